@@ -1,4 +1,4 @@
-"""hpn ipam with --cluster, and its commands blocks and release-node: the cluster's store as lines, tables and JSON."""
+"""hpn ipam with --cluster, and its commands blocks and release-node: the backend's blocks as tables and JSON."""
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from ipam.cluster.state.node_blocks import LOST, RETURNING, NodeBlocks
 from ipam.ranges import Span
 
 _BAR: Final = 30
-_SPANS: Final = 3  # so many spans of a node's addresses are shown, and how many more there are
+_SPANS: Final = 3  # spans of addresses that a row shows before "and N more"
 
 Networks = Mapping[str, NodeBlocks]
 
@@ -39,7 +39,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", comm
 
 
 def add_cluster(command: argparse.ArgumentParser, what: str) -> None:
-    """Add --cluster, and which store that is."""
+    """Add --cluster, and the options that choose the backend."""
     command.add_argument("--cluster", action="store_true", help=what)
     _add_store(command)
 
@@ -51,7 +51,7 @@ def _add_store(command: argparse.ArgumentParser) -> None:
 
 
 def answer(options: argparse.Namespace) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises CniError."""
+    """Return the command's output and exit status.  Raises CniError."""
     if options.command == "blocks" and not options.cluster:
         return _own_blocks(options)
     has = networks(options.data_dir)
@@ -63,7 +63,7 @@ def answer(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def _show(options: argparse.Namespace, documents: Documents, own: Networks) -> tuple[str, int]:
-    found, blocks = _surveyed(documents, options.network)
+    found, blocks = _overviews(documents, options.network)
     lost = {one.network: _lost(own.get(one.network), blocks) for one in found}
     status = 1 if any(lost.values()) or any(one.wrong for one in found) else 0
     if options.json:
@@ -74,7 +74,7 @@ def _show(options: argparse.Namespace, documents: Documents, own: Networks) -> t
 
 
 def _all_blocks(options: argparse.Namespace, documents: Documents, _own: Networks) -> tuple[str, int]:
-    found, _ = _surveyed(documents, options.network)
+    found, _ = _overviews(documents, options.network)
     if options.json:
         blocks = [one.described(block) for one in found for block in one.blocks]
         return as_document({"store": documents.identity(), "blocks": blocks}), 0
@@ -92,7 +92,7 @@ def _own_blocks(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def _collect(options: argparse.Namespace, documents: Documents, _own: Networks) -> tuple[str, int]:
-    names = [one.network for one in _surveyed(documents, options.network)[0]] if options.network else [""]
+    names = [one.network for one in _overviews(documents, options.network)[0]] if options.network else [""]
     done = [one for name in names for one in release.collect(documents, name, dry_run=options.dry_run)]
     status = 1 if any(one.what == release.FAILED for one in done) else 0
     if options.json:
@@ -128,9 +128,8 @@ def _release_node(options: argparse.Namespace, documents: Documents, _own: Netwo
     return text(lines), status
 
 
-def _surveyed(documents: Documents, names: Sequence[str]) -> tuple[list[Overview], list[Document]]:
-    """The networks of these names, without names all, and the documents of blocks.  Raises IoFailure for a name that
-    nobody has."""
+def _overviews(documents: Documents, names: Sequence[str]) -> tuple[list[Overview], list[Document]]:
+    """Return the named networks, or all, and the documents of all blocks.  Raises IoFailure for an unknown name."""
     blocks = documents.listed(BLOCK)
     found = overviews(documents.listed(GRID), blocks)
     if not names:
@@ -142,7 +141,7 @@ def _surveyed(documents: Documents, names: Sequence[str]) -> tuple[list[Overview
 
 
 def _lost(has: NodeBlocks | None, blocks: Sequence[Document]) -> Mapping[int, str]:
-    """The blocks that this node has in its file and not in the store, each with why."""
+    """Return the blocks that this node's file lists and the backend does not, each with the reason."""
     if has is None:
         return {}
     there, lost = {document.name: document for document in blocks}, dict[int, str]()
@@ -156,7 +155,7 @@ def _lost(has: NodeBlocks | None, blocks: Sequence[Document]) -> Mapping[int, st
 
 
 def _opened(kind: str, kubeconfig: Path | None) -> Documents:
-    # Imported here: they speak to a server.
+    # Imported here, because they load TLS.
     if kubeconfig is None:
         from ipam.cluster.backends import backend  # noqa: PLC0415
 
@@ -168,21 +167,21 @@ def _opened(kind: str, kubeconfig: Path | None) -> Documents:
     return opened({"kubeconfig": f"{kubeconfig.absolute()}"}, "")[0]
 
 
-def pictured(survey: Overview, lost: Mapping[int, str]) -> Iterator[Table | str]:
-    """A bar, and a row for each node.  ``lost`` are blocks that only this node's file says it has, each with why."""
-    yield _head(survey)
-    if survey.count is not None:
-        yield f"  {_bar(survey.count, len(survey.blocks), len(survey.suspects))}"
-    if survey.blocks:
-        rows = [_of_node(survey, node, blocks) for node, blocks in survey.nodes.items()]
+def pictured(overview: Overview, lost: Mapping[int, str]) -> Iterator[Table | str]:
+    """Yield a bar, and a table with a row for each node; ``lost`` is from ``_lost``."""
+    yield _head(overview)
+    if overview.count is not None:
+        yield f"  {_bar(overview.count, len(overview.blocks), len(overview.suspects))}"
+    if overview.blocks:
+        rows = [_of_node(overview, node, blocks) for node, blocks in overview.nodes.items()]
         yield Table(("  NODE", "BLOCKS", "ADDRESSES", "STATE"), rows)
     yield from (f"  lost: block {index} of this node: {why}" for index, why in lost.items())
-    yield from (f"  wrong: {why}" for why in survey.wrong)
+    yield from (f"  wrong: {why}" for why in overview.wrong)
     yield ""
 
 
 def listed(overviews: Sequence[Overview]) -> Table:
-    """A row for each block."""
+    """Return a table with a row for each block."""
     rows = [
         (f"{one.network}.{b.index}", b.node or "-", _addresses(one, [b]), _state([b]), _taken(b), b.whose or "-")
         for one in overviews
@@ -194,7 +193,7 @@ def listed(overviews: Sequence[Overview]) -> Table:
 
 
 def of_node(blocks: Sequence[Own]) -> Table:
-    """A row for each block of this node."""
+    """Return a table with a row for each block of this node."""
     rows = [
         (
             f"{one.network}.{one.block.index}",
@@ -209,12 +208,11 @@ def of_node(blocks: Sequence[Own]) -> Table:
     return Table(("BLOCK", "ADDRESSES", "STATE", "HELD", "FREE", "TAKEN"), rows)
 
 
-def _head(survey: Overview) -> str:
-    if survey.grid is None:
-        return f"{survey.network}: no grid, so nobody knows which addresses its blocks are"
-    return (
-        f"{survey.network}: blocks of {survey.grid.size} host numbers in {', '.join(survey.grid.subnets) or 'nothing'}"
-    )
+def _head(overview: Overview) -> str:
+    if overview.layout is None:
+        return f"{overview.network}: no grid, so nobody knows which addresses its blocks are"
+    subnets = ", ".join(overview.layout.subnets) or "nothing"
+    return f"{overview.network}: blocks of {overview.layout.size} host numbers in {subnets}"
 
 
 def _bar(count: int, held: int, suspects: int) -> str:
@@ -225,12 +223,12 @@ def _bar(count: int, held: int, suspects: int) -> str:
     return f"[{bar[:_BAR]:.<{_BAR}}] {words}"
 
 
-def _of_node(survey: Overview, node: str, blocks: Sequence[Block]) -> tuple[str, ...]:
-    return f"  {node or '(none)'}", f"{len(blocks)}", _addresses(survey, blocks), _state(blocks)
+def _of_node(overview: Overview, node: str, blocks: Sequence[Block]) -> tuple[str, ...]:
+    return f"  {node or '(none)'}", f"{len(blocks)}", _addresses(overview, blocks), _state(blocks)
 
 
-def _addresses(survey: Overview, blocks: Sequence[Block]) -> str:
-    return _some(survey.shown(blocks))
+def _addresses(overview: Overview, blocks: Sequence[Block]) -> str:
+    return _some(overview.shown(blocks))
 
 
 def _some(spans: Sequence[Span]) -> str:
@@ -253,7 +251,7 @@ def _taken(block: Block) -> str:
     return "yes" if block.taken else "-"
 
 
-# Of each command what answers it: its options, the store that all nodes share, and what this node has of that.
+# The function of each command.  It takes the options, the backend, and this node's blocks from that backend.
 ANSWERS: Final[Mapping[str, Callable[[argparse.Namespace, Documents, Networks], tuple[str, int]]]] = {
     "show": _show,
     "blocks": _all_blocks,

@@ -23,7 +23,7 @@ from ipam.stores.holdings import Lease
 
 
 def network(document: Any, file: Path, data_dir: Path) -> Network:
-    """The network that a configuration, a list of plugins, or a NetworkAttachmentDefinition describes.
+    """Return the shared network of a configuration, a list of plugins, or a NetworkAttachmentDefinition.
 
     Raises InvalidConfig, UnsupportedField.
     """
@@ -39,8 +39,10 @@ def network(document: Any, file: Path, data_dir: Path) -> Network:
 def enter(
     into: Network, store: Store, leases: Sequence[Lease], others: Sequence[Lease], log: list[str], *, dry_run: bool
 ) -> Moved:
-    """Hold the leases, and have the blocks that these and whatever is held already are in.  ``others`` are leases of
-    other nodes.  Raises what ipam.cluster.reconcile.adopt.enter does."""
+    """Hold the leases, and claim the blocks of these and of all leases here.
+
+    ``others`` are leases of other nodes.  Raises as ipam.cluster.reconcile.adopt.enter.
+    """
     listed = store.contents().listed
     given = {ip: "a lease that is here" for one in listed if state(one) != "free" for ip in one.holding.ips}
     given |= _named(leases)
@@ -48,7 +50,7 @@ def enter(
     if wrong or dry_run:
         return Moved((), tuple(wrong)) if wrong else adopt.enter(into, given, log, dry_run=True)
     before = {one.holding.owner.key for one in listed if isinstance(one.holding, Lease)}
-    # The leases first: of a block that is this node's, what no lease has is given.
+    # The leases first: a claimed block serves any address without a lease.
     if wrong := store.adopt(leases):
         return Moved((), tuple(wrong))
     try:
@@ -62,7 +64,7 @@ def enter(
 
 
 def blocks_in_words(into: Network, moved: Moved, *, dry_run: bool) -> list[str]:
-    """A line for each block."""
+    """Return a line for each block."""
     verb, lines = "would have" if dry_run else "has", list[str]()
     for index in moved.blocks:
         block = Block(into.name, index, into.cluster.size, "", "", "")
@@ -72,7 +74,7 @@ def blocks_in_words(into: Network, moved: Moved, *, dry_run: bool) -> list[str]:
 
 
 def leave(data_dir: Path, name: str, *, dry_run: bool) -> list[str]:
-    """Forget that the network is shared; in words, which range is this node's own from now on.
+    """Make the network this node's own; return, in words, the ranges that it keeps.
 
     Raises RecordUnreadable, IoFailure, TryAgain.
     """
@@ -91,7 +93,7 @@ def leave(data_dir: Path, name: str, *, dry_run: bool) -> list[str]:
 
 
 def _range(subnet: str, span: Span) -> str:
-    """A range of a configuration."""
+    """Return a range of a configuration, as JSON."""
     bounds = {"rangeStart": f"{span.address(span.first)}", "rangeEnd": f"{span.address(span.last)}"}
     return json.dumps({"subnet": subnet, **bounds})
 
@@ -101,14 +103,14 @@ def _named(leases: Sequence[Lease]) -> dict[Address, str]:
 
 
 def _release(store: Store, leases: Sequence[Lease], before: Collection[Key]) -> None:
-    """Take back the leases that were not there before."""
+    """Release the leases that are new."""
     for one in leases:
         if one.owner.key not in before:
             store.release(one.owner.key, unused=True)
 
 
 def _plugins(document: Any) -> Iterator[Json]:
-    """The plugins' configurations in it, as libcni makes each."""
+    """Yield the configurations of its plugins, each as libcni builds it."""
     spec = document.get("spec") if isinstance(document, dict) else None
     if isinstance(spec, dict) and isinstance(spec.get("config"), str):
         try:

@@ -1,4 +1,4 @@
-"""What this node has of the networks that the cluster shares: its blocks, and how full each is."""
+"""This node's blocks of shared networks, and how full each is."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,8 +21,11 @@ from ipam.stores.contents import Contents
 
 @dataclass(frozen=True)
 class Own:
-    """A block of this node.  ``held`` counts its numbers that are not free, in the subnet where most are not, and
-    ``free`` those that are, in every range; None where the network has had no ADD yet."""
+    """A block of this node.
+
+    ``held``: its numbers that are not free, in the subnet with the most.  ``free``: its numbers that are free in every
+    range; None before the network's first ADD.
+    """
 
     network: str
     block: OwnedBlock
@@ -44,7 +47,7 @@ class Own:
 
 
 def networks(data_dir: Path, names: Sequence[str] = ()) -> dict[str, NodeBlocks]:
-    """By name, what this node has of each network that is shared.  Raises IoFailure, RecordUnreadable."""
+    """Return this node's blocks of each shared network, by name.  Raises IoFailure, RecordUnreadable."""
     try:
         found = [
             path.parent for some in ("*", directory_in("*")) for path in data_dir.glob(f"{some}/{node_blocks.FILE}")
@@ -58,8 +61,8 @@ def networks(data_dir: Path, names: Sequence[str] = ()) -> dict[str, NodeBlocks]
 
 
 def own_blocks(directory: Path) -> list[int] | None:
-    """The indexes of the blocks that new addresses of a network are from; none of one that nodes do not share, and None
-    where the file cannot be read.  Raises IoFailure."""
+    """Return the indexes of the network's blocks for new addresses; empty if it is not shared, None if the file is
+    unreadable.  Raises IoFailure."""
     try:
         has = node_blocks.read(directory)
     except RecordUnreadable:
@@ -68,8 +71,8 @@ def own_blocks(directory: Path) -> list[int] | None:
 
 
 def owned(data_dir: Path, network: str, has: NodeBlocks) -> Iterator[Own]:
-    """The node's blocks of the network, in order."""
-    # What it has of the numbers set aside for names is in a directory of its own, and all leases are in one.
+    """Yield this node's blocks of the network, in order."""
+    # Reserved numbers have a directory of their own, but their leases are with the network's.
     contents = access.open_in(data_dir, network.partition("/")[0], [], sandboxes.gone).contents()
     if contents.problem:
         raise RecordUnreadable(f"{network}: {contents.problem}")
@@ -89,7 +92,7 @@ def _used(contents: Contents) -> set[Address]:
 
 
 def _free(contents: Contents, spans: Sequence[Span], used: set[Address]) -> int | None:
-    """How many numbers more there are: whoever gets one gets an address of every set."""
+    """Return the free numbers; each serves one attachment with an address of every set."""
     each = [common(usable, spans) for usable in contents.sets]
     return min((count(here) - sum(_is_in(here, one) for one in used) for here in each), default=None)
 

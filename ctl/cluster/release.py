@@ -1,4 +1,4 @@
-"""What gives back the blocks of nodes that are dead: hpn ipam gc --cluster and release-node."""
+"""Return the blocks of dead nodes: hpn ipam gc --cluster and release-node."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import SAID, Block, layout_name
 from ipam.cluster.state.node_blocks import HEARTBEAT
 
-# What became of a block, in a word.
+# Outcomes for a block.
 REMOVED, FREED, SUSPECT, WAITING = "removed", "freed", "suspect", "waiting"
 CHANGED, FAILED = "changed", "failed"
 _WORDS = {
@@ -32,13 +32,13 @@ _DRY = {
     SUSPECT: "its node would be taken for dead from now on",
 }
 
-# What the store knows of a node, and its clock when it said so.
+# What the backend knows of a node, and its clock at that answer.
 Asked = Callable[[str], tuple[Machine, float]]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a block of a node that is dead, or what would; ``why`` if it failed."""
+    """The outcome for a dead node's block, or the expected one; ``why`` if it failed."""
 
     block: str
     node: str
@@ -54,14 +54,14 @@ class Outcome:
 
 
 def collect(documents: Documents, network: str = "", *, dry_run: bool) -> list[Outcome]:
-    """Take nodes for dead that nothing is known of, and remove the blocks of those that have been for the grace.
+    """Suspect nodes that seem dead, and remove the blocks of those suspected for the grace.
 
-    Raises Unreachable, StoreRefused where nobody can say what there is.
+    Raises Unreachable, StoreRefused if the blocks cannot be listed.
     """
 
     @cache
     def asked(node: str) -> tuple[Machine, float]:
-        # With the time of this answer: later answers do not make it younger.
+        # With the time of this answer: later answers do not renew it.
         return documents.machine(node), documents.now()
 
     found = progress(documents.listed(BLOCK, network or None), "looking at blocks")
@@ -71,7 +71,7 @@ def collect(documents: Documents, network: str = "", *, dry_run: bool) -> list[O
 
 def _judged(documents: Documents, document: Document, asked: Asked, *, dry_run: bool) -> Outcome:
     node = str(document.body.get("node", ""))
-    budget.begin()  # nobody waits for all of them
+    budget.begin()  # each block gets a whole budget
     try:
         owner = Block.of(document).node
         return Outcome(document.name, node, _done(documents, document, *asked(owner), dry_run=dry_run))
@@ -80,14 +80,15 @@ def _judged(documents: Documents, document: Document, asked: Asked, *, dry_run: 
 
 
 def _done(documents: Documents, document: Document, owner: Machine, now: float, *, dry_run: bool) -> str:
-    """What is done with a block, whose owner was that at a time of the store's clock; empty if its node lives."""
+    """Handle one block, with its owner as of that time of the backend's clock; return the outcome, empty if the node
+    lives."""
     block = Block.of(document)
     if not block.node or not ownership.is_dead(block, owner, now):  # guard: it-lives (owner)
         return ""
     if ownership.may_take(block, owner, now):  # guard: not-yet = True
         return _given_back(documents, document, dry_run=dry_run)
     was: Document | None = document
-    # Twice: that it is suspected, and since when that is known.
+    # Twice: first the suspicion, then its time.
     while was and (body := ownership.suspect(Block.of(was), owner, documents.now())):
         if dry_run:  # guard: only-say-suspect
             return SUSPECT
@@ -96,16 +97,16 @@ def _done(documents: Documents, document: Document, owner: Machine, now: float, 
 
 
 def _given_back(documents: Documents, document: Document, *, dry_run: bool) -> str:
-    """What becomes of what nobody has from now on: a number stays its name's."""
+    """Return a block to no node; a number stays reserved for its name."""
     done = FREED if document.body.get("whose") else REMOVED
     return done if dry_run or reclaim.give_back(documents, document) else CHANGED  # guard: only-say (dry_run)
 
 
 def why_not(machine: Machine, now: float) -> str:
-    """In words, why the node's blocks should not be given back; empty if nothing says that it lives."""
+    """Return why the node's blocks should not be returned; empty if nothing shows that it lives."""
     if machine.last_seen is None or now - machine.last_seen > ownership.GRACE:  # guard: heard-of = True
         return ""
-    if not machine.told:
+    if not machine.has_reported:
         return (
             f"node {machine.name} has never told that it lives, because neither hpn node nor the agent has run there: "
             "nobody knows whether its pods use these addresses"
@@ -115,11 +116,11 @@ def why_not(machine: Machine, now: float) -> str:
 
 
 def left_by_others(blocks: Sequence[Document], present: Machine, now: float) -> list[Document]:
-    """Those of a node's blocks that another machine had when it had this name: the present one lives by itself.
+    """Return those blocks that another machine of the node's name owned; the present machine needs none of them.
 
-    A node whose Node object was made anew has blocks of another machine too, until it looks at them.  So somebody has
-    to have suspected the block for longer than a living node takes to answer.  Of a block without a machine nobody
-    knows, and nothing where the store knows no machines.
+    A node with a new Node object still owns blocks under the old UID until its next heartbeat.  So only a block counts
+    that was suspected for longer than a live node takes to answer.  A block without a machine, or a backend that
+    records no machines, gives no result.
     """
     return [
         one
@@ -136,7 +137,7 @@ def release(documents: Documents, blocks: Sequence[Document]) -> list[Outcome]:
 
 
 def blocks_of(documents: Documents, node: str, networks: Sequence[str]) -> list[Document]:
-    """The blocks that the node has of these networks, or of all.  Raises Unreachable, StoreRefused."""
+    """Return the node's blocks in these networks, or in all.  Raises Unreachable, StoreRefused."""
     names = {layout_name(network) for network in networks}
     found = [one for one in documents.listed(BLOCK, node=node) if not names or one.name.rpartition(".")[0] in names]
     return sorted(found, key=lambda one: one.name)

@@ -1,7 +1,7 @@
-"""etcd's JSON gateway: calls of its API over HTTP, at whichever member answers.
+"""etcd's JSON gateway: calls of its API over HTTP, to any member that answers.
 
-Every member serves it, at the port for clients, and gives every call on to the leader (etcd's guide "Why gRPC
-gateway").  kv.py has the forms of its requests and answers.
+Every member serves it on the client port and forwards each call to the leader (etcd's guide "Why gRPC gateway"). kv.py
+builds requests and reads answers.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ PREFIX: Final = "/hpn"
 _AUTHENTICATE: Final = "/v3/auth/authenticate"
 _UNAUTHENTICATED: Final = 401
 _FORBIDDEN: Final = 403
-# What etcd says where the token is older than a change of its users (rpctypes.ErrGRPCAuthOldRevision, status 400).
+# etcd's message for a token from before a change of its users (rpctypes.ErrGRPCAuthOldRevision, status 400).
 _OLD: Final = "revision of auth store is old"
-# What it says if it has users and we say no name; and if it has users and our certificate has a name (embed/serve.go).
+# With users enabled: its messages for a request without a user, and for a certificate with a name (embed/serve.go).
 _NOBODY: Final = "user name is empty"
 _NAMED: Final = "CommonName of client"
 _KEYS: Final = ("endpoints", "prefix", "ca", "cert", "key", "user", "passwordFile")
@@ -29,9 +29,9 @@ _KEYS: Final = ("endpoints", "prefix", "ca", "cert", "key", "user", "passwordFil
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the etcd is, and who we are there: ``stores.etcd`` in the policy file.
+    """The etcd's address and this node's credential there: ``stores.etcd`` in the policy file.
 
-    ``ca``, ``cert`` and ``key`` are paths of PEM files, ``password_file`` that of a file with the user's password.
+    ``ca``, ``cert`` and ``key`` are paths of PEM files; ``password_file`` is the path of the user's password.
     """
 
     endpoints: tuple[str, ...]
@@ -44,7 +44,7 @@ class Settings:
 
     @classmethod
     def of(cls, document: Json) -> "Settings":
-        """Raises InvalidConfig."""
+        """Parse the policy file's keys.  Raises InvalidConfig."""
         if unknown := sorted(document.keys() - set(_KEYS)):
             raise _wrong(unknown[0], f"is not a key we know; there is {', '.join(_KEYS)}")
         endpoints = document.get("endpoints")
@@ -64,14 +64,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Answer:
-    """``again`` is true if the call was sent more than once: then an earlier sending may have been done already."""
+    """``again``: the call was sent more than once, so an earlier sending may have taken effect."""
 
     body: Json
     again: bool = False
 
 
 class Gateway:
-    """The etcd of these settings."""
+    """A client of the etcd of these settings."""
 
     def __init__(self, settings: Settings, *, is_patient: bool = False) -> None:
         self._settings = settings
@@ -81,8 +81,10 @@ class Gateway:
         self.date = 0.0
 
     def call(self, path: str, body: Json, what: str) -> Answer:
-        """The answer to a call that may be sent twice.  Raises Unreachable, and StoreRefused, which says ``what`` was
-        not done."""
+        """Return the answer to a call that may be sent twice.
+
+        Raises Unreachable; StoreRefused, whose message contains ``what`` was refused.
+        """
         if self._settings.user and not self._token:
             self._authenticate()
         reply = self._ask(path, body)
@@ -96,14 +98,14 @@ class Gateway:
         return Answer(reply.json(), again)
 
     def strange(self, what: str, why: str) -> StoreRefused:
-        """The refusal of an answer that no etcd gives, by what was asked and what is strange in it."""
+        """Return the error for an answer that no etcd gives, with the request and the reason."""
         return StoreRefused(
             f"what answers at {self._http.server} is no etcd: it was asked to {what}, and in its answer {why}; correct "
             f"stores.etcd.endpoints in {node.policy_path()}"
         )
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._http.close()
 
     def _ask(self, path: str, body: Json) -> Reply:
@@ -156,7 +158,7 @@ class Gateway:
 
 
 def _contents(path: str) -> bytes:
-    """Raises InvalidConfig."""
+    """Read a file that the policy file names.  Raises InvalidConfig."""
     try:
         found = trust.read_trusted(path)
     except OSError as e:

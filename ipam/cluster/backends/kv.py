@@ -1,7 +1,7 @@
-"""etcd's KV API in the JSON of its gateway: requests and answers.  Pure.
+"""Requests and answers of etcd's KV API, in the JSON of its gateway.  Pure.
 
-Keys and values are in base64, 64-bit numbers are strings, and what is false, 0 or empty is left out
-(etcd's guide "Why gRPC gateway", and rpc.proto).
+Keys and values are in base64, 64-bit numbers are strings, and a field that is false, 0 or empty is left out (etcd's
+guide "Why gRPC gateway", and rpc.proto).
 """
 
 import json
@@ -13,12 +13,12 @@ from base.protocol.errors import RecordUnreadable
 from base.protocol.spec import Json
 from ipam.cluster.rules.documents import shown, text
 
-MOST: Final = (1 << 64) - 1  # of a number: cluster ids have 64 bits
+MOST: Final = (1 << 64) - 1  # a cluster ID has 64 bits
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A key with its value, as etcd has it."""
+    """A key and its value."""
 
     key: str
     value: bytes
@@ -32,14 +32,14 @@ class Pair:
         return cls(key, value, int(pair["create_revision"]), int(pair["mod_revision"]), str(pair.get("lease", "")))
 
     def last_seen(self) -> float:
-        """When the node began to tell that it lives, of the key that says so.  Raises RecordUnreadable."""
+        """Return when the node was first reported alive, from its key.  Raises RecordUnreadable."""
         found = self.decoded().get("heard")
         if not isinstance(found, int):
             raise self._not_ours(f"has heard {found!r}, which is no time")
         return float(min(found, MOST))
 
     def decoded(self) -> Json:
-        """Raises RecordUnreadable."""
+        """Return the value as an object.  Raises RecordUnreadable."""
         try:
             body = json.loads(self.value)
         except (ValueError, RecursionError):
@@ -56,9 +56,9 @@ class Pair:
 
 
 def check(answer: Json) -> None:
-    """See that it is an answer to a range or a transaction, as far as we read it: then nothing here fails.
+    """Check that it is an answer to a range or a transaction, so that no other function here fails on it.
 
-    Raises ValueError, which says what is strange.
+    Raises ValueError with the reason.
     """
     header = _object(answer, "header")
     _number(header, "revision")  # guard: revision
@@ -78,7 +78,7 @@ def check(answer: Json) -> None:
 
 
 def number(found: Json, key: str) -> int:
-    """A number that is left out where it is 0.  Raises ValueError."""
+    """Return a number; a missing one is 0. Raises ValueError."""
     return _number({key: "0", **found}, key)
 
 
@@ -108,19 +108,19 @@ def base64(text: str | bytes) -> str:
 
 
 def all_below(beginning: str, limit: int) -> Json:
-    """The request for the keys that begin so, in their order, or for the first of them."""
+    """Return a request for the keys with that beginning, in order, ``limit`` at most."""
     first = beginning.encode()
     end = first[:-1] + bytes([first[-1] + 1])
     return {"key": base64(first), "range_end": base64(end), "limit": str(limit)}
 
 
 def absent(key: str) -> Json:
-    """To be compared: there is no such key."""
+    """Return a comparison: the key does not exist."""
     return {"key": base64(key), "target": "CREATE", "result": "EQUAL", "create_revision": "0"}
 
 
 def unchanged(key: str, revision: str) -> Json:
-    """To be compared: the key has not changed since that revision."""
+    """Return a comparison: the key did not change since that revision."""
     return {"key": base64(key), "target": "MOD", "result": "EQUAL", "mod_revision": revision}
 
 
@@ -137,7 +137,7 @@ def delete(key: str) -> Json:
 
 
 def succeeded(answer: Json) -> bool:
-    """Whether what was compared was so.  The gateway leaves out what is false."""
+    """Whether all comparisons of the transaction held.  The gateway leaves out false."""
     return bool(answer.get("succeeded"))
 
 
@@ -150,7 +150,7 @@ def cluster(answer: Json) -> str:
 
 
 def parts(answer: Json) -> list[Json]:
-    """What each request of a transaction for a key was answered."""
+    """Return the answer to each request of a transaction."""
     return [part.get("response_range", {}) for part in answer.get("responses", [])]
 
 

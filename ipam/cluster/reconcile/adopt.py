@@ -1,6 +1,4 @@
-"""Addresses that were given before their network was shared: the blocks that they are in become this node's, so that no
-other node gives them.  All of these blocks, or none.
-"""
+"""Claim the blocks of addresses that were allocated before the network was shared: all of these blocks, or none."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,21 +19,23 @@ from ipam.cluster.state import node_blocks
 from ipam.cluster.state.node_blocks import NodeBlocks
 from ipam.stores import LOCK_TIMEOUT
 
-# Addresses, and whose each is, in words.
+# Addresses, and the owner of each, in words.
 Given = Mapping[Address, str]
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What became of it: the indexes of the blocks, or in words what is in the way, and then nothing has changed."""
+    """The claimed blocks by index; or, in words, the conflicts, and then nothing changed."""
 
     blocks: tuple[int, ...]
     conflicts: tuple[str, ...] = ()
 
 
 def conflicts(network: Network, given: Given, others: Given) -> Iterator[str]:
-    """In words, why no blocks can stand for these addresses: some are in no subnet, or share a block with addresses
-    that others have on other nodes.  Pure."""
+    """Yield, in words, each reason why blocks cannot cover these addresses.  Pure.
+
+    An address may be in no subnet, or in a block with addresses of other nodes.
+    """
     subnets = [ip_network(text) for text in network.subnets]
     for address, whose in given.items():
         if not any(address in subnet for subnet in subnets):  # guard: no-subnet
@@ -51,10 +51,10 @@ def conflicts(network: Network, given: Given, others: Given) -> Iterator[str]:
 
 
 def enter(network: Network, given: Given, log: list[str], *, dry_run: bool) -> Moved:
-    """Have the blocks that these addresses are in; what is this node's already is fine.
+    """Claim the blocks of these addresses, except those that this node owns.
 
-    Raises InvalidConfig, TryAgain, Unreachable, StoreRefused, RecordUnreadable, IoFailure: then nothing has changed, or
-    the message says what.
+    Raises InvalidConfig, TryAgain, Unreachable, StoreRefused, RecordUnreadable, IoFailure; then nothing changed, or the
+    message names the change.
     """
     wanted = blocks_of(network, given)
     with node_blocks.lock(network.directory, LOCK_TIMEOUT):
@@ -76,8 +76,10 @@ def enter(network: Network, given: Given, log: list[str], *, dry_run: bool) -> M
 
 
 def leave(directory: Path, network: str, *, dry_run: bool) -> NodeBlocks:
-    """Forget that the network is shared: its blocks are a range of this node's own from now on, and nobody takes them
-    while the store knows the node.  What the node had.  Raises RecordUnreadable, IoFailure, TryAgain."""
+    """Make the network this node's own: forget its blocks here, and return what the file held.
+
+    Other nodes cannot take the blocks while the backend knows this node.  Raises RecordUnreadable, IoFailure, TryAgain.
+    """
     with node_blocks.lock(directory, LOCK_TIMEOUT):
         has = node_blocks.read(directory)
         if has is None:
@@ -92,7 +94,7 @@ def leave(directory: Path, network: str, *, dry_run: bool) -> NodeBlocks:
 def _anothers(
     network: Network, shared: Shared, before: NodeBlocks | None, wanted: Mapping[int, Address]
 ) -> Iterator[str]:
-    """In words, which of the blocks other nodes have."""
+    """Yield, in words, each of the blocks that another node owns."""
     own = {block.uid for block in before.blocks} if before else set[str]()
     for document in shared.documents.listed(BLOCK, network.name):
         block = Block.of(document)
@@ -101,7 +103,7 @@ def _anothers(
 
 
 def _give_back(network: Network, claiming: Claimer, before: NodeBlocks | None) -> None:
-    """Undo what was claimed: nothing was given from it."""
+    """Undo the claims; no address was allocated from them."""
     old = {block.index for block in before.blocks} if before else set[int]()
     new = [block for block in claiming.mine.blocks if block.index not in old]
     for block in new:

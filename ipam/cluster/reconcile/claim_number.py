@@ -1,8 +1,8 @@
-"""The number of a name, from the store: the one that it had on another node, else a new one.
+"""Claim the number of a name from the backend: its number from another node, or else a new one.
 
-Every change is a compare-and-swap of the number's document, with a text in it that is on this node's disk before, as
-with blocks (claim_block.py).  Nothing is taken from a node that lives: its round gives the number up when no pod has it
-any more (release.py).  Until then the ADD is told to try again.
+Every change is a compare-and-swap of the number's document, with a random text (nonce) that is on this node's disk
+before, as for blocks (claim_block.py). A live node keeps its number; its round returns the number when no pod uses it
+(reconcile.py). Until then the ADD fails with TryAgain.
 """
 
 import hashlib
@@ -23,14 +23,16 @@ from ipam.cluster.state import node_blocks
 from ipam.cluster.state.node_blocks import Claim, NodeBlocks
 from ipam.ranges import Span
 
-# How often others may be faster.
+# Attempts when other nodes are faster.
 _TRIES: Final = 8
 
 
 @dataclass
 class Claimer:
-    """This node's dealings with the store about the numbers set aside; whoever has it has ``blocks.lock`` of both
-    directories.  ``found_some``: the node has the name's number, and did not know."""
+    """This node's claims of reserved numbers; the caller holds ``blocks.lock`` of both directories.
+
+    ``found_some``: the node owns the name's number, and its file did not record that.
+    """
 
     network: Numbers
     shared: Shared
@@ -40,9 +42,9 @@ class Claimer:
 
     @classmethod
     def begin(cls, network: Numbers, log: list[str]) -> "Claimer":
-        """Read what this node has, and see what the store says of it where that has to be known first."""
+        """Read this node's blocks and numbers, and confirm them where needed."""
         shared, parent = opened(network.cluster.store), network.parent
-        # All nodes have to agree on which numbers are set aside before one of them is given.
+        # All nodes must agree on the reserved numbers before any is allocated.
         whole = settled(parent, shared, known(parent), log)
         mine = settled(network, shared, known(network), log)
         if not whole.blocks:
@@ -50,7 +52,7 @@ class Claimer:
         return cls(network, shared, mine, log, mine.number_of(network.owner) is not None)
 
     def serve(self, _need: Need) -> None:
-        """Have the number of the name.  Raises TryAgain if another node has it; PoolExhausted if no number is free."""
+        """Claim the name's number.  Raises TryAgain if another node owns it; PoolExhausted if no number is free."""
         for _ in range(_TRIES):
             documents = self.shared.documents.listed(BLOCK, self.network.name)
             all_of_them = [one for one in map(found, documents) if one]
@@ -62,7 +64,7 @@ class Claimer:
         )
 
     def _has_old(self, named: Sequence[Found]) -> bool:
-        """Have the number that the name had; False if another was faster."""
+        """Claim the number that the name had; False if another node was faster."""
         us = Machine(self.mine.node, self.mine.machine)
         for document, block in sorted(named, key=lambda one: not self._is_ours(one[1])):
             if self._is_ours(block) or not block.node:  # guard: anothers = True
@@ -77,7 +79,7 @@ class Claimer:
         )
 
     def _has_new(self, listed: Sequence[Found]) -> bool:
-        """Have a number that no name has; False if another was faster.  Raises PoolExhausted."""
+        """Claim a number without a name; False if another node was faster.  Raises PoolExhausted."""
         wanted = block_math.candidates(self.network.pool.sets, 1)
         taken = {*(block.index for _, block in listed), *(block.index for block in self.mine.blocks)}
         if free := block_math.without(wanted, taken):
@@ -97,24 +99,24 @@ class Claimer:
         )
 
     def _is_ours(self, block: Block) -> bool:
-        """Whether this node has the number, and this directory of it."""
+        """Whether this directory of this node owns the number."""
         is_us = (block.node, block.machine) == (self.mine.node, self.mine.machine)
         return is_us and self.mine.is_of_this_place(block.claim)
 
     def _take(self, document: Document, block: Block) -> bool:
-        """Have that number; False if its document has changed.
+        """Claim that number; False if its document changed.
 
-        Also where it is ours: an answer of ours may be under way by which it would be given up, and this outruns that.
+        A number of this node is claimed too: a return of it may still be on its way, and fails after this change.
         """
         asked = self.mine.claim and self.mine.claim.nonce == block.claim
-        # Ours, and not known here: this node has forgotten who has its address.
+        # This node owns it and forgot it, so a pod here may use its address.
         forgotten = self._is_ours(block) and not asked and not self.mine.block(block.index)
         claim = self._noted(block.index)
         new = self._claimed(replace(block, taken=block.taken or forgotten), claim)  # guard: forgotten (forgotten)
         return self._had(self.shared.documents.replace(document, new.to_json()))
 
     def _make(self, index: int) -> bool:
-        """Have that number, which has no document; False if another was faster."""
+        """Claim that number, which has no document; False if another node was faster."""
         claim = self._noted(index)
         new = self._claimed(Block(self.network.name, index, 1, "", "", ""), claim)
         return self._had(self.shared.documents.create(BLOCK, new.name, new.network, new.to_json()))
@@ -129,8 +131,8 @@ class Claimer:
         return replace(of_name, node=self.mine.node, machine=self.mine.machine, claim=claim.nonce, suspect=0)
 
     def _had(self, made: Document | None) -> bool:
-        """Note that this node has the number, if it has."""
-        if made is None:  # or it has, and an answer was lost: then the claim says so when all are looked through again
+        """Record the number as this node's, if the claim succeeded."""
+        if made is None:  # after a lost answer, the next list shows this node's claim
             return False
         block = Block.of(made)
         self._note(ownership.claimed(self.mine, made, self.shared.documents.now(), self.log))

@@ -33,17 +33,19 @@ from ipam.stores.access import open_in
 
 
 class Round:
-    """A round for the network of a directory, whose leases the store has.  ``said`` gets what an operator should know,
-    ``suspected`` is how many of its blocks somebody took for a dead node's."""
+    """A round for the network of a directory, with its leases in ``store``.
+
+    ``said`` collects what an operator should know; ``suspected`` counts its blocks that other nodes suspected.
+    """
 
     def __init__(self, directory: Path, store: Store, shared: Shared) -> None:
         self._directory, self._store, self._shared = directory, store, shared
         self.said, self.suspected = list[str](), 0
 
     def keep(self) -> None:
-        """Do it.  Raises InvalidConfig if the node's blocks are another cluster's; Unreachable, StoreRefused, TryAgain,
-        RecordUnreadable, IoFailure."""
-        self._store.collect(None)  # what is free by now makes blocks empty
+        """Run the round.  Raises InvalidConfig if the blocks belong to another cluster; Unreachable, StoreRefused,
+        TryAgain, RecordUnreadable, IoFailure."""
+        self._store.collect(None)  # dead leases would keep blocks in use
         with node_blocks.lock(self._directory, LOCK_TIMEOUT):
             mine = node_blocks.read(self._directory)
             if mine is None:
@@ -54,7 +56,7 @@ class Round:
             self._claim_ahead(self._given_back(settled), known)
 
     def _seen(self, mine: NodeBlocks) -> NodeBlocks:
-        """What the store says that the node has."""
+        """Send a heartbeat; return the node's blocks as the backend holds them."""
         documents = self._shared.documents
         identity = documents.identity()
         if mine.identity != identity:  # guard: another-cluster
@@ -65,17 +67,17 @@ class Round:
             )
         documents.keep_alive(self._shared.node, GRACE)
         us = self._shared.machine()
-        look = Heartbeat(documents, us, self.said)
-        mine = look.at(mine)
+        heartbeat = Heartbeat(documents, us, self.said)
+        mine = heartbeat.at(mine)
         mine = replace(mine, asked=mine.looked)
-        self.suspected = look.suspected
-        reclaim.free_left(documents, us, look.left, self.said)
+        self.suspected = heartbeat.suspected
+        reclaim.free_left(documents, us, heartbeat.left, self.said)
         return mine
 
     def _settled(self, mine: NodeBlocks, known: Pool, book: Book) -> NodeBlocks:
-        """With what is to be given back marked, and what is another's forgotten once no pod has an address of it.
+        """Mark blocks for return, and forget lost blocks without leases.
 
-        It is on disk before anybody else can choose an address.
+        The file is on disk before any other command can choose an address.
         """
         now, have = int(time.time()), counted(mine, known, book.count)
         for block in mine.blocks:
@@ -91,7 +93,7 @@ class Round:
         return mine
 
     def _given_back(self, mine: NodeBlocks) -> NodeBlocks:
-        """Without what was marked, once the store has no document that says it is ours."""
+        """Return the marked blocks, and forget each when the backend holds no document of it for this node."""
         for block in [block for block in mine.blocks if block.state == RETURNING]:
             document = self._shared.documents.read(BLOCK, block_name(mine.network, block.index))
             known = found(document) if document else None
@@ -99,26 +101,27 @@ class Round:
                 (document and known and document.uid == block.uid and not is_anothers(block, known[1]))
                 and not self._let_go(mine, block, document, known[1])
             ):  # fmt: skip
-                continue  # it has changed just now: the next round is soon enough  # guard: changed-document
+                continue  # the next round retries  # guard: changed-document
             mine = replace(mine.without(block.index), exhausted=None)
             node_blocks.write(self._directory, mine)
         return mine
 
     def _let_go(self, mine: NodeBlocks, block: OwnedBlock, document: Document, _known: Block) -> bool:
-        """Take the block's document out of the store; false if it has changed meanwhile."""
+        """Remove the block's document from the backend; return False if it changed meanwhile."""
         if not self._shared.documents.remove(document):
             return False
         self.said.append(f"block {block.index} of network {mine.network} was empty, and is given back")
         return True
 
     def _claim_ahead(self, mine: NodeBlocks, known: Pool) -> None:
-        """Claim one block if there is little room; it is fine if none is free.
+        """Claim one block if little room is left; no free block is no error.
 
-        A node that has no block has given numbers that names have, and nothing else."""
+        A node without blocks allocates reserved numbers only, and claims none.
+        """
         sets = self._store.look(lambda book: short(mine, known, book.count)) if mine.blocks else ()
         if not sets:
             return
-        # Of the sets that have little: the others need no block.
+        # Only for the sets that are short: the others need no block.
         some = Network(mine.network, str(self._directory), Cluster(mine.store, mine.size), Pool(sets))
         with suppress(PoolExhausted):
             Claimer(some, self._shared, mine, self.said).claim(Need("there is little room", tuple(s.key for s in sets)))
@@ -131,10 +134,10 @@ class Round:
 
 
 class NumberRound(Round):
-    """A round for the numbers that are set aside; its directory is theirs (network.py), its store the network's."""
+    """A round for the reserved numbers; its directory is theirs (rules/network.py), its store the network's."""
 
     def give_up(self, mine: NodeBlocks) -> None:
-        """Give up the numbers that no attachment here has; the caller has ``blocks.lock``, and has looked."""
+        """Return the numbers that no attachment here uses.  The caller holds ``blocks.lock`` and sent a heartbeat."""
         self._given_back(self._store.look(lambda book: self._settled(mine, Pool(()), book)))
 
     def _settled(self, mine: NodeBlocks, _known: Pool, book: Book) -> NodeBlocks:
@@ -149,14 +152,14 @@ class NumberRound(Round):
         return mine
 
     def _let_go(self, mine: NodeBlocks, block: OwnedBlock, document: Document, known: Block) -> bool:
-        """Write into the number's document that no node has it; false if that has changed meanwhile."""
-        # An address that was never proven to be nobody's is probed for by the next node.
+        """Mark the number's document as without a node; return False if it changed meanwhile."""
+        # The next node must probe for an address that this one never probed for.
         # guard below: unproven (_is_doubtful(mine, block) -> False)
         new = replace(known.freed(int(self._shared.documents.now())), taken=_is_doubtful(mine, block))
         return bool(self._shared.documents.replace(document, new.to_json()))
 
     def _claim_ahead(self, _mine: NodeBlocks, _known: Pool) -> None:
-        """Nobody knows which name is next."""
+        """Claim nothing: the next name is unknown."""
 
     @staticmethod
     def is_due(mine: NodeBlocks, store: Store) -> bool:
@@ -166,7 +169,7 @@ class NumberRound(Round):
 
 
 def give_up(network: Numbers, log: list[str]) -> None:
-    """Give up what no attachment has here, after a look; it is fine if the store is not there, or others are at it."""
+    """Return unused numbers after a heartbeat; an absent backend or a busy lock is no error."""
     store = open_in(Path(network.parent.directory).parent, network.parent.name, log)
     try:
         with node_blocks.lock(network.directory, 0):
@@ -182,14 +185,14 @@ def _is_used(mine: NodeBlocks, block: OwnedBlock, book: Book) -> bool:
 
 
 def _is_doubtful(mine: NodeBlocks, block: OwnedBlock) -> bool:
-    """Whether the number had another owner that may use it still, and was not proven for every subnet."""
+    """Whether a former owner may still use the number: it was not probed for in every subnet."""
     return block.taken and len(block.tried) < len(list(spans(mine, block.index)))
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a round found: how many of the node's blocks others took for a dead node's, what an operator should know,
-    and why the round could not be done; empty if it could."""
+    """The result of a round: how many of the node's blocks were suspected, what an operator should know, and why the
+    round failed; empty if it did not."""
 
     network: str
     suspected: int = 0
@@ -198,21 +201,21 @@ class Report:
 
 
 def directories(data_dirs: Iterable[Path]) -> list[Path]:
-    """The networks' directories in which there are blocks of this node; a data directory that is not there has none."""
+    """Return the directories of networks with blocks of this node, in data directories that may not exist."""
     return sorted(path.parent for folder in data_dirs for path in folder.glob(f"*/{node_blocks.FILE}"))
 
 
 def rounds(networks: Iterable[Path], gone: Gone, *, due_only: bool = False, kubeconfig: str = "") -> Iterator[Report]:
-    """Do a round for each of these; with ``due_only`` for those only whose last is long ago, or that have little room.
+    """Run a round for each of these networks, and one for its reserved numbers.
 
-    A network that has set numbers aside for names has a second one, for these.  A store that does not answer is asked
-    once.  ``kubeconfig`` is as ``backend.opened`` has it.
+    With ``due_only``, skip networks with a recent heartbeat and enough room.  A backend without an answer is asked
+    once.  ``kubeconfig`` as for ``backend.opened``.
     """
     stores, silent = dict[str, Shared](), dict[str, str]()
     for directory, folder, work in _each(networks):
         said, suspected, problem, kind = list[str](), 0, "", ""
         store = open_in(directory.parent, directory.name, said, gone)
-        # Each may wait as long as a request: nobody waits for this.
+        # Each round may take a request's whole budget, because no command waits for it.
         budget.begin()
         try:
             mine = node_blocks.read(folder)

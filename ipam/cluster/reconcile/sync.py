@@ -1,6 +1,6 @@
-"""What this node has of a network: read from its disk, and seen in the store where that has to be known first.
+"""Read this node's blocks from its file, and confirm them with the backend where the file may be wrong.
 
-Whoever calls this has ``blocks.lock`` (node_blocks.py), or takes it where that is said.
+The caller holds ``blocks.lock`` (node_blocks.py), except for ``heartbeat_if_due``, which takes it.
 """
 
 import time
@@ -22,10 +22,10 @@ from ipam.stores import LOCK_TIMEOUT, access
 
 
 def settled(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
-    """What this node has; the store has said so where the node cannot know, and the configuration agrees with it.
+    """Return this node's blocks, confirmed where needed, with a pool layout that agrees with the configuration.
 
-    Raises InvalidConfig if the cluster's blocks are not of this configuration; RecordUnreadable, Unreachable,
-    StoreRefused, TryAgain, IoFailure.
+    Raises InvalidConfig if the cluster's pool layout does not; RecordUnreadable, Unreachable, StoreRefused, TryAgain,
+    IoFailure.
     """
     if mine is None or mine.node != shared.node or must_sync(mine):  # guard: renamed (shared)
         return _seen(network, shared, mine, log)
@@ -33,10 +33,10 @@ def settled(network: Network, shared: Shared, mine: NodeBlocks | None, log: list
 
 
 def known(network: Network) -> NodeBlocks | None:
-    """What this node has; None if it has never had a block.
+    """Return this node's blocks from its file; None if it never had one.
 
-    A file that is damaged, or of another network, is moved away, so that the next call asks the store which blocks this
-    node has.  Raises RecordUnreadable then; InvalidConfig, IoFailure.
+    Moves away a damaged file, or one of another network, and raises RecordUnreadable.  The next call then asks the
+    backend for this node's blocks.  Raises InvalidConfig, IoFailure.
     """
     try:
         mine = node_blocks.read(network.directory)
@@ -59,12 +59,11 @@ def _set_aside(network: Network, why: str) -> RecordUnreadable:
 
 
 def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
-    """Send a heartbeat if it is due: whoever suspects the node sees that it lives.
+    """Send a heartbeat if one is due, which refutes suspicions.
 
-    It is fine if the store does not answer.  Unless it is ``late``, so that others may have the blocks, it is fine too
-    if others are at it, or if the store refuses.  Raises InvalidConfig if it is another cluster's, or has another grid;
-    then the store is asked before anything is given.  Where it is late, raises StoreRefused, TryAgain,
-    RecordUnreadable, IoFailure as well.
+    A backend without an answer is no error.  Unless it is ``late``, so that others may own the blocks, neither a busy
+    lock nor a refusal is an error.  Raises InvalidConfig for another cluster or another pool layout; then the next ADD
+    asks the backend before any allocation.  If late, also raises StoreRefused, TryAgain, RecordUnreadable, IoFailure.
     """
     try:
         lock = node_blocks.lock(network.directory, LOCK_TIMEOUT if late else 0)
@@ -85,11 +84,11 @@ def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
 
 
 def _looked(network: Network, log: list[str]) -> InvalidConfig | None:
-    """The same; why the store cannot be the one that the blocks are from, if so.  Raises CniError."""
+    """Send the heartbeat; return an error if the blocks are from another backend.  Raises CniError."""
     mine = known(network)
     if mine is None or must_sync(mine) or not heartbeat_is_due(mine):
         return None
-    # Of this boot from now on: the host was not off for so long that others may have its blocks.
+    # Record this boot: the host was not off for long enough to lose its blocks.
     mine = replace(mine, asked=int(time.time()), boot=durable.boot_id())
     node_blocks.write(network.directory, mine)
     try:
@@ -100,14 +99,14 @@ def _looked(network: Network, log: list[str]) -> InvalidConfig | None:
             node_blocks.write(network.directory, replace(mine, looked=0, boot=""))  # guard: before-the-next
             return e
     except CniError as e:
-        if is_late(mine) and not isinstance(e, Unreachable):  # the next ADD is refused as well  # guard: and-again
+        if is_late(mine) and not isinstance(e, Unreachable):  # so the next ADD fails as well  # guard: and-again
             node_blocks.write(network.directory, replace(mine, asked=0))
         raise
     return None
 
 
 def _seen(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
-    """What the store says that this node has.  Raises InvalidConfig if the store is another cluster's."""
+    """Return this node's blocks as the backend holds them.  Raises InvalidConfig if it belongs to another cluster."""
     documents = shared.documents
     machine, identity = shared.machine(), documents.identity()
     if mine is None:
@@ -129,7 +128,7 @@ def _seen(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[s
 
 
 def _agreed(network: Network, shared: Shared, mine: NodeBlocks) -> NodeBlocks:
-    """The same, when the configuration's subnets were found to agree with the cluster's."""
+    """Return the node's blocks with the configuration's subnets, after these agreed with the cluster's."""
     pool_layout.agree(shared.documents, network.name, network.cluster, network.subnets)
     mine = replace(mine, subnets=_union(mine, network))
     node_blocks.write(network.directory, mine)
@@ -141,9 +140,9 @@ def _union(mine: NodeBlocks, network: Network) -> tuple[str, ...]:
 
 
 def blocks_of(network: Network, addresses: Iterable[Address]) -> dict[int, Address]:
-    """By their indexes the blocks that the addresses are in, each with one of these.  Pure.
+    """Return the blocks of the addresses by index, each with one of its addresses.  Pure.
 
-    An address that no range may give, such as one that is excluded by now, needs none.
+    An address outside of all ranges, such as an excluded one, needs no block.
     """
     found = dict[int, Address]()
     for address in sorted(addresses, key=lambda one: (one.version, int(one))):
@@ -154,7 +153,7 @@ def blocks_of(network: Network, addresses: Iterable[Address]) -> dict[int, Addre
 
 
 def refuse_uncovered(network: Network, mine: NodeBlocks) -> None:
-    """See that no other node can have what this one has given: for a node that has had no block of the network so far.
+    """Refuse a first block while leases here are in blocks that other nodes could claim.
 
     Raises InvalidConfig; IoFailure.
     """
@@ -173,7 +172,7 @@ def refuse_uncovered(network: Network, mine: NodeBlocks) -> None:
 
 
 def _refuse_reserved(network: Network, given: Iterable[Address]) -> None:
-    """See that the addresses given are none of those that go to names, but for those that names have here."""
+    """Refuse leases here of reserved numbers, except those of names that this node serves."""
     if not network.pool.aside:
         return
     named = node_blocks.read(directory_in(network.directory))

@@ -1,1 +1,1 @@
-"""What this node has of shared networks, on its disk."""
+"""This node's file of its blocks."""

@@ -212,7 +212,7 @@ def test_release_of_one_network(hpn: Hpn, store: Memory) -> None:
 
 
 def test_release_of_a_node_that_never_told(hpn: Hpn, store: Memory) -> None:
-    store.machines["node1"] = Machine("node1", "", store.clock, told=False)
+    store.machines["node1"] = Machine("node1", "", store.clock, has_reported=False)
     assert "node1 has never told that it lives, because neither hpn node nor" in hpn("release-node", "node1", status=1)
 
 

@@ -129,7 +129,7 @@ def test_a_key_of_somebody_else(store: Etcd, member: Member) -> None:
 def test_how_long_a_node_is_silent(store: Etcd, member: Member) -> None:
     assert store.machine("n1").last_seen is None
     store.create(BLOCK, "net.3", "net", body(3))
-    assert store.machine("n1") == Machine("n1", "", NOW, told=False)  # it is taken for living
+    assert store.machine("n1") == Machine("n1", "", NOW, has_reported=False)  # it is taken for living
     assert store.machine("n").last_seen is None
     store.keep_alive("n1", 60)
     assert store.machine("n1") == Machine("n1", "", NOW)
