@@ -28,10 +28,10 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", comm
     command = commands.add_parser("blocks", help=about, description=about, parents=[common])
     command.add_argument("network", nargs="*", help="default: all")
     command.add_argument("--json", action="store_true", help="one JSON document")
-    add_cluster(command, "those of all nodes, as the cluster's store has them")
-    about = "give back all blocks of a node that is dead for good"
+    add_cluster(command, "the blocks of all nodes, from the cluster's store")
+    about = "release all blocks of a node that is dead for good"
     command = commands.add_parser("release-node", help=about, description=about, parents=[common])
-    command.add_argument("node", type=word, metavar="NAME", help="as hpn ipam show --cluster names it")
+    command.add_argument("node", type=word, metavar="NAME", help="its name in hpn ipam show --cluster")
     command.add_argument("network", nargs="*", help="those of these networks only; default: of every network")
     command.add_argument("--force", action="store_true", help="also if the node counts as living")
     command.add_argument("--json", action="store_true", help="one JSON document")
@@ -46,7 +46,7 @@ def add_cluster(command: argparse.ArgumentParser, what: str) -> None:
 
 def _add_store(command: argparse.ArgumentParser) -> None:
     command.add_argument("--store", choices=("kubernetes", "etcd"), help="default: that of this node's networks")
-    as_whom = "ask the API server as this says, and not as this node; an administrator may remove what other nodes have"
+    as_whom = "credential for the API server, instead of this node's; an administrator's may remove blocks of any node"
     command.add_argument("--kubeconfig", type=Path, metavar="FILE", help=as_whom)
 
 
@@ -87,7 +87,7 @@ def _own_blocks(options: argparse.Namespace) -> tuple[str, int]:
     status = 1 if any(one.block.state == LOST for one in blocks) else 0
     if options.json:
         return as_document({"dataDir": str(options.data_dir), "blocks": [one.to_json() for one in blocks]}), status
-    nothing = f"this node has no block of a shared pool, says {options.data_dir}"
+    nothing = f"no block of a shared pool in {options.data_dir}"
     return text([of_node(blocks) if blocks else nothing]), status
 
 
@@ -99,7 +99,7 @@ def _collect(options: argparse.Namespace, documents: Documents, _own: Networks) 
         body = {"store": documents.identity(), "dryRun": options.dry_run, "blocks": [one.to_json() for one in done]}
         return as_document(body), status
     lines = [one.words(dry_run=options.dry_run) for one in done]
-    return text(lines or ["every node that has blocks lives"]), status
+    return text(lines or ["every node with blocks is alive"]), status
 
 
 def _release_node(options: argparse.Namespace, documents: Documents, _own: Networks) -> tuple[str, int]:
@@ -148,9 +148,9 @@ def _lost(has: NodeBlocks | None, blocks: Sequence[Document]) -> Mapping[int, st
     for block in has.blocks:
         document = there.get(block_name(has.network, block.index))
         if document is None and block.state != RETURNING:
-            lost[block.index] = "nobody has it in the store"
+            lost[block.index] = "no node owns it in the store"
         elif document is not None and document.uid != block.uid:
-            lost[block.index] = f"node {document.body.get('node')} has it in the store"
+            lost[block.index] = f"node {document.body.get('node')} owns it in the store"
     return lost
 
 
@@ -161,7 +161,7 @@ def _opened(kind: str, kubeconfig: Path | None) -> Documents:
 
         return backend.opened(kind).documents
     if kind != "kubernetes":
-        raise InvalidConfig(f"--kubeconfig is of no use for --store {kind}; leave out one of them")
+        raise InvalidConfig(f"--kubeconfig has no effect with --store {kind}; leave out one of them")
     from ipam.cluster.backends.kubernetes import opened  # noqa: PLC0415
 
     return opened({"kubeconfig": f"{kubeconfig.absolute()}"}, "")[0]
@@ -210,7 +210,7 @@ def of_node(blocks: Sequence[Own]) -> Table:
 
 def _head(overview: Overview) -> str:
     if overview.layout is None:
-        return f"{overview.network}: no grid, so nobody knows which addresses its blocks are"
+        return f"{overview.network}: no pool layout, so the addresses of its blocks are unknown"
     subnets = ", ".join(overview.layout.subnets) or "nothing"
     return f"{overview.network}: blocks of {overview.layout.size} host numbers in {subnets}"
 

@@ -33,7 +33,7 @@ def network(document: Any, file: Path, data_dir: Path) -> Network:
         name, pool = network_of(plugin), config.load(plugin, {})
         if pool.cluster:
             return Network(name, str(path_of(f"{data_dir}/{name}")), pool.cluster, pool)
-    raise InvalidConfig(f"{file} has no network configuration with ipam.cluster; give the one that is to be")
+    raise InvalidConfig(f"{file} has no network configuration with ipam.cluster; name the network's new one")
 
 
 def enter(
@@ -82,12 +82,12 @@ def leave(data_dir: Path, name: str, *, dry_run: bool) -> list[str]:
     blocks = [Block(name, one.index, has.size, one.node, "", "") for one in has.blocks if one.state == HELD]
     lost = [one.index for one in has.blocks if one.state != HELD]
     kept = (
-        f"the store goes on saying that node {has.node} has these {len(blocks)} blocks; when no node has blocks of "
+        f"the store still lists these {len(blocks)} blocks for node {has.node}; when no node has blocks of "
         f"{name} any more: hpn ipam release-node {has.node} {name} --force"
     )
     return [
         *(_range(subnet, span) for subnet in has.subnets for span in spans_in(subnet, blocks)),
-        *(f"block {index} is not this node's any more, so it is in none of these" for index in lost),
+        *(f"block {index} is no longer this node's, so it is in none of these" for index in lost),
         kept,
     ]
 

@@ -54,7 +54,7 @@ def networks(data_dir: Path, names: Sequence[str] = ()) -> dict[str, NodeBlocks]
         ]
         there = {str(path.relative_to(data_dir)): one for path in sorted(found) if (one := node_blocks.read(path))}
     except OSError as e:
-        raise IoFailure(f"reading {e.filename or data_dir}: {e.strerror}; it is for root") from e
+        raise IoFailure(f"reading {e.filename or data_dir}: {e.strerror}; run as root") from e
     if missing := sorted(set(names) - set(there)):
         raise IoFailure(f"no blocks of network {', '.join(missing)} in {data_dir}; see: hpn ipam blocks")
     return {name: one for name, one in there.items() if not names or name in names}

@@ -20,16 +20,16 @@ CHANGED, FAILED = "changed", "failed"
 _WORDS = {
     REMOVED: "removed",
     FREED: "free for its name on any node",
-    SUSPECT: "its node is taken for dead from now on",
-    WAITING: "its node is taken for dead, and is still waited for",
-    CHANGED: "left, because it has changed meanwhile: its node lives, or somebody else was faster",
+    SUSPECT: "its node is suspected from now on",
+    WAITING: "its node is suspected, and the grace is not over",
+    CHANGED: "left, because it changed meanwhile: its node lives, or another node was faster",
     FAILED: "left",
 }
 _DRY = {
     **_WORDS,
     REMOVED: "would be removed",
     FREED: "would be free for its name",
-    SUSPECT: "its node would be taken for dead from now on",
+    SUSPECT: "its node would be suspected from now on",
 }
 
 # What the backend knows of a node, and its clock at that answer.
@@ -108,11 +108,11 @@ def why_not(machine: Machine, now: float) -> str:
         return ""
     if not machine.has_reported:
         return (
-            f"node {machine.name} has never told that it lives, because neither hpn node nor the agent has run there: "
-            "nobody knows whether its pods use these addresses"
+            f"node {machine.name} was never reported alive, because neither hpn node nor an agent ran there: "
+            "its pods may use these addresses"
         )
     last_seen = moment(int(machine.last_seen))
-    return f"node {machine.name} was heard of at {last_seen}: it may live, and then its pods use these addresses"
+    return f"node {machine.name} was last alive at {last_seen}: its pods may use these addresses"
 
 
 def left_by_others(blocks: Sequence[Document], present: Machine, now: float) -> list[Document]:
@@ -151,7 +151,7 @@ def _removed(documents: Documents, block: Document) -> Outcome:
     except CniError as e:
         return Outcome(block.name, node, FAILED, e.msg)
     return (
-        Outcome(block.name, node, FAILED, "it has changed meanwhile")
+        Outcome(block.name, node, FAILED, "it changed meanwhile")
         if done == CHANGED
         else Outcome(block.name, node, done)
     )

@@ -98,9 +98,9 @@ class View:
             raise Needed(Need("this node has no block yet"))
         network.refuse_another(mine)
         if must_sync(mine):  # guard: off-for-long
-            raise Needed(Need("others may have its blocks by now: this host was off, or its disk is a copy"))
+            raise Needed(Need("other nodes may own its blocks by now: this host was off, or its disk is a copy"))
         if not self.had_heartbeat and heartbeat_is_due(mine):  # guard: look-first
-            why = "others may have its blocks by now: nobody has looked at them for long"
+            why = "other nodes may own its blocks by now: its last heartbeat is too old"
             raise Needed(HeartbeatDue(why, late=is_late(mine)))
         return mine
 
@@ -108,7 +108,7 @@ class View:
         """Raise Needed if one of these addresses must be probed for; notify hpn node if little room is left."""
         # guard below: unproven
         if not self.is_probed and self.mine and self._unproven(self.mine, ips):
-            raise Needed(Unproven("nobody knows the leases of its block"))
+            raise Needed(Unproven("the leases of its block are unknown"))
         report.send_low(partial(self._is_low, book))
 
     def note_probed(self, ips: Sequence[Ip]) -> None:
@@ -137,7 +137,7 @@ class View:
 
     def asking(self) -> str:
         """Describe the request to the backend, for an error message."""
-        return f"asking for a block of network {self.network.name}"
+        return f"claiming a block of network {self.network.name}"
 
     def alone(self) -> ExitStack:
         """Take the locks that a request to the backend about this network needs."""
@@ -164,12 +164,12 @@ class NumberView(View):
             parent.refuse_another(has)  # guard: other-numbers
         mine = self._known()
         if (number := mine.number_of(owner)) is None or not set(self.network.subnets) <= set(mine.subnets):
-            raise Needed(Need(f"this node does not have the number of {owner}"))
+            raise Needed(Need(f"this node does not own the number of {owner}"))
         self.mine = mine
         return block_math.limited(self.network.pool, 1, [number])
 
     def asking(self) -> str:
-        return f"asking for the address of {self.network.owner} in network {self.network.parent.name}"
+        return f"claiming the address of {self.network.owner} in network {self.network.parent.name}"
 
     def alone(self) -> ExitStack:
         stack = ExitStack()
@@ -219,9 +219,7 @@ class Shared(Allocation):
         with suppress(PoolExhausted, TryAgain):
             return self.hold(requested)
         self.view.is_sparing = False
-        self.log.append(
-            f"{why}, so nobody was asked whether others have its addresses, and no other block is to be had"
-        )
+        self.log.append(f"{why}, so the addresses were not probed for, and no other block is available")
         return self.hold(requested)
 
     def note_probed(self, ips: Sequence[Ip]) -> None:
@@ -273,8 +271,8 @@ class Shared(Allocation):
         """Raise TryAgain if the name's number is on this node, and another attachment holds its address."""
         if need.sets and isinstance(self.view, NumberView):
             raise TryAgain(
-                f"the address that {self.view.network.owner} has on all nodes is not free on this one, for another "
-                f"attachment has that name and lives, or its last one may: delete it ({need.why})"
+                f"the address that {self.view.network.owner} has on all nodes is in use on this one: another "
+                f"attachment of that name lives, or may live; delete it ({need.why})"
             )
 
     def _give_up(self) -> None:

@@ -129,7 +129,7 @@ def test_with_certificates_and_users(opened: Opened, signed: tuple[Authority, Pa
     with etcds(tmp_path, tls=tls) as secured:
         url = secured.urls[0]
         assert opened(url, ca=str(folder / "ca.pem"), **ours).create(BLOCK, "net.0", "net", {"node": "node1"})
-        with pytest.raises(StoreRefused, match=r"the certificate of .* is not believed"):
+        with pytest.raises(StoreRefused, match=r"the certificate of .* is not trusted"):
             opened(url).read(BLOCK, "net.0")
         with pytest.raises(StoreRefused, match="refuses this node's certificate"):
             opened(url, ca=str(folder / "ca.pem")).read(BLOCK, "net.0")
@@ -160,7 +160,7 @@ def _with_users(opened: Opened, tls: dict[str, str], folder: Path) -> None:
     password = folder / "password"
     password.write_text("secret\n")
     user = {"user": "hpn", "password_file": str(password)}
-    with pytest.raises(StoreRefused, match=r"it wants a user: set stores\.etcd\.user"):
+    with pytest.raises(StoreRefused, match=r"it requires a user: set stores\.etcd\.user"):
         opened(url, **tls).read(BLOCK, "net.0")
     store = opened(url, **tls, **user)
     assert store.read(BLOCK, "net.0")
@@ -170,5 +170,5 @@ def _with_users(opened: Opened, tls: dict[str, str], folder: Path) -> None:
     with pytest.raises(StoreRefused, match=r"forbids user hpn to read /other/block/net\.0: .* readwrite /other/"):
         opened(url, **tls, **user, prefix="/other").read(BLOCK, "net.0")
     password.write_text("wrong")
-    with pytest.raises(StoreRefused, match="does not let user hpn in"):
+    with pytest.raises(StoreRefused, match="rejects user hpn"):
         opened(url, **tls, **user).read(BLOCK, "net.0")

@@ -87,7 +87,7 @@ def process(store: Store) -> Iterator[NodeProcess]:
 def test_it_claims_and_answers(process: NodeProcess, store: Store) -> None:
     store.suspect(0)
     with process:
-        process.says("somebody took node1 for dead; it lives")
+        process.says("node1 was suspected to be dead; it lives")
         until(lambda: len(store.blocks()) == 2, "another block", 60, 0.1)
         assert {(block.node, block.suspect) for block in store.blocks()} == {("node1", 0)}
         until(lambda: process.sleeps(2), "it to sleep", 120)

@@ -95,9 +95,9 @@ def test_an_etcd_with_certificates(make: Makes, tmp_path: Path) -> None:
         refused = "refuses this node's certificate"
         ended = files(tmp_path, signer, "ended", until="20210101000000Z")
         for ours, code, said in (
-            (ended, 111, (refused, "that of stores.etcd in", "ended at 2021-01-01T00:00:00Z; renew it")),
-            ((), 111, (refused, "stores.etcd in", "names none; name one, and its key")),
-            ((tmp_path / "gone.cert", key), 7, ("gone.cert, which stores.etcd in", "is not there; put it there")),
+            (ended, 111, (refused, "that of stores.etcd in", "expired at 2021-01-01T00:00:00Z; renew it")),
+            ((), 111, (refused, "stores.etcd in", "names no certificate; name one, and its key")),
+            ((tmp_path / "gone.cert", key), 7, ("gone.cert, which stores.etcd in", "does not exist; create it")),
         ):
             pair = dict(zip(("cert", "key"), map(str, ours), strict=False))
             refuse(make("node1", {"etcd": {**about, **pair}}), code, *said)
@@ -121,7 +121,7 @@ def test_an_api_server(make: Makes, clock: list[float], tmp_path: Path) -> None:
         pair = {"client-certificate": str(cert), "client-key": str(key)}
         for user, said in (
             ({"token": "nobody"}, ("does not know this node's credential", "name one that it knows")),
-            (pair, ("which ended at 2021-01-01T00:00:00Z", "renew it")),
+            (pair, ("which expired at 2021-01-01T00:00:00Z", "renew it")),
             ({"token": "somebody"}, ('"somebody" cannot get resource "nodes"', apply, "ClusterRole hpn-node")),
         ):
             refuse(make("node1", who(user)), 111, *said)

@@ -27,18 +27,18 @@ _NODE: Final = "system:node:"
 # Variables that kubelet sets in every container (kubernetes.io, "Accessing the API from within a pod").
 _SERVER: Final = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 _COMMENTS: Final = re.compile(r"\A(\s*#.*\n)*\s*")
-_ACCOUNT: Final = "docs/user/kubernetes.md says how to give hpn a credential of its own"
+_ACCOUNT: Final = "docs/user/kubernetes.md describes a credential for hpn"
 # Keys that are not supported, and why.
 _REFUSED: Final = {
     "exec": f"runs another program for the credential, which no CNI command does; {_ACCOUNT}",
     "auth-provider": f"asks another program for the credential; {_ACCOUNT}",
-    "username": f"is no credential that an API server of this century takes; {_ACCOUNT}",
-    "as": f"speaks for somebody else; {_ACCOUNT}",
+    "username": f"is a credential that API servers no longer accept; {_ACCOUNT}",
+    "as": f"impersonates another user; {_ACCOUNT}",
     "insecure-skip-tls-verify": (
-        "lets anybody answer in the API server's place, who could give an address twice; remove it, and name the "
+        "lets any host answer as the API server, and allocate an address twice; remove it, and name the "
         "certificate-authority"
     ),
-    "proxy-url": "is a proxy, which is not asked; remove it, and name the API server itself",
+    "proxy-url": "is not supported; remove it, and name the API server itself",
 }  # guard: not-anybody ("insecure-skip-tls-verify" -> "insecure"), no-program ("exec" -> "execute")
 
 
@@ -118,7 +118,7 @@ class Kubeconfig:
             token = str(self.user.get("token") or "").strip()
         # A header allows nothing else, and a later error would quote the token.
         if not (token.isascii() and token.isprintable()):
-            raise StoreRefused(f"{self.path}: its token is not one line of ASCII, so it is none; correct it")
+            raise StoreRefused(f"{self.path}: its token is not one line of ASCII; correct it")
         return token
 
     def _data(self, section: Json, key: str) -> bytes:
@@ -127,7 +127,7 @@ class Kubeconfig:
             try:
                 return binascii.a2b_base64("".join(str(data).split()), strict_mode=True)
             except ValueError as e:
-                raise StoreRefused(f"{self.path}: {key}-data is no base64 ({e}); correct it") from e
+                raise StoreRefused(f"{self.path}: {key}-data is not base64 ({e}); correct it") from e
         file = section.get(key)
         return self._file(key, str(file)) if file else b""
 
@@ -139,7 +139,7 @@ class Kubeconfig:
             raise StoreRefused(f"{self.path}: {key} {path} cannot be read ({e.strerror}); correct it") from e
         if found is None:
             # A renewed file may be absent for a moment, as a pod's token is while the pod is replaced.
-            raise Unreachable(f"{self.path}: {key} {path} is not there; try again later, or name one that is")
+            raise Unreachable(f"{self.path}: {key} {path} does not exist; try again later, or name another")
         return found
 
 
@@ -163,7 +163,7 @@ def read(named: str = "") -> Kubeconfig:
         if data is not None:
             return _parsed(path, data, stamp)
     raise StoreRefused(
-        f"there is no kubeconfig at {' or '.join(places)}, so the API server cannot be asked; name one as "
+        f"there is no kubeconfig at {' or '.join(places)}, and requests to the API server need one; name it as "
         f"stores.kubernetes.kubeconfig in /etc/hpn/policy.json, or: {_ACCOUNT}"
     )
 
@@ -189,8 +189,8 @@ def _of_account(folder: str) -> Kubeconfig:
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     if not is_url(server, "https"):
         raise StoreRefused(
-            f"{folder} is a directory, so the API server is the one of this pod, and {' and '.join(_SERVER)} do not "
-            "say which that is; name a kubeconfig"
+            f"{folder} is a directory, so the API server is this pod's, and {' and '.join(_SERVER)} do not "
+            "name it; name a kubeconfig"
         )
     cluster = {"server": server, "certificate-authority": f"{folder}/ca.crt"}
     return Kubeconfig(folder, cluster, {"tokenFile": f"{folder}/token"}, "", _stamp(folder))

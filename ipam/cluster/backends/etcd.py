@@ -108,7 +108,7 @@ class Etcd:
         """
         asked = [kv.get(f"{self._prefix}/{where}/{name}") for where in (_ALIVE, _NODES)]
         has = {"request_range": kv.all_below(f"{self._prefix}/{_OF}/{name}/", 1)}
-        answer = self._transaction([], [*asked, has], [], f"look for node {name}")
+        answer = self._transaction([], [*asked, has], [], f"read about node {name}")
         alive, told, documents = map(kv.pairs, kv.parts(answer.body))
         if alive or (documents and not told):  # guard: never-told (documents and not told)
             return Machine(name, "", self.now(), has_reported=bool(alive))  # guard: says-who-told (alive)
@@ -187,7 +187,7 @@ class Etcd:
         names = [pair.key.removeprefix(above) for pair, _ in self._pages(above + beginning)]
         for at in range(0, len(names), _TOGETHER):
             asked = [kv.get(self._key(kind, name)) for name in names[at : at + _TOGETHER]]
-            answer = self._transaction([], asked, [], f"read what node {node} has")
+            answer = self._transaction([], asked, [], f"read the documents of node {node}")
             for part in kv.parts(answer.body):
                 yield from (self._document(kind, pair, answer) for pair in kv.pairs(part))
 
@@ -236,7 +236,7 @@ class Etcd:
             raise self._gateway.strange(what, f"ID is {shown(lease)}")
         told = kv.put(f"{self._prefix}/{_NODES}/{node}", _encoded({"node": node, "heard": int(self.now())}))
         alive = kv.put(f"{self._prefix}/{_ALIVE}/{node}", b"{}", lease)
-        self._transaction([], [alive, told], [], f"tell that node {node} lives")
+        self._transaction([], [alive, told], [], f"report node {node} alive")
         return lease
 
 

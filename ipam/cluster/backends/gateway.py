@@ -46,7 +46,7 @@ class Settings:
     def of(cls, document: Json) -> "Settings":
         """Parse the policy file's keys.  Raises InvalidConfig."""
         if unknown := sorted(document.keys() - set(_KEYS)):
-            raise _wrong(unknown[0], f"is not a key we know; there is {', '.join(_KEYS)}")
+            raise _wrong(unknown[0], f"is not a known key; known: {', '.join(_KEYS)}")
         endpoints = document.get("endpoints")
         if not (isinstance(endpoints, list) and endpoints and all(is_url(one, "http", "https") for one in endpoints)):
             raise _wrong("endpoints", f"{shown(endpoints)} is not a list of URLs such as https://10.0.0.1:2379")
@@ -56,7 +56,7 @@ class Settings:
                 raise _wrong(key, f"{text!r} is not {'a name' if key == 'user' else 'an absolute path'}")
         for one, other in (("cert", "key"), ("key", "cert"), ("user", "passwordFile"), ("passwordFile", "user")):
             if texts[one] and not texts[other]:
-                raise _wrong(one, f"is nothing without {other}; set both or none")
+                raise _wrong(one, f"has no effect without {other}; set both or none")
         prefix = texts["prefix"].rstrip("/") or PREFIX
         files = (texts["ca"], texts["cert"], texts["key"])
         return cls(tuple(endpoints), prefix, *files, texts["user"], texts["passwordFile"])
@@ -100,8 +100,8 @@ class Gateway:
     def strange(self, what: str, why: str) -> StoreRefused:
         """Return the error for an answer that no etcd gives, with the request and the reason."""
         return StoreRefused(
-            f"what answers at {self._http.server} is no etcd: it was asked to {what}, and in its answer {why}; correct "
-            f"stores.etcd.endpoints in {node.policy_path()}"
+            f"what answers at {self._http.server} is not an etcd: the request was to {what}, and in its answer {why}; "
+            f"correct stores.etcd.endpoints in {node.policy_path()}"
         )
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Gateway:
             raise self._refused(reply, "take the user's password")
         if not self._token:
             raise StoreRefused(
-                f"etcd at {self._http.server} does not let user {self._settings.user} in: {reply.said}; correct "
+                f"etcd at {self._http.server} rejects user {self._settings.user}: {reply.said}; correct "
                 f"stores.etcd.user and the password in {self._settings.password_file}, or enable its authentication"
             )
 
@@ -136,11 +136,11 @@ class Gateway:
             )
         remedy = "correct stores.etcd"
         if _NAMED in reply.said:
-            remedy = "it has users, and then takes no certificate with a common name: use one without, and set user"
+            remedy = "with users enabled, it accepts no certificate with a common name: use one without, and set user"
         elif not user and (reply.status == _UNAUTHENTICATED or _NOBODY in reply.said):
-            remedy = "it wants a user: set stores.etcd.user and stores.etcd.passwordFile"
+            remedy = "it requires a user: set stores.etcd.user and stores.etcd.passwordFile"
         elif reply.status == 404:
-            remedy = "it must be etcd 3.4 or later, and not be started with --enable-grpc-gateway=false"
+            remedy = "it must be etcd 3.4 or later, without --enable-grpc-gateway=false"
         return StoreRefused(
             f"etcd at {self._http.server} did not {what}: {reply.said}; {remedy} in {node.policy_path()}"
         )
@@ -164,7 +164,7 @@ def _contents(path: str) -> bytes:
     except OSError as e:
         raise InvalidConfig(f"{path}, which stores.etcd in {node.policy_path()} names: {e.strerror}") from e
     if found is None:
-        raise InvalidConfig(f"{path}, which stores.etcd in {node.policy_path()} names, is not there; put it there")
+        raise InvalidConfig(f"{path}, which stores.etcd in {node.policy_path()} names, does not exist; create it")
     return found
 
 

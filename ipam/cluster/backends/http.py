@@ -132,7 +132,7 @@ class Http:
                     return replace(answer, again=True) if attempt else answer
                 if answer.status in _FAILED and len(self._servers) > 1:
                     self._turn_to_another()
-                why, pause = f"it says: {answer.said}", max(pause, answer.pause)
+                why, pause = f"it reports: {answer.said}", max(pause, answer.pause)
                 is_over = answer.status != _BUSY and not is_safe  # guard: not-twice = False
             except _NotSent as e:
                 why, is_over = str(e), False

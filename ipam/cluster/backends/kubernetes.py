@@ -67,7 +67,7 @@ class Kubernetes:
                 # A long name's label is a digest, which another name may share.
                 # guard below: labels-are-short = found
                 return [one for one in found if all(one.body.get(key) == value for key, value in asked.items())]
-        raise Unreachable(f"{self._http.server} does not keep the {kind}s for as long as it takes to read all of them")
+        raise Unreachable(f"{self._http.server} dropped the list of {kind}s before its last page")
 
     def replace(self, document: Document, body: Json) -> Document | None:
         kind, name = document.kind, document.name
@@ -226,8 +226,8 @@ class Kubernetes:
             return read(found)
         except ValueError as e:
             raise StoreRefused(
-                f"what answers at {self._http.server} is no API server: it was asked to {verb} {_plural(kind)}, and in "
-                f"its answer {e}; correct the server in {self._kubeconfig.path}"
+                f"what answers at {self._http.server} is not an API server: the request was to {verb} {_plural(kind)}, "
+                f"and in its answer {e}; correct the server in {self._kubeconfig.path}"
             ) from e
 
     def _good(self, answer: Answer, verb: str, kind: str) -> Json:
@@ -242,8 +242,8 @@ class Kubernetes:
             ended = self._kubeconfig.ended()
             of = f"{what}: it does not know this node's credential ({self._kubeconfig.path})"
             if ended and ended < time.time():
-                return f"{of}, which ended at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(ended))}; renew it"
-            return f"{of}: {answer.said}; name one that it knows"
+                return f"{of}, which expired at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(ended))}; renew it"
+            return f"{of}: {answer.said}; name a known one"
         if answer.status == 403 and "ValidatingAdmissionPolicy" not in answer.said:
             return (
                 f"{what}: {answer.said}; allow it to all nodes: {_APPLY}; or bind the ClusterRole hpn-node to this user"
@@ -261,7 +261,7 @@ def opened(about: Mapping[str, Any], name: str) -> tuple[Documents, str]:
     Raises InvalidConfig for these keys, StoreRefused without a credential.
     """
     if unknown := sorted(about.keys() - {*_KEYS}):
-        raise _wrong(unknown[0], f"is not a key we know; there is {', '.join(_KEYS)}")
+        raise _wrong(unknown[0], f"is not a known key; known: {', '.join(_KEYS)}")
     path = about.get("kubeconfig", "")
     if not isinstance(path, str) or (path and not path.startswith("/")):
         raise _wrong("kubeconfig", f"{path!r} is not an absolute path")
@@ -308,7 +308,7 @@ def listed_objects(server: Http, path: str, unknown: str = "") -> Iterator[Json]
         page = answer.json()
         items, about = page.get("items"), page.get("metadata")
         if not isinstance(items, list | None) or not isinstance(about, dict | None):  # guard: no-list (items)
-            raise StoreRefused(f"{what}: its answer is no list of objects; correct the server in the kubeconfig")
+            raise StoreRefused(f"{what}: its answer is not a list of objects; correct the server in the kubeconfig")
         yield from (one for one in items or () if isinstance(one, dict))
         before, more = follow, (about or {}).get("continue")
         if not more:

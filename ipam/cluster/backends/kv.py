@@ -35,7 +35,7 @@ class Pair:
         """Return when the node was first reported alive, from its key.  Raises RecordUnreadable."""
         found = self.decoded().get("heard")
         if not isinstance(found, int):
-            raise self._not_ours(f"has heard {found!r}, which is no time")
+            raise self._not_ours(f"has heard {found!r}, not a time")
         return float(min(found, MOST))
 
     def decoded(self) -> Json:
@@ -50,7 +50,7 @@ class Pair:
 
     def _not_ours(self, why: str) -> RecordUnreadable:
         return RecordUnreadable(
-            f"key {self.key} in etcd {why}, so hpn has not written it; look at it with 'etcdctl get {self.key}', then "
+            f"key {self.key} in etcd {why}, so hpn did not write it; read it with 'etcdctl get {self.key}', then "
             f"remove it with 'etcdctl del {self.key}', or set another stores.etcd.prefix in /etc/hpn/policy.json"
         )
 
@@ -74,7 +74,7 @@ def check(answer: Json) -> None:
                 try:
                     b64decode(text({"value": "", **pair}, key), validate=True)
                 except ValueError as e:
-                    raise ValueError(f"{key} is {shown(pair.get(key))}, which is no base64") from e
+                    raise ValueError(f"{key} is {shown(pair.get(key))}, not base64") from e
 
 
 def number(found: Json, key: str) -> int:
@@ -86,20 +86,20 @@ def _number(found: Json, key: str) -> int:
     value = found.get(key)
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= len(str(MOST)):
         return int(value)
-    raise ValueError(f"{key} is {shown(value)}, which is no number")
+    raise ValueError(f"{key} is {shown(value)}, not a number")
 
 
 def _object(found: Json, key: str) -> Json:
     value = found.get(key, {})
     if not isinstance(value, dict):
-        raise ValueError(f"{key} is {shown(value)}, which is no object")
+        raise ValueError(f"{key} is {shown(value)}, not an object")
     return value
 
 
 def _objects(found: Json, key: str) -> list[Json]:
     value = found.get(key, [])
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise ValueError(f"{key} is {shown(value)}, which is no list of objects")
+        raise ValueError(f"{key} is {shown(value)}, not a list of objects")
     return value
 
 

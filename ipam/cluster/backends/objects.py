@@ -50,7 +50,7 @@ def document(kind: str, found: Json) -> Document:
     texts = [_named(_metadata(found), key) for key in ("name", "uid", "resourceVersion")]
     body = found.get("spec")
     if not isinstance(body, dict):
-        raise ValueError(f"{texts[0]} has spec {shown(body)}, which is no object")
+        raise ValueError(f"{texts[0]} has spec {shown(body)}, not an object")
     return Document(kind, texts[0], body, texts[1], texts[2])
 
 
@@ -74,7 +74,7 @@ def revision(found: Json) -> int:
 def _items(found: Json) -> list[Json]:
     items = found.get("items") or []
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise ValueError(f"items is {shown(items)}, which is no list of objects")
+        raise ValueError(f"items is {shown(items)}, not a list of objects")
     return items
 
 
@@ -86,7 +86,7 @@ def uid(found: Json) -> str:
 def _metadata(found: Json) -> Json:
     metadata = found.get("metadata")
     if not isinstance(metadata, dict):
-        raise ValueError(f"metadata is {shown(metadata)}, which is no object")
+        raise ValueError(f"metadata is {shown(metadata)}, not an object")
     return metadata
 
 
@@ -111,7 +111,7 @@ def last_seen(lease: Json) -> float | None:
     """
     managers = _metadata(lease).get("managedFields") or ()
     if not isinstance(managers, list | tuple):
-        raise ValueError(f"managedFields is {shown(managers)}, which is no list")
+        raise ValueError(f"managedFields is {shown(managers)}, not a list")
     times = [_seconds(time) for one in managers if isinstance(one, dict) and (time := one.get("time"))]
     spec = lease.get("spec")
     if not times and isinstance(spec, dict) and spec.get("renewTime"):  # guard: stores-clock (times)
@@ -157,8 +157,8 @@ def alive(name: str, now: float, before: object = None) -> Json:
 def _seconds(time: object) -> float:
     """Return an API server's time (RFC 3339, always UTC) in seconds since 1970."""
     if not isinstance(time, str) or not _TIME.match(time):
-        raise ValueError(f"time is {shown(time)}, which is no time of RFC 3339")
+        raise ValueError(f"time is {shown(time)}, not a time of RFC 3339")
     try:
         return float(timegm(strptime(time[:19], "%Y-%m-%dT%H:%M:%S")))
     except ValueError as e:
-        raise ValueError(f"time is {shown(time)}, which is no time of RFC 3339") from e
+        raise ValueError(f"time is {shown(time)}, not a time of RFC 3339") from e

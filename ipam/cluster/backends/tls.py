@@ -41,9 +41,9 @@ def refusal(error: Exception, server: str, trust: Callable[[], Tls]) -> StoreRef
         remedy = (
             "renew it there, or correct this machine's clock"
             if error.verify_code == _EXPIRED
-            else "name the authority that has signed it, or the server as its certificate does"
+            else "name the authority that signed it, or the server by a name in its certificate"
         )
-        return StoreRefused(f"the certificate of {server} is not believed: {error.verify_message}; {remedy}")
+        return StoreRefused(f"the certificate of {server} is not trusted: {error.verify_message}; {remedy}")
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     if "ALERT" in reason and any(word in reason for word in _ABOUT_OURS):
         alert = reason.partition("ALERT_")[2].lower().replace("_", " ")
@@ -73,12 +73,12 @@ def certificate(pem: bytes) -> Certificate | None:
 def _remedy(ours: Tls) -> str:
     """Return the remedy for this node's certificate.  A server in Go reports an expired one as just "bad"."""
     if not ours.cert:
-        return f"{ours.source} names none; name one, and its key"
+        return f"{ours.source} names no certificate; name one, and its key"
     found = certificate(ours.cert)
     if found and found.until < time.time():
         ended = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(found.until))
-        return f"that of {ours.source} ended at {ended}; renew it"
-    return f"that of {ours.source} is not believed there; name one that an authority of the server has signed"
+        return f"that of {ours.source} expired at {ended}; renew it"
+    return f"that of {ours.source} is not trusted there; name one signed by an authority of the server"
 
 
 def context(trusted: Tls) -> ssl.SSLContext:
@@ -93,7 +93,7 @@ def context(trusted: Tls) -> ssl.SSLContext:
         else:
             made.load_default_certs()
     except (ssl.SSLError, ValueError) as e:
-        raise StoreRefused(f"{trusted.source}: its certificate authority is no PEM ({e}); correct it") from e
+        raise StoreRefused(f"{trusted.source}: its certificate authority is not PEM ({e}); correct it") from e
     if trusted.cert:
         try:
             with _as_file(trusted.cert) as cert, _as_file(trusted.key) as key:

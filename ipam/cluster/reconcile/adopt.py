@@ -45,7 +45,7 @@ def conflicts(network: Network, given: Given, others: Given) -> Iterator[str]:
         index = block_math.block_of(network.pool.sets, network.cluster.size, address)
         if index in blocks:  # guard: of-two-nodes
             yield (
-                f"{address} of {whose} is of another node, and in block {index} as {blocks[index]} is; "
+                f"{address} of {whose} is on another node, and in block {index} like {blocks[index]}; "
                 "delete the pod of one of them"
             )
 
@@ -65,7 +65,7 @@ def enter(network: Network, given: Given, log: list[str], *, dry_run: bool) -> M
         claiming = Claimer.begin(network, log)
         try:
             for index, address in wanted.items():
-                why = "addresses were given before the network was shared"
+                why = "addresses were allocated before the network was shared"
                 claiming.claim(Need(why, block=index, address=address))
         except BaseException as e:
             _give_back(network, claiming, before)  # guard: half-way
@@ -84,7 +84,7 @@ def leave(directory: Path, network: str, *, dry_run: bool) -> NodeBlocks:
         has = node_blocks.read(directory)
         if has is None:
             raise RecordUnreadable(
-                f"{directory}/{node_blocks.FILE} is not there, so {network} is this node's own already"
+                f"{directory}/{node_blocks.FILE} does not exist, so {network} is this node's own already"
             )
         if not dry_run:
             durable.remove(directory / node_blocks.FILE)
@@ -99,7 +99,7 @@ def _anothers(
     for document in shared.documents.listed(BLOCK, network.name):
         block = Block.of(document)
         if block.index in wanted and document.uid not in own and block.node != shared.node:
-            yield f"{wanted[block.index]} is in block {block.index}, which node {block.node} has; delete its pod here"
+            yield f"{wanted[block.index]} is in block {block.index}, which node {block.node} owns; delete its pod here"
 
 
 def _give_back(network: Network, claiming: Claimer, before: NodeBlocks | None) -> None:

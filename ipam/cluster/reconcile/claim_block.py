@@ -203,7 +203,7 @@ class Claimer:
         new = block.given_to(self.mine.node, self.mine.machine, claim.nonce)
         if (made := self.shared.documents.replace(document, new.to_json())) or (made := self._found(claim)):
             self.log.append(
-                f"block {block.index} of network {block.network} was taken from {block.node}, which is dead"
+                f"block {block.index} of network {block.network} was reclaimed from {block.node}, which is dead"
             )
             self._have(made)
         return bool(made)
@@ -259,12 +259,12 @@ class Claimer:
         """Describe the block's owner, and the remedy."""
         there = self.shared.documents.read(BLOCK, block_name(self.network.name, index))
         if there is None:
-            return "which a node is giving back; request another, or try again"
+            return "which a node is returning; request another, or try again"
         block = Block.of(there)
         if left := reclaim.seconds_left(block, self.shared.documents.now()):
-            when = f"if it stays so, the address is to be had in about {max(1, left / 60):.0f} minutes"
-            return f"which node {block.node} has; that node seems dead: {when}"
-        return f"which node {block.node} has; request another, or attach there"
+            when = f"if that stays so, the address is available in about {max(1, left / 60):.0f} minutes"
+            return f"which node {block.node} owns; that node seems dead: {when}"
+        return f"which node {block.node} owns; request another, or attach there"
 
     def _has(self, index: int) -> bool:
         return index in (*self.mine.giving, *self.mine.draining)
@@ -306,8 +306,8 @@ def _none_in_words(network: Network, known: Exhausted) -> str:
     """Describe that no block is free, and the age of that knowledge."""
     age = int(time.time()) - known.at
     return (
-        f"all blocks of network {network.name} that have some are taken: {known.blocks} of {network.cluster.size} host "
-        f"numbers, by {known.nodes} nodes, as the store said {age} s ago; it is asked again in "
+        f"all usable blocks of network {network.name} are taken: {known.blocks} of {network.cluster.size} host "
+        f"numbers, by {known.nodes} nodes, by the store's answer {age} s ago; the next request is in "
         f"{max(0, known.until - known.at - age)} s (hpn ipam show --cluster); widen the ranges, or release what no "
         "container uses"
     )

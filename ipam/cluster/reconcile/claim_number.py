@@ -74,8 +74,8 @@ class Claimer:
         document, block = named[0]
         raise TryAgain(
             f"{self.network.owner} has host number {block.index} of network {self.network.parent.name}, and node "
-            f"{block.node} has not given that up: its pod is there still, or neither hpn node nor an agent runs there "
-            f"to see that it is gone; if that node is dead for good: hpn ipam release-node {block.node}"
+            f"{block.node} did not return it: its pod is still there, or neither hpn node nor an agent runs there "
+            f"to return it; if that node is dead for good: hpn ipam release-node {block.node}"
         )
 
     def _has_new(self, listed: Sequence[Found]) -> bool:
@@ -93,9 +93,9 @@ class Claimer:
         for document, block in reclaim.search(self.shared.documents, us, [one[0] for one in theirs], self.log):
             return self._take(document, replace(block, taken=True))
         raise PoolExhausted(
-            f"{self.network.owner}: all {len(theirs)} host numbers that network {self.network.parent.name} has set "
-            f"aside ({self.network.parent.cluster.sticky}, ipam.cluster.sticky) are others', or kept for them "
-            "(hpn ipam show --cluster); delete pods, or wait for what is kept (ipam.sticky seconds)"
+            f"{self.network.owner}: all {len(theirs)} host numbers that network {self.network.parent.name} "
+            f"reserves ({self.network.parent.cluster.sticky}, ipam.cluster.sticky) belong to other names, or are kept "
+            "for them (hpn ipam show --cluster); delete pods, or wait until they expire (ipam.sticky seconds)"
         )
 
     def _is_ours(self, block: Block) -> bool:
@@ -136,7 +136,9 @@ class Claimer:
             return False
         block = Block.of(made)
         self._note(ownership.claimed(self.mine, made, self.shared.documents.now(), self.log))
-        self.log.append(f"host number {block.index} of network {self.network.parent.name} is {block.whose}'s, here")
+        self.log.append(
+            f"host number {block.index} of network {self.network.parent.name} belongs to {block.whose}, on this node"
+        )
         return True
 
     def _note(self, mine: NodeBlocks) -> None:

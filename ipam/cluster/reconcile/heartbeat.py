@@ -74,7 +74,7 @@ class Heartbeat:
             elif self._answered(mine, held, known):
                 return replace(held, uid=known[0].uid)
             known = self._read(mine, held.index)
-        raise TryAgain(f"block {held.index} of {mine.network} changes faster in the store than it can be answered for")
+        raise TryAgain(f"block {held.index} of {mine.network} changes faster in the store than this node can update it")
 
     def _answered(self, mine: NodeBlocks, held: OwnedBlock, known: Found) -> bool:
         """Refute a suspicion of the block; return False if its document changed meanwhile."""
@@ -90,10 +90,12 @@ class Heartbeat:
         except StoreRefused as e:
             if held.node == mine.node:
                 raise
-            self._log.append(f"block {block.index} of {block.network} is {block.node}'s, as we were called: {e.msg}")
+            self._log.append(
+                f"block {block.index} of {block.network} belongs to this node's former name {block.node}: {e.msg}"
+            )
             return True
         if block.suspect and answered:
-            self._log.append(f"block {block.index} of {block.network}: somebody took {block.node} for dead; it lives")
+            self._log.append(f"block {block.index} of {block.network}: {block.node} was suspected to be dead; it lives")
         return answered
 
     def _kept(self, mine: NodeBlocks, known: Found) -> None:
@@ -110,14 +112,14 @@ class Heartbeat:
         if made is None:
             return None
         self._made_again = True
-        self._log.append(f"block {block.index} of {block.network} was gone from the store, and is this node's again")
+        self._log.append(f"block {block.index} of {block.network} was missing in the store, and is this node's again")
         return replace(held, uid=made.uid, node=mine.node)
 
     def _lost(self, held: OwnedBlock, block: Block) -> OwnedBlock:
         self._log.append(
             f"block {block.index} of {block.network} (numbers {block.first} to {block.last}) is {block.node}'s now, "
-            "which took this node for dead: nothing is given from it any more, and pods that have addresses of it may "
-            "meet others that have the same; delete them"
+            "because this node seemed dead: no address is allocated from it any more, and other pods may get addresses "
+            "of pods here; delete these pods"
         )
         return replace(held, state=LOST)
 
@@ -138,8 +140,8 @@ class Heartbeat:
         if asked:
             return replace(mine.having(replace(fresh, taken=block.taken)), claim=None)
         self._log.append(
-            f"block {block.index} of {block.network} is this node's, which has forgotten it: addresses of it are "
-            "probed for before they are given"
+            f"block {block.index} of {block.network} is this node's, and was missing in its file: its addresses are "
+            "probed for before use"
         )
         return mine.having(fresh)
 

@@ -33,7 +33,7 @@ def agree(documents: Documents, network: str, cluster: Cluster, subnets: Sequenc
         new = joined(layout, cluster, subnets)
         if new == layout or documents.replace(found, new.to_json()):
             return
-    raise TryAgain(f"grid {name} of the cluster's store is being changed by others; try again")
+    raise TryAgain(f"grid {name} of the cluster's store keeps changing; try again")
 
 
 def refuse_disagreeing(documents: Documents, network: str, cluster: Cluster, subnets: Sequence[str]) -> None:
@@ -59,7 +59,7 @@ def joined(layout: PoolLayout, cluster: Cluster, subnets: Sequence[str]) -> Pool
         ):  # guard: begins-elsewhere (k.overlaps(subnet) -> False)
             raise InvalidConfig(
                 f"ipam: subnet {subnet} overlaps {other}, which network {layout.network} has in this cluster, and "
-                "begins elsewhere, so an address would be in two blocks; write the subnet as the other nodes have it "
+                "begins at another address, so an address would be in two blocks; write the subnet as on other nodes "
                 "(rangeStart and rangeEnd bound it), or give this network another name"
             )
         same = next((k for k in known if k.network_address == subnet.network_address), None)

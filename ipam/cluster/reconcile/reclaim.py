@@ -47,7 +47,7 @@ def search(documents: Documents, us: Machine, listed: Iterable[Document], log: l
             else:
                 _suspect(documents, (document, block), owner, log)
     except StoreRefused as e:
-        log.append(f"blocks of dead nodes cannot be looked for: {e.msg}")
+        log.append(f"the search for blocks of dead nodes failed: {e.msg}")
 
 
 def free_left(documents: Documents, us: Machine, left: Iterable[Found], log: list[str]) -> None:
@@ -59,7 +59,9 @@ def free_left(documents: Documents, us: Machine, left: Iterable[Found], log: lis
         if not ownership.may_take(block, ownership.of_our_name(us), documents.now()):  # guard: left-is-waited-for
             _suspect(documents, (document, block), ownership.of_our_name(us), log)
         elif give_back(documents, document):
-            log.append(f"block {block.index} of {block.network} was another machine's of our name, and is given back")
+            log.append(
+                f"block {block.index} of {block.network} was another machine's of this node's name, and is returned"
+            )
 
 
 def give_back(documents: Documents, document: Document) -> bool:
@@ -99,6 +101,6 @@ def _suspect(documents: Documents, one: Found, owner: Machine, log: list[str]) -
         age = documents.now() - (owner.last_seen or 0)
         when = "never" if owner.last_seen is None else f"{age / 60:.0f} minutes ago"
         log.append(
-            f"block {block.index} of {block.network} is {block.node}'s, which seems dead (last heard of: {when}, and "
-            f"its machine is {'another' if owner.uid else 'gone'}); others may have it in {GRACE // 60} minutes"
+            f"block {block.index} of {block.network} is {block.node}'s, which seems dead (last alive: {when}, and "
+            f"its machine is {'another' if owner.uid else 'gone'}); other nodes may reclaim it in {GRACE // 60} minutes"
         )

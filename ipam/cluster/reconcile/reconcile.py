@@ -61,8 +61,8 @@ class Round:
         identity = documents.identity()
         if mine.identity != identity:  # guard: another-cluster
             raise InvalidConfig(
-                f"{self._directory}/{node_blocks.FILE}: these blocks are of cluster {mine.identity}, and the store "
-                f"{mine.store!r} is of cluster {identity}; correct stores.{mine.store} in the policy file, or, if the "
+                f"{self._directory}/{node_blocks.FILE}: these blocks belong to cluster {mine.identity}, and the store "
+                f"{mine.store!r} to cluster {identity}; correct stores.{mine.store} in the policy file, or, if the "
                 "node was moved, delete the network's pods on it and then the file"
             )
         documents.keep_alive(self._shared.node, GRACE)
@@ -110,7 +110,7 @@ class Round:
         """Remove the block's document from the backend; return False if it changed meanwhile."""
         if not self._shared.documents.remove(document):
             return False
-        self.said.append(f"block {block.index} of network {mine.network} was empty, and is given back")
+        self.said.append(f"block {block.index} of network {mine.network} was empty, and is returned")
         return True
 
     def _claim_ahead(self, mine: NodeBlocks, known: Pool) -> None:
@@ -177,7 +177,7 @@ def give_up(network: Numbers, log: list[str]) -> None:
             if mine and not heartbeat_is_due(mine) and mine.looked >= mine.asked:
                 NumberRound(Path(network.directory), store, opened(network.cluster.store)).give_up(mine)
     except CniError as e:
-        log.append(f"network {network.name}: numbers that no pod has here could not be given up: {e.msg}")
+        log.append(f"network {network.name}: unused numbers could not be returned: {e.msg}")
 
 
 def _is_used(mine: NodeBlocks, block: OwnedBlock, book: Book) -> bool:

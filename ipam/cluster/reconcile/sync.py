@@ -54,7 +54,7 @@ def known(network: Network) -> NodeBlocks | None:
 def _set_aside(network: Network, why: str) -> RecordUnreadable:
     aside = durable.set_aside(Path(network.directory) / node_blocks.FILE, Path(network.directory) / "quarantine")
     return RecordUnreadable(
-        f"{why}; it was moved to {aside}: try again, and the cluster's store says which blocks this node has"
+        f"{why}; moved to {aside}: try again, and this node reads its blocks from the cluster's store"
     )
 
 
@@ -77,7 +77,7 @@ def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
     except CniError as e:
         if late and not isinstance(e, Unreachable):  # guard: refused-late
             raise
-        log.append(f"network {network.name}: this node's blocks could not be looked at in the cluster's store: {e.msg}")
+        log.append(f"network {network.name}: this node's heartbeat to the cluster's store failed: {e.msg}")
         return
     if wrong:
         raise wrong
@@ -116,8 +116,8 @@ def _seen(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[s
     elif mine.identity != identity:  # guard: another-cluster
         file = f"{network.directory}/{node_blocks.FILE}"
         raise InvalidConfig(
-            f"ipam.cluster.store {network.cluster.store!r}: it is of cluster {identity}, and this node's blocks "
-            f"({file}) are of cluster {mine.identity}; correct stores.{network.cluster.store} in the policy file "
+            f"ipam.cluster.store {network.cluster.store!r}: it belongs to cluster {identity}, and this node's blocks "
+            f"({file}) to cluster {mine.identity}; correct stores.{network.cluster.store} in the policy file "
             f"{node.policy_path()}, or, if the node was moved, delete the network's pods on it and then {file}"
         )
     pool_layout.agree(documents, network.name, network.cluster, network.subnets)
@@ -164,9 +164,9 @@ def refuse_uncovered(network: Network, mine: NodeBlocks) -> None:
     if missing:
         some = ", ".join(f"{ip} (block {index})" for index, ip in missing.items())
         raise InvalidConfig(
-            f"ipam.cluster: this node has given addresses of network {network.name} before that was shared, and any "
-            f"node could have their blocks: {some}; make them this node's, on every node before any gives addresses by "
-            "this configuration: hpn ipam import --from node CONFIGURATION; or delete the network's pods on this node"
+            f"ipam.cluster: this node allocated addresses of network {network.name} before it was shared, and any "
+            f"node could claim their blocks: {some}; claim them first, on every node before any uses this "
+            "configuration: hpn ipam import --from node CONFIGURATION; or delete the network's pods on this node"
         )
     _refuse_reserved(network, held)  # guard: set-aside
 
@@ -180,6 +180,6 @@ def _refuse_reserved(network: Network, given: Iterable[Address]) -> None:
     known = {None, *(block.index for block in named.blocks)} if named else {None}
     if missing := [str(ip) for ip, number in numbers.items() if number not in known]:
         raise InvalidConfig(
-            f"ipam.cluster.sticky {network.cluster.sticky}: this node has given {', '.join(missing)} before these "
-            "numbers were set aside; set others aside, or delete the pods that have these addresses"
+            f"ipam.cluster.sticky {network.cluster.sticky}: this node allocated {', '.join(missing)} before these "
+            "numbers were reserved; reserve others, or delete the pods with these addresses"
         )

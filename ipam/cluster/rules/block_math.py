@@ -43,7 +43,7 @@ def divided(pool: Pool, numbers: str) -> tuple[Pool, Pool]:
     span = Span(NUMBERS, *map(int, found.groups())) if found else None
     if not span or not 0 <= span.last - span.first < _ASIDE:
         raise InvalidConfig(
-            f"ipam.cluster.sticky {numbers!r} is no span of host numbers; write lowest-highest, as in 256-511, with "
+            f"ipam.cluster.sticky {numbers!r} is not a span of host numbers; write lowest-highest, as in 256-511, with "
             f"{_ASIDE} numbers at most"
         )
     each = [rail.sets for rail in pool.rails] or [pool.sets]

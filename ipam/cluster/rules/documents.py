@@ -156,7 +156,7 @@ class Block:
 
 def _unreadable(kind: str, document: Document, why: ValueError) -> RecordUnreadable:
     return RecordUnreadable(
-        f"{kind} {document.name} in the cluster's store cannot be read: its {why}; remove or mend it"
+        f"{kind} {document.name} in the cluster's store cannot be read: its {why}; remove or repair it"
     )
 
 
@@ -170,26 +170,26 @@ def text(found: Json, key: str) -> str:
     """Return the string of that key, fit for a request or a path.  Raises ValueError with the reason."""
     value = found.get(key)
     if not isinstance(value, str) or "\0" in value or any("\ud800" <= one <= "\udfff" for one in value):
-        raise ValueError(f"{key} is {shown(value)}, which is no text")
+        raise ValueError(f"{key} is {shown(value)}, not a string")
     return value
 
 
 def items(body: Json, key: str) -> list[object]:
     value = body.get(key)
     if not isinstance(value, list):
-        raise ValueError(f"{key} is {shown(value)}, which is no list")
+        raise ValueError(f"{key} is {shown(value)}, not a list")
     return value
 
 
 def truth(body: Json, key: str) -> bool:
     value = body.get(key)
     if not isinstance(value, bool):
-        raise ValueError(f"{key} is {shown(value)}, which is neither true nor false")
+        raise ValueError(f"{key} is {shown(value)}, not true or false")
     return value
 
 
 def number(body: Json, key: str, least: int = 0) -> int:
     value = body.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
-        raise ValueError(f"{key} is {shown(value)}, which is no number from {least} to {MOST}")
+        raise ValueError(f"{key} is {shown(value)}, not a number from {least} to {MOST}")
     return value

@@ -33,7 +33,7 @@ class Network:
         if mine.store != self.cluster.store:  # guard: another-store
             raise InvalidConfig(
                 f"ipam.cluster.store {self.cluster.store!r}: this node has blocks of the network from {mine.store!r} "
-                f"({blocks}, {file}); set that, or delete the network's pods on this node and then the file"
+                f"({blocks}, {file}); set store to that, or delete the network's pods on this node and then the file"
             )
         refuse_another(self.name, self.cluster, mine.size, mine.sticky, file)
 
@@ -96,7 +96,7 @@ def refuse_another(network: str, cluster: Cluster, size: int, sticky: str, where
     if cluster.sticky != sticky:  # guard: other-numbers
         remedy = f"set sticky {sticky}" if sticky else "remove sticky"
         raise InvalidConfig(
-            f"ipam.cluster.sticky {cluster.sticky or 'is not there'}: network {network} has set "
-            f"{sticky or 'no numbers'} aside ({where}), and that never changes; {remedy}, or give the network another "
+            f"ipam.cluster.sticky {cluster.sticky or 'is not set'}: network {network} reserves "
+            f"{sticky or 'no numbers'} ({where}), and that never changes; {remedy}, or give the network another "
             "name"
         )

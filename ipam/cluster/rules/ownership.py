@@ -141,7 +141,7 @@ def note_revision(mine: NodeBlocks, revision: int, now: float, log: list[str], o
     after = replace(mine, revision=revision)
     if revision >= mine.revision + own:  # guard: fewer-than-before = True
         return after
-    return doubt(after, f"it has counted {revision} changes, and had counted {mine.revision} before", now, log)
+    return doubt(after, f"it counts {revision} changes, and counted {mine.revision} before", now, log)
 
 
 def doubt(mine: NodeBlocks, why: str, now: float, log: list[str]) -> NodeBlocks:

@@ -78,7 +78,7 @@ def test_the_last_block_is_taken(cluster: Cluster) -> None:
         if "code" in answer:
             break
     assert answer["code"] == 103
-    assert "all blocks of network net that have some are taken: 16 of 16 host numbers, by 2 nodes" in answer["msg"]
+    assert "all usable blocks of network net are taken: 16 of 16 host numbers, by 2 nodes" in answer["msg"]
     assert len([*one.leases(), *other.leases()]) < 254
     cluster.calls()
     assert other.add("z")
@@ -250,7 +250,7 @@ def test_requested_address(cluster: Cluster) -> None:
     assert cluster.calls() == []
     code, said = other.refused("ADD", "c", runtimeConfig={"ips": ["10.0.0.202"]})
     assert code == 102
-    assert "10.0.0.202 is in block 12 of network net, which node node1 has; request another, or attach there" in said
+    assert "10.0.0.202 is in block 12 of network net, which node node1 owns; request another, or attach there" in said
     assert other.add("c", runtimeConfig={"ips": ["10.0.0.99"]}) == ("10.0.0.99",)
     assert cluster.owners() == {12: "node1", 6: "node2"}
 

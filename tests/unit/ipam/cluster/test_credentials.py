@@ -138,8 +138,8 @@ def test_until_when_a_token_counts(tmp_path: Path) -> None:
         ({"exec": {"command": "aws"}}, {}, "exec runs another program"),
         ({"auth-provider": {"name": "gcp"}}, {}, "auth-provider asks another program"),
         ({"username": "root", "password": "x"}, {}, "username is no credential"),
-        ({"token": "x", "as": "admin"}, {}, "as speaks for somebody else"),
-        ({"token": "x"}, {"insecure-skip-tls-verify": True}, "lets anybody answer .* name the certificate-authority"),
+        ({"token": "x", "as": "admin"}, {}, "as impersonates another user"),
+        ({"token": "x"}, {"insecure-skip-tls-verify": True}, "lets any host answer .* name the certificate-authority"),
         ({"token": "x"}, {"proxy-url": "http://proxy"}, "proxy-url is a proxy"),
         ({"token": "x"}, {"server": "http://api:8080"}, "server 'http://api:8080' is not https"),
         ({"token": "x"}, {"server": ""}, "server '' is not https"),
@@ -160,7 +160,7 @@ def test_what_is_refused_in_yaml_too(tmp_path: Path) -> None:
         KUBEADM.replace("    server:", f"    insecure-skip-tls-verify: {word}\n    server:")
         for word in ("true", "false")
     )
-    with pytest.raises(StoreRefused, match="insecure-skip-tls-verify lets anybody"):
+    with pytest.raises(StoreRefused, match="insecure-skip-tls-verify lets any host"):
         credentials.read(write(tmp_path, insecure))
     assert credentials.read(write(tmp_path, secure)).server
 
@@ -186,7 +186,7 @@ def test_files_that_are_none(tmp_path: Path, document: object, why: str) -> None
 
 def test_data_that_is_no_base64(tmp_path: Path) -> None:
     found = credentials.read(write(tmp_path, config({}, {"certificate-authority-data": "Y2?"})))
-    with pytest.raises(StoreRefused, match="certificate-authority-data is no base64"):
+    with pytest.raises(StoreRefused, match="certificate-authority-data is not base64"):
         found.tls()
 
 

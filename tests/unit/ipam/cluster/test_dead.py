@@ -66,12 +66,12 @@ def test_a_requested_address(cluster: Cluster, full: Node) -> None:
     """It is to be had when the block that has it may be taken, and the refusal says when."""
     asked = {"runtimeConfig": {"ips": ["10.0.0.99"]}}
     assert (
-        "seems dead: if it stays so, the address is to be had in about 60 minutes"
+        "seems dead: if that stays so, the address is available in about 60 minutes"
         in full.refused("ADD", "a", **asked)[1]
     )
     cluster.store.clock += node_blocks.GRACE - 100
     code, said = full.refused("ADD", "a", **asked)
-    assert (code, "which node gone has; that node seems dead" in said, "in about 2 minutes" in said) == (
+    assert (code, "which node gone owns; that node seems dead" in said, "in about 2 minutes" in said) == (
         102,
         True,
         True,

@@ -55,7 +55,7 @@ NAMED = (
 
 @pytest.mark.parametrize(("answer", "said"), [
     (FORBIDDEN, r"forbids user nobody to create /hpn/block/net\.3: etcdserver: permission denied; .* readwrite /hpn/"),
-    (NOBODY, r"did not create /hpn/block/net\.3: .*; it wants a user: set stores\.etcd\.user and .*passwordFile"),
+    (NOBODY, r"did not create /hpn/block/net\.3: .*; it requires a user: set stores\.etcd\.user and .*passwordFile"),
     (NAMED, r"did not create .*will be ignored and not used as expected; .*takes no certificate with a common name"),
     ((404, {"message": "Not Found"}), r"did not create .*Not Found; it must be etcd 3\.4 or later"),
 ])  # fmt: skip
@@ -79,7 +79,7 @@ def test_a_user(member: Member, opened: Opened, tmp_path: Path) -> None:
     assert store.read(BLOCK, "net.3")
     assert member.asked == ["/v3/kv/range", "/v3/auth/authenticate", "/v3/kv/range"]
     member.answers = [(401, old), (400, {"message": "etcdserver: authentication failed, invalid user ID or password"})]
-    with pytest.raises(StoreRefused, match=f"does not let user hpn in: .*the password in {password}"):
+    with pytest.raises(StoreRefused, match=f"rejects user hpn: .*the password in {password}"):
         store.read(BLOCK, "net.3")
 
 
@@ -88,11 +88,11 @@ def test_a_user(member: Member, opened: Opened, tmp_path: Path) -> None:
     ({"endpoints": ["10.0.0.1:2379"]}, r"stores\.etcd\.endpoints \['10\.0\.0\.1:2379'\] is not a list of URLs"),
     ({"endpoints": ["https://e:0x"]}, r"stores\.etcd\.endpoints \['https://e:0x'\] is not a list of URLs"),
     ({"endpoints": ["https://u:hush@e"]}, r"stores\.etcd\.endpoints \['https://\.\.\.@e'\] is not a list of URLs"),
-    ({"endpoints": ["https://e:1"], "cart": ""}, r"stores\.etcd\.cart is not a key we know; there is endpoints, "),
+    ({"endpoints": ["https://e:1"], "cart": ""}, r"stores\.etcd\.cart is not a known key; known: endpoints, "),
     ({"endpoints": ["https://e:1"], "ca": "ca.pem"}, r"stores\.etcd\.ca 'ca\.pem' is not an absolute path"),
     ({"endpoints": ["https://e:1"], "user": 7}, r"stores\.etcd\.user 7 is not a name"),
-    ({"endpoints": ["https://e:1"], "cert": "/c"}, r"stores\.etcd\.cert is nothing without key"),
-    ({"endpoints": ["https://e:1"], "user": "u"}, r"stores\.etcd\.user is nothing without passwordFile"),
+    ({"endpoints": ["https://e:1"], "cert": "/c"}, r"stores\.etcd\.cert has no effect without key"),
+    ({"endpoints": ["https://e:1"], "user": "u"}, r"stores\.etcd\.user has no effect without passwordFile"),
 ])  # fmt: skip
 def test_settings_that_are_refused(document: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConfig, match=said):

@@ -28,14 +28,14 @@ def refused(node: Node, command: str = "ADD") -> str:
 
 
 def test_who_is_refused_again_asks_nobody(cluster: Cluster, clock: list[float], poor: Node) -> None:
-    assert "16 of 16 host numbers, by 2 nodes, as the store said 0 s ago" in refused(poor)
+    assert "16 of 16 host numbers, by 2 nodes, by the store's answer 0 s ago" in refused(poor)
     assert "listed net" in cluster.calls()
     clock[0] += EXHAUSTED // 2 - 1
     for command in ("ADD", "STATUS", "ADD"):
-        assert f"as the store said {EXHAUSTED // 2 - 1} s ago; it is asked again in" in refused(poor, command)
+        assert f"by the store's answer {EXHAUSTED // 2 - 1} s ago; the next request is in" in refused(poor, command)
     assert cluster.calls() == []
     clock[0] += EXHAUSTED + 1
-    assert "as the store said 0 s ago" in refused(poor)
+    assert "by the store's answer 0 s ago" in refused(poor)
     assert "listed net" in cluster.calls()
 
 

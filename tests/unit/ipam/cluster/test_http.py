@@ -188,14 +188,14 @@ def test_a_client_certificate_that_has_expired(signer: Authority, tmp_path: Path
         serving(*signer.sign("/CN=server", names=ADDRESS), ca=signer.ca, folder=tmp_path) as server,
         client(server.url, ca=signer.ca, cert=cert, key=key, source="f") as http,
         pytest.raises(
-            StoreRefused, match="certificate: certificate expired; that of f ended at 2020-01-02T00:00:00Z; renew it"
+            StoreRefused, match="certificate: certificate expired; that of f expired at 2020-01-02T00:00:00Z; renew it"
         ),
     ):
         http.ask("GET", "/", is_safe=True)
 
 
 def test_a_server_of_another_authority(server: Server, signer: Authority, tmp_path: Path) -> None:
-    with client(server.url) as http, pytest.raises(StoreRefused, match="is not believed: unable to get local issuer"):
+    with client(server.url) as http, pytest.raises(StoreRefused, match="is not trusted: unable to get local issuer"):
         http.ask("GET", "/", is_safe=True)
     assert server.asked == []
 

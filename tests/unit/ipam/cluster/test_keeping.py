@@ -107,7 +107,7 @@ def test_an_empty_block_is_given_back_after_two_looks(tmp_path: Path) -> None:
     assert node.ours == {0, 1}
     node.round(1)
     assert (node.ours, node.states) == ({0}, {0: HELD})
-    assert "given back" in node.said[0]
+    assert "returned" in node.said[0]
 
 
 @pytest.mark.parametrize("terms", [Terms(cooldown=10**8), Terms(sticky="ns/p", ttl=10**8)])

@@ -168,7 +168,7 @@ def test_who_is_silent(server: Server, store: Kubernetes) -> None:
 def test_the_cluster(server: Server, store: Kubernetes) -> None:
     server.tell(Told(200, {"metadata": {"uid": "c-1"}}), Told(200, {"a": "page of a proxy"}))
     assert store.now() == 1795413600.0  # which asks for something, if nothing was asked yet
-    with pytest.raises(StoreRefused, match="is no API server"):
+    with pytest.raises(StoreRefused, match="is not an API server"):
         store.identity()
 
 
@@ -229,14 +229,14 @@ def test_a_credential_that_is_not_known(server: Server, store: Kubernetes, kubec
 def test_a_token_that_has_ended(server: Server, store: Kubernetes, kubeconfig: Path) -> None:
     write(kubeconfig, server.url, "e30.eyJleHAiOiAxNzAwMDAwMDAwfQ.x")  # {"exp": 1700000000}
     server.tell(*[status(401, "Unauthorized", "Unauthorized")] * 2)
-    with pytest.raises(StoreRefused, match="which ended at 2023-11-14T22:13:20Z; renew it"):
+    with pytest.raises(StoreRefused, match="which expired at 2023-11-14T22:13:20Z; renew it"):
         store.read(BLOCK, "net.3")
 
 
 @pytest.mark.parametrize(
     ("about", "why"),
     [
-        ({"server": "x"}, "stores.kubernetes.server is not a key we know; there is kubeconfig"),
+        ({"server": "x"}, "stores.kubernetes.server is not a known key; known: kubeconfig"),
         ({"kubeconfig": 5}, "stores.kubernetes.kubeconfig 5 is not an absolute path"),
         ({"kubeconfig": "a/b"}, "stores.kubernetes.kubeconfig 'a/b' is not an absolute path"),
     ],

@@ -82,5 +82,5 @@ def test_a_list_that_was_not_kept_is_read_again(server: Server, store: Kubernete
     server.tell(first, status(410, "Expired"), Told(200, {"metadata": {}, "items": [found(name="net.4")]}))
     assert [one.name for one in store.listed(BLOCK)] == ["net.4"]
     server.tell(*[first, status(410, "Expired")] * 3)
-    with pytest.raises(Unreachable, match="does not keep the blocks for as long"):
+    with pytest.raises(Unreachable, match="dropped the list of blocks before"):
         store.listed(BLOCK)

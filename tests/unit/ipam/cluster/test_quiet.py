@@ -70,7 +70,7 @@ def test_the_store_does_not_answer(cluster: Cluster, clock: list[float], quiet: 
     for name in ("b", "c"):
         reply = quiet.reply("ADD", name)
         assert reply.exit_code == 0
-        assert any("could not be looked at" in line for line in reply.log) == (name == "b")
+        assert any("heartbeat to the cluster's store failed" in line for line in reply.log) == (name == "b")
     assert cluster.calls() == ["machine quiet"]
     (lost,) = quiet.mine.giving
     cluster.store.faults = every("", None)  # type: ignore[arg-type]

@@ -52,7 +52,7 @@ def claim(one: Node) -> tuple[bool, str]:
 def test_it_is_noticed_at_a_claim(node: Node) -> None:
     taken, said = claim(node)
     assert taken
-    assert said.count("restored to an older state (it has counted ") == 1
+    assert said.count("restored to an older state (it counts ") == 1
     node.call("ADD", "again")
     assert [block.taken for block in node.mine.blocks].count(True) == 1
 

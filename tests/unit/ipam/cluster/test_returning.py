@@ -86,7 +86,7 @@ def test_the_store_says_nothing(cluster: Cluster, full: Node) -> None:
 def test_a_claim_that_failed_is_not_asked_again(cluster: Cluster, full: Node) -> None:
     full.add("c")
     code, said = full.refused("ADD", "d", runtimeConfig={"ips": ["10.0.0.77"]})
-    assert (code, "which node other has; request another" in said) == (102, True)
+    assert (code, "which node other owns; request another" in said) == (102, True)
     assert full.mine.claim is None
     for n in range(15):
         full.add(f"again{n}")

@@ -23,7 +23,7 @@ def test_a_dead_nodes_blocks_are_found_after_the_grace(cluster: Cluster) -> None
     assert cluster.search() == []
     assert (cluster.block(3).suspect, cluster.block(4).suspect) == (0, 0)
     assert cluster.block(5).suspect > NOW - 1
-    assert "gone's, which seems dead (last heard of: never" in cluster.said[0]
+    assert "gone's, which seems dead (last alive: never" in cluster.said[0]
     cluster.store.clock += GRACE
     assert cluster.search() == []
     cluster.store.clock += 2
@@ -77,4 +77,4 @@ def test_who_may_not_see_other_nodes_says_so(cluster: Cluster) -> None:
     cluster.make(5, "gone", "uid-5")
     cluster.store.faults = every("machine", Fault.FORBIDDEN)
     assert cluster.search() == []
-    assert "cannot be looked for" in cluster.said[0]
+    assert "the search for blocks of dead nodes failed" in cluster.said[0]

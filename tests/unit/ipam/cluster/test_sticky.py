@@ -105,7 +105,7 @@ def test_another_name_has_it_when_its_time_is_over(cluster: Cluster) -> None:
     given = [one.add(f"c{n}", *of(f"web-{n}"))[0] for n in range(2)]
     code, said = two.refused("ADD", "x", *of("other-0"))
     assert code == 103
-    assert "all 2 host numbers that network net has set aside (64-65, ipam.cluster.sticky)" in said
+    assert "all 2 host numbers that network net reserves (64-65, ipam.cluster.sticky)" in said
     one.call("DEL", "c1", *of("web-1"))
     keep(one)
     assert two.refused("ADD", "x", *of("other-0"))[0] == 103
@@ -135,7 +135,7 @@ def test_on_rails_that_are_aligned(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("sticky", "said"),
     [
-        ("64", "'64' is no span of host numbers; write lowest-highest"),
+        ("64", "'64' is not a span of host numbers; write lowest-highest"),
         ("9-5", "'9-5' is no span"),
         ("0-4096", "with 4096 numbers at most"),
         ("0-1", "none of these host numbers has an address"),
@@ -164,7 +164,7 @@ def test_other_numbers_than_the_networks(cluster: Cluster, pod: str, is_new: boo
         another = node(cluster, "node2" if is_new else "node1", cluster=SHARED | other)
         code, said = another.refused("ADD", "c2", *of(pod))
         assert code == 7
-        assert f"ipam.cluster.sticky {has}: network net has set 64-79 aside" in said
+        assert f"ipam.cluster.sticky {has}: network net reserves 64-79" in said
         assert "set sticky 64-79" in said
 
 
@@ -175,5 +175,5 @@ def test_what_was_given_before(cluster: Cluster) -> None:
     for pod in ("web-0", "web"):
         code, said = node(cluster, "node1").refused("ADD", "c", *of(pod))
         assert code == 7
-        assert "this node has given 10.0.0.70 before these numbers were set aside" in said
+        assert "this node allocated 10.0.0.70 before these numbers were reserved" in said
     assert cluster.store.bodies(BLOCK) == {}

@@ -154,7 +154,7 @@ def test_keys_that_come_again() -> None:
         assert store.create(BLOCK, "net.3", "net", body(3))
         first = dict[str, Any]()
         member.change = lambda answer: first or first.update(answer, more=True) or first
-        with pytest.raises(StoreRefused, match=r"no etcd: it was asked to list /hpn/block/, and in .*net\.3 again"):
+        with pytest.raises(StoreRefused, match=r"not an etcd: .* was to list /hpn/block/, and in .*net\.3 again"):
             store.listed(BLOCK)
 
 

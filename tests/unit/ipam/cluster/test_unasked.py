@@ -68,9 +68,7 @@ def test_there_is_no_other(cluster: Cluster, node: Node, why: str) -> None:
         cluster.store.faults = every("", Fault.UNREACHABLE)
     mine, said = block(node, "b")
     assert mine
-    assert said == [
-        "net1 is InfiniBand, so nobody was asked whether others have its addresses, and no other block is to be had"
-    ]
+    assert said == ["net1 is InfiniBand, so the addresses were not probed for, and no other block is available"]
 
 
 def test_the_store_refuses(cluster: Cluster, node: Node) -> None:
