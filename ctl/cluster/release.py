@@ -1,4 +1,4 @@
-"""Return the blocks of dead nodes: hpn ipam gc --cluster and release-node."""
+"""Release the blocks of dead nodes: hpn ipam gc --cluster and release-node."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ def _done(documents: Documents, document: Document, owner: Machine, now: float, 
     if not block.node or not ownership.is_dead(block, owner, now):  # guard: it-lives (owner)
         return ""
     if ownership.may_take(block, owner, now):  # guard: not-yet = True
-        return _given_back(documents, document, dry_run=dry_run)
+        return _released(documents, document, dry_run=dry_run)
     was: Document | None = document
     # Twice: first the suspicion, then its time.
     while was and (body := ownership.suspect(Block.of(was), owner, documents.now())):
@@ -96,14 +96,14 @@ def _done(documents: Documents, document: Document, owner: Machine, now: float, 
     return CHANGED if was is None else WAITING if was is document else SUSPECT
 
 
-def _given_back(documents: Documents, document: Document, *, dry_run: bool) -> str:
-    """Return a block to no node; a number stays reserved for its name."""
+def _released(documents: Documents, document: Document, *, dry_run: bool) -> str:
+    """Release a block; a number stays reserved for its name."""
     done = FREED if document.body.get("whose") else REMOVED
-    return done if dry_run or reclaim.give_back(documents, document) else CHANGED  # guard: only-say (dry_run)
+    return done if dry_run or reclaim.release(documents, document) else CHANGED  # guard: only-say (dry_run)
 
 
 def why_not(machine: Machine, now: float) -> str:
-    """Return why the node's blocks should not be returned; empty if nothing shows that it lives."""
+    """Return why the node's blocks should not be released; empty if nothing shows that it lives."""
     if machine.last_seen is None or now - machine.last_seen > ownership.GRACE:  # guard: heard-of = True
         return ""
     if not machine.has_reported:
@@ -147,7 +147,7 @@ def _removed(documents: Documents, block: Document) -> Outcome:
     node = str(block.body.get("node", ""))
     budget.begin()
     try:
-        done = _given_back(documents, block, dry_run=False)
+        done = _released(documents, block, dry_run=False)
     except CniError as e:
         return Outcome(block.name, node, FAILED, e.msg)
     return (

@@ -41,7 +41,7 @@ class Unproven(Need):
 
 
 class Needed(Exception):
-    """Ends a choice without an address.  Only View raises it; Shared._reserved and rehearse catch it.
+    """Ends a choice without an address.  Only View raises it; Shared._try_reserve and rehearse catch it.
 
     An exception, because Store.reserve then leaves the owner's lease as it was.
     """
@@ -104,7 +104,7 @@ class View:
             raise Needed(HeartbeatDue(why, late=is_late(mine)))
         return mine
 
-    def see(self, ips: Sequence[Ip], book: Book) -> None:
+    def check(self, ips: Sequence[Ip], book: Book) -> None:
         """Raise Needed if one of these addresses must be probed for; notify hpn node if little room is left."""
         # guard below: unproven
         if not self.is_probed and self.mine and self._unproven(self.mine, ips):
@@ -135,17 +135,17 @@ class View:
 
         return bool(self.mine and counting.short(self.mine, counting.needing_blocks(self.network.pool), book.count))
 
-    def asking(self) -> str:
+    def request(self) -> str:
         """Describe the request to the backend, for an error message."""
         return f"claiming a block of network {self.network.name}"
 
-    def alone(self) -> ExitStack:
+    def locked(self) -> ExitStack:
         """Take the locks that a request to the backend about this network needs."""
         stack = ExitStack()
         stack.enter_context(node_blocks.lock(self.network.directory, LOCK_TIMEOUT))
         return stack
 
-    def claiming(self, log: list[str]) -> "claim_block.Claimer | claim_number.Claimer":
+    def claimer(self, log: list[str]) -> "claim_block.Claimer | claim_number.Claimer":
         """Return the claimer of blocks for this node."""
         from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # connects to the backend
 
@@ -168,16 +168,16 @@ class NumberView(View):
         self.mine = mine
         return block_math.limited(self.network.pool, 1, [number])
 
-    def asking(self) -> str:
+    def request(self) -> str:
         return f"claiming the address of {self.network.owner} in network {self.network.parent.name}"
 
-    def alone(self) -> ExitStack:
+    def locked(self) -> ExitStack:
         stack = ExitStack()
         for network in (self.network.parent, self.network):
             stack.enter_context(node_blocks.lock(network.directory, LOCK_TIMEOUT))
         return stack
 
-    def claiming(self, log: list[str]) -> "claim_number.Claimer":
+    def claimer(self, log: list[str]) -> "claim_number.Claimer":
         from ipam.cluster.reconcile import claim_number  # noqa: PLC0415  # connects to the backend
 
         return claim_number.Claimer.begin(self.network, log)
@@ -196,21 +196,21 @@ class Shared(Allocation):
         """Raises as Allocation.reserve; PoolExhausted if no block is free; AddressHeld if another node owns the
         requested address; InvalidConfig if the blocks of the cluster or of this node do not match the configuration;
         RecordUnreadable, Unreachable, StoreRefused, TryAgain, IoFailure."""
-        given = self._reserved(requested)
+        given = self._try_reserve(requested)
         if isinstance(given, HeartbeatDue):
             self._heartbeat(late=given.late)
-            given = self._reserved(requested)
+            given = self._try_reserve(requested)
         if isinstance(given, Need) and not isinstance(given, Unproven):
-            self._refuse_anothers(given)
-            given = self._claimed(requested)
+            self._refuse_other_attachment(given)
+            given = self._claim_and_reserve(requested)
         if isinstance(given, Unproven):
             self.view.is_probed = True
             return ()
         if isinstance(given, Need):
-            self._refuse_anothers(given)
+            self._refuse_other_attachment(given)
             raise given.error()
         if self.view.had_heartbeat:
-            self._give_up()
+            self._release_numbers()
         return given
 
     def hold_unprobed(self, why: str, requested: Sequence[Address]) -> tuple[Ip, ...]:
@@ -228,10 +228,10 @@ class Shared(Allocation):
     def choose(self, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
         self.request.refuse_if_abandoned()
         ips = chosen(self.view.pool(requested), self.rail, requested, book)
-        self.view.see(ips, book)
+        self.view.check(ips, book)
         return ips
 
-    def _reserved(self, requested: Sequence[Address]) -> tuple[Ip, ...] | Need:
+    def _try_reserve(self, requested: Sequence[Address]) -> tuple[Ip, ...] | Need:
         """Return the held addresses, or what this node needs first."""
         try:
             return self.reserve(requested)
@@ -240,25 +240,25 @@ class Shared(Allocation):
         except PoolExhausted as e:
             return Need(e.msg, e.sets)
 
-    def _claimed(self, requested: Sequence[Address]) -> tuple[Ip, ...] | Need:
-        """Claim what this node needs, then return as ``_reserved``.
+    def _claim_and_reserve(self, requested: Sequence[Address]) -> tuple[Ip, ...] | Need:
+        """Claim what this node needs, then reserve.
 
         Of two concurrent calls without room, the second finds the block that the first claimed.
         """
-        claiming = None
-        with self.view.alone():  # guard: alone
+        claimer = None
+        with self.view.locked():  # guard: alone
             # Each range set without room may need a block of its own.
             for _ in range(len(self.view.network.pool.sets) + 1):
-                given = self._reserved(requested)
+                given = self._try_reserve(requested)
                 if not isinstance(given, Need) or isinstance(given, Unproven):
                     return given
-                with doing(f"{self.view.asking()}: {given.why}"):
-                    if not claiming:
-                        claiming = self.view.claiming(self.log)
-                        if claiming.found_some:  # guard: what-a-lost-answer-made
+                with doing(f"{self.view.request()}: {given.why}"):
+                    if not claimer:
+                        claimer = self.view.claimer(self.log)
+                        if claimer.found_some:  # guard: what-a-lost-answer-made
                             continue
-                    claiming.serve(given)
-            return self._reserved(requested)
+                    claimer.serve(given)
+            return self._try_reserve(requested)
 
     def _heartbeat(self, *, late: bool) -> None:
         """Send a heartbeat if the backend answers."""
@@ -267,7 +267,7 @@ class Shared(Allocation):
         self.view.had_heartbeat = True
         sync.heartbeat_if_due(self.view.network, self.log, late=late)
 
-    def _refuse_anothers(self, need: Need) -> None:
+    def _refuse_other_attachment(self, need: Need) -> None:
         """Raise TryAgain if the name's number is on this node, and another attachment holds its address."""
         if need.sets and isinstance(self.view, NumberView):
             raise TryAgain(
@@ -275,12 +275,12 @@ class Shared(Allocation):
                 f"attachment of that name lives, or may live; delete it ({need.why})"
             )
 
-    def _give_up(self) -> None:
-        """Return unused numbers after a heartbeat, because this node may run neither hpn node nor an agent."""
+    def _release_numbers(self) -> None:
+        """Release unused numbers after a heartbeat, because this node may run neither hpn node nor an agent."""
         if isinstance(self.view, NumberView):
             from ipam.cluster.reconcile import reconcile  # noqa: PLC0415
 
-            reconcile.give_up(self.view.network, self.log)
+            reconcile.release_numbers(self.view.network, self.log)
 
 
 def shared(alone: Allocation, network: Network, *, has_number: bool) -> Shared:

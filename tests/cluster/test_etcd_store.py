@@ -134,7 +134,7 @@ def test_with_certificates_and_users(opened: Opened, signed: tuple[Authority, Pa
         with pytest.raises(StoreRefused, match="refuses this node's certificate"):
             opened(url, ca=str(folder / "ca.pem")).read(BLOCK, "net.0")
         _enable_users(secured)
-        with pytest.raises(StoreRefused, match="takes no certificate with a common name: use one without"):
+        with pytest.raises(StoreRefused, match="accepts no certificate with a common name: use one without"):
             opened(url, ca=str(folder / "ca.pem"), **named).read(BLOCK, "net.0")
         _with_users(opened, {"url": url, "ca": str(folder / "ca.pem"), **ours}, tmp_path)
 

@@ -72,7 +72,7 @@ def test_an_etcd(make: Makes, clock: list[float], tmp_path: Path) -> None:
         large = {"store": "etcd", "blockSize": 32}
         refuse(make("node2", settings, cluster=large), 7, "ipam.cluster.blockSize 32", "set blockSize 16, or give")
         inside = make("node2", settings, subnet="10.0.0.128/25")
-        refuse(inside, 7, "subnet 10.0.0.128/25 overlaps 10.0.0.0/24", "write the subnet as the other nodes have it")
+        refuse(inside, 7, "subnet 10.0.0.128/25 overlaps 10.0.0.0/24", "write the subnet as on other nodes")
         hour(node1, clock, one.members, ThreeMembers(one))
         # What another cluster's etcd says counts for nothing; the next look finds out whose it is.
         make("node1", others)
@@ -120,7 +120,7 @@ def test_an_api_server(make: Makes, clock: list[float], tmp_path: Path) -> None:
         cert, key = files(tmp_path, signer, "expired", until="20210101000000Z")
         pair = {"client-certificate": str(cert), "client-key": str(key)}
         for user, said in (
-            ({"token": "nobody"}, ("does not know this node's credential", "name one that it knows")),
+            ({"token": "nobody"}, ("does not know this node's credential", "name a known one")),
             (pair, ("which expired at 2021-01-01T00:00:00Z", "renew it")),
             ({"token": "somebody"}, ('"somebody" cannot get resource "nodes"', apply, "ClusterRole hpn-node")),
         ):

@@ -65,7 +65,7 @@ class Moves:
         for number in range(2):
             here, there = (one, two) if number == 0 else (two, one)
             code, said = there.refused("ADD", f"c{number + 1}", *WEB)
-            assert (code, f"node {here.name} has not given that up" in said) == (11, True)
+            assert (code, f"node {here.name} did not release it" in said) == (11, True)
             here.call("DEL", f"c{number}", *WEB)
             assert [report.problem for report in keep(here)] == ["", ""]
             assert here.asked()["ns/web-0:net1"] == ""

@@ -46,7 +46,7 @@ class Kubernetes:
 
     def create(self, kind: str, name: str, network: str, body: Json) -> Document | None:
         labels = {"network": network, **({"node": body["node"]} if body.get("node") else {})}
-        answer = self._ask("POST", _path(kind, changes=True), objects.made(kind, {"name": name}, labels, body))
+        answer = self._ask("POST", _path(kind, changes=True), objects.build(kind, {"name": name}, labels, body))
         if answer.status == 409:
             # Equal content is this node's own, sent earlier with a lost answer: no two claims have the same nonce.
             there = self.read(kind, name) if answer.again else None
@@ -74,7 +74,7 @@ class Kubernetes:
         labels = {key: str(body[key]) for key in ("network", "node") if body.get(key)}
         # guard below: as-it-was-read (resourceVersion)
         metadata = {"name": name, "uid": document.uid, "resourceVersion": document.version}
-        answer = self._ask("PUT", _path(kind, name, changes=True), objects.made(kind, metadata, labels, body))
+        answer = self._ask("PUT", _path(kind, name, changes=True), objects.build(kind, metadata, labels, body))
         if answer.status == 409 or objects.is_absent(answer):
             there = self.read(kind, name) if answer.again else None
             return there if there and (there.uid, there.body) == (document.uid, body) else None
@@ -126,12 +126,10 @@ class Kubernetes:
         there, is_late = found.json(), (self._last_seen(found) or 0.0) < self._clock - seconds / _RENEWALS
         # guard below: back-to-kubelet, node-object-is-back (and self._ask)
         if objects.is_of_blocks(there) and self._ask("GET", f"{_NODES}/{quote(name, safe='')}").status == 200:
-            there, is_late = (
-                objects.let_go(there),
-                True,
-            )  # kubelet makes the Node object its owner
+            there, is_late = objects.without_owners(there), True  # kubelet makes the Node object its owner
         if is_late:
-            self._renew(self._ask("PUT", path, {**there, "spec": objects.alive(name, self._clock, there.get("spec"))}))
+            spec = objects.lease_spec(name, self._clock, there.get("spec"))
+            self._renew(self._ask("PUT", path, {**there, "spec": spec}))
 
     def _renew(self, answer: Answer) -> None:
         # 409: another writer renewed it; 403: this credential may not.

@@ -24,7 +24,7 @@ _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
-def made(kind: str, metadata: Json, names: Mapping[str, str], body: Json) -> Json:
+def build(kind: str, metadata: Json, names: Mapping[str, str], body: Json) -> Json:
     """Return the object of a document, labelled with these names."""
     metadata = {**metadata, "labels": labels(names)}
     return {"apiVersion": VERSION, "kind": KINDS[kind][0], "metadata": metadata, "spec": body}
@@ -128,7 +128,12 @@ def lease(name: str, now: float, blocks: Iterable[Document]) -> Json:
     """Return the Lease of a live node with these blocks; garbage collection removes it with the last of them."""
     kind = {"apiVersion": VERSION, "kind": KINDS[BLOCK][0]}
     metadata = {"name": name, "ownerReferences": [{**kind, "name": one.name, "uid": one.uid} for one in blocks]}
-    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": alive(name, now)}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": metadata,
+        "spec": lease_spec(name, now),
+    }
 
 
 def is_of_blocks(found: Json) -> bool:
@@ -139,12 +144,12 @@ def is_of_blocks(found: Json) -> bool:
     )
 
 
-def let_go(found: Json) -> Json:
+def without_owners(found: Json) -> Json:
     """Return that Lease without owners."""
     return {**found, "metadata": {key: value for key, value in _metadata(found).items() if key != "ownerReferences"}}
 
 
-def alive(name: str, now: float, before: object = None) -> Json:
+def lease_spec(name: str, now: float, before: object = None) -> Json:
     """Return a Lease's spec for a live node; ``before`` is its former spec.
 
     kubelet only renews the time, also in a Lease of ours, so the other fields are set as kubelet sets them.

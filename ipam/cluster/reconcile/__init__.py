@@ -1,1 +1,1 @@
-"""This node's requests to the backend about its blocks: claims, heartbeats, rounds and returns."""
+"""This node's requests to the backend about its blocks: claims, heartbeats, rounds and releases."""

@@ -62,13 +62,13 @@ def enter(network: Network, given: Given, log: list[str], *, dry_run: bool) -> M
         wrong = tuple(_anothers(network, shared, before, wanted))
         if wrong or dry_run:  # guard: anothers (wrong)
             return Moved(() if wrong else tuple(wanted), wrong)
-        claiming = Claimer.begin(network, log)
+        claimer = Claimer.begin(network, log)
         try:
             for index, address in wanted.items():
                 why = "addresses were allocated before the network was shared"
-                claiming.claim(Need(why, block=index, address=address))
+                claimer.claim(Need(why, block=index, address=address))
         except BaseException as e:
-            _give_back(network, claiming, before)  # guard: half-way
+            _undo(network, claimer, before)  # guard: half-way
             if isinstance(e, AddressHeld):
                 return Moved((), (e.msg,))
             raise
@@ -102,15 +102,15 @@ def _anothers(
             yield f"{wanted[block.index]} is in block {block.index}, which node {block.node} owns; delete its pod here"
 
 
-def _give_back(network: Network, claiming: Claimer, before: NodeBlocks | None) -> None:
+def _undo(network: Network, claimer: Claimer, before: NodeBlocks | None) -> None:
     """Undo the claims; no address was allocated from them."""
     old = {block.index for block in before.blocks} if before else set[int]()
-    new = [block for block in claiming.mine.blocks if block.index not in old]
+    new = [block for block in claimer.mine.blocks if block.index not in old]
     for block in new:
-        document = claiming.shared.documents.read(BLOCK, block_name(network.name, block.index))
+        document = claimer.shared.documents.read(BLOCK, block_name(network.name, block.index))
         if document and document.uid == block.uid:
-            claiming.shared.documents.remove(document)
-    mine = claiming.mine.without(*(block.index for block in new))
+            claimer.shared.documents.remove(document)
+    mine = claimer.mine.without(*(block.index for block in new))
     if before or mine.blocks:
         node_blocks.write(network.directory, mine)
     else:

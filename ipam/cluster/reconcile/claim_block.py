@@ -8,7 +8,7 @@ To avoid conflicts, a node begins at a block derived from its name.  After a few
 then the free ones of a list.  A list of all blocks of a large network can take longer than an ADD may.
 
 A node remembers for some seconds that no block is free, so a refused ADD or STATUS then costs the backend nothing.
-Room on this node comes first; the node's next block, or its next return of one, ends that.
+Room on this node comes first; the node's next block, or its next release of one, ends that.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from ipam.cluster import BLOCK, Document, Machine
 from ipam.cluster.backends.backend import Shared, opened
 from ipam.cluster.reconcile import pool_layout, reclaim
 from ipam.cluster.reconcile.heartbeat import found, is_anothers
-from ipam.cluster.reconcile.sync import known, refuse_uncovered, settled
+from ipam.cluster.reconcile.sync import confirm, load, refuse_uncovered
 from ipam.cluster.rules import block_math, ownership
 from ipam.cluster.rules.documents import Block, block_name
 from ipam.cluster.rules.network import Need, Network
@@ -62,7 +62,7 @@ def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> Non
     returning = {one.index for one in mine.blocks if one.state == RETURNING} if mine else set()
     known = mine.exhausted if mine and not returning else None  # guard: returning-first (returning)
     if known and known.is_of(_digest(wanted)):
-        raise NotAvailable(f"{need.why}; and {_none_in_words(network, known)}")
+        raise NotAvailable(f"{need.why}; and {_in_words(network, known)}")
     try:
         documents = opened(network.cluster.store).documents
         pool_layout.refuse_disagreeing(documents, network.name, network.cluster, network.subnets)
@@ -72,9 +72,9 @@ def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> Non
     except (TryAgain, StoreRefused, RecordUnreadable) as e:
         raise NotAvailable(f"{need.why}; and no block can be claimed: {e.msg}", e.details) from e
     if not block_math.without(wanted, {one.index for one in all_of_them} - returning):
-        none = _none_of(wanted, all_of_them)
+        none = _exhausted(wanted, all_of_them)
         _remember(network, none)
-        raise NotAvailable(f"{need.why}; and {_none_in_words(network, none)}")
+        raise NotAvailable(f"{need.why}; and {_in_words(network, none)}")
 
 
 def guesses(wanted: Sequence[Span]) -> Iterator[int]:
@@ -105,12 +105,12 @@ class Claimer:
     def begin(cls, network: Network, log: list[str], *, is_sparing: bool = False) -> "Claimer":
         """Read this node's blocks, confirm them where needed, and complete an unanswered claim."""
         shared = opened(network.cluster.store)
-        had = known(network)
-        claiming = cls(network, shared, settled(network, shared, had, log), log, is_sparing)
-        if claiming.mine.claim:
-            claiming._ask_for(claiming.mine.claim)
-        claiming.found_some = not set(claiming.mine.giving) <= set(had.giving if had else ())
-        return claiming
+        had = load(network)
+        claimer = cls(network, shared, confirm(network, shared, had, log), log, is_sparing)
+        if claimer.mine.claim:
+            claimer._try(claimer.mine.claim)
+        claimer.found_some = not set(claimer.mine.giving) <= set(had.giving if had else ())
+        return claimer
 
     def serve(self, need: Need) -> None:
         """Claim what an attachment needs."""
@@ -125,8 +125,8 @@ class Claimer:
         """Claim a needed block; do nothing if only the backend's answer was missing."""
         if need.sets:
             self._claim_any(need)
-        elif need.block is not None and not self._has(need.block):
-            self._claim_this(need, need.block)
+        elif need.block is not None and not self._owns(need.block):
+            self._claim_one(need, need.block)
 
     def _claim_any(self, need: Need) -> None:
         """Claim a block with addresses for all sets, or at least for those without room."""
@@ -136,14 +136,14 @@ class Claimer:
         is_known = known is not None and known.is_of(_digest(short))
         for wanted in dict.fromkeys([block_math.candidates(sets, self.mine.size), short]):
             # guard below: remembered (is_known)
-            if wanted and (self._take_back(wanted) or (not is_known and self._claim_of(wanted))):
+            if wanted and (self._hold_again(wanted) or (not is_known and self._claim_from(wanted))):
                 return
         if known and is_known:
-            raise PoolExhausted(f"{need.why}; and {_none_in_words(self.network, known)}")
+            raise PoolExhausted(f"{need.why}; and {_in_words(self.network, known)}")
         self._refuse(need, short)
 
-    def _take_back(self, wanted: Sequence[Span]) -> bool:
-        """Hold one of those blocks again that this node was about to return."""
+    def _hold_again(self, wanted: Sequence[Span]) -> bool:
+        """Hold one of those blocks again that this node was about to release."""
         for block in [one for one in self.mine.blocks if one.state == RETURNING and block_math.has(wanted, one.index)]:
             document = self.shared.documents.read(BLOCK, block_name(self.network.name, block.index))
             known = found(document) if document else None
@@ -153,13 +153,13 @@ class Claimer:
                 # guard below: answer-where-it-is-held-again (suspect)
                 body = replace(known[1], claim=self.mine.nonce(), machine=self.mine.machine, suspect=0).to_json()
                 if made := self.shared.documents.replace(document, body):  # guard: not-while-it-is-removed (documents)
-                    self._have(made)
+                    self._record(made)
                     return True
             else:
-                self._note(self.mine.without(block.index))
+                self._write(self.mine.without(block.index))
         return False
 
-    def _claim_of(self, wanted: Sequence[Span]) -> bool:
+    def _claim_from(self, wanted: Sequence[Span]) -> bool:
         """Claim one of those blocks; False if all are taken.  Raises TryAgain if other nodes are always faster."""
         # guard below: none-of-no-use
         if self.is_sparing and ownership.is_in_doubt(self.mine, self.shared.documents.now()):
@@ -167,10 +167,10 @@ class Claimer:
         begin = int.from_bytes(hashlib.sha256(self.mine.node.encode()).digest()[:8])
         near = dict.fromkeys(block_math.nth(wanted, begin + n) for n in range(len(self.mine.blocks) + _CONFLICTS))
         for index in [index for index in near if not self.mine.block(index)][:_CONFLICTS]:
-            if self._ask_for(self._new(index)):
+            if self._try(self._new_claim(index)):
                 return True
         for index in guesses(wanted):
-            if not self.mine.block(index) and self._ask_for(self._new(index)):  # guard: tried-before-a-list
+            if not self.mine.block(index) and self._try(self._new_claim(index)):  # guard: tried-before-a-list
                 return True
         for _ in range(_LISTS):
             listed = self.shared.documents.listed(BLOCK, self.network.name)
@@ -180,50 +180,50 @@ class Claimer:
             if not free:
                 # Sparing, the node would not use a dead node's block.
                 # guard below: not-for-the-very-last (is_sparing)
-                return not self.is_sparing and self._take_of(wanted, listed)
+                return not self.is_sparing and self._reclaim_any(wanted, listed)
             for _ in range(min(_CONFLICTS, count(free))):
-                if self._ask_for(self._new(block_math.nth(free, secrets.randbelow(count(free))))):
+                if self._try(self._new_claim(block_math.nth(free, secrets.randbelow(count(free))))):
                     return True
         self._forget_claim()
         raise TryAgain(f"other nodes claim blocks of network {self.network.name} faster than this one; try again")
 
-    def _take_of(self, wanted: Sequence[Span], listed: Sequence[Document]) -> bool:
+    def _reclaim_any(self, wanted: Sequence[Span], listed: Sequence[Document]) -> bool:
         """Reclaim one of those blocks from a dead node; False if there is none."""
         us = Machine(self.mine.node, self.mine.machine)
         for document, block in reclaim.search(self.shared.documents, us, listed, self.log):
             # guard below: only-what-is-needed (wanted)
-            if block_math.has(wanted, block.index) and self._take(document, block):
+            if block_math.has(wanted, block.index) and self._reclaim(document, block):
                 return True
         return False
 
-    def _take(self, document: Document, block: Block) -> bool:
+    def _reclaim(self, document: Document, block: Block) -> bool:
         """Reclaim the block from its dead node; False if another node was faster."""
-        claim = self._new(block.index)
-        self._note(replace(self.mine, claim=claim))
+        claim = self._new_claim(block.index)
+        self._write(replace(self.mine, claim=claim))
         new = block.given_to(self.mine.node, self.mine.machine, claim.nonce)
-        if (made := self.shared.documents.replace(document, new.to_json())) or (made := self._found(claim)):
+        if (made := self.shared.documents.replace(document, new.to_json())) or (made := self._find_own(claim)):
             self.log.append(
                 f"block {block.index} of network {block.network} was reclaimed from {block.node}, which is dead"
             )
-            self._have(made)
+            self._record(made)
         return bool(made)
 
-    def _new(self, index: int) -> Claim:
+    def _new_claim(self, index: int) -> Claim:
         return Claim(index, self.mine.nonce())
 
-    def _ask_for(self, claim: Claim) -> bool:
+    def _try(self, claim: Claim) -> bool:
         """Claim that block; return whether this node owns it now."""
-        self._note(replace(self.mine, claim=claim))  # guard: nonce-first
+        self._write(replace(self.mine, claim=claim))  # guard: nonce-first
         block = Block(self.network.name, claim.index, self.mine.size, self.mine.node, self.mine.machine, claim.nonce)
         made = self.shared.documents.create(BLOCK, block.name, block.network, block.to_json())
-        if not (made or (made := self._found(claim))):  # guard: the-answer-was-lost (claim)
+        if not (made or (made := self._find_own(claim))):  # guard: the-answer-was-lost (claim)
             self.mine = replace(self.mine, claim=None)
             return False
         self.log.append(f"block {claim.index} of network {self.network.name} is this node's ({self.mine.node}) now")
-        self._have(made)
+        self._record(made)
         return True
 
-    def _found(self, claim: Claim) -> Document | None:
+    def _find_own(self, claim: Claim) -> Document | None:
         """Return the document that an earlier attempt of this claim created, if its answer was lost."""
         made = self.shared.documents.read(BLOCK, block_name(self.network.name, claim.index))
         # guard below: its-own-nonce = not made or not (block := Block.of(made))
@@ -234,42 +234,42 @@ class Claimer:
         # guard below: answer-first = self.shared.documents.replace(made, made.body)
         return self.shared.documents.replace(made, answer.to_json()) if answer else made
 
-    def _have(self, document: Document) -> None:
+    def _record(self, document: Document) -> None:
         """Record the block as this node's."""
-        self._note(ownership.claimed(self.mine, document, self.shared.documents.now(), self.log))
+        self._write(ownership.claimed(self.mine, document, self.shared.documents.now(), self.log))
 
-    def _claim_this(self, need: Need, index: int) -> None:
+    def _claim_one(self, need: Need, index: int) -> None:
         """Claim the block with the requested address, or reclaim it from a dead node.
 
         Raises AddressHeld.
         """
-        if self._take_back([Span(block_math.NUMBERS, index, index)]) or self._ask_for(self._new(index)):
+        if self._hold_again([Span(block_math.NUMBERS, index, index)]) or self._try(self._new_claim(index)):
             return
         us, documents = Machine(self.mine.node, self.mine.machine), self.shared.documents
         there = documents.read(BLOCK, block_name(self.network.name, index))
         for document, block in reclaim.search(documents, us, [there] if there else [], self.log):
-            if self._take(document, block):
+            if self._reclaim(document, block):
                 return
         self._forget_claim()
         raise AddressHeld(
-            f"requested address {need.address} is in block {index} of network {self.network.name}, {self._whose(index)}"
+            f"requested address {need.address} is in block {index} of network {self.network.name}, {self._owner(index)}"
         )
 
-    def _whose(self, index: int) -> str:
+    def _owner(self, index: int) -> str:
         """Describe the block's owner, and the remedy."""
         there = self.shared.documents.read(BLOCK, block_name(self.network.name, index))
         if there is None:
-            return "which a node is returning; request another, or try again"
+            return "which a node is releasing; request another, or try again"
         block = Block.of(there)
         if left := reclaim.seconds_left(block, self.shared.documents.now()):
             when = f"if that stays so, the address is available in about {max(1, left / 60):.0f} minutes"
             return f"which node {block.node} owns; that node seems dead: {when}"
         return f"which node {block.node} owns; request another, or attach there"
 
-    def _has(self, index: int) -> bool:
+    def _owns(self, index: int) -> bool:
         return index in (*self.mine.giving, *self.mine.draining)
 
-    def _note(self, mine: NodeBlocks) -> None:
+    def _write(self, mine: NodeBlocks) -> None:
         """Write this node's blocks to its file."""
         node_blocks.write(self.network.directory, mine)
         self.mine = mine
@@ -278,19 +278,19 @@ class Claimer:
         """Drop an unanswered claim; otherwise the next ADD would claim a block that it does not need."""
         there = node_blocks.read(self.network.directory)
         if there and there.claim:
-            self._note(replace(self.mine, claim=None))
+            self._write(replace(self.mine, claim=None))
 
     def _refuse(self, need: Need, wanted: Sequence[Span]) -> NoReturn:
         if not self.others:  # no block has such addresses
             self._forget_claim()
             raise need.error()
-        known = _none_of(wanted, self.others)
+        known = _exhausted(wanted, self.others)
         # A sparing search left out the blocks of dead nodes, so its result is incomplete.
-        self._note(replace(self.mine, claim=None, exhausted=None if self.is_sparing else known))
-        raise PoolExhausted(f"{need.why}; and {_none_in_words(self.network, known)}")
+        self._write(replace(self.mine, claim=None, exhausted=None if self.is_sparing else known))
+        raise PoolExhausted(f"{need.why}; and {_in_words(self.network, known)}")
 
 
-def _none_of(wanted: Sequence[Span], others: Sequence[Block]) -> Exhausted:
+def _exhausted(wanted: Sequence[Span], others: Sequence[Block]) -> Exhausted:
     """Return the record that none of those blocks is free; it ends at a different time on each node."""
     now = int(time.time())
     until = now + EXHAUSTED // 2 + secrets.randbelow(EXHAUSTED)  # guard: not-all-at-once ((EXHAUSTED))
@@ -302,7 +302,7 @@ def _digest(wanted: Sequence[Span]) -> str:
     return hashlib.sha256(repr([(span.first, span.last) for span in wanted]).encode()).hexdigest()[:16]
 
 
-def _none_in_words(network: Network, known: Exhausted) -> str:
+def _in_words(network: Network, known: Exhausted) -> str:
     """Describe that no block is free, and the age of that knowledge."""
     age = int(time.time()) - known.at
     return (

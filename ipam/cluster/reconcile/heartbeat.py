@@ -41,16 +41,16 @@ class Heartbeat:
         for held in mine.blocks:
             known = blocks.pop(held.index, None)
             if held.state == HELD:
-                mine = mine.having(self._judged(mine, was, held, known or self._read(mine, held.index)))
+                mine = mine.having(self._reconcile(mine, was, held, known or self._read(mine, held.index)))
         for known in blocks.values():
-            mine = self._adopted(mine, known)
+            mine = self._add_forgotten(mine, known)
             # Only this node can see that an earlier machine of its name owns it: every report of that name is ours.
             if self._machine.uid and not mine.block(known[1].index):  # guard: which-machine (_machine)
                 self.left.append(known)
         # guard below: of-when-it-began (began -> int(time.time()))
-        return replace(self._noticed(mine), looked=began, host=os.uname().nodename, boot=durable.boot_id())
+        return replace(self._detect_restore(mine), looked=began, host=os.uname().nodename, boot=durable.boot_id())
 
-    def _noticed(self, mine: NodeBlocks) -> NodeBlocks:
+    def _detect_restore(self, mine: NodeBlocks) -> NodeBlocks:
         """Record a restore of the backend to an older state, if one shows."""
         now = self._documents.now()
         mine = ownership.note_revision(mine, self._documents.revision(mine.revision), now, self._log)
@@ -61,22 +61,22 @@ class Heartbeat:
         document = self._documents.read(BLOCK, block_name(mine.network, index))
         return found(document) if document else None
 
-    def _judged(self, mine: NodeBlocks, was: str, held: OwnedBlock, known: Found | None) -> OwnedBlock:
+    def _reconcile(self, mine: NodeBlocks, was: str, held: OwnedBlock, known: Found | None) -> OwnedBlock:
         """Return the block as the backend holds it, with suspicions refuted; ``was`` is the former machine UID."""
         for _ in range(_TRIES):
             if known is None:
-                if made := self._claimed_again(mine, held):
+                if made := self._create_again(mine, held):
                     return made
             elif not known[1].node and held.whose == known[1].whose:  # guard: restored
-                self._kept(mine, known)
+                self._take_back(mine, known)
             elif not _is_ours(mine, was, held, known):
-                return self._lost(held, known[1])
-            elif self._answered(mine, held, known):
+                return self._mark_lost(held, known[1])
+            elif self._refute(mine, held, known):
                 return replace(held, uid=known[0].uid)
             known = self._read(mine, held.index)
         raise TryAgain(f"block {held.index} of {mine.network} changes faster in the store than this node can update it")
 
-    def _answered(self, mine: NodeBlocks, held: OwnedBlock, known: Found) -> bool:
+    def _refute(self, mine: NodeBlocks, held: OwnedBlock, known: Found) -> bool:
         """Refute a suspicion of the block; return False if its document changed meanwhile."""
         document, block = known
         self.suspected += bool(block.suspect)
@@ -98,13 +98,13 @@ class Heartbeat:
             self._log.append(f"block {block.index} of {block.network}: {block.node} was suspected to be dead; it lives")
         return answered
 
-    def _kept(self, mine: NodeBlocks, known: Found) -> None:
-        """Take back a number that the backend lists as returned, because it was restored to an older state."""
+    def _take_back(self, mine: NodeBlocks, known: Found) -> None:
+        """Take back a number that the backend lists as released, because it was restored to an older state."""
         document, block = known
         new = replace(block, node=mine.node, machine=mine.machine, claim=mine.nonce(), free=0)
         self._documents.replace(document, new.to_json())
 
-    def _claimed_again(self, mine: NodeBlocks, held: OwnedBlock) -> OwnedBlock | None:
+    def _create_again(self, mine: NodeBlocks, held: OwnedBlock) -> OwnedBlock | None:
         """Create the block's document again after its removal; return None if another node was faster."""
         about = mine.network, held.index, mine.size, mine.node, mine.machine, mine.nonce()
         block = Block(*about, taken=held.taken, whose=held.whose)
@@ -115,7 +115,7 @@ class Heartbeat:
         self._log.append(f"block {block.index} of {block.network} was missing in the store, and is this node's again")
         return replace(held, uid=made.uid, node=mine.node)
 
-    def _lost(self, held: OwnedBlock, block: Block) -> OwnedBlock:
+    def _mark_lost(self, held: OwnedBlock, block: Block) -> OwnedBlock:
         self._log.append(
             f"block {block.index} of {block.network} (numbers {block.first} to {block.last}) is {block.node}'s now, "
             "because this node seemed dead: no address is allocated from it any more, and other pods may get addresses "
@@ -123,7 +123,7 @@ class Heartbeat:
         )
         return replace(held, state=LOST)
 
-    def _adopted(self, mine: NodeBlocks, known: Found) -> NodeBlocks:
+    def _add_forgotten(self, mine: NodeBlocks, known: Found) -> NodeBlocks:
         """Add a block that the backend assigns to this node, and that this node forgot or never recorded."""
         document, block = known
         # guard below: probe-what-was-forgotten (taken)

@@ -50,22 +50,22 @@ def search(documents: Documents, us: Machine, listed: Iterable[Document], log: l
         log.append(f"the search for blocks of dead nodes failed: {e.msg}")
 
 
-def free_left(documents: Documents, us: Machine, left: Iterable[Found], log: list[str]) -> None:
-    """Return the blocks of another machine of this node's name, when it did not answer for the grace.
+def release_left(documents: Documents, us: Machine, left: Iterable[Found], log: list[str]) -> None:
+    """Release the blocks of another machine of this node's name, when it did not answer for the grace.
 
     This node was installed anew.  Until then the other machine is suspected.  Raises Unreachable, StoreRefused.
     """
     for document, block in left:
         if not ownership.may_take(block, ownership.of_our_name(us), documents.now()):  # guard: left-is-waited-for
             _suspect(documents, (document, block), ownership.of_our_name(us), log)
-        elif give_back(documents, document):
+        elif release(documents, document):
             log.append(
-                f"block {block.index} of {block.network} was another machine's of this node's name, and is returned"
+                f"block {block.index} of {block.network} was another machine's of this node's name, and is released"
             )
 
 
-def give_back(documents: Documents, document: Document) -> bool:
-    """Return the block, or the number, which stays reserved for its name; False if its document changed meanwhile."""
+def release(documents: Documents, document: Document) -> bool:
+    """Release the block, or the number, which stays reserved for its name; False if its document changed meanwhile."""
     if not document.body.get("whose"):  # guard: a-names = True
         return documents.remove(document)
     # The next owner probes for the address.

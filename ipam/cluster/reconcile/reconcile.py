@@ -1,11 +1,11 @@
-"""Reconcile this node's blocks and numbers with the store, one round for each network, when no command waits.
+"""Reconcile this node's blocks and numbers with the backend, one round per network, while no command waits.
 
-A round keeps the node alive in the store, sends a heartbeat (heartbeat.py), returns blocks that stay empty and blocks
-that another machine of this name left, and claims a block before room runs out.  For numbers it returns each one that
-no attachment here uses, so that the pod's name can have it on another node.
+A round reports the node as alive, sends a heartbeat (heartbeat.py), releases empty blocks and those of another machine
+of this name, and claims a block before room runs out.  It also releases each reserved number that no attachment here
+uses, so that the pod's name can have it on another node.
 
-A return takes two steps.  Under the lock of the leases the node's file marks the block, so nothing is allocated from it
-any more.  Then the node changes the document and forgets the block.  The next round completes an interrupted return.
+A release takes two steps.  Under the lock of the leases the node's file marks the block, so no allocation uses it any
+more.  Then the node changes the document and forgets the block.  The next round completes an interrupted release.
 """
 
 import time
@@ -50,12 +50,12 @@ class Round:
             mine = node_blocks.read(self._directory)
             if mine is None:
                 return
-            seen = self._seen(mine)
+            seen = self._send_heartbeat(mine)
             known = pool(seen, self._store.contents().sets)
-            settled = self._store.look(lambda book: self._settled(seen, known, book))
-            self._claim_ahead(self._given_back(settled), known)
+            settled = self._store.look(lambda book: self._mark(seen, known, book))
+            self._claim_ahead(self._release_marked(settled), known)
 
-    def _seen(self, mine: NodeBlocks) -> NodeBlocks:
+    def _send_heartbeat(self, mine: NodeBlocks) -> NodeBlocks:
         """Send a heartbeat; return the node's blocks as the backend holds them."""
         documents = self._shared.documents
         identity = documents.identity()
@@ -71,11 +71,11 @@ class Round:
         mine = heartbeat.at(mine)
         mine = replace(mine, asked=mine.looked)
         self.suspected = heartbeat.suspected
-        reclaim.free_left(documents, us, heartbeat.left, self.said)
+        reclaim.release_left(documents, us, heartbeat.left, self.said)
         return mine
 
-    def _settled(self, mine: NodeBlocks, known: Pool, book: Book) -> NodeBlocks:
-        """Mark blocks for return, and forget lost blocks without leases.
+    def _mark(self, mine: NodeBlocks, known: Pool, book: Book) -> NodeBlocks:
+        """Mark blocks for release, and forget lost blocks without leases.
 
         The file is on disk before any other command can choose an address.
         """
@@ -92,25 +92,25 @@ class Round:
         node_blocks.write(self._directory, mine)
         return mine
 
-    def _given_back(self, mine: NodeBlocks) -> NodeBlocks:
-        """Return the marked blocks, and forget each when the backend holds no document of it for this node."""
+    def _release_marked(self, mine: NodeBlocks) -> NodeBlocks:
+        """Release the marked blocks, and forget each when the backend holds no document of it for this node."""
         for block in [block for block in mine.blocks if block.state == RETURNING]:
             document = self._shared.documents.read(BLOCK, block_name(mine.network, block.index))
             known = found(document) if document else None
-            if (  # guard: given-up-twice (not self._let_go), anothers-document (document.uid == block.uid)
+            if (  # guard: given-up-twice (not self._release), anothers-document (document.uid == block.uid)
                 (document and known and document.uid == block.uid and not is_anothers(block, known[1]))
-                and not self._let_go(mine, block, document, known[1])
+                and not self._release(mine, block, document, known[1])
             ):  # fmt: skip
                 continue  # the next round retries  # guard: changed-document
             mine = replace(mine.without(block.index), exhausted=None)
             node_blocks.write(self._directory, mine)
         return mine
 
-    def _let_go(self, mine: NodeBlocks, block: OwnedBlock, document: Document, _known: Block) -> bool:
+    def _release(self, mine: NodeBlocks, block: OwnedBlock, document: Document, _known: Block) -> bool:
         """Remove the block's document from the backend; return False if it changed meanwhile."""
         if not self._shared.documents.remove(document):
             return False
-        self.said.append(f"block {block.index} of network {mine.network} was empty, and is returned")
+        self.said.append(f"block {block.index} of network {mine.network} was empty, and is released")
         return True
 
     def _claim_ahead(self, mine: NodeBlocks, known: Pool) -> None:
@@ -136,11 +136,11 @@ class Round:
 class NumberRound(Round):
     """A round for the reserved numbers; its directory is theirs (rules/network.py), its store the network's."""
 
-    def give_up(self, mine: NodeBlocks) -> None:
-        """Return the numbers that no attachment here uses.  The caller holds ``blocks.lock`` and sent a heartbeat."""
-        self._given_back(self._store.look(lambda book: self._settled(mine, Pool(()), book)))
+    def release_numbers(self, mine: NodeBlocks) -> None:
+        """Release the numbers that no attachment here uses.  The caller holds ``blocks.lock`` and sent a heartbeat."""
+        self._release_marked(self._store.look(lambda book: self._mark(mine, Pool(()), book)))
 
-    def _settled(self, mine: NodeBlocks, _known: Pool, book: Book) -> NodeBlocks:
+    def _mark(self, mine: NodeBlocks, _known: Pool, book: Book) -> NodeBlocks:
         for block in mine.blocks:
             if _is_used(mine, block, book):  # guard: number-in-use
                 continue
@@ -151,7 +151,7 @@ class NumberRound(Round):
         node_blocks.write(self._directory, mine)
         return mine
 
-    def _let_go(self, mine: NodeBlocks, block: OwnedBlock, document: Document, known: Block) -> bool:
+    def _release(self, mine: NodeBlocks, block: OwnedBlock, document: Document, known: Block) -> bool:
         """Mark the number's document as without a node; return False if it changed meanwhile."""
         # The next node must probe for an address that this one never probed for.
         # guard below: unproven (_is_doubtful(mine, block) -> False)
@@ -168,16 +168,16 @@ class NumberRound(Round):
         return heartbeat_is_due(mine) or store.look(unused)
 
 
-def give_up(network: Numbers, log: list[str]) -> None:
-    """Return unused numbers after a heartbeat; an absent backend or a busy lock is no error."""
+def release_numbers(network: Numbers, log: list[str]) -> None:
+    """Release unused numbers after a heartbeat; an absent backend or a busy lock is no error."""
     store = open_in(Path(network.parent.directory).parent, network.parent.name, log)
     try:
         with node_blocks.lock(network.directory, 0):
             mine = node_blocks.read(network.directory)
             if mine and not heartbeat_is_due(mine) and mine.looked >= mine.asked:
-                NumberRound(Path(network.directory), store, opened(network.cluster.store)).give_up(mine)
+                NumberRound(Path(network.directory), store, opened(network.cluster.store)).release_numbers(mine)
     except CniError as e:
-        log.append(f"network {network.name}: unused numbers could not be returned: {e.msg}")
+        log.append(f"network {network.name}: unused numbers could not be released: {e.msg}")
 
 
 def _is_used(mine: NodeBlocks, block: OwnedBlock, book: Book) -> bool:

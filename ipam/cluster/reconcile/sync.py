@@ -21,18 +21,18 @@ from ipam.cluster.state.node_blocks import NodeBlocks, heartbeat_is_due, is_late
 from ipam.stores import LOCK_TIMEOUT, access
 
 
-def settled(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
+def confirm(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
     """Return this node's blocks, confirmed where needed, with a pool layout that agrees with the configuration.
 
     Raises InvalidConfig if the cluster's pool layout does not; RecordUnreadable, Unreachable, StoreRefused, TryAgain,
     IoFailure.
     """
     if mine is None or mine.node != shared.node or must_sync(mine):  # guard: renamed (shared)
-        return _seen(network, shared, mine, log)
-    return mine if set(network.subnets) <= set(mine.subnets) else _agreed(network, shared, mine)
+        return _sync(network, shared, mine, log)
+    return mine if set(network.subnets) <= set(mine.subnets) else _add_subnets(network, shared, mine)
 
 
-def known(network: Network) -> NodeBlocks | None:
+def load(network: Network) -> NodeBlocks | None:
     """Return this node's blocks from its file; None if it never had one.
 
     Moves away a damaged file, or one of another network, and raises RecordUnreadable.  The next call then asks the
@@ -73,7 +73,7 @@ def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
         return
     try:
         with lock:
-            wrong = _looked(network, log)
+            wrong = _send(network, log)
     except CniError as e:
         if late and not isinstance(e, Unreachable):  # guard: refused-late
             raise
@@ -83,9 +83,9 @@ def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
         raise wrong
 
 
-def _looked(network: Network, log: list[str]) -> InvalidConfig | None:
+def _send(network: Network, log: list[str]) -> InvalidConfig | None:
     """Send the heartbeat; return an error if the blocks are from another backend.  Raises CniError."""
-    mine = known(network)
+    mine = load(network)
     if mine is None or must_sync(mine) or not heartbeat_is_due(mine):
         return None
     # Record this boot: the host was not off for long enough to lose its blocks.
@@ -94,7 +94,7 @@ def _looked(network: Network, log: list[str]) -> InvalidConfig | None:
     try:
         shared = opened(network.cluster.store)
         try:
-            _seen(network, shared, mine, log)
+            _sync(network, shared, mine, log)
         except InvalidConfig as e:
             node_blocks.write(network.directory, replace(mine, looked=0, boot=""))  # guard: before-the-next
             return e
@@ -105,7 +105,7 @@ def _looked(network: Network, log: list[str]) -> InvalidConfig | None:
     return None
 
 
-def _seen(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
+def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
     """Return this node's blocks as the backend holds them.  Raises InvalidConfig if it belongs to another cluster."""
     documents = shared.documents
     machine, identity = shared.machine(), documents.identity()
@@ -127,7 +127,7 @@ def _seen(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[s
     return mine
 
 
-def _agreed(network: Network, shared: Shared, mine: NodeBlocks) -> NodeBlocks:
+def _add_subnets(network: Network, shared: Shared, mine: NodeBlocks) -> NodeBlocks:
     """Return the node's blocks with the configuration's subnets, after these agreed with the cluster's."""
     pool_layout.agree(shared.documents, network.name, network.cluster, network.subnets)
     mine = replace(mine, subnets=_union(mine, network))
@@ -177,8 +177,8 @@ def _refuse_reserved(network: Network, given: Iterable[Address]) -> None:
         return
     named = node_blocks.read(directory_in(network.directory))
     numbers = {ip: block_math.block_of(network.pool.aside.sets, 1, ip) for ip in given}
-    known = {None, *(block.index for block in named.blocks)} if named else {None}
-    if missing := [str(ip) for ip, number in numbers.items() if number not in known]:
+    load = {None, *(block.index for block in named.blocks)} if named else {None}
+    if missing := [str(ip) for ip, number in numbers.items() if number not in load]:
         raise InvalidConfig(
             f"ipam.cluster.sticky {network.cluster.sticky}: this node allocated {', '.join(missing)} before these "
             "numbers were reserved; reserve others, or delete the pods with these addresses"

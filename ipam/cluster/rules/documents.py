@@ -86,7 +86,7 @@ class Block:
     - ``taken``: the block was reclaimed from a node that seemed dead, so pods may still use its addresses.
 
     A block that is one reserved number belongs to a name (``whose``), on any node.  ``free`` is 0 while a node owns it.
-    Otherwise ``node`` is empty, and ``free`` is when the last node returned it (seconds of the backend's clock).
+    Otherwise ``node`` is empty, and ``free`` is when the last node released it (seconds of the backend's clock).
     Another name may get it ``keep`` seconds after that.
     """
 

@@ -28,7 +28,7 @@ from ipam.cluster.state.node_blocks import HELD, NodeBlocks, OwnedBlock
 GRACE: Final = node_blocks.GRACE
 # Seconds between two heartbeats; a node that misses some still answers in time.
 HEARTBEAT: Final = node_blocks.HEARTBEAT
-# Seconds for which a block must stay empty before its return.
+# Seconds for which a block must stay empty before its release.
 IDLE: Final = 900
 # Host numbers that a node keeps free.
 _RESERVE: Final = 8
@@ -102,7 +102,7 @@ def seen_idle(block: OwnedBlock, used: int, now: int) -> OwnedBlock:
 
 
 def to_return(blocks: Sequence[OwnedBlock], free: Free, size: int, now: int) -> tuple[int, ...]:
-    """Return the indexes of the blocks to return.
+    """Return the indexes of the blocks to release.
 
     They were empty in two rounds, and the blocks that stay have twice the reserve in every set that they serve.  One
     block always stays.  All stay if it is unknown which sets they serve.

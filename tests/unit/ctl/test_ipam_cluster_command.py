@@ -234,7 +234,9 @@ def test_release_of_a_node_that_was_made_anew(hpn: Hpn, store: Memory) -> None:
     put(store, Block("net", 9, 16, "node1", "uid of before", "nonce", suspected + 2))  # it may be about to answer
     removed, left = hpn("release-node", "node1").splitlines()
     assert removed == "block net.7 of node node1: removed"
-    assert "4 blocks are kept, because the machine that has this name now may use them: node node1 was heard of" in left
+    assert (
+        "4 blocks are kept, because the machine that has this name now may use them: node node1 was last alive" in left
+    )
     assert {*whose(store)} == {"net.0", "net.3", "net.5", "net.8", "net.9"}
     assert "nothing is released" in hpn("release-node", "node1", status=1)
     put(store, Block("net", 7, 16, "node1", "uid of before", "nonce", suspected))

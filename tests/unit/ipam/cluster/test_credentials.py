@@ -108,7 +108,7 @@ def test_a_token_is_read_again(tmp_path: Path) -> None:
 
 def test_a_token_that_is_gone_may_come(tmp_path: Path) -> None:
     found = credentials.read(write(tmp_path, config({"tokenFile": "token"})))
-    with pytest.raises(Unreachable, match=r"tokenFile .*/token is not there; try again later"):
+    with pytest.raises(Unreachable, match=r"tokenFile .*/token does not exist; try again later"):
         found.headers()
 
 
@@ -137,10 +137,10 @@ def test_until_when_a_token_counts(tmp_path: Path) -> None:
     [
         ({"exec": {"command": "aws"}}, {}, "exec runs another program"),
         ({"auth-provider": {"name": "gcp"}}, {}, "auth-provider asks another program"),
-        ({"username": "root", "password": "x"}, {}, "username is no credential"),
+        ({"username": "root", "password": "x"}, {}, "username is a credential that API servers no longer accept"),
         ({"token": "x", "as": "admin"}, {}, "as impersonates another user"),
         ({"token": "x"}, {"insecure-skip-tls-verify": True}, "lets any host answer .* name the certificate-authority"),
-        ({"token": "x"}, {"proxy-url": "http://proxy"}, "proxy-url is a proxy"),
+        ({"token": "x"}, {"proxy-url": "http://proxy"}, "proxy-url is not supported"),
         ({"token": "x"}, {"server": "http://api:8080"}, "server 'http://api:8080' is not https"),
         ({"token": "x"}, {"server": ""}, "server '' is not https"),
         ({"token": "x"}, {"server": "https://api:70000"}, "server 'https://api:70000' is not https"),
@@ -207,7 +207,7 @@ def test_a_token_of_several_lines(tmp_path: Path) -> None:
 
 
 def test_there_is_none(tmp_path: Path) -> None:
-    with pytest.raises(StoreRefused, match=r"no kubeconfig at /nowhere, .* name one as stores.kubernetes.kubeconfig"):
+    with pytest.raises(StoreRefused, match=r"no kubeconfig at /nowhere, .* name it as stores.kubernetes.kubeconfig"):
         credentials.read("/nowhere")
     with pytest.raises(StoreRefused, match="cannot be read"):
         credentials.read("/dev/null")
@@ -246,7 +246,7 @@ def test_a_pods_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "..data").symlink_to("..1")
     for name in ("ca.crt", "token"):
         (tmp_path / name).symlink_to(f"..data/{name}")
-    with pytest.raises(StoreRefused, match=r"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT do not say"):
+    with pytest.raises(StoreRefused, match=r"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT do not name it"):
         credentials.read(f"{tmp_path}")
     for host, port, server in (
         ("10.96.0.1", "443", "https://10.96.0.1:443"),

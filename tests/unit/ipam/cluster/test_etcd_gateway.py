@@ -56,7 +56,7 @@ NAMED = (
 @pytest.mark.parametrize(("answer", "said"), [
     (FORBIDDEN, r"forbids user nobody to create /hpn/block/net\.3: etcdserver: permission denied; .* readwrite /hpn/"),
     (NOBODY, r"did not create /hpn/block/net\.3: .*; it requires a user: set stores\.etcd\.user and .*passwordFile"),
-    (NAMED, r"did not create .*will be ignored and not used as expected; .*takes no certificate with a common name"),
+    (NAMED, r"did not create .*will be ignored and not used as expected; .*accepts no certificate with a common name"),
     ((404, {"message": "Not Found"}), r"did not create .*Not Found; it must be etcd 3\.4 or later"),
 ])  # fmt: skip
 def test_what_etcd_refuses(store: Etcd, member: Member, answer: tuple[int, dict[str, Any]], said: str) -> None:
@@ -112,5 +112,5 @@ def test_settings() -> None:
 
 
 def test_a_certificate_that_is_not_there(opened: Opened, tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match=r"ca\.pem, which stores\.etcd in .* names, is not there"):
+    with pytest.raises(InvalidConfig, match=r"ca\.pem, which stores\.etcd in .* names, does not exist"):
         opened("https://127.0.0.1:1", ca=str(tmp_path / "ca.pem")).read(BLOCK, "net.3")

@@ -107,7 +107,7 @@ def test_an_empty_block_is_given_back_after_two_looks(tmp_path: Path) -> None:
     assert node.ours == {0, 1}
     node.round(1)
     assert (node.ours, node.states) == ({0}, {0: HELD})
-    assert "returned" in node.said[0]
+    assert "released" in node.said[0]
 
 
 @pytest.mark.parametrize("terms", [Terms(cooldown=10**8), Terms(sticky="ns/p", ttl=10**8)])
@@ -233,9 +233,7 @@ def test_a_lost_block_is_forgotten_when_nobody_has_an_address_of_it(tmp_path: Pa
 def test_another_clusters_store(tmp_path: Path) -> None:
     node = Node(tmp_path, 0)
     node.documents.cluster = "cluster-2"
-    with pytest.raises(
-        InvalidConfig, match=r"of cluster cluster-1, and the store 'kubernetes' is of cluster cluster-2"
-    ):
+    with pytest.raises(InvalidConfig, match=r"to cluster cluster-1, and the store 'kubernetes' to cluster cluster-2"):
         node.round()
     assert node.ours == {0}
 

@@ -119,8 +119,8 @@ def test_another_clusters_store(cluster: Cluster, clock: list[float]) -> None:
     for name in "cde":
         code, said = one.refused("ADD", name)
         assert code == 7
-        assert "it is of cluster cluster-2, and this node's blocks" in said
-        assert "are of cluster cluster-1; correct stores.etcd in the policy file" in said
+        assert "it belongs to cluster cluster-2, and this node's blocks" in said
+        assert "to cluster cluster-1; correct stores.etcd in the policy file" in said
     cluster.store.cluster = "cluster-1"
     assert one.add("f")
     cluster.calls()
@@ -136,7 +136,7 @@ def test_a_damaged_file_of_blocks(cluster: Cluster, text: bytes) -> None:
     (one.dir / node_blocks.FILE).write_bytes(text)
     code, said = one.refused("ADD", "b")
     assert code == 108
-    assert f"it was moved to {one.dir}/quarantine/blocks.0: try again" in said
+    assert f"moved to {one.dir}/quarantine/blocks.0: try again" in said
     assert (one.dir / "quarantine" / "blocks.0").read_bytes() == text
     # Now the store says which blocks it has; nobody knows what was given of them.
     code, said = one.refused("ADD", "b")
@@ -152,7 +152,7 @@ def test_another_networks_file_of_blocks(cluster: Cluster) -> None:
     durable.write(one.dir / node_blocks.FILE, body | {"network": "other"})
     code, said = one.refused("ADD", "b")
     assert code == 108
-    assert "blocks is of network other, not net; it was moved to" in said
+    assert "blocks is of network other, not net; moved to" in said
 
 
 def test_a_document_that_nobody_can_read(cluster: Cluster) -> None:

@@ -61,7 +61,7 @@ def test_a_living_pod_keeps_it(cluster: Cluster) -> None:
     keep(one)
     code, said = two.refused("ADD", "c2", *WEB)
     assert code == 11
-    assert f"host number {number(address)} of network net, and node node1 has not given that up" in said
+    assert f"host number {number(address)} of network net, and node node1 did not release it" in said
     assert "hpn ipam release-node node1" in said
     assert named(cluster) == {"ns/web-0:net1": ("node1", number(address))}
     assert one.add("c1", *WEB) == (address,)
@@ -71,7 +71,7 @@ def test_two_of_one_name_on_one_node(cluster: Cluster) -> None:
     one = node(cluster, "node1")
     first = one.add("c1", *WEB)
     code, said = one.refused("ADD", "c2", *WEB)
-    assert (code, "another attachment has that name and lives" in said) == (11, True)
+    assert (code, "another attachment of that name lives" in said) == (11, True)
     one.call("DEL", "c1", *WEB)
     assert one.add("c2", *WEB) == first
 
