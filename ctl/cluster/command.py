@@ -23,7 +23,6 @@ Networks = Mapping[str, NodeBlocks]
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
-    """Add the two commands with their options."""
     about = "this node's blocks of the pools that the cluster shares, and how full each is"
     command = commands.add_parser("blocks", help=about, description=about, parents=[common])
     command.add_argument("network", nargs="*", help="default: all")
@@ -39,7 +38,6 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", comm
 
 
 def add_cluster(command: argparse.ArgumentParser, what: str) -> None:
-    """Add --cluster, and the options that choose the backend."""
     command.add_argument("--cluster", action="store_true", help=what)
     _add_store(command)
 
@@ -168,7 +166,7 @@ def _opened(kind: str, kubeconfig: Path | None) -> Documents:
 
 
 def pictured(overview: Overview, lost: Mapping[int, str]) -> Iterator[Table | str]:
-    """Yield a bar, and a table with a row for each node; ``lost`` is from ``_lost``."""
+    """Yield a bar, and a row for each node; ``lost`` is from ``_lost``."""
     yield _head(overview)
     if overview.count is not None:
         yield f"  {_bar(overview.count, len(overview.blocks), len(overview.suspects))}"
@@ -181,9 +179,15 @@ def pictured(overview: Overview, lost: Mapping[int, str]) -> Iterator[Table | st
 
 
 def listed(overviews: Sequence[Overview]) -> Table:
-    """Return a table with a row for each block."""
     rows = [
-        (f"{one.network}.{b.index}", b.node or "-", _addresses(one, [b]), _state([b]), _taken(b), b.whose or "-")
+        (
+            f"{one.network}.{b.index}",
+            b.node or "-",
+            _some(one.shown([b])),
+            _state([b]),
+            "yes" if b.taken else "-",
+            b.whose or "-",
+        )
         for one in overviews
         for b in one.blocks
     ]
@@ -193,7 +197,6 @@ def listed(overviews: Sequence[Overview]) -> Table:
 
 
 def of_node(blocks: Sequence[Own]) -> Table:
-    """Return a table with a row for each block of this node."""
     rows = [
         (
             f"{one.network}.{one.block.index}",
@@ -224,11 +227,7 @@ def _bar(count: int, held: int, suspects: int) -> str:
 
 
 def _of_node(overview: Overview, node: str, blocks: Sequence[Block]) -> tuple[str, ...]:
-    return f"  {node or '(none)'}", f"{len(blocks)}", _addresses(overview, blocks), _state(blocks)
-
-
-def _addresses(overview: Overview, blocks: Sequence[Block]) -> str:
-    return _some(overview.shown(blocks))
+    return f"  {node or '(none)'}", f"{len(blocks)}", _some(overview.shown(blocks)), _state(blocks)
 
 
 def _some(spans: Sequence[Span]) -> str:
@@ -245,10 +244,6 @@ def _state(blocks: Sequence[Block]) -> str:
     some = f"{len(suspects)} of {len(blocks)} " if len(suspects) < len(blocks) else ""
     since = [when for when in suspects if when != SAID]
     return f"{some}suspect" + (f" since {moment(min(since))}" if since else "")
-
-
-def _taken(block: Block) -> str:
-    return "yes" if block.taken else "-"
 
 
 # The function of each command.  It takes the options, the backend, and this node's blocks from that backend.

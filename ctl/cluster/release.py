@@ -132,7 +132,6 @@ def left_by_others(blocks: Sequence[Document], present: Machine, now: float) -> 
 
 
 def release(documents: Documents, blocks: Sequence[Document]) -> list[Outcome]:
-    """Remove these blocks."""
     return [_removed(documents, block) for block in progress(blocks, "removing blocks")]
 
 

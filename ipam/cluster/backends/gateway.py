@@ -44,7 +44,7 @@ class Settings:
 
     @classmethod
     def of(cls, document: Json) -> "Settings":
-        """Parse the policy file's keys.  Raises InvalidConfig."""
+        """Raises InvalidConfig."""
         if unknown := sorted(document.keys() - set(_KEYS)):
             raise _wrong(unknown[0], f"is not a known key; known: {', '.join(_KEYS)}")
         endpoints = document.get("endpoints")
@@ -71,8 +71,6 @@ class Answer:
 
 
 class Gateway:
-    """A client of the etcd of these settings."""
-
     def __init__(self, settings: Settings, *, is_patient: bool = False) -> None:
         self._settings = settings
         self._token = ""
@@ -105,7 +103,6 @@ class Gateway:
         )
 
     def close(self) -> None:
-        """Close the connection."""
         self._http.close()
 
     def _ask(self, path: str, body: Json) -> Reply:

@@ -160,7 +160,6 @@ class Http:
 
     @property
     def server(self) -> str:
-        """The URL of the server for the next request."""
         return self._servers[self._at].geturl()
 
     def close(self) -> None:

@@ -158,7 +158,6 @@ class Kubernetes:
         return min(known, self._read(answer, "list", BLOCK, objects.revision))  # guard: no-more-than-was-listed (known)
 
     def close(self) -> None:
-        """Close the connection."""
         self._http.close()
 
     def _now(self, kind: str, selector: str) -> list[Document] | None:

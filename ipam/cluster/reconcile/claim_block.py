@@ -113,7 +113,6 @@ class Claimer:
         return claimer
 
     def serve(self, need: Need) -> None:
-        """Claim what an attachment needs."""
         is_first = not self.mine.blocks
         if is_first:  # guard: given-before
             refuse_uncovered(self.network, self.mine)
@@ -235,7 +234,6 @@ class Claimer:
         return self.shared.documents.replace(made, answer.to_json()) if answer else made
 
     def _record(self, document: Document) -> None:
-        """Record the block as this node's."""
         self._write(ownership.claimed(self.mine, document, self.shared.documents.now(), self.log))
 
     def _claim_one(self, need: Need, index: int) -> None:
@@ -270,7 +268,6 @@ class Claimer:
         return index in (*self.mine.giving, *self.mine.draining)
 
     def _write(self, mine: NodeBlocks) -> None:
-        """Write this node's blocks to its file."""
         node_blocks.write(self.network.directory, mine)
         self.mine = mine
 

@@ -177,8 +177,8 @@ def _refuse_reserved(network: Network, given: Iterable[Address]) -> None:
         return
     named = node_blocks.read(directory_in(network.directory))
     numbers = {ip: block_math.block_of(network.pool.aside.sets, 1, ip) for ip in given}
-    load = {None, *(block.index for block in named.blocks)} if named else {None}
-    if missing := [str(ip) for ip, number in numbers.items() if number not in load]:
+    known = {None, *(block.index for block in named.blocks)} if named else {None}
+    if missing := [str(ip) for ip, number in numbers.items() if number not in known]:
         raise InvalidConfig(
             f"ipam.cluster.sticky {network.cluster.sticky}: this node allocated {', '.join(missing)} before these "
             "numbers were reserved; reserve others, or delete the pods with these addresses"

@@ -43,6 +43,9 @@ RETURNING: Final = "returning"
 LOST: Final = "lost"
 _STATES: Final = frozenset({HELD, RETURNING, LOST})
 _COUNTS: Final = ("blocks", "nodes", "at", "until")
+# Keys of the file: strings that are always there, and keys that are left out when empty.
+_TEXTS: Final = ("network", "store", "identity", "node", "machine", "place", "host", "boot")
+_OPTIONAL: Final = ("sticky", "exhausted", "revision", "restored")
 
 
 @dataclass(frozen=True)
@@ -191,45 +194,23 @@ class NodeBlocks:
         return replace(self, blocks=tuple(b for b in self.blocks if b.index not in indexes))
 
     def to_json(self) -> Json:
-        return {
-            "network": self.network,
-            "store": self.store,
-            "identity": self.identity,
-            "node": self.node,
-            "machine": self.machine,
-            "blockSize": self.size,
-            "subnets": list(self.subnets),
-            "blocks": [b.to_json() for b in self.blocks],
-            "claim": vars(self.claim) if self.claim else None,
-            "looked": self.looked,
-            "asked": self.asked,
-            "place": self.place,
-            "host": self.host,
-            "boot": self.boot,
-            **({"sticky": self.sticky} if self.sticky else {}),
-            **({"exhausted": vars(self.exhausted)} if self.exhausted else {}),
-            **{key: value for key in ("revision", "restored") if (value := getattr(self, key))},
-        }
+        body = {key: value for key, value in vars(self).items() if value or key not in _OPTIONAL}
+        body["blockSize"] = body.pop("size")
+        body |= {"subnets": list(self.subnets), "blocks": [b.to_json() for b in self.blocks]}
+        return body | {key: vars(value) for key in ("claim", "exhausted") if (value := body.get(key))}
 
     @classmethod
     def from_json(cls, body: Json) -> "NodeBlocks":
         """Raises KeyError, TypeError, ValueError."""
         claim, none = body["claim"], body.get("exhausted")
         return cls(
-            network=str(body["network"]),
-            store=str(body["store"]),
-            identity=str(body["identity"]),
-            node=str(body["node"]),
-            machine=str(body["machine"]),
+            **{key: str(body[key]) for key in _TEXTS},
             size=int(body["blockSize"]),
             subnets=tuple(map(str, body["subnets"])),
             blocks=tuple(map(OwnedBlock.from_json, body["blocks"])),
             claim=Claim(int(claim["index"]), str(claim["nonce"])) if claim else None,
             looked=int(body["looked"]),
             asked=int(body["asked"]),
-            place=str(body["place"]),
-            host=str(body["host"]),
-            boot=str(body["boot"]),
             sticky=str(body.get("sticky", "")),
             exhausted=Exhausted(str(none["wanted"]), *(int(none[key]) for key in _COUNTS)) if none else None,
             revision=int(body.get("revision", 0)),
