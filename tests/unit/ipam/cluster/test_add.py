@@ -1,4 +1,4 @@
-"""ADD where the nodes of a cluster share the addresses: from own blocks, and from another one without room there."""
+"""ADD in a pool that the nodes of a cluster share: from this node's blocks, or from a newly claimed one."""
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -98,7 +98,7 @@ def test_both_families_have_the_same_numbers(cluster: Cluster) -> None:
 
 
 def test_a_range_that_ends_early_gets_low_blocks(cluster: Cluster) -> None:
-    """One block cannot serve both here, so each set has one of its own."""
+    """No block serves both sets here, so each set gets its own."""
     ranges = [
         [{"subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.31"}],
         [{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.64"}],
@@ -186,7 +186,7 @@ def test_in_a_large_network_some_are_tried_before_all_are_listed(cluster: Cluste
 
 
 def test_of_a_large_network_all_is_taken(cluster: Cluster) -> None:
-    """It is tried for a while, and then all are listed, because that finds the blocks of the dead."""
+    """After some random attempts the node lists all blocks, because only a list shows those of dead nodes."""
     given_to_another(cluster, range(4096))
     one = cluster.node("node1", **LARGE)
     cluster.calls()

@@ -1,4 +1,4 @@
-"""Names and bodies of what the nodes of a cluster share."""
+"""Names and bodies of the documents that the nodes of a cluster share."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Kubeconfigs as kubeadm, kubelet and people write them: who we are, whom we believe, and what is refused."""
+"""Kubeconfigs as written by kubeadm, kubelet and people: the node's identity, the trusted server, and refused keys."""
 
 import base64
 import json
@@ -54,7 +54,7 @@ def write(folder: Path, document: object) -> str:
 
 
 def token(**claims: Any) -> str:
-    """As the API server makes them; nobody here looks at the signature."""
+    """Return a token as the API server issues it; no test verifies the signature."""
     return ".".join(
         base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in ({}, claims, "signature")
     )
@@ -80,7 +80,7 @@ def test_kubelets_own(signer: Authority, tmp_path: Path) -> None:
 
 
 def test_a_certificate_is_read_again(signer: Authority, tmp_path: Path) -> None:
-    """kubelet writes another file and turns the link to it."""
+    """kubelet writes a new file and moves its link there."""
     (tmp_path / "pki").mkdir()
     current = tmp_path / "pki/kubelet-client-current.pem"
     current.write_bytes(b"first")
@@ -155,7 +155,7 @@ def test_what_is_refused(tmp_path: Path, user: dict[str, Any], cluster: dict[str
 
 
 def test_what_is_refused_in_yaml_too(tmp_path: Path) -> None:
-    """YAML's true is read as text there."""
+    """YAML's true is read as text."""
     insecure, secure = (
         KUBEADM.replace("    server:", f"    insecure-skip-tls-verify: {word}\n    server:")
         for word in ("true", "false")
@@ -221,7 +221,7 @@ def test_others_can_write_it(tmp_path: Path) -> None:
 
 
 def test_a_comment_before_json(tmp_path: Path) -> None:
-    """It is read as JSON: YAML would take twenty times as long, and Go's reader takes both."""
+    """It is read as JSON: YAML would take twenty times as long, and Go's reader accepts both."""
     text = f"# somebody wrote this\n\n # and that\n{json.dumps(config({'token': 'x'}, {'a': True}))}"
     assert credentials.read(write(tmp_path, text)).cluster["a"] is True
 
@@ -237,7 +237,7 @@ def test_the_first_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_pods_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As kubelet keeps it: it puts another directory in place when it renews the token."""
+    """kubelet replaces the directory when it renews the token."""
     for number in (1, 2):
         (tmp_path / f"..{number}").mkdir()
         (tmp_path / f"..{number}/ca.crt").write_text("ca")
@@ -270,7 +270,7 @@ def test_what_is_no_certificate(pem: bytes) -> None:
 
 
 def test_certificates(signer: Authority) -> None:
-    """A time after 2049 is written otherwise than one before (RFC 5280, section 4.1.2.5)."""
+    """A time after 2049 has another encoding than one before (RFC 5280, section 4.1.2.5)."""
     cert, _ = signer.sign("/O=nobody/CN=späte Größe", until="20510203040506Z")
     assert tls.certificate(cert) == tls.Certificate("späte Größe", 2559009906)  # as date has it
     for cut in range(0, len(cert), 7):

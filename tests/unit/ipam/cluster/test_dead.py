@@ -1,4 +1,4 @@
-"""A claim where no block is free: the blocks of a node that is dead are taken when nobody has answered for them."""
+"""A claim without a free block: it reclaims a dead node's block if that node did not answer for the grace."""
 
 import pytest
 from support.cluster_nodes import Cluster, Node
@@ -11,7 +11,7 @@ from ipam.cluster.state import node_blocks
 
 @pytest.fixture
 def full(cluster: Cluster, clock: list[float]) -> Node:  # which stands still
-    """A node without a block, where a node that is gone has all."""
+    """Return a node without a block, where a dead node owns all."""
     for n in range(16):
         block = Block("net", n, 16, "gone", "uid of gone", f"claim of {n}")
         cluster.store.create(BLOCK, block.name, "net", block.to_json())
@@ -20,7 +20,7 @@ def full(cluster: Cluster, clock: list[float]) -> Node:  # which stands still
 
 
 def after_the_grace(cluster: Cluster, clock: list[float], node: Node) -> None:
-    """Somebody has asked twice, so that it is known since when the node is suspected."""
+    """Suspect the node twice, so that the suspicion has a time."""
     for _ in range(2):
         assert node.refused("ADD", "a")[0] == 103
     cluster.store.clock += node_blocks.GRACE + 2
@@ -63,7 +63,7 @@ def test_killed_while_it_takes_one(cluster: Cluster, clock: list[float], full: N
 
 
 def test_a_requested_address(cluster: Cluster, full: Node) -> None:
-    """It is to be had when the block that has it may be taken, and the refusal says when."""
+    """It is available when its block may be reclaimed, and the refusal names that time."""
     asked = {"runtimeConfig": {"ips": ["10.0.0.99"]}}
     assert (
         "seems dead: if that stays so, the address is available in about 60 minutes"

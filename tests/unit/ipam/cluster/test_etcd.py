@@ -1,4 +1,4 @@
-"""Documents in an etcd, and what its gateway's answers mean.  The server is the standard library's."""
+"""Documents in an etcd, and its gateway's answers.  The server is the standard library's."""
 
 import json
 
@@ -20,7 +20,7 @@ def store(member: Member, opened: Opened) -> Etcd:
 
 
 class TestContract(Contract):
-    """What every store must do."""
+    """The contract of every backend."""
 
 
 def test_keys_are_for_people_too(store: Etcd, member: Member) -> None:
@@ -41,7 +41,7 @@ def test_the_second_finds_it_taken(store: Etcd) -> None:
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_lost_answer_to_a_change(store: Etcd, member: Member, lost: int) -> None:
-    """It is asked again, and what an earlier sending has done is found done."""
+    """The request is sent again, and finds the change of the earlier sending."""
     member.lost = lost
     made = store.create(BLOCK, "net.3", "net", body(3))
     assert made
@@ -58,7 +58,7 @@ def test_a_lost_answer_to_a_change(store: Etcd, member: Member, lost: int) -> No
 
 
 def test_a_lost_answer_of_another(store: Etcd, member: Member) -> None:
-    """What stands there after a lost answer is another's, or is made anew: it is not ours."""
+    """After a lost answer, the document belongs to another node or is a new one: it is not ours."""
     assert store.create(BLOCK, "net.3", "net", body(3, claim="other"))
     member.lost = 1
     assert store.create(BLOCK, "net.3", "net", body(3, claim="ours")) is None
@@ -101,7 +101,7 @@ def test_lists_page_by_page(store: Etcd, member: Member, monkeypatch: pytest.Mon
 
 
 def test_a_node_reads_its_own(store: Etcd, member: Member) -> None:
-    """And not all: ten thousand nodes that each read all blocks would be the store's only work."""
+    """Not all: ten thousand nodes that each list all blocks would fully load the backend."""
     for index in range(6):
         assert store.create(BLOCK, f"net.{index}", "net", body(index, f"n{index % 2}"))
     member.asked.clear()
@@ -144,7 +144,7 @@ def test_how_long_a_node_is_silent(store: Etcd, member: Member) -> None:
 
 
 def test_who_is_silent(store: Etcd, member: Member) -> None:
-    """Of more nodes than one answer has: who told that it lives, and does so no more."""
+    """Among more nodes than fit into one answer: those that were reported alive and no longer are."""
     store.create(BLOCK, "net.3", "net", body(3))
     names = [f"n{number}" for number in range(1, 6)]
     for name in names[1:]:
@@ -155,7 +155,7 @@ def test_who_is_silent(store: Etcd, member: Member) -> None:
 
 
 def test_a_lease_is_kept(store: Etcd, member: Member, opened: Opened) -> None:
-    """By the same process, and by another one, unless the lease is for a shorter time than what is told now."""
+    """By the same process, and by another one, unless the lease is shorter than the new time."""
     store.keep_alive("n1", 60)
     member.asked.clear()
     store.keep_alive("n1", 60)

@@ -1,4 +1,5 @@
-"""Calls of etcd's gateway: who answers, what is refused and how that is said.  The server is the standard library's."""
+"""Calls of etcd's gateway: which member answers, what is refused, and the messages.  The server is the standard
+library's."""
 
 import os
 from pathlib import Path
@@ -100,7 +101,7 @@ def test_settings_that_are_refused(document: dict[str, Any], said: str) -> None:
 
 
 def test_opened() -> None:
-    """With nothing else than where it is, and this host's name."""
+    """With endpoints only, and this host's name."""
     about = {"endpoints": ["http://127.0.0.1:1"]}
     assert etcd.opened(about, "n7")[1] == "n7"
     assert etcd.opened(about, "")[1] == os.uname().nodename.lower()

@@ -1,4 +1,4 @@
-"""A pool that has run out: a node remembers it for some seconds, so that being refused costs the store nothing."""
+"""An exhausted pool: a node remembers it for some seconds, so a refused ADD costs the backend nothing."""
 
 import pytest
 from support.cluster_nodes import SMALL, Cluster, Node
@@ -10,7 +10,7 @@ from ipam.cluster.state.node_blocks import EXHAUSTED, HEARTBEAT, NodeBlocks, wri
 
 @pytest.fixture
 def poor(cluster: Cluster, clock: list[float]) -> Node:  # which stands still
-    """A node with one block of the pool, and no room in it; another one has all others."""
+    """Return a node with one full block; another node owns all others."""
     for index in range(15):
         block = Block("net", index, 16, "rich", "uid of rich", "theirs")
         cluster.store.create(BLOCK, block.name, "net", block.to_json())
@@ -40,7 +40,7 @@ def test_who_is_refused_again_asks_nobody(cluster: Cluster, clock: list[float], 
 
 
 def test_status_remembers_too(cluster: Cluster, poor: Node) -> None:
-    """A runtime asks for it every few seconds, and no ADD comes to a node that is not ready."""
+    """A runtime calls STATUS every few seconds, and sends no ADD to a node that is not ready."""
     refused(poor, "STATUS")
     cluster.calls()
     refused(poor, "STATUS")
@@ -79,7 +79,7 @@ def test_a_block_ends_it(cluster: Cluster, clock: list[float], poor: Node) -> No
 
 
 def test_other_ranges_are_asked_for(cluster: Cluster, poor: Node) -> None:
-    """An operator has widened them."""
+    """An operator widened the ranges."""
     refused(poor)
     wide = SMALL | {"subnet": "10.0.0.0/23"}
     for name in ("more", "again"):  # the first gets what is in the node's block by now

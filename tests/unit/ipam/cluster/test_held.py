@@ -1,4 +1,4 @@
-"""The file of a node's blocks: read back as it was written, and refused where it is damaged."""
+"""The file of a node's blocks: read back as written, and refused if damaged."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""HTTP to a store's servers: what is asked again, what is not, and whom we believe."""
+"""HTTP to a backend's servers: which requests are repeated, and which servers are trusted."""
 
 import socket
 import threading
@@ -65,7 +65,7 @@ def test_the_connection_is_kept(server: Server, signer: Authority) -> None:
 
 
 def test_a_connection_that_the_server_has_ended_is_not_used(server: Server, signer: Authority) -> None:
-    """Nothing may be lost on it: a change that is sent there would count as one that may have been made."""
+    """A change sent on it would count as possibly done."""
     server.tell(Told(headers={"Connection": "close"}))
     with client(server.url, ca=signer.ca) as http:
         http.ask("GET", "/", is_safe=True)
@@ -132,7 +132,7 @@ def test_another_server_is_there(server: Server, signer: Authority) -> None:
 
 
 def test_a_server_that_has_failed_is_left(server: Server, signer: Authority, tmp_path: Path) -> None:
-    """Of three members of an etcd one that has no leader says 503, for as long as it is cut off."""
+    """An etcd member without a leader answers 503 for as long as it is cut off."""
     (tmp_path / "other").mkdir()
     with (
         serving(*signer.sign("/CN=server", names=ADDRESS), folder=tmp_path / "other") as other,
@@ -241,7 +241,7 @@ def test_a_name_that_no_host_can_have(host: str) -> None:
 
 
 def test_an_answer_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte is in time, and all of them are not."""
+    """Each byte is in time, and all of them together are not."""
     monkeypatch.setattr(http, "_PATIENCE", 0.3)
 
     def drip(listener: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""A node's round: what it gives back, what it claims ahead, and that nothing of it takes an address from a pod."""
+"""A node's round: it releases and claims blocks, and takes no address from a pod."""
 
 from contextlib import suppress
 from ipaddress import ip_address, ip_interface
@@ -62,7 +62,7 @@ class Node:
 
     @property
     def ours(self) -> set[int]:
-        """What the store says that we have."""
+        """Return this node's blocks in the backend."""
         return {body["index"] for body in self.documents.bodies(BLOCK).values() if body["node"] == "node1"}
 
     def make(self, index: int, node: str) -> str:
@@ -72,7 +72,7 @@ class Node:
         return made.uid
 
     def reserve(self, name: str, number: int, terms: Terms = FREE_AT_ONCE) -> None:
-        """The addresses with that host number, on both rails."""
+        """Reserve the addresses with that host number, on both rails."""
         ips = tuple(Ip(ip_interface((FIRST + rail + number, 24)), None) for rail in (0, 256))
         self.store.reserve(Owner(Key(name, "net1"), terms=terms), lambda _: ips, RANGES)
 
@@ -189,7 +189,7 @@ def test_a_block_is_claimed_before_there_is_no_room(tmp_path: Path) -> None:
 
 
 def test_no_block_is_left_to_claim(tmp_path: Path) -> None:
-    """Whoever needs one asks for himself; here nobody waits."""
+    """An ADD that needs a block claims by itself; no command waits for a round."""
     node = Node(tmp_path, 0)
     for index in (1, 2, 3):
         node.make(index, "node2")
@@ -273,7 +273,7 @@ STEPS = st.lists(
 def test_no_address_of_a_pod_is_ever_in_a_block_that_others_may_have(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int | Fault | None]]
 ) -> None:
-    """Pods come, on numbers of blocks that the node gives from, and go; rounds come at any time, and any call fails."""
+    """Pods come, on numbers of the node's blocks, and go; rounds run at any time, and any call fails."""
     node = Node(tmp_path_factory.mktemp("node"), 0, 1, 2)
     pods = set[int]()
     for what, value in steps:

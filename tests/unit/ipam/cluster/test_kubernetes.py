@@ -1,4 +1,4 @@
-"""Documents on an API server: what is asked of it, and what its refusals mean.  tests/cluster asks a real one."""
+"""Documents on an API server: the requests, and the messages for refusals.  tests/cluster uses a real one."""
 
 import json
 from collections.abc import Iterator
@@ -134,7 +134,7 @@ def test_remove(server: Server, store: Kubernetes) -> None:
 
 
 def test_a_machine(server: Server, store: Kubernetes) -> None:
-    """Heard of when the API server has written its Lease; what the node says is a clock of its own."""
+    """A node is alive when the API server last wrote its Lease; renewTime is by the node's own clock."""
     managers = [
         {"manager": "kubelet", "time": "2026-11-23T06:00:07Z"},
         {"manager": "x", "time": "2026-11-23T05:00:00Z"},
@@ -152,7 +152,7 @@ def test_a_machine(server: Server, store: Kubernetes) -> None:
 
 
 def test_who_is_silent(server: Server, store: Kubernetes) -> None:
-    """Who has no Lease, or one that nobody renews; of all, where others' Leases are not to be listed."""
+    """Nodes without a Lease, or with an old one; all nodes if this credential may not list Leases."""
     leases = [
         {"metadata": {"name": name, "managedFields": [{"manager": "kubelet", "time": f"2026-11-23T{at}Z"}]}}
         for name, at in (("node1", "05:59:50"), ("node2", "04:59:50"), ("node3", "05:00:10"))
@@ -211,7 +211,7 @@ def test_without_the_crd_nothing_is_taken_for_absent(server: Server, store: Kube
 
 
 def test_a_credential_that_was_renewed(server: Server, store: Kubernetes, kubeconfig: Path) -> None:
-    """In the kubeconfig, or in a file that it names: a connection keeps the certificate with which it began."""
+    """In the kubeconfig, or in a file that it names: a connection keeps its first certificate."""
     server.tell(ABSENT, status(401, "Unauthorized"), ABSENT)
     assert store.read(BLOCK, "net.3") is None
     write(kubeconfig, server.url, "another")

@@ -1,4 +1,4 @@
-"""What blocks leave of ranges, against counting on fingers."""
+"""Pools limited to blocks, compared with a count of single addresses."""
 
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network

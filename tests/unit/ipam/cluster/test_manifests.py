@@ -1,4 +1,4 @@
-"""packaging/kubernetes/cluster says the same as the program: what documents hold, and how long a node is waited for."""
+"""packaging/kubernetes/cluster agrees with the program: the documents' fields, and the grace."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def manifest(name: str) -> dict[str, Any]:
     ("file", "body", "most", "plural"), [("blocks", BLOCK, NAMED, "hpnblocks"), ("grids", GRID, ASIDE, "hpngrids")]
 )
 def test_the_schema_has_what_documents_hold(file: str, body: dict[str, Any], most: dict[str, Any], plural: str) -> None:
-    """A field that it lacks would be refused, and one that it requires and we have not too."""
+    """A field that the schema lacks would be refused; so would a document without a required field."""
     definition = manifest(f"{file}.yaml")
     spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert {name: one["type"] for name, one in spec["properties"].items()} == {

@@ -25,7 +25,7 @@ Hpn = Callable[..., list[str]]
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Memory:
-    """What every node opens as the cluster's store; this one is node1 there."""
+    """The backend of all nodes; this node is node1 there."""
     it, module = Memory(machines={"node1": Machine("node1", "uid-1")}), ModuleType("in_memory")
     vars(module)["opened"] = lambda _about, _name: (it, "node1")
     monkeypatch.setitem(sys.modules, "in_memory", module)
@@ -35,7 +35,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 @pytest.fixture
 def net(tmp_path: Path) -> Net:
-    """A network that is this node's alone, with six attachments: numbers 2 to 7, in both families."""
+    """A network of this node alone, with six attachments: numbers 2 to 7, in both families."""
     it = Net(tmp_path / "state", {"type": "hpn-ipam", "ranges": RANGES})
     for cid in "abcdef":
         it.add(cid)
@@ -88,7 +88,7 @@ def test_a_pool_of_this_nodes(hpn: Hpn, net: Net, store: Memory, tmp_path: Path)
 
 
 def test_no_address_by_the_new_configuration_before_that(hpn: Hpn, net: Net, store: Memory, tmp_path: Path) -> None:
-    """Any node could claim the blocks that this one's pods have addresses of."""
+    """Any node could claim the blocks of this node's pods."""
     net.ipam = {"type": "hpn-ipam", **SHARED}
     for _ in range(2):
         answer = net.call("ADD", "g")
@@ -124,7 +124,7 @@ def test_a_block_that_another_node_has(hpn: Hpn, net: Net, store: Memory, tmp_pa
 
 @pytest.mark.parametrize("call", ["create", "forbidden"])
 def test_what_fails_half_way_is_undone(hpn: Hpn, net: Net, store: Memory, tmp_path: Path, call: str) -> None:
-    """Another node was faster with the second block, or a credential has ended by then."""
+    """Another node claimed the second block first, or a credential expired."""
     if call == "create":
         store.faults = lambda _n, done, name: put_it(store) if (done, name) == ("create", "net.1") else None
         assert "which node node2 owns" in hpn(*enter(tmp_path), status=1)[0]

@@ -1,4 +1,4 @@
-"""What is refused where nodes share addresses: it says key, value and remedy, and nothing was given."""
+"""Refusals where nodes share addresses: the message has key, value and remedy, and nothing is held."""
 
 import json
 from typing import Any
@@ -156,7 +156,7 @@ def test_another_networks_file_of_blocks(cluster: Cluster) -> None:
 
 
 def test_a_document_that_nobody_can_read(cluster: Cluster) -> None:
-    """It is passed over, and is not in the way of those who need a block."""
+    """Claims skip it."""
     one = cluster.node("node1")
     for n in range(16):
         cluster.store.create(BLOCK, f"net.{n}", "net", {"network": "net", "index": "?"} if n != 4 else {})

@@ -1,4 +1,4 @@
-"""A block that was being given back when that was interrupted: an ADD that needs it has it again, if it is ours."""
+"""A block with an interrupted release: an ADD that needs it holds it again, if it is still this node's."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from ipam.cluster.state.node_blocks import GRACE, HELD, RETURNING
 
 @pytest.fixture
 def full(cluster: Cluster) -> Node:
-    """A node with a full block, 12, and an empty one, 6, that it is giving back; another node has all others."""
+    """A node with a full block, 12, and an empty one, 6, which it releases; another node owns all others."""
     node = cluster.node("node1")
     node.add("a", runtimeConfig={"ips": ["10.0.0.200"]})
     node.add("b", runtimeConfig={"ips": ["10.0.0.99"]})
@@ -53,7 +53,7 @@ def test_it_is_held_again(cluster: Cluster, full: Node, asked: dict[str, list[st
 
 
 def test_it_is_held_again_after_others_took_the_node_for_dead(cluster: Cluster, full: Node) -> None:
-    """For so long that they may have it at any moment, and it was another machine's until then."""
+    """They may reclaim it any moment, and it was another machine's until then."""
     known = document(cluster)
     cluster.store.replace(known, known.body | {"suspect": int(cluster.store.clock) - GRACE - 60, "machine": "before"})
     assert full.add("c")
@@ -75,7 +75,7 @@ def test_it_is_not_ours_any_more(cluster: Cluster, full: Node, *, there: bool) -
 
 
 def test_the_store_says_nothing(cluster: Cluster, full: Node) -> None:
-    """It is given back still, and nothing is given from it."""
+    """The release goes on, and no address comes from the block."""
     cluster.store.faults = every("replace", Fault.LOST)
     assert full.refused("ADD", "c")[0] == 11
     assert states(full) == {6: RETURNING, 12: HELD}

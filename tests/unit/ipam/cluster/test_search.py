@@ -1,4 +1,4 @@
-"""What a node that needs a block does against dead nodes: whom it asks about and suspects, and what it may take."""
+"""A search for blocks of dead nodes: which nodes it checks and suspects, and what it may reclaim."""
 
 import pytest
 from support.documents import Fault, every
@@ -62,7 +62,7 @@ def test_the_dead_of_thousands_are_found_at_once(cluster: Cluster) -> None:
 
 
 def test_all_that_a_suspected_node_has_is_found_together(cluster: Cluster) -> None:
-    """Else each of its blocks would wait until chance finds it, among those of a thousand nodes."""
+    """Otherwise each block would wait for a random find, among those of a thousand nodes."""
     for i in range(300):
         cluster.make(i, f"node{i}", f"uid-{i}")
         cluster.store.machines[f"node{i}"] = Machine(f"node{i}", f"uid-{i}", cluster.store.clock)

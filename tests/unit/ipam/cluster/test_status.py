@@ -1,4 +1,4 @@
-"""STATUS where nodes share addresses: an ADD would be served, also if it had to claim a block first."""
+"""STATUS where nodes share addresses: an ADD would succeed, if need be with a newly claimed block."""
 
 import json
 import subprocess
@@ -73,7 +73,7 @@ def test_another_grid(cluster: Cluster) -> None:
 
 
 def loaded(state: Path, *commands: str, **ipam: object) -> list[str]:
-    """The modules for shared addresses that a process has after these commands."""
+    """Return the modules for shared addresses that a process loaded for these commands."""
     program = (
         "import json, sys; from pathlib import Path; sys.path.insert(0, 'tests')\n"
         "from support.ipam_calls import Net\n"

@@ -1,4 +1,4 @@
-"""A StatefulSet's pod has one address on all nodes: from numbers that the cluster's nodes have set aside."""
+"""A StatefulSet's pod has one address on all nodes, from numbers that the cluster reserves."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def test_a_node_that_has_the_number_asks_nobody(cluster: Cluster) -> None:
 
 
 def test_others_get_others(cluster: Cluster) -> None:
-    """Pods whose names are no StatefulSet's, and who requests an address, have what they have without the key."""
+    """Pods of no StatefulSet, and pods with a requested address, behave as without the key."""
     one = node(cluster, "node1")
     given = [one.add(f"c{n}", *of(f"web-{n}")) for n in range(5)]
     given.append(one.add("d", *of("deployed-5bc9f")))
@@ -55,7 +55,7 @@ def test_others_get_others(cluster: Cluster) -> None:
 
 
 def test_a_living_pod_keeps_it(cluster: Cluster) -> None:
-    """Its pod was deleted by force, and runs on on a node that nobody hears of."""
+    """The pod was deleted by force, and still runs on an unreachable node."""
     one, two = node(cluster, "node1"), node(cluster, "node2")
     (address,) = one.add("c1", *WEB)
     keep(one)
@@ -117,7 +117,7 @@ def test_another_name_has_it_when_its_time_is_over(cluster: Cluster) -> None:
 
 
 def test_on_rails_that_are_aligned(cluster: Cluster) -> None:
-    """All interfaces of a pod have one number, and it goes when the last of them is gone."""
+    """All interfaces of a pod share one number, and the last of them frees it."""
     rails = [{"master": f"rail{n}", "subnet": f"10.0.{n}.0/24"} for n in range(2)]
     ipam = {"rails": rails, "align": True, "sticky": 60, "cluster": SHARED | {"sticky": "64-79"}}
     one, two = cluster.node("node1", **ipam), cluster.node("node2", **ipam)
@@ -169,7 +169,7 @@ def test_other_numbers_than_the_networks(cluster: Cluster, pod: str, is_new: boo
 
 
 def test_what_was_given_before(cluster: Cluster) -> None:
-    """Pods have addresses of these numbers from when the network was this node's alone."""
+    """Pods got addresses of these numbers when the network was this node's alone."""
     alone = cluster.node("node1", subnet="10.0.0.0/24", rangeStart="10.0.0.70")
     alone.add("old")
     for pod in ("web-0", "web"):

@@ -1,4 +1,4 @@
-"""What answers where a store should be, and is none: each call ends, with an error that names what was asked."""
+"""A server that is no backend: each call ends with an error that names the request."""
 
 import json
 import random
@@ -89,7 +89,7 @@ def api(server: Server, signer: Authority, tmp_path: Path) -> Iterator[kubernete
 
 
 def refused(call: Callable[[Documents], object], store: Documents) -> bool:
-    """Whether the call is refused, and then as it should be."""
+    """Whether the call is refused, with the proper message."""
     budget.begin()
     try:
         call(store)
@@ -139,7 +139,7 @@ def test_no_etcd(number: int) -> None:
 
 
 def test_a_page_that_comes_again(api: kubernetes.Kubernetes, server: Server) -> None:
-    """It would be asked for without end."""
+    """The list would never end."""
     server.tell(*[Told(200, LISTED)] * 3)
     budget.begin()
     with pytest.raises(

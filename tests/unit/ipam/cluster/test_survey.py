@@ -1,4 +1,4 @@
-"""What the cluster's store has of each network, counted."""
+"""The overview of each network in the backend."""
 
 from typing import Any
 
