@@ -8,7 +8,7 @@ from support.documents import Fault, Killed, every, none
 from support.ipam_calls import of
 from support.sticky_nodes import WEB, keep, named, numbers
 from support.sticky_nodes import node as with_names
-from unit.ipam.cluster.test_unasked import block as unasked
+from unit.ipam.cluster.test_unprobed import block as unasked
 
 from ipam.cluster.state import node_blocks
 from ipam.cluster.state.node_blocks import GRACE, HEARTBEAT, NodeBlocks

@@ -2,7 +2,7 @@
 
 import pytest
 from support.documents import Fault, every
-from unit.ipam.cluster.test_looking import Cluster
+from unit.ipam.cluster.test_heartbeat import Cluster
 
 from ipam.cluster import Machine
 from ipam.cluster.reconcile import reclaim
