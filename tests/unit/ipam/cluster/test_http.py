@@ -223,7 +223,7 @@ def test_certificates_that_are_none(server: Server, signer: Authority) -> None:
     _, another = signer.sign("/CN=another")
     with (
         client(server.url, ca=b"x", source="f") as http,
-        pytest.raises(StoreRefused, match="f: its certificate authority is no PEM"),
+        pytest.raises(StoreRefused, match="f: its certificate authority is not PEM"),
     ):
         http.ask("GET", "/", is_safe=True)
     for wrong in ({"cert": b"x", "key": key}, {"cert": cert, "key": another}):

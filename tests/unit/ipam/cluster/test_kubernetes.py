@@ -188,7 +188,7 @@ DENIED = "ValidatingAdmissionPolicy 'hpn-blocks' denied request: node node1 may 
         (status(400, "BadRequest", 'unknown field "spec.x"'), "another version's: kubectl apply -k"),
         (status(422, "Invalid", "start is not index times size"), "start is not index times size"),
         (Told(200, b"<html>sign in"), "<html>sign in"),
-        (Told(201, {"metadata": {"name": "net.3"}}), "asked to create hpnblocks.* uid is None"),
+        (Told(201, {"metadata": {"name": "net.3"}}), "the request was to create hpnblocks.* uid is None"),
     ],
 )
 def test_what_is_refused(server: Server, store: Kubernetes, answer: Told, why: str) -> None:

@@ -136,7 +136,7 @@ def test_on_rails_that_are_aligned(cluster: Cluster) -> None:
     ("sticky", "said"),
     [
         ("64", "'64' is not a span of host numbers; write lowest-highest"),
-        ("9-5", "'9-5' is no span"),
+        ("9-5", "'9-5' is not a span"),
         ("0-4096", "with 4096 numbers at most"),
         ("0-1", "none of these host numbers has an address"),
         ("300-310", "none of these host numbers has an address"),

@@ -143,7 +143,7 @@ def test_a_page_that_comes_again(api: kubernetes.Kubernetes, server: Server) -> 
     server.tell(*[Told(200, LISTED)] * 3)
     budget.begin()
     with pytest.raises(
-        StoreRefused, match=r"asked to list hpnblocks\.hpn-cni\.io, and in its answer continue is 'abc'"
+        StoreRefused, match=r"the request was to list hpnblocks\.hpn-cni\.io, and in its answer continue is 'abc'"
     ):
         api.listed(BLOCK)
 
