@@ -75,7 +75,7 @@ def rounds(kubeconfig: str = "") -> tuple[Found, ...] | None:
 
 
 def networks_with_blocks(data_dirs: Iterable[Path]) -> Iterator[Path]:
-    """The directories of the networks of which this node has blocks (ipam/cluster/state/node_blocks.py)."""
+    """The directories of the networks of which this node has blocks (ipam/cluster/node_blocks.py)."""
     return (path.parent for folder in data_dirs for path in sorted(folder.glob("*/blocks")))
 
 

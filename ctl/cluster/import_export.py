@@ -10,12 +10,12 @@ from base.protocol.location import path_of
 from base.protocol.result import Address
 from base.protocol.spec import Json, Key, network_of
 from ipam import config
+from ipam.cluster.node_blocks import HELD
 from ipam.cluster.reconcile import adopt
 from ipam.cluster.reconcile.adopt import Moved
 from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import Network
 from ipam.cluster.rules.overview import spans_in
-from ipam.cluster.state.node_blocks import HELD
 from ipam.inventory import state
 from ipam.ranges import Span
 from ipam.stores import Store

@@ -9,10 +9,10 @@ from base.protocol.errors import CniError
 from base.protocol.spec import Json
 from ctl.screen import moment, progress
 from ipam.cluster import BLOCK, Document, Documents, Machine
+from ipam.cluster.node_blocks import HEARTBEAT
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import SAID, Block, layout_name
-from ipam.cluster.state.node_blocks import HEARTBEAT
 
 # Outcomes for a block.
 REMOVED, FREED, SUSPECT, WAITING = "removed", "freed", "suspect", "waiting"

@@ -15,10 +15,10 @@ from base.protocol.errors import PoolExhausted, RecordUnreadable, TryAgain, doin
 from base.protocol.result import Address, Ip
 from ipam import allocation
 from ipam.allocation import Allocation, chosen, newcomers
+from ipam.cluster import node_blocks
+from ipam.cluster.node_blocks import NodeBlocks, OwnedBlock, heartbeat_is_due, is_late, must_sync
 from ipam.cluster.rules import block_math
 from ipam.cluster.rules.network import Need, Network, Numbers
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import NodeBlocks, OwnedBlock, heartbeat_is_due, is_late, must_sync
 from ipam.pool import Pool
 from ipam.stores import LOCK_TIMEOUT, Book, Store, Terms
 

@@ -18,16 +18,15 @@ from support.shared_stores import etcds
 from base.kernel import budget
 from base.protocol.result import Ip
 from base.protocol.spec import Key
-from ipam.cluster import BLOCK, Documents, Machine
+from ipam.cluster import BLOCK, Documents, Machine, node_blocks
 from ipam.cluster.backends.backend import Shared
 from ipam.cluster.backends.etcd import Etcd
 from ipam.cluster.backends.gateway import Gateway, Settings
+from ipam.cluster.node_blocks import HELD, NodeBlocks, OwnedBlock
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.reconcile import Round
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import HELD, NodeBlocks, OwnedBlock
 from ipam.ranges import Span
 from ipam.stores import Owner
 from ipam.stores.access import open_in

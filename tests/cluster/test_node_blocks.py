@@ -22,8 +22,8 @@ from base.protocol.spec import Key
 from ipam.cluster import BLOCK
 from ipam.cluster.backends.etcd import Etcd
 from ipam.cluster.backends.gateway import Gateway, Settings
+from ipam.cluster.node_blocks import NodeBlocks, OwnedBlock, write
 from ipam.cluster.rules.documents import SAID, Block
-from ipam.cluster.state.node_blocks import NodeBlocks, OwnedBlock, write
 from ipam.ranges import Span
 from ipam.stores import Owner
 from ipam.stores.access import open_in

@@ -20,7 +20,7 @@ from cluster import two_nodes
 from cluster.space import Failed
 
 from base.state import node as nodes_file
-from ipam.cluster.state import node_blocks
+from ipam.cluster import node_blocks
 
 MANIFESTS = Path(__file__).parents[2] / "packaging" / "kubernetes" / "cluster"
 # Sixteen blocks of sixteen.

@@ -17,12 +17,11 @@ from support.shared_stores import etcds
 from support.sticky_nodes import ASIDE, WEB, keep, numbers
 
 from base.kernel import budget
-from ipam.cluster import BLOCK, Documents
+from ipam.cluster import BLOCK, Documents, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.backends.etcd import Etcd
 from ipam.cluster.backends.gateway import Gateway, Settings
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state import node_blocks
 
 Opens = Callable[[str], Documents]
 _ever = count()

@@ -17,10 +17,9 @@ from support.topology import Host, Pod
 from base.protocol.spec import Reply, Request
 from base.state.pod import open_netns
 from cni.features.delegate import Ipam
-from ipam.cluster import BLOCK, Machine
+from ipam.cluster import BLOCK, Machine, node_blocks
+from ipam.cluster.node_blocks import NodeBlocks
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import NodeBlocks
 from ipam.main import ask
 from ipam.main import run as hpn_ipam
 

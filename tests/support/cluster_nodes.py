@@ -13,10 +13,9 @@ from support.ipam_calls import Net
 
 from base.protocol.spec import Reply
 from base.state import node
-from ipam.cluster import BLOCK, Documents, Machine
+from ipam.cluster import BLOCK, Documents, Machine, node_blocks
 from ipam.cluster.backends import backend
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import NodeBlocks
+from ipam.cluster.node_blocks import NodeBlocks
 
 SHARED = {"store": "etcd"}
 # 16 blocks of 16, of which the first and the last have fewer addresses.

@@ -5,10 +5,9 @@ from typing import Any
 from support.cluster_nodes import SHARED, Cluster, Node
 from support.ipam_calls import of
 
-from ipam.cluster import BLOCK
+from ipam.cluster import BLOCK, node_blocks
+from ipam.cluster.node_blocks import NodeBlocks
 from ipam.cluster.reconcile.reconcile import Report, directories, rounds
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import NodeBlocks
 from ipam.stores import none_gone
 
 # 16 numbers for names, and 15 blocks for all others.

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from base.protocol.spec import Json
 from ipam.cluster import Document, Machine
-from ipam.cluster.backends import kv
-from ipam.cluster.backends.gateway import Answer, Gateway, Settings
+from ipam.cluster.backends import gateway as kv
+from ipam.cluster.backends.gateway import Answer, Gateway, Pair, Settings
 from ipam.cluster.rules.documents import layout_name, shown
 
 # Documents in one answer: some hundred kilobytes.
@@ -43,8 +43,8 @@ def opened(about: Mapping[str, Any], name: str) -> tuple["Etcd", str]:
 class Etcd:
     """ipam.cluster.Documents in an etcd, below ``prefix``."""
 
-    def __init__(self, gateway: Gateway, prefix: str) -> None:
-        self._gateway = gateway
+    def __init__(self, client: Gateway, prefix: str) -> None:
+        self._gateway = client
         self._prefix = prefix
         self._identity = ""
         self._revision = 0
@@ -191,7 +191,7 @@ class Etcd:
             for part in kv.parts(answer.body):
                 yield from (self._document(kind, pair, answer) for pair in kv.pairs(part))
 
-    def _pages(self, beginning: str) -> Iterator[tuple[kv.Pair, Answer]]:
+    def _pages(self, beginning: str) -> Iterator[tuple[Pair, Answer]]:
         """Yield all keys with that beginning, in order, each with its answer."""
         asked, last = kv.all_below(beginning, PAGE), ""
         while True:
@@ -208,7 +208,7 @@ class Etcd:
     def _names(self, above: str) -> set[str]:
         return {pair.key.removeprefix(above) for pair, _ in self._pages(above)}
 
-    def _document(self, kind: str, pair: kv.Pair, answer: Answer) -> Document:
+    def _document(self, kind: str, pair: Pair, answer: Answer) -> Document:
         name = pair.key.removeprefix(self._key(kind, ""))
         return Document(kind, name, pair.decoded(), _uid(answer, pair.created, pair.key), str(pair.changed))
 

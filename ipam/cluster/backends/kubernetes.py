@@ -18,7 +18,7 @@ from ipam.cluster import BLOCK, Document, Documents, Machine
 from ipam.cluster.backends import credentials, objects
 from ipam.cluster.backends.http import Answer, Http
 from ipam.cluster.backends.objects import GROUP, KINDS, VERSION
-from ipam.cluster.state.node_blocks import GRACE
+from ipam.cluster.node_blocks import GRACE
 
 T = TypeVar("T")
 

@@ -8,15 +8,14 @@ from pathlib import Path
 from base.protocol.errors import AddressHeld, RecordUnreadable
 from base.protocol.result import Address
 from base.state import durable
-from ipam.cluster import BLOCK
+from ipam.cluster import BLOCK, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
+from ipam.cluster.node_blocks import NodeBlocks
 from ipam.cluster.reconcile.claim_block import Claimer
 from ipam.cluster.reconcile.sync import blocks_of
 from ipam.cluster.rules import block_math
 from ipam.cluster.rules.documents import Block, block_name
 from ipam.cluster.rules.network import Need, Network
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import NodeBlocks
 from ipam.stores import LOCK_TIMEOUT
 
 # Addresses, and the owner of each, in words.

@@ -30,16 +30,15 @@ from base.protocol.errors import (
     StoreRefused,
     TryAgain,
 )
-from ipam.cluster import BLOCK, Document, Machine
+from ipam.cluster import BLOCK, Document, Machine, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
-from ipam.cluster.reconcile import pool_layout, reclaim
+from ipam.cluster.node_blocks import EXHAUSTED, RETURNING, Claim, Exhausted, NodeBlocks
+from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import found, is_anothers
-from ipam.cluster.reconcile.sync import confirm, load, refuse_uncovered
+from ipam.cluster.reconcile.sync import confirm, load, refuse_disagreeing, refuse_uncovered
 from ipam.cluster.rules import block_math, ownership
 from ipam.cluster.rules.documents import Block, block_name
 from ipam.cluster.rules.network import Need, Network
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import EXHAUSTED, RETURNING, Claim, Exhausted, NodeBlocks
 from ipam.ranges import Span, count
 
 # Conflicts before the node lists all blocks, and the number of lists.
@@ -65,7 +64,7 @@ def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> Non
         raise NotAvailable(f"{need.why}; and {_in_words(network, known)}")
     try:
         documents = opened(network.cluster.store).documents
-        pool_layout.refuse_disagreeing(documents, network.name, network.cluster, network.subnets)
+        refuse_disagreeing(documents, network.name, network.cluster, network.subnets)
         if any(documents.read(BLOCK, block_name(network.name, index)) is None for index in guesses(wanted)):
             return
         all_of_them = [one[1] for one in map(found, documents.listed(BLOCK, network.name)) if one]

@@ -11,16 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from base.protocol.errors import PoolExhausted, TryAgain
-from ipam.cluster import BLOCK, Document, Machine
+from ipam.cluster import BLOCK, Document, Machine, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
+from ipam.cluster.node_blocks import Claim, NodeBlocks
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import Found, found
 from ipam.cluster.reconcile.sync import confirm, load, refuse_uncovered
 from ipam.cluster.rules import block_math, ownership
 from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import Need, Numbers
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import Claim, NodeBlocks
 from ipam.ranges import Span
 
 # Attempts when other nodes are faster.

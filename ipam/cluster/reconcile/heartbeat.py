@@ -11,9 +11,9 @@ from typing import Final
 from base.protocol.errors import RecordUnreadable, StoreRefused, TryAgain
 from base.state import durable
 from ipam.cluster import BLOCK, Document, Documents, Machine
+from ipam.cluster.node_blocks import HELD, LOST, NodeBlocks, OwnedBlock
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import Block, block_name
-from ipam.cluster.state.node_blocks import HELD, LOST, NodeBlocks, OwnedBlock
 
 # Attempts when a document changes between reading and writing.
 _TRIES: Final = 5

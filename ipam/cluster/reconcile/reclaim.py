@@ -8,10 +8,10 @@ from typing import Final
 
 from base.protocol.errors import StoreRefused
 from ipam.cluster import Document, Documents, Machine
+from ipam.cluster.node_blocks import GRACE
 from ipam.cluster.reconcile.heartbeat import Found, found
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import SAID, Block
-from ipam.cluster.state.node_blocks import GRACE
 
 # Nodes that one search asks the backend about, because a command waits for it.
 FEW: Final = 8

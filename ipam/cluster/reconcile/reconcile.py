@@ -16,8 +16,9 @@ from pathlib import Path
 
 from base.kernel import budget
 from base.protocol.errors import CniError, InvalidConfig, PoolExhausted, Unreachable
-from ipam.cluster import BLOCK, Document
+from ipam.cluster import BLOCK, Document, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
+from ipam.cluster.node_blocks import GRACE, HELD, LOST, RETURNING, NodeBlocks, OwnedBlock, heartbeat_is_due
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.claim_block import Claimer
 from ipam.cluster.reconcile.heartbeat import Heartbeat, found, is_anothers
@@ -25,8 +26,6 @@ from ipam.cluster.rules import ownership
 from ipam.cluster.rules.counting import counted, pool, short, spans
 from ipam.cluster.rules.documents import Block, block_name
 from ipam.cluster.rules.network import Need, Network, Numbers, directory_in
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import GRACE, HELD, LOST, RETURNING, NodeBlocks, OwnedBlock, heartbeat_is_due
 from ipam.pool import Cluster, Pool
 from ipam.stores import LOCK_TIMEOUT, Book, Gone, Store
 from ipam.stores.access import open_in

@@ -1,24 +1,30 @@
-"""Read this node's blocks from its file, and confirm them with the backend where the file may be wrong.
+"""Read this node's blocks from its file, and confirm them and the pool layout with the backend where they may be wrong.
 
 The caller holds ``blocks.lock`` (node_blocks.py), except for ``heartbeat_if_due``, which takes it.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from ipaddress import ip_network
 from pathlib import Path
+from typing import Final
 
 from base.protocol.errors import CniError, InvalidConfig, RecordUnreadable, TryAgain, Unreachable
 from base.protocol.result import Address
 from base.state import durable, node
+from ipam.cluster import GRID, Documents, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
-from ipam.cluster.reconcile import pool_layout
+from ipam.cluster.node_blocks import NodeBlocks, heartbeat_is_due, is_late, must_sync
 from ipam.cluster.reconcile.heartbeat import Heartbeat
 from ipam.cluster.rules import block_math
-from ipam.cluster.rules.network import Network, directory_in
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import NodeBlocks, heartbeat_is_due, is_late, must_sync
+from ipam.cluster.rules.documents import PoolLayout, layout_name
+from ipam.cluster.rules.network import Network, directory_in, refuse_another
+from ipam.pool import Cluster
 from ipam.stores import LOCK_TIMEOUT, access
+
+# Attempts when other nodes change it first; it changes only when a network is new or gets a subnet.
+_ATTEMPTS: Final = 8
 
 
 def confirm(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
@@ -120,7 +126,7 @@ def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[s
             f"({file}) to cluster {mine.identity}; correct stores.{network.cluster.store} in the policy file "
             f"{node.policy_path()}, or, if the node was moved, delete the network's pods on it and then {file}"
         )
-    pool_layout.agree(documents, network.name, network.cluster, network.subnets)
+    agree(documents, network.name, network.cluster, network.subnets)
     seen = Heartbeat(documents, machine, log).at(mine)
     mine = replace(seen, subnets=_union(mine, network), asked=seen.looked)
     node_blocks.write(network.directory, mine)
@@ -129,7 +135,7 @@ def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[s
 
 def _add_subnets(network: Network, shared: Shared, mine: NodeBlocks) -> NodeBlocks:
     """Return the node's blocks with the configuration's subnets, after these agreed with the cluster's."""
-    pool_layout.agree(shared.documents, network.name, network.cluster, network.subnets)
+    agree(shared.documents, network.name, network.cluster, network.subnets)
     mine = replace(mine, subnets=_union(mine, network))
     node_blocks.write(network.directory, mine)
     return mine
@@ -183,3 +189,58 @@ def _refuse_reserved(network: Network, given: Iterable[Address]) -> None:
             f"ipam.cluster.sticky {network.cluster.sticky}: this node allocated {', '.join(missing)} before these "
             "numbers were reserved; reserve others, or delete the pods with these addresses"
         )
+
+
+def agree(documents: Documents, network: str, cluster: Cluster, subnets: Sequence[str]) -> None:
+    """Create the network's pool layout, or add these subnets to it.
+
+    Raises InvalidConfig if blocks have another size, other numbers are reserved, or an address would have two host
+    numbers; RecordUnreadable, Unreachable, StoreRefused; TryAgain if other nodes keep changing it.
+    """
+    name, wanted = layout_name(network), joined(PoolLayout(network, cluster.size, (), cluster.sticky), cluster, subnets)
+    for _ in range(_ATTEMPTS):
+        found = documents.read(GRID, name)
+        if found is None:
+            # After a lost answer, or if another node was faster, the next read finds it.
+            if documents.create(GRID, name, network, wanted.to_json()):
+                return
+            continue
+        layout = PoolLayout.of(found)
+        new = joined(layout, cluster, subnets)
+        if new == layout or documents.replace(found, new.to_json()):
+            return
+    raise TryAgain(f"grid {name} of the cluster's store keeps changing; try again")
+
+
+def refuse_disagreeing(documents: Documents, network: str, cluster: Cluster, subnets: Sequence[str]) -> None:
+    """Check that the network's pool layout, if it exists, agrees; change nothing.
+
+    Raises InvalidConfig as ``agree`` does; RecordUnreadable, Unreachable, StoreRefused.
+    """
+    if found := documents.read(GRID, layout_name(network)):
+        joined(PoolLayout.of(found), cluster, subnets)
+
+
+def joined(layout: PoolLayout, cluster: Cluster, subnets: Sequence[str]) -> PoolLayout:
+    """Return the layout with these subnets added.  Pure; raises InvalidConfig as ``agree`` does.
+
+    A subnet's first address identifies it, and the widest prefix of any configuration counts.  So a range may grow, and
+    host numbers never change.
+    """
+    refuse_another(layout.network, cluster, layout.size, layout.sticky, "the cluster's store")  # guard: another-size
+    known = [ip_network(text) for text in layout.subnets]
+    for subnet in map(ip_network, subnets):
+        if other := next(
+            (k for k in known if k.overlaps(subnet) and k.network_address != subnet.network_address), None
+        ):  # guard: begins-elsewhere (k.overlaps(subnet) -> False)
+            raise InvalidConfig(
+                f"ipam: subnet {subnet} overlaps {other}, which network {layout.network} has in this cluster, and "
+                "begins at another address, so an address would be in two blocks; write the subnet as on other nodes "
+                "(rangeStart and rangeEnd bound it), or give this network another name"
+            )
+        same = next((k for k in known if k.network_address == subnet.network_address), None)
+        if same is None:
+            known.append(subnet)
+        elif subnet.prefixlen < same.prefixlen:  # guard: wider
+            known[known.index(same)] = subnet
+    return replace(layout, subnets=tuple(map(str, known)))

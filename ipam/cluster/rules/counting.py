@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 
 from base.protocol.result import Network
+from ipam.cluster.node_blocks import HELD, NodeBlocks
 from ipam.cluster.rules import ownership
-from ipam.cluster.state.node_blocks import HELD, NodeBlocks
 from ipam.pool import Pool, Range, RangeSet
 from ipam.ranges import Span, common, count, whole
 from ipam.stores import Ranges

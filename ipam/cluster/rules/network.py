@@ -6,8 +6,8 @@ from typing import Final
 
 from base.protocol.errors import CniError, InvalidConfig, PoolExhausted, TryAgain
 from base.protocol.result import Address
+from ipam.cluster.node_blocks import FILE, NodeBlocks
 from ipam.cluster.rules import block_math
-from ipam.cluster.state.node_blocks import FILE, NodeBlocks
 from ipam.pool import Cluster, Pool
 
 FOLDER: Final = "sticky"

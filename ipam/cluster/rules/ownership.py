@@ -19,10 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ipam.cluster import Document, Machine
+from ipam.cluster import Document, Machine, node_blocks
+from ipam.cluster.node_blocks import HELD, NodeBlocks, OwnedBlock
 from ipam.cluster.rules.documents import SAID, Block
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import HELD, NodeBlocks, OwnedBlock
 
 # Seconds of silence after which others may reclaim a node's blocks.
 GRACE: Final = node_blocks.GRACE

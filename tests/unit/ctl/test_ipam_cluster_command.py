@@ -13,12 +13,11 @@ from support.etcd_server import Member, serving
 from support.pages import ROOT
 
 from ctl import addresses
-from ctl.cluster import command, own
-from ipam.cluster import BLOCK, GRID, Machine
+from ctl.cluster import command
+from ipam.cluster import BLOCK, GRID, Machine, node_blocks
+from ipam.cluster.node_blocks import HEARTBEAT, NodeBlocks, OwnedBlock
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import Block, PoolLayout, layout_name
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import HEARTBEAT, NodeBlocks, OwnedBlock
 
 SUBNETS = ("10.1.0.0/24", "fd00:1::/64")
 Hpn = Callable[..., str]
@@ -46,7 +45,7 @@ def hpn(store: Memory, tmp_path: Path) -> Hpn:
 
     def run(*words: str, status: int = 0) -> str:
         options = addresses.parser().parse_args([*words, "--data-dir", str(tmp_path)])
-        said, done = command.ANSWERS[options.command](options, store, own.networks(tmp_path))
+        said, done = command.ANSWERS[options.command](options, store, command.networks(tmp_path))
         assert done == status, said
         return said
 

@@ -7,8 +7,8 @@ import pytest
 from support.ipam_calls import Net
 
 from ctl.main import main
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import LOST, NodeBlocks, OwnedBlock
+from ipam.cluster import node_blocks
+from ipam.cluster.node_blocks import LOST, NodeBlocks, OwnedBlock
 
 SUBNETS = ("10.1.0.0/24", "fd00:1::/64")
 

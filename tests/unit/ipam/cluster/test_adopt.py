@@ -13,10 +13,9 @@ from support.ipam_calls import Net
 
 from base.protocol.errors import StoreRefused
 from ctl.addresses import answer
-from ipam.cluster import BLOCK, GRID, Machine
+from ipam.cluster import BLOCK, GRID, Machine, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state import node_blocks
 
 RANGES = [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64", "gateway": None}]]
 SHARED = {"ranges": RANGES, "cluster": {"store": "etcd", "blockSize": 4}}

@@ -4,8 +4,8 @@ import pytest
 from support.cluster_nodes import SMALL, Cluster, Node
 
 from ipam.cluster import BLOCK
+from ipam.cluster.node_blocks import EXHAUSTED, HEARTBEAT, NodeBlocks, write
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state.node_blocks import EXHAUSTED, HEARTBEAT, NodeBlocks, write
 
 
 @pytest.fixture

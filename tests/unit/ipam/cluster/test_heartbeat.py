@@ -7,10 +7,10 @@ from support.documents import Fault, Memory, every
 
 from base.protocol.errors import StoreRefused, Unreachable
 from ipam.cluster import BLOCK, Document, Machine
+from ipam.cluster.node_blocks import HELD, LOST, Claim, NodeBlocks, OwnedBlock, place_of
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import Heartbeat
 from ipam.cluster.rules.documents import SAID, Block
-from ipam.cluster.state.node_blocks import HELD, LOST, Claim, NodeBlocks, OwnedBlock, place_of
 
 NOW = 1_800_000_000
 NODE1, NODE2 = Machine("node1", "uid-1", NOW), Machine("node2", "uid-2", NOW)

@@ -5,9 +5,8 @@ from support.cluster_nodes import Cluster, Node
 from support.documents import Fault, every
 
 from base.protocol.errors import StoreRefused
-from ipam.cluster import BLOCK
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import GRACE, HEARTBEAT, SILENT
+from ipam.cluster import BLOCK, node_blocks
+from ipam.cluster.node_blocks import GRACE, HEARTBEAT, SILENT
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from support.documents import Fault, Killed, Memory, at, none
 from support.ipam_calls import killed_at
 
 from ipam.cluster import BLOCK
-from ipam.cluster.state.node_blocks import GRACE
+from ipam.cluster.node_blocks import GRACE
 
 # More calls than the ADD makes, and more steps.
 CALLS = 12

@@ -7,8 +7,8 @@ import pytest
 
 from base.protocol.errors import RecordUnreadable
 from base.state import durable
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import Claim, NodeBlocks, OwnedBlock
+from ipam.cluster import node_blocks
+from ipam.cluster.node_blocks import Claim, NodeBlocks, OwnedBlock
 
 SOME = NodeBlocks("net", "etcd", "cluster-1", "node1", "uid-1", 16, ("10.0.0.0/16", "fd00::/64"))
 

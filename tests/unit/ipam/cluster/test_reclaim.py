@@ -4,9 +4,8 @@ import pytest
 from support.cluster_nodes import Cluster, Node
 from support.documents import Fault, Killed, none
 
-from ipam.cluster import BLOCK, Machine
+from ipam.cluster import BLOCK, Machine, node_blocks
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state import node_blocks
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import pytest
 from support.cluster_nodes import SHARED, SMALL, Cluster, Node
 
 from base.state import durable
-from ipam.cluster import BLOCK, GRID
-from ipam.cluster.state import node_blocks
+from ipam.cluster import BLOCK, GRID, node_blocks
 
 
 def gave_nothing(node: Node) -> bool:

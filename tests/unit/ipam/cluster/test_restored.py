@@ -10,8 +10,8 @@ from support.sticky_nodes import WEB, keep, named, numbers
 from support.sticky_nodes import node as with_names
 from unit.ipam.cluster.test_unprobed import block as unasked
 
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import GRACE, HEARTBEAT, NodeBlocks
+from ipam.cluster import node_blocks
+from ipam.cluster.node_blocks import GRACE, HEARTBEAT, NodeBlocks
 
 
 @pytest.fixture

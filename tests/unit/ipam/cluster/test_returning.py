@@ -6,10 +6,9 @@ import pytest
 from support.cluster_nodes import Cluster, Node
 from support.documents import Fault, every, none
 
-from ipam.cluster import BLOCK, Document
+from ipam.cluster import BLOCK, Document, node_blocks
+from ipam.cluster.node_blocks import GRACE, HELD, RETURNING
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import GRACE, HELD, RETURNING
 
 
 @pytest.fixture

@@ -13,13 +13,12 @@ from base.protocol.errors import InvalidConfig, StoreRefused, TryAgain, Unreacha
 from base.protocol.result import Ip
 from base.protocol.spec import Key
 from base.state import durable
-from ipam.cluster import BLOCK, Machine
+from ipam.cluster import BLOCK, Machine, node_blocks
 from ipam.cluster.backends.backend import Shared
+from ipam.cluster.node_blocks import HELD, LOST, RETURNING, NodeBlocks, OwnedBlock
 from ipam.cluster.reconcile.reconcile import Round
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import HELD, LOST, RETURNING, NodeBlocks, OwnedBlock
 from ipam.ranges import Span
 from ipam.stores import Owner, Store, Terms
 from ipam.stores.access import open_in

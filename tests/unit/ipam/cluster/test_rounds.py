@@ -13,9 +13,9 @@ from agent import idle
 from base.protocol import report
 from ipam.cluster import Machine
 from ipam.cluster.backends import backend
+from ipam.cluster.node_blocks import GRACE, HEARTBEAT
 from ipam.cluster.reconcile import reconcile
 from ipam.cluster.reconcile.reconcile import Report
-from ipam.cluster.state.node_blocks import GRACE, HEARTBEAT
 from ipam.stores import none_gone
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support.documents import Memory
 
 from ipam.cluster import BLOCK, Document, Machine
+from ipam.cluster.node_blocks import GRACE, HEARTBEAT, HELD, LOST, OwnedBlock
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import SAID, Block
-from ipam.cluster.state.node_blocks import GRACE, HEARTBEAT, HELD, LOST, OwnedBlock
 
 OURS = Block("net", 0, 16, "alive", "uid-1", "nonce")
 NOW = 1_800_000_000

@@ -5,8 +5,8 @@ from support.documents import Fault, every
 from unit.ipam.cluster.test_heartbeat import Cluster
 
 from ipam.cluster import Machine
+from ipam.cluster.node_blocks import GRACE
 from ipam.cluster.reconcile import reclaim
-from ipam.cluster.state.node_blocks import GRACE
 
 NOW = 1_800_000_000
 

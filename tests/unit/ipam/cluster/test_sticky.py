@@ -7,8 +7,7 @@ from support.cluster_nodes import SHARED, Cluster
 from support.ipam_calls import of
 from support.sticky_nodes import ASIDE, WEB, keep, named, node, number, numbers
 
-from ipam.cluster import BLOCK
-from ipam.cluster.state import node_blocks
+from ipam.cluster import BLOCK, node_blocks
 
 
 def test_it_moves_with_its_pod(cluster: Cluster) -> None:

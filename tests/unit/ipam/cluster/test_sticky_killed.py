@@ -15,7 +15,7 @@ from support.documents import Fault, Killed, Memory, none
 from support.ipam_calls import killed_at, of
 from support.sticky_nodes import WEB, keep, named, node, number, numbers
 
-from ipam.cluster.state import node_blocks
+from ipam.cluster import node_blocks
 
 KILLS = [Fault.KILLED, Fault.KILLED_AFTER, Fault.LOST, Fault.UNREACHABLE, Fault.CONFLICT]
 

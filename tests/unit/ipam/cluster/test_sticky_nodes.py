@@ -14,9 +14,8 @@ from support.sticky_nodes import WEB, keep, named, node, number, numbers
 from agent import idle
 from base.protocol import report
 from ctl.cluster import release
-from ipam.cluster import BLOCK, Machine
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import GRACE, HEARTBEAT
+from ipam.cluster import BLOCK, Machine, node_blocks
+from ipam.cluster.node_blocks import GRACE, HEARTBEAT
 
 
 def test_the_store_is_down(cluster: Cluster) -> None:

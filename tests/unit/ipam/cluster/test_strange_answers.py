@@ -154,7 +154,8 @@ def test_keys_that_come_again() -> None:
         assert store.create(BLOCK, "net.3", "net", body(3))
         first = dict[str, Any]()
         member.change = lambda answer: first or first.update(answer, more=True) or first
-        with pytest.raises(StoreRefused, match=r"not an etcd: .* was to list /hpn/block/, and in .*net\.3 again"):
+        asked = "not an etcd: the request was to list /hpn/block/"
+        with pytest.raises(StoreRefused, match=rf"{asked}, and in .*net\.3 again"):
             store.listed(BLOCK)
 
 

@@ -7,9 +7,8 @@ import pytest
 from support.cluster_nodes import Cluster
 from support.documents import Fault, every
 
-from ipam.cluster import BLOCK, Machine
+from ipam.cluster import BLOCK, Machine, node_blocks
 from ipam.cluster.backends import backend
-from ipam.cluster.state import node_blocks
 
 
 def test_a_copy_of_another_hosts_disk(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

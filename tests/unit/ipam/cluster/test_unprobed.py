@@ -7,10 +7,9 @@ from support.documents import Fault, every
 from base.protocol.errors import StoreRefused
 from base.protocol.spec import Key
 from ipam.allocation import Allocation
-from ipam.cluster import BLOCK, Machine, allocate
+from ipam.cluster import BLOCK, Machine, allocate, node_blocks
 from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import Network
-from ipam.cluster.state import node_blocks
 from ipam.config import load
 from ipam.stores import Owner
 from ipam.stores.access import open_in

@@ -1,1 +1,0 @@
-"""This node's file of its blocks."""
