@@ -34,7 +34,7 @@ from ipam.cluster import BLOCK, Document, Machine, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
 from ipam.cluster.node_blocks import EXHAUSTED, RETURNING, Claim, Exhausted, NodeBlocks
 from ipam.cluster.reconcile import reclaim
-from ipam.cluster.reconcile.heartbeat import found, is_anothers
+from ipam.cluster.reconcile.heartbeat import is_anothers, read_block, readable
 from ipam.cluster.reconcile.sync import confirm, load, refuse_disagreeing, refuse_uncovered
 from ipam.cluster.rules import block_math, ownership
 from ipam.cluster.rules.documents import Block, block_name
@@ -67,7 +67,7 @@ def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> Non
         refuse_disagreeing(documents, network.name, network.cluster, network.subnets)
         if any(documents.read(BLOCK, block_name(network.name, index)) is None for index in guesses(wanted)):
             return
-        all_of_them = [one[1] for one in map(found, documents.listed(BLOCK, network.name)) if one]
+        all_of_them = [block for _, block in readable(documents.listed(BLOCK, network.name))]
     except (TryAgain, StoreRefused, RecordUnreadable) as e:
         raise NotAvailable(f"{need.why}; and no block can be claimed: {e.msg}", e.details) from e
     if not block_math.without(wanted, {one.index for one in all_of_them} - returning):
@@ -143,14 +143,13 @@ class Claimer:
     def _hold_again(self, wanted: Sequence[Span]) -> bool:
         """Hold one of those blocks again that this node was about to release."""
         for block in [one for one in self.mine.blocks if one.state == RETURNING and block_math.has(wanted, one.index)]:
-            document = self.shared.documents.read(BLOCK, block_name(self.network.name, block.index))
-            known = found(document) if document else None
-            # guard below: still-ours = document and known
-            if document and known and document.uid == block.uid and not is_anothers(block, known[1]):
+            known = read_block(self.shared.documents, self.network.name, block.index)
+            # guard below: still-ours = known
+            if known and known[0].uid == block.uid and not is_anothers(block, known[1]):
                 # Change the document: a removal that is still on its way applies to the old version only.
                 # guard below: answer-where-it-is-held-again (suspect)
                 body = replace(known[1], claim=self.mine.nonce(), machine=self.mine.machine, suspect=0).to_json()
-                if made := self.shared.documents.replace(document, body):  # guard: not-while-it-is-removed (documents)
+                if made := self.shared.documents.replace(known[0], body):  # guard: not-while-it-is-removed (documents)
                     self._record(made)
                     return True
             else:
@@ -172,7 +171,7 @@ class Claimer:
                 return True
         for _ in range(_LISTS):
             listed = self.shared.documents.listed(BLOCK, self.network.name)
-            self.others = [one[1] for one in map(found, listed) if one]
+            self.others = [block for _, block in readable(listed)]
             taken = {*(block.index for block in self.others), *(block.index for block in self.mine.blocks)}
             free = block_math.without(wanted, taken)
             if not free:

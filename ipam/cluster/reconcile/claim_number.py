@@ -15,7 +15,7 @@ from ipam.cluster import BLOCK, Document, Machine, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
 from ipam.cluster.node_blocks import Claim, NodeBlocks
 from ipam.cluster.reconcile import reclaim
-from ipam.cluster.reconcile.heartbeat import Found, found
+from ipam.cluster.reconcile.heartbeat import Found, readable
 from ipam.cluster.reconcile.sync import confirm, load, refuse_uncovered
 from ipam.cluster.rules import block_math, ownership
 from ipam.cluster.rules.documents import Block
@@ -54,7 +54,7 @@ class Claimer:
         """Claim the name's number.  Raises TryAgain if another node owns it; PoolExhausted if no number is free."""
         for _ in range(_TRIES):
             documents = self.shared.documents.listed(BLOCK, self.network.name)
-            all_of_them = [one for one in map(found, documents) if one]
+            all_of_them = list(readable(documents))
             named = [one for one in all_of_them if one[1].whose == self.network.owner]
             if self._claim_old(named) if named else self._claim_new(all_of_them):
                 return

@@ -5,6 +5,8 @@ The caller holds ``blocks.lock`` (node_blocks.py), and writes the result.
 
 import os
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -36,12 +38,14 @@ class Heartbeat:
         """Return this node's blocks, updated.  Raises Unreachable, StoreRefused, TryAgain."""
         was, began = mine.machine, int(time.time())  # answers may be as old as this
         mine = replace(mine, node=self._machine.name, machine=self._machine.uid or was)
-        listed = map(found, self._documents.listed(BLOCK, mine.network, mine.node))
-        blocks = {one[1].index: one for one in listed if one}
+        listed = self._documents.listed(BLOCK, mine.network, mine.node)
+        blocks = {one[1].index: one for one in readable(listed)}
         for held in mine.blocks:
             known = blocks.pop(held.index, None)
             if held.state == HELD:
-                mine = mine.having(self._reconcile(mine, was, held, known or self._read(mine, held.index)))
+                mine = mine.having(
+                    self._reconcile(mine, was, held, known or read_block(self._documents, mine.network, held.index))
+                )
         for known in blocks.values():
             mine = self._add_forgotten(mine, known)
             # Only this node can see that an earlier machine of its name owns it: every report of that name is ours.
@@ -57,10 +61,6 @@ class Heartbeat:
         # guard below: gone-with-a-restore (documents)
         return ownership.doubt(mine, "documents were gone", now, self._log) if self._made_again else mine
 
-    def _read(self, mine: NodeBlocks, index: int) -> Found | None:
-        document = self._documents.read(BLOCK, block_name(mine.network, index))
-        return found(document) if document else None
-
     def _reconcile(self, mine: NodeBlocks, was: str, held: OwnedBlock, known: Found | None) -> OwnedBlock:
         """Return the block as the backend holds it, with suspicions refuted; ``was`` is the former machine UID."""
         for _ in range(_TRIES):
@@ -73,7 +73,7 @@ class Heartbeat:
                 return self._mark_lost(held, known[1])
             elif self._refute(mine, held, known):
                 return replace(held, uid=known[0].uid)
-            known = self._read(mine, held.index)
+            known = read_block(self._documents, mine.network, held.index)
         raise TryAgain(f"block {held.index} of {mine.network} changes faster in the store than this node can update it")
 
     def _refute(self, mine: NodeBlocks, held: OwnedBlock, known: Found) -> bool:
@@ -164,9 +164,14 @@ def _is_ours(mine: NodeBlocks, was: str, held: OwnedBlock, known: Found) -> bool
     return block.machine in (was, mine.machine) and mine.is_of_this_place(block.claim)
 
 
-def found(document: Document) -> Found | None:
-    """Return a document and its block; None if it is unreadable, and then no node changes it."""
-    try:
-        return document, Block.of(document)
-    except RecordUnreadable:
-        return None
+def readable(documents: Iterable[Document]) -> Iterator[Found]:
+    """Yield the documents with their blocks, except unreadable ones, which no node changes."""
+    for document in documents:
+        with suppress(RecordUnreadable):
+            yield document, Block.of(document)
+
+
+def read_block(documents: Documents, network: str, index: int) -> Found | None:
+    """Return the block's document and its content; None if it does not exist, or is unreadable."""
+    document = documents.read(BLOCK, block_name(network, index))
+    return next(readable([document] if document else []), None)

@@ -9,7 +9,7 @@ from typing import Final
 from base.protocol.errors import StoreRefused
 from ipam.cluster import Document, Documents, Machine
 from ipam.cluster.node_blocks import GRACE
-from ipam.cluster.reconcile.heartbeat import Found, found
+from ipam.cluster.reconcile.heartbeat import Found, readable
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import SAID, Block
 
@@ -23,8 +23,8 @@ def search(documents: Documents, us: Machine, listed: Iterable[Document], log: l
     Asks the backend about FEW nodes; of more, about the silent ones first.  ``log`` gets each suspicion.  If the
     backend forbids the search, ``log`` gets the reason and other nodes must do it.  Raises Unreachable.
     """
-    readable, nodes = [one for one in map(found, listed) if one], set[str]()
-    suspected = {block.node for _, block in readable if block.suspect}
+    blocks, nodes = list(readable(listed)), set[str]()
+    suspected = {block.node for _, block in blocks if block.suspect}
 
     @cache
     def asked(node: str) -> tuple[Machine, float]:
@@ -33,9 +33,9 @@ def search(documents: Documents, us: Machine, listed: Iterable[Document], log: l
         return ownership.of_our_name(owner) if node == us.name else owner, documents.now()  # guard: our-name ((owner))
 
     try:
-        owners = {block.node for _, block in readable if block.node}
+        owners = {block.node for _, block in blocks if block.node}
         silent = {us.name, *documents.silent(owners)} if len(owners) > FEW else owners  # guard: all-at-once ({us.name)
-        for document, block in sorted(readable, key=lambda one: _order(one[1], suspected, silent)):
+        for document, block in sorted(blocks, key=lambda one: _order(one[1], suspected, silent)):
             if not block.node or (block.node == us.name and block.machine == us.uid):  # guard: nobodys (not block)
                 continue
             nodes.add(block.node)

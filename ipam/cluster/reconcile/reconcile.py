@@ -16,15 +16,15 @@ from pathlib import Path
 
 from base.kernel import budget
 from base.protocol.errors import CniError, InvalidConfig, PoolExhausted, Unreachable
-from ipam.cluster import BLOCK, Document, node_blocks
+from ipam.cluster import Document, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
 from ipam.cluster.node_blocks import GRACE, HELD, LOST, RETURNING, NodeBlocks, OwnedBlock, heartbeat_is_due
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.claim_block import Claimer
-from ipam.cluster.reconcile.heartbeat import Heartbeat, found, is_anothers
+from ipam.cluster.reconcile.heartbeat import Heartbeat, is_anothers, read_block
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.counting import counted, pool, short, spans
-from ipam.cluster.rules.documents import Block, block_name
+from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import Need, Network, Numbers, directory_in
 from ipam.pool import Cluster, Pool
 from ipam.stores import LOCK_TIMEOUT, Book, Gone, Store
@@ -94,11 +94,10 @@ class Round:
     def _release_marked(self, mine: NodeBlocks) -> NodeBlocks:
         """Release the marked blocks, and forget each when the backend holds no document of it for this node."""
         for block in [block for block in mine.blocks if block.state == RETURNING]:
-            document = self._shared.documents.read(BLOCK, block_name(mine.network, block.index))
-            known = found(document) if document else None
-            if (  # guard: given-up-twice (not self._release), anothers-document (document.uid == block.uid)
-                (document and known and document.uid == block.uid and not is_anothers(block, known[1]))
-                and not self._release(mine, block, document, known[1])
+            known = read_block(self._shared.documents, mine.network, block.index)
+            if (  # guard: given-up-twice (not self._release), anothers-document (known[0].uid == block.uid)
+                (known and known[0].uid == block.uid and not is_anothers(block, known[1]))
+                and not self._release(mine, block, *known)
             ):  # fmt: skip
                 continue  # the next round retries  # guard: changed-document
             mine = replace(mine.without(block.index), exhausted=None)

@@ -88,7 +88,7 @@ def room(free: Free, blocks: Iterable[int]) -> int:
 
 
 def reserve(size: int) -> int:
-    """Return how many host numbers a node keeps free ahead of need: eight, or a quarter of a smaller block."""
+    """Return how many host numbers a node keeps free ahead of need: eight, or a quarter of a block if that is less."""
     return max(1, min(_RESERVE, size // 4))
 
 
