@@ -43,9 +43,8 @@ class Heartbeat:
         for held in mine.blocks:
             known = blocks.pop(held.index, None)
             if held.state == HELD:
-                mine = mine.having(
-                    self._reconcile(mine, was, held, known or read_block(self._documents, mine.network, held.index))
-                )
+                known = known or read_block(self._documents, mine.network, held.index)
+                mine = mine.having(self._reconcile(mine, was, held, known))
         for known in blocks.values():
             mine = self._add_forgotten(mine, known)
             # Only this node can see that an earlier machine of its name owns it: every report of that name is ours.

@@ -159,7 +159,7 @@ def test_without_a_time(cluster: Cluster) -> None:
 @pytest.mark.parametrize("pod", ["web-0", "web"])
 def test_other_numbers_than_the_networks(cluster: Cluster, pod: str, is_new: bool) -> None:
     node(cluster, "node1").add("c1", *of(pod))
-    for other, has in (({}, "is not there"), ({"sticky": "64-95"}, "64-95")):
+    for other, has in (({}, "is not set"), ({"sticky": "64-95"}, "64-95")):
         another = node(cluster, "node2" if is_new else "node1", cluster=SHARED | other)
         code, said = another.refused("ADD", "c2", *of(pod))
         assert code == 7
