@@ -85,7 +85,7 @@ def keep_blocks(data_dirs: list[Path]) -> Iterator[str]:
     from ipam.cluster.reconcile import reconcile  # noqa: PLC0415  # for this process, which ends
 
     for one in reconcile.rounds(reconcile.directories(data_dirs), sandboxes.gone, due_only=True):
-        yield from one.said
+        yield from one.log
         if one.problem:
             yield f"network {one.network}: its blocks could not be looked after: {one.problem}"
 

@@ -71,7 +71,7 @@ def rounds(kubeconfig: str = "") -> tuple[Found, ...] | None:
     from ipam.cluster.reconcile import reconcile  # noqa: PLC0415
 
     reports = reconcile.rounds(networks, sandboxes.gone, kubeconfig=kubeconfig)
-    return tuple(Found(one.network, one.suspected, one.said, one.problem) for one in reports)
+    return tuple(Found(one.network, one.suspected, one.log, one.problem) for one in reports)
 
 
 def networks_with_blocks(data_dirs: Iterable[Path]) -> Iterator[Path]:

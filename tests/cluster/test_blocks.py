@@ -106,7 +106,7 @@ class Rounds:
     def test_an_empty_block_is_given_back(self, node1: Node) -> None:
         node1.hold(0, 1)
         node1.hold(1, idle=time.time() - ownership.IDLE - 1)
-        assert "released" in " ".join(node1.round().said)
+        assert "released" in " ".join(node1.round().log)
         assert (set(node1.blocks()), node1.mine.giving) == ({0}, (0,))
 
     def test_a_wiped_node_has_its_block_again(self, node1: Node) -> None:

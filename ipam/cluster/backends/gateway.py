@@ -91,7 +91,7 @@ class Gateway:
             self._authenticate()
         reply = self._ask(path, body)
         again = reply.again
-        if self._settings.user and (reply.status == _UNAUTHENTICATED or _OLD in reply.said):
+        if self._settings.user and (reply.status == _UNAUTHENTICATED or _OLD in reply.reason):
             self._authenticate()
             reply = self._ask(path, body)
             again = again or reply.again
@@ -119,11 +119,11 @@ class Gateway:
         asked = {"name": self._settings.user, "password": self._password()}
         reply = self._ask(_AUTHENTICATE, asked)
         self._token = str(reply.json().get("token", ""))
-        if not self._token and _NAMED in reply.said:
+        if not self._token and _NAMED in reply.reason:
             raise self._refused(reply, "take the user's password")
         if not self._token:
             raise StoreRefused(
-                f"etcd at {self._http.server} rejects user {self._settings.user}: {reply.said}; correct "
+                f"etcd at {self._http.server} rejects user {self._settings.user}: {reply.reason}; correct "
                 f"stores.etcd.user and the password in {self._settings.password_file}, or enable its authentication"
             )
 
@@ -132,18 +132,18 @@ class Gateway:
         if reply.status == _FORBIDDEN:
             prefix = self._settings.prefix
             return StoreRefused(
-                f"etcd at {self._http.server} forbids user {user or 'nobody'} to {what}: {reply.said}; let a role of "
+                f"etcd at {self._http.server} forbids user {user or 'nobody'} to {what}: {reply.reason}; let a role of "
                 f"the user do so: etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/"
             )
         remedy = "correct stores.etcd"
-        if _NAMED in reply.said:
+        if _NAMED in reply.reason:
             remedy = "with users enabled, it accepts no certificate with a common name: use one without, and set user"
-        elif not user and (reply.status == _UNAUTHENTICATED or _NOBODY in reply.said):
+        elif not user and (reply.status == _UNAUTHENTICATED or _NOBODY in reply.reason):
             remedy = "it requires a user: set stores.etcd.user and stores.etcd.passwordFile"
         elif reply.status == 404:
             remedy = "it must be etcd 3.4 or later, without --enable-grpc-gateway=false"
         return StoreRefused(
-            f"etcd at {self._http.server} did not {what}: {reply.said}; {remedy} in {node.policy_path()}"
+            f"etcd at {self._http.server} did not {what}: {reply.reason}; {remedy} in {node.policy_path()}"
         )
 
     def _headers(self) -> Mapping[str, str]:

@@ -78,7 +78,7 @@ class Answer:
         return {}
 
     @property
-    def said(self) -> str:
+    def reason(self) -> str:
         """The server's error message, shortened."""
         found = self.json()
         words = found.get("message") or found.get("error") or self.body.decode(errors="replace")
@@ -132,7 +132,7 @@ class Http:
                     return replace(answer, again=True) if attempt else answer
                 if answer.status in _FAILED and len(self._servers) > 1:
                     self._turn_to_another()
-                why, pause = f"it reports: {answer.said}", max(pause, answer.pause)
+                why, pause = f"it reports: {answer.reason}", max(pause, answer.pause)
                 is_over = answer.status != _BUSY and not is_safe  # guard: not-twice = False
             except _NotSent as e:
                 why, is_over = str(e), False

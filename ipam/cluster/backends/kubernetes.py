@@ -240,16 +240,15 @@ class Kubernetes:
             of = f"{what}: it does not know this node's credential ({self._kubeconfig.path})"
             if ended and ended < time.time():
                 return f"{of}, which expired at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(ended))}; renew it"
-            return f"{of}: {answer.said}; name a known one"
-        if answer.status == 403 and "ValidatingAdmissionPolicy" not in answer.said:
-            return (
-                f"{what}: {answer.said}; allow it to all nodes: {_APPLY}; or bind the ClusterRole hpn-node to this user"
-            )
+            return f"{of}: {answer.reason}; name a known one"
+        if answer.status == 403 and "ValidatingAdmissionPolicy" not in answer.reason:
+            remedy = f"allow it to all nodes: {_APPLY}; or bind the ClusterRole hpn-node to this user"
+            return f"{what}: {answer.reason}; {remedy}"
         if answer.status == 404 and kind in KINDS:
             return f"{what}: the cluster has no such CustomResourceDefinition; make it: {_APPLY}"
-        if answer.status == 400 and "unknown field" in answer.said:
-            return f"{what}: {answer.said}; its CustomResourceDefinition is another version's: {_APPLY}"
-        return f"{what}: {answer.said}"
+        if answer.status == 400 and "unknown field" in answer.reason:
+            return f"{what}: {answer.reason}; its CustomResourceDefinition is another version's: {_APPLY}"
+        return f"{what}: {answer.reason}"
 
 
 def opened(about: Mapping[str, Any], name: str) -> tuple[Documents, str]:
@@ -301,7 +300,7 @@ def listed_objects(server: Http, path: str, unknown: str = "") -> Iterator[Json]
         if answer.status == 404 and not unknown:
             return
         if answer.status != 200:
-            raise StoreRefused(f"{what}: {unknown if answer.status == 404 else answer.said}")
+            raise StoreRefused(f"{what}: {unknown if answer.status == 404 else answer.reason}")
         page = answer.json()
         items, about = page.get("items"), page.get("metadata")
         if not isinstance(items, list | None) or not isinstance(about, dict | None):  # guard: no-list (items)

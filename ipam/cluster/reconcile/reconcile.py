@@ -34,12 +34,12 @@ from ipam.stores.access import open_in
 class Round:
     """A round for the network of a directory, with its leases in ``store``.
 
-    ``said`` collects what an operator should know; ``suspected`` counts its blocks that other nodes suspected.
+    ``log`` collects what an operator should know; ``suspected`` counts its blocks that other nodes suspected.
     """
 
     def __init__(self, directory: Path, store: Store, shared: Shared) -> None:
         self._directory, self._store, self._shared = directory, store, shared
-        self.said, self.suspected = list[str](), 0
+        self.log, self.suspected = list[str](), 0
 
     def keep(self) -> None:
         """Run the round.  Raises InvalidConfig if the blocks belong to another cluster; Unreachable, StoreRefused,
@@ -66,11 +66,11 @@ class Round:
             )
         documents.keep_alive(self._shared.node, GRACE)
         us = self._shared.machine()
-        heartbeat = Heartbeat(documents, us, self.said)
+        heartbeat = Heartbeat(documents, us, self.log)
         mine = heartbeat.at(mine)
         mine = replace(mine, asked=mine.looked)
         self.suspected = heartbeat.suspected
-        reclaim.release_left(documents, us, heartbeat.left, self.said)
+        reclaim.release_left(documents, us, heartbeat.left, self.log)
         return mine
 
     def _mark(self, mine: NodeBlocks, known: Pool, book: Book) -> NodeBlocks:
@@ -108,7 +108,7 @@ class Round:
         """Remove the block's document from the backend; return False if it changed meanwhile."""
         if not self._shared.documents.remove(document):
             return False
-        self.said.append(f"block {block.index} of network {mine.network} was empty, and is released")
+        self.log.append(f"block {block.index} of network {mine.network} was empty, and is released")
         return True
 
     def _claim_ahead(self, mine: NodeBlocks, known: Pool) -> None:
@@ -122,7 +122,7 @@ class Round:
         # Only for the sets that are short: the others need no block.
         some = Network(mine.network, str(self._directory), Cluster(mine.store, mine.size), Pool(sets))
         with suppress(PoolExhausted):
-            Claimer(some, self._shared, mine, self.said).claim(Need("there is little room", tuple(s.key for s in sets)))
+            Claimer(some, self._shared, mine, self.log).claim(Need("there is little room", tuple(s.key for s in sets)))
 
     @staticmethod
     def is_due(mine: NodeBlocks, store: Store) -> bool:
@@ -194,7 +194,7 @@ class Report:
 
     network: str
     suspected: int = 0
-    said: tuple[str, ...] = ()
+    log: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -211,8 +211,8 @@ def rounds(networks: Iterable[Path], gone: Gone, *, due_only: bool = False, kube
     """
     stores, silent = dict[str, Shared](), dict[str, str]()
     for directory, folder, work in _each(networks):
-        said, suspected, problem, kind = list[str](), 0, "", ""
-        store = open_in(directory.parent, directory.name, said, gone)
+        log, suspected, problem, kind = list[str](), 0, "", ""
+        store = open_in(directory.parent, directory.name, log, gone)
         # Each round may take a request's whole budget, because no command waits for it.
         budget.begin()
         try:
@@ -226,14 +226,14 @@ def rounds(networks: Iterable[Path], gone: Gone, *, due_only: bool = False, kube
                 try:
                     one.keep()
                 finally:
-                    said += one.said
+                    log += one.log
                     suspected = one.suspected
         except CniError as e:
             problem = e.msg
             if isinstance(e, Unreachable):
                 silent[kind] = e.msg
         name = str(folder.relative_to(directory.parent))
-        yield Report(name, suspected, tuple(said), problem or silent.get(kind, ""))
+        yield Report(name, suspected, tuple(log), problem or silent.get(kind, ""))
 
 
 def _each(networks: Iterable[Path]) -> Iterator[tuple[Path, Path, type[Round]]]:

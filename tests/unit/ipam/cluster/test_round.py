@@ -84,7 +84,7 @@ class Node:
             try:
                 one.keep()
             finally:
-                self.said += one.said
+                self.said += one.log
         return one
 
 

@@ -134,7 +134,7 @@ def test_a_node_that_is_cut_off_for_longer_than_the_grace(cluster: Cluster, cloc
     other.call("ADD", "more")  # which cannot probe here
     assert cluster.owners()[block] == "b"
     (found,) = kept(owner)
-    assert "is b's now" in " ".join(found.said)
+    assert "is b's now" in " ".join(found.log)
     assert owner.mine.giving == ()
 
 
