@@ -1,8 +1,8 @@
 """Release the blocks of dead nodes: hpn ipam gc --cluster and release-node."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 from base.kernel import budget
 from base.protocol.errors import CniError
@@ -65,24 +65,24 @@ def collect(documents: Documents, network: str = "", *, dry_run: bool) -> list[O
         return documents.machine(node), documents.now()
 
     found = progress(documents.listed(BLOCK, network or None), "looking at blocks")
-    judged = [_judged(documents, document, asked, dry_run=dry_run) for document in found]
-    return [one for one in judged if one.what]
+    every = [_outcome(one, partial(_check, documents, one, asked, dry_run=dry_run)) for one in found]
+    return [one for one in every if one.what]
 
 
-def _judged(documents: Documents, document: Document, asked: Asked, *, dry_run: bool) -> Outcome:
+def _outcome(document: Document, act: Callable[[], str]) -> Outcome:
+    """Return the outcome of one block; an error is one too."""
     node = str(document.body.get("node", ""))
     budget.begin()  # each block gets a whole budget
     try:
-        owner = Block.of(document).node
-        return Outcome(document.name, node, _done(documents, document, *asked(owner), dry_run=dry_run))
+        return Outcome(document.name, node, act())
     except CniError as e:
         return Outcome(document.name, node, FAILED, e.msg)
 
 
-def _done(documents: Documents, document: Document, owner: Machine, now: float, *, dry_run: bool) -> str:
-    """Handle one block, with its owner as of that time of the backend's clock; return the outcome, empty if the node
-    lives."""
+def _check(documents: Documents, document: Document, asked: Asked, *, dry_run: bool) -> str:
+    """Suspect or release the block of a dead node; return the outcome, empty if the node lives."""
     block = Block.of(document)
+    owner, now = asked(block.node)
     if not block.node or not ownership.is_dead(block, owner, now):  # guard: it-lives (owner)
         return ""
     if ownership.may_take(block, owner, now):  # guard: not-yet = True
@@ -132,7 +132,11 @@ def left_by_others(blocks: Sequence[Document], present: Machine, now: float) -> 
 
 
 def release(documents: Documents, blocks: Sequence[Document]) -> list[Outcome]:
-    return [_removed(documents, block) for block in progress(blocks, "removing blocks")]
+    """Release these blocks; one that changed meanwhile is a failure."""
+    every = (
+        _outcome(one, partial(_released, documents, one, dry_run=False)) for one in progress(blocks, "removing blocks")
+    )
+    return [replace(one, what=FAILED, why="it changed meanwhile") if one.what == CHANGED else one for one in every]
 
 
 def blocks_of(documents: Documents, node: str, networks: Sequence[str]) -> list[Document]:
@@ -140,17 +144,3 @@ def blocks_of(documents: Documents, node: str, networks: Sequence[str]) -> list[
     names = {layout_name(network) for network in networks}
     found = [one for one in documents.listed(BLOCK, node=node) if not names or one.name.rpartition(".")[0] in names]
     return sorted(found, key=lambda one: one.name)
-
-
-def _removed(documents: Documents, block: Document) -> Outcome:
-    node = str(block.body.get("node", ""))
-    budget.begin()
-    try:
-        done = _released(documents, block, dry_run=False)
-    except CniError as e:
-        return Outcome(block.name, node, FAILED, e.msg)
-    return (
-        Outcome(block.name, node, FAILED, "it changed meanwhile")
-        if done == CHANGED
-        else Outcome(block.name, node, done)
-    )

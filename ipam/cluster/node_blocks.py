@@ -242,7 +242,7 @@ def _parsed(text: bytes, file: str) -> NodeBlocks:
 
 
 def write(directory: Path | str, held: NodeBlocks) -> None:
-    """Write the file; the caller holds ``blocks.lock``. Raises IoFailure and then leaves the old file."""
+    """Write the file; the caller holds ``blocks.lock``.  Raises IoFailure and then leaves the old file."""
     durable.write(f"{directory}/{FILE}", held.to_json())
 
 

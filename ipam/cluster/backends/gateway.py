@@ -235,7 +235,7 @@ def check(answer: Json) -> None:
 
 
 def number(found: Json, key: str) -> int:
-    """Return a number; a missing one is 0. Raises ValueError."""
+    """Return a number; a missing one is 0.  Raises ValueError."""
     return _number({key: "0", **found}, key)
 
 

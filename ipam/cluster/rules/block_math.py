@@ -1,7 +1,7 @@
 """Cut ranges into blocks, and limit a pool to the blocks of one node.  Pure.
 
 A block is a span of host numbers: addresses minus their subnet's first address.  All computation is on intervals, so a
-/64 costs as much as a /24. Addresses made from a MAC (eui64) need no block.
+/64 costs as much as a /24.  Addresses made from a MAC (eui64) need no block.
 """
 
 import re

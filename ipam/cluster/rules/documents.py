@@ -49,7 +49,7 @@ class PoolLayout:
     """How a network's host numbers form blocks.
 
     - ``size``: host numbers per block.
-    - ``subnets``: each subnet's first address, with the widest prefix that any configuration had ("10.1.0.0/16"). The
+    - ``subnets``: each subnet's first address, with the widest prefix that any configuration had ("10.1.0.0/16").  The
       first address defines the host numbers.
     - ``sticky``: the numbers reserved for names, which are in no block ("256-511"); empty if there are none.
     """

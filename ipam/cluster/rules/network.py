@@ -65,7 +65,7 @@ class Need:
     """Why this node's blocks cannot serve an attachment, and what would help.
 
     ``sets``: claim a block with addresses for these range sets.  ``block``: claim this block, which contains the
-    requested ``address``. Without either, only the backend's answer is missing.
+    requested ``address``.  Without either, only the backend's answer is missing.
     """
 
     why: str
