@@ -179,9 +179,9 @@ def test_in_a_large_network_some_are_tried_before_all_are_listed(cluster: Cluste
         cluster.calls()
         one.add("a")
         calls = cluster.calls()
-        assert calls.count("listed net") == 1  # of its own
+        assert calls.count("listed net") == 1  # its own blocks
         tried.append(sum(call.startswith("create net.") for call in calls))
-    assert max(tried) > 4  # some had to go on at random
+    assert max(tried) > 4  # some reached random blocks
     assert len(cluster.owners()) == 2048 + 12
 
 
@@ -194,7 +194,7 @@ def test_of_a_large_network_all_is_taken(cluster: Cluster) -> None:
     assert (code, "are taken: 4096 of 16 host numbers, by 1 nodes" in said) == (103, True), said
     asked = [call.partition(" ")[0] for call in cluster.calls()]
     assert asked.count("listed") == 2
-    assert asked.count("create") == 1 + 4 + 64  # the grid, where the node begins, and at random
+    assert asked.count("create") == 1 + 4 + 64  # the pool layout, the node's first blocks, and random ones
 
 
 def test_time_is_left_for_a_list() -> None:
@@ -205,7 +205,7 @@ def test_time_is_left_for_a_list() -> None:
     budget.spend(budget.REQUEST * 0.6)
     assert list(tried) == []
     budget.begin()
-    assert list(claim_block.guesses([Span(block_math.NUMBERS, 5, 67)])) == []  # they are listed by one request
+    assert list(claim_block.guesses([Span(block_math.NUMBERS, 5, 67)])) == []  # few enough for one list
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_no_answer(cluster: Cluster, fault: Fault, code: int, said: str) -> None
     assert refused == code
     assert said in one.refused("ADD", "c")[1]
     assert "addresses are held" in one.refused("ADD", "c")[1]
-    # What is held stays held, and what is released is given again, without the store.
+    # Held addresses stay held, and a released one is allocated again, without the backend.
     one.call("DEL", "a")
     assert one.add("c")
 

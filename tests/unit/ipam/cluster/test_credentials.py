@@ -11,7 +11,7 @@ from support.tls_server import Authority, authority
 from base.protocol.errors import InvalidConfig, StoreRefused, Unreachable
 from ipam.cluster.backends import credentials, tls
 
-# As kubeadm leaves it for kubelet.
+# kubeadm writes this for kubelet.
 KUBEADM = """\
 apiVersion: v1
 clusters:
@@ -272,6 +272,6 @@ def test_what_is_no_certificate(pem: bytes) -> None:
 def test_certificates(signer: Authority) -> None:
     """A time after 2049 has another encoding than one before (RFC 5280, section 4.1.2.5)."""
     cert, _ = signer.sign("/O=nobody/CN=späte Größe", until="20510203040506Z")
-    assert tls.certificate(cert) == tls.Certificate("späte Größe", 2559009906)  # as date has it
+    assert tls.certificate(cert) == tls.Certificate("späte Größe", 2559009906)  # by date
     for cut in range(0, len(cert), 7):
         tls.certificate(cert[:cut] + b"-----END CERTIFICATE-----")

@@ -11,7 +11,7 @@ from ipam.cluster import BLOCK, GRID, Machine
 from ipam.cluster.backends import etcd
 from ipam.cluster.backends.etcd import Etcd
 
-NOW = 1793613600.0  # what Member.date says
+NOW = 1793613600.0  # by Member.date
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_key_of_somebody_else(store: Etcd, member: Member) -> None:
 def test_how_long_a_node_is_silent(store: Etcd, member: Member) -> None:
     assert store.machine("n1").last_seen is None
     store.create(BLOCK, "net.3", "net", body(3))
-    assert store.machine("n1") == Machine("n1", "", NOW, has_reported=False)  # it is taken for living
+    assert store.machine("n1") == Machine("n1", "", NOW, has_reported=False)  # counts as alive
     assert store.machine("n").last_seen is None
     store.keep_alive("n1", 60)
     assert store.machine("n1") == Machine("n1", "", NOW)
@@ -172,7 +172,7 @@ def test_which_cluster_it_is(store: Etcd, member: Member, opened: Opened) -> Non
     assert identity == opened(member).identity()
     with serving(Member()) as other:
         assert opened(other).identity() != identity
-    # Its backup was restored elsewhere.
+    # Its backup was restored in another cluster.
     with serving(Member(keys=member.keys, revision=member.revision, cluster="7")) as restored:
         assert opened(restored).identity() == identity
 

@@ -73,7 +73,7 @@ def test_a_user(member: Member, opened: Opened, tmp_path: Path) -> None:
     assert store.create(BLOCK, "net.3", "net", body(3))
     assert member.bodies[0] == {"name": "hpn", "password": "secret"}
     assert member.tokens == ["", "token.1"]
-    # The member has started again, and knows no tokens.
+    # The member restarted, and lost all tokens.
     old = {"error": "etcdserver: invalid auth token", "code": 16, "message": "etcdserver: invalid auth token"}
     member.answers = [(401, old)]
     member.asked.clear()

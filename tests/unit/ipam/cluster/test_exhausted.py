@@ -9,7 +9,7 @@ from ipam.cluster.rules.documents import Block
 
 
 @pytest.fixture
-def poor(cluster: Cluster, clock: list[float]) -> Node:  # which stands still
+def poor(cluster: Cluster, clock: list[float]) -> Node:  # the clock stands still
     """Return a node with one full block; another node owns all others."""
     for index in range(15):
         block = Block("net", index, 16, "rich", "uid of rich", "theirs")
@@ -82,7 +82,7 @@ def test_other_ranges_are_asked_for(cluster: Cluster, poor: Node) -> None:
     """An operator widened the ranges."""
     refused(poor)
     wide = SMALL | {"subnet": "10.0.0.0/23"}
-    for name in ("more", "again"):  # the first gets what is in the node's block by now
+    for name in ("more", "again"):  # the first gets the free address of the node's block
         assert cluster.node("poor", **wide).add(name)
 
 
@@ -98,7 +98,7 @@ def test_a_block_that_is_given_back_just_now_is_held_again(cluster: Cluster, poo
         ),
     )
     assert poor.call("STATUS") == {}
-    # What was another's is probed for still, and this test has no link.
+    # A reclaimed block's addresses are still probed for, and this test has no link.
     assert ("/run/netns/p" in poor.reply("ADD", "more").stdout) == taken
     assert [(block.state, block.taken) for block in poor.mine.blocks] == [("held", taken)]
 

@@ -146,7 +146,7 @@ def test_a_node_object_that_was_deleted_while_pods_run(cluster: Cluster) -> None
 
 def test_a_wiped_node_has_its_blocks_again(cluster: Cluster) -> None:
     cluster.make(3, claim=cluster.mine.nonce())
-    cluster.make(4, machine="uid-0", claim=cluster.mine.nonce())  # another machine's, which had the name before
+    cluster.make(4, machine="uid-0", claim=cluster.mine.nonce())  # another machine's, of the same name
     cluster.look()
     assert cluster.states == {3: (HELD, True)}
 
@@ -177,7 +177,7 @@ def test_a_renamed_node_drains_the_blocks_of_its_old_name(cluster: Cluster) -> N
     cluster.change(3, suspect=SAID)
     cluster.look(Machine("new-name", "uid-9", NOW))
     assert (cluster.mine.node, cluster.mine.giving, cluster.mine.draining) == ("new-name", (), (3,))
-    # It answers under the old name, for its pods, and changes nothing else: the name may be another's by now.
+    # It refutes under the old name, for its pods, and changes nothing else: another node may have that name.
     assert cluster.block(3) == Block("net", 3, 16, "node1", "uid-1", "nonce-3")
 
 

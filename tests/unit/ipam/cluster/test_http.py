@@ -49,7 +49,7 @@ def test_an_answer(server: Server, signer: Authority) -> None:
     server.tell(Told(201, {"a": 1}))
     with client(server.url, ca=signer.ca) as http:
         answer = http.ask("POST", "/things?x=1", {"b": 2}, is_safe=False)
-    # The date is what the server says; the number is what `date +%s` says of it.
+    # The date is the server's; the number is from `date +%s`.
     assert answer == Answer(201, b'{"a": 1}', at=1795413600.0)
     assert (answer.json(), answer.again) == ({"a": 1}, False)
     asked = server.asked[0]

@@ -100,7 +100,7 @@ def test_any_step(cluster: Cluster, tmp_path: Path, first: bool) -> None:
         if not first:
             shutil.copy(documents, cluster.store.file)
         was_killed = killed_at(step, lambda: node.add("more"))
-        # What the child has asked for is in the file only.
+        # Only the file holds the child's claim.
         cluster.store = Memory(machines=cluster.store.machines, file=cluster.store.file)
         assert node.add("after")
         all_is_well(cluster, node, 1 if first else 2)

@@ -18,7 +18,7 @@ BODY = Block("net", 3, 16, "node1", "machine-1", "nonce").to_json()
 BLOCKS = "/apis/hpn-cni.io/v1/hpnblocks"
 CHANGED = "fieldManager=hpn&fieldValidation=Strict"
 KNOWN = Document(BLOCK, "net.3", BODY, "u-1", "7")
-# What the API server says where there is no such CustomResourceDefinition.
+# The API server's answer without the CustomResourceDefinition.
 NO_PAGE = Told(404, b"404 page not found\n", {"Content-Type": "text/plain"})
 
 
@@ -130,7 +130,7 @@ def test_remove(server: Server, store: Kubernetes) -> None:
     server.tell(status(409, "Conflict"), ABSENT, Told(cut=0), ABSENT)
     assert not store.remove(KNOWN)
     assert not store.remove(KNOWN)
-    assert store.remove(KNOWN)  # it was, and the answer was lost
+    assert store.remove(KNOWN)  # an earlier sending did, and its answer was lost
 
 
 def test_a_machine(server: Server, store: Kubernetes) -> None:
@@ -167,7 +167,7 @@ def test_who_is_silent(server: Server, store: Kubernetes) -> None:
 
 def test_the_cluster(server: Server, store: Kubernetes) -> None:
     server.tell(Told(200, {"metadata": {"uid": "c-1"}}), Told(200, {"a": "page of a proxy"}))
-    assert store.now() == 1795413600.0  # which asks for something, if nothing was asked yet
+    assert store.now() == 1795413600.0  # sends a request, if there was none yet
     with pytest.raises(StoreRefused, match="is not an API server"):
         store.identity()
 

@@ -34,7 +34,7 @@ def test_a_lease_that_is_gone_is_made_again(server: Server, store: Kubernetes) -
     _, listed, made = server.asked
     assert listed.path == f"{BLOCKS}?limit=500&labelSelector=hpn-cni.io%2Fnode%3Dnode1&resourceVersion=0"
     assert (made.method, made.path) == ("POST", LEASES)
-    # Not the Node object's, with which the other one went; and it goes with the last of the node's blocks.
+    # The owners are the node's blocks, not the Node object, which took the former Lease with it.
     owners = [OWNER, OWNER | {"name": "net.4", "uid": "u-2"}]
     assert made.body["metadata"] == {"name": "node1", "ownerReferences": owners}
     assert made.body["spec"] == {
@@ -73,7 +73,7 @@ def test_a_lease_that_kubelet_does_not_renew(
     assert [asked.method for asked in server.asked] == methods
     if "PUT" in methods:
         assert server.asked[-1].body["metadata"] == metadata
-        # The rest is kubelet's, which never writes it again.
+        # kubelet never writes the other fields again.
         assert server.asked[-1].body["spec"] == spec | {"renewTime": "2026-11-23T06:00:00.000000Z"}
         assert server.asked[-1].body["spec"]["renewTime"] == "2026-11-23T06:00:00.000000Z"
 

@@ -43,7 +43,7 @@ def test_a_nodes_own_are_read_again(server: Server, store: Kubernetes) -> None:
     )
     assert store.listed(BLOCK, "net", "node1") == [KNOWN]
     first = f"{BLOCKS}?limit=500&labelSelector=hpn-cni.io%2Fnetwork%3Dnet%2Chpn-cni.io%2Fnode%3Dnode1"
-    # An API server refuses a page that is asked for with a resourceVersion.
+    # An API server refuses a further page with a resourceVersion.
     lists = [f"{first}&resourceVersion=0", f"{first}&continue=a+b"]
     assert [asked.path for asked in server.asked] == [*lists, *(f"{BLOCKS}/net.{index}" for index in (3, 4, 5))]
 

@@ -21,7 +21,7 @@ from ipam.cluster.backends.http import Http
 from ipam.cluster.backends.tls import Tls
 
 ROOT = Path(__file__).parents[4]
-# A name server that never answers, which alone is asked.
+# The only name server never answers.
 SILENT = """
 ip link set lo up
 mount --bind "$1/resolv.conf" /etc/resolv.conf

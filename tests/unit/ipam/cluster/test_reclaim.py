@@ -9,7 +9,7 @@ from ipam.cluster.rules.documents import Block
 
 
 @pytest.fixture
-def full(cluster: Cluster, clock: list[float]) -> Node:  # which stands still
+def full(cluster: Cluster, clock: list[float]) -> Node:  # the clock stands still
     """Return a node without a block, where a dead node owns all."""
     for n in range(16):
         block = Block("net", n, 16, "gone", "uid of gone", f"claim of {n}")
@@ -76,7 +76,7 @@ def test_a_requested_address(cluster: Cluster, full: Node) -> None:
         True,
     ), said
     cluster.store.clock += 110
-    assert "/run/netns/p" in full.refused("ADD", "a", **asked)[1]  # it is probed for, and this test has no link
+    assert "/run/netns/p" in full.refused("ADD", "a", **asked)[1]  # the probe fails without a link
     assert [(block.index, block.taken) for block in full.mine.blocks] == [(6, True)]
     assert cluster.owners() == dict.fromkeys(range(16), "gone") | {6: "node1"}
 

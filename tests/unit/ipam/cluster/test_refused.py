@@ -137,7 +137,7 @@ def test_a_damaged_file_of_blocks(cluster: Cluster, text: bytes) -> None:
     assert code == 108
     assert f"moved to {one.dir}/quarantine/blocks.0: try again" in said
     assert (one.dir / "quarantine" / "blocks.0").read_bytes() == text
-    # Now the store says which blocks it has; nobody knows what was given of them.
+    # The backend lists its blocks now; the leases in them are unknown.
     code, said = one.refused("ADD", "b")
     assert "/run/netns/p" in said
     assert (one.mine.giving, [b.taken for b in one.mine.blocks]) == (owned, [True])

@@ -43,7 +43,7 @@ def claim(one: Node) -> tuple[bool, str]:
         if new := set(one.mine.giving) - blocks:
             (index,) = new
             taken = one.mine.block(index).taken  # type: ignore[union-attr]
-            # Where it is probed for, and this test has no link.
+            # The probe fails without a link.
             assert ("/run/netns/p" in reply.stdout) == taken
             return taken, "\n".join(said)
     raise AssertionError("it has claimed nothing")

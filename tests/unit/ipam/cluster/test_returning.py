@@ -47,7 +47,7 @@ def test_it_is_held_again(cluster: Cluster, full: Node, asked: dict[str, list[st
     assert int(given.rpartition(".")[2]) // 16 == 6
     assert states(full) == {6: HELD, 12: HELD}
     assert document(cluster).body["node"] == "node1"
-    # A removal that was sent before, and comes only now.
+    # A removal that was sent before, and arrives now.
     assert not cluster.store.remove(before)
 
 

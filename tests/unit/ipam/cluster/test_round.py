@@ -148,7 +148,7 @@ def test_a_return_that_is_interrupted_goes_on(tmp_path: Path, fault: Fault) -> N
     node.documents.faults = every("remove", fault)
     with suppress(Killed, Unreachable):
         node.round(ownership.IDLE)
-    # Nothing is given from it, whatever the store says.
+    # No address comes from it, whatever the backend answers.
     assert (node.states, node.mine.giving) == ({0: HELD, 1: RETURNING}, (0,))
     node.documents.faults = every("", None)  # type: ignore[arg-type]
     node.round()

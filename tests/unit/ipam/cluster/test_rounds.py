@@ -38,7 +38,7 @@ def kept(node: Node, *, due_only: bool = False) -> list[Report]:
 def test_an_add_tells_when_there_is_little_room(cluster: Cluster, hears: socket.socket) -> None:
     node = cluster.node("a")
     node.add("pod0")
-    assert hears.recv(100) == report.LOW  # of the first block hpn node knows by that alone
+    assert hears.recv(100) == report.LOW  # the only notice of a first block
     for number in range(1, 13):
         node.add(f"pod{number}")
     with pytest.raises(BlockingIOError):
@@ -115,7 +115,7 @@ def test_a_node_object_deleted_while_pods_run(cluster: Cluster, clock: list[floa
         clock[0] += HEARTBEAT
         cluster.store.clock += HEARTBEAT
         suspected += sum(one.suspected for one in kept(owner))
-        del cluster.store.machines["a"]  # where nobody but kubelet tells, and it does not
+        del cluster.store.machines["a"]  # only kubelet could report it, and does not
     assert suspected > 1
     assert [name for name in cluster.owners().values() if name == "a"] == ["a"]
 
@@ -131,7 +131,7 @@ def test_a_node_that_is_cut_off_for_longer_than_the_grace(cluster: Cluster, cloc
     assert other.refused("ADD", "more")[0] == 103
     cluster.store.clock += GRACE + 2
     clock[0] += GRACE + 2
-    other.call("ADD", "more")  # which cannot probe here
+    other.call("ADD", "more")  # it cannot probe here
     assert cluster.owners()[block] == "b"
     (found,) = kept(owner)
     assert "is b's now" in " ".join(found.log)

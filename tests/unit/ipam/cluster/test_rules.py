@@ -130,7 +130,7 @@ STEPS = st.one_of(
     st.tuples(st.just("wait"), st.integers(0, 2 * GRACE)),
     *(st.tuples(st.just(what), ROBBERS) for what in ("read", "write", "write", "look", "answer")),
 )
-# A robber that sleeps between its decision and its write: what it writes then must not look old at once.
+# A robber stalls between its decision and its write: the written time must not look old at once.
 SLEEPER = [("read", 0), ("wait", 2 * GRACE), ("write", 0), ("read", 1), ("write", 1), ("read", 2), ("write", 2)]
 
 
@@ -187,7 +187,7 @@ def test_what_is_given_back(drawn: Sequence[tuple[int, int, str]]) -> None:
 def test_a_node_that_does_not_know_what_its_blocks_serve_keeps_them() -> None:
     idle = [OwnedBlock(index, "u", "n", idle=NOW - 2 * ownership.IDLE) for index in (0, 1)]
     assert ownership.to_return(idle, [], 16, NOW) == ()
-    # The configuration's ranges have moved away from both: one stays, as ever.
+    # The configuration's ranges left both blocks: one stays, as always.
     assert ownership.to_return(idle, [{0: 0, 1: 0}], 16, NOW) == (1,)
 
 
@@ -199,7 +199,7 @@ def test_an_empty_block_is_seen_twice() -> None:
     assert ownership.to_return(seen, free, 16, NOW + ownership.IDLE) == (1,)
     used = [seen[0], ownership.seen_idle(seen[1], 1, NOW + 60)]
     assert ownership.to_return(used, [{0: 16, 1: 15}], 16, NOW + ownership.IDLE) == (0,)
-    # A clock that was set back proves no time.
+    # After a clock was set back, no time has passed.
     assert ownership.seen_idle(seen[0], 0, NOW - 10).idle == NOW - 10
 
 

@@ -146,7 +146,7 @@ def test_any_step(cluster: Cluster, tmp_path: Path, what: str) -> None:
             shutil.copytree(before / each.state.name, each.state)
         shutil.copy(before / "store", cluster.store.file)
         killed = killed_at(step, lambda: two.add("c2", *WEB) if what == "had" else keep(one))
-        # What the child has asked for is in the file only.
+        # Only the file holds the child's claim.
         cluster.store = Memory(machines=cluster.store.machines, file=cluster.store.file)
         cluster.store.now()
         keep(one)

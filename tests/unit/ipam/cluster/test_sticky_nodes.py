@@ -70,7 +70,7 @@ def test_a_node_that_has_forgotten(cluster: Cluster) -> None:
     assert "/run/netns/p" in one.refused("ADD", "c1", *WEB)[1]
     assert named(cluster)["ns/web-0:net1"] == ("node1", number(first[0]))
     assert [(block.taken, block.whose) for block in numbers(one).blocks] == [(True, "ns/web-0:net1")]
-    # Nobody has proven that it is free, and so the next node probes for it, too.
+    # No probe proved it free, so the next node probes for it too.
     keep(one)
     assert "/run/netns/p" in two.refused("ADD", "c2", *WEB)[1]
 
@@ -87,7 +87,7 @@ def test_a_node_that_has_forgotten_answers_first(cluster: Cluster) -> None:
     for pod in ("web-0", "any"):
         assert "/run/netns/p" in one.refused("ADD", "c3", *of(pod))[1]
     assert [body["suspect"] for body in cluster.store.bodies(BLOCK).values()] == [0, 0]
-    # And where another has been faster, it is not ours.
+    # If another node was faster, it is not ours.
     (document,) = cluster.store.listed(BLOCK, "net")
     cluster.store.replace(document, document.body | {"suspect": 5})
     shutil.rmtree(one.dir)
@@ -184,7 +184,7 @@ def test_a_node_that_is_released(cluster: Cluster) -> None:
     assert named(cluster) == {"ns/web-0:net1": ("", number(address))}
     assert "/run/netns/p" in two.refused("ADD", "c3", *WEB)[1]
     assert named(cluster) == {"ns/web-0:net1": ("node2", number(address))}
-    # Nobody has it, so nobody can be dead.
+    # It has no owner, so no owner can be dead.
     release.release(cluster.store, release.blocks_of(cluster.store, "node2", ()))
     cluster.store.clock += 10 * GRACE
     assert release.collect(cluster.store, dry_run=False) == []

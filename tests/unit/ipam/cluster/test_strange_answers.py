@@ -45,7 +45,7 @@ LEASE = {
 OWNED = {"ownerReferences": [{"kind": "HpnBlock", "name": "net.3", "uid": "u-1"}]}
 ADOPTED = {**LEASE, "metadata": {"name": "n1", "managedFields": WRITTEN, **OWNED}}
 LAST = {**LISTED, "metadata": {"resourceVersion": "9"}}
-# Each call, and what an API server answers to what it asks.
+# Each call, and the API server's answer.
 CALLS: list[tuple[Callable[[Documents], object], list[Any]]] = [
     (lambda store: store.create(BLOCK, "net.3", "net", KNOWN.body), [FOUND]),
     (lambda store: Block.of(store.read(BLOCK, "net.3") or KNOWN), [FOUND]),
@@ -113,7 +113,7 @@ def test_no_api_server(api: kubernetes.Kubernetes, server: Server, number: int) 
         server.forget()
         server.tell(*told)
         count += refused(call, api)
-    # An answer of which only a part is read may be strange elsewhere.
+    # Only the part that is read must be valid.
     assert count or number == 6
 
 

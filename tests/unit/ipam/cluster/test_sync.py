@@ -141,7 +141,7 @@ def test_one_of_many_looks(cluster: Cluster, clock: list[float]) -> None:
     one.add("a")
     cluster.calls()
     clock[0] += node_blocks.HEARTBEAT
-    with node_blocks.lock(one.dir, 1):  # another process is at it
+    with node_blocks.lock(one.dir, 1):  # another process holds it
         reply = one.reply("ADD", "b")
     assert (reply.exit_code, list(reply.log)) == (0, [])
     assert cluster.calls() == []
@@ -162,7 +162,7 @@ def test_two_hosts_of_one_name(cluster: Cluster, tmp_path: Path, monkeypatch: py
     assert not set(one.mine.giving) & set(other.mine.giving)
     assert set(cluster.owners().values()) == {"same"}
     assert one.mine.machine != other.mine.machine != ""
-    # Who has forgotten all finds its own, and not the other's.
+    # After losing its file, each host finds its own blocks, and not the other's.
     owned = one.mine.giving
     (one.dir / node_blocks.FILE).unlink()
     monkeypatch.setattr(backend, "MACHINE_ID", str(files[one.dir]))
