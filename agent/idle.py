@@ -78,10 +78,10 @@ def keep_blocks(data_dirs: list[Path]) -> Iterator[str]:
     """Reconcile the blocks of the networks where that is due; yield messages for an operator."""
     if not _with_blocks(data_dirs):
         return
-    from ipam.cluster.reconcile import reconcile_all  # noqa: PLC0415  # only in this process, which ends
+    from ipam.cluster.reconcile import reconcile  # noqa: PLC0415  # for this process, which ends
 
-    for one in reconcile_all.rounds(reconcile_all.directories(data_dirs), sandboxes.gone, due_only=True):
-        yield from one.said
+    for one in reconcile.rounds(reconcile.directories(data_dirs), sandboxes.gone, due_only=True):
+        yield from one.log
         if one.problem:
             yield f"network {one.network}: its blocks could not be reconciled: {one.problem}"
 

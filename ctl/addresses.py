@@ -10,7 +10,7 @@ from base.protocol.spec import Json, Key
 from base.table import aligned, printable
 from ctl import migrate
 from ctl.cluster import command as cluster
-from ctl.cluster.own import own_blocks
+from ctl.cluster.command import own_blocks
 from ctl.command_line import add_data_dir, as_document, data_dir, parser_for
 from ctl.screen import moment, text
 from ipam import sandboxes

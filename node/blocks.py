@@ -40,7 +40,7 @@ _AT_ONCE: Final = 64  # datagrams that are read before others have their turn
 
 
 class Found(NamedTuple):
-    """What the round of a network has found (Report of ipam.cluster.reconcile.reconcile_all, which is for the other
+    """What the round of a network has found (Report of ipam.cluster.reconcile.reconcile, which is for the other
     process to import)."""
 
     network: str
@@ -68,14 +68,14 @@ def rounds(kubeconfig: str = "") -> tuple[Found, ...] | None:
     if why := stored.of_another_boot(records):  # guard: another-boot
         return tuple(Found(path.name, problem=why) for path in networks)
     from ipam import sandboxes  # noqa: PLC0415
-    from ipam.cluster.reconcile import reconcile_all as of_networks  # noqa: PLC0415
+    from ipam.cluster.reconcile import reconcile  # noqa: PLC0415
 
-    reports = of_networks.rounds(networks, sandboxes.gone, kubeconfig=kubeconfig)
-    return tuple(Found(one.network, one.suspected, one.said, one.problem) for one in reports)
+    reports = reconcile.rounds(networks, sandboxes.gone, kubeconfig=kubeconfig)
+    return tuple(Found(one.network, one.suspected, one.log, one.problem) for one in reports)
 
 
 def networks_with_blocks(data_dirs: Iterable[Path]) -> Iterator[Path]:
-    """The directories of the networks of which this node has blocks (ipam/cluster/state/node_blocks.py)."""
+    """The directories of the networks of which this node has blocks (ipam/cluster/node_blocks.py)."""
     return (path.parent for folder in data_dirs for path in sorted(folder.glob("*/blocks")))
 
 

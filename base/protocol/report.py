@@ -6,7 +6,7 @@ To another socket, that this node has little room in a network of shared address
 
     1 LOW\\n
 
-or that an attachment is gone, and other nodes may wait for its number (ipam/cluster/reconcile/release.py):
+or that an attachment is gone whose number other nodes may wait for (ipam/cluster/reconcile/reconcile.py):
 
     1 FREED\\n
 

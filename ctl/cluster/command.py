@@ -1,32 +1,43 @@
-"""hpn ipam with --cluster, and its commands blocks and release-node: what the cluster's store has, for people."""
+"""hpn ipam with --cluster, and its commands blocks and release-node: the backend's blocks as tables and JSON."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from base.protocol.errors import InvalidConfig, IoFailure
+from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable
+from base.protocol.result import Address
+from base.protocol.spec import Json
+from ctl.cluster import release
 from ctl.command_line import as_document, word
-from ctl.screen import text
-from ipam.cluster import BLOCK, GRID, Document, Documents
+from ctl.screen import Table, moment, text
+from ipam import sandboxes
+from ipam.cluster import BLOCK, GRID, Document, Documents, node_blocks
+from ipam.cluster.node_blocks import LOST, RETURNING, NodeBlocks, OwnedBlock
+from ipam.cluster.rules.documents import SAID, Block, block_name
+from ipam.cluster.rules.network import directory_in
+from ipam.cluster.rules.overview import Overview, named, overviews, spans_in
+from ipam.inventory import state
+from ipam.ranges import Span, common, count
+from ipam.stores import access
+from ipam.stores.contents import Contents
 
-if TYPE_CHECKING:
-    from ipam.cluster.rules.overview import Overview
-    from ipam.cluster.state.node_blocks import NodeBlocks
+_BAR: Final = 30
+_SPANS: Final = 3  # spans of addresses that a row shows before "and N more"
 
-Networks = Mapping[str, "NodeBlocks"]
+Networks = Mapping[str, NodeBlocks]
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
-    """Add the two commands with their options."""
     about = "this node's blocks of the pools that the cluster shares, and how full each is"
     command = commands.add_parser("blocks", help=about, description=about, parents=[common])
     command.add_argument("network", nargs="*", help="default: all")
     command.add_argument("--json", action="store_true", help="one JSON document")
-    add_cluster(command, "those of all nodes, as the cluster's store has them")
-    about = "give back all blocks of a node that is dead for good"
+    add_cluster(command, "the blocks of all nodes, from the cluster's store")
+    about = "release all blocks of a node that is dead for good"
     command = commands.add_parser("release-node", help=about, description=about, parents=[common])
-    command.add_argument("node", type=word, metavar="NAME", help="as hpn ipam show --cluster names it")
+    command.add_argument("node", type=word, metavar="NAME", help="its name in hpn ipam show --cluster")
     command.add_argument("network", nargs="*", help="those of these networks only; default: of every network")
     command.add_argument("--force", action="store_true", help="also if the node counts as living")
     command.add_argument("--json", action="store_true", help="one JSON document")
@@ -34,24 +45,21 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", comm
 
 
 def add_cluster(command: argparse.ArgumentParser, what: str) -> None:
-    """Add --cluster, and which store that is."""
     command.add_argument("--cluster", action="store_true", help=what)
     _add_store(command)
 
 
 def _add_store(command: argparse.ArgumentParser) -> None:
     command.add_argument("--store", choices=("kubernetes", "etcd"), help="default: that of this node's networks")
-    as_whom = "ask the API server as this says, and not as this node; an administrator may remove what other nodes have"
+    as_whom = "credential for the API server, instead of this node's; an administrator's may remove blocks of any node"
     command.add_argument("--kubeconfig", type=Path, metavar="FILE", help=as_whom)
 
 
 def answer(options: argparse.Namespace) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises CniError."""
-    from ctl.cluster import own  # noqa: PLC0415
-
+    """Return the command's output and exit status.  Raises CniError."""
     if options.command == "blocks" and not options.cluster:
         return _own_blocks(options)
-    has = own.networks(options.data_dir)
+    has = networks(options.data_dir)
     kinds = {one.store for one in has.values()}
     of_node = kinds.pop() if len(kinds) == 1 and not options.kubeconfig else "kubernetes"
     kind = options.store or of_node
@@ -60,56 +68,46 @@ def answer(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def _show(options: argparse.Namespace, documents: Documents, own: Networks) -> tuple[str, int]:
-    from ctl.cluster import drawing  # noqa: PLC0415
-
-    found, blocks = _surveyed(documents, options.network)
+    found, blocks = _overviews(documents, options.network)
     lost = {one.network: _lost(own.get(one.network), blocks) for one in found}
     status = 1 if any(lost.values()) or any(one.wrong for one in found) else 0
     if options.json:
         of_all = [one.to_json() | {"lost": sorted(lost[one.network])} for one in found]
         return as_document({"store": documents.identity(), "networks": of_all}), status
-    lines = [part for one in found for part in drawing.pictured(one, lost[one.network])]
+    lines = [part for one in found for part in pictured(one, lost[one.network])]
     return text(lines or ["no network has a pool in the cluster's store"]), status
 
 
 def _all_blocks(options: argparse.Namespace, documents: Documents, _own: Networks) -> tuple[str, int]:
-    from ctl.cluster import drawing  # noqa: PLC0415
-
-    found, _ = _surveyed(documents, options.network)
+    found, _ = _overviews(documents, options.network)
     if options.json:
-        listed = [one.described(block) for one in found for block in one.blocks]
-        return as_document({"store": documents.identity(), "blocks": listed}), 0
-    return text([drawing.listed(found)]), 0
+        blocks = [one.described(block) for one in found for block in one.blocks]
+        return as_document({"store": documents.identity(), "blocks": blocks}), 0
+    return text([listed(found)]), 0
 
 
 def _own_blocks(options: argparse.Namespace) -> tuple[str, int]:
-    from ctl.cluster import drawing, own  # noqa: PLC0415
-
-    networks = own.networks(options.data_dir, options.network)
-    of_node = [one for name, has in networks.items() for one in own.owned(options.data_dir, name, has)]
-    status = 1 if any(one.block.state == "lost" for one in of_node) else 0
+    found = networks(options.data_dir, options.network)
+    blocks = [one for name, has in found.items() for one in owned(options.data_dir, name, has)]
+    status = 1 if any(one.block.state == LOST for one in blocks) else 0
     if options.json:
-        return as_document({"dataDir": str(options.data_dir), "blocks": [one.to_json() for one in of_node]}), status
-    nothing = f"this node has no block of a shared pool, says {options.data_dir}"
-    return text([drawing.of_node(of_node) if of_node else nothing]), status
+        return as_document({"dataDir": str(options.data_dir), "blocks": [one.to_json() for one in blocks]}), status
+    nothing = f"no block of a shared pool in {options.data_dir}"
+    return text([of_node(blocks) if blocks else nothing]), status
 
 
 def _collect(options: argparse.Namespace, documents: Documents, _own: Networks) -> tuple[str, int]:
-    from ctl.cluster import release  # noqa: PLC0415
-
-    names = [one.network for one in _surveyed(documents, options.network)[0]] if options.network else [""]
+    names = [one.network for one in _overviews(documents, options.network)[0]] if options.network else [""]
     done = [one for name in names for one in release.collect(documents, name, dry_run=options.dry_run)]
     status = 1 if any(one.what == release.FAILED for one in done) else 0
     if options.json:
         body = {"store": documents.identity(), "dryRun": options.dry_run, "blocks": [one.to_json() for one in done]}
         return as_document(body), status
     lines = [one.words(dry_run=options.dry_run) for one in done]
-    return text(lines or ["every node that has blocks lives"]), status
+    return text(lines or ["every node with blocks is alive"]), status
 
 
 def _release_node(options: argparse.Namespace, documents: Documents, _own: Networks) -> tuple[str, int]:
-    from ctl.cluster import release  # noqa: PLC0415
-
     found = release.blocks_of(documents, options.node, options.network)
     machine = documents.machine(options.node)
     lives = "" if options.force else release.why_not(machine, documents.now())
@@ -135,11 +133,8 @@ def _release_node(options: argparse.Namespace, documents: Documents, _own: Netwo
     return text(lines), status
 
 
-def _surveyed(documents: Documents, names: Sequence[str]) -> "tuple[list[Overview], list[Document]]":
-    """The networks of these names, without names all, and the documents of blocks.  Raises IoFailure for a name that
-    nobody has."""
-    from ipam.cluster.rules.overview import named, overviews  # noqa: PLC0415
-
+def _overviews(documents: Documents, names: Sequence[str]) -> tuple[list[Overview], list[Document]]:
+    """Return the named networks, or all, and the documents of all blocks.  Raises IoFailure for an unknown name."""
     blocks = documents.listed(BLOCK)
     found = overviews(documents.listed(GRID), blocks)
     if not names:
@@ -150,37 +145,197 @@ def _surveyed(documents: Documents, names: Sequence[str]) -> "tuple[list[Overvie
     return [one for one in wanted.values() if one], list(blocks)
 
 
-def _lost(has: "NodeBlocks | None", blocks: Sequence[Document]) -> Mapping[int, str]:
-    """The blocks that this node has in its file and not in the store, each with why."""
+def _lost(has: NodeBlocks | None, blocks: Sequence[Document]) -> Mapping[int, str]:
+    """Return the blocks that this node's file lists and the backend does not, each with the reason."""
     if has is None:
         return {}
-    from ipam.cluster.rules.documents import block_name  # noqa: PLC0415
-    from ipam.cluster.state.node_blocks import RETURNING  # noqa: PLC0415
-
     there, lost = {document.name: document for document in blocks}, dict[int, str]()
     for block in has.blocks:
         document = there.get(block_name(has.network, block.index))
         if document is None and block.state != RETURNING:
-            lost[block.index] = "nobody has it in the store"
+            lost[block.index] = "no node owns it in the store"
         elif document is not None and document.uid != block.uid:
-            lost[block.index] = f"node {document.body.get('node')} has it in the store"
+            lost[block.index] = f"node {document.body.get('node')} owns it in the store"
     return lost
 
 
 def _opened(kind: str, kubeconfig: Path | None) -> Documents:
-    # Imported here: they speak to a server.
+    # Imported here, because they load TLS.
     if kubeconfig is None:
         from ipam.cluster.backends import backend  # noqa: PLC0415
 
         return backend.opened(kind).documents
     if kind != "kubernetes":
-        raise InvalidConfig(f"--kubeconfig is of no use for --store {kind}; leave out one of them")
+        raise InvalidConfig(f"--kubeconfig has no effect with --store {kind}; leave out one of them")
     from ipam.cluster.backends.kubernetes import opened  # noqa: PLC0415
 
     return opened({"kubeconfig": f"{kubeconfig.absolute()}"}, "")[0]
 
 
-# Of each command what answers it: its options, the store that all nodes share, and what this node has of that.
+def pictured(overview: Overview, lost: Mapping[int, str]) -> Iterator[Table | str]:
+    """Yield a bar, and a row for each node; ``lost`` is from ``_lost``."""
+    yield _head(overview)
+    if overview.count is not None:
+        yield f"  {_bar(overview.count, len(overview.blocks), len(overview.suspects))}"
+    if overview.blocks:
+        rows = [_of_node(overview, node, blocks) for node, blocks in overview.nodes.items()]
+        yield Table(("  NODE", "BLOCKS", "ADDRESSES", "STATE"), rows)
+    yield from (f"  lost: block {index} of this node: {why}" for index, why in lost.items())
+    yield from (f"  wrong: {why}" for why in overview.wrong)
+    yield ""
+
+
+def listed(overviews: Sequence[Overview]) -> Table:
+    rows = [
+        (
+            f"{one.network}.{b.index}",
+            b.node or "-",
+            _some(one.shown([b])),
+            _state([b]),
+            "yes" if b.taken else "-",
+            b.whose or "-",
+        )
+        for one in overviews
+        for b in one.blocks
+    ]
+    header = ("BLOCK", "NODE", "ADDRESSES", "STATE", "TAKEN", "WHOSE")
+    named = any(b.whose for one in overviews for b in one.blocks)
+    return Table(header, rows) if named else Table(header[:-1], [row[:-1] for row in rows])
+
+
+def of_node(blocks: "Sequence[Own]") -> Table:
+    rows = [
+        (
+            f"{one.network}.{one.block.index}",
+            _some(one.spans),
+            one.block.state,
+            f"{one.held}",
+            "-" if one.free is None else f"{one.free}",
+            "yes" if one.block.taken else "-",
+        )
+        for one in blocks
+    ]
+    return Table(("BLOCK", "ADDRESSES", "STATE", "HELD", "FREE", "TAKEN"), rows)
+
+
+def _head(overview: Overview) -> str:
+    if overview.layout is None:
+        return f"{overview.network}: no pool layout, so the addresses of its blocks are unknown"
+    subnets = ", ".join(overview.layout.subnets) or "nothing"
+    return f"{overview.network}: blocks of {overview.layout.size} host numbers in {subnets}"
+
+
+def _bar(count: int, held: int, suspects: int) -> str:
+    filled, doubted = -(-_BAR * held // max(count, 1)), -(-_BAR * suspects // max(count, 1))
+    bar = "#" * (filled - doubted) + "?" * doubted
+    free = count - held if count < 10**9 else f"2^{(count - held).bit_length() - 1}"
+    words = ", ".join(filter(None, (f"{held} held", f"{suspects} of them suspect" if suspects else "", f"{free} free")))
+    return f"[{bar[:_BAR]:.<{_BAR}}] {words}"
+
+
+def _of_node(overview: Overview, node: str, blocks: Sequence[Block]) -> tuple[str, ...]:
+    return f"  {node or '(none)'}", f"{len(blocks)}", _some(overview.shown(blocks)), _state(blocks)
+
+
+def _some(spans: Sequence[Span]) -> str:
+    more = f" and {len(spans) - _SPANS} more" if len(spans) > _SPANS else ""
+    return ", ".join(map(str, spans[:_SPANS])) + more or "-"
+
+
+def _state(blocks: Sequence[Block]) -> str:
+    suspects = [block.suspect for block in blocks if block.suspect]
+    if blocks and not blocks[0].node:
+        return f"free since {moment(blocks[0].free)}" if len(blocks) == 1 else "free"
+    if not suspects:
+        return "held"
+    some = f"{len(suspects)} of {len(blocks)} " if len(suspects) < len(blocks) else ""
+    since = [when for when in suspects if when != SAID]
+    return f"{some}suspect" + (f" since {moment(min(since))}" if since else "")
+
+
+@dataclass(frozen=True)
+class Own:
+    """A block of this node.
+
+    ``held``: its numbers that are not free, in the subnet with the most.  ``free``: its numbers that are free in every
+    range; None before the network's first ADD.
+    """
+
+    network: str
+    block: OwnedBlock
+    spans: tuple[Span, ...]
+    held: int
+    free: int | None
+
+    def to_json(self) -> Json:
+        return {
+            "network": self.network,
+            "index": self.block.index,
+            "state": self.block.state,
+            "node": self.block.node,
+            "taken": self.block.taken,
+            "addresses": list(map(str, self.spans)),
+            "held": self.held,
+            "free": self.free,
+        }
+
+
+def networks(data_dir: Path, names: Sequence[str] = ()) -> dict[str, NodeBlocks]:
+    """Return this node's blocks of each shared network, by name.  Raises IoFailure, RecordUnreadable."""
+    try:
+        found = [
+            path.parent for some in ("*", directory_in("*")) for path in data_dir.glob(f"{some}/{node_blocks.FILE}")
+        ]
+        there = {str(path.relative_to(data_dir)): one for path in sorted(found) if (one := node_blocks.read(path))}
+    except OSError as e:
+        raise IoFailure(f"reading {e.filename or data_dir}: {e.strerror}; run as root") from e
+    if missing := sorted(set(names) - set(there)):
+        raise IoFailure(f"no blocks of network {', '.join(missing)} in {data_dir}; see: hpn ipam blocks")
+    return {name: one for name, one in there.items() if not names or name in names}
+
+
+def own_blocks(directory: Path) -> list[int] | None:
+    """Return the indexes of the network's blocks for new addresses; empty if it is not shared, None if the file is
+    unreadable.  Raises IoFailure."""
+    try:
+        has = node_blocks.read(directory)
+    except RecordUnreadable:
+        return None
+    return list(has.giving) if has else []
+
+
+def owned(data_dir: Path, network: str, has: NodeBlocks) -> Iterator[Own]:
+    """Yield this node's blocks of the network, in order."""
+    # Reserved numbers have a directory of their own, but their leases are with the network's.
+    contents = access.open_in(data_dir, network.partition("/")[0], [], sandboxes.gone).contents()
+    if contents.problem:
+        raise RecordUnreadable(f"{network}: {contents.problem}")
+    used = _used(contents)
+    for block in has.blocks:
+        spans = tuple(span for subnet in has.subnets for span in spans_in(subnet, [_numbered(has, block)]))
+        number = max((sum(one in span for one in used) for span in spans), default=0)
+        yield Own(network, block, spans, number, _free(contents, spans, used))
+
+
+def _numbered(has: NodeBlocks, block: OwnedBlock) -> Block:
+    return Block(has.network, block.index, has.size, block.node, has.machine, "")
+
+
+def _used(contents: Contents) -> set[Address]:
+    return {ip for one in contents.listed if state(one) != "free" for ip in one.holding.ips}
+
+
+def _free(contents: Contents, spans: Sequence[Span], used: set[Address]) -> int | None:
+    """Return the free numbers; each serves one attachment with an address of every set."""
+    each = [common(usable, spans) for usable in contents.sets]
+    return min((count(here) - sum(_is_in(here, one) for one in used) for here in each), default=None)
+
+
+def _is_in(spans: Sequence[Span], address: Address) -> bool:
+    return any(address in span for span in spans)
+
+
+# The function of each command.  It takes the options, the backend, and this node's blocks from that backend.
 ANSWERS: Final[Mapping[str, Callable[[argparse.Namespace, Documents, Networks], tuple[str, int]]]] = {
     "show": _show,
     "blocks": _all_blocks,

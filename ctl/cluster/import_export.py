@@ -10,12 +10,12 @@ from base.protocol.location import path_of
 from base.protocol.result import Address
 from base.protocol.spec import Json, Key, network_of
 from ipam import config
-from ipam.cluster.reconcile import import_export
-from ipam.cluster.reconcile.import_export import Moved
+from ipam.cluster.node_blocks import HELD
+from ipam.cluster.reconcile import adopt
+from ipam.cluster.reconcile.adopt import Moved
 from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import Network
 from ipam.cluster.rules.overview import spans_in
-from ipam.cluster.state.node_blocks import HELD
 from ipam.inventory import state
 from ipam.ranges import Span
 from ipam.stores import Store
@@ -23,7 +23,7 @@ from ipam.stores.holdings import Lease
 
 
 def network(document: Any, file: Path, data_dir: Path) -> Network:
-    """The network that a configuration, a list of plugins, or a NetworkAttachmentDefinition describes.
+    """Return the shared network of a configuration, a list of plugins, or a NetworkAttachmentDefinition.
 
     Raises InvalidConfig, UnsupportedField.
     """
@@ -33,26 +33,28 @@ def network(document: Any, file: Path, data_dir: Path) -> Network:
         name, pool = network_of(plugin), config.load(plugin, {})
         if pool.cluster:
             return Network(name, str(path_of(f"{data_dir}/{name}")), pool.cluster, pool)
-    raise InvalidConfig(f"{file} has no network configuration with ipam.cluster; give the one that is to be")
+    raise InvalidConfig(f"{file} has no network configuration with ipam.cluster; name the network's new one")
 
 
 def enter(
     into: Network, store: Store, leases: Sequence[Lease], others: Sequence[Lease], log: list[str], *, dry_run: bool
 ) -> Moved:
-    """Hold the leases, and have the blocks that these and whatever is held already are in.  ``others`` are leases of
-    other nodes.  Raises what ipam.cluster.reconcile.import_export.enter does."""
+    """Hold the leases, and claim the blocks of these and of all leases here.
+
+    ``others`` are leases of other nodes.  Raises as ipam.cluster.reconcile.adopt.enter.
+    """
     listed = store.contents().listed
     given = {ip: "a lease that is here" for one in listed if state(one) != "free" for ip in one.holding.ips}
     given |= _named(leases)
-    wrong = [*store.adopt(leases, dry_run=True), *import_export.conflicts(into, given, _named(others))]
+    wrong = [*store.adopt(leases, dry_run=True), *adopt.conflicts(into, given, _named(others))]
     if wrong or dry_run:
-        return Moved((), tuple(wrong)) if wrong else import_export.enter(into, given, log, dry_run=True)
+        return Moved((), tuple(wrong)) if wrong else adopt.enter(into, given, log, dry_run=True)
     before = {one.holding.owner.key for one in listed if isinstance(one.holding, Lease)}
-    # The leases first: of a block that is this node's, what no lease has is given.
+    # The leases first: a claimed block serves any address without a lease.
     if wrong := store.adopt(leases):
         return Moved((), tuple(wrong))
     try:
-        moved = import_export.enter(into, given, log, dry_run=False)
+        moved = adopt.enter(into, given, log, dry_run=False)
     except BaseException:
         _release(store, leases, before)  # guard: leases-back
         raise
@@ -62,7 +64,7 @@ def enter(
 
 
 def blocks_in_words(into: Network, moved: Moved, *, dry_run: bool) -> list[str]:
-    """A line for each block."""
+    """Return a line for each block."""
     verb, lines = "would have" if dry_run else "has", list[str]()
     for index in moved.blocks:
         block = Block(into.name, index, into.cluster.size, "", "", "")
@@ -72,26 +74,26 @@ def blocks_in_words(into: Network, moved: Moved, *, dry_run: bool) -> list[str]:
 
 
 def leave(data_dir: Path, name: str, *, dry_run: bool) -> list[str]:
-    """Forget that the network is shared; in words, which range is this node's own from now on.
+    """Make the network this node's own; return, in words, the ranges that it keeps.
 
     Raises RecordUnreadable, IoFailure, TryAgain.
     """
-    has = import_export.leave(path_of(f"{data_dir}/{name}"), name, dry_run=dry_run)
+    has = adopt.leave(path_of(f"{data_dir}/{name}"), name, dry_run=dry_run)
     blocks = [Block(name, one.index, has.size, one.node, "", "") for one in has.blocks if one.state == HELD]
     lost = [one.index for one in has.blocks if one.state != HELD]
     kept = (
-        f"the store goes on saying that node {has.node} has these {len(blocks)} blocks; when no node has blocks of "
+        f"the store still lists these {len(blocks)} blocks for node {has.node}; when no node has blocks of "
         f"{name} any more: hpn ipam release-node {has.node} {name} --force"
     )
     return [
         *(_range(subnet, span) for subnet in has.subnets for span in spans_in(subnet, blocks)),
-        *(f"block {index} is not this node's any more, so it is in none of these" for index in lost),
+        *(f"block {index} is no longer this node's, so it is in none of these" for index in lost),
         kept,
     ]
 
 
 def _range(subnet: str, span: Span) -> str:
-    """A range of a configuration."""
+    """Return a range of a configuration, as JSON."""
     bounds = {"rangeStart": f"{span.address(span.first)}", "rangeEnd": f"{span.address(span.last)}"}
     return json.dumps({"subnet": subnet, **bounds})
 
@@ -101,14 +103,14 @@ def _named(leases: Sequence[Lease]) -> dict[Address, str]:
 
 
 def _release(store: Store, leases: Sequence[Lease], before: Collection[Key]) -> None:
-    """Take back the leases that were not there before."""
+    """Release the leases that are new."""
     for one in leases:
         if one.owner.key not in before:
             store.release(one.owner.key, unused=True)
 
 
 def _plugins(document: Any) -> Iterator[Json]:
-    """The plugins' configurations in it, as libcni makes each."""
+    """Yield the configurations of its plugins, each as libcni builds it."""
     spec = document.get("spec") if isinstance(document, dict) else None
     if isinstance(spec, dict) and isinstance(spec.get("config"), str):
         try:

@@ -1,44 +1,44 @@
-"""What gives back the blocks of nodes that are dead: hpn ipam gc --cluster and release-node."""
+"""Release the blocks of dead nodes: hpn ipam gc --cluster and release-node."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 from base.kernel import budget
 from base.protocol.errors import CniError
 from base.protocol.spec import Json
 from ctl.screen import moment, progress
 from ipam.cluster import BLOCK, Document, Documents, Machine
+from ipam.cluster.node_blocks import HEARTBEAT
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import SAID, Block, layout_name
-from ipam.cluster.state.node_blocks import HEARTBEAT
 
-# What became of a block, in a word.
+# Outcomes for a block.
 REMOVED, FREED, SUSPECT, WAITING = "removed", "freed", "suspect", "waiting"
 CHANGED, FAILED = "changed", "failed"
 _WORDS = {
     REMOVED: "removed",
     FREED: "free for its name on any node",
-    SUSPECT: "its node is taken for dead from now on",
-    WAITING: "its node is taken for dead, and is still waited for",
-    CHANGED: "left, because it has changed meanwhile: its node lives, or somebody else was faster",
+    SUSPECT: "its node is suspected from now on",
+    WAITING: "its node is suspected, and the grace is not over",
+    CHANGED: "left, because it changed meanwhile: its node lives, or another node was faster",
     FAILED: "left",
 }
 _DRY = {
     **_WORDS,
     REMOVED: "would be removed",
     FREED: "would be free for its name",
-    SUSPECT: "its node would be taken for dead from now on",
+    SUSPECT: "its node would be suspected from now on",
 }
 
-# What the store knows of a node, and its clock when it said so.
+# What the backend knows of a node, and its clock at that answer.
 Asked = Callable[[str], tuple[Machine, float]]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a block of a node that is dead, or what would; ``why`` if it failed."""
+    """The outcome for a dead node's block, or the expected one; ``why`` if it failed."""
 
     block: str
     node: str
@@ -54,40 +54,41 @@ class Outcome:
 
 
 def collect(documents: Documents, network: str = "", *, dry_run: bool) -> list[Outcome]:
-    """Take nodes for dead that nothing is known of, and remove the blocks of those that have been for the grace.
+    """Suspect nodes that seem dead, and remove the blocks of those suspected for the grace.
 
-    Raises Unreachable, StoreRefused where nobody can say what there is.
+    Raises Unreachable, StoreRefused if the blocks cannot be listed.
     """
 
     @cache
     def asked(node: str) -> tuple[Machine, float]:
-        # With the time of this answer: later answers do not make it younger.
+        # With the time of this answer: later answers do not renew it.
         return documents.machine(node), documents.now()
 
     found = progress(documents.listed(BLOCK, network or None), "looking at blocks")
-    judged = [_judged(documents, document, asked, dry_run=dry_run) for document in found]
-    return [one for one in judged if one.what]
+    every = [_outcome(one, partial(_check, documents, one, asked, dry_run=dry_run)) for one in found]
+    return [one for one in every if one.what]
 
 
-def _judged(documents: Documents, document: Document, asked: Asked, *, dry_run: bool) -> Outcome:
+def _outcome(document: Document, act: Callable[[], str]) -> Outcome:
+    """Return the outcome of one block; an error is one too."""
     node = str(document.body.get("node", ""))
-    budget.begin()  # nobody waits for all of them
+    budget.begin()  # each block gets a whole budget
     try:
-        owner = Block.of(document).node
-        return Outcome(document.name, node, _done(documents, document, *asked(owner), dry_run=dry_run))
+        return Outcome(document.name, node, act())
     except CniError as e:
         return Outcome(document.name, node, FAILED, e.msg)
 
 
-def _done(documents: Documents, document: Document, owner: Machine, now: float, *, dry_run: bool) -> str:
-    """What is done with a block, whose owner was that at a time of the store's clock; empty if its node lives."""
+def _check(documents: Documents, document: Document, asked: Asked, *, dry_run: bool) -> str:
+    """Suspect or release the block of a dead node; return the outcome, empty if the node lives."""
     block = Block.of(document)
+    owner, now = asked(block.node)
     if not block.node or not ownership.is_dead(block, owner, now):  # guard: it-lives (owner)
         return ""
     if ownership.may_take(block, owner, now):  # guard: not-yet = True
-        return _given_back(documents, document, dry_run=dry_run)
+        return _released(documents, document, dry_run=dry_run)
     was: Document | None = document
-    # Twice: that it is suspected, and since when that is known.
+    # Twice: first the suspicion, then its time.
     while was and (body := ownership.suspect(Block.of(was), owner, documents.now())):
         if dry_run:  # guard: only-say-suspect
             return SUSPECT
@@ -95,31 +96,31 @@ def _done(documents: Documents, document: Document, owner: Machine, now: float, 
     return CHANGED if was is None else WAITING if was is document else SUSPECT
 
 
-def _given_back(documents: Documents, document: Document, *, dry_run: bool) -> str:
-    """What becomes of what nobody has from now on: a number stays its name's."""
+def _released(documents: Documents, document: Document, *, dry_run: bool) -> str:
+    """Release a block; a number stays reserved for its name."""
     done = FREED if document.body.get("whose") else REMOVED
-    return done if dry_run or reclaim.give_back(documents, document) else CHANGED  # guard: only-say (dry_run)
+    return done if dry_run or reclaim.release(documents, document) else CHANGED  # guard: only-say (dry_run)
 
 
 def why_not(machine: Machine, now: float) -> str:
-    """In words, why the node's blocks should not be given back; empty if nothing says that it lives."""
+    """Return why the node's blocks should not be released; empty if nothing shows that it lives."""
     if machine.last_seen is None or now - machine.last_seen > ownership.GRACE:  # guard: heard-of = True
         return ""
-    if not machine.told:
+    if not machine.has_reported:
         return (
-            f"node {machine.name} has never told that it lives, because neither hpn node nor the agent has run there: "
-            "nobody knows whether its pods use these addresses"
+            f"node {machine.name} was never reported alive, because neither hpn node nor an agent ran there: "
+            "its pods may use these addresses"
         )
     last_seen = moment(int(machine.last_seen))
-    return f"node {machine.name} was heard of at {last_seen}: it may live, and then its pods use these addresses"
+    return f"node {machine.name} was last alive at {last_seen}: its pods may use these addresses"
 
 
 def left_by_others(blocks: Sequence[Document], present: Machine, now: float) -> list[Document]:
-    """Those of a node's blocks that another machine had when it had this name: the present one lives by itself.
+    """Return those blocks that another machine of the node's name owned; the present machine needs none of them.
 
-    A node whose Node object was made anew has blocks of another machine too, until it looks at them.  So somebody has
-    to have suspected the block for longer than a living node takes to answer.  Of a block without a machine nobody
-    knows, and nothing where the store knows no machines.
+    A node with a new Node object still owns blocks under the old UID until its next heartbeat.  So only a block counts
+    that was suspected for longer than a live node takes to answer.  A block without a machine, or a backend that
+    records no machines, gives no result.
     """
     return [
         one
@@ -131,26 +132,15 @@ def left_by_others(blocks: Sequence[Document], present: Machine, now: float) -> 
 
 
 def release(documents: Documents, blocks: Sequence[Document]) -> list[Outcome]:
-    """Remove these blocks."""
-    return [_removed(documents, block) for block in progress(blocks, "removing blocks")]
+    """Release these blocks; one that changed meanwhile is a failure."""
+    every = (
+        _outcome(one, partial(_released, documents, one, dry_run=False)) for one in progress(blocks, "removing blocks")
+    )
+    return [replace(one, what=FAILED, why="it changed meanwhile") if one.what == CHANGED else one for one in every]
 
 
 def blocks_of(documents: Documents, node: str, networks: Sequence[str]) -> list[Document]:
-    """The blocks that the node has of these networks, or of all.  Raises Unreachable, StoreRefused."""
+    """Return the node's blocks in these networks, or in all.  Raises Unreachable, StoreRefused."""
     names = {layout_name(network) for network in networks}
     found = [one for one in documents.listed(BLOCK, node=node) if not names or one.name.rpartition(".")[0] in names]
     return sorted(found, key=lambda one: one.name)
-
-
-def _removed(documents: Documents, block: Document) -> Outcome:
-    node = str(block.body.get("node", ""))
-    budget.begin()
-    try:
-        done = _given_back(documents, block, dry_run=False)
-    except CniError as e:
-        return Outcome(block.name, node, FAILED, e.msg)
-    return (
-        Outcome(block.name, node, FAILED, "it has changed meanwhile")
-        if done == CHANGED
-        else Outcome(block.name, node, done)
-    )

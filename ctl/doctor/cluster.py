@@ -21,9 +21,8 @@ from ctl.doctor.model import Blocks, Cluster, Definition
 from ctl.doctor.networks import networks
 from ctl.doctor.reading import Reader
 from ctl.installation.state import state_dirs
-from ipam.cluster import BLOCK
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import NodeBlocks
+from ipam.cluster import BLOCK, node_blocks
+from ipam.cluster.node_blocks import NodeBlocks
 from ipam.stores import access
 
 if TYPE_CHECKING:
@@ -135,13 +134,13 @@ def _refusal(network: "Network") -> str:
     """Why the store would refuse it, though it answers; empty if it would not."""
     # Few nodes have such a network.
     from ipam.cluster.backends import backend  # noqa: PLC0415
-    from ipam.cluster.reconcile import pool_layout  # noqa: PLC0415
+    from ipam.cluster.reconcile import sync  # noqa: PLC0415
 
     budget.begin()
     try:
         shared = backend.opened(network.cluster.store)
         shared.machine()
-        pool_layout.refuse_disagreeing(shared.documents, network.name, network.cluster, network.subnets)
+        sync.refuse_disagreeing(shared.documents, network.name, network.cluster, network.subnets)
         shared.documents.listed(BLOCK, network.name, shared.node)
     except CniError as e:
         return e.msg

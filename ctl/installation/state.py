@@ -13,7 +13,7 @@ from base.state.record import LOST, Record
 from cni import attachments
 from cni.kinds import KINDS
 from ipam import sandboxes
-from ipam.cluster.state import node_blocks as blocks
+from ipam.cluster import node_blocks as blocks
 from ipam.inventory import networks
 from ipam.inventory import state as state_of
 from ipam.stores import access

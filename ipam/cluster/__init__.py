@@ -1,11 +1,12 @@
-"""One pool of addresses for all nodes of a cluster: each node claims blocks of host numbers, and gives from its own.
+"""One address pool for all nodes of a cluster: each node claims blocks of host numbers and allocates from its own
+blocks.
 
-A host number is an address minus its subnet's first address.  A block is a span of host numbers, and counts in every
-range, family and rail of its network.  What all nodes must agree on is kept as documents in a store that they share:
-the API server of a Kubernetes cluster, or an etcd.  Documents is what is asked of that store; rules/documents.py says
-what the documents hold.
+A host number is an address minus its subnet's first address.  A block is a span of host numbers.  It stands for these
+numbers in every range, family and rail of its network.  The nodes keep what they must agree on as documents in a shared
+backend: the API server of a Kubernetes cluster, or an etcd.  ``Documents`` is the interface of a backend, and
+rules/documents.py defines the documents.
 
-An ADD that finds room in this node's blocks asks nobody, and imports nothing of this package that speaks to a server.
+An ADD with room in this node's blocks sends no request, and imports no module that connects to a server.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,15 +15,18 @@ from typing import Final, Protocol
 
 from base.protocol.spec import Json
 
-# The kinds of documents: a network's grid, and a block of it.
+# The kinds of documents: a network's pool layout, and one of its blocks.
 GRID: Final = "grid"
 BLOCK: Final = "block"
 
 
 @dataclass(frozen=True)
 class Document:
-    """What the store keeps under a kind and a name.  ``uid`` is this document's, and of no other that has its name
-    before or after it; ``version`` changes whenever the body does."""
+    """One object in the backend.
+
+    ``uid`` identifies this document; a later document of the same name has another uid.  ``version`` changes with every
+    change of the body.
+    """
 
     kind: str
     name: str
@@ -33,64 +37,68 @@ class Document:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the store knows of a node.  ``uid`` is empty where the store knows no nodes (of itself a node knows it:
-    Shared.machine), and of a node that is unknown.  ``last_seen`` is when it last told that it lives, in
-    seconds of the store's clock, and None if never.
+    """What the backend knows of a node.
 
-    Of a node that has blocks and never ``told`` that it lives, it is now: such a node counts as alive.
+    - ``uid``: the machine's UID.  It is empty for an unknown node, and in a backend that records no machines (etcd);
+      there each node knows only its own (Shared.machine).
+    - ``last_seen``: when the node was last reported alive, in seconds of the backend's clock; None if it never was.
+    - ``has_reported``: False if the node owns blocks and was never reported alive.  Such a node counts as alive, so
+      ``last_seen`` is the current time.
     """
 
     name: str
     uid: str = ""
     last_seen: float | None = None
-    told: bool = True
+    has_reported: bool = True
 
 
 class Documents(Protocol):
-    """A store that all nodes share.  Every change is a compare-and-swap, and is seen by all at once.
+    """A backend that all nodes share.  Every change is a compare-and-swap, and all nodes see it at once.
 
-    Every method raises Unreachable if the store did not answer: a change may have been made or not.  Every one raises
-    StoreRefused if the store forbids it, or if this is not to be mended by asking again; the message names verb, thing
-    and remedy.
+    Every method raises Unreachable if the backend did not answer; the change may or may not have happened.  Every
+    method raises StoreRefused if the backend forbids the request, or if a repetition cannot succeed; the message names
+    the verb, the object and the remedy.
     """
 
     def create(self, kind: str, name: str, network: str, body: Json) -> Document | None:
-        """Make the document; None if there is one of that kind and name."""
+        """Create the document; return None if that kind and name exist."""
 
     def read(self, kind: str, name: str) -> Document | None:
-        """The document; None if there is none."""
+        """Return the document, or None if it does not exist."""
 
     def listed(self, kind: str, network: str | None = None, node: str | None = None) -> Sequence[Document]:
-        """The documents of that kind: those of a network, or those whose body has this ``node``, or all.
+        """List documents of one kind: those of a network, those with this ``node`` in the body, or all.
 
-        With ``node`` each is as it is now, and one that became the node's a moment ago may be missing.
+        With ``node``, each listed document is current, but one that the node got a moment ago may be missing.
         """
 
     def replace(self, document: Document, body: Json) -> Document | None:
-        """Give the document that body; None if it has changed since it was read, or is gone."""
+        """Replace the document's body; return None if the document changed since it was read, or is gone."""
 
     def remove(self, document: Document) -> bool:
-        """Remove the document; False if it has changed since it was read, or is gone."""
+        """Remove the document; return False if it changed since it was read, or is gone."""
 
     def machine(self, name: str) -> Machine:
-        """What the store knows of the node of that name."""
+        """Return what the backend knows of the named node."""
 
     def silent(self, names: Collection[str]) -> Collection[str]:
-        """Those of these nodes that may be dead, by one look at what is heard of all; all where nobody may have that.
+        """Return those of these nodes that may be dead, by one request for all of them.
 
-        It says whom to ask about (``machine``) first, and no more."""
+        Return all names if this node may not read that.  The result only orders further requests (``machine``).
+        """
 
     def keep_alive(self, name: str, seconds: int) -> None:
-        """Tell that the node lives, for so long.  Nothing to do where somebody else tells (kubelet)."""
+        """Report the node as alive for that many seconds; do nothing where kubelet reports it."""
 
     def identity(self) -> str:
-        """Which cluster this is: a text that no other cluster's store has, and that outlives restarts and copies."""
+        """Return a text that identifies this cluster; it survives restarts and copies of the backend."""
 
     def now(self) -> float:
-        """The store's clock as of its last answer, in seconds since 1970; no node's own clock is asked."""
+        """Return the backend's clock as of its last answer, in seconds since 1970; no node's clock counts."""
 
     def revision(self, known: int) -> int:
-        """How many changes the store had counted when it answered ``listed`` last, 0 if it does not say.
+        """Return the backend's count of changes as of the last ``listed``; 0 if the backend reports none.
 
-        Where it is less than was ``known`` before, the store was restored to an older state: what a server has in its
-        memory is not enough for that, and is asked for anew."""
+        A count below ``known``, an earlier one, shows that the backend was restored to an older state.  A server's
+        cache can be old too, so a lower count is read again, past the cache.
+        """

@@ -1,7 +1,7 @@
-"""Addresses of a pool that the nodes of a cluster share, for one attachment.
+"""Allocate addresses of a pool that the nodes of a cluster share, for one attachment.
 
-They are of this node's own blocks.  Where these have no room, a block is claimed: Shared reserves, claims, and reserves
-again.  With room nobody is asked, and nothing of this package is imported that asks.
+The addresses come from this node's own blocks.  If these have no room, ``Shared`` claims a block and reserves again.
+With room it sends no request, and imports no module that could send one.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from base.protocol.errors import PoolExhausted, RecordUnreadable, TryAgain, doin
 from base.protocol.result import Address, Ip
 from ipam import allocation
 from ipam.allocation import Allocation, chosen, newcomers
+from ipam.cluster import node_blocks
+from ipam.cluster.node_blocks import NodeBlocks, OwnedBlock, heartbeat_is_due, is_late, must_sync
 from ipam.cluster.rules import block_math
 from ipam.cluster.rules.network import Need, Network, Numbers
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import NodeBlocks, OwnedBlock, heartbeat_is_due, is_late, must_sync
 from ipam.pool import Pool
 from ipam.stores import LOCK_TIMEOUT, Book, Store, Terms
 
@@ -28,18 +28,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeartbeatDue(Need):
-    """A heartbeat is due before an address is given; ``late``: others may have this node's blocks by now, because it
-    has sent none for the grace."""
+    """A heartbeat is due before an address is allocated.
+
+    ``late``: the node has sent none for the grace, so other nodes may own its blocks by now.
+    """
 
     late: bool = False
 
 
 class Unproven(Need):
-    """The address would be of a block whose leases nobody knows, so it has to be probed for first."""
+    """The address is in a block with unknown leases, so it must be probed for first."""
 
 
 class Needed(Exception):
-    """Lets a choice end without an address; nothing else raises it, and _reserved and rehearse catch it."""
+    """Ends a choice without an address.  Only View raises it; Shared._try_reserve and rehearse catch it.
+
+    An exception, because Store.reserve then leaves the owner's lease as it was.
+    """
 
     def __init__(self, need: Need) -> None:
         super().__init__(need.why)
@@ -48,11 +53,12 @@ class Needed(Exception):
 
 @dataclass
 class View:
-    """This node's blocks, as an attachment sees them.
+    """This node's blocks as one attachment may use them.
 
-    ``mine`` is what the node had when an address was chosen last; ``had_heartbeat``: one was sent, if the store is
-    there, or need not be.  ``is_probed``: what is given is probed for.  ``is_sparing``: nothing is given from blocks
-    that had another owner, but what is requested.
+    - ``is_probed``: each address is probed for before use.
+    - ``had_heartbeat``: a heartbeat was sent or tried, or is not required.
+    - ``is_sparing``: blocks that had another owner serve requested addresses only.
+    - ``mine``: the node's blocks at the last choice.
     """
 
     network: Network
@@ -62,9 +68,9 @@ class View:
     mine: NodeBlocks | None = None
 
     def pool(self, requested: Sequence[Address]) -> Pool:
-        """The pool as this node has it.  To be called under the lock of the network's leases.
+        """Return the part of the pool that this node may allocate from.  The caller holds the lock of the leases.
 
-        Raises Needed; InvalidConfig where the blocks are another store's, or of another size; IoFailure.
+        Raises Needed; InvalidConfig if the blocks are from another backend or have another size; IoFailure.
         """
         mine, sets = self._known(), self.network.pool.sets
         wanted = {address: block_math.block_of(sets, mine.size, address) for address in requested}
@@ -82,7 +88,7 @@ class View:
         return block_math.limited(self.network.pool, mine.size, mine.giving, mine.draining)
 
     def _known(self) -> NodeBlocks:
-        """What this node has.  Raises as ``pool``."""
+        """Return this node's blocks.  Raises as ``pool``."""
         network = self.network
         try:
             mine = node_blocks.read(network.directory)
@@ -92,21 +98,21 @@ class View:
             raise Needed(Need("this node has no block yet"))
         network.refuse_another(mine)
         if must_sync(mine):  # guard: off-for-long
-            raise Needed(Need("others may have its blocks by now: this host was off, or its disk is a copy"))
+            raise Needed(Need("other nodes may own its blocks by now: this host was off, or its disk is a copy"))
         if not self.had_heartbeat and heartbeat_is_due(mine):  # guard: look-first
-            why = "others may have its blocks by now: nobody has looked at them for long"
+            why = "other nodes may own its blocks by now: its last heartbeat is too old"
             raise Needed(HeartbeatDue(why, late=is_late(mine)))
         return mine
 
-    def see(self, ips: Sequence[Ip], book: Book) -> None:
-        """Raises Needed if one of these has to be probed for; hpn node is told if the node has little room."""
+    def check(self, ips: Sequence[Ip], book: Book) -> None:
+        """Raise Needed if one of these addresses must be probed for; notify hpn node if little room is left."""
         # guard below: unproven
         if not self.is_probed and self.mine and self._unproven(self.mine, ips):
-            raise Needed(Unproven("nobody knows the leases of its block"))
+            raise Needed(Unproven("the leases of its block are unknown"))
         report.send_low(partial(self._is_low, book))
 
     def note_probed(self, ips: Sequence[Ip]) -> None:
-        """Note that nobody else on the link has the addresses, so they need not be probed for again."""
+        """Record that no other host on the link has these addresses, so that no later ADD probes for them."""
         with node_blocks.lock(self.network.directory, LOCK_TIMEOUT):
             mine = node_blocks.read(self.network.directory)
             if mine is None:
@@ -117,62 +123,62 @@ class View:
             node_blocks.write(self.network.directory, mine)
 
     def _unproven(self, mine: NodeBlocks, ips: Sequence[Ip]) -> list[tuple[OwnedBlock, Address]]:
-        """Those addresses, with their blocks, that had another owner and were never probed for."""
+        """Return those addresses, with their blocks, that had another owner and were never probed for."""
         taken: dict[int | None, OwnedBlock] = {block.index: block for block in mine.blocks if block.taken}
         sets, addresses = self.network.pool.sets, [ip.address.ip for ip in ips] if taken else []
         found = ((taken.get(block_math.block_of(sets, mine.size, one)), one) for one in addresses)
         return [(block, one) for block, one in found if block and str(one) not in block.tried]
 
     def _is_low(self, book: Book) -> bool:
-        """Whether this node has little room; hpn node claims a block then."""
-        from ipam.cluster.rules import counting  # noqa: PLC0415  # where hpn node listens
+        """Whether this node has little room; hpn node then claims a block."""
+        from ipam.cluster.rules import counting  # noqa: PLC0415  # only where hpn node listens
 
         return bool(self.mine and counting.short(self.mine, counting.needing_blocks(self.network.pool), book.count))
 
-    def asking(self) -> str:
-        """In words, what the store is asked for."""
-        return f"asking for a block of network {self.network.name}"
+    def request(self) -> str:
+        """Describe the request to the backend, for an error message."""
+        return f"claiming a block of network {self.network.name}"
 
-    def alone(self) -> ExitStack:
-        """Be alone in asking the store about the network."""
+    def locked(self) -> ExitStack:
+        """Take the locks that a request to the backend about this network needs."""
         stack = ExitStack()
         stack.enter_context(node_blocks.lock(self.network.directory, LOCK_TIMEOUT))
         return stack
 
-    def claiming(self, log: list[str]) -> "claim_block.Claimer | claim_number.Claimer":
-        """What claims a block that this node needs."""
-        from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # asks the store
+    def claimer(self, log: list[str]) -> "claim_block.Claimer | claim_number.Claimer":
+        """Return the claimer of blocks for this node."""
+        from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # connects to the backend
 
         return claim_block.Claimer.begin(self.network, log, is_sparing=self.is_sparing)
 
 
 @dataclass
 class NumberView(View):
-    """The one number that the attachment's name has on all nodes, of those that the network sets aside."""
+    """The one reserved number that the attachment's name has on all nodes."""
 
     network: Numbers
 
-    def pool(self, requested: Sequence[Address]) -> Pool:  # noqa: ARG002  # those made of a MAC: no number has them
+    def pool(self, requested: Sequence[Address]) -> Pool:  # noqa: ARG002  # they are made of a MAC, so they need no number
         parent, owner = self.network.parent, self.network.owner
         if has := node_blocks.read(parent.directory):
             parent.refuse_another(has)  # guard: other-numbers
         mine = self._known()
         if (number := mine.number_of(owner)) is None or not set(self.network.subnets) <= set(mine.subnets):
-            raise Needed(Need(f"this node does not have the number of {owner}"))
+            raise Needed(Need(f"this node does not own the number of {owner}"))
         self.mine = mine
         return block_math.limited(self.network.pool, 1, [number])
 
-    def asking(self) -> str:
-        return f"asking for the address of {self.network.owner} in network {self.network.parent.name}"
+    def request(self) -> str:
+        return f"claiming the address of {self.network.owner} in network {self.network.parent.name}"
 
-    def alone(self) -> ExitStack:
+    def locked(self) -> ExitStack:
         stack = ExitStack()
         for network in (self.network.parent, self.network):
             stack.enter_context(node_blocks.lock(network.directory, LOCK_TIMEOUT))
         return stack
 
-    def claiming(self, log: list[str]) -> "claim_number.Claimer":
-        from ipam.cluster.reconcile import claim_number  # noqa: PLC0415  # asks the store
+    def claimer(self, log: list[str]) -> "claim_number.Claimer":
+        from ipam.cluster.reconcile import claim_number  # noqa: PLC0415  # connects to the backend
 
         return claim_number.Claimer.begin(self.network, log)
 
@@ -182,40 +188,38 @@ class NumberView(View):
 
 @dataclass
 class Shared(Allocation):
-    """An allocation of what the view has, and of what is claimed for it."""
+    """An allocation from the view, and from blocks claimed for it."""
 
     view: View
 
     def hold(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
-        """Raises as Allocation.reserve; PoolExhausted if no block is free; AddressHeld if another node has the
-        requested address; InvalidConfig if the cluster's blocks, or this node's, are not of this configuration;
+        """Raises as Allocation.reserve; PoolExhausted if no block is free; AddressHeld if another node owns the
+        requested address; InvalidConfig if the blocks of the cluster or of this node do not match the configuration;
         RecordUnreadable, Unreachable, StoreRefused, TryAgain, IoFailure."""
-        given = self._reserved(requested)
+        given = self._try_reserve(requested)
         if isinstance(given, HeartbeatDue):
             self._heartbeat(late=given.late)
-            given = self._reserved(requested)
+            given = self._try_reserve(requested)
         if isinstance(given, Need) and not isinstance(given, Unproven):
-            self._refuse_anothers(given)
-            given = self._claimed(requested)
+            self._refuse_other_attachment(given)
+            given = self._claim_and_reserve(requested)
         if isinstance(given, Unproven):
             self.view.is_probed = True
             return ()
         if isinstance(given, Need):
-            self._refuse_anothers(given)
+            self._refuse_other_attachment(given)
             raise given.error()
         if self.view.had_heartbeat:
-            self._give_up()
+            self._release_numbers()
         return given
 
     def hold_unprobed(self, why: str, requested: Sequence[Address]) -> tuple[Ip, ...]:
-        """Of a block that had no other owner, if there is one or can be claimed."""
+        """Hold addresses of a block that had no other owner, if this node has or can claim one."""
         self.view.is_probed = self.view.is_sparing = True
         with suppress(PoolExhausted, TryAgain):
             return self.hold(requested)
         self.view.is_sparing = False
-        self.log.append(
-            f"{why}, so nobody was asked whether others have its addresses, and no other block is to be had"
-        )
+        self.log.append(f"{why}, so the addresses were not probed for, and no other block is available")
         return self.hold(requested)
 
     def note_probed(self, ips: Sequence[Ip]) -> None:
@@ -224,11 +228,11 @@ class Shared(Allocation):
     def choose(self, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
         self.request.refuse_if_abandoned()
         ips = chosen(self.view.pool(requested), self.rail, requested, book)
-        self.view.see(ips, book)
+        self.view.check(ips, book)
         return ips
 
-    def _reserved(self, requested: Sequence[Address]) -> tuple[Ip, ...] | Need:
-        """The addresses held, or what this node needs first."""
+    def _try_reserve(self, requested: Sequence[Address]) -> tuple[Ip, ...] | Need:
+        """Return the held addresses, or what this node needs first."""
         try:
             return self.reserve(requested)
         except Needed as e:
@@ -236,67 +240,67 @@ class Shared(Allocation):
         except PoolExhausted as e:
             return Need(e.msg, e.sets)
 
-    def _claimed(self, requested: Sequence[Address]) -> tuple[Ip, ...] | Need:
-        """The same, after what this node needs was claimed.
+    def _claim_and_reserve(self, requested: Sequence[Address]) -> tuple[Ip, ...] | Need:
+        """Claim what this node needs, then reserve.
 
-        Two calls without room claim one block: whoever comes second finds what the first has claimed.
+        Of two concurrent calls without room, the second finds the block that the first claimed.
         """
-        claiming = None
-        with self.view.alone():  # guard: alone
-            # Each set that has no room may need a block of its own.
+        claimer = None
+        with self.view.locked():  # guard: alone
+            # Each range set without room may need a block of its own.
             for _ in range(len(self.view.network.pool.sets) + 1):
-                given = self._reserved(requested)
+                given = self._try_reserve(requested)
                 if not isinstance(given, Need) or isinstance(given, Unproven):
                     return given
-                with doing(f"{self.view.asking()}: {given.why}"):
-                    if not claiming:
-                        claiming = self.view.claiming(self.log)
-                        if claiming.found_some:  # guard: what-a-lost-answer-made
+                with doing(f"{self.view.request()}: {given.why}"):
+                    if not claimer:
+                        claimer = self.view.claimer(self.log)
+                        if claimer.found_some:  # guard: what-a-lost-answer-made
                             continue
-                    claiming.serve(given)
-            return self._reserved(requested)
+                    claimer.serve(given)
+            return self._try_reserve(requested)
 
     def _heartbeat(self, *, late: bool) -> None:
-        """Send a heartbeat, if the store is there."""
+        """Send a heartbeat if the backend answers."""
         from ipam.cluster.reconcile import sync  # noqa: PLC0415
 
         self.view.had_heartbeat = True
         sync.heartbeat_if_due(self.view.network, self.log, late=late)
 
-    def _refuse_anothers(self, need: Need) -> None:
-        """Raises TryAgain if the name has a number here, and another attachment its address."""
+    def _refuse_other_attachment(self, need: Need) -> None:
+        """Raise TryAgain if the name's number is on this node, and another attachment holds its address."""
         if need.sets and isinstance(self.view, NumberView):
             raise TryAgain(
-                f"the address that {self.view.network.owner} has on all nodes is not free on this one, for another "
-                f"attachment has that name and lives, or its last one may: delete it ({need.why})"
+                f"the address that {self.view.network.owner} has on all nodes is in use on this one: another "
+                f"attachment of that name lives, or may live; delete it ({need.why})"
             )
 
-    def _give_up(self) -> None:
-        """Give up, after a heartbeat, the numbers that no pod has here any more: it may be that nobody else does."""
+    def _release_numbers(self) -> None:
+        """Release unused numbers after a heartbeat, because this node may run neither hpn node nor an agent."""
         if isinstance(self.view, NumberView):
-            from ipam.cluster.reconcile import release  # noqa: PLC0415
+            from ipam.cluster.reconcile import reconcile  # noqa: PLC0415
 
-            release.give_up(self.view.network, self.log)
+            reconcile.release_numbers(self.view.network, self.log)
 
 
 def shared(alone: Allocation, network: Network, *, has_number: bool) -> Shared:
-    """The allocation, of what the nodes of a cluster share; ``has_number``: its name has one number on all nodes."""
+    """Return the allocation as one from the cluster's pool; ``has_number``: its name has one number on all nodes."""
     is_probed, terms = bool(alone.pool.probe), alone.owner.terms
     if not has_number:
         return Shared(**vars(alone), view=View(network, is_probed))
     numbers = Numbers.of(network, terms.sticky, max(terms.ttl, terms.cooldown))
-    # The cluster's store keeps the address for the name, so this node need not.
+    # The backend keeps the address for the name, so this node need not.
     owner = replace(alone.owner, terms=Terms())
     about = vars(alone) | {"pool": numbers.pool, "owner": owner}
     return Shared(**about, view=NumberView(numbers, is_probed))
 
 
 def rehearse(network: Network, store: Store, log: list[str]) -> None:
-    """See that an ADD would be served, or would be with another block, which could be claimed.
+    """Check that an ADD would succeed, or would with one more block that this node could claim.
 
-    Raises what it would, and NotAvailable.
+    Raises what the ADD would raise, and NotAvailable.
     """
-    view = View(network, is_probed=True, had_heartbeat=True)  # an ADD will look
+    view = View(network, is_probed=True, had_heartbeat=True)  # an ADD sends the heartbeat
     try:
         allocation.rehearse(store, network.pool, partial(_newcomers, view), log)
     except PoolExhausted as e:
@@ -305,7 +309,7 @@ def rehearse(network: Network, store: Store, log: list[str]) -> None:
         need = e.need
     else:
         return
-    from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # asks the store
+    from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # connects to the backend
 
     claim_block.refuse_if_none(network, view.mine, need)
 

@@ -14,9 +14,9 @@ from base.kernel import sysfs
 from base.state.record import Record
 from hardware.ports import every
 from ipam import inventory, stores
+from ipam.cluster import node_blocks
+from ipam.cluster.node_blocks import NodeBlocks
 from ipam.cluster.rules.counting import counted, held_in, pool, room
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import NodeBlocks
 from ipam.stores import access
 from node.blocks import networks_with_blocks
 from node.health.status import ACTIVE

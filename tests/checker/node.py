@@ -29,7 +29,7 @@ from base.protocol.spec import Request
 from base.state import node
 from ipam.cluster.backends import etcd, kubernetes  # noqa: F401  # before the first fork
 from ipam.cluster.reconcile import claim_block  # noqa: F401  # before the first fork
-from ipam.cluster.reconcile.reconcile_all import directories, rounds
+from ipam.cluster.reconcile.reconcile import directories, rounds
 from ipam.main import run
 from ipam.stores import none_gone
 

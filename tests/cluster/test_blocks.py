@@ -18,16 +18,15 @@ from support.shared_stores import etcds
 from base.kernel import budget
 from base.protocol.result import Ip
 from base.protocol.spec import Key
-from ipam.cluster import BLOCK, Documents, Machine
+from ipam.cluster import BLOCK, Documents, Machine, node_blocks
 from ipam.cluster.backends.backend import Shared
 from ipam.cluster.backends.etcd import Etcd
 from ipam.cluster.backends.gateway import Gateway, Settings
+from ipam.cluster.node_blocks import HELD, NodeBlocks, OwnedBlock
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.reconcile import Round
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import HELD, NodeBlocks, OwnedBlock
 from ipam.ranges import Span
 from ipam.stores import Owner
 from ipam.stores.access import open_in
@@ -107,7 +106,7 @@ class Rounds:
     def test_an_empty_block_is_given_back(self, node1: Node) -> None:
         node1.hold(0, 1)
         node1.hold(1, idle=time.time() - ownership.IDLE - 1)
-        assert "given back" in " ".join(node1.round().said)
+        assert "released" in " ".join(node1.round().log)
         assert (set(node1.blocks()), node1.mine.giving) == ({0}, (0,))
 
     def test_a_wiped_node_has_its_block_again(self, node1: Node) -> None:

@@ -115,7 +115,7 @@ def test_first_steps_and_the_end_of_a_node(pool: Cluster, tmp_path: Path) -> Non
     refused = ipam(pool, "node1", "release-node", "node2", "--force", check=False)
     assert (refused["blocks"][0]["what"], "node2" in refused["blocks"][0]["why"]) == ("failed", True)
     words = ("release-node", "node2", "--kubeconfig", ADMIN)
-    assert "was heard of at" in ipam(pool, "node1", *words, check=False)["refused"]
+    assert "was last alive at" in ipam(pool, "node1", *words, check=False)["refused"]
     assert ipam(pool, "node1", "gc", "--cluster", "--kubeconfig", ADMIN)["blocks"] == []
     pool.delete("pod", "b", "--grace-period=1")
     gone = ipam(pool, "node1", *words, "--force")["blocks"]
@@ -174,7 +174,7 @@ def test_the_job_that_gives_back_what_dead_nodes_have(pool: Cluster, job: Path) 
     pool.kubectl("-n", "kube-system", "create", "job", "now", "--from=cronjob/hpn-ipam-gc")
     until(lambda: ended(pool), "the Job's pod to end", 120, 0.5)
     said = pool.kubectl("-n", "kube-system", "logs", "job/now")
-    assert "block net.0 of node nobody: its node is taken for dead from now on" in said
+    assert "block net.0 of node nobody: its node is suspected from now on" in said
     (block,) = pool.get("hpnblocks")["items"]
     assert block["spec"]["suspect"] > 1
     assert ipam(pool, "node1", "gc", "--cluster", "--kubeconfig", ACCOUNT)["blocks"][0]["what"] == "waiting"

@@ -16,7 +16,7 @@ from support.tls_server import Authority, authority
 from base.kernel import budget
 from base.protocol.errors import StoreRefused, Unreachable
 from ipam.cluster import BLOCK, Document, Documents
-from ipam.cluster.backends import etcd, kv
+from ipam.cluster.backends import etcd, gateway
 from ipam.cluster.backends.etcd import Etcd
 from ipam.cluster.backends.gateway import Gateway, Settings
 
@@ -70,7 +70,7 @@ def test_a_node_is_silent(one: Etcds, opened: Opened) -> None:
     store.keep_alive("node1", 2)
     told = store.machine("node1").last_seen
     assert told
-    alive = kv.get("/silent/alive/node1")["request_range"]
+    alive = gateway.get("/silent/alive/node1")["request_range"]
     until(lambda: not one.call(0, "/v3/kv/range", alive).get("kvs"), "the lease to end", 60)
     last_seen = store.machine("node1").last_seen
     assert last_seen is not None
@@ -129,19 +129,19 @@ def test_with_certificates_and_users(opened: Opened, signed: tuple[Authority, Pa
     with etcds(tmp_path, tls=tls) as secured:
         url = secured.urls[0]
         assert opened(url, ca=str(folder / "ca.pem"), **ours).create(BLOCK, "net.0", "net", {"node": "node1"})
-        with pytest.raises(StoreRefused, match=r"the certificate of .* is not believed"):
+        with pytest.raises(StoreRefused, match=r"the certificate of .* is not trusted"):
             opened(url).read(BLOCK, "net.0")
         with pytest.raises(StoreRefused, match="refuses this node's certificate"):
             opened(url, ca=str(folder / "ca.pem")).read(BLOCK, "net.0")
         _enable_users(secured)
-        with pytest.raises(StoreRefused, match="takes no certificate with a common name: use one without"):
+        with pytest.raises(StoreRefused, match="accepts no certificate with a common name: use one without"):
             opened(url, ca=str(folder / "ca.pem"), **named).read(BLOCK, "net.0")
         _with_users(opened, {"url": url, "ca": str(folder / "ca.pem"), **ours}, tmp_path)
 
 
 def _enable_users(it: Etcds) -> None:
     """root may do all, hpn what is below /hpn."""
-    permission = {"permType": "READWRITE", "key": kv.base64("/hpn/"), "range_end": kv.base64("/hpn0")}
+    permission = {"permType": "READWRITE", "key": gateway.base64("/hpn/"), "range_end": gateway.base64("/hpn0")}
     for path, body in (
         ("user/add", {"name": "root", "password": "root"}),
         ("role/add", {"name": "root"}),
@@ -160,7 +160,7 @@ def _with_users(opened: Opened, tls: dict[str, str], folder: Path) -> None:
     password = folder / "password"
     password.write_text("secret\n")
     user = {"user": "hpn", "password_file": str(password)}
-    with pytest.raises(StoreRefused, match=r"it wants a user: set stores\.etcd\.user"):
+    with pytest.raises(StoreRefused, match=r"it requires a user: set stores\.etcd\.user"):
         opened(url, **tls).read(BLOCK, "net.0")
     store = opened(url, **tls, **user)
     assert store.read(BLOCK, "net.0")
@@ -170,5 +170,5 @@ def _with_users(opened: Opened, tls: dict[str, str], folder: Path) -> None:
     with pytest.raises(StoreRefused, match=r"forbids user hpn to read /other/block/net\.0: .* readwrite /other/"):
         opened(url, **tls, **user, prefix="/other").read(BLOCK, "net.0")
     password.write_text("wrong")
-    with pytest.raises(StoreRefused, match="does not let user hpn in"):
+    with pytest.raises(StoreRefused, match="rejects user hpn"):
         opened(url, **tls, **user).read(BLOCK, "net.0")

@@ -22,8 +22,8 @@ from base.protocol.spec import Key
 from ipam.cluster import BLOCK
 from ipam.cluster.backends.etcd import Etcd
 from ipam.cluster.backends.gateway import Gateway, Settings
+from ipam.cluster.node_blocks import NodeBlocks, OwnedBlock, write
 from ipam.cluster.rules.documents import SAID, Block
-from ipam.cluster.state.node_blocks import NodeBlocks, OwnedBlock, write
 from ipam.ranges import Span
 from ipam.stores import Owner
 from ipam.stores.access import open_in
@@ -87,7 +87,7 @@ def process(store: Store) -> Iterator[NodeProcess]:
 def test_it_claims_and_answers(process: NodeProcess, store: Store) -> None:
     store.suspect(0)
     with process:
-        process.says("somebody took node1 for dead; it lives")
+        process.says("node1 was suspected to be dead; it lives")
         until(lambda: len(store.blocks()) == 2, "another block", 60, 0.1)
         assert {(block.node, block.suspect) for block in store.blocks()} == {("node1", 0)}
         until(lambda: process.sleeps(2), "it to sleep", 120)

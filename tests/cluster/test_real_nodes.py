@@ -20,7 +20,7 @@ from cluster import two_nodes
 from cluster.space import Failed
 
 from base.state import node as nodes_file
-from ipam.cluster.state import node_blocks
+from ipam.cluster import node_blocks
 
 MANIFESTS = Path(__file__).parents[2] / "packaging" / "kubernetes" / "cluster"
 # Sixteen blocks of sixteen.
@@ -72,7 +72,7 @@ def test_an_etcd(make: Makes, clock: list[float], tmp_path: Path) -> None:
         large = {"store": "etcd", "blockSize": 32}
         refuse(make("node2", settings, cluster=large), 7, "ipam.cluster.blockSize 32", "set blockSize 16, or give")
         inside = make("node2", settings, subnet="10.0.0.128/25")
-        refuse(inside, 7, "subnet 10.0.0.128/25 overlaps 10.0.0.0/24", "write the subnet as the other nodes have it")
+        refuse(inside, 7, "subnet 10.0.0.128/25 overlaps 10.0.0.0/24", "write the subnet as on other nodes")
         hour(node1, clock, one.members, ThreeMembers(one))
         # What another cluster's etcd says counts for nothing; the next look finds out whose it is.
         make("node1", others)
@@ -95,9 +95,9 @@ def test_an_etcd_with_certificates(make: Makes, tmp_path: Path) -> None:
         refused = "refuses this node's certificate"
         ended = files(tmp_path, signer, "ended", until="20210101000000Z")
         for ours, code, said in (
-            (ended, 111, (refused, "that of stores.etcd in", "ended at 2021-01-01T00:00:00Z; renew it")),
-            ((), 111, (refused, "stores.etcd in", "names none; name one, and its key")),
-            ((tmp_path / "gone.cert", key), 7, ("gone.cert, which stores.etcd in", "is not there; put it there")),
+            (ended, 111, (refused, "that of stores.etcd in", "expired at 2021-01-01T00:00:00Z; renew it")),
+            ((), 111, (refused, "stores.etcd in", "names no certificate; name one, and its key")),
+            ((tmp_path / "gone.cert", key), 7, ("gone.cert, which stores.etcd in", "does not exist; create it")),
         ):
             pair = dict(zip(("cert", "key"), map(str, ours), strict=False))
             refuse(make("node1", {"etcd": {**about, **pair}}), code, *said)
@@ -120,8 +120,8 @@ def test_an_api_server(make: Makes, clock: list[float], tmp_path: Path) -> None:
         cert, key = files(tmp_path, signer, "expired", until="20210101000000Z")
         pair = {"client-certificate": str(cert), "client-key": str(key)}
         for user, said in (
-            ({"token": "nobody"}, ("does not know this node's credential", "name one that it knows")),
-            (pair, ("which ended at 2021-01-01T00:00:00Z", "renew it")),
+            ({"token": "nobody"}, ("does not know this node's credential", "name a known one")),
+            (pair, ("which expired at 2021-01-01T00:00:00Z", "renew it")),
             ({"token": "somebody"}, ('"somebody" cannot get resource "nodes"', apply, "ClusterRole hpn-node")),
         ):
             refuse(make("node1", who(user)), 111, *said)

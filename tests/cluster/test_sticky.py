@@ -17,12 +17,11 @@ from support.shared_stores import etcds
 from support.sticky_nodes import ASIDE, WEB, keep, numbers
 
 from base.kernel import budget
-from ipam.cluster import BLOCK, Documents
+from ipam.cluster import BLOCK, Documents, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.backends.etcd import Etcd
 from ipam.cluster.backends.gateway import Gateway, Settings
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state import node_blocks
 
 Opens = Callable[[str], Documents]
 _ever = count()
@@ -65,7 +64,7 @@ class Moves:
         for number in range(2):
             here, there = (one, two) if number == 0 else (two, one)
             code, said = there.refused("ADD", f"c{number + 1}", *WEB)
-            assert (code, f"node {here.name} has not given that up" in said) == (11, True)
+            assert (code, f"node {here.name} did not release it" in said) == (11, True)
             here.call("DEL", f"c{number}", *WEB)
             assert [report.problem for report in keep(here)] == ["", ""]
             assert here.asked()["ns/web-0:net1"] == ""

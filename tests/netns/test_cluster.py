@@ -17,10 +17,9 @@ from support.topology import Host, Pod
 from base.protocol.spec import Reply, Request
 from base.state.pod import open_netns
 from cni.features.delegate import Ipam
-from ipam.cluster import BLOCK, Machine
+from ipam.cluster import BLOCK, Machine, node_blocks
+from ipam.cluster.node_blocks import NodeBlocks
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import NodeBlocks
 from ipam.main import ask
 from ipam.main import run as hpn_ipam
 
@@ -106,7 +105,7 @@ def test_where_nobody_can_be_asked_another_block_is_given_from(host: Host, pod: 
     reply = asked_early(host, pod)
     assert reply.exit_code == 0, reply.stdout
     assert int(given(json.loads(reply.stdout))[0].split(".")[3].partition("/")[0]) // 16 != 2
-    assert not any("nobody was asked" in line for line in reply.log)
+    assert not any("were not probed for" in line for line in reply.log)
     assert {block.taken for block in mine(host).blocks} == {True, False}
     assert len(forgotten.owners()) == 2
 
@@ -116,7 +115,7 @@ def test_where_nobody_can_be_asked_and_there_is_no_other_block(host: Host, pod: 
     reply = asked_early(host, pod)
     assert reply.exit_code == 0, reply.stdout
     assert given(json.loads(reply.stdout)) == ["10.56.0.32/24", "fd00:56::20/64"]
-    assert any("net1 is not there, so nobody was asked" in line for line in reply.log)
+    assert any("net1 is not there, so the addresses were not probed for" in line for line in reply.log)
     (block,) = mine(host).blocks
     assert block.tried == set()
 
@@ -143,7 +142,7 @@ def test_a_device_of_a_userspace_driver(host: Host, pod: Pod, forgotten: Cluster
         result = one.ask()
     (address,) = (ip.address.ip for ip in result.ips if ip.address.version == 4)
     assert (int(address) % 256 // 16 == 2) == is_full
-    assert any("so nobody was asked" in line for line in log) == is_full
+    assert any("so the addresses were not probed for" in line for line in log) == is_full
 
 
 def test_where_the_link_cannot_be_asked(host: Host, pod: Pod, forgotten: Cluster, ipvlan: str) -> None:

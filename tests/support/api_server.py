@@ -1,4 +1,4 @@
-"""The API server as a store of blocks: manifests applied, and who asks it."""
+"""The API server as a backend: manifests applied, and credentials."""
 
 import json
 from collections.abc import Callable
@@ -21,14 +21,14 @@ Opener = Callable[[str], Kubernetes]
 
 
 def apply(cluster: Cluster) -> None:
-    """The manifests as they are in the tree, until the API server has the kinds."""
+    """Apply the manifests of the tree, and wait until the API server knows the kinds."""
     cluster.kubectl("apply", f"--kustomize={MANIFESTS}")
     names = ("crd/hpnblocks.hpn-cni.io", "crd/hpngrids.hpn-cni.io")
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=120s", *names)
 
 
 def await_leases(cluster: Cluster) -> None:
-    """Until each node was heard of: kubelet makes its Lease ten seconds after its Node object, or at once."""
+    """Wait for each node's Lease: kubelet creates it up to ten seconds after its Node object."""
     until(
         lambda: len(cluster.get("leases", "--namespace=kube-node-lease")["items"]) == len(cluster.nodes),
         "the nodes' Leases", 120, 0.2,
@@ -36,12 +36,12 @@ def await_leases(cluster: Cluster) -> None:
 
 
 def remove(cluster: Cluster) -> None:
-    """What ``apply`` has made, and all blocks."""
+    """Remove what ``apply`` created, and all blocks."""
     cluster.kubectl("delete", f"--kustomize={MANIFESTS}", "--ignore-not-found", "--timeout=120s")
 
 
 def write_kubeconfig(file: Path, cluster: Cluster, token: str) -> Path:
-    """For whoever has the token."""
+    """Write a kubeconfig with the token."""
     authority = str(cluster.control.path(f"{PKI}/apiserver.crt"))
     server = {"server": f"https://{CONTROL}:6443", "certificate-authority": authority}
     document = {
@@ -55,7 +55,7 @@ def write_kubeconfig(file: Path, cluster: Cluster, token: str) -> Path:
 
 
 def refused(act: Callable[[], object]) -> str:
-    """Why the API server refuses it."""
+    """Return the API server's reason for a refusal."""
     with pytest.raises(StoreRefused) as why:
         act()
     return why.value.msg

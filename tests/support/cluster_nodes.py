@@ -1,4 +1,4 @@
-"""Nodes of one cluster, in one process: each has its own state and its own file, and all share a store in memory."""
+"""Nodes of one cluster in one process: each has its own state and file, and all share a backend in memory."""
 
 import json
 import sys
@@ -13,10 +13,9 @@ from support.ipam_calls import Net
 
 from base.protocol.spec import Reply
 from base.state import node
-from ipam.cluster import BLOCK, Documents, Machine
+from ipam.cluster import BLOCK, Documents, Machine, node_blocks
 from ipam.cluster.backends import backend
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import NodeBlocks
+from ipam.cluster.node_blocks import NodeBlocks
 
 SHARED = {"store": "etcd"}
 # 16 blocks of 16, of which the first and the last have fewer addresses.
@@ -35,11 +34,11 @@ class Node(Net):
         return super().reply(command, *args, **more)
 
     def enter(self) -> None:
-        """Be on this node from now on."""
+        """Continue on this node."""
         node.FILE = str(self.node_file)
 
     def refused(self, command: str, *args: str, **more: Any) -> tuple[int, str]:
-        """The error's code, and what it says."""
+        """Return the error's code and message."""
         answer = self.call(command, *args, **more)
         assert "code" in answer, answer
         return answer["code"], f"{answer['msg']} ({answer.get('details', '')})"
@@ -51,7 +50,7 @@ class Node(Net):
         return found
 
     def fill(self, prefix: str = "fill") -> list[str]:
-        """Attach until this node has claimed another block; the addresses."""
+        """Attach until this node claims another block; return the addresses."""
         given, blocks = list[str](), self.mine.giving
         while self.mine.giving == blocks:
             given += self.add(f"{prefix}{len(given)}")
@@ -59,7 +58,7 @@ class Node(Net):
 
 
 class Cluster:
-    """The store, and the nodes."""
+    """The backend, and the nodes."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = Memory()
@@ -75,7 +74,7 @@ class Cluster:
         monkeypatch.setattr(node, "FILE", node.FILE)
 
     def node(self, name: str, **ipam: Any) -> Node:
-        """The node of that name; the same state each time."""
+        """Return the node of that name, always with the same state."""
         state = self._root / name
         state.mkdir(exist_ok=True)
         file = self._root / f"{name}.json"
@@ -85,10 +84,10 @@ class Cluster:
         return Node(state, ipam or SMALL, name=name, node_file=file)
 
     def owners(self) -> dict[int, str]:
-        """Whose each block is, by its index."""
+        """Return the owner of each block, by index."""
         return {body["index"]: body["node"] for body in self.store.bodies(BLOCK).values()}
 
     def calls(self) -> list[str]:
-        """What the store was asked since this was called last."""
+        """Return the calls to the backend since the last use of this method."""
         calls, self.store.calls[:] = list(self.store.calls), []
         return calls

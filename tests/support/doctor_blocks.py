@@ -8,8 +8,8 @@ from support.doctor_node import Node
 from support.doctor_rails import CASES
 
 from ctl.doctor.model import Severity
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import HELD, LOST, NodeBlocks, OwnedBlock
+from ipam.cluster import node_blocks
+from ipam.cluster.node_blocks import HELD, LOST, NodeBlocks, OwnedBlock
 
 __all__ = ["CASES"]
 # The address that Node.lease gives first is 10.9.0.2.

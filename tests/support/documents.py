@@ -1,6 +1,6 @@
-"""A store of documents in memory, with faults where a test wants them: what unit tests have for an API server.
+"""A backend in memory, with faults on demand: it stands for the API server in unit tests.
 
-It is held to the same contract as the real ones (tests/support/documents_contract.py).
+It fulfils the same contract as the real ones (tests/support/documents_contract.py).
 """
 
 import json
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Fault(Enum):
-    """What goes wrong with one call."""
+    """The fault of one call."""
 
     UNREACHABLE = auto()  # nothing was done, and nobody answers
     LOST = auto()  # it was done, and the answer is lost
@@ -31,7 +31,7 @@ class Fault(Enum):
 
 
 class Killed(BaseException):
-    """The process is gone; no except clause of a program gets this."""
+    """The process is gone; no except clause of the program catches this."""
 
 
 # Which fault the call has, by the calls there were before it (all, counted from 0), its name and the document's name.
@@ -39,24 +39,24 @@ Faults = Callable[[int, str, str], Fault | None]
 
 
 def none(_number: int, _call: str, _name: str) -> None:
-    """No fault at all."""
+    """Return no fault."""
 
 
 def at(number: int, fault: Fault) -> Faults:
-    """That fault in the call with that number, counted from 0."""
+    """Return that fault for the call with that number, counted from 0."""
     return lambda called, _call, _name: fault if called == number else None
 
 
 def every(call: str, fault: Fault) -> Faults:
-    """That fault in each such call; with "" in all of them."""
+    """Return that fault for each such call; with "" for all calls."""
     return lambda _number, called, _name: fault if call in ("", called) else None
 
 
 @dataclass
 class Memory:
-    """An ipam.cluster.Documents that all nodes of a test share.  ``calls`` is what was asked of it, as "create b.1".
+    """An ipam.cluster.Documents that all nodes of a test share; ``calls`` lists the calls, such as "create b.1".
 
-    With a ``file`` the documents are in there, for processes that are forked and killed.
+    With ``file`` it keeps the documents there, for processes that are forked and killed.
     """
 
     cluster: str = "cluster-1"
@@ -141,7 +141,7 @@ class Memory:
         return self.changes
 
     def backup(self) -> Callable[[], None]:
-        """What restores the store to how it is now."""
+        """Return a function that restores the present state."""
         documents, changes = dict(self.documents), self.changes
 
         def restore() -> None:
@@ -156,11 +156,11 @@ class Memory:
         return self.changes
 
     def counted(self) -> dict[str, int]:
-        """How often each call was made."""
+        """Return how often each call was made."""
         return dict(Counter(call.partition(" ")[0] for call in self.calls))
 
     def bodies(self, kind: str) -> dict[str, Json]:
-        """By name what the documents of a kind say; asking is no call."""
+        """Return the bodies of one kind by name; this counts as no call."""
         self._load()
         return {name: document.body for (kinds, name), document in sorted(self.documents.items()) if kinds == kind}
 
@@ -202,11 +202,11 @@ class Memory:
 
 
 def _copied(body: Json) -> Json:
-    """As it goes through a wire."""
+    """Return a copy, as after a transfer."""
     copied: Json = json.loads(json.dumps(body))
     return copied
 
 
 def whose(store: Memory) -> dict[str, str]:
-    """Which node has each block, by the block's name."""
+    """Return the owner of each block, by the block's name."""
     return {name: body["node"] for name, body in store.bodies(BLOCK).items()}

@@ -1,8 +1,7 @@
-"""What every store that nodes share must do (ipam.cluster.Documents), wherever it keeps documents.
+"""The contract of every backend (ipam.cluster.Documents), wherever it keeps documents.
 
-A test of a store is a class that inherits Contract and has a fixture ``store``: an empty one, in which the nodes of
-NODES are known.  A store that is never quite empty may have what the test before has left: each test has a network of
-its own.
+A test of a backend is a class that inherits Contract and has a fixture ``store``: an empty backend that knows the nodes
+of NODES.  A backend may hold remains of an earlier test, so each test has its own network.
 """
 
 from dataclasses import replace
@@ -35,7 +34,7 @@ def names(documents: object) -> list[str]:
 
 
 def own(store: Documents, node: str, most: int, network: str) -> list[str]:
-    """The names of the node's blocks, as soon as there are so many: one of a moment ago may be missing."""
+    """Return the names of the node's blocks when there are that many: a new one may be missing for a moment."""
 
     def listed() -> list[str] | None:
         found = names(store.listed(BLOCK, network, node))
@@ -48,7 +47,7 @@ def own(store: Documents, node: str, most: int, network: str) -> list[str]:
 class Contract:
     @pytest.fixture
     def network(self) -> str:
-        """A network that no other test has."""
+        """Return a network that no other test uses."""
         return f"net-{next(_ever)}"
 
     def test_what_is_created_is_there(self, store: Documents, network: str) -> None:
@@ -125,7 +124,7 @@ class Contract:
         assert list(store.listed(BLOCK, network, "node1")) == []
 
     def test_what_no_node_has_is_there_for_all(self, store: Documents, network: str) -> None:
-        """A number that is kept for a name: one node gives it up, and another has it."""
+        """A number that is kept for a name: one node releases it, and another claims it."""
         named = replace(block(network, 1), size=1, whose="default/web-0:net1", keep=60)
         made = create(store, named)
         free = store.replace(made, named.freed(int(store.now())).to_json())
@@ -198,7 +197,7 @@ class Contract:
         assert store.identity() == store.identity()
 
     def test_changes_are_counted(self, store: Documents, network: str) -> None:
-        """So that a store that was restored to an older state is noticed; other stores' clients change it meanwhile."""
+        """A restore to an older state shows; other clients of the backend change it meanwhile."""
         first = create(store, block(network, 1))
         assert names(store.listed(BLOCK, network)) == [first.name]
         counted = store.revision(0)

@@ -1,6 +1,6 @@
-"""etcd's JSON gateway, as much of it as we ask, in a thread: for faults that a real one does not make when told.
+"""A part of etcd's JSON gateway in a thread, for faults that a real one does not produce on demand.
 
-What it answers was compared with a real etcd's: tests/cluster/test_etcd_store.py asks both the same.
+Its answers were compared with a real etcd's: tests/cluster/test_etcd_store.py sends both the same requests.
 """
 
 import json
@@ -22,11 +22,10 @@ Body = dict[str, Any]
 
 @dataclass
 class Member:
-    """One that serves a cluster's keys, and what of it goes wrong.
+    """A member that serves a cluster's keys, with faults.
 
-    ``answers`` are statuses and bodies that the next calls get instead of being done; as many of the next calls as
-    ``lost`` says are done and not answered.  ``change`` makes another answer of each.
-    ``asked`` are the paths of all calls, and ``tokens`` say who asked.
+    ``answers`` replace the next answers: statuses and bodies.  ``lost`` counts the next calls that are done and not
+    answered.  ``change`` alters each answer.  ``asked`` holds the paths of all calls, and ``tokens`` their tokens.
     """
 
     keys: dict[str, Body] = field(default_factory=dict)
@@ -43,16 +42,16 @@ class Member:
     change: Callable[[Body], Any] | None = None
 
     def expire(self, lease: str) -> None:
-        """End the lease, and what is in it."""
+        """End the lease, and remove its keys."""
         del self.leases[lease]
         self.keys = {key: pair for key, pair in self.keys.items() if pair["lease"] != lease}
 
     def value(self, key: str) -> str:
-        """The text below a key."""
+        """Return the text of a key."""
         return b64decode(self.keys[key]["value"]).decode()
 
     def done(self, path: str, body: Body) -> tuple[int, Body]:
-        """What the API does, and the answer."""
+        """Carry out the call; return its answer."""
         match path:
             case "/v3/kv/range":
                 return 200, self._headed(self._range(body))
@@ -116,13 +115,13 @@ def _text(encoded: str) -> str:
 
 
 def encoded(text: str) -> str:
-    """The text as keys and values are written."""
+    """Return the text in the encoding of keys and values."""
     return b64encode(text.encode()).decode()
 
 
 @contextmanager
 def serving(member: Member) -> Iterator[Member]:
-    """The member, at a port of its own."""
+    """Yield the member, on its own port."""
     lock, connections = threading.Lock(), list[socket.socket]()
 
     class Handler(BaseHTTPRequestHandler):
@@ -178,7 +177,7 @@ Opened = Callable[..., Etcd]
 
 @contextmanager
 def opening() -> Iterator[Opened]:
-    """What opens the etcd that members serve, or that is at URLs; the connections are ended at last."""
+    """Yield a function that opens the etcd of members, or of URLs; close the connections at the end."""
     with ExitStack() as stack:
 
         def open_it(*members: Member | str, **settings: Any) -> Etcd:
@@ -191,5 +190,5 @@ def opening() -> Iterator[Opened]:
 
 
 def body(index: int, node: str = "n1", network: str = "net", claim: str = "c") -> Body:
-    """What a block's document says."""
+    """Return the body of a block's document."""
     return Block(network, index, 16, node, "", claim).to_json()

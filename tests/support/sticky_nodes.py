@@ -1,14 +1,13 @@
-"""Nodes of a cluster that has set numbers aside for names, and what of these each has."""
+"""Nodes of a cluster with numbers reserved for names, and each node's numbers."""
 
 from typing import Any
 
 from support.cluster_nodes import SHARED, Cluster, Node
 from support.ipam_calls import of
 
-from ipam.cluster import BLOCK
-from ipam.cluster.reconcile.reconcile_all import Report, directories, rounds
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import NodeBlocks
+from ipam.cluster import BLOCK, node_blocks
+from ipam.cluster.node_blocks import NodeBlocks
+from ipam.cluster.reconcile.reconcile import Report, directories, rounds
 from ipam.stores import none_gone
 
 # 16 numbers for names, and 15 blocks for all others.
@@ -21,7 +20,7 @@ def node(it: Cluster, name: str, **more: Any) -> Node:
 
 
 def keep(node: Node, *, due_only: bool = False) -> list[Report]:
-    """What hpn node and the agent do."""
+    """Run the rounds of hpn node and the agent."""
     node.enter()
     return list(rounds(directories([node.state / "ipam"]), none_gone, due_only=due_only))
 
@@ -31,7 +30,7 @@ def number(address: str) -> int:
 
 
 def named(cluster: Cluster) -> dict[str, tuple[str, int]]:
-    """Of each name the node that has its number, and the number, as the store says."""
+    """Return each name's node and number, from the backend."""
     bodies = cluster.store.bodies(BLOCK).values()
     return {body["whose"]: (body["node"], body["index"]) for body in bodies if body.get("whose")}
 

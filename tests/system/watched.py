@@ -22,8 +22,8 @@ from system.prometheus import Prometheus, example, rules
 from base.protocol.location import IPAM_DIR
 from base.protocol.result import Ip
 from base.protocol.spec import Key
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import LOST, NodeBlocks, OwnedBlock
+from ipam.cluster import node_blocks
+from ipam.cluster.node_blocks import LOST, NodeBlocks, OwnedBlock
 from ipam.ranges import Span
 from ipam.stores import Owner
 from ipam.stores.access import open_in

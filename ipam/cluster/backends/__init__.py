@@ -1,1 +1,1 @@
-"""The stores that the nodes share, and what speaks to their servers."""
+"""The backends, Kubernetes and etcd, and the HTTP client that they share."""

@@ -1,6 +1,6 @@
-"""The store that the nodes share, opened: which kind a configuration says, where and as whom the policy file does.
+"""Open the backend of a configuration; the policy file holds its address and this node's credential.
 
-Imported by whoever asks the store, and so by no command that finds room in the node's own blocks.
+Only commands that send requests import this module.
 """
 
 import hashlib
@@ -14,13 +14,13 @@ from base.protocol.errors import doing
 from base.state import node
 from ipam.cluster import Documents, Machine
 
-# Of each kind of store the module that has it.  There, ``opened`` takes what the policy file says of the store and the
-# node's name, if it says one, and returns the store with this node's name in it.
+# The module of each backend.  Its ``opened`` takes the policy file's keys for the backend and its nodeName, if any, and
+# returns the backend and this node's name in it.
 KINDS: Final = {"kubernetes": "ipam.cluster.backends.kubernetes", "etcd": "ipam.cluster.backends.etcd"}
 Opened = Callable[[Mapping[str, Any], str], tuple[Documents, str]]
 
 
-# The kinds that know of each node which machine it is.
+# The backends that record each node's machine.
 _KNOWING: Final = frozenset({"kubernetes"})
 # man 5 machine-id.
 MACHINE_ID = "/etc/machine-id"
@@ -28,24 +28,26 @@ MACHINE_ID = "/etc/machine-id"
 
 @dataclass(frozen=True)
 class Shared:
-    """A store, and what this node is called there.  ``host`` is which machine it is, where the store does not know."""
+    """A backend, and this node's name there.  ``host`` identifies this machine where the backend records no
+    machines."""
 
     documents: Documents
     node: str
     host: str = ""
 
     def machine(self) -> Machine:
-        """What the store knows of this node, and which machine it is: two that have one name by mistake must not take
-        each other's blocks for their own.  Raises Unreachable, StoreRefused."""
+        """Return what the backend knows of this node, with this machine's UID.
+
+        By the UID, two machines with the same name keep their blocks apart.  Raises Unreachable, StoreRefused.
+        """
         known = self.documents.machine(self.node)
         return replace(known, uid=known.uid or self.host)
 
 
 def opened(kind: str, kubeconfig: str = "") -> Shared:
-    """The store of that kind; nothing is asked of it yet.  ``kubeconfig``, if it is given, says as whom the API server
-    is asked, and not the policy file.
+    """Return the backend of that kind, without a request.  ``kubeconfig`` replaces the policy file's credential.
 
-    Raises InvalidConfig for what the policy file says of it, and StoreRefused if there is no credential.
+    Raises InvalidConfig for wrong keys in the policy file, and StoreRefused without a credential.
     """
     about, name = node.store(kind, KINDS)
     if kubeconfig and kind in _KNOWING:
@@ -56,7 +58,7 @@ def opened(kind: str, kubeconfig: str = "") -> Shared:
 
 
 def _host() -> str:
-    """Which machine this is; empty if it does not say.  Not the text itself, which is nobody else's to know."""
+    """Return a digest of the machine's ID, which is confidential; empty without one."""
     try:
         text = Path(MACHINE_ID).read_text().strip()
     except (OSError, ValueError):

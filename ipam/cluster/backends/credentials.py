@@ -1,9 +1,8 @@
-"""Who this node is to the API server: a kubeconfig that the node's administrator has named, or kubelet's own.
+"""This node's credential for the API server: a kubeconfig that the policy file names, or kubelet's.
 
-The file is of the form that kubectl reads (kubernetes.io, "kubeconfig (v1)").  What it names is read again for every
-connection, and a token for every request, because both are renewed while we run.  No program is run for a credential:
-a CNI command waits for it, as root.  In a pod a directory can be named, in which kubelet keeps a service account's
-token.
+The format is kubectl's (kubernetes.io, "kubeconfig (v1)"). Certificates are read again for every connection and a token
+for every request, because both are renewed at any time.  No program is run for a credential: a CNI command would wait
+for it, as root.  In a pod, the policy file can name the directory of a service account's token.
 """
 
 import binascii
@@ -21,33 +20,33 @@ from base.state import trust
 from ipam.cluster.backends.http import is_url, shown
 from ipam.cluster.backends.tls import Tls, certificate
 
-# The first of these that is there: one that was written for a service account, kubeadm's for kubelet, another's.
+# The first that exists counts: a service account's, kubeadm's for kubelet, another installer's for kubelet.
 DEFAULTS: Final = ("/etc/cni/net.d/hpn.kubeconfig", "/etc/kubernetes/kubelet.conf", "/var/lib/kubelet/kubeconfig")
 _MOST: Final = 1 << 20  # bytes of a file
 _NODE: Final = "system:node:"
-# What kubelet sets in every container (kubernetes.io, "Accessing the API from within a pod").
+# Variables that kubelet sets in every container (kubernetes.io, "Accessing the API from within a pod").
 _SERVER: Final = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 _COMMENTS: Final = re.compile(r"\A(\s*#.*\n)*\s*")
-_ACCOUNT: Final = "docs/user/kubernetes.md says how to give hpn a credential of its own"
-# What we do not do, and why.
+_ACCOUNT: Final = "docs/user/kubernetes.md describes a credential for hpn"
+# Keys that are not supported, and why.
 _REFUSED: Final = {
     "exec": f"runs another program for the credential, which no CNI command does; {_ACCOUNT}",
     "auth-provider": f"asks another program for the credential; {_ACCOUNT}",
-    "username": f"is no credential that an API server of this century takes; {_ACCOUNT}",
-    "as": f"speaks for somebody else; {_ACCOUNT}",
+    "username": f"is a credential that API servers no longer accept; {_ACCOUNT}",
+    "as": f"impersonates another user; {_ACCOUNT}",
     "insecure-skip-tls-verify": (
-        "lets anybody answer in the API server's place, who could give an address twice; remove it, and name the "
+        "lets any host answer as the API server, and allocate an address twice; remove it, and name the "
         "certificate-authority"
     ),
-    "proxy-url": "is a proxy, which is not asked; remove it, and name the API server itself",
+    "proxy-url": "is not supported; remove it, and name the API server itself",
 }  # guard: not-anybody ("insecure-skip-tls-verify" -> "insecure"), no-program ("exec" -> "execute")
 
 
 @dataclass(frozen=True)
 class Kubeconfig:
-    """The cluster and the user of the current context, as the file has them; ``name`` is what it calls the user.
+    """The cluster and the user of the current context; ``name`` is the user's.
 
-    ``stamp`` tells this file from another of its path.
+    ``stamp`` tells versions of the file apart.
     """
 
     path: str
@@ -62,11 +61,11 @@ class Kubeconfig:
         return str(self.cluster["server"])
 
     def is_current(self) -> bool:
-        """Whether the file is as it was read."""
+        """Whether the file did not change since it was read."""
         return _stamp(self.path) == self.stamp
 
     def tls(self) -> Tls:
-        """Whom we believe, and who we are, by what the files say now.
+        """Return the certificates, as the files hold them now.
 
         Raises StoreRefused, Unreachable, InvalidConfig.
         """
@@ -79,19 +78,19 @@ class Kubeconfig:
         )
 
     def headers(self) -> Mapping[str, str]:
-        """The token, if there is one, as the file has it now.  Raises StoreRefused, Unreachable, InvalidConfig."""
+        """Return the token's header, as the file holds it now.  Raises StoreRefused, Unreachable, InvalidConfig."""
         token = self._token()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def node(self) -> str:
-        """The node that this credential is of; empty if it does not say.
+        """Return the node of this credential; empty if unknown.
 
         Raises StoreRefused, Unreachable, InvalidConfig.
         """
         return _node(self._certificate_name()) or self._claimed_node() or _node(self.name)
 
     def ended(self) -> float:
-        """When what says who we are has ended or will, in seconds since 1970; 0 if that is not known.
+        """Return when the credential expires or expired, in seconds since 1970; 0 if unknown.
 
         Raises StoreRefused, Unreachable, InvalidConfig.
         """
@@ -106,29 +105,29 @@ class Kubeconfig:
         return found.name if found else ""
 
     def _claimed_node(self) -> str:
-        """A token that the API server has made for a pod or a node names the node (KEP-4193)."""
+        """Return the node in a token that the API server issued for a pod or a node (KEP-4193)."""
         about = _claims(self._token()).get("kubernetes.io")
         node = about.get("node") if isinstance(about, dict) else None
         return str(node.get("name") or "") if isinstance(node, dict) else ""
 
     def _token(self) -> str:
-        # As kubectl and client-go have it: the file counts, if both are there.
+        # As in kubectl and client-go, the file takes precedence.
         if file := self.user.get("tokenFile"):
             token = self._file("tokenFile", str(file)).decode("ascii", "replace").strip()
         else:
             token = str(self.user.get("token") or "").strip()
-        # Nothing else can be a header, and who finds out when it is sent would repeat it.
+        # A header allows nothing else, and a later error would quote the token.
         if not (token.isascii() and token.isprintable()):
-            raise StoreRefused(f"{self.path}: its token is not one line of ASCII, so it is none; correct it")
+            raise StoreRefused(f"{self.path}: its token is not one line of ASCII; correct it")
         return token
 
     def _data(self, section: Json, key: str) -> bytes:
-        """What stands in the kubeconfig, or in the file that it names; empty if there is neither."""
+        """Return the data in the kubeconfig, or in the file that it names; empty without either."""
         if data := section.get(f"{key}-data"):
             try:
                 return binascii.a2b_base64("".join(str(data).split()), strict_mode=True)
             except ValueError as e:
-                raise StoreRefused(f"{self.path}: {key}-data is no base64 ({e}); correct it") from e
+                raise StoreRefused(f"{self.path}: {key}-data is not base64 ({e}); correct it") from e
         file = section.get(key)
         return self._file(key, str(file)) if file else b""
 
@@ -139,18 +138,18 @@ class Kubeconfig:
         except OSError as e:
             raise StoreRefused(f"{self.path}: {key} {path} cannot be read ({e.strerror}); correct it") from e
         if found is None:
-            # What is renewed may be gone for a moment: a pod's token is, while that pod is replaced.
-            raise Unreachable(f"{self.path}: {key} {path} is not there; try again later, or name one that is")
+            # A renewed file may be absent for a moment, as a pod's token is while the pod is replaced.
+            raise Unreachable(f"{self.path}: {key} {path} does not exist; try again later, or name another")
         return found
 
 
 def read(named: str = "") -> Kubeconfig:
-    """The kubeconfig that is named, or the first of DEFAULTS that is there.
+    """Return the kubeconfig at ``named``, or else the first of DEFAULTS that exists.
 
-    A directory that is named has ``token`` and ``ca.crt`` of a service account, for the API server of this pod.
+    A directory must hold ``token`` and ``ca.crt`` of a service account, for the API server of this pod.
 
-    Raises StoreRefused if there is none, or what it asks for is not done; InvalidConfig if others than root can write
-    to it.
+    Raises StoreRefused if there is none, or for a key that is not supported; InvalidConfig if users other than root can
+    write to it.
     """
     if named and os.path.isdir(named):
         return _of_account(named)
@@ -164,7 +163,7 @@ def read(named: str = "") -> Kubeconfig:
         if data is not None:
             return _parsed(path, data, stamp)
     raise StoreRefused(
-        f"there is no kubeconfig at {' or '.join(places)}, so the API server cannot be asked; name one as "
+        f"there is no kubeconfig at {' or '.join(places)}, and requests to the API server need one; name it as "
         f"stores.kubernetes.kubeconfig in /etc/hpn/policy.json, or: {_ACCOUNT}"
     )
 
@@ -190,8 +189,8 @@ def _of_account(folder: str) -> Kubeconfig:
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     if not is_url(server, "https"):
         raise StoreRefused(
-            f"{folder} is a directory, so the API server is the one of this pod, and {' and '.join(_SERVER)} do not "
-            "say which that is; name a kubeconfig"
+            f"{folder} is a directory, so the API server is this pod's, and {' and '.join(_SERVER)} do not "
+            "name it; name a kubeconfig"
         )
     cluster = {"server": server, "certificate-authority": f"{folder}/ca.crt"}
     return Kubeconfig(folder, cluster, {"tokenFile": f"{folder}/token"}, "", _stamp(folder))
@@ -200,7 +199,7 @@ def _of_account(folder: str) -> Kubeconfig:
 def _document(path: str, data: bytes) -> Json:
     try:
         text = data.decode()
-        # Of JSON too, a person may have written comments in front, as hpn install does.
+        # JSON may have comments in front, such as those of hpn install.
         rest = _COMMENTS.sub("", text)
         document = json.loads(rest) if rest.startswith("{") else _yaml(text)
     except (ValueError, RecursionError) as e:
@@ -211,14 +210,14 @@ def _document(path: str, data: bytes) -> Json:
 
 
 def _yaml(text: str) -> Any:
-    """Every scalar as text.  Raises ValueError."""
-    import yaml  # noqa: PLC0415  # 20 ms, which a kubeconfig of JSON saves
+    """Parse YAML with every scalar as text.  Raises ValueError."""
+    import yaml  # noqa: PLC0415  # 20 ms, which JSON saves
 
     try:
         # guard below: as-text (yaml.BaseLoader -> yaml.UnsafeLoader)
-        return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506  # it makes nothing but text, lists and dicts
+        return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506  # it creates only text, lists and dicts
     except yaml.MarkedYAMLError as e:
-        # Its text repeats the line, which may have a token.
+        # The error's text quotes the line, which may contain a token.
         at = e.problem_mark
         raise ValueError(f"{e.problem}, line {at.line + 1}, column {at.column + 1}" if at else e.problem) from e
     except yaml.YAMLError as e:
@@ -226,7 +225,7 @@ def _yaml(text: str) -> Any:
 
 
 def _named(path: str, document: Json, kind: str, name: str) -> Json:
-    """The cluster, user or context of that name."""
+    """Return the cluster, user or context of that name."""
     listed: Sequence[Any] = document.get(f"{kind}s") or ()
     for one in listed if isinstance(listed, list) else ():
         if isinstance(one, dict) and one.get("name") == name and isinstance(one.get(kind), dict):
@@ -241,18 +240,18 @@ def _stamp(path: str) -> tuple[int, ...]:
         found = os.stat(path)
     except OSError:
         return ()
-    if stat.S_ISDIR(found.st_mode):  # what is in it is read again in any case
+    if stat.S_ISDIR(found.st_mode):  # its files are read again each time
         return ()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _node(name: str) -> str:
-    """A node's name in a user's."""
+    """Return the node's name within a user's name; empty if it contains none."""
     return name.removeprefix(_NODE) if name.startswith(_NODE) else ""
 
 
 def _claims(token: str) -> Json:
-    """What a JSON Web Token says (RFC 7519, section 3); nothing if it is none.  Nothing of it is believed."""
+    """Return the claims of a JSON Web Token (RFC 7519, section 3), unverified; empty for other text."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}

@@ -1,13 +1,13 @@
-"""Documents in an etcd, version 3.4 or later: for clusters without Kubernetes.
+"""Documents in etcd 3.4 or later, for clusters without Kubernetes.
 
-A document is a key, PREFIX/KIND/NAME, whose value is the body as JSON.  Every change is one transaction that compares
-first: a key's create_revision is 0 where there is no such key, and its mod_revision is another after every change
-(etcd's API guide, "KV API").  What etcd keeps beside the documents:
+A document is a key, PREFIX/KIND/NAME, with the body as JSON.  Every change is one transaction that compares first: the
+create_revision of an absent key is 0, and every change gives a key a new mod_revision (etcd's API guide, "KV API").
+Other keys:
 
-    PREFIX/of/NODE/KIND/NAME   that the document is this node's: a node reads its own, and not those of all
-    PREFIX/identity            a text at random, written once: what tells apart two etcds that were set up alike
-    PREFIX/alive/NODE          in a lease, so it goes if the node does not tell in time that it lives
-    PREFIX/nodes/NODE          when the node began to tell that, by etcd's clock; it stays
+    PREFIX/of/NODE/KIND/NAME   the node owns that document: a node lists its own without reading all
+    PREFIX/identity            a random text, written once: tells apart two etcds with the same setup
+    PREFIX/alive/NODE          in a lease, so it expires unless the node renews it
+    PREFIX/nodes/NODE          when the node was first reported alive, by etcd's clock; permanent
 """
 
 import json
@@ -18,42 +18,40 @@ from typing import Any, Final
 
 from base.protocol.spec import Json
 from ipam.cluster import Document, Machine
-from ipam.cluster.backends import kv
-from ipam.cluster.backends.gateway import Answer, Gateway, Settings
-from ipam.cluster.rules.documents import layout_name
-from ipam.cluster.rules.validate import shown
+from ipam.cluster.backends import gateway as kv
+from ipam.cluster.backends.gateway import Answer, Gateway, Pair, Settings
+from ipam.cluster.rules.documents import layout_name, shown
 
-# The documents of one answer: some hundred kilobytes of blocks.
+# Documents in one answer: some hundred kilobytes.
 PAGE: Final = 1000
-# The keys of one transaction, of which etcd takes 128 requests (its flag max-txn-ops).
+# Requests in one transaction; etcd allows 128 (its flag max-txn-ops).
 _TOGETHER: Final = 100
-_OF, _ALIVE, _TOLD = "of", "alive", "nodes"
+_OF, _ALIVE, _NODES = "of", "alive", "nodes"
 _RANGE, _TXN = "/v3/kv/range", "/v3/kv/txn"
 _GRANT, _KEEP_ALIVE = "/v3/lease/grant", "/v3/lease/keepalive"
 
 
 def opened(about: Mapping[str, Any], name: str) -> tuple["Etcd", str]:
-    """The etcd that the policy file describes, and this node's name: the given one, or the host's.
+    """Return the etcd that the policy file describes, and this node's name: ``name``, or the host's.
 
-    Nothing is asked of it yet.  Raises InvalidConfig.
+    Sends no request.  Raises InvalidConfig.
     """
     settings = Settings.of(dict(about))
     return Etcd(Gateway(settings), settings.prefix), name or os.uname().nodename.lower()
 
 
 class Etcd:
-    """ipam.cluster.Documents, in an etcd, below ``prefix``."""
+    """ipam.cluster.Documents in an etcd, below ``prefix``."""
 
-    def __init__(self, gateway: Gateway, prefix: str) -> None:
-        self._gateway = gateway
+    def __init__(self, client: Gateway, prefix: str) -> None:
+        self._gateway = client
         self._prefix = prefix
         self._identity = ""
         self._revision = 0
-        # Of each node that this process keeps alive: its lease.
+        # The lease of each node that this process keeps alive.
         self._leases = dict[str, str]()
 
     def create(self, kind: str, name: str, network: str, body: Json) -> Document | None:  # noqa: ARG002  # in the body
-        """Make the document; None if there is one of that kind and name."""
         key, value = self._key(kind, name), _encoded(body)
         made = [kv.put(key, value), *self._owned(kind, name, {}, body)]
         # guard below: only-if-absent (absent(key))
@@ -61,19 +59,17 @@ class Etcd:
         if kv.succeeded(answer.body):
             revision = kv.revision(answer.body)
             return Document(kind, name, body, _uid(answer, revision, key), str(revision))
-        # Our own, of an earlier sending whose answer was lost: no two claims have the same text.
+        # Equal content is this node's own, sent earlier with a lost answer: no two claims have the same nonce.
         there = kv.pair(answer.body)
         # guard below: our-own = self._document(kind, there, answer) if there else None
         return self._document(kind, there, answer) if answer.again and there and there.value == value else None
 
     def read(self, kind: str, name: str) -> Document | None:
-        """The document; None if there is none."""
         key = self._key(kind, name)
         answer = self._asked(_RANGE, {"key": kv.base64(key)}, f"read {key}")
         return next((self._document(kind, pair, answer) for pair in kv.pairs(answer.body)), None)
 
     def listed(self, kind: str, network: str | None = None, node: str | None = None) -> Sequence[Document]:
-        """The documents of that kind: those of a network, or those whose body has this ``node``, or all."""
         beginning = layout_name(network) if network is not None else ""
         found = self._below(kind, beginning) if node is None else self._of(node, kind, beginning)
         asked = {"network": network, "node": node}
@@ -82,7 +78,6 @@ class Etcd:
         ]
 
     def replace(self, document: Document, body: Json) -> Document | None:
-        """Give the document that body; None if it has changed since it was read, or is gone."""
         kind, name = document.kind, document.name
         key, value = self._key(kind, name), _encoded(body)
         made = [kv.put(key, value), *self._owned(kind, name, document.body, body)]
@@ -97,46 +92,43 @@ class Etcd:
         return found if found.uid == document.uid else None
 
     def remove(self, document: Document) -> bool:
-        """Remove the document; False if it has changed since it was read, or is gone."""
         kind, name = document.kind, document.name
         key = self._key(kind, name)
         gone = [kv.delete(key), *self._owned(kind, name, document.body, {})]
         # guard below: removed-as-read (document)
         answer = self._transaction([kv.unchanged(key, document.version)], gone, [kv.get(key)], f"remove {key}")
-        # If it is gone though not by this sending, then by an earlier one.
+        # If the key is gone, an earlier sending removed it.
         return kv.succeeded(answer.body) or (answer.again and kv.pair(answer.body) is None)
 
     def machine(self, name: str) -> Machine:
-        """What the store knows of the node of that name.
+        """Return what etcd knows of the named node.
 
-        Of a node that told that it lives, and does so no more, it is known when it began to.  One that never told, and
-        has documents, is taken for living: no agent tells of it, and it may have pods.
+        For a node that is no longer reported alive, ``last_seen`` is when it first was.  A node with documents that
+        never was reported counts as alive, because it may have pods and no hpn node or agent.
         """
-        asked = [kv.get(f"{self._prefix}/{where}/{name}") for where in (_ALIVE, _TOLD)]
+        asked = [kv.get(f"{self._prefix}/{where}/{name}") for where in (_ALIVE, _NODES)]
         has = {"request_range": kv.all_below(f"{self._prefix}/{_OF}/{name}/", 1)}
-        answer = self._transaction([], [*asked, has], [], f"look for node {name}")
+        answer = self._transaction([], [*asked, has], [], f"read about node {name}")
         alive, told, documents = map(kv.pairs, kv.parts(answer.body))
         if alive or (documents and not told):  # guard: never-told (documents and not told)
-            return Machine(name, "", self.now(), told=bool(alive))  # guard: says-who-told (alive)
+            return Machine(name, "", self.now(), has_reported=bool(alive))  # guard: says-who-told (alive)
         return Machine(name, "", told[0].last_seen() if told else None)
 
     def silent(self, names: Collection[str]) -> Collection[str]:
-        """Those of these nodes that may be dead: they told that they live, and do so no more."""
-        alive, told = (self._names(f"{self._prefix}/{where}/") for where in (_ALIVE, _TOLD))
+        """Return those of these nodes that were reported alive and no longer are."""
+        alive, told = (self._names(f"{self._prefix}/{where}/") for where in (_ALIVE, _NODES))
         return {*names} & (told - alive)
 
     def keep_alive(self, name: str, seconds: int) -> None:
-        """Tell that the node lives, for so long."""
         lease = self._leases.get(name) or self._lease_of(name)
         if not lease or self._renewed(lease) < seconds:
             lease = self._granted(name, seconds)
         self._leases[name] = lease
 
     def identity(self) -> str:
-        """Which cluster this is: the text that was written once.
+        """Return the text that was written once.
 
-        etcd's own number of the cluster does not do: whatever was set up with the defaults has the same, and what is
-        restored from a backup may have another.
+        etcd's own cluster ID does not serve: all clusters with default settings share one, and a restore may change it.
         """
         if not self._identity:
             key = f"{self._prefix}/identity"
@@ -147,20 +139,19 @@ class Etcd:
         return self._identity
 
     def now(self) -> float:
-        """The clock of the member that answered last, in seconds since 1970."""
+        """Return the clock of the member that answered last, in seconds since 1970."""
         if not self._gateway.date:
             self._gateway.call(_RANGE, {"key": kv.base64(f"{self._prefix}/identity")}, "ask for the time")
         return self._gateway.date
 
-    def revision(self, known: int) -> int:  # noqa: ARG002  # no range that we ask for is of a member's memory
-        """How many changes the store had counted when it answered last."""
+    def revision(self, known: int) -> int:  # noqa: ARG002  # no range here reads a member's cache
         return self._revision
 
     def _key(self, kind: str, name: str) -> str:
         return f"{self._prefix}/{kind}/{name}"
 
     def _owned(self, kind: str, name: str, before: Json, after: Json) -> list[Json]:
-        """What makes the document its owner's, and no more that of the owner whom it had before."""
+        """Return the requests that move the document from its former owner's list to its owner's."""
         was, now = before.get("node"), after.get("node")
         keys = {node: f"{self._prefix}/{_OF}/{node}/{kind}/{name}" for node in (was, now)}
         if was == now:
@@ -175,7 +166,8 @@ class Etcd:
         return answer
 
     def _asked(self, path: str, body: Json, what: str) -> Answer:
-        """The answer to a range or a transaction.  Raises Unreachable; StoreRefused, also if it is none."""
+        """Return the answer to a range or a transaction.  Raises Unreachable; StoreRefused, also for any other
+        answer."""
         answer = self._gateway.call(path, body, what)
         try:
             kv.check(answer.body)
@@ -185,22 +177,22 @@ class Etcd:
         return answer
 
     def _below(self, kind: str, beginning: str) -> Iterator[Document]:
-        """The documents whose names begin so.  One that is made or removed meanwhile may be among them or not."""
+        """Yield the documents with that beginning of the name; a concurrent change may show or not."""
         for pair, answer in self._pages(self._key(kind, beginning)):
             yield self._document(kind, pair, answer)
 
     def _of(self, node: str, kind: str, beginning: str) -> Iterator[Document]:
-        """The node's documents whose names begin so."""
+        """Yield the node's documents with that beginning of the name."""
         above = f"{self._prefix}/{_OF}/{node}/{kind}/"
         names = [pair.key.removeprefix(above) for pair, _ in self._pages(above + beginning)]
         for at in range(0, len(names), _TOGETHER):
             asked = [kv.get(self._key(kind, name)) for name in names[at : at + _TOGETHER]]
-            answer = self._transaction([], asked, [], f"read what node {node} has")
+            answer = self._transaction([], asked, [], f"read the documents of node {node}")
             for part in kv.parts(answer.body):
                 yield from (self._document(kind, pair, answer) for pair in kv.pairs(part))
 
-    def _pages(self, beginning: str) -> Iterator[tuple[kv.Pair, Answer]]:
-        """All keys that begin so, in their order, each with the answer that it was in."""
+    def _pages(self, beginning: str) -> Iterator[tuple[Pair, Answer]]:
+        """Yield all keys with that beginning, in order, each with its answer."""
         asked, last = kv.all_below(beginning, PAGE), ""
         while True:
             answer = self._asked(_RANGE, asked, f"list {beginning}")
@@ -216,7 +208,7 @@ class Etcd:
     def _names(self, above: str) -> set[str]:
         return {pair.key.removeprefix(above) for pair, _ in self._pages(above)}
 
-    def _document(self, kind: str, pair: kv.Pair, answer: Answer) -> Document:
+    def _document(self, kind: str, pair: Pair, answer: Answer) -> Document:
         name = pair.key.removeprefix(self._key(kind, ""))
         return Document(kind, name, pair.decoded(), _uid(answer, pair.created, pair.key), str(pair.changed))
 
@@ -226,7 +218,7 @@ class Etcd:
         return pairs[0].lease if (pairs := kv.pairs(answer.body)) else ""
 
     def _renewed(self, lease: str) -> int:
-        """How many seconds the lease has again; 0 if it is gone."""
+        """Renew the lease; return its seconds, 0 if it is gone."""
         what = "renew the node's lease"
         answer = self._gateway.call(_KEEP_ALIVE, {"ID": lease}, what)
         result = answer.body.get("result")
@@ -236,15 +228,15 @@ class Etcd:
             raise self._gateway.strange(what, f"{e}") from e
 
     def _granted(self, node: str, seconds: int) -> str:
-        """A new lease, with the node's key in it."""
+        """Return a new lease that holds the node's key."""
         what = "grant a lease"
         granted = self._gateway.call(_GRANT, {"TTL": str(seconds)}, what)
         lease = granted.body.get("ID")
         if not isinstance(lease, str) or not lease:
             raise self._gateway.strange(what, f"ID is {shown(lease)}")
-        told = kv.put(f"{self._prefix}/{_TOLD}/{node}", _encoded({"node": node, "heard": int(self.now())}))
+        told = kv.put(f"{self._prefix}/{_NODES}/{node}", _encoded({"node": node, "heard": int(self.now())}))
         alive = kv.put(f"{self._prefix}/{_ALIVE}/{node}", b"{}", lease)
-        self._transaction([], [alive, told], [], f"tell that node {node} lives")
+        self._transaction([], [alive, told], [], f"report node {node} alive")
         return lease
 
 
@@ -253,5 +245,5 @@ def _encoded(body: Json) -> bytes:
 
 
 def _uid(answer: Answer, created: int, key: str) -> str:
-    """Which document this is: one that is made again with the same key is made later."""
+    """Return the document's identity: a later document with the same key has a later create_revision."""
     return f"{kv.cluster(answer.body)}/{created}{key}"

@@ -1,37 +1,41 @@
-"""etcd's JSON gateway: calls of its API over HTTP, at whichever member answers.
+"""etcd's JSON gateway: calls of its API over HTTP, to any member that answers.
 
-Every member serves it, at the port for clients, and gives every call on to the leader (etcd's guide "Why gRPC
-gateway").  kv.py has the forms of its requests and answers.
+Every member serves it on the client port and forwards each call to the leader.  Keys and values are in base64, 64-bit
+numbers are strings, and a field that is false, 0 or empty is left out (etcd's guide "Why gRPC gateway", and rpc.proto).
 """
 
+import json
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from base.protocol.errors import InvalidConfig, StoreRefused
+from base.protocol.errors import InvalidConfig, RecordUnreadable, StoreRefused
 from base.protocol.spec import Json
 from base.state import node, trust
 from ipam.cluster.backends import tls
 from ipam.cluster.backends.http import Answer as Reply
 from ipam.cluster.backends.http import Http, is_url, shown
+from ipam.cluster.rules import documents
 
 PREFIX: Final = "/hpn"
 _AUTHENTICATE: Final = "/v3/auth/authenticate"
 _UNAUTHENTICATED: Final = 401
 _FORBIDDEN: Final = 403
-# What etcd says where the token is older than a change of its users (rpctypes.ErrGRPCAuthOldRevision, status 400).
+# etcd's message for a token from before a change of its users (rpctypes.ErrGRPCAuthOldRevision, status 400).
 _OLD: Final = "revision of auth store is old"
-# What it says if it has users and we say no name; and if it has users and our certificate has a name (embed/serve.go).
+# With users enabled: its messages for a request without a user, and for a certificate with a name (embed/serve.go).
 _NOBODY: Final = "user name is empty"
 _NAMED: Final = "CommonName of client"
+MOST: Final = (1 << 64) - 1  # a cluster ID has 64 bits
 _KEYS: Final = ("endpoints", "prefix", "ca", "cert", "key", "user", "passwordFile")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the etcd is, and who we are there: ``stores.etcd`` in the policy file.
+    """The etcd's address and this node's credential there: ``stores.etcd`` in the policy file.
 
-    ``ca``, ``cert`` and ``key`` are paths of PEM files, ``password_file`` that of a file with the user's password.
+    ``ca``, ``cert`` and ``key`` are paths of PEM files; ``password_file`` is the path of the user's password.
     """
 
     endpoints: tuple[str, ...]
@@ -46,7 +50,7 @@ class Settings:
     def of(cls, document: Json) -> "Settings":
         """Raises InvalidConfig."""
         if unknown := sorted(document.keys() - set(_KEYS)):
-            raise _wrong(unknown[0], f"is not a key we know; there is {', '.join(_KEYS)}")
+            raise _wrong(unknown[0], f"is not a known key; known: {', '.join(_KEYS)}")
         endpoints = document.get("endpoints")
         if not (isinstance(endpoints, list) and endpoints and all(is_url(one, "http", "https") for one in endpoints)):
             raise _wrong("endpoints", f"{shown(endpoints)} is not a list of URLs such as https://10.0.0.1:2379")
@@ -56,7 +60,7 @@ class Settings:
                 raise _wrong(key, f"{text!r} is not {'a name' if key == 'user' else 'an absolute path'}")
         for one, other in (("cert", "key"), ("key", "cert"), ("user", "passwordFile"), ("passwordFile", "user")):
             if texts[one] and not texts[other]:
-                raise _wrong(one, f"is nothing without {other}; set both or none")
+                raise _wrong(one, f"has no effect without {other}; set both or none")
         prefix = texts["prefix"].rstrip("/") or PREFIX
         files = (texts["ca"], texts["cert"], texts["key"])
         return cls(tuple(endpoints), prefix, *files, texts["user"], texts["passwordFile"])
@@ -64,15 +68,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Answer:
-    """``again`` is true if the call was sent more than once: then an earlier sending may have been done already."""
+    """``again``: the call was sent more than once, so an earlier sending may have taken effect."""
 
     body: Json
     again: bool = False
 
 
 class Gateway:
-    """The etcd of these settings."""
-
     def __init__(self, settings: Settings, *, is_patient: bool = False) -> None:
         self._settings = settings
         self._token = ""
@@ -81,13 +83,15 @@ class Gateway:
         self.date = 0.0
 
     def call(self, path: str, body: Json, what: str) -> Answer:
-        """The answer to a call that may be sent twice.  Raises Unreachable, and StoreRefused, which says ``what`` was
-        not done."""
+        """Return the answer to a call that may be sent twice.
+
+        Raises Unreachable; StoreRefused, whose message contains ``what`` was refused.
+        """
         if self._settings.user and not self._token:
             self._authenticate()
         reply = self._ask(path, body)
         again = reply.again
-        if self._settings.user and (reply.status == _UNAUTHENTICATED or _OLD in reply.said):
+        if self._settings.user and (reply.status == _UNAUTHENTICATED or _OLD in reply.reason):
             self._authenticate()
             reply = self._ask(path, body)
             again = again or reply.again
@@ -96,14 +100,13 @@ class Gateway:
         return Answer(reply.json(), again)
 
     def strange(self, what: str, why: str) -> StoreRefused:
-        """The refusal of an answer that no etcd gives, by what was asked and what is strange in it."""
+        """Return the error for an answer that no etcd gives, with the request and the reason."""
         return StoreRefused(
-            f"what answers at {self._http.server} is no etcd: it was asked to {what}, and in its answer {why}; correct "
-            f"stores.etcd.endpoints in {node.policy_path()}"
+            f"what answers at {self._http.server} is not an etcd: the request was to {what}, and in its answer {why}; "
+            f"correct stores.etcd.endpoints in {node.policy_path()}"
         )
 
     def close(self) -> None:
-        """End the connection."""
         self._http.close()
 
     def _ask(self, path: str, body: Json) -> Reply:
@@ -116,11 +119,11 @@ class Gateway:
         asked = {"name": self._settings.user, "password": self._password()}
         reply = self._ask(_AUTHENTICATE, asked)
         self._token = str(reply.json().get("token", ""))
-        if not self._token and _NAMED in reply.said:
+        if not self._token and _NAMED in reply.reason:
             raise self._refused(reply, "take the user's password")
         if not self._token:
             raise StoreRefused(
-                f"etcd at {self._http.server} does not let user {self._settings.user} in: {reply.said}; correct "
+                f"etcd at {self._http.server} rejects user {self._settings.user}: {reply.reason}; correct "
                 f"stores.etcd.user and the password in {self._settings.password_file}, or enable its authentication"
             )
 
@@ -129,18 +132,18 @@ class Gateway:
         if reply.status == _FORBIDDEN:
             prefix = self._settings.prefix
             return StoreRefused(
-                f"etcd at {self._http.server} forbids user {user or 'nobody'} to {what}: {reply.said}; let a role of "
+                f"etcd at {self._http.server} forbids user {user or 'nobody'} to {what}: {reply.reason}; let a role of "
                 f"the user do so: etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/"
             )
         remedy = "correct stores.etcd"
-        if _NAMED in reply.said:
-            remedy = "it has users, and then takes no certificate with a common name: use one without, and set user"
-        elif not user and (reply.status == _UNAUTHENTICATED or _NOBODY in reply.said):
-            remedy = "it wants a user: set stores.etcd.user and stores.etcd.passwordFile"
+        if _NAMED in reply.reason:
+            remedy = "with users enabled, it accepts no certificate with a common name: use one without, and set user"
+        elif not user and (reply.status == _UNAUTHENTICATED or _NOBODY in reply.reason):
+            remedy = "it requires a user: set stores.etcd.user and stores.etcd.passwordFile"
         elif reply.status == 404:
-            remedy = "it must be etcd 3.4 or later, and not be started with --enable-grpc-gateway=false"
+            remedy = "it must be etcd 3.4 or later, without --enable-grpc-gateway=false"
         return StoreRefused(
-            f"etcd at {self._http.server} did not {what}: {reply.said}; {remedy} in {node.policy_path()}"
+            f"etcd at {self._http.server} did not {what}: {reply.reason}; {remedy} in {node.policy_path()}"
         )
 
     def _headers(self) -> Mapping[str, str]:
@@ -156,15 +159,161 @@ class Gateway:
 
 
 def _contents(path: str) -> bytes:
-    """Raises InvalidConfig."""
+    """Read a file that the policy file names.  Raises InvalidConfig."""
     try:
         found = trust.read_trusted(path)
     except OSError as e:
         raise InvalidConfig(f"{path}, which stores.etcd in {node.policy_path()} names: {e.strerror}") from e
     if found is None:
-        raise InvalidConfig(f"{path}, which stores.etcd in {node.policy_path()} names, is not there; put it there")
+        raise InvalidConfig(f"{path}, which stores.etcd in {node.policy_path()} names, does not exist; create it")
     return found
 
 
 def _wrong(key: str, why: str) -> InvalidConfig:
     return InvalidConfig(f"the policy file {node.policy_path()}: stores.etcd.{key} {why}")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A key and its value."""
+
+    key: str
+    value: bytes
+    created: int
+    changed: int
+    lease: str
+
+    @classmethod
+    def of(cls, pair: Json) -> "Pair":
+        key, value = b64decode(pair["key"]).decode(errors="replace"), b64decode(pair.get("value", ""))
+        return cls(key, value, int(pair["create_revision"]), int(pair["mod_revision"]), str(pair.get("lease", "")))
+
+    def last_seen(self) -> float:
+        """Return when the node was first reported alive, from its key.  Raises RecordUnreadable."""
+        found = self.decoded().get("heard")
+        if not isinstance(found, int):
+            raise self._not_ours(f"has heard {found!r}, not a time")
+        return float(min(found, MOST))
+
+    def decoded(self) -> Json:
+        """Return the value as an object.  Raises RecordUnreadable."""
+        try:
+            body = json.loads(self.value)
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict):
+            raise self._not_ours("is not a JSON object")
+        return body
+
+    def _not_ours(self, why: str) -> RecordUnreadable:
+        return RecordUnreadable(
+            f"key {self.key} in etcd {why}, so hpn did not write it; read it with 'etcdctl get {self.key}', then "
+            f"remove it with 'etcdctl del {self.key}', or set another stores.etcd.prefix in /etc/hpn/policy.json"
+        )
+
+
+def check(answer: Json) -> None:
+    """Check that it is an answer to a range or a transaction, so that no other function here fails on it.
+
+    Raises ValueError with the reason.
+    """
+    header = _object(answer, "header")
+    _number(header, "revision")  # guard: revision
+    _number(header, "cluster_id")
+    if "succeeded" in answer and not isinstance(answer["succeeded"], bool):  # guard: succeeded
+        raise ValueError(f"succeeded is {documents.shown(answer['succeeded'])}")
+    for found in (answer, *(_object(part, "response_range") for part in _objects(answer, "responses"))):
+        for pair in _objects(found, "kvs"):
+            _number(pair, "create_revision")
+            _number(pair, "mod_revision")  # guard: pairs
+            documents.text({"lease": "", **pair}, "lease")
+            for key in ("key", "value"):
+                try:
+                    b64decode(documents.text({"value": "", **pair}, key), validate=True)
+                except ValueError as e:
+                    raise ValueError(f"{key} is {documents.shown(pair.get(key))}, not base64") from e
+
+
+def number(found: Json, key: str) -> int:
+    """Return a number; a missing one is 0.  Raises ValueError."""
+    return _number({key: "0", **found}, key)
+
+
+def _number(found: Json, key: str) -> int:
+    value = found.get(key)
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= len(str(MOST)):
+        return int(value)
+    raise ValueError(f"{key} is {documents.shown(value)}, not a number")
+
+
+def _object(found: Json, key: str) -> Json:
+    value = found.get(key, {})
+    if not isinstance(value, dict):
+        raise ValueError(f"{key} is {documents.shown(value)}, not an object")
+    return value
+
+
+def _objects(found: Json, key: str) -> list[Json]:
+    value = found.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise ValueError(f"{key} is {documents.shown(value)}, not a list of objects")
+    return value
+
+
+def base64(text: str | bytes) -> str:
+    return b64encode(text.encode() if isinstance(text, str) else text).decode()
+
+
+def all_below(beginning: str, limit: int) -> Json:
+    """Return a request for the keys with that beginning, in order, ``limit`` at most."""
+    first = beginning.encode()
+    end = first[:-1] + bytes([first[-1] + 1])
+    return {"key": base64(first), "range_end": base64(end), "limit": str(limit)}
+
+
+def absent(key: str) -> Json:
+    """Return a comparison: the key does not exist."""
+    return {"key": base64(key), "target": "CREATE", "result": "EQUAL", "create_revision": "0"}
+
+
+def unchanged(key: str, revision: str) -> Json:
+    """Return a comparison: the key did not change since that revision."""
+    return {"key": base64(key), "target": "MOD", "result": "EQUAL", "mod_revision": revision}
+
+
+def put(key: str, value: bytes, lease: str = "0") -> Json:
+    return {"request_put": {"key": base64(key), "value": base64(value), "lease": lease}}
+
+
+def get(key: str) -> Json:
+    return {"request_range": {"key": base64(key)}}
+
+
+def delete(key: str) -> Json:
+    return {"request_delete_range": {"key": base64(key)}}
+
+
+def succeeded(answer: Json) -> bool:
+    """Whether all comparisons of the transaction held.  The gateway leaves out false."""
+    return bool(answer.get("succeeded"))
+
+
+def revision(answer: Json) -> int:
+    return int(answer["header"]["revision"])
+
+
+def cluster(answer: Json) -> str:
+    return str(answer["header"]["cluster_id"])
+
+
+def parts(answer: Json) -> list[Json]:
+    """Return the answer to each request of a transaction."""
+    return [part.get("response_range", {}) for part in answer.get("responses", [])]
+
+
+def pairs(found: Json) -> list[Pair]:
+    return [Pair.of(pair) for pair in found.get("kvs", [])]
+
+
+def pair(answer: Json) -> Pair | None:
+    return next((pair for part in parts(answer) for pair in pairs(part)), None)

@@ -1,7 +1,7 @@
-"""HTTP/1.1 to the servers of a store: one connection that is kept, and waits that end with the request's budget.
+"""HTTP/1.1 to a backend's servers: one kept connection, and waits that end with the request's budget.
 
-What was sent and not answered may have been done.  So it is sent again only if the caller says that this does no harm,
-and else the answer is Unreachable.  What a server has not begun (429, or no connection) is always sent again.
+A request without an answer may have taken effect.  So it is sent again only if the caller declares that safe; otherwise
+Unreachable is raised.  A request that no server began (429, or no connection) is always sent again.
 """
 
 import io
@@ -26,20 +26,20 @@ from base.protocol.errors import Unreachable
 from base.protocol.spec import Json
 from ipam.cluster.backends import tls
 
-_PATIENCE: Final = 3.0  # seconds that one server has to answer, unless less is left of the budget
-_IDLE: Final = 20.0  # seconds after which a connection is not used again: something on the way may have forgotten it
+_PATIENCE: Final = 3.0  # seconds for one server's answer, or what is left of the budget
+_IDLE: Final = 20.0  # seconds until a connection is no longer reused: a firewall on the way may have dropped it
 _ATTEMPTS: Final = 4
-_FIRST_PAUSE: Final = 0.05  # seconds; each is twice the one before
+_FIRST_PAUSE: Final = 0.05  # seconds; each further pause doubles
 _MOST: Final = 1 << 26  # bytes of an answer
 _PIECE: Final = 1 << 16
-_SHOWN: Final = 300  # characters of a server's own words
+_SHOWN: Final = 300  # characters of a server's error message
 _BUSY: Final = 429
-# The server, or one on the way to it, failed meanwhile (RFC 9110, section 15.6).
+# The server, or a proxy before it, failed (RFC 9110, section 15.6).
 _FAILED: Final = frozenset({500, 502, 503, 504})
 
 
 def is_url(text: object, *schemes: str) -> bool:
-    """Whether it is the URL of a server; one with a user and a password in it is none, as messages name it."""
+    """Whether it is a server's URL without a user and a password, because messages quote it."""
     try:
         parts = urlsplit(text if isinstance(text, str) else "")
         return parts.scheme in schemes and bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
@@ -48,15 +48,18 @@ def is_url(text: object, *schemes: str) -> bool:
 
 
 def shown(value: object) -> str:
-    """The value for a message, without a user and a password that a URL in it has."""
+    """Return the value for a message, with the user and the password of a URL in it removed."""
     return re.sub(r"//[^/']*@", "//...@", repr(value))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """``at`` is the server's clock (the header Date) in seconds since 1970, 0 if it has not said; ``pause`` is how many
-    seconds it asks to wait, 0 if it does not.  ``again``: it was asked more than once, so an earlier time
-    may have done it already."""
+    """A server's answer.
+
+    - ``at``: the server's clock (the header Date) in seconds since 1970; 0 if absent.
+    - ``pause``: the seconds to wait that the server demands; 0 if none.
+    - ``again``: the request was sent more than once, so an earlier sending may have taken effect.
+    """
 
     status: int
     body: bytes
@@ -65,7 +68,7 @@ class Answer:
     again: bool = False
 
     def json(self) -> Json:
-        """The body as an object; an empty one if it is none."""
+        """Return the body as an object; an empty one for any other body."""
         import json  # noqa: PLC0415
 
         with suppress(ValueError, RecursionError):
@@ -75,28 +78,28 @@ class Answer:
         return {}
 
     @property
-    def said(self) -> str:
-        """The server's own words for what went wrong, for a message."""
+    def reason(self) -> str:
+        """The server's error message, shortened."""
         found = self.json()
         words = found.get("message") or found.get("error") or self.body.decode(errors="replace")
         return " ".join(str(words).split())[:_SHOWN] or f"status {self.status}"
 
 
 class _NotSent(Exception):
-    """There is no connection."""
+    """There was no connection."""
 
 
 class _NotAnswered(Exception):
-    """The request was sent, or a part of it."""
+    """The request was sent, at least in part."""
 
 
 class Http:
-    """One connection to one of the servers, opened when it is needed.
+    """One connection to one of the servers, opened on demand.
 
-    - ``servers``: their URLs, all of one store.  Another is tried when one is not there.
-    - ``trust``: what is asked for certificates before each connection, as they change.
-    - ``headers``: what is asked for further headers before each request, as tokens change.
-    - ``is_patient``: every request has a whole budget of its own: for who is not waited for, and asks much.
+    - ``servers``: URLs of one backend's servers; if one is unreachable, the next is tried.
+    - ``trust``: returns the certificates for a new connection, as they change.
+    - ``headers``: returns further headers for a request, as tokens change.
+    - ``is_patient``: each request gets a whole budget, for a caller with many requests and no command waiting.
     """
 
     def __init__(
@@ -109,14 +112,14 @@ class Http:
     ) -> None:
         self._servers = [urlsplit(server) for server in servers]
         self._trust, self._headers, self._is_patient = trust, headers, is_patient
-        self._at = 0  # which of the servers
+        self._at = 0  # the current server's position
         self._connection: HTTPConnection | None = None
         self._used = 0.0
 
     def ask(self, method: str, path: str, body: Json | None = None, *, is_safe: bool) -> Answer:
-        """The server's answer, whatever its status is, but for those that say "not now".
+        """Return the server's answer of any status but "busy" and "failed".
 
-        ``is_safe`` says that it does no harm to ask this twice.  Raises Unreachable, StoreRefused.
+        ``is_safe``: the request may be sent twice.  Raises Unreachable, StoreRefused.
         """
         if self._is_patient:
             budget.begin()
@@ -129,7 +132,7 @@ class Http:
                     return replace(answer, again=True) if attempt else answer
                 if answer.status in _FAILED and len(self._servers) > 1:
                     self._turn_to_another()
-                why, pause = f"it says: {answer.said}", max(pause, answer.pause)
+                why, pause = f"it reports: {answer.reason}", max(pause, answer.pause)
                 is_over = answer.status != _BUSY and not is_safe  # guard: not-twice = False
             except _NotSent as e:
                 why, is_over = str(e), False
@@ -146,18 +149,17 @@ class Http:
         raise Unreachable(f"{self.server} gives no answer to {method} {path.partition('?')[0]}: {why}; try again later")
 
     def page(self, path: str) -> Answer:
-        """The next page of a list.  If it comes, it costs nothing of the budget, or nobody could read a long list.
+        """Return the next page of a list.  An answer costs no budget, so that a long list fits.
 
         Raises Unreachable, StoreRefused.
         """
         left = budget.left()
         answer = self.ask("GET", path, is_safe=True)
-        budget.spend(budget.left() - left)  # which gives back
+        budget.spend(budget.left() - left)  # negative: restores the budget
         return answer
 
     @property
     def server(self) -> str:
-        """The URL of the server that is asked next."""
         return self._servers[self._at].geturl()
 
     def close(self) -> None:
@@ -200,7 +202,7 @@ class Http:
         trusted = self._trust() if server.scheme == "https" else None
         secured = tls.context(trusted) if trusted else None
         connection = HTTPConnection(host, port)
-        # Or it would connect again by itself, without TLS, and say the token there.
+        # Otherwise HTTPConnection reconnects by itself, without TLS, and sends the token.
         connection.auto_open = 0  # guard: no-plain-connection
         try:
             connection.sock = _connected_to(addresses(host, deadline), port, deadline)
@@ -209,25 +211,25 @@ class Http:
                 connection.sock.settimeout(_left(deadline))
                 name = trusted.server_name or host
                 connection.sock = secured.wrap_socket(connection.sock, server_hostname=name)
-        except (OSError, ValueError) as e:  # the latter of a name that can be no host's (encodings.idna, ssl)
+        except (OSError, ValueError) as e:  # ValueError for an invalid host name (encodings.idna, ssl)
             connection.close()
             raise tls.refusal(e, self.server, self._trust) or _NotSent(_words(e)) from e
         return connection
 
 
 class NotFound(OSError):
-    """The name has no address, or it could not be looked up in time; the message says which."""
+    """The name has no address, or its look-up took too long; the message tells which."""
 
 
 def addresses(host: str, deadline: float) -> list[str]:
-    """The host's addresses, in the order in which they are to be tried.  Raises NotFound.
+    """Return the host's addresses, in the order to try.  Raises NotFound.
 
-    getaddrinfo takes as long as /etc/resolv.conf and /etc/nsswitch.conf let it: half a minute and more, if no name
-    server answers.  So a thread asks, and nobody waits for it longer than until the deadline.
+    getaddrinfo can take half a minute and more without a name server, by /etc/resolv.conf and /etc/nsswitch.conf.  So
+    it runs in a thread, and the wait ends at the deadline.
     """
     with suppress(ValueError):
         return [f"{ip_address(host)}"]
-    from threading import Thread  # noqa: PLC0415  # few servers have a name
+    from threading import Thread  # noqa: PLC0415  # rarely needed
 
     found = list[str | Exception]()
     thread = Thread(target=_look_up, args=(host, found), daemon=True)
@@ -243,12 +245,12 @@ def addresses(host: str, deadline: float) -> list[str]:
 def _look_up(host: str, found: list[str | Exception]) -> None:
     try:
         found += [str(one[4][0]) for one in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
-    except (OSError, ValueError) as e:  # the latter of a name that can be no host's (encodings.idna)
+    except (OSError, ValueError) as e:  # ValueError for an invalid host name (encodings.idna)
         found.append(e)
 
 
 def _connected_to(found: Sequence[str], port: int, deadline: float) -> socket.socket:
-    """A connection to the first of the addresses that takes one; none of them has the time of all.  Raises OSError."""
+    """Return a connection to the first address that accepts one; the addresses share the time.  Raises OSError."""
     for place, address in enumerate(found, start=1):
         try:
             # guard below: time-for-all = socket.create_connection((address, port), _left(deadline))
@@ -264,13 +266,13 @@ def _send(connection: HTTPConnection, method: str, path: str, data: bytes | None
     try:
         connection.request(method, path, data, fields)
     except (ConnectionError, ssl.SSLEOFError):
-        # TLS 1.3 lets us send before the server has looked at our certificate.  Why it hung up is there to be read.
+        # With TLS 1.3 the client sends before the server checked its certificate.  The alert with the reason is unread.
         connection.sock.recv(1)  # guard: why-it-hung-up
         raise
 
 
 def _has_ended(connection: HTTPConnection) -> bool:
-    """Whether the server has closed it, or has said something that nobody asked."""
+    """Whether the server closed the connection, or sent something unrequested."""
     if connection.sock is None:
         return True
     waiting = select.poll()
@@ -291,7 +293,7 @@ def _words(error: Exception) -> str:
 
 
 def _read(connection: HTTPConnection, deadline: float) -> Answer:
-    """The answer to what was sent.  Raises OSError, HTTPException."""
+    """Return the answer to the request.  Raises OSError, HTTPException."""
     connection.response_class = partial(_response, deadline)  # type: ignore[assignment]
     with closing(connection.getresponse()) as response:
         body = bytearray()
@@ -299,7 +301,7 @@ def _read(connection: HTTPConnection, deadline: float) -> Answer:
             body += piece
             if len(body) > _MOST:
                 raise HTTPException(f"its answer is longer than {_MOST} bytes")
-        # read1 takes an end before the announced length for the end.
+        # read1 reports no error for an end before the announced length.
         if response.length:  # guard: whole-answer
             raise HTTPException(f"its answer ended {response.length} bytes too early")
         pause = response.headers.get("Retry-After", "")
@@ -312,7 +314,7 @@ def _read(connection: HTTPConnection, deadline: float) -> Answer:
 
 
 def _seconds(date: str) -> float:
-    """A date of a server's in seconds since 1970; 0 if it is none."""
+    """Return a server's date in seconds since 1970; 0 if invalid."""
     with suppress(ValueError, OverflowError):
         if found := parsedate_tz(date):
             return float(mktime_tz(found))
@@ -320,10 +322,10 @@ def _seconds(date: str) -> float:
 
 
 class _Timed(io.RawIOBase):
-    """What comes from a socket until the deadline.  A socket's own timeout begins anew with every byte."""
+    """Reads from a socket until the deadline.  A socket's own timeout begins anew with every byte."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
-        # Its file keeps the socket open where the server ends the connection after this answer.
+        # This file keeps the socket open if the server ends the connection after this answer.
         self._sock, self._deadline, self._file = sock, deadline, sock.makefile("rb", buffering=0)
 
     def readable(self) -> bool:
@@ -346,7 +348,7 @@ def _response(deadline: float, sock: socket.socket, *args: Any, **more: Any) -> 
 
 
 def _left(deadline: float) -> float:
-    """The seconds until then.  Raises TimeoutError."""
+    """Return the seconds until then.  Raises TimeoutError."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError("no answer in time")

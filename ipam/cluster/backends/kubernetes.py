@@ -1,8 +1,8 @@
 """Documents in a cluster's API server: its objects HpnGrid and HpnBlock (packaging/kubernetes/cluster).
 
-A name is one object's only, and every object has a resourceVersion that changes with it, so the API server compares and
-swaps for us: POST fails if the name is there, PUT and DELETE if the object is not as it was read (kubernetes.io,
-"Kubernetes API Concepts").  Its Node object says who a node is; its Lease, which kubelet renews, when it was heard of.
+Names are unique, and an object's resourceVersion changes with it, so the API server compares and swaps: POST fails if
+the name exists, PUT and DELETE fail if the object changed since it was read (kubernetes.io, "Kubernetes API Concepts").
+A node's machine is its Node object; kubelet renews its Lease, which tells when it was last alive.
 """
 
 import os
@@ -18,27 +18,26 @@ from ipam.cluster import BLOCK, Document, Documents, Machine
 from ipam.cluster.backends import credentials, objects
 from ipam.cluster.backends.http import Answer, Http
 from ipam.cluster.backends.objects import GROUP, KINDS, VERSION
-from ipam.cluster.state.node_blocks import GRACE
+from ipam.cluster.node_blocks import GRACE
 
 T = TypeVar("T")
 
 _NODES: Final = "/api/v1/nodes"
 _LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _SYSTEM: Final = "/api/v1/namespaces/kube-system"
-# The policy knows by this name which of an object's fields we have written, and when.
+# The admission policy finds the fields that hpn wrote, and when, by this name.
 _MANAGER: Final = "hpn"
-# An answer of that many is some hundred kilobytes.
+# Objects per page: some hundred kilobytes.
 _PAGE: Final = 500
 _RESTARTS: Final = 3
-# So many times in the seconds for which it counts it is told that a node lives, if kubelet does not tell: it does so
-# every ten seconds.
-_TOLD: Final = 12
+# Renewals of a node's Lease during its validity, if kubelet does not renew it every ten seconds.
+_RENEWALS: Final = 12
 _APPLY: Final = "kubectl apply -k packaging/kubernetes/cluster"
 _KEYS: Final = ("kubeconfig",)
 
 
 class Kubernetes:
-    """ipam.cluster.Documents, on the API server that a kubeconfig names."""
+    """ipam.cluster.Documents on the API server of a kubeconfig."""
 
     def __init__(self, kubeconfig: credentials.Kubeconfig) -> None:
         self._kubeconfig = kubeconfig
@@ -46,52 +45,47 @@ class Kubernetes:
         self._clock, self._revision = 0.0, 0
 
     def create(self, kind: str, name: str, network: str, body: Json) -> Document | None:
-        """Make the document; None if there is one of that kind and name."""
         labels = {"network": network, **({"node": body["node"]} if body.get("node") else {})}
-        answer = self._ask("POST", _path(kind, changes=True), objects.made(kind, {"name": name}, labels, body))
+        answer = self._ask("POST", _path(kind, changes=True), objects.build(kind, {"name": name}, labels, body))
         if answer.status == 409:
-            # Our own, of an earlier sending whose answer was lost: no two claims have the same text.
+            # Equal content is this node's own, sent earlier with a lost answer: no two claims have the same nonce.
             there = self.read(kind, name) if answer.again else None
             return there if there and there.body == body else None  # guard: our-own (there and there)
         return self._document(answer, "create", kind)
 
     def read(self, kind: str, name: str) -> Document | None:
-        """The document; None if there is none."""
         answer = self._ask("GET", _path(kind, name))
         return None if objects.is_absent(answer) else self._document(answer, "get", kind)
 
     def listed(self, kind: str, network: str | None = None, node: str | None = None) -> Sequence[Document]:
-        """The documents of that kind: those of a network, or those whose body has this ``node``, or all."""
         asked = {key: value for key, value in (("network", network), ("node", node)) if value is not None}
         selector = objects.selector(asked)
         for _ in range(_RESTARTS):
             # guard below: as-it-is-now (node)
             found = self._pages(kind, selector) if node is None else self._now(kind, selector)
             if found is not None:
-                # A label is a digest where the name is too long for one.
+                # A long name's label is a digest, which another name may share.
                 # guard below: labels-are-short = found
                 return [one for one in found if all(one.body.get(key) == value for key, value in asked.items())]
-        raise Unreachable(f"{self._http.server} does not keep the {kind}s for as long as it takes to read all of them")
+        raise Unreachable(f"{self._http.server} dropped the list of {kind}s before its last page")
 
     def replace(self, document: Document, body: Json) -> Document | None:
-        """Give the document that body; None if it has changed since it was read, or is gone."""
         kind, name = document.kind, document.name
         labels = {key: str(body[key]) for key in ("network", "node") if body.get(key)}
         # guard below: as-it-was-read (resourceVersion)
         metadata = {"name": name, "uid": document.uid, "resourceVersion": document.version}
-        answer = self._ask("PUT", _path(kind, name, changes=True), objects.made(kind, metadata, labels, body))
+        answer = self._ask("PUT", _path(kind, name, changes=True), objects.build(kind, metadata, labels, body))
         if answer.status == 409 or objects.is_absent(answer):
             there = self.read(kind, name) if answer.again else None
             return there if there and (there.uid, there.body) == (document.uid, body) else None
         return self._document(answer, "update", kind)
 
     def remove(self, document: Document) -> bool:
-        """Remove the document; False if it has changed since it was read, or is gone."""
         preconditions = {"uid": document.uid, "resourceVersion": document.version}
         # guard below: removed-as-read (preconditions)
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         answer = self._ask("DELETE", _path(document.kind, document.name), options)
-        if objects.is_absent(answer):  # if not by this sending, then by an earlier one
+        if objects.is_absent(answer):  # an earlier sending removed it
             return answer.again
         if answer.status == 409:
             return False
@@ -99,65 +93,64 @@ class Kubernetes:
         return True
 
     def machine(self, name: str) -> Machine:
-        """What the store knows of the node of that name."""
         found = self._ask("GET", f"{_NODES}/{quote(name, safe='')}")
         uid = "" if objects.is_absent(found) else self._uid(found, "node")
         lease = self._ask("GET", f"{_LEASES}/{quote(name, safe='')}")
-        return Machine(name, uid, None if objects.is_absent(lease) else self._heard(lease))
+        return Machine(name, uid, None if objects.is_absent(lease) else self._last_seen(lease))
 
     def silent(self, names: Collection[str]) -> Collection[str]:
-        """Those of these nodes that may be dead: without a Lease, or with one that nobody has renewed for the grace.
+        """Return those of these nodes without a Lease, or with one that was not renewed for the grace.
 
-        The API server says it from its memory.  All of them where this credential may not list Leases.
+        Reads the watch cache.  Returns all names if this credential may not list Leases.
         """
         answer = self._ask("GET", f"{_LEASES}?resourceVersion=0")
         if answer.status == 403:
             return names
-        last_seen = self._read(answer, "list", "lease", objects.heard_of)
+        last_seen = self._read(answer, "list", "lease", objects.last_seen_by_node)
         return {name for name in names if (last_seen.get(name) or 0.0) < self._clock - GRACE}
 
     def keep_alive(self, name: str, seconds: int) -> None:
-        """Tell that the node lives, for so long, where kubelet does not.
+        """Report the node as alive for that many seconds, if kubelet does not.
 
-        The node's Lease goes with its Node object, and kubelet makes no other, so a node would be suspected whose
-        Node object alone was deleted.  A credential that may not write there is none of kubelet's, and does not.  Ours
-        goes with the last of the blocks that the node has now; where it has none, nobody asks whether it lives.
+        The Lease is removed with the Node object, and kubelet creates no other.  So a node with only its Node object
+        deleted would be suspected.  A credential that may not write Leases skips this.  The Lease made here is removed
+        with the last of the node's current blocks; a node without blocks needs none.
         """
         path = f"{_LEASES}/{quote(name, safe='')}"
         found = self._ask("GET", path)
         if objects.is_absent(found):
             listed = self._pages(BLOCK, objects.selector({"node": name}), resourceVersion="0") or ()
             if blocks := [one for one in listed if one.body.get("node") == name]:  # guard: blocks-of-this-node (name)
-                self._tell(self._ask("POST", _LEASES, objects.lease(name, self._clock, blocks)))
+                self._renew(self._ask("POST", _LEASES, objects.lease(name, self._clock, blocks)))
             return
-        there, is_late = found.json(), (self._heard(found) or 0.0) < self._clock - seconds / _TOLD
+        there, is_late = found.json(), (self._last_seen(found) or 0.0) < self._clock - seconds / _RENEWALS
         # guard below: back-to-kubelet, node-object-is-back (and self._ask)
         if objects.is_of_blocks(there) and self._ask("GET", f"{_NODES}/{quote(name, safe='')}").status == 200:
-            there, is_late = objects.let_go(there), True  # for kubelet makes it the Node object's, if it is nobody's
+            there, is_late = objects.without_owners(there), True  # kubelet makes the Node object its owner
         if is_late:
-            self._tell(self._ask("PUT", path, {**there, "spec": objects.alive(name, self._clock, there.get("spec"))}))
+            spec = objects.lease_spec(name, self._clock, there.get("spec"))
+            self._renew(self._ask("PUT", path, {**there, "spec": spec}))
 
-    def _tell(self, answer: Answer) -> None:
-        # If somebody else was faster, he has told.
+    def _renew(self, answer: Answer) -> None:
+        # 409: another writer renewed it; 403: this credential may not.
         if answer.status not in (403, 409):
             self._good(answer, "write", "lease")
 
     def identity(self) -> str:
-        """The UID of the namespace kube-system, which every cluster has and nobody can remove."""
+        """Return the UID of the namespace kube-system, which every cluster has permanently."""
         return self._uid(self._ask("GET", _SYSTEM), "namespace")
 
     def now(self) -> float:
-        """The API server's clock as of its last answer."""
         if not self._clock:
             self.identity()
         return self._clock
 
     def revision(self, known: int) -> int:
-        """How far the blocks had come when they were listed last.
+        """Return the resourceVersion of the last list of blocks.
 
-        A node's own are listed from the API server's memory, which may be of a while ago.  So if that is less than was
-        known, a list that is not from there is asked for, of one block.  Versions are numbers that can be compared if
-        they are of one resource (kubernetes.io, "Kubernetes API Concepts").
+        A node lists its own blocks from the watch cache, which may be old.  If that version is below ``known``, read
+        one block past the cache.  Versions of one resource are comparable numbers (kubernetes.io, "Kubernetes API
+        Concepts").
         """
         if self._revision >= known:  # guard: of-no-memory = True
             return self._revision
@@ -165,15 +158,13 @@ class Kubernetes:
         return min(known, self._read(answer, "list", BLOCK, objects.revision))  # guard: no-more-than-was-listed (known)
 
     def close(self) -> None:
-        """End the connection."""
         self._http.close()
 
     def _now(self, kind: str, selector: str) -> list[Document] | None:
-        """Those that match, each as it is now; None as ``_pages``.
+        """Return the matching documents, each current; None as ``_pages``.
 
-        Which they are the API server says from its memory (resourceVersion 0).  Otherwise it may read every object out
-        of etcd to find a few, and every node asks for its own every ten minutes.  Its memory may be of a while ago, so
-        each of them is read again.
+        The list comes from the watch cache (resourceVersion 0). A consistent list could read every object from etcd to
+        find a few, for every node every ten minutes.  The cache may be old, so each document is read again.
         """
         found = self._pages(kind, selector, resourceVersion="0")
         if found is None:
@@ -182,8 +173,10 @@ class Kubernetes:
         return [self._document(answer, "get", kind) for answer in there if not objects.is_absent(answer)]
 
     def _pages(self, kind: str, selector: str, **more: str) -> list[Document] | None:
-        """All that match; None if the API server does not keep that state for as long as it takes to read it.  ``more``
-        is what the first page is asked with."""
+        """Return all matching documents; None if the API server dropped that state before the last page.
+
+        ``more`` holds further parameters of the first page.
+        """
         query = {"limit": str(_PAGE), **({"labelSelector": selector} if selector else {}), **more}
         found = list[Document]()
         while True:
@@ -201,13 +194,13 @@ class Kubernetes:
             query = {key: value for key, value in query.items() if key not in more} | {"continue": after}
 
     def _ask(self, method: str, path: str, body: Json | None = None) -> Answer:
-        """The answer of the API server; it does no harm to ask twice, as every change compares first."""
+        """Return the API server's answer; sending twice is safe, because every change compares first."""
         if not self._kubeconfig.is_current():  # guard: another-file
             self.close()
             self._kubeconfig = credentials.read(self._kubeconfig.path)
             self._http = Http([self._kubeconfig.server], self._kubeconfig.tls, self._kubeconfig.headers)
         answer = self._http.ask(method, path, body, is_safe=True)
-        if answer.status == 401:  # the certificate may have been renewed since this connection began  # guard: renewed
+        if answer.status == 401:  # this connection's certificate may be an old one  # guard: renewed
             self._http.close()
             answer = self._http.ask(method, path, body, is_safe=True)
         self._clock = answer.at or self._clock
@@ -219,22 +212,23 @@ class Kubernetes:
     def _uid(self, answer: Answer, kind: str) -> str:
         return self._read(answer, "get", kind, objects.uid)
 
-    def _heard(self, answer: Answer) -> float | None:
+    def _last_seen(self, answer: Answer) -> float | None:
         return self._read(answer, "get", "lease", objects.last_seen)
 
     def _read(self, answer: Answer, verb: str, kind: str, read: Callable[[Json], T]) -> T:
-        """What is read in the answer.  Raises StoreRefused, also if no API server gives such an answer."""
+        """Return what ``read`` finds in the answer.  Raises StoreRefused, also for an answer that no API server
+        gives."""
         found = self._good(answer, verb, kind)
         try:
             return read(found)
         except ValueError as e:
             raise StoreRefused(
-                f"what answers at {self._http.server} is no API server: it was asked to {verb} {_plural(kind)}, and in "
-                f"its answer {e}; correct the server in {self._kubeconfig.path}"
+                f"what answers at {self._http.server} is not an API server: the request was to {verb} {_plural(kind)}, "
+                f"and in its answer {e}; correct the server in {self._kubeconfig.path}"
             ) from e
 
     def _good(self, answer: Answer, verb: str, kind: str) -> Json:
-        """The answer's object.  Raises StoreRefused, if it is another."""
+        """Return the object of a successful answer.  Raises StoreRefused for any other."""
         if 200 <= answer.status < 300 and (found := answer.json()):
             return found
         raise StoreRefused(self._why(answer, verb, kind))
@@ -245,38 +239,37 @@ class Kubernetes:
             ended = self._kubeconfig.ended()
             of = f"{what}: it does not know this node's credential ({self._kubeconfig.path})"
             if ended and ended < time.time():
-                return f"{of}, which ended at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(ended))}; renew it"
-            return f"{of}: {answer.said}; name one that it knows"
-        if answer.status == 403 and "ValidatingAdmissionPolicy" not in answer.said:
-            return (
-                f"{what}: {answer.said}; allow it to all nodes: {_APPLY}; or bind the ClusterRole hpn-node to this user"
-            )
+                return f"{of}, which expired at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(ended))}; renew it"
+            return f"{of}: {answer.reason}; name a known one"
+        if answer.status == 403 and "ValidatingAdmissionPolicy" not in answer.reason:
+            remedy = f"allow it to all nodes: {_APPLY}; or bind the ClusterRole hpn-node to this user"
+            return f"{what}: {answer.reason}; {remedy}"
         if answer.status == 404 and kind in KINDS:
             return f"{what}: the cluster has no such CustomResourceDefinition; make it: {_APPLY}"
-        if answer.status == 400 and "unknown field" in answer.said:
-            return f"{what}: {answer.said}; its CustomResourceDefinition is another version's: {_APPLY}"
-        return f"{what}: {answer.said}"
+        if answer.status == 400 and "unknown field" in answer.reason:
+            return f"{what}: {answer.reason}; its CustomResourceDefinition is another version's: {_APPLY}"
+        return f"{what}: {answer.reason}"
 
 
 def opened(about: Mapping[str, Any], name: str) -> tuple[Documents, str]:
-    """The store, and this node's name in it: by what the policy file says of it, and of the node's name.
+    """Return the backend and this node's name in it, by the policy file's keys.
 
-    Raises InvalidConfig for what that file says, StoreRefused if there is no credential.
+    Raises InvalidConfig for these keys, StoreRefused without a credential.
     """
     if unknown := sorted(about.keys() - {*_KEYS}):
-        raise _wrong(unknown[0], f"is not a key we know; there is {', '.join(_KEYS)}")
+        raise _wrong(unknown[0], f"is not a known key; known: {', '.join(_KEYS)}")
     path = about.get("kubeconfig", "")
     if not isinstance(path, str) or (path and not path.startswith("/")):
         raise _wrong("kubeconfig", f"{path!r} is not an absolute path")
     kubeconfig = credentials.read(path)
-    said = kubeconfig.node()
-    if name and said and name != said:
-        # It would take that node's blocks for its own.
+    owner = kubeconfig.node()
+    if name and owner and name != owner:
+        # This node would treat the other node's blocks as its own.
         raise InvalidConfig(
             f"the policy file {node.policy_path()}: stores.nodeName {name!r}, and {kubeconfig.path} is the credential "
-            f"of node {said}; remove nodeName, or name a kubeconfig of this node"
+            f"of node {owner}; remove nodeName, or name a kubeconfig of this node"
         )
-    return Kubernetes(kubeconfig), name or said or os.uname().nodename.lower()
+    return Kubernetes(kubeconfig), name or owner or os.uname().nodename.lower()
 
 
 def _wrong(key: str, why: str) -> InvalidConfig:
@@ -288,17 +281,17 @@ def _plural(kind: str) -> str:
 
 
 def _path(kind: str, name: str = "", *, changes: bool = False) -> str:
-    # An unknown field is an error, or the API server would drop it and say nothing.
+    # Strict: an unknown field is an error, instead of silently dropped.
     # guard below: no-field-lost = f"?fieldManager={_MANAGER}" if changes else ""
     query = f"?fieldManager={_MANAGER}&fieldValidation=Strict" if changes else ""
     return f"/apis/{VERSION}/{KINDS[kind][1]}{'/' * bool(name)}{quote(name, safe='')}{query}"
 
 
 def listed_objects(server: Http, path: str, unknown: str = "") -> Iterator[Json]:
-    """The objects of a list of any kind, page by page (kubernetes.io, "Kubernetes API Concepts", "Retrieving large
-    results sets in chunks").
+    """Yield the objects of a list of any kind, page by page (kubernetes.io, "Kubernetes API Concepts", "Retrieving
+    large results sets in chunks").
 
-    ``unknown``: what is refused where the API server does not know the kind; empty: there are none then.
+    ``unknown``: the reason for an error if the API server does not know the kind; if empty, there are no objects then.
     Raises Unreachable, StoreRefused.
     """
     what, follow = f"{server.server} does not list {path.rpartition('/')[2]}", ""
@@ -307,11 +300,11 @@ def listed_objects(server: Http, path: str, unknown: str = "") -> Iterator[Json]
         if answer.status == 404 and not unknown:
             return
         if answer.status != 200:
-            raise StoreRefused(f"{what}: {unknown if answer.status == 404 else answer.said}")
+            raise StoreRefused(f"{what}: {unknown if answer.status == 404 else answer.reason}")
         page = answer.json()
         items, about = page.get("items"), page.get("metadata")
         if not isinstance(items, list | None) or not isinstance(about, dict | None):  # guard: no-list (items)
-            raise StoreRefused(f"{what}: its answer is no list of objects; correct the server in the kubeconfig")
+            raise StoreRefused(f"{what}: its answer is not a list of objects; correct the server in the kubeconfig")
         yield from (one for one in items or () if isinstance(one, dict))
         before, more = follow, (about or {}).get("continue")
         if not more:

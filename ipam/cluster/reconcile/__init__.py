@@ -1,1 +1,1 @@
-"""What this node does in the store about its blocks: claims, heartbeats and rounds, and giving back."""
+"""This node's requests to the backend about its blocks: claims, heartbeats, rounds and releases."""

@@ -1,57 +1,116 @@
-"""What a node gave of a network before that was shared: its addresses have to be in blocks of this node."""
+"""Claim the blocks of addresses that were allocated before the network was shared: all of these blocks, or none."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 
-from base.protocol.errors import InvalidConfig
+from base.protocol.errors import AddressHeld, RecordUnreadable
 from base.protocol.result import Address
+from base.state import durable
+from ipam.cluster import BLOCK, node_blocks
+from ipam.cluster.backends.backend import Shared, opened
+from ipam.cluster.node_blocks import NodeBlocks
+from ipam.cluster.reconcile.claim_block import Claimer
+from ipam.cluster.reconcile.sync import blocks_of
 from ipam.cluster.rules import block_math
-from ipam.cluster.rules.network import Network, directory_in
-from ipam.cluster.state.node_blocks import NodeBlocks, read
-from ipam.stores import access
+from ipam.cluster.rules.documents import Block, block_name
+from ipam.cluster.rules.network import Need, Network
+from ipam.stores import LOCK_TIMEOUT
+
+# Addresses, and the owner of each, in words.
+Given = Mapping[Address, str]
 
 
-def blocks_of(network: Network, addresses: Iterable[Address]) -> dict[int, Address]:
-    """By their indexes the blocks that the addresses are in, each with one of these.  Pure.
+@dataclass(frozen=True)
+class Moved:
+    """The claimed blocks by index; or, in words, the conflicts, and then nothing changed."""
 
-    An address that no range may give, such as one that is excluded by now, needs none.
+    blocks: tuple[int, ...]
+    conflicts: tuple[str, ...] = ()
+
+
+def conflicts(network: Network, given: Given, others: Given) -> Iterator[str]:
+    """Yield, in words, each reason why blocks cannot cover these addresses.  Pure.
+
+    An address may be in no subnet, or in a block with addresses of other nodes.
     """
-    found = dict[int, Address]()
-    for address in sorted(addresses, key=lambda one: (one.version, int(one))):
+    subnets = [ip_network(text) for text in network.subnets]
+    for address, whose in given.items():
+        if not any(address in subnet for subnet in subnets):  # guard: no-subnet
+            yield f"{address} of {whose} is in no subnet of {network.name}; add its range"
+    blocks = blocks_of(network, given)
+    for address, whose in others.items():
         index = block_math.block_of(network.pool.sets, network.cluster.size, address)
-        if index is not None:
-            found.setdefault(index, address)
-    return found
+        if index in blocks:  # guard: of-two-nodes
+            yield (
+                f"{address} of {whose} is on another node, and in block {index} like {blocks[index]}; "
+                "delete the pod of one of them"
+            )
 
 
-def refuse_uncovered(network: Network, mine: NodeBlocks) -> None:
-    """See that no other node can have what this one has given: for a node that has had no block of the network so far.
+def enter(network: Network, given: Given, log: list[str], *, dry_run: bool) -> Moved:
+    """Claim the blocks of these addresses, except those that this node owns.
 
-    Raises InvalidConfig; IoFailure.
+    Raises InvalidConfig, TryAgain, Unreachable, StoreRefused, RecordUnreadable, IoFailure; then nothing changed, or the
+    message names the change.
     """
-    folder = Path(network.directory)
-    listed = access.open_in(folder.parent, folder.name, []).contents().listed
-    held = [ip for one in listed if not one.is_over for ip in one.holding.ips]
-    missing = {index: ip for index, ip in blocks_of(network, held).items() if not mine.block(index)}
-    if missing:
-        some = ", ".join(f"{ip} (block {index})" for index, ip in missing.items())
-        raise InvalidConfig(
-            f"ipam.cluster: this node has given addresses of network {network.name} before that was shared, and any "
-            f"node could have their blocks: {some}; make them this node's, on every node before any gives addresses by "
-            "this configuration: hpn ipam import --from node CONFIGURATION; or delete the network's pods on this node"
-        )
-    _refuse_set_aside(network, held)  # guard: set-aside
+    wanted = blocks_of(network, given)
+    with node_blocks.lock(network.directory, LOCK_TIMEOUT):
+        shared, before = opened(network.cluster.store), node_blocks.read(network.directory)
+        wrong = tuple(_anothers(network, shared, before, wanted))
+        if wrong or dry_run:  # guard: anothers (wrong)
+            return Moved(() if wrong else tuple(wanted), wrong)
+        claimer = Claimer.begin(network, log)
+        try:
+            for index, address in wanted.items():
+                why = "addresses were allocated before the network was shared"
+                claimer.claim(Need(why, block=index, address=address))
+        except BaseException as e:
+            _undo(network, claimer, before)  # guard: half-way
+            if isinstance(e, AddressHeld):
+                return Moved((), (e.msg,))
+            raise
+    return Moved(tuple(wanted))
 
 
-def _refuse_set_aside(network: Network, given: Iterable[Address]) -> None:
-    """See that the addresses given are none of those that go to names, but for those that names have here."""
-    if not network.pool.aside:
-        return
-    named = read(directory_in(network.directory))
-    numbers = {ip: block_math.block_of(network.pool.aside.sets, 1, ip) for ip in given}
-    known = {None, *(block.index for block in named.blocks)} if named else {None}
-    if missing := [str(ip) for ip, number in numbers.items() if number not in known]:
-        raise InvalidConfig(
-            f"ipam.cluster.sticky {network.cluster.sticky}: this node has given {', '.join(missing)} before these "
-            "numbers were set aside; set others aside, or delete the pods that have these addresses"
-        )
+def leave(directory: Path, network: str, *, dry_run: bool) -> NodeBlocks:
+    """Make the network this node's own: forget its blocks here, and return what the file held.
+
+    Other nodes cannot take the blocks while the backend knows this node.  Raises RecordUnreadable, IoFailure, TryAgain.
+    """
+    with node_blocks.lock(directory, LOCK_TIMEOUT):
+        has = node_blocks.read(directory)
+        if has is None:
+            raise RecordUnreadable(
+                f"{directory}/{node_blocks.FILE} does not exist, so {network} is this node's own already"
+            )
+        if not dry_run:
+            durable.remove(directory / node_blocks.FILE)
+        return has
+
+
+def _anothers(
+    network: Network, shared: Shared, before: NodeBlocks | None, wanted: Mapping[int, Address]
+) -> Iterator[str]:
+    """Yield, in words, each of the blocks that another node owns."""
+    own = {block.uid for block in before.blocks} if before else set[str]()
+    for document in shared.documents.listed(BLOCK, network.name):
+        block = Block.of(document)
+        if block.index in wanted and document.uid not in own and block.node != shared.node:
+            yield f"{wanted[block.index]} is in block {block.index}, which node {block.node} owns; delete its pod here"
+
+
+def _undo(network: Network, claimer: Claimer, before: NodeBlocks | None) -> None:
+    """Undo the claims; no address was allocated from them."""
+    old = {block.index for block in before.blocks} if before else set[int]()
+    new = [block for block in claimer.mine.blocks if block.index not in old]
+    for block in new:
+        document = claimer.shared.documents.read(BLOCK, block_name(network.name, block.index))
+        if document and document.uid == block.uid:
+            claimer.shared.documents.remove(document)
+    mine = claimer.mine.without(*(block.index for block in new))
+    if before or mine.blocks:
+        node_blocks.write(network.directory, mine)
+    else:
+        durable.remove(Path(network.directory) / node_blocks.FILE)

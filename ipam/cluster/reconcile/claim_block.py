@@ -1,13 +1,14 @@
-"""Blocks claimed from the store that the nodes share.
+"""Claim blocks from the backend.
 
-A claim is the creation of a block's document, with a text in it (nonce) that is on this node's disk before.  So the
-first creator has the block, and a node that has lost an answer, or was killed before it could note it, finds its own
-text there.  Others' claims are avoided by where a node begins: at a block that its name decides.  After a few blocks
-that others have it tries some at random, and only then those of a list that are free: who reads all blocks of a large
-network reads for longer than an ADD may take.
+A claim creates a block's document with a random text (nonce), which is on this node's disk before.  So the first
+creator owns the block.  A node that lost the answer, or was killed before it recorded the block, finds its own nonce
+there.
 
-That no block is free a node remembers for some seconds, so that an ADD which is refused, or STATUS, costs the store
-nothing meanwhile.  Room on this node comes first, and the node's next block or one that it gives back ends it.
+To avoid conflicts, a node begins at a block derived from its name.  After a few conflicts it tries random blocks, and
+then the free ones of a list.  A list of all blocks of a large network can take longer than an ADD may.
+
+A node remembers for some seconds that no block is free, so a refused ADD or STATUS then costs the backend nothing.
+Room on this node comes first; the node's next block, or its next release of one, ends that.
 """
 
 import hashlib
@@ -29,29 +30,28 @@ from base.protocol.errors import (
     StoreRefused,
     TryAgain,
 )
-from ipam.cluster import BLOCK, Document, Machine
+from ipam.cluster import BLOCK, Document, Machine, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
-from ipam.cluster.reconcile import adopt, pool_layout, reclaim
-from ipam.cluster.reconcile.heartbeat import found, is_anothers
-from ipam.cluster.reconcile.sync import known, settled
-from ipam.cluster.rules import block_math, ownership, restored
+from ipam.cluster.node_blocks import EXHAUSTED, RETURNING, Claim, Exhausted, NodeBlocks
+from ipam.cluster.reconcile import reclaim
+from ipam.cluster.reconcile.heartbeat import is_anothers, read_block, readable
+from ipam.cluster.reconcile.sync import confirm, load, refuse_disagreeing, refuse_uncovered
+from ipam.cluster.rules import block_math, ownership
 from ipam.cluster.rules.documents import Block, block_name
 from ipam.cluster.rules.network import Need, Network
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import EXHAUSTED, RETURNING, Claim, Exhausted, NodeBlocks
 from ipam.ranges import Span, count
 
-# Blocks of others that are met one by one before all are listed, and how often they are listed.
+# Conflicts before the node lists all blocks, and the number of lists.
 _CONFLICTS: Final = 4
 _LISTS: Final = 3
-# Of so many blocks one more is tried at random before that, and so many at most: where nine of ten are taken, all of
-# them are once in 800 times.
+# Random attempts before a list: one for each 64 blocks, 64 at most.  With nine of ten blocks taken, all 64 fail once in
+# 800 times.
 _PER_GUESS: Final = 64
 _GUESSES: Final = 64
 
 
 def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> None:
-    """See that a claim would serve an ADD for which there is no room; nothing is claimed.
+    """Check that a claim would help an ADD without room; claim nothing.
 
     Raises NotAvailable, InvalidConfig.
     """
@@ -61,23 +61,23 @@ def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> Non
     returning = {one.index for one in mine.blocks if one.state == RETURNING} if mine else set()
     known = mine.exhausted if mine and not returning else None  # guard: returning-first (returning)
     if known and known.is_of(_digest(wanted)):
-        raise NotAvailable(f"{need.why}; and {_none_in_words(network, known)}")
+        raise NotAvailable(f"{need.why}; and {_in_words(network, known)}")
     try:
         documents = opened(network.cluster.store).documents
-        pool_layout.refuse_disagreeing(documents, network.name, network.cluster, network.subnets)
+        refuse_disagreeing(documents, network.name, network.cluster, network.subnets)
         if any(documents.read(BLOCK, block_name(network.name, index)) is None for index in guesses(wanted)):
             return
-        all_of_them = [one[1] for one in map(found, documents.listed(BLOCK, network.name)) if one]
+        all_of_them = [block for _, block in readable(documents.listed(BLOCK, network.name))]
     except (TryAgain, StoreRefused, RecordUnreadable) as e:
         raise NotAvailable(f"{need.why}; and no block can be claimed: {e.msg}", e.details) from e
     if not block_math.without(wanted, {one.index for one in all_of_them} - returning):
-        none = _none_of(wanted, all_of_them)
+        none = _exhausted(wanted, all_of_them)
         _remember(network, none)
-        raise NotAvailable(f"{need.why}; and {_none_in_words(network, none)}")
+        raise NotAvailable(f"{need.why}; and {_in_words(network, none)}")
 
 
 def guesses(wanted: Sequence[Span]) -> Iterator[int]:
-    """Some of these blocks at random, the more the more there are, for as long as there is time left for a list."""
+    """Yield random blocks out of these: more of a larger number, and only while time is left for a list."""
     number = count(wanted)
     for _ in range(min(_GUESSES, number // _PER_GUESS)):
         if budget.left() < budget.REQUEST / 2:  # guard: time-for-a-list
@@ -87,10 +87,9 @@ def guesses(wanted: Sequence[Span]) -> Iterator[int]:
 
 @dataclass
 class Claimer:
-    """This node's dealings with the store about one network; whoever has it has ``blocks.lock``.
+    """This node's claims in one network; the caller holds ``blocks.lock``.
 
-    ``found_some``: the node has more blocks than it knew, because it was killed or has forgotten them.  ``others`` are
-    the network's blocks as they were listed last.
+    ``found_some``: the node owns more blocks than its file recorded.  ``others``: the network's blocks as last listed.
     """
 
     network: Network
@@ -103,196 +102,191 @@ class Claimer:
 
     @classmethod
     def begin(cls, network: Network, log: list[str], *, is_sparing: bool = False) -> "Claimer":
-        """Read what this node has, and see what the store says of it where that has to be known first."""
+        """Read this node's blocks, confirm them where needed, and complete an unanswered claim."""
         shared = opened(network.cluster.store)
-        had = known(network)
-        claiming = cls(network, shared, settled(network, shared, had, log), log, is_sparing)
-        if claiming.mine.claim:
-            claiming._ask_for(claiming.mine.claim)
-        claiming.found_some = not set(claiming.mine.giving) <= set(had.giving if had else ())
-        return claiming
+        had = load(network)
+        claimer = cls(network, shared, confirm(network, shared, had, log), log, is_sparing)
+        if claimer.mine.claim:
+            claimer._try(claimer.mine.claim)
+        claimer.found_some = not set(claimer.mine.giving) <= set(had.giving if had else ())
+        return claimer
 
     def serve(self, need: Need) -> None:
-        """Claim for an attachment what it needs."""
         is_first = not self.mine.blocks
         if is_first:  # guard: given-before
-            adopt.refuse_uncovered(self.network, self.mine)
+            refuse_uncovered(self.network, self.mine)
         self.claim(need)
-        if is_first and self.mine.blocks:  # hpn node may know of no such network yet
+        if is_first and self.mine.blocks:  # hpn node may not know this network yet
             report.send_low(lambda: True)
 
     def claim(self, need: Need) -> None:
-        """Have what is needed; nothing to do where that was to ask the store at all."""
+        """Claim a needed block; do nothing if only the backend's answer was missing."""
         if need.sets:
             self._claim_any(need)
-        elif need.block is not None and not self._has(need.block):
-            self._claim_this(need, need.block)
+        elif need.block is not None and not self._owns(need.block):
+            self._claim_one(need, need.block)
 
     def _claim_any(self, need: Need) -> None:
-        """Claim a block that has addresses for all sets, or at least for the one that has none left."""
+        """Claim a block with addresses for all sets, or at least for those without room."""
         sets = self.network.pool.sets
         short = block_math.candidates([s for s in sets if s.key in need.sets], self.mine.size)
         known = self.mine.exhausted
         is_known = known is not None and known.is_of(_digest(short))
         for wanted in dict.fromkeys([block_math.candidates(sets, self.mine.size), short]):
             # guard below: remembered (is_known)
-            if wanted and (self._take_back(wanted) or (not is_known and self._claim_of(wanted))):
+            if wanted and (self._hold_again(wanted) or (not is_known and self._claim_from(wanted))):
                 return
         if known and is_known:
-            raise PoolExhausted(f"{need.why}; and {_none_in_words(self.network, known)}")
+            raise PoolExhausted(f"{need.why}; and {_in_words(self.network, known)}")
         self._refuse(need, short)
 
-    def _take_back(self, wanted: Sequence[Span]) -> bool:
-        """Hold one of those blocks again that this node was giving back, when it was killed or lost the store."""
+    def _hold_again(self, wanted: Sequence[Span]) -> bool:
+        """Hold one of those blocks again that this node was about to release."""
         for block in [one for one in self.mine.blocks if one.state == RETURNING and block_math.has(wanted, one.index)]:
-            document = self.shared.documents.read(BLOCK, block_name(self.network.name, block.index))
-            known = found(document) if document else None
-            # guard below: still-ours = document and known
-            if document and known and document.uid == block.uid and not is_anothers(block, known[1]):
-                # Changed, because the removal may be under way still: it is of the document as it was.
+            known = read_block(self.shared.documents, self.network.name, block.index)
+            # guard below: still-ours = known
+            if known and known[0].uid == block.uid and not is_anothers(block, known[1]):
+                # Change the document: a removal that is still on its way applies to the old version only.
                 # guard below: answer-where-it-is-held-again (suspect)
                 body = replace(known[1], claim=self.mine.nonce(), machine=self.mine.machine, suspect=0).to_json()
-                if made := self.shared.documents.replace(document, body):  # guard: not-while-it-is-removed (documents)
-                    self._have(made)
+                if made := self.shared.documents.replace(known[0], body):  # guard: not-while-it-is-removed (documents)
+                    self._record(made)
                     return True
             else:
-                self._note(self.mine.without(block.index))
+                self._write(self.mine.without(block.index))
         return False
 
-    def _claim_of(self, wanted: Sequence[Span]) -> bool:
-        """Claim a block of those; False if all are taken.  Raises TryAgain if others are faster all the time."""
+    def _claim_from(self, wanted: Sequence[Span]) -> bool:
+        """Claim one of those blocks; False if all are taken.  Raises TryAgain if other nodes are always faster."""
         # guard below: none-of-no-use
-        if self.is_sparing and restored.is_in_doubt(self.mine, self.shared.documents.now()):
-            return False  # it would be one more that nothing is given from
+        if self.is_sparing and ownership.is_in_doubt(self.mine, self.shared.documents.now()):
+            return False  # sparing, the node would not use that block either
         begin = int.from_bytes(hashlib.sha256(self.mine.node.encode()).digest()[:8])
         near = dict.fromkeys(block_math.nth(wanted, begin + n) for n in range(len(self.mine.blocks) + _CONFLICTS))
         for index in [index for index in near if not self.mine.block(index)][:_CONFLICTS]:
-            if self._ask_for(self._new(index)):
+            if self._try(self._new_claim(index)):
                 return True
         for index in guesses(wanted):
-            if not self.mine.block(index) and self._ask_for(self._new(index)):  # guard: tried-before-a-list
+            if not self.mine.block(index) and self._try(self._new_claim(index)):  # guard: tried-before-a-list
                 return True
         for _ in range(_LISTS):
             listed = self.shared.documents.listed(BLOCK, self.network.name)
-            self.others = [one[1] for one in map(found, listed) if one]
+            self.others = [block for _, block in readable(listed)]
             taken = {*(block.index for block in self.others), *(block.index for block in self.mine.blocks)}
             free = block_math.without(wanted, taken)
             if not free:
-                # A dead node's would be one more that nothing is given from.
+                # Sparing, the node would not use a dead node's block.
                 # guard below: not-for-the-very-last (is_sparing)
-                return not self.is_sparing and self._take_of(wanted, listed)
+                return not self.is_sparing and self._reclaim_any(wanted, listed)
             for _ in range(min(_CONFLICTS, count(free))):
-                if self._ask_for(self._new(block_math.nth(free, secrets.randbelow(count(free))))):
+                if self._try(self._new_claim(block_math.nth(free, secrets.randbelow(count(free))))):
                     return True
         self._forget_claim()
         raise TryAgain(f"other nodes claim blocks of network {self.network.name} faster than this one; try again")
 
-    def _take_of(self, wanted: Sequence[Span], listed: Sequence[Document]) -> bool:
-        """Take one of those blocks from a node that is dead; False if there is none."""
+    def _reclaim_any(self, wanted: Sequence[Span], listed: Sequence[Document]) -> bool:
+        """Reclaim one of those blocks from a dead node; False if there is none."""
         us = Machine(self.mine.node, self.mine.machine)
         for document, block in reclaim.search(self.shared.documents, us, listed, self.log):
             # guard below: only-what-is-needed (wanted)
-            if block_math.has(wanted, block.index) and self._take(document, block):
+            if block_math.has(wanted, block.index) and self._reclaim(document, block):
                 return True
         return False
 
-    def _take(self, document: Document, block: Block) -> bool:
-        """Take the block from its node, which is dead; False if another was faster."""
-        claim = self._new(block.index)
-        self._note(replace(self.mine, claim=claim))
+    def _reclaim(self, document: Document, block: Block) -> bool:
+        """Reclaim the block from its dead node; False if another node was faster."""
+        claim = self._new_claim(block.index)
+        self._write(replace(self.mine, claim=claim))
         new = block.given_to(self.mine.node, self.mine.machine, claim.nonce)
-        if (made := self.shared.documents.replace(document, new.to_json())) or (made := self._found(claim)):
+        if (made := self.shared.documents.replace(document, new.to_json())) or (made := self._find_own(claim)):
             self.log.append(
-                f"block {block.index} of network {block.network} was taken from {block.node}, which is dead"
+                f"block {block.index} of network {block.network} was reclaimed from {block.node}, which is dead"
             )
-            self._have(made)
+            self._record(made)
         return bool(made)
 
-    def _new(self, index: int) -> Claim:
-        """A new claim of that block."""
+    def _new_claim(self, index: int) -> Claim:
         return Claim(index, self.mine.nonce())
 
-    def _ask_for(self, claim: Claim) -> bool:
-        """Claim that block; whether it is this node's now."""
-        self._note(replace(self.mine, claim=claim))  # guard: nonce-first
+    def _try(self, claim: Claim) -> bool:
+        """Claim that block; return whether this node owns it now."""
+        self._write(replace(self.mine, claim=claim))  # guard: nonce-first
         block = Block(self.network.name, claim.index, self.mine.size, self.mine.node, self.mine.machine, claim.nonce)
         made = self.shared.documents.create(BLOCK, block.name, block.network, block.to_json())
-        if not (made or (made := self._found(claim))):  # guard: the-answer-was-lost (claim)
+        if not (made or (made := self._find_own(claim))):  # guard: the-answer-was-lost (claim)
             self.mine = replace(self.mine, claim=None)
             return False
         self.log.append(f"block {claim.index} of network {self.network.name} is this node's ({self.mine.node}) now")
-        self._have(made)
+        self._record(made)
         return True
 
-    def _found(self, claim: Claim) -> Document | None:
-        """What an earlier asking for that claim has made, of which the answer was lost."""
+    def _find_own(self, claim: Claim) -> Document | None:
+        """Return the document that an earlier attempt of this claim created, if its answer was lost."""
         made = self.shared.documents.read(BLOCK, block_name(self.network.name, claim.index))
         # guard below: its-own-nonce = not made or not (block := Block.of(made))
         if not made or (block := Block.of(made)).claim != claim.nonce:
             return None
-        # That may be long ago, and others suspect us: we answer before we give from it.
+        # The attempt may be old and the block suspected, so refute that before any allocation.
         answer = ownership.answer(block, self.mine.machine)
         # guard below: answer-first = self.shared.documents.replace(made, made.body)
         return self.shared.documents.replace(made, answer.to_json()) if answer else made
 
-    def _have(self, document: Document) -> None:
-        """Note that this node has that block."""
-        self._note(restored.claimed(self.mine, document, self.shared.documents.now(), self.log))
+    def _record(self, document: Document) -> None:
+        self._write(ownership.claimed(self.mine, document, self.shared.documents.now(), self.log))
 
-    def _claim_this(self, need: Need, index: int) -> None:
-        """Claim the one block that has the requested address, or take it from a node that is dead.
+    def _claim_one(self, need: Need, index: int) -> None:
+        """Claim the block with the requested address, or reclaim it from a dead node.
 
         Raises AddressHeld.
         """
-        if self._take_back([Span(block_math.NUMBERS, index, index)]) or self._ask_for(self._new(index)):
+        if self._hold_again([Span(block_math.NUMBERS, index, index)]) or self._try(self._new_claim(index)):
             return
         us, documents = Machine(self.mine.node, self.mine.machine), self.shared.documents
         there = documents.read(BLOCK, block_name(self.network.name, index))
         for document, block in reclaim.search(documents, us, [there] if there else [], self.log):
-            if self._take(document, block):
+            if self._reclaim(document, block):
                 return
         self._forget_claim()
         raise AddressHeld(
-            f"requested address {need.address} is in block {index} of network {self.network.name}, {self._whose(index)}"
+            f"requested address {need.address} is in block {index} of network {self.network.name}, {self._owner(index)}"
         )
 
-    def _whose(self, index: int) -> str:
-        """In words, whose the block is, and what can be done."""
+    def _owner(self, index: int) -> str:
+        """Describe the block's owner, and the remedy."""
         there = self.shared.documents.read(BLOCK, block_name(self.network.name, index))
         if there is None:
-            return "which a node is giving back; request another, or try again"
+            return "which a node is releasing; request another, or try again"
         block = Block.of(there)
         if left := reclaim.seconds_left(block, self.shared.documents.now()):
-            when = f"if it stays so, the address is to be had in about {max(1, left / 60):.0f} minutes"
-            return f"which node {block.node} has; that node seems dead: {when}"
-        return f"which node {block.node} has; request another, or attach there"
+            when = f"if that stays so, the address is available in about {max(1, left / 60):.0f} minutes"
+            return f"which node {block.node} owns; that node seems dead: {when}"
+        return f"which node {block.node} owns; request another, or attach there"
 
-    def _has(self, index: int) -> bool:
+    def _owns(self, index: int) -> bool:
         return index in (*self.mine.giving, *self.mine.draining)
 
-    def _note(self, mine: NodeBlocks) -> None:
-        """Put on disk what this node has."""
+    def _write(self, mine: NodeBlocks) -> None:
         node_blocks.write(self.network.directory, mine)
         self.mine = mine
 
     def _forget_claim(self) -> None:
-        """Note that no claim is unanswered, or the next would begin with a block that nobody needs any more."""
+        """Drop an unanswered claim; otherwise the next ADD would claim a block that it does not need."""
         there = node_blocks.read(self.network.directory)
         if there and there.claim:
-            self._note(replace(self.mine, claim=None))
+            self._write(replace(self.mine, claim=None))
 
     def _refuse(self, need: Need, wanted: Sequence[Span]) -> NoReturn:
-        if not self.others:  # no block would have any
+        if not self.others:  # no block has such addresses
             self._forget_claim()
             raise need.error()
-        known = _none_of(wanted, self.others)
-        # Who spares blocks of the dead has not looked for these.
-        self._note(replace(self.mine, claim=None, exhausted=None if self.is_sparing else known))
-        raise PoolExhausted(f"{need.why}; and {_none_in_words(self.network, known)}")
+        known = _exhausted(wanted, self.others)
+        # A sparing search left out the blocks of dead nodes, so its result is incomplete.
+        self._write(replace(self.mine, claim=None, exhausted=None if self.is_sparing else known))
+        raise PoolExhausted(f"{need.why}; and {_in_words(self.network, known)}")
 
 
-def _none_of(wanted: Sequence[Span], others: Sequence[Block]) -> Exhausted:
-    """What is known from now on: none of those is to be had.  Nodes ask again at different times."""
+def _exhausted(wanted: Sequence[Span], others: Sequence[Block]) -> Exhausted:
+    """Return the record that none of those blocks is free; it ends at a different time on each node."""
     now = int(time.time())
     until = now + EXHAUSTED // 2 + secrets.randbelow(EXHAUSTED)  # guard: not-all-at-once ((EXHAUSTED))
     return Exhausted(_digest(wanted), len(others), len({block.node for block in others}), now, until)
@@ -303,19 +297,19 @@ def _digest(wanted: Sequence[Span]) -> str:
     return hashlib.sha256(repr([(span.first, span.last) for span in wanted]).encode()).hexdigest()[:16]
 
 
-def _none_in_words(network: Network, known: Exhausted) -> str:
-    """In words, that no block is free, and how old that knowledge is."""
+def _in_words(network: Network, known: Exhausted) -> str:
+    """Describe that no block is free, and the age of that knowledge."""
     age = int(time.time()) - known.at
     return (
-        f"all blocks of network {network.name} that have some are taken: {known.blocks} of {network.cluster.size} host "
-        f"numbers, by {known.nodes} nodes, as the store said {age} s ago; it is asked again in "
+        f"all usable blocks of network {network.name} are taken: {known.blocks} of {network.cluster.size} host "
+        f"numbers, by {known.nodes} nodes, by the store's answer {age} s ago; the next request is in "
         f"{max(0, known.until - known.at - age)} s (hpn ipam show --cluster); widen the ranges, or release what no "
         "container uses"
     )
 
 
 def _remember(network: Network, found: Exhausted) -> None:
-    """Note it on this node, if it has a file and nobody is at it."""
+    """Record it in this node's file, if the file exists and its lock is free."""
     with suppress(CniError), node_blocks.lock(network.directory, 0):
         if mine := node_blocks.read(network.directory):
             node_blocks.write(network.directory, replace(mine, exhausted=found))

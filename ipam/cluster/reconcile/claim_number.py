@@ -1,8 +1,8 @@
-"""The number of a name, from the store: the one that it had on another node, else a new one.
+"""Claim the number of a name from the backend: its number from another node, or else a new one.
 
-Every change is a compare-and-swap of the number's document, with a text in it that is on this node's disk before, as
-with blocks (claim_block.py).  Nothing is taken from a node that lives: its round gives the number up when no pod has it
-any more (release.py).  Until then the ADD is told to try again.
+Every change is a compare-and-swap of the number's document, with a random text (nonce) that is on this node's disk
+before, as for blocks (claim_block.py). A live node keeps its number until a round finds it unused (reconcile.py). Until
+then the ADD fails with TryAgain.
 """
 
 import hashlib
@@ -11,26 +11,27 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from base.protocol.errors import PoolExhausted, TryAgain
-from ipam.cluster import BLOCK, Document, Machine
+from ipam.cluster import BLOCK, Document, Machine, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
-from ipam.cluster.reconcile import adopt, reclaim
-from ipam.cluster.reconcile.heartbeat import Found, found
-from ipam.cluster.reconcile.sync import known, settled
-from ipam.cluster.rules import block_math, restored
+from ipam.cluster.node_blocks import Claim, NodeBlocks
+from ipam.cluster.reconcile import reclaim
+from ipam.cluster.reconcile.heartbeat import Found, readable
+from ipam.cluster.reconcile.sync import confirm, load, refuse_uncovered
+from ipam.cluster.rules import block_math, ownership
 from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import Need, Numbers
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import Claim, NodeBlocks
 from ipam.ranges import Span
 
-# How often others may be faster.
+# Attempts when other nodes are faster.
 _TRIES: Final = 8
 
 
 @dataclass
 class Claimer:
-    """This node's dealings with the store about the numbers set aside; whoever has it has ``blocks.lock`` of both
-    directories.  ``found_some``: the node has the name's number, and did not know."""
+    """This node's claims of reserved numbers; the caller holds ``blocks.lock`` of both directories.
+
+    ``found_some``: the node owns the name's number, and its file did not record that.
+    """
 
     network: Numbers
     shared: Shared
@@ -40,104 +41,106 @@ class Claimer:
 
     @classmethod
     def begin(cls, network: Numbers, log: list[str]) -> "Claimer":
-        """Read what this node has, and see what the store says of it where that has to be known first."""
+        """Read this node's blocks and numbers, and confirm them where needed."""
         shared, parent = opened(network.cluster.store), network.parent
-        # All nodes have to agree on which numbers are set aside before one of them is given.
-        whole = settled(parent, shared, known(parent), log)
-        mine = settled(network, shared, known(network), log)
+        # All nodes must agree on the reserved numbers before any is allocated.
+        whole = confirm(parent, shared, load(parent), log)
+        mine = confirm(network, shared, load(network), log)
         if not whole.blocks:
-            adopt.refuse_uncovered(parent, whole)  # guard: before
+            refuse_uncovered(parent, whole)  # guard: before
         return cls(network, shared, mine, log, mine.number_of(network.owner) is not None)
 
     def serve(self, _need: Need) -> None:
-        """Have the number of the name.  Raises TryAgain if another node has it; PoolExhausted if no number is free."""
+        """Claim the name's number.  Raises TryAgain if another node owns it; PoolExhausted if no number is free."""
         for _ in range(_TRIES):
             documents = self.shared.documents.listed(BLOCK, self.network.name)
-            all_of_them = [one for one in map(found, documents) if one]
+            all_of_them = list(readable(documents))
             named = [one for one in all_of_them if one[1].whose == self.network.owner]
-            if self._has_old(named) if named else self._has_new(all_of_them):
+            if self._claim_old(named) if named else self._claim_new(all_of_them):
                 return
         raise TryAgain(
             f"other nodes change the numbers of network {self.network.parent.name} faster than this one; try again"
         )
 
-    def _has_old(self, named: Sequence[Found]) -> bool:
-        """Have the number that the name had; False if another was faster."""
+    def _claim_old(self, named: Sequence[Found]) -> bool:
+        """Claim the number that the name had; False if another node was faster."""
         us = Machine(self.mine.node, self.mine.machine)
         for document, block in sorted(named, key=lambda one: not self._is_ours(one[1])):
             if self._is_ours(block) or not block.node:  # guard: anothers = True
-                return self._take(document, block)
+                return self._claim(document, block)
         for document, block in reclaim.search(self.shared.documents, us, [one[0] for one in named], self.log):
-            return self._take(document, replace(block, taken=True))
+            return self._claim(document, replace(block, taken=True))
         document, block = named[0]
         raise TryAgain(
             f"{self.network.owner} has host number {block.index} of network {self.network.parent.name}, and node "
-            f"{block.node} has not given that up: its pod is there still, or neither hpn node nor an agent runs there "
-            f"to see that it is gone; if that node is dead for good: hpn ipam release-node {block.node}"
+            f"{block.node} did not release it: its pod is still there, or neither hpn node nor an agent runs there "
+            f"to release it; if that node is dead for good: hpn ipam release-node {block.node}"
         )
 
-    def _has_new(self, listed: Sequence[Found]) -> bool:
-        """Have a number that no name has; False if another was faster.  Raises PoolExhausted."""
+    def _claim_new(self, listed: Sequence[Found]) -> bool:
+        """Claim a number without a name; False if another node was faster.  Raises PoolExhausted."""
         wanted = block_math.candidates(self.network.pool.sets, 1)
         taken = {*(block.index for _, block in listed), *(block.index for block in self.mine.blocks)}
         if free := block_math.without(wanted, taken):
             begin = int.from_bytes(hashlib.sha256(self.network.owner.encode()).digest()[:8])
-            return self._make(block_math.nth(free, begin))
+            return self._create(block_math.nth(free, begin))
         now, theirs = self.shared.documents.now(), [one for one in listed if _is_in(wanted, one[1])]
         for document, block in sorted(theirs, key=lambda one: one[1].free):
             if block.is_over(now):  # guard: kept = not block.node
-                return self._take(document, block)
+                return self._claim(document, block)
         us = Machine(self.mine.node, self.mine.machine)
         for document, block in reclaim.search(self.shared.documents, us, [one[0] for one in theirs], self.log):
-            return self._take(document, replace(block, taken=True))
+            return self._claim(document, replace(block, taken=True))
         raise PoolExhausted(
-            f"{self.network.owner}: all {len(theirs)} host numbers that network {self.network.parent.name} has set "
-            f"aside ({self.network.parent.cluster.sticky}, ipam.cluster.sticky) are others', or kept for them "
-            "(hpn ipam show --cluster); delete pods, or wait for what is kept (ipam.sticky seconds)"
+            f"{self.network.owner}: all {len(theirs)} host numbers that network {self.network.parent.name} "
+            f"reserves ({self.network.parent.cluster.sticky}, ipam.cluster.sticky) belong to other names, or are kept "
+            "for them (hpn ipam show --cluster); delete pods, or wait until they expire (ipam.sticky seconds)"
         )
 
     def _is_ours(self, block: Block) -> bool:
-        """Whether this node has the number, and this directory of it."""
+        """Whether this directory of this node owns the number."""
         is_us = (block.node, block.machine) == (self.mine.node, self.mine.machine)
         return is_us and self.mine.is_of_this_place(block.claim)
 
-    def _take(self, document: Document, block: Block) -> bool:
-        """Have that number; False if its document has changed.
+    def _claim(self, document: Document, block: Block) -> bool:
+        """Claim that number; False if its document changed.
 
-        Also where it is ours: an answer of ours may be under way by which it would be given up, and this outruns that.
+        A number of this node is claimed too: a release of it may still be on its way, and fails after this change.
         """
         asked = self.mine.claim and self.mine.claim.nonce == block.claim
-        # Ours, and not known here: this node has forgotten who has its address.
+        # This node owns it and forgot it, so a pod here may use its address.
         forgotten = self._is_ours(block) and not asked and not self.mine.block(block.index)
-        claim = self._noted(block.index)
-        new = self._claimed(replace(block, taken=block.taken or forgotten), claim)  # guard: forgotten (forgotten)
-        return self._had(self.shared.documents.replace(document, new.to_json()))
+        claim = self._record_claim(block.index)
+        new = self._as_ours(replace(block, taken=block.taken or forgotten), claim)  # guard: forgotten (forgotten)
+        return self._record(self.shared.documents.replace(document, new.to_json()))
 
-    def _make(self, index: int) -> bool:
-        """Have that number, which has no document; False if another was faster."""
-        claim = self._noted(index)
-        new = self._claimed(Block(self.network.name, index, 1, "", "", ""), claim)
-        return self._had(self.shared.documents.create(BLOCK, new.name, new.network, new.to_json()))
+    def _create(self, index: int) -> bool:
+        """Claim that number, which has no document; False if another node was faster."""
+        claim = self._record_claim(index)
+        new = self._as_ours(Block(self.network.name, index, 1, "", "", ""), claim)
+        return self._record(self.shared.documents.create(BLOCK, new.name, new.network, new.to_json()))
 
-    def _noted(self, index: int) -> Claim:
+    def _record_claim(self, index: int) -> Claim:
         claim = Claim(index, self.mine.nonce())
-        self._note(replace(self.mine, claim=claim))
+        self._write(replace(self.mine, claim=claim))
         return claim
 
-    def _claimed(self, block: Block, claim: Claim) -> Block:
+    def _as_ours(self, block: Block, claim: Claim) -> Block:
         of_name = replace(block, whose=self.network.owner, keep=self.network.keep, free=0)
         return replace(of_name, node=self.mine.node, machine=self.mine.machine, claim=claim.nonce, suspect=0)
 
-    def _had(self, made: Document | None) -> bool:
-        """Note that this node has the number, if it has."""
-        if made is None:  # or it has, and an answer was lost: then the claim says so when all are looked through again
+    def _record(self, made: Document | None) -> bool:
+        """Record the number as this node's, if the claim succeeded."""
+        if made is None:  # after a lost answer, the next list shows this node's claim
             return False
         block = Block.of(made)
-        self._note(restored.claimed(self.mine, made, self.shared.documents.now(), self.log))
-        self.log.append(f"host number {block.index} of network {self.network.parent.name} is {block.whose}'s, here")
+        self._write(ownership.claimed(self.mine, made, self.shared.documents.now(), self.log))
+        self.log.append(
+            f"host number {block.index} of network {self.network.parent.name} belongs to {block.whose}, on this node"
+        )
         return True
 
-    def _note(self, mine: NodeBlocks) -> None:
+    def _write(self, mine: NodeBlocks) -> None:
         node_blocks.write(self.network.directory, mine)
         self.mine = mine
 

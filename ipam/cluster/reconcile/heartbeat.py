@@ -1,83 +1,85 @@
-"""Reconcile this node's blocks with the store: refute suspicions, and detect which blocks are lost or forgotten.
+"""Reconcile this node's blocks with the backend: refute suspicions, and detect lost or forgotten blocks.
 
-The caller has ``blocks.lock`` (node_blocks.py), and writes down what comes of it.
+The caller holds ``blocks.lock`` (node_blocks.py), and writes the result.
 """
 
 import os
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from base.protocol.errors import RecordUnreadable, StoreRefused, TryAgain
 from base.state import durable
 from ipam.cluster import BLOCK, Document, Documents, Machine
-from ipam.cluster.rules import ownership, restored
+from ipam.cluster.node_blocks import HELD, LOST, NodeBlocks, OwnedBlock
+from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import Block, block_name
-from ipam.cluster.state.node_blocks import HELD, LOST, NodeBlocks, OwnedBlock
 
-# How often a document may change between reading and writing before it is left for the next look.
+# Attempts when a document changes between reading and writing.
 _TRIES: Final = 5
 
 Found = tuple[Document, Block]
 
 
 class Heartbeat:
-    """A heartbeat of the node that ``machine`` is.  ``said`` gets what an operator should know, ``suspected`` counts
-    its blocks that were suspected, and ``left`` are the blocks of its name that it has not."""
+    """A heartbeat of this node, which is ``machine``.
 
-    def __init__(self, documents: Documents, machine: Machine, said: list[str]) -> None:
-        self._documents, self._machine, self._said = documents, machine, said
+    ``log`` gets what an operator should know, and ``suspected`` counts the node's suspected blocks.  ``left`` holds the
+    blocks of its name that belong to another machine.
+    """
+
+    def __init__(self, documents: Documents, machine: Machine, log: list[str]) -> None:
+        self._documents, self._machine, self._log = documents, machine, log
         self.suspected, self.left, self._made_again = 0, list[Found](), False
 
     def at(self, mine: NodeBlocks) -> NodeBlocks:
-        """What the node has.  Raises Unreachable, StoreRefused, TryAgain."""
-        was, began = mine.machine, int(time.time())  # what comes then may be of then
+        """Return this node's blocks, updated.  Raises Unreachable, StoreRefused, TryAgain."""
+        was, began = mine.machine, int(time.time())  # answers may be as old as this
         mine = replace(mine, node=self._machine.name, machine=self._machine.uid or was)
-        listed = map(found, self._documents.listed(BLOCK, mine.network, mine.node))
-        blocks = {one[1].index: one for one in listed if one}
+        listed = self._documents.listed(BLOCK, mine.network, mine.node)
+        blocks = {one[1].index: one for one in readable(listed)}
         for held in mine.blocks:
             known = blocks.pop(held.index, None)
             if held.state == HELD:
-                mine = mine.having(self._judged(mine, was, held, known or self._read(mine, held.index)))
+                known = known or read_block(self._documents, mine.network, held.index)
+                mine = mine.having(self._reconcile(mine, was, held, known))
         for known in blocks.values():
-            mine = self._adopted(mine, known)
-            # It may be one that had our name before, and nobody else can tell: the store hears of us by that name.
+            mine = self._add_forgotten(mine, known)
+            # Only this node can see that an earlier machine of its name owns it: every report of that name is ours.
             if self._machine.uid and not mine.block(known[1].index):  # guard: which-machine (_machine)
                 self.left.append(known)
         # guard below: of-when-it-began (began -> int(time.time()))
-        return replace(self._noticed(mine), looked=began, host=os.uname().nodename, boot=durable.boot_id())
+        return replace(self._detect_restore(mine), looked=began, host=os.uname().nodename, boot=durable.boot_id())
 
-    def _noticed(self, mine: NodeBlocks) -> NodeBlocks:
-        """With whether the store was restored to an older state."""
+    def _detect_restore(self, mine: NodeBlocks) -> NodeBlocks:
+        """Record a restore of the backend to an older state, if one shows."""
         now = self._documents.now()
-        mine = restored.noticed(mine, self._documents.revision(mine.revision), now, self._said)
+        mine = ownership.note_revision(mine, self._documents.revision(mine.revision), now, self._log)
         # guard below: gone-with-a-restore (documents)
-        return restored.doubted(mine, "documents were gone", now, self._said) if self._made_again else mine
+        return ownership.doubt(mine, "documents were gone", now, self._log) if self._made_again else mine
 
-    def _read(self, mine: NodeBlocks, index: int) -> Found | None:
-        document = self._documents.read(BLOCK, block_name(mine.network, index))
-        return found(document) if document else None
-
-    def _judged(self, mine: NodeBlocks, was: str, held: OwnedBlock, known: Found | None) -> OwnedBlock:
-        """The block as the store has it; its document says afterwards that we live.  ``was`` is our machine before."""
+    def _reconcile(self, mine: NodeBlocks, was: str, held: OwnedBlock, known: Found | None) -> OwnedBlock:
+        """Return the block as the backend holds it, with suspicions refuted; ``was`` is the former machine UID."""
         for _ in range(_TRIES):
             if known is None:
-                if made := self._claimed_again(mine, held):
+                if made := self._create_again(mine, held):
                     return made
             elif not known[1].node and held.whose == known[1].whose:  # guard: restored
-                self._kept(mine, known)
+                self._take_back(mine, known)
             elif not _is_ours(mine, was, held, known):
-                return self._lost(held, known[1])
-            elif self._answered(mine, held, known):
+                return self._mark_lost(held, known[1])
+            elif self._refute(mine, held, known):
                 return replace(held, uid=known[0].uid)
-            known = self._read(mine, held.index)
-        raise TryAgain(f"block {held.index} of {mine.network} changes faster in the store than it can be answered for")
+            known = read_block(self._documents, mine.network, held.index)
+        raise TryAgain(f"block {held.index} of {mine.network} changes faster in the store than this node can update it")
 
-    def _answered(self, mine: NodeBlocks, held: OwnedBlock, known: Found) -> bool:
-        """Whether the block's document says that we live."""
+    def _refute(self, mine: NodeBlocks, held: OwnedBlock, known: Found) -> bool:
+        """Refute a suspicion of the block; return False if its document changed meanwhile."""
         document, block = known
         self.suspected += bool(block.suspect)
-        # Under a name that we had before we only say so, if we may: it may be another's now.
+        # Under a former name, keep the recorded machine: another node may have that name now.
         # guard below: old-name (held)
         body = ownership.answer(block, mine.machine if held.node == mine.node else block.machine)
         if body is None:
@@ -87,62 +89,64 @@ class Heartbeat:
         except StoreRefused as e:
             if held.node == mine.node:
                 raise
-            self._said.append(f"block {block.index} of {block.network} is {block.node}'s, as we were called: {e.msg}")
+            self._log.append(
+                f"block {block.index} of {block.network} belongs to this node's former name {block.node}: {e.msg}"
+            )
             return True
         if block.suspect and answered:
-            self._said.append(f"block {block.index} of {block.network}: somebody took {block.node} for dead; it lives")
+            self._log.append(f"block {block.index} of {block.network}: {block.node} was suspected to be dead; it lives")
         return answered
 
-    def _kept(self, mine: NodeBlocks, known: Found) -> None:
-        """Have a number that the store says we gave up: it was restored to how it was before we had it."""
+    def _take_back(self, mine: NodeBlocks, known: Found) -> None:
+        """Take back a number that the backend lists as released, because it was restored to an older state."""
         document, block = known
         new = replace(block, node=mine.node, machine=mine.machine, claim=mine.nonce(), free=0)
         self._documents.replace(document, new.to_json())
 
-    def _claimed_again(self, mine: NodeBlocks, held: OwnedBlock) -> OwnedBlock | None:
-        """The block, whose document somebody has removed; None if another node was faster."""
+    def _create_again(self, mine: NodeBlocks, held: OwnedBlock) -> OwnedBlock | None:
+        """Create the block's document again after its removal; return None if another node was faster."""
         about = mine.network, held.index, mine.size, mine.node, mine.machine, mine.nonce()
         block = Block(*about, taken=held.taken, whose=held.whose)
         made = self._documents.create(BLOCK, block.name, block.network, block.to_json())
         if made is None:
             return None
         self._made_again = True
-        self._said.append(f"block {block.index} of {block.network} was gone from the store, and is this node's again")
+        self._log.append(f"block {block.index} of {block.network} was missing in the store, and is this node's again")
         return replace(held, uid=made.uid, node=mine.node)
 
-    def _lost(self, held: OwnedBlock, block: Block) -> OwnedBlock:
-        self._said.append(
+    def _mark_lost(self, held: OwnedBlock, block: Block) -> OwnedBlock:
+        self._log.append(
             f"block {block.index} of {block.network} (numbers {block.first} to {block.last}) is {block.node}'s now, "
-            "which took this node for dead: nothing is given from it any more, and pods that have addresses of it may "
-            "meet others that have the same; delete them"
+            "because this node seemed dead: no address is allocated from it any more, and other pods may get addresses "
+            "of pods here; delete these pods"
         )
         return replace(held, state=LOST)
 
-    def _adopted(self, mine: NodeBlocks, known: Found) -> NodeBlocks:
-        """With a block that the store says is ours, and that we have forgotten, or never heard of."""
+    def _add_forgotten(self, mine: NodeBlocks, known: Found) -> NodeBlocks:
+        """Add a block that the backend assigns to this node, and that this node forgot or never recorded."""
         document, block = known
         # guard below: probe-what-was-forgotten (taken)
         fresh = OwnedBlock(block.index, document.uid, mine.node, taken=True, whose=block.whose)
         asked = bool(mine.claim and block.claim == mine.claim.nonce)
-        # Another directory's blocks are in use, by another network of this name; so it is not ours to give from.
+        # A block of another directory is in use by another network of this name, so this one must not use it.
         # guard below: another-machine (_machine), another-directory (claim)
         if not asked and not (block.machine == self._machine.uid and mine.is_of_this_place(block.claim)):
             return mine
-        # We may have been suspected for so long that another node has it at any moment: we answer first.
+        # The suspicion may be so old that another node reclaims the block any moment, so refute it first.
         answer = ownership.answer(block, mine.machine)
         if answer and not self._documents.replace(document, answer.to_json()):  # guard: answer-first
             return mine
         if asked:
             return replace(mine.having(replace(fresh, taken=block.taken)), claim=None)
-        self._said.append(
-            f"block {block.index} of {block.network} is this node's, which has forgotten it: addresses of it are "
-            "probed for before they are given"
+        self._log.append(
+            f"block {block.index} of {block.network} is this node's, and was missing in its file: its addresses are "
+            "probed for before use"
         )
         return mine.having(fresh)
 
 
 def is_anothers(held: OwnedBlock, block: Block) -> bool:
-    """Whether somebody else has taken the block since we had it; he may have our name too."""
+    """Whether another node took the block since this one owned it; that node may have the same name."""
     return block.node != held.node or (block.taken and not held.taken)  # guard: taken-by-our-name (taken and not held)
 
 
@@ -153,15 +157,20 @@ def _is_ours(mine: NodeBlocks, was: str, held: OwnedBlock, known: Found) -> bool
     is_same = document.uid == held.uid
     if held.node != mine.node or (is_same and not block.taken):  # guard: old-names-document (held)
         return is_same
-    # We made it again and lost the answer, or it was taken once more: the machine tells us from a host of our name, and
-    # the claim from another directory of this one.
+    # This node created it again and lost the answer, or it was reclaimed once more.  The machine rules out another host
+    # of this name, and the claim rules out another directory on this host.
     # guard below: machine-of-our-name (was, mine), directory-of-our-own (claim)
     return block.machine in (was, mine.machine) and mine.is_of_this_place(block.claim)
 
 
-def found(document: Document) -> Found | None:
-    """A document and its block; None if it cannot be read, and then nobody touches it."""
-    try:
-        return document, Block.of(document)
-    except RecordUnreadable:
-        return None
+def readable(documents: Iterable[Document]) -> Iterator[Found]:
+    """Yield the documents with their blocks, except unreadable ones, which no node changes."""
+    for document in documents:
+        with suppress(RecordUnreadable):
+            yield document, Block.of(document)
+
+
+def read_block(documents: Documents, network: str, index: int) -> Found | None:
+    """Return the block's document and its content; None if it does not exist, or is unreadable."""
+    document = documents.read(BLOCK, block_name(network, index))
+    return next(readable([document] if document else []), None)

@@ -1,39 +1,48 @@
-"""What this node has of a network: read from its disk, and seen in the store where that has to be known first.
+"""Read this node's blocks from its file, and confirm them and the pool layout with the backend where they may be wrong.
 
-Whoever calls this has ``blocks.lock`` (node_blocks.py), or takes it where that is said.
+The caller holds ``blocks.lock`` (node_blocks.py), except for ``heartbeat_if_due``, which takes it.
 """
 
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from ipaddress import ip_network
 from pathlib import Path
+from typing import Final
 
 from base.protocol.errors import CniError, InvalidConfig, RecordUnreadable, TryAgain, Unreachable
+from base.protocol.result import Address
 from base.state import durable, node
+from ipam.cluster import GRID, Documents, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
-from ipam.cluster.reconcile import pool_layout
+from ipam.cluster.node_blocks import NodeBlocks, heartbeat_is_due, is_late, must_sync
 from ipam.cluster.reconcile.heartbeat import Heartbeat
-from ipam.cluster.rules.network import Network
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import NodeBlocks, heartbeat_is_due, is_late, must_sync
-from ipam.stores import LOCK_TIMEOUT
+from ipam.cluster.rules import block_math
+from ipam.cluster.rules.documents import PoolLayout, layout_name
+from ipam.cluster.rules.network import Network, directory_in, refuse_another
+from ipam.pool import Cluster
+from ipam.stores import LOCK_TIMEOUT, access
+
+# Attempts when other nodes change it first; it changes only when a network is new or gets a subnet.
+_ATTEMPTS: Final = 8
 
 
-def settled(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
-    """What this node has; the store has said so where the node cannot know, and the configuration agrees with it.
+def confirm(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
+    """Return this node's blocks, confirmed where needed, with a pool layout that agrees with the configuration.
 
-    Raises InvalidConfig if the cluster's blocks are not of this configuration; RecordUnreadable, Unreachable,
-    StoreRefused, TryAgain, IoFailure.
+    Raises InvalidConfig if the cluster's pool layout does not; RecordUnreadable, Unreachable, StoreRefused, TryAgain,
+    IoFailure.
     """
     if mine is None or mine.node != shared.node or must_sync(mine):  # guard: renamed (shared)
-        return _seen(network, shared, mine, log)
-    return mine if set(network.subnets) <= set(mine.subnets) else _agreed(network, shared, mine)
+        return _sync(network, shared, mine, log)
+    return mine if set(network.subnets) <= set(mine.subnets) else _add_subnets(network, shared, mine)
 
 
-def known(network: Network) -> NodeBlocks | None:
-    """What this node has; None if it has never had a block.
+def load(network: Network) -> NodeBlocks | None:
+    """Return this node's blocks from its file; None if it never had one.
 
-    A file that is damaged, or of another network, is moved away, so that the next call asks the store which blocks this
-    node has.  Raises RecordUnreadable then; InvalidConfig, IoFailure.
+    Moves away a damaged file, or one of another network, and raises RecordUnreadable.  The next call then asks the
+    backend for this node's blocks.  Raises InvalidConfig, IoFailure.
     """
     try:
         mine = node_blocks.read(network.directory)
@@ -51,17 +60,16 @@ def known(network: Network) -> NodeBlocks | None:
 def _set_aside(network: Network, why: str) -> RecordUnreadable:
     aside = durable.set_aside(Path(network.directory) / node_blocks.FILE, Path(network.directory) / "quarantine")
     return RecordUnreadable(
-        f"{why}; it was moved to {aside}: try again, and the cluster's store says which blocks this node has"
+        f"{why}; moved to {aside}: try again, and this node reads its blocks from the cluster's store"
     )
 
 
 def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
-    """Send a heartbeat if it is due: whoever suspects the node sees that it lives.
+    """Send a heartbeat if one is due, which refutes suspicions.
 
-    It is fine if the store does not answer.  Unless it is ``late``, so that others may have the blocks, it is fine too
-    if others are at it, or if the store refuses.  Raises InvalidConfig if it is another cluster's, or has another grid;
-    then the store is asked before anything is given.  Where it is late, raises StoreRefused, TryAgain,
-    RecordUnreadable, IoFailure as well.
+    A backend without an answer is no error.  Unless it is ``late``, so that others may own the blocks, neither a busy
+    lock nor a refusal is an error.  Raises InvalidConfig for another cluster or another pool layout; then the next ADD
+    asks the backend before any allocation.  If late, also raises StoreRefused, TryAgain, RecordUnreadable, IoFailure.
     """
     try:
         lock = node_blocks.lock(network.directory, LOCK_TIMEOUT if late else 0)
@@ -71,40 +79,40 @@ def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
         return
     try:
         with lock:
-            wrong = _looked(network, log)
+            wrong = _send(network, log)
     except CniError as e:
         if late and not isinstance(e, Unreachable):  # guard: refused-late
             raise
-        log.append(f"network {network.name}: this node's blocks could not be looked at in the cluster's store: {e.msg}")
+        log.append(f"network {network.name}: this node's heartbeat to the cluster's store failed: {e.msg}")
         return
     if wrong:
         raise wrong
 
 
-def _looked(network: Network, log: list[str]) -> InvalidConfig | None:
-    """The same; why the store cannot be the one that the blocks are from, if so.  Raises CniError."""
-    mine = known(network)
+def _send(network: Network, log: list[str]) -> InvalidConfig | None:
+    """Send the heartbeat; return an error if the blocks are from another backend.  Raises CniError."""
+    mine = load(network)
     if mine is None or must_sync(mine) or not heartbeat_is_due(mine):
         return None
-    # Of this boot from now on: the host was not off for so long that others may have its blocks.
+    # Record this boot: the host was not off for long enough to lose its blocks.
     mine = replace(mine, asked=int(time.time()), boot=durable.boot_id())
     node_blocks.write(network.directory, mine)
     try:
         shared = opened(network.cluster.store)
         try:
-            _seen(network, shared, mine, log)
+            _sync(network, shared, mine, log)
         except InvalidConfig as e:
             node_blocks.write(network.directory, replace(mine, looked=0, boot=""))  # guard: before-the-next
             return e
     except CniError as e:
-        if is_late(mine) and not isinstance(e, Unreachable):  # the next ADD is refused as well  # guard: and-again
+        if is_late(mine) and not isinstance(e, Unreachable):  # so the next ADD fails as well  # guard: and-again
             node_blocks.write(network.directory, replace(mine, asked=0))
         raise
     return None
 
 
-def _seen(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
-    """What the store says that this node has.  Raises InvalidConfig if the store is another cluster's."""
+def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
+    """Return this node's blocks as the backend holds them.  Raises InvalidConfig if it belongs to another cluster."""
     documents = shared.documents
     machine, identity = shared.machine(), documents.identity()
     if mine is None:
@@ -114,20 +122,20 @@ def _seen(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[s
     elif mine.identity != identity:  # guard: another-cluster
         file = f"{network.directory}/{node_blocks.FILE}"
         raise InvalidConfig(
-            f"ipam.cluster.store {network.cluster.store!r}: it is of cluster {identity}, and this node's blocks "
-            f"({file}) are of cluster {mine.identity}; correct stores.{network.cluster.store} in the policy file "
+            f"ipam.cluster.store {network.cluster.store!r}: it belongs to cluster {identity}, and this node's blocks "
+            f"({file}) to cluster {mine.identity}; correct stores.{network.cluster.store} in the policy file "
             f"{node.policy_path()}, or, if the node was moved, delete the network's pods on it and then {file}"
         )
-    pool_layout.agree(documents, network.name, network.cluster, network.subnets)
+    agree(documents, network.name, network.cluster, network.subnets)
     seen = Heartbeat(documents, machine, log).at(mine)
     mine = replace(seen, subnets=_union(mine, network), asked=seen.looked)
     node_blocks.write(network.directory, mine)
     return mine
 
 
-def _agreed(network: Network, shared: Shared, mine: NodeBlocks) -> NodeBlocks:
-    """The same, when the configuration's subnets were found to agree with the cluster's."""
-    pool_layout.agree(shared.documents, network.name, network.cluster, network.subnets)
+def _add_subnets(network: Network, shared: Shared, mine: NodeBlocks) -> NodeBlocks:
+    """Return the node's blocks with the configuration's subnets, after these agreed with the cluster's."""
+    agree(shared.documents, network.name, network.cluster, network.subnets)
     mine = replace(mine, subnets=_union(mine, network))
     node_blocks.write(network.directory, mine)
     return mine
@@ -135,3 +143,104 @@ def _agreed(network: Network, shared: Shared, mine: NodeBlocks) -> NodeBlocks:
 
 def _union(mine: NodeBlocks, network: Network) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*mine.subnets, *network.subnets)))
+
+
+def blocks_of(network: Network, addresses: Iterable[Address]) -> dict[int, Address]:
+    """Return the blocks of the addresses by index, each with one of its addresses.  Pure.
+
+    An address outside of all ranges, such as an excluded one, needs no block.
+    """
+    found = dict[int, Address]()
+    for address in sorted(addresses, key=lambda one: (one.version, int(one))):
+        index = block_math.block_of(network.pool.sets, network.cluster.size, address)
+        if index is not None:
+            found.setdefault(index, address)
+    return found
+
+
+def refuse_uncovered(network: Network, mine: NodeBlocks) -> None:
+    """Refuse a first block while leases here are in blocks that other nodes could claim.
+
+    Raises InvalidConfig; IoFailure.
+    """
+    folder = Path(network.directory)
+    listed = access.open_in(folder.parent, folder.name, []).contents().listed
+    held = [ip for one in listed if not one.is_over for ip in one.holding.ips]
+    missing = {index: ip for index, ip in blocks_of(network, held).items() if not mine.block(index)}
+    if missing:
+        some = ", ".join(f"{ip} (block {index})" for index, ip in missing.items())
+        raise InvalidConfig(
+            f"ipam.cluster: this node allocated addresses of network {network.name} before it was shared, and any "
+            f"node could claim their blocks: {some}; claim them first, on every node before any uses this "
+            "configuration: hpn ipam import --from node CONFIGURATION; or delete the network's pods on this node"
+        )
+    _refuse_reserved(network, held)  # guard: set-aside
+
+
+def _refuse_reserved(network: Network, given: Iterable[Address]) -> None:
+    """Refuse leases here of reserved numbers, except those of names that this node serves."""
+    if not network.pool.aside:
+        return
+    named = node_blocks.read(directory_in(network.directory))
+    numbers = {ip: block_math.block_of(network.pool.aside.sets, 1, ip) for ip in given}
+    known = {None, *(block.index for block in named.blocks)} if named else {None}
+    if missing := [str(ip) for ip, number in numbers.items() if number not in known]:
+        raise InvalidConfig(
+            f"ipam.cluster.sticky {network.cluster.sticky}: this node allocated {', '.join(missing)} before these "
+            "numbers were reserved; reserve others, or delete the pods with these addresses"
+        )
+
+
+def agree(documents: Documents, network: str, cluster: Cluster, subnets: Sequence[str]) -> None:
+    """Create the network's pool layout, or add these subnets to it.
+
+    Raises InvalidConfig if blocks have another size, other numbers are reserved, or an address would have two host
+    numbers; RecordUnreadable, Unreachable, StoreRefused; TryAgain if other nodes keep changing it.
+    """
+    name, wanted = layout_name(network), joined(PoolLayout(network, cluster.size, (), cluster.sticky), cluster, subnets)
+    for _ in range(_ATTEMPTS):
+        found = documents.read(GRID, name)
+        if found is None:
+            # After a lost answer, or if another node was faster, the next read finds it.
+            if documents.create(GRID, name, network, wanted.to_json()):
+                return
+            continue
+        layout = PoolLayout.of(found)
+        new = joined(layout, cluster, subnets)
+        if new == layout or documents.replace(found, new.to_json()):
+            return
+    raise TryAgain(f"grid {name} of the cluster's store keeps changing; try again")
+
+
+def refuse_disagreeing(documents: Documents, network: str, cluster: Cluster, subnets: Sequence[str]) -> None:
+    """Check that the network's pool layout, if it exists, agrees; change nothing.
+
+    Raises InvalidConfig as ``agree`` does; RecordUnreadable, Unreachable, StoreRefused.
+    """
+    if found := documents.read(GRID, layout_name(network)):
+        joined(PoolLayout.of(found), cluster, subnets)
+
+
+def joined(layout: PoolLayout, cluster: Cluster, subnets: Sequence[str]) -> PoolLayout:
+    """Return the layout with these subnets added.  Pure; raises InvalidConfig as ``agree`` does.
+
+    A subnet's first address identifies it, and the widest prefix of any configuration counts.  So a range may grow, and
+    host numbers never change.
+    """
+    refuse_another(layout.network, cluster, layout.size, layout.sticky, "the cluster's store")  # guard: another-size
+    known = [ip_network(text) for text in layout.subnets]
+    for subnet in map(ip_network, subnets):
+        if other := next(
+            (k for k in known if k.overlaps(subnet) and k.network_address != subnet.network_address), None
+        ):  # guard: begins-elsewhere (k.overlaps(subnet) -> False)
+            raise InvalidConfig(
+                f"ipam: subnet {subnet} overlaps {other}, which network {layout.network} has in this cluster, and "
+                "begins at another address, so an address would be in two blocks; write the subnet as on other nodes "
+                "(rangeStart and rangeEnd bound it), or give this network another name"
+            )
+        same = next((k for k in known if k.network_address == subnet.network_address), None)
+        if same is None:
+            known.append(subnet)
+        elif subnet.prefixlen < same.prefixlen:  # guard: wider
+            known[known.index(same)] = subnet
+    return replace(layout, subnets=tuple(map(str, known)))

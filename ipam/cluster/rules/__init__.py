@@ -1,1 +1,1 @@
-"""What blocks and their documents are, and who may have which.  Pure: nothing here reads or writes."""
+"""What blocks and their documents are, and which node may own which.  Pure: nothing here reads or writes."""

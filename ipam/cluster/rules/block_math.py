@@ -1,7 +1,7 @@
-"""What the blocks of a node leave of a network's ranges, and which blocks a range has.  Pure.
+"""Cut ranges into blocks, and limit a pool to the blocks of one node.  Pure.
 
-A range is cut into blocks by host numbers: an address minus its subnet's first address.  All is counted by intervals,
-so a /64 costs what a /24 does.  Addresses that are made of a MAC (eui64) need no block.
+A block is a span of host numbers: addresses minus their subnet's first address.  All computation is on intervals, so a
+/64 costs as much as a /24.  Addresses made from a MAC (eui64) need no block.
 """
 
 import re
@@ -18,15 +18,18 @@ from ipam.ranges import Span, common, count, subtract, whole
 
 # The "version" of a span of blocks' indexes, or of host numbers.
 NUMBERS: Final = 0
-# Of a subnet only so many host numbers are cut into blocks: JSON's numbers are exact up to here.
+# Host numbers of a subnet that form blocks, at most: JSON represents integers exactly up to here.
 MOST: Final = 1 << 53
-# So many numbers may be set aside: all of them are looked through for a name that is new on a node.
+# Host numbers that a network can reserve, at most: a claim for a new name lists all of them.
 _ASIDE: Final = 4096
 
 
 def limited(pool: Pool, size: int, giving: Sequence[int], draining: Sequence[int] = ()) -> Pool:
-    """The pool as a node has it: new addresses are from the blocks ``giving``, and what has one of the blocks
-    ``draining`` may keep it.  Indexes of blocks of that size."""
+    """Return the pool as a node may use it.
+
+    New addresses come from the blocks ``giving``; an attachment with an address in a block ``draining`` keeps it.  Both
+    hold indexes of blocks of that size.
+    """
     blocks = [_numbers(index, size) for index in giving], [_numbers(index, size) for index in draining]
     if not pool.rails:
         return replace(pool, sets=_limited(pool.sets, *blocks))
@@ -34,12 +37,13 @@ def limited(pool: Pool, size: int, giving: Sequence[int], draining: Sequence[int
 
 
 def divided(pool: Pool, numbers: str) -> tuple[Pool, Pool]:
-    """The pool without these host numbers ("256-511"), and with no other ones.  Raises InvalidConfig."""
+    """Split the pool into one without these host numbers ("256-511") and one with no other numbers.  Raises
+    InvalidConfig."""
     found = re.fullmatch(r"([0-9]{1,15})-([0-9]{1,15})", numbers)
     span = Span(NUMBERS, *map(int, found.groups())) if found else None
     if not span or not 0 <= span.last - span.first < _ASIDE:
         raise InvalidConfig(
-            f"ipam.cluster.sticky {numbers!r} is no span of host numbers; write lowest-highest, as in 256-511, with "
+            f"ipam.cluster.sticky {numbers!r} is not a span of host numbers; write lowest-highest, as in 256-511, with "
             f"{_ASIDE} numbers at most"
         )
     each = [rail.sets for rail in pool.rails] or [pool.sets]
@@ -54,7 +58,7 @@ def divided(pool: Pool, numbers: str) -> tuple[Pool, Pool]:
 
 
 def block_of(sets: Sequence[RangeSet], size: int, address: Address) -> int | None:
-    """The index of the block that the address is in; None if no set may give it, or it needs no block."""
+    """Return the index of the address's block; None if no set can allocate the address, or it needs no block."""
     for s in sets:
         for r, spans in zip(s.ranges, s.usable, strict=True):
             if not r.eui64 and any(address in span for span in spans):
@@ -63,13 +67,13 @@ def block_of(sets: Sequence[RangeSet], size: int, address: Address) -> int | Non
 
 
 def candidates(sets: Sequence[RangeSet], size: int) -> tuple[Span, ...]:
-    """The indexes of the blocks that have an address for each of the sets, in ascending order and apart."""
+    """Return the indexes of the blocks with an address for each of the sets: ascending, disjoint spans."""
     each = [_blocks(s, size) for s in sets if any(not r.eui64 for r in s.ranges)]
     return reduce(common, each) if each else ()
 
 
 def refuse(sets: Sequence[RangeSet], size: int) -> None:
-    """Raises InvalidConfig if nodes cannot share the sets by blocks of that size."""
+    """Raise InvalidConfig if nodes cannot share the sets by blocks of that size."""
     for s in sets:
         # guard below: less-than-a-block (size -> 0)
         if any(not r.eui64 for r in s.ranges) and (has := count(s.spans)) < size:
@@ -78,7 +82,7 @@ def refuse(sets: Sequence[RangeSet], size: int) -> None:
                 "needs a block of its own; give it more addresses, or choose a blockSize that leaves each node a block"
             )
     ordered = sorted((r for s in sets for r in s.ranges if not r.eui64), key=lambda r: whole(r.subnet))
-    # In this order, where any two overlap and begin apart, two neighbours do.
+    # In this order, if any two overlap and begin at different addresses, then so do two neighbours.
     for low, high in pairwise(ordered):
         if low.subnet.overlaps(high.subnet) and _base(low) != _base(high):  # guard: two-numbers
             raise InvalidConfig(
@@ -89,39 +93,39 @@ def refuse(sets: Sequence[RangeSet], size: int) -> None:
 
 
 def subnets(sets: Sequence[RangeSet]) -> tuple[str, ...]:
-    """The subnets whose host numbers are counted, each once."""
+    """Return the subnets whose host numbers count, each once."""
     return tuple(dict.fromkeys(subnet for s in sets for subnet in s.subnets))
 
 
 def nth(spans: Sequence[Span], number: int) -> int:
-    """The index with that place among those in the spans, counted from 0 and, at the end, from the beginning again."""
+    """Return the index at that position among those in the spans, from 0; positions past the end wrap around."""
     left = number % count(spans)
     for span in spans:
         if left <= span.last - span.first:
             return span.first + left
         left -= span.last - span.first + 1
-    raise AssertionError("more are counted than there are")
+    raise AssertionError("the spans hold fewer indexes than counted")
 
 
 def has(spans: Iterable[Span], index: int) -> bool:
-    """Whether the index is in one of the spans."""
+    """Whether one of the spans contains the index."""
     return any(span.first <= index <= span.last for span in spans)
 
 
 def without(spans: Iterable[Span], indexes: Iterable[int]) -> tuple[Span, ...]:
-    """The spans without these indexes."""
+    """Return the spans without these indexes."""
     holes = _apart(Span(NUMBERS, index, index) for index in indexes)
     return tuple(part for span in spans for part in subtract(span, holes))
 
 
 def _with(pool: Pool, each: Sequence[Sequence[RangeSet]]) -> Pool:
-    """The pool with these sets: of each rail, or its own."""
+    """Return the pool with these sets: one list for each rail, or one for a pool without rails."""
     rails = tuple(Rail(r.key, r.by, r.value, tuple(sets)) for r, sets in zip(pool.rails, each, strict=False))
     return replace(pool, rails=rails, sets=tuple(s for sets in each for s in sets))
 
 
 def _cut(s: RangeSet, numbers: Span, *, keep: bool) -> RangeSet:
-    """The set with these numbers only, or without them; what is made of a MAC has no number."""
+    """Return the set with these numbers only, or without them; an eui64 range has no numbers and stays."""
 
     def cut(r: Range, usable: Sequence[Span]) -> tuple[Span, ...]:
         inside = _addresses(r, [numbers])
@@ -138,24 +142,24 @@ def _limited(sets: Sequence[RangeSet], giving: Sequence[Span], draining: Sequenc
 
 def _set(s: RangeSet, giving: Sequence[Span], draining: Sequence[Span]) -> RangeSet:
     pairs = [_range(r, spans, giving, draining) for r, spans in zip(s.ranges, s.usable, strict=True)]
-    # Not by dataclasses.replace, which takes as long as all the rest of this.
+    # dataclasses.replace would take as long as the rest of this function.
     return RangeSet(s.key, tuple(r for r, _ in pairs), tuple(spans for _, spans in pairs))
 
 
 def _range(
     r: Range, usable: Sequence[Span], giving: Sequence[Span], draining: Sequence[Span]
 ) -> tuple[Range, tuple[Span, ...]]:
-    """The range, and what it has to give."""
+    """Return the range, and the addresses that it can allocate."""
     if r.eui64:
         return r, tuple(usable)
     kept = _addresses(r, draining) if draining else ()
     left = common(usable, (*_addresses(r, giving), *kept))
-    # Given on request only, as it were: who has an address there keeps it.
+    # As reserved, so only a request gets them: an attachment with an address there keeps it.
     return replace(r, reserved=(*r.reserved, *kept)) if kept else r, left
 
 
 def _addresses(r: Range, numbers: Sequence[Span]) -> tuple[Span, ...]:
-    """What would be the addresses with these host numbers; some may be beyond the range's subnet."""
+    """Return the addresses with these host numbers; some may lie beyond the range's subnet."""
     version, base = r.subnet.version, _base(r)
     return tuple(Span(version, base + n.first, base + n.last) for n in numbers)
 
@@ -165,7 +169,7 @@ def _numbers(index: int, size: int) -> Span:
 
 
 def _blocks(s: RangeSet, size: int) -> tuple[Span, ...]:
-    """The indexes of the blocks that have an address of the set that goes to whoever asks for any."""
+    """Return the indexes of the blocks with an address of the set that needs no request by the pod."""
     found = list[Span]()
     for r, spans in zip(s.ranges, s.usable, strict=True):
         if r.eui64:
@@ -181,7 +185,7 @@ def _blocks(s: RangeSet, size: int) -> tuple[Span, ...]:
 
 
 def _apart(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The same numbers, in ascending order, by spans that neither overlap nor touch."""
+    """Return the same numbers as ascending spans that neither overlap nor touch."""
     apart = list[Span]()
     for span in sorted(spans):
         if apart and span.first <= apart[-1].last + 1:

@@ -1,4 +1,4 @@
-"""How many addresses each block of a node has free, of each range set.  Pure: the caller counts what is held."""
+"""Count the free addresses of each block of this node, for each range set.  Pure: the caller counts the held ones."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
@@ -6,27 +6,28 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 
 from base.protocol.result import Network
+from ipam.cluster.node_blocks import HELD, NodeBlocks
 from ipam.cluster.rules import ownership
-from ipam.cluster.state.node_blocks import HELD, NodeBlocks
 from ipam.pool import Pool, Range, RangeSet
 from ipam.ranges import Span, common, count, whole
 from ipam.stores import Ranges
 from ipam.stores.holdings import Contents, Kept
 
-# How many addresses of a span are not free.
+# Counts the addresses of a span that are not free.
 CountHeld = Callable[[Span], int]
 
 
 @dataclass(frozen=True)
 class Counted:
-    """By its index, how many addresses of each block are used; and of each range set, how many each has free."""
+    """``used``: the held addresses of each block, by index.  ``free``: for each range set, the free addresses of each
+    block."""
 
     used: dict[int, int]
     free: tuple[dict[int, int], ...]
 
 
 def counted(mine: NodeBlocks, known: Pool, held: CountHeld) -> Counted:
-    """``known`` is the network's pool."""
+    """Count used and free addresses; ``known`` is the network's pool."""
     used, free = dict[int, int](), tuple(dict[int, int]() for _ in known.sets)
     for block in mine.blocks:
         addresses = list(spans(mine, block.index))
@@ -38,7 +39,7 @@ def counted(mine: NodeBlocks, known: Pool, held: CountHeld) -> Counted:
 
 
 def spans(mine: NodeBlocks, index: int) -> Iterator[Span]:
-    """The addresses that a block has, of every subnet that has any."""
+    """Yield the addresses of a block, in every subnet that reaches that far."""
     for subnet in map(whole, _subnets(mine)):
         first = subnet.first + index * mine.size
         if first <= subnet.last:
@@ -46,19 +47,21 @@ def spans(mine: NodeBlocks, index: int) -> Iterator[Span]:
 
 
 def _subnets(mine: NodeBlocks) -> list[Network]:
-    """Of those that begin at one address, which count as one, the widest."""
+    """Return the subnets; of several with one first address, the widest."""
     known = sorted(map(ip_network, mine.subnets), key=lambda subnet: -subnet.prefixlen)
     return list({subnet.network_address: subnet for subnet in known}.values())
 
 
 def needing_blocks(known: Pool) -> Pool:
-    """The pool without sets whose addresses are made of MACs."""
+    """Return the pool without the sets whose addresses all come from MACs."""
     return Pool(tuple(s for s in known.sets if not all(r.eui64 for r in s.ranges)))
 
 
 def pool(mine: NodeBlocks, sets: Ranges) -> Pool:
-    """The pool of a network as far as this node knows it without a configuration: ``sets`` are its ranges as the latest
-    ADD had them, and those that need no block are left out."""
+    """Return the network's pool as this node knows it without a configuration.
+
+    ``sets`` are the ranges of the latest ADD.  Ranges that need no block are left out.
+    """
     subnets, known = _subnets(mine), list[RangeSet]()
     for number, ranges in enumerate(sets):
         members = [
@@ -73,18 +76,18 @@ def pool(mine: NodeBlocks, sets: Ranges) -> Pool:
 
 
 def short(mine: NodeBlocks, known: Pool, held: CountHeld) -> tuple[RangeSet, ...]:
-    """The sets of the pool of which this node has little left."""
+    """Return the sets of the pool in which this node has little room left."""
     have = counted(mine, known, held)
     return tuple(known.sets[place] for place in ownership.short(have.free, mine.giving, mine.size))
 
 
 def room(have: Counted, mine: NodeBlocks) -> int:
-    """How many attachments more this node has addresses for."""
+    """Return how many more attachments this node has addresses for."""
     return ownership.room(have.free, mine.giving)
 
 
 def held_in(contents: Contents) -> CountHeld:
-    """What is not free, as it was read without a lock."""
+    """Return a counter of the addresses that are not free in these contents, which were read without a lock."""
     listed = [one for one in contents.listed if not (isinstance(one.holding, Kept) and one.is_over)]
     numbers = dict[int, list[int]]()
     for address in (ip for one in listed for ip in one.holding.ips):

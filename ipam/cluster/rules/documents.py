@@ -1,4 +1,4 @@
-"""What the documents of a network hold: its grid and its blocks.  Pure."""
+"""The documents of a network: its pool layout and its blocks, and the check of what a backend answers.  Pure."""
 
 import hashlib
 import re
@@ -9,22 +9,25 @@ from typing import Final
 from base.protocol.errors import RecordUnreadable
 from base.protocol.spec import Json
 from ipam.cluster import Document
-from ipam.cluster.rules.validate import items, number, text, truth
+from ipam.cluster.rules.block_math import MOST
 
-# How many host numbers a block has if the configuration does not say.
+# Host numbers per block, unless the configuration sets blockSize.
 SIZE: Final = 16
-# Says of a block that its owner is suspected, and that it is not known yet since when.
+# Marks a block's owner as suspected, since an unknown time.
 SAID: Final = 1
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-# A name in Kubernetes is 253 characters at most, and the block's number takes some of them.
+# A name in Kubernetes has 253 characters at most, including the block's number.
 _LONGEST: Final = 200
 _DIGEST: Final = 16
+_SHOWN: Final = 100  # characters of an invalid value
 
 
 def layout_name(network: str) -> str:
-    """The name of a network's grid: the network's own where a DNS subdomain (RFC 1123) may be called that, else what
-    fits of it and a digest.  Two networks never have one name."""
-    # A name of ours ends in a dot and digits where it is a block's, so a network that ends so gets a digest too.
+    """Return the name of a network's pool layout: unique for each network, and a DNS subdomain (RFC 1123).
+
+    It is the network's own name if that qualifies, else a readable part of it and a digest.
+    """
+    # The name of a block ends in a dot and digits, so a network with such an end gets a digest too.
     if _NAME.fullmatch(network) and len(network) <= _LONGEST and not _like_ours(network):
         return network
     readable = re.sub(r"[^a-z0-9]+", "-", network.lower()).strip("-")[: _LONGEST - _DIGEST - 2].strip("-")
@@ -33,7 +36,7 @@ def layout_name(network: str) -> str:
 
 
 def block_name(network: str, index: int) -> str:
-    """The name of the block with that number."""
+    """Return the name of the document of that block."""
     return f"{layout_name(network)}.{index}"
 
 
@@ -43,10 +46,12 @@ def _like_ours(name: str) -> bool:
 
 @dataclass(frozen=True)
 class PoolLayout:
-    """How a network's host numbers are cut into blocks: how many a block has, and each subnet's first address with the
-    widest prefix that any configuration has had ("10.1.0.0/16"), which says what number an address has.
+    """How a network's host numbers form blocks.
 
-    ``sticky`` are the numbers that are in no block, because they go to names ("256-511"); empty if there are none.
+    - ``size``: host numbers per block.
+    - ``subnets``: each subnet's first address, with the widest prefix that any configuration had ("10.1.0.0/16").  The
+      first address defines the host numbers.
+    - ``sticky``: the numbers reserved for names, which are in no block ("256-511"); empty if there are none.
     """
 
     network: str
@@ -60,7 +65,7 @@ class PoolLayout:
 
     @classmethod
     def of(cls, document: Document) -> "PoolLayout":
-        """Raises RecordUnreadable."""
+        """Parse the document.  Raises RecordUnreadable."""
         try:
             body = {"sticky": "", **document.body}
             subnets = tuple(str(ip_network(text({"subnets": one}, "subnets"))) for one in items(body, "subnets"))
@@ -71,17 +76,18 @@ class PoolLayout:
 
 @dataclass(frozen=True)
 class Block:
-    """The host numbers from ``index * size`` on, ``size`` of them, and the node that gives them.
+    """The ``size`` host numbers from ``index * size`` on, and the node that owns them.
 
-    ``machine`` is the node's UID, or empty where the store knows no nodes.  ``claim`` is a text that the node made up
-    before it asked for the block, by which it knows a claim of its own whose answer was lost.  ``suspect`` is 0 if
-    nobody suspects the node, SAID if somebody has just said so, and afterwards a time (seconds of the store's
-    clock) at which that was already in the store.  ``taken`` says that it was taken from a node that was taken for
-    dead: then nobody knows whether its addresses are used.
+    - ``machine``: the owner's machine UID; empty where the backend records no machines.
+    - ``claim``: a random text that the node chose before the claim.  By it the node recognizes its own claim after a
+      lost answer.
+    - ``suspect``: 0 if the node is not suspected; SAID when a node just suspected it; then a time (seconds of the
+      backend's clock) at which a reader already found the suspicion.
+    - ``taken``: the block was reclaimed from a node that seemed dead, so pods may still use its addresses.
 
-    A block that is one number of those set aside goes to a name (``whose``) on whichever node that is.  ``free`` is 0
-    while a node has it; else ``node`` is empty, and free is since when nobody has it (seconds of the store's clock).
-    Another name may have it when that is longer than ``keep`` seconds ago.
+    A block that is one reserved number belongs to a name (``whose``), on any node.  ``free`` is 0 while a node owns it.
+    Otherwise ``node`` is empty, and ``free`` is when the last node released it (seconds of the backend's clock).
+    Another name may get it ``keep`` seconds after that.
     """
 
     network: str
@@ -109,15 +115,15 @@ class Block:
         return block_name(self.network, self.index)
 
     def given_to(self, node: str, machine: str, claim: str) -> "Block":
-        """This block as another node has it that has taken it."""
+        """Return this block as owned by the node that reclaims it."""
         return replace(self, node=node, machine=machine, claim=claim, suspect=0, taken=True)
 
     def freed(self, now: int) -> "Block":
-        """This number as nobody has it, for its name to be given anywhere."""
+        """Return this number without a node, available to its name on any node."""
         return replace(self, node="", machine="", suspect=0, free=max(1, now))
 
     def is_over(self, now: float) -> bool:
-        """Whether nobody has had this number for so long that another name may have it."""
+        """Whether no node owned this number for so long that another name may get it."""
         return not self.node and now - self.free > self.keep
 
     def to_json(self) -> Json:
@@ -136,7 +142,7 @@ class Block:
 
     @classmethod
     def of(cls, document: Document) -> "Block":
-        """Raises RecordUnreadable."""
+        """Parse the document.  Raises RecordUnreadable."""
         try:
             body = {"machine": "", "suspect": 0, "taken": False, "whose": "", "keep": 0, "free": 0, **document.body}
             texts = text(body, "node"), text(body, "machine"), text(body, "claim")
@@ -150,5 +156,40 @@ class Block:
 
 def _unreadable(kind: str, document: Document, why: ValueError) -> RecordUnreadable:
     return RecordUnreadable(
-        f"{kind} {document.name} in the cluster's store cannot be read: its {why}; remove or mend it"
+        f"{kind} {document.name} in the cluster's store cannot be read: its {why}; remove or repair it"
     )
+
+
+def shown(value: object) -> str:
+    """Return an invalid value for a message, shortened."""
+    text = ascii(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def text(found: Json, key: str) -> str:
+    """Return the string of that key, fit for a request or a path.  Raises ValueError with the reason."""
+    value = found.get(key)
+    if not isinstance(value, str) or "\0" in value or any("\ud800" <= one <= "\udfff" for one in value):
+        raise ValueError(f"{key} is {shown(value)}, not a string")
+    return value
+
+
+def items(body: Json, key: str) -> list[object]:
+    value = body.get(key)
+    if not isinstance(value, list):
+        raise ValueError(f"{key} is {shown(value)}, not a list")
+    return value
+
+
+def truth(body: Json, key: str) -> bool:
+    value = body.get(key)
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} is {shown(value)}, not true or false")
+    return value
+
+
+def number(body: Json, key: str, least: int = 0) -> int:
+    value = body.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
+        raise ValueError(f"{key} is {shown(value)}, not a number from {least} to {MOST}")
+    return value

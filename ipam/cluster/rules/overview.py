@@ -1,4 +1,4 @@
-"""What the store has of each network, counted and named for people.  Pure."""
+"""Count and name what the backend holds of each network, for people and metrics.  Pure."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,32 +18,37 @@ _SPAN: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 
 @dataclass(frozen=True)
 class Overview:
-    """A network as the store has it.  ``grid`` is None where blocks are left without one, and ``wrong`` says in words
-    which of its documents cannot be read.  ``aside``: it has no other numbers than these ("256-511"), which another
-    network has set aside."""
+    """A network as the backend holds it.
+
+    - ``layout``: its pool layout; None if only blocks are left.
+    - ``wrong``: the documents that cannot be read, described in words.
+    - ``aside``: for a network of reserved numbers, those numbers ("256-511").
+    """
 
     network: str
-    grid: PoolLayout | None
+    layout: PoolLayout | None
     blocks: tuple[Block, ...]
     wrong: tuple[str, ...] = ()
     aside: str = ""
 
     @property
     def count(self) -> int | None:
-        """How many blocks its subnets have; None where they are not known.  An attachment has an address of each
-        family, so the family that ends first counts."""
-        if self.grid is None:
+        """The number of blocks in its subnets; None without a layout.
+
+        An attachment gets one address of each family, so the smallest family counts.
+        """
+        if self.layout is None:
             return None
         most = dict[int, int]()
-        for subnet in self.grid.subnets:
+        for subnet in self.layout.subnets:
             version = ip_network(subnet).version
-            most[version] = max(most.get(version, 0), blocks_in(subnet, self.grid.size))
+            most[version] = max(most.get(version, 0), blocks_in(subnet, self.layout.size))
         aside = _SPAN.fullmatch(self.aside)
         return min([*most.values(), *([int(aside[2]) - int(aside[1]) + 1] if aside else [])], default=0)
 
     @property
     def nodes(self) -> dict[str, list[Block]]:
-        """The blocks by the nodes that have them, both in order."""
+        """The blocks by owner, both sorted."""
         found = dict[str, list[Block]]()
         for block in sorted(self.blocks, key=lambda one: (one.node, one.index)):
             found.setdefault(block.node, []).append(block)
@@ -51,14 +56,14 @@ class Overview:
 
     @property
     def suspects(self) -> list[Block]:
-        """The blocks whose node is taken for dead."""
+        """The blocks with a suspected owner."""
         return [block for block in self.blocks if block.suspect]
 
     def to_json(self) -> Json:
         return {
             "network": self.network,
-            "blockSize": self.grid and self.grid.size,
-            "subnets": list(self.grid.subnets) if self.grid else [],
+            "blockSize": self.layout and self.layout.size,
+            "subnets": list(self.layout.subnets) if self.layout else [],
             "count": self.count,
             "held": len(self.blocks),
             "suspect": len(self.suspects),
@@ -68,29 +73,29 @@ class Overview:
         }
 
     def described(self, block: Block) -> Json:
-        """A block as ``--json`` has it: its document, and its addresses."""
+        """Return a block for ``--json``: its document, and its addresses."""
         return {**block.to_json(), "addresses": list(map(str, self.spans([block])))}
 
     def spans(self, blocks: Iterable[Block]) -> list[Span]:
-        """The addresses of the blocks in every subnet; neighbours are one span."""
+        """Return the blocks' addresses in every subnet, with neighbours joined."""
         blocks = list(blocks)
         return [span for subnet in self._subnets for span in spans_in(subnet, blocks)]
 
     def shown(self, blocks: Iterable[Block]) -> list[Span]:
-        """The addresses of the blocks in the first subnet that has some: those of the others follow from them."""
+        """Return the blocks' addresses in the first subnet with any; those in other subnets follow from them."""
         blocks = list(blocks)
         each = (list(spans_in(subnet, blocks)) for subnet in self._subnets)
         return next(filter(None, each), [])
 
     @property
     def _subnets(self) -> tuple[str, ...]:
-        return self.grid.subnets if self.grid else ()
+        return self.layout.subnets if self.layout else ()
 
 
-def overviews(grids: Sequence[Document], blocks: Sequence[Document]) -> list[Overview]:
-    """The networks that these documents are of, by name."""
+def overviews(layouts: Sequence[Document], blocks: Sequence[Document]) -> list[Overview]:
+    """Return the networks of these documents, sorted by name."""
     wrong, found, held = dict[str, list[str]](), dict[str, PoolLayout](), dict[str, list[Block]]()
-    for document in grids:
+    for document in layouts:
         try:
             found[document.name] = PoolLayout.of(document)
         except RecordUnreadable as e:
@@ -101,31 +106,33 @@ def overviews(grids: Sequence[Document], blocks: Sequence[Document]) -> list[Ove
             held.setdefault(name, []).append(Block.of(document))
         except RecordUnreadable as e:
             wrong.setdefault(name, []).append(e.msg)
-    aside = {f"{grid.network}/{FOLDER}": grid.sticky for grid in found.values()}
+    aside = {f"{layout.network}/{FOLDER}": layout.sticky for layout in found.values()}
     every = (
-        _survey(name, found.get(name), held.get(name, []), wrong.get(name, [])) for name in {*found, *held, *wrong}
+        _overview(name, found.get(name), held.get(name, []), wrong.get(name, [])) for name in {*found, *held, *wrong}
     )
     return sorted((replace(one, aside=aside.get(one.network, "")) for one in every), key=lambda one: one.network)
 
 
-def _survey(name: str, grid: PoolLayout | None, blocks: Sequence[Block], wrong: Sequence[str]) -> Overview:
-    network = grid.network if grid else blocks[0].network if blocks else name
-    return Overview(network, grid, tuple(sorted(blocks, key=lambda one: one.index)), tuple(wrong))
+def _overview(name: str, layout: PoolLayout | None, blocks: Sequence[Block], wrong: Sequence[str]) -> Overview:
+    network = layout.network if layout else blocks[0].network if blocks else name
+    return Overview(network, layout, tuple(sorted(blocks, key=lambda one: one.index)), tuple(wrong))
 
 
 def named(overviews: Sequence[Overview], network: str) -> Overview | None:
-    """The one of that network; None if there is none."""
+    """Return the overview of that network; None if it is not among them."""
     return next((one for one in overviews if network in (one.network, layout_name(one.network))), None)
 
 
 def blocks_in(subnet: str, size: int) -> int:
-    """How many blocks of that size begin in the subnet."""
+    """Return how many blocks of that size begin in the subnet."""
     return -(-ip_network(subnet).num_addresses // size)
 
 
 def spans_in(subnet: str, blocks: Iterable[Block]) -> Iterator[Span]:
-    """The subnet's addresses with the blocks' numbers, in order; neighbours are one span, and what is beyond the
-    subnet's end is left out."""
+    """Yield the subnet's addresses with the blocks' numbers, in order, with neighbours joined.
+
+    Numbers beyond the subnet's end are left out.
+    """
     all_of_it = whole(ip_network(subnet))
     open_one: Span | None = None
     for block in sorted(blocks, key=lambda one: one.index):

@@ -13,12 +13,11 @@ from support.etcd_server import Member, serving
 from support.pages import ROOT
 
 from ctl import addresses
-from ctl.cluster import command, own
-from ipam.cluster import BLOCK, GRID, Machine
+from ctl.cluster import command
+from ipam.cluster import BLOCK, GRID, Machine, node_blocks
+from ipam.cluster.node_blocks import HEARTBEAT, NodeBlocks, OwnedBlock
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import Block, PoolLayout, layout_name
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import HEARTBEAT, NodeBlocks, OwnedBlock
 
 SUBNETS = ("10.1.0.0/24", "fd00:1::/64")
 Hpn = Callable[..., str]
@@ -46,7 +45,7 @@ def hpn(store: Memory, tmp_path: Path) -> Hpn:
 
     def run(*words: str, status: int = 0) -> str:
         options = addresses.parser().parse_args([*words, "--data-dir", str(tmp_path)])
-        said, done = command.ANSWERS[options.command](options, store, own.networks(tmp_path))
+        said, done = command.ANSWERS[options.command](options, store, command.networks(tmp_path))
         assert done == status, said
         return said
 
@@ -118,8 +117,8 @@ def test_show_what_is_lost_here(hpn: Hpn, store: Memory, tmp_path: Path) -> None
         tmp_path / "net", NodeBlocks("net", "kubernetes", "cluster-1", "node1", "uid-node1", 16, SUBNETS, mine)
     )
     said = hpn("show", "--cluster", status=1)
-    assert "  lost: block 3 of this node: node node2 has it in the store" in said
-    assert "  lost: block 7 of this node: nobody has it in the store" in said
+    assert "  lost: block 3 of this node: node node2 owns it in the store" in said
+    assert "  lost: block 7 of this node: no node owns it in the store" in said
     assert document(hpn, "show", "--cluster", status=1)["networks"][0]["lost"] == [3, 7]
 
 
@@ -151,7 +150,7 @@ def dead(store: Memory, name: str) -> None:
 
 def test_gc_where_all_live(hpn: Hpn, store: Memory) -> None:
     before = store.bodies(BLOCK)
-    assert hpn("gc", "--cluster") == "every node that has blocks lives\n"
+    assert hpn("gc", "--cluster") == "every node with blocks is alive\n"
     assert store.bodies(BLOCK) == before
     assert store.counted()["machine"] == 2, "each node once"
 
@@ -161,11 +160,11 @@ def test_gc_of_a_dead_node(hpn: Hpn, store: Memory) -> None:
     dead(store, "node2")
     said = "block net.3 of node node2: "
     before = store.bodies(BLOCK)
-    assert hpn("gc", "--cluster", "--dry-run") == f"{said}its node would be taken for dead from now on\n"
+    assert hpn("gc", "--cluster", "--dry-run") == f"{said}its node would be suspected from now on\n"
     assert store.bodies(BLOCK) == before
-    assert hpn("gc", "--cluster") == f"{said}its node is taken for dead from now on\n"
+    assert hpn("gc", "--cluster") == f"{said}its node is suspected from now on\n"
     store.clock += ownership.GRACE - 60
-    assert hpn("gc", "--cluster") == f"{said}its node is taken for dead, and is still waited for\n"
+    assert hpn("gc", "--cluster") == f"{said}its node is suspected, and the grace is not over\n"
     store.clock += 120
     assert hpn("gc", "--cluster", "--dry-run") == f"{said}would be removed\n"
     assert document(hpn, "gc", "--cluster")["blocks"] == [{"block": "net.3", "node": "node2", "what": "removed"}]
@@ -178,7 +177,7 @@ def test_gc_of_a_node_that_answers(hpn: Hpn, store: Memory) -> None:
     hpn("gc", "--cluster")
     store.clock += ownership.GRACE + 60
     store.machines["node2"] = Machine("node2", "", store.clock - 30)
-    assert hpn("gc", "--cluster") == "every node that has blocks lives\n"
+    assert hpn("gc", "--cluster") == "every node with blocks is alive\n"
     assert len(whose(store)) == 3
 
 
@@ -199,7 +198,7 @@ def test_gc_that_is_not_allowed(hpn: Hpn, store: Memory) -> None:
 def test_gc_beside_another(hpn: Hpn, store: Memory) -> None:
     dead(store, "node2")
     store.faults = every("replace", Fault.CONFLICT)
-    said = "block net.3 of node node2: left, because it has changed meanwhile: its node lives, or somebody else was fa"
+    said = "block net.3 of node node2: left, because it changed meanwhile: its node lives, or another node was fa"
     assert hpn("gc", "--cluster") == f"{said}ster\n"
 
 
@@ -212,15 +211,15 @@ def test_release_of_one_network(hpn: Hpn, store: Memory) -> None:
 
 
 def test_release_of_a_node_that_never_told(hpn: Hpn, store: Memory) -> None:
-    store.machines["node1"] = Machine("node1", "", store.clock, told=False)
-    assert "node1 has never told that it lives, because neither hpn node nor" in hpn("release-node", "node1", status=1)
+    store.machines["node1"] = Machine("node1", "", store.clock, has_reported=False)
+    assert "node1 was never reported alive, because neither hpn node nor" in hpn("release-node", "node1", status=1)
 
 
 def test_release_of_a_node_that_lives(hpn: Hpn, store: Memory) -> None:
     store.clock += 600
     before = store.bodies(BLOCK)
     said = hpn("release-node", "node1", status=1)
-    assert "node node1 was heard of at 2027-01-15 08:00:00Z: it may live" in said
+    assert "node node1 was last alive at 2027-01-15 08:00:00Z: its pods may" in said
     assert "nothing is released" in said
     assert document(hpn, "release-node", "node1", status=1)["blocks"] == []
     assert store.bodies(BLOCK) == before
@@ -234,7 +233,9 @@ def test_release_of_a_node_that_was_made_anew(hpn: Hpn, store: Memory) -> None:
     put(store, Block("net", 9, 16, "node1", "uid of before", "nonce", suspected + 2))  # it may be about to answer
     removed, left = hpn("release-node", "node1").splitlines()
     assert removed == "block net.7 of node node1: removed"
-    assert "4 blocks are kept, because the machine that has this name now may use them: node node1 was heard of" in left
+    assert (
+        "4 blocks are kept, because the machine that has this name now may use them: node node1 was last alive" in left
+    )
     assert {*whose(store)} == {"net.0", "net.3", "net.5", "net.8", "net.9"}
     assert "nothing is released" in hpn("release-node", "node1", status=1)
     put(store, Block("net", 7, 16, "node1", "uid of before", "nonce", suspected))
@@ -258,7 +259,7 @@ def test_release_of_a_dead_node(hpn: Hpn, store: Memory, forced: bool) -> None:
 def test_release_of_what_changes_meanwhile(hpn: Hpn, store: Memory) -> None:
     store.faults = lambda _number, call, name: Fault.CONFLICT if (call, name) == ("remove", "net.0") else None
     said = hpn("release-node", "node1", "--force", status=1)
-    assert "block net.0 of node node1: left: it has changed meanwhile" in said
+    assert "block net.0 of node node1: left: it changed meanwhile" in said
     assert "block net.5 of node node1: removed" in said
 
 
@@ -291,7 +292,7 @@ def test_the_store_of_the_nodes_file(etcd: Member, tmp_path: Path) -> None:
     assert run("--store", "etcd") == (0, "no network has a pool in the cluster's store\n")
     assert etcd.asked
     status, said = run("--kubeconfig", f"{tmp_path}/none", "--store", "etcd")
-    assert (status, "--kubeconfig is of no use for --store etcd" in said) == (1, True)
+    assert (status, "--kubeconfig has no effect with --store etcd" in said) == (1, True)
     status, said = run("--kubeconfig", f"{tmp_path}/none")
     assert (status, f"there is no kubeconfig at {tmp_path}/none" in said) == (1, True)
     etcd.answers += [(400, {"code": 3, "message": "wrong"})]

@@ -101,7 +101,7 @@ def test_pools_of_a_dump(net: Net, capsys: pytest.CaptureFixture[str], tmp_path:
         ([Told(403, {"kind": "Status", "message": "ippools is forbidden: not you"})], "ippools is forbidden: not you"),
         ([FIRST, Told(410, {"kind": "Status", "message": "The provided continue is too old"})], "continue is too old"),
         ([FIRST, FIRST], "names the same next page again"),
-        ([Told(200, {"items": {}})], "its answer is no list of objects"),
+        ([Told(200, {"items": {}})], "its answer is not a list of objects"),
         ([page({"metadata": {"name": "it"}, "spec": {}})], "is no dump of IPPools (KeyError: 'range')"),
     ],
 )

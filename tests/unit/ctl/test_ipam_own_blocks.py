@@ -7,8 +7,8 @@ import pytest
 from support.ipam_calls import Net
 
 from ctl.main import main
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import LOST, NodeBlocks, OwnedBlock
+from ipam.cluster import node_blocks
+from ipam.cluster.node_blocks import LOST, NodeBlocks, OwnedBlock
 
 SUBNETS = ("10.1.0.0/24", "fd00:1::/64")
 
@@ -72,6 +72,6 @@ def test_a_file_of_blocks_that_cannot_be_read(tmp_path: Path, capsys: pytest.Cap
 def test_no_blocks_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["hpn", "ipam", "blocks", "--data-dir", str(tmp_path)]
     assert main(words) == 0
-    assert "this node has no block of a shared pool" in capsys.readouterr().out
+    assert "no block of a shared pool" in capsys.readouterr().out
     assert main([*words, "nets"]) == 1
     assert "no blocks of network nets" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from support.cluster_nodes import Cluster
 from test_layering import LIBRARIES, ROOT, within
 
 # Of what nodes share, all that a command needs that finds room in the node's own blocks.
-_PARTS = ("allocate", "rules", "rules.block_math", "rules.network", "state", "state.node_blocks")
+_PARTS = ("allocate", "rules", "rules.block_math", "rules.network", "node_blocks")
 QUIET = tuple(f"ipam.cluster.{part}" for part in _PARTS)
 
 
@@ -87,7 +87,7 @@ def test_with_room_nothing_is_imported_that_speaks_to_a_store(cluster: Cluster, 
     assert done.returncode == 0, done.stdout
     imported = _timed(done.stderr)
     assert "ipam.stores" in imported
-    assert command != "ADD" or "ipam.cluster.state.node_blocks" in imported
+    assert command != "ADD" or "ipam.cluster.node_blocks" in imported
     speak = {"ssl", "_ssl", "http.client", "yaml"}
     assert imported & speak == set()
     assert {name for name in imported if within(name, "ipam.cluster")} <= {"ipam.cluster", *QUIET}

@@ -118,13 +118,13 @@ def test_a_credential_that_has_ended(root: Path, server: Server, asked: tuple[Se
     configure(root, cluster=SHARED)
     asked[1].write_text(asked[1].read_text().replace("a-token", token(time.time() - 60)))
     server.tell(*[status(401, "Unauthorized", "no")] * 2)
-    assert "which ended at " in check(root)[0]
+    assert "which expired at " in check(root)[0]
 
 
 def test_no_credential(root: Path, server: Server, asked: tuple[Server, Path]) -> None:
     configure(root, cluster=SHARED)
     asked[1].unlink()
-    assert f"there is no kubeconfig at {asked[1]}, so the API server cannot be asked; name one" in check(root)[0]
+    assert f"there is no kubeconfig at {asked[1]}, and requests to the API server need one; name it" in check(root)[0]
     assert server.asked == []
 
 

@@ -16,7 +16,7 @@ from base.state import durable
 from ctl.installation import layout
 from ctl.installation.install import install
 from ctl.installation.uninstall import NOBODY, answer, uninstall
-from ipam.cluster.state.node_blocks import NodeBlocks, OwnedBlock, write
+from ipam.cluster.node_blocks import NodeBlocks, OwnedBlock, write
 from node.provision.model import OPTION_FILE
 
 

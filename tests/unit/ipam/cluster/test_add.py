@@ -1,4 +1,4 @@
-"""ADD where the nodes of a cluster share the addresses: from own blocks, and from another one without room there."""
+"""ADD in a pool that the nodes of a cluster share: from this node's blocks, or from a newly claimed one."""
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -78,7 +78,7 @@ def test_the_last_block_is_taken(cluster: Cluster) -> None:
         if "code" in answer:
             break
     assert answer["code"] == 103
-    assert "all blocks of network net that have some are taken: 16 of 16 host numbers, by 2 nodes" in answer["msg"]
+    assert "all usable blocks of network net are taken: 16 of 16 host numbers, by 2 nodes" in answer["msg"]
     assert len([*one.leases(), *other.leases()]) < 254
     cluster.calls()
     assert other.add("z")
@@ -98,7 +98,7 @@ def test_both_families_have_the_same_numbers(cluster: Cluster) -> None:
 
 
 def test_a_range_that_ends_early_gets_low_blocks(cluster: Cluster) -> None:
-    """One block cannot serve both here, so each set has one of its own."""
+    """No block serves both sets here, so each set gets its own."""
     ranges = [
         [{"subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.31"}],
         [{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.64"}],
@@ -179,14 +179,14 @@ def test_in_a_large_network_some_are_tried_before_all_are_listed(cluster: Cluste
         cluster.calls()
         one.add("a")
         calls = cluster.calls()
-        assert calls.count("listed net") == 1  # of its own
+        assert calls.count("listed net") == 1  # its own blocks
         tried.append(sum(call.startswith("create net.") for call in calls))
-    assert max(tried) > 4  # some had to go on at random
+    assert max(tried) > 4  # some reached random blocks
     assert len(cluster.owners()) == 2048 + 12
 
 
 def test_of_a_large_network_all_is_taken(cluster: Cluster) -> None:
-    """It is tried for a while, and then all are listed, because that finds the blocks of the dead."""
+    """After some random attempts the node lists all blocks, because only a list shows those of dead nodes."""
     given_to_another(cluster, range(4096))
     one = cluster.node("node1", **LARGE)
     cluster.calls()
@@ -194,7 +194,7 @@ def test_of_a_large_network_all_is_taken(cluster: Cluster) -> None:
     assert (code, "are taken: 4096 of 16 host numbers, by 1 nodes" in said) == (103, True), said
     asked = [call.partition(" ")[0] for call in cluster.calls()]
     assert asked.count("listed") == 2
-    assert asked.count("create") == 1 + 4 + 64  # the grid, where the node begins, and at random
+    assert asked.count("create") == 1 + 4 + 64  # the pool layout, the node's first blocks, and random ones
 
 
 def test_time_is_left_for_a_list() -> None:
@@ -205,7 +205,7 @@ def test_time_is_left_for_a_list() -> None:
     budget.spend(budget.REQUEST * 0.6)
     assert list(tried) == []
     budget.begin()
-    assert list(claim_block.guesses([Span(block_math.NUMBERS, 5, 67)])) == []  # they are listed by one request
+    assert list(claim_block.guesses([Span(block_math.NUMBERS, 5, 67)])) == []  # few enough for one list
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_no_answer(cluster: Cluster, fault: Fault, code: int, said: str) -> None
     assert refused == code
     assert said in one.refused("ADD", "c")[1]
     assert "addresses are held" in one.refused("ADD", "c")[1]
-    # What is held stays held, and what is released is given again, without the store.
+    # Held addresses stay held, and a released one is allocated again, without the backend.
     one.call("DEL", "a")
     assert one.add("c")
 
@@ -250,7 +250,7 @@ def test_requested_address(cluster: Cluster) -> None:
     assert cluster.calls() == []
     code, said = other.refused("ADD", "c", runtimeConfig={"ips": ["10.0.0.202"]})
     assert code == 102
-    assert "10.0.0.202 is in block 12 of network net, which node node1 has; request another, or attach there" in said
+    assert "10.0.0.202 is in block 12 of network net, which node node1 owns; request another, or attach there" in said
     assert other.add("c", runtimeConfig={"ips": ["10.0.0.99"]}) == ("10.0.0.99",)
     assert cluster.owners() == {12: "node1", 6: "node2"}
 

@@ -1,4 +1,4 @@
-"""Kubeconfigs as kubeadm, kubelet and people write them: who we are, whom we believe, and what is refused."""
+"""Kubeconfigs as written by kubeadm, kubelet and people: the node's identity, the trusted server, and refused keys."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ from support.tls_server import Authority, authority
 from base.protocol.errors import InvalidConfig, StoreRefused, Unreachable
 from ipam.cluster.backends import credentials, tls
 
-# As kubeadm leaves it for kubelet.
+# kubeadm writes this for kubelet.
 KUBEADM = """\
 apiVersion: v1
 clusters:
@@ -54,7 +54,7 @@ def write(folder: Path, document: object) -> str:
 
 
 def token(**claims: Any) -> str:
-    """As the API server makes them; nobody here looks at the signature."""
+    """Return a token as the API server issues it; no test verifies the signature."""
     return ".".join(
         base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in ({}, claims, "signature")
     )
@@ -80,7 +80,7 @@ def test_kubelets_own(signer: Authority, tmp_path: Path) -> None:
 
 
 def test_a_certificate_is_read_again(signer: Authority, tmp_path: Path) -> None:
-    """kubelet writes another file and turns the link to it."""
+    """kubelet writes a new file and moves its link there."""
     (tmp_path / "pki").mkdir()
     current = tmp_path / "pki/kubelet-client-current.pem"
     current.write_bytes(b"first")
@@ -108,7 +108,7 @@ def test_a_token_is_read_again(tmp_path: Path) -> None:
 
 def test_a_token_that_is_gone_may_come(tmp_path: Path) -> None:
     found = credentials.read(write(tmp_path, config({"tokenFile": "token"})))
-    with pytest.raises(Unreachable, match=r"tokenFile .*/token is not there; try again later"):
+    with pytest.raises(Unreachable, match=r"tokenFile .*/token does not exist; try again later"):
         found.headers()
 
 
@@ -137,10 +137,10 @@ def test_until_when_a_token_counts(tmp_path: Path) -> None:
     [
         ({"exec": {"command": "aws"}}, {}, "exec runs another program"),
         ({"auth-provider": {"name": "gcp"}}, {}, "auth-provider asks another program"),
-        ({"username": "root", "password": "x"}, {}, "username is no credential"),
-        ({"token": "x", "as": "admin"}, {}, "as speaks for somebody else"),
-        ({"token": "x"}, {"insecure-skip-tls-verify": True}, "lets anybody answer .* name the certificate-authority"),
-        ({"token": "x"}, {"proxy-url": "http://proxy"}, "proxy-url is a proxy"),
+        ({"username": "root", "password": "x"}, {}, "username is a credential that API servers no longer accept"),
+        ({"token": "x", "as": "admin"}, {}, "as impersonates another user"),
+        ({"token": "x"}, {"insecure-skip-tls-verify": True}, "lets any host answer .* name the certificate-authority"),
+        ({"token": "x"}, {"proxy-url": "http://proxy"}, "proxy-url is not supported"),
         ({"token": "x"}, {"server": "http://api:8080"}, "server 'http://api:8080' is not https"),
         ({"token": "x"}, {"server": ""}, "server '' is not https"),
         ({"token": "x"}, {"server": "https://api:70000"}, "server 'https://api:70000' is not https"),
@@ -155,12 +155,12 @@ def test_what_is_refused(tmp_path: Path, user: dict[str, Any], cluster: dict[str
 
 
 def test_what_is_refused_in_yaml_too(tmp_path: Path) -> None:
-    """YAML's true is read as text there."""
+    """YAML's true is read as text."""
     insecure, secure = (
         KUBEADM.replace("    server:", f"    insecure-skip-tls-verify: {word}\n    server:")
         for word in ("true", "false")
     )
-    with pytest.raises(StoreRefused, match="insecure-skip-tls-verify lets anybody"):
+    with pytest.raises(StoreRefused, match="insecure-skip-tls-verify lets any host"):
         credentials.read(write(tmp_path, insecure))
     assert credentials.read(write(tmp_path, secure)).server
 
@@ -186,7 +186,7 @@ def test_files_that_are_none(tmp_path: Path, document: object, why: str) -> None
 
 def test_data_that_is_no_base64(tmp_path: Path) -> None:
     found = credentials.read(write(tmp_path, config({}, {"certificate-authority-data": "Y2?"})))
-    with pytest.raises(StoreRefused, match="certificate-authority-data is no base64"):
+    with pytest.raises(StoreRefused, match="certificate-authority-data is not base64"):
         found.tls()
 
 
@@ -207,7 +207,7 @@ def test_a_token_of_several_lines(tmp_path: Path) -> None:
 
 
 def test_there_is_none(tmp_path: Path) -> None:
-    with pytest.raises(StoreRefused, match=r"no kubeconfig at /nowhere, .* name one as stores.kubernetes.kubeconfig"):
+    with pytest.raises(StoreRefused, match=r"no kubeconfig at /nowhere, .* name it as stores.kubernetes.kubeconfig"):
         credentials.read("/nowhere")
     with pytest.raises(StoreRefused, match="cannot be read"):
         credentials.read("/dev/null")
@@ -221,7 +221,7 @@ def test_others_can_write_it(tmp_path: Path) -> None:
 
 
 def test_a_comment_before_json(tmp_path: Path) -> None:
-    """It is read as JSON: YAML would take twenty times as long, and Go's reader takes both."""
+    """It is read as JSON: YAML would take twenty times as long, and Go's reader accepts both."""
     text = f"# somebody wrote this\n\n # and that\n{json.dumps(config({'token': 'x'}, {'a': True}))}"
     assert credentials.read(write(tmp_path, text)).cluster["a"] is True
 
@@ -237,7 +237,7 @@ def test_the_first_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_pods_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As kubelet keeps it: it puts another directory in place when it renews the token."""
+    """kubelet replaces the directory when it renews the token."""
     for number in (1, 2):
         (tmp_path / f"..{number}").mkdir()
         (tmp_path / f"..{number}/ca.crt").write_text("ca")
@@ -246,7 +246,7 @@ def test_a_pods_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "..data").symlink_to("..1")
     for name in ("ca.crt", "token"):
         (tmp_path / name).symlink_to(f"..data/{name}")
-    with pytest.raises(StoreRefused, match=r"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT do not say"):
+    with pytest.raises(StoreRefused, match=r"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT do not name it"):
         credentials.read(f"{tmp_path}")
     for host, port, server in (
         ("10.96.0.1", "443", "https://10.96.0.1:443"),
@@ -270,8 +270,8 @@ def test_what_is_no_certificate(pem: bytes) -> None:
 
 
 def test_certificates(signer: Authority) -> None:
-    """A time after 2049 is written otherwise than one before (RFC 5280, section 4.1.2.5)."""
+    """A time after 2049 has another encoding than one before (RFC 5280, section 4.1.2.5)."""
     cert, _ = signer.sign("/O=nobody/CN=späte Größe", until="20510203040506Z")
-    assert tls.certificate(cert) == tls.Certificate("späte Größe", 2559009906)  # as date has it
+    assert tls.certificate(cert) == tls.Certificate("späte Größe", 2559009906)  # by date
     for cut in range(0, len(cert), 7):
         tls.certificate(cert[:cut] + b"-----END CERTIFICATE-----")

@@ -1,4 +1,4 @@
-"""The store in memory does what every shared store must do, and its faults are what they say."""
+"""The backend in memory fulfils the contract of every backend, and its faults work as described."""
 
 import pytest
 from support.documents import Fault, Killed, Memory, at, every

@@ -1,4 +1,4 @@
-"""Documents in an etcd, and what its gateway's answers mean.  The server is the standard library's."""
+"""Documents in an etcd, and its gateway's answers.  The server is the standard library's."""
 
 import json
 
@@ -11,7 +11,7 @@ from ipam.cluster import BLOCK, GRID, Machine
 from ipam.cluster.backends import etcd
 from ipam.cluster.backends.etcd import Etcd
 
-NOW = 1793613600.0  # what Member.date says
+NOW = 1793613600.0  # by Member.date
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def store(member: Member, opened: Opened) -> Etcd:
 
 
 class TestContract(Contract):
-    """What every store must do."""
+    """The contract of every backend."""
 
 
 def test_keys_are_for_people_too(store: Etcd, member: Member) -> None:
@@ -41,7 +41,7 @@ def test_the_second_finds_it_taken(store: Etcd) -> None:
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_lost_answer_to_a_change(store: Etcd, member: Member, lost: int) -> None:
-    """It is asked again, and what an earlier sending has done is found done."""
+    """The request is sent again, and finds the change of the earlier sending."""
     member.lost = lost
     made = store.create(BLOCK, "net.3", "net", body(3))
     assert made
@@ -58,7 +58,7 @@ def test_a_lost_answer_to_a_change(store: Etcd, member: Member, lost: int) -> No
 
 
 def test_a_lost_answer_of_another(store: Etcd, member: Member) -> None:
-    """What stands there after a lost answer is another's, or is made anew: it is not ours."""
+    """After a lost answer, the document belongs to another node or is a new one: it is not ours."""
     assert store.create(BLOCK, "net.3", "net", body(3, claim="other"))
     member.lost = 1
     assert store.create(BLOCK, "net.3", "net", body(3, claim="ours")) is None
@@ -101,7 +101,7 @@ def test_lists_page_by_page(store: Etcd, member: Member, monkeypatch: pytest.Mon
 
 
 def test_a_node_reads_its_own(store: Etcd, member: Member) -> None:
-    """And not all: ten thousand nodes that each read all blocks would be the store's only work."""
+    """Not all: ten thousand nodes that each list all blocks would fully load the backend."""
     for index in range(6):
         assert store.create(BLOCK, f"net.{index}", "net", body(index, f"n{index % 2}"))
     member.asked.clear()
@@ -129,7 +129,7 @@ def test_a_key_of_somebody_else(store: Etcd, member: Member) -> None:
 def test_how_long_a_node_is_silent(store: Etcd, member: Member) -> None:
     assert store.machine("n1").last_seen is None
     store.create(BLOCK, "net.3", "net", body(3))
-    assert store.machine("n1") == Machine("n1", "", NOW, told=False)  # it is taken for living
+    assert store.machine("n1") == Machine("n1", "", NOW, has_reported=False)  # counts as alive
     assert store.machine("n").last_seen is None
     store.keep_alive("n1", 60)
     assert store.machine("n1") == Machine("n1", "", NOW)
@@ -144,7 +144,7 @@ def test_how_long_a_node_is_silent(store: Etcd, member: Member) -> None:
 
 
 def test_who_is_silent(store: Etcd, member: Member) -> None:
-    """Of more nodes than one answer has: who told that it lives, and does so no more."""
+    """Among more nodes than fit into one answer: those that were reported alive and no longer are."""
     store.create(BLOCK, "net.3", "net", body(3))
     names = [f"n{number}" for number in range(1, 6)]
     for name in names[1:]:
@@ -155,7 +155,7 @@ def test_who_is_silent(store: Etcd, member: Member) -> None:
 
 
 def test_a_lease_is_kept(store: Etcd, member: Member, opened: Opened) -> None:
-    """By the same process, and by another one, unless the lease is for a shorter time than what is told now."""
+    """By the same process, and by another one, unless the lease is shorter than the new time."""
     store.keep_alive("n1", 60)
     member.asked.clear()
     store.keep_alive("n1", 60)
@@ -172,7 +172,7 @@ def test_which_cluster_it_is(store: Etcd, member: Member, opened: Opened) -> Non
     assert identity == opened(member).identity()
     with serving(Member()) as other:
         assert opened(other).identity() != identity
-    # Its backup was restored elsewhere.
+    # Its backup was restored in another cluster.
     with serving(Member(keys=member.keys, revision=member.revision, cluster="7")) as restored:
         assert opened(restored).identity() == identity
 

@@ -1,4 +1,5 @@
-"""Calls of etcd's gateway: who answers, what is refused and how that is said.  The server is the standard library's."""
+"""Calls of etcd's gateway: which member answers, what is refused, and the messages.  The server is the standard
+library's."""
 
 import os
 from pathlib import Path
@@ -55,8 +56,8 @@ NAMED = (
 
 @pytest.mark.parametrize(("answer", "said"), [
     (FORBIDDEN, r"forbids user nobody to create /hpn/block/net\.3: etcdserver: permission denied; .* readwrite /hpn/"),
-    (NOBODY, r"did not create /hpn/block/net\.3: .*; it wants a user: set stores\.etcd\.user and .*passwordFile"),
-    (NAMED, r"did not create .*will be ignored and not used as expected; .*takes no certificate with a common name"),
+    (NOBODY, r"did not create /hpn/block/net\.3: .*; it requires a user: set stores\.etcd\.user and .*passwordFile"),
+    (NAMED, r"did not create .*will be ignored and not used as expected; .*accepts no certificate with a common name"),
     ((404, {"message": "Not Found"}), r"did not create .*Not Found; it must be etcd 3\.4 or later"),
 ])  # fmt: skip
 def test_what_etcd_refuses(store: Etcd, member: Member, answer: tuple[int, dict[str, Any]], said: str) -> None:
@@ -72,14 +73,14 @@ def test_a_user(member: Member, opened: Opened, tmp_path: Path) -> None:
     assert store.create(BLOCK, "net.3", "net", body(3))
     assert member.bodies[0] == {"name": "hpn", "password": "secret"}
     assert member.tokens == ["", "token.1"]
-    # The member has started again, and knows no tokens.
+    # The member restarted, and lost all tokens.
     old = {"error": "etcdserver: invalid auth token", "code": 16, "message": "etcdserver: invalid auth token"}
     member.answers = [(401, old)]
     member.asked.clear()
     assert store.read(BLOCK, "net.3")
     assert member.asked == ["/v3/kv/range", "/v3/auth/authenticate", "/v3/kv/range"]
     member.answers = [(401, old), (400, {"message": "etcdserver: authentication failed, invalid user ID or password"})]
-    with pytest.raises(StoreRefused, match=f"does not let user hpn in: .*the password in {password}"):
+    with pytest.raises(StoreRefused, match=f"rejects user hpn: .*the password in {password}"):
         store.read(BLOCK, "net.3")
 
 
@@ -88,11 +89,11 @@ def test_a_user(member: Member, opened: Opened, tmp_path: Path) -> None:
     ({"endpoints": ["10.0.0.1:2379"]}, r"stores\.etcd\.endpoints \['10\.0\.0\.1:2379'\] is not a list of URLs"),
     ({"endpoints": ["https://e:0x"]}, r"stores\.etcd\.endpoints \['https://e:0x'\] is not a list of URLs"),
     ({"endpoints": ["https://u:hush@e"]}, r"stores\.etcd\.endpoints \['https://\.\.\.@e'\] is not a list of URLs"),
-    ({"endpoints": ["https://e:1"], "cart": ""}, r"stores\.etcd\.cart is not a key we know; there is endpoints, "),
+    ({"endpoints": ["https://e:1"], "cart": ""}, r"stores\.etcd\.cart is not a known key; known: endpoints, "),
     ({"endpoints": ["https://e:1"], "ca": "ca.pem"}, r"stores\.etcd\.ca 'ca\.pem' is not an absolute path"),
     ({"endpoints": ["https://e:1"], "user": 7}, r"stores\.etcd\.user 7 is not a name"),
-    ({"endpoints": ["https://e:1"], "cert": "/c"}, r"stores\.etcd\.cert is nothing without key"),
-    ({"endpoints": ["https://e:1"], "user": "u"}, r"stores\.etcd\.user is nothing without passwordFile"),
+    ({"endpoints": ["https://e:1"], "cert": "/c"}, r"stores\.etcd\.cert has no effect without key"),
+    ({"endpoints": ["https://e:1"], "user": "u"}, r"stores\.etcd\.user has no effect without passwordFile"),
 ])  # fmt: skip
 def test_settings_that_are_refused(document: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConfig, match=said):
@@ -100,7 +101,7 @@ def test_settings_that_are_refused(document: dict[str, Any], said: str) -> None:
 
 
 def test_opened() -> None:
-    """With nothing else than where it is, and this host's name."""
+    """With endpoints only, and this host's name."""
     about = {"endpoints": ["http://127.0.0.1:1"]}
     assert etcd.opened(about, "n7")[1] == "n7"
     assert etcd.opened(about, "")[1] == os.uname().nodename.lower()
@@ -112,5 +113,5 @@ def test_settings() -> None:
 
 
 def test_a_certificate_that_is_not_there(opened: Opened, tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match=r"ca\.pem, which stores\.etcd in .* names, is not there"):
+    with pytest.raises(InvalidConfig, match=r"ca\.pem, which stores\.etcd in .* names, does not exist"):
         opened("https://127.0.0.1:1", ca=str(tmp_path / "ca.pem")).read(BLOCK, "net.3")

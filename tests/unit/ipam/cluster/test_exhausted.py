@@ -1,16 +1,16 @@
-"""A pool that has run out: a node remembers it for some seconds, so that being refused costs the store nothing."""
+"""An exhausted pool: a node remembers it for some seconds, so a refused ADD costs the backend nothing."""
 
 import pytest
 from support.cluster_nodes import SMALL, Cluster, Node
 
 from ipam.cluster import BLOCK
+from ipam.cluster.node_blocks import EXHAUSTED, HEARTBEAT, NodeBlocks, write
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state.node_blocks import EXHAUSTED, HEARTBEAT, NodeBlocks, write
 
 
 @pytest.fixture
-def poor(cluster: Cluster, clock: list[float]) -> Node:  # which stands still
-    """A node with one block of the pool, and no room in it; another one has all others."""
+def poor(cluster: Cluster, clock: list[float]) -> Node:  # the clock stands still
+    """Return a node with one full block; another node owns all others."""
     for index in range(15):
         block = Block("net", index, 16, "rich", "uid of rich", "theirs")
         cluster.store.create(BLOCK, block.name, "net", block.to_json())
@@ -28,19 +28,19 @@ def refused(node: Node, command: str = "ADD") -> str:
 
 
 def test_who_is_refused_again_asks_nobody(cluster: Cluster, clock: list[float], poor: Node) -> None:
-    assert "16 of 16 host numbers, by 2 nodes, as the store said 0 s ago" in refused(poor)
+    assert "16 of 16 host numbers, by 2 nodes, by the store's answer 0 s ago" in refused(poor)
     assert "listed net" in cluster.calls()
     clock[0] += EXHAUSTED // 2 - 1
     for command in ("ADD", "STATUS", "ADD"):
-        assert f"as the store said {EXHAUSTED // 2 - 1} s ago; it is asked again in" in refused(poor, command)
+        assert f"by the store's answer {EXHAUSTED // 2 - 1} s ago; the next request is in" in refused(poor, command)
     assert cluster.calls() == []
     clock[0] += EXHAUSTED + 1
-    assert "as the store said 0 s ago" in refused(poor)
+    assert "by the store's answer 0 s ago" in refused(poor)
     assert "listed net" in cluster.calls()
 
 
 def test_status_remembers_too(cluster: Cluster, poor: Node) -> None:
-    """A runtime asks for it every few seconds, and no ADD comes to a node that is not ready."""
+    """A runtime calls STATUS every few seconds, and sends no ADD to a node that is not ready."""
     refused(poor, "STATUS")
     cluster.calls()
     refused(poor, "STATUS")
@@ -79,10 +79,10 @@ def test_a_block_ends_it(cluster: Cluster, clock: list[float], poor: Node) -> No
 
 
 def test_other_ranges_are_asked_for(cluster: Cluster, poor: Node) -> None:
-    """An operator has widened them."""
+    """An operator widened the ranges."""
     refused(poor)
     wide = SMALL | {"subnet": "10.0.0.0/23"}
-    for name in ("more", "again"):  # the first gets what is in the node's block by now
+    for name in ("more", "again"):  # the first gets the free address of the node's block
         assert cluster.node("poor", **wide).add(name)
 
 
@@ -98,7 +98,7 @@ def test_a_block_that_is_given_back_just_now_is_held_again(cluster: Cluster, poo
         ),
     )
     assert poor.call("STATUS") == {}
-    # What was another's is probed for still, and this test has no link.
+    # A reclaimed block's addresses are still probed for, and this test has no link.
     assert ("/run/netns/p" in poor.reply("ADD", "more").stdout) == taken
     assert [(block.state, block.taken) for block in poor.mine.blocks] == [("held", taken)]
 

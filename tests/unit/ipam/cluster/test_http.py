@@ -1,4 +1,4 @@
-"""HTTP to a store's servers: what is asked again, what is not, and whom we believe."""
+"""HTTP to a backend's servers: which requests are repeated, and which servers are trusted."""
 
 import socket
 import threading
@@ -49,7 +49,7 @@ def test_an_answer(server: Server, signer: Authority) -> None:
     server.tell(Told(201, {"a": 1}))
     with client(server.url, ca=signer.ca) as http:
         answer = http.ask("POST", "/things?x=1", {"b": 2}, is_safe=False)
-    # The date is what the server says; the number is what `date +%s` says of it.
+    # The date is the server's; the number is from `date +%s`.
     assert answer == Answer(201, b'{"a": 1}', at=1795413600.0)
     assert (answer.json(), answer.again) == ({"a": 1}, False)
     asked = server.asked[0]
@@ -65,7 +65,7 @@ def test_the_connection_is_kept(server: Server, signer: Authority) -> None:
 
 
 def test_a_connection_that_the_server_has_ended_is_not_used(server: Server, signer: Authority) -> None:
-    """Nothing may be lost on it: a change that is sent there would count as one that may have been made."""
+    """A change sent on it would count as possibly done."""
     server.tell(Told(headers={"Connection": "close"}))
     with client(server.url, ca=signer.ca) as http:
         http.ask("GET", "/", is_safe=True)
@@ -132,7 +132,7 @@ def test_another_server_is_there(server: Server, signer: Authority) -> None:
 
 
 def test_a_server_that_has_failed_is_left(server: Server, signer: Authority, tmp_path: Path) -> None:
-    """Of three members of an etcd one that has no leader says 503, for as long as it is cut off."""
+    """An etcd member without a leader answers 503 for as long as it is cut off."""
     (tmp_path / "other").mkdir()
     with (
         serving(*signer.sign("/CN=server", names=ADDRESS), folder=tmp_path / "other") as other,
@@ -188,14 +188,14 @@ def test_a_client_certificate_that_has_expired(signer: Authority, tmp_path: Path
         serving(*signer.sign("/CN=server", names=ADDRESS), ca=signer.ca, folder=tmp_path) as server,
         client(server.url, ca=signer.ca, cert=cert, key=key, source="f") as http,
         pytest.raises(
-            StoreRefused, match="certificate: certificate expired; that of f ended at 2020-01-02T00:00:00Z; renew it"
+            StoreRefused, match="certificate: certificate expired; that of f expired at 2020-01-02T00:00:00Z; renew it"
         ),
     ):
         http.ask("GET", "/", is_safe=True)
 
 
 def test_a_server_of_another_authority(server: Server, signer: Authority, tmp_path: Path) -> None:
-    with client(server.url) as http, pytest.raises(StoreRefused, match="is not believed: unable to get local issuer"):
+    with client(server.url) as http, pytest.raises(StoreRefused, match="is not trusted: unable to get local issuer"):
         http.ask("GET", "/", is_safe=True)
     assert server.asked == []
 
@@ -223,7 +223,7 @@ def test_certificates_that_are_none(server: Server, signer: Authority) -> None:
     _, another = signer.sign("/CN=another")
     with (
         client(server.url, ca=b"x", source="f") as http,
-        pytest.raises(StoreRefused, match="f: its certificate authority is no PEM"),
+        pytest.raises(StoreRefused, match="f: its certificate authority is not PEM"),
     ):
         http.ask("GET", "/", is_safe=True)
     for wrong in ({"cert": b"x", "key": key}, {"cert": cert, "key": another}):
@@ -241,7 +241,7 @@ def test_a_name_that_no_host_can_have(host: str) -> None:
 
 
 def test_an_answer_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte is in time, and all of them are not."""
+    """Each byte is in time, and all of them together are not."""
     monkeypatch.setattr(http, "_PATIENCE", 0.3)
 
     def drip(listener: socket.socket) -> None:

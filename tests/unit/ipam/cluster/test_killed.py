@@ -1,6 +1,6 @@
-"""ADD that is killed while it asks for a block: between any two calls to the store, and between any two steps on disk.
+"""ADD killed while it claims a block: between any two calls to the backend, and any two steps on disk.
 
-Whatever is left, the next ADD finds the block that was claimed, claims none beside it, and gives no address twice.
+The next ADD finds the claimed block, claims no second one, and allocates no address twice.
 """
 
 import shutil
@@ -13,7 +13,7 @@ from support.documents import Fault, Killed, Memory, at, none
 from support.ipam_calls import killed_at
 
 from ipam.cluster import BLOCK
-from ipam.cluster.state.node_blocks import GRACE
+from ipam.cluster.node_blocks import GRACE
 
 # More calls than the ADD makes, and more steps.
 CALLS = 12
@@ -30,7 +30,7 @@ def all_is_well(cluster: Cluster, node: Node, blocks: int) -> None:
 
 
 def filled(cluster: Cluster) -> Node:
-    """A node that has one block, and no room."""
+    """Return a node with one full block."""
     node = cluster.node("node1")
     node.add("first")
     block = node.mine.giving
@@ -72,7 +72,7 @@ def test_without_room(cluster: Cluster, fault: Fault) -> None:
 
 
 def test_another_takes_the_block_meanwhile(cluster: Cluster) -> None:
-    """It was asked for and not got; when the node asks again it is another's."""
+    """The claim failed; when the node retries, the block is another node's."""
     node, other = filled(cluster), cluster.node("node2")
     cluster.store.faults = at(len(cluster.store.calls), Fault.UNREACHABLE)
     node.refused("ADD", "more")
@@ -100,7 +100,7 @@ def test_any_step(cluster: Cluster, tmp_path: Path, first: bool) -> None:
         if not first:
             shutil.copy(documents, cluster.store.file)
         was_killed = killed_at(step, lambda: node.add("more"))
-        # What the child has asked for is in the file only.
+        # Only the file holds the child's claim.
         cluster.store = Memory(machines=cluster.store.machines, file=cluster.store.file)
         assert node.add("after")
         all_is_well(cluster, node, 1 if first else 2)
@@ -110,7 +110,7 @@ def test_any_step(cluster: Cluster, tmp_path: Path, first: bool) -> None:
 
 
 def test_others_took_the_node_for_dead_meanwhile(cluster: Cluster) -> None:
-    """For so long that they may have the block at any moment, and the node's object was made anew."""
+    """For so long that they may reclaim the block any moment, and the Node object is a new one."""
     node = filled(cluster)
     cluster.store.faults = lambda _number, call, _name: Fault.KILLED_AFTER if call == "create" else None
     with pytest.raises(Killed):

@@ -1,4 +1,4 @@
-"""Documents on an API server: what is asked of it, and what its refusals mean.  tests/cluster asks a real one."""
+"""Documents on an API server: the requests, and the messages for refusals.  tests/cluster uses a real one."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ BODY = Block("net", 3, 16, "node1", "machine-1", "nonce").to_json()
 BLOCKS = "/apis/hpn-cni.io/v1/hpnblocks"
 CHANGED = "fieldManager=hpn&fieldValidation=Strict"
 KNOWN = Document(BLOCK, "net.3", BODY, "u-1", "7")
-# What the API server says where there is no such CustomResourceDefinition.
+# The API server's answer without the CustomResourceDefinition.
 NO_PAGE = Told(404, b"404 page not found\n", {"Content-Type": "text/plain"})
 
 
@@ -130,11 +130,11 @@ def test_remove(server: Server, store: Kubernetes) -> None:
     server.tell(status(409, "Conflict"), ABSENT, Told(cut=0), ABSENT)
     assert not store.remove(KNOWN)
     assert not store.remove(KNOWN)
-    assert store.remove(KNOWN)  # it was, and the answer was lost
+    assert store.remove(KNOWN)  # an earlier sending did, and its answer was lost
 
 
 def test_a_machine(server: Server, store: Kubernetes) -> None:
-    """Heard of when the API server has written its Lease; what the node says is a clock of its own."""
+    """A node is alive when the API server last wrote its Lease; renewTime is by the node's own clock."""
     managers = [
         {"manager": "kubelet", "time": "2026-11-23T06:00:07Z"},
         {"manager": "x", "time": "2026-11-23T05:00:00Z"},
@@ -152,7 +152,7 @@ def test_a_machine(server: Server, store: Kubernetes) -> None:
 
 
 def test_who_is_silent(server: Server, store: Kubernetes) -> None:
-    """Who has no Lease, or one that nobody renews; of all, where others' Leases are not to be listed."""
+    """Nodes without a Lease, or with an old one; all nodes if this credential may not list Leases."""
     leases = [
         {"metadata": {"name": name, "managedFields": [{"manager": "kubelet", "time": f"2026-11-23T{at}Z"}]}}
         for name, at in (("node1", "05:59:50"), ("node2", "04:59:50"), ("node3", "05:00:10"))
@@ -167,8 +167,8 @@ def test_who_is_silent(server: Server, store: Kubernetes) -> None:
 
 def test_the_cluster(server: Server, store: Kubernetes) -> None:
     server.tell(Told(200, {"metadata": {"uid": "c-1"}}), Told(200, {"a": "page of a proxy"}))
-    assert store.now() == 1795413600.0  # which asks for something, if nothing was asked yet
-    with pytest.raises(StoreRefused, match="is no API server"):
+    assert store.now() == 1795413600.0  # sends a request, if there was none yet
+    with pytest.raises(StoreRefused, match="is not an API server"):
         store.identity()
 
 
@@ -188,7 +188,7 @@ DENIED = "ValidatingAdmissionPolicy 'hpn-blocks' denied request: node node1 may 
         (status(400, "BadRequest", 'unknown field "spec.x"'), "another version's: kubectl apply -k"),
         (status(422, "Invalid", "start is not index times size"), "start is not index times size"),
         (Told(200, b"<html>sign in"), "<html>sign in"),
-        (Told(201, {"metadata": {"name": "net.3"}}), "asked to create hpnblocks.* uid is None"),
+        (Told(201, {"metadata": {"name": "net.3"}}), "the request was to create hpnblocks.* uid is None"),
     ],
 )
 def test_what_is_refused(server: Server, store: Kubernetes, answer: Told, why: str) -> None:
@@ -211,7 +211,7 @@ def test_without_the_crd_nothing_is_taken_for_absent(server: Server, store: Kube
 
 
 def test_a_credential_that_was_renewed(server: Server, store: Kubernetes, kubeconfig: Path) -> None:
-    """In the kubeconfig, or in a file that it names: a connection keeps the certificate with which it began."""
+    """In the kubeconfig, or in a file that it names: a connection keeps its first certificate."""
     server.tell(ABSENT, status(401, "Unauthorized"), ABSENT)
     assert store.read(BLOCK, "net.3") is None
     write(kubeconfig, server.url, "another")
@@ -229,14 +229,14 @@ def test_a_credential_that_is_not_known(server: Server, store: Kubernetes, kubec
 def test_a_token_that_has_ended(server: Server, store: Kubernetes, kubeconfig: Path) -> None:
     write(kubeconfig, server.url, "e30.eyJleHAiOiAxNzAwMDAwMDAwfQ.x")  # {"exp": 1700000000}
     server.tell(*[status(401, "Unauthorized", "Unauthorized")] * 2)
-    with pytest.raises(StoreRefused, match="which ended at 2023-11-14T22:13:20Z; renew it"):
+    with pytest.raises(StoreRefused, match="which expired at 2023-11-14T22:13:20Z; renew it"):
         store.read(BLOCK, "net.3")
 
 
 @pytest.mark.parametrize(
     ("about", "why"),
     [
-        ({"server": "x"}, "stores.kubernetes.server is not a key we know; there is kubeconfig"),
+        ({"server": "x"}, "stores.kubernetes.server is not a known key; known: kubeconfig"),
         ({"kubeconfig": 5}, "stores.kubernetes.kubeconfig 5 is not an absolute path"),
         ({"kubeconfig": "a/b"}, "stores.kubernetes.kubeconfig 'a/b' is not an absolute path"),
     ],

@@ -1,4 +1,4 @@
-"""A node's Lease on an API server: made, renewed and let go by whom kubelet leaves without one."""
+"""A node's Lease on an API server: created, renewed and released by hpn where kubelet does not."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_a_lease_that_is_gone_is_made_again(server: Server, store: Kubernetes) -
     _, listed, made = server.asked
     assert listed.path == f"{BLOCKS}?limit=500&labelSelector=hpn-cni.io%2Fnode%3Dnode1&resourceVersion=0"
     assert (made.method, made.path) == ("POST", LEASES)
-    # Not the Node object's, with which the other one went; and it goes with the last of the node's blocks.
+    # The owners are the node's blocks, not the Node object, which took the former Lease with it.
     owners = [OWNER, OWNER | {"name": "net.4", "uid": "u-2"}]
     assert made.body["metadata"] == {"name": "node1", "ownerReferences": owners}
     assert made.body["spec"] == {
@@ -43,7 +43,7 @@ def test_a_lease_that_is_gone_is_made_again(server: Server, store: Kubernetes) -
 
 
 def test_a_node_without_blocks_needs_none(server: Server, store: Kubernetes) -> None:
-    """Nobody takes anything from it, and nothing would end that Lease."""
+    """Such a node can lose nothing, and garbage collection would never remove the Lease."""
     server.tell(ABSENT, blocks())
     store.keep_alive("node1", 3600)
     assert [asked.method for asked in server.asked] == ["GET", "GET"]
@@ -51,7 +51,7 @@ def test_a_node_without_blocks_needs_none(server: Server, store: Kubernetes) -> 
 
 @pytest.mark.parametrize("is_back", [False, True])
 def test_kubelet_has_its_lease_back_with_its_node_object(server: Server, store: Kubernetes, is_back: bool) -> None:
-    """It makes a Lease that is nobody's its Node object's when it renews that, and no other."""
+    """kubelet sets its Node object as the owner of a Lease without one, when it renews it."""
     metadata = {"name": "node1", "resourceVersion": "5", "managedFields": [{"time": "2026-11-23T05:59:50Z"}]}
     lease = {"metadata": metadata | {"ownerReferences": [OWNER]}, "spec": {"holderIdentity": "node1"}}
     node = Told(200, {"metadata": {"uid": "machine-1"}}) if is_back else ABSENT
@@ -65,7 +65,7 @@ def test_kubelet_has_its_lease_back_with_its_node_object(server: Server, store: 
 def test_a_lease_that_kubelet_does_not_renew(
     server: Server, store: Kubernetes, written: str, methods: list[str]
 ) -> None:
-    """It is 6:00, and we are to be known for an hour."""
+    """It is 6:00, and the node is reported alive for an hour."""
     metadata = {"name": "node1", "resourceVersion": "5", "managedFields": [{"time": f"2026-11-23T{written}Z"}]}
     spec = {"holderIdentity": "node1", "leaseDurationSeconds": 20, "renewTime": "2026-11-23T05:00:00.000000Z"}
     server.tell(Told(200, {"metadata": metadata, "spec": spec}), Told(200, {"metadata": metadata}))
@@ -73,7 +73,7 @@ def test_a_lease_that_kubelet_does_not_renew(
     assert [asked.method for asked in server.asked] == methods
     if "PUT" in methods:
         assert server.asked[-1].body["metadata"] == metadata
-        # The rest is kubelet's, which never writes it again.
+        # kubelet never writes the other fields again.
         assert server.asked[-1].body["spec"] == spec | {"renewTime": "2026-11-23T06:00:00.000000Z"}
         assert server.asked[-1].body["spec"]["renewTime"] == "2026-11-23T06:00:00.000000Z"
 

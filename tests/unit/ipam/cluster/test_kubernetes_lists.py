@@ -1,4 +1,4 @@
-"""Lists of documents on an API server: in pages, and a node's own."""
+"""Lists of documents on an API server: in pages, and of one node."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_a_list_has_pages(server: Server, store: Kubernetes) -> None:
 
 
 def test_a_nodes_own_are_read_again(server: Server, store: Kubernetes) -> None:
-    """Which they are comes from the API server's memory, where others may stand that are gone, or another's by now."""
+    """The list comes from the watch cache, which may hold removed blocks or former owners."""
     server.tell(
         Told(200, {"metadata": {"continue": "a b"}, "items": [found("5"), found("5", name="net.4")]}),
         Told(200, {"metadata": {}, "items": [found("5", name="net.5")]}),
@@ -43,18 +43,18 @@ def test_a_nodes_own_are_read_again(server: Server, store: Kubernetes) -> None:
     )
     assert store.listed(BLOCK, "net", "node1") == [KNOWN]
     first = f"{BLOCKS}?limit=500&labelSelector=hpn-cni.io%2Fnetwork%3Dnet%2Chpn-cni.io%2Fnode%3Dnode1"
-    # An API server refuses a page that is asked for with a resourceVersion.
+    # An API server refuses a further page with a resourceVersion.
     lists = [f"{first}&resourceVersion=0", f"{first}&continue=a+b"]
     assert [asked.path for asked in server.asked] == [*lists, *(f"{BLOCKS}/net.{index}" for index in (3, 4, 5))]
 
 
 def counted(version: object, *items: dict[str, object]) -> Told:
-    """A list that an API server has of then."""
+    """Return a list as an API server gives it at that revision."""
     return Told(200, {"metadata": {"resourceVersion": version}, "items": [*items]})
 
 
 def test_how_far_the_store_has_come(server: Server, store: Kubernetes) -> None:
-    """An API server's memory may be older than what another one has said; so it is asked for anew then."""
+    """One API server's cache may be older than another's answer; then the revision is read past the cache."""
     assert store.revision(0) == 0
     server.tell(counted("90"))
     store.listed(BLOCK, "net", "node1")
@@ -71,7 +71,7 @@ def test_how_far_the_store_has_come(server: Server, store: Kubernetes) -> None:
 
 @pytest.mark.parametrize("version", ["", "a1b2", "1" * 21, "-5", "\u0661", 5, None])
 def test_a_version_that_is_no_number(server: Server, store: Kubernetes, version: object) -> None:
-    """Of another storage than etcd: nothing is noticed by it."""
+    """From another storage than etcd: no restore is detected."""
     server.tell(*[counted(version)] * 2)
     store.listed(BLOCK, "net", "node1")
     assert store.revision(100) == 0
@@ -82,5 +82,5 @@ def test_a_list_that_was_not_kept_is_read_again(server: Server, store: Kubernete
     server.tell(first, status(410, "Expired"), Told(200, {"metadata": {}, "items": [found(name="net.4")]}))
     assert [one.name for one in store.listed(BLOCK)] == ["net.4"]
     server.tell(*[first, status(410, "Expired")] * 3)
-    with pytest.raises(Unreachable, match="does not keep the blocks for as long"):
+    with pytest.raises(Unreachable, match="dropped the list of blocks before"):
         store.listed(BLOCK)

@@ -1,4 +1,4 @@
-"""packaging/kubernetes/cluster says the same as the program: what documents hold, and how long a node is waited for."""
+"""packaging/kubernetes/cluster agrees with the program: the documents' fields, and the grace."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from ipam.cluster.rules.ownership import GRACE
 FOLDER = Path(__file__).parents[4] / "packaging" / "kubernetes" / "cluster"
 BLOCK = Block("net", 3, 16, "node1", "machine", "nonce").to_json()
 GRID = PoolLayout("net", 16, ("10.0.0.0/24",)).to_json()
-# What only some have: a number that is set aside for a name, and a grid that has such numbers.
+# Optional fields: of a reserved number, and of a pool layout with such numbers.
 NAMED = Block("net", 3, 1, "node1", "machine", "nonce", whose="default/web-0:net1", keep=60).to_json()
 ASIDE = PoolLayout("net", 16, ("10.0.0.0/24",), "64-127").to_json()
 TYPES = {str: "string", int: "integer", bool: "boolean", list: "array"}
@@ -27,7 +27,7 @@ def manifest(name: str) -> dict[str, Any]:
     ("file", "body", "most", "plural"), [("blocks", BLOCK, NAMED, "hpnblocks"), ("grids", GRID, ASIDE, "hpngrids")]
 )
 def test_the_schema_has_what_documents_hold(file: str, body: dict[str, Any], most: dict[str, Any], plural: str) -> None:
-    """A field that it lacks would be refused, and one that it requires and we have not too."""
+    """A field that the schema lacks would be refused; so would a document without a required field."""
     definition = manifest(f"{file}.yaml")
     spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert {name: one["type"] for name, one in spec["properties"].items()} == {
@@ -43,7 +43,7 @@ def test_the_policy_waits_as_long_as_nodes_do() -> None:
     assert variables["grace"] == f"duration('{GRACE}s')"
     assert f"oldObject.spec.suspect == 0 ? object.spec.suspect == {SAID}" in variables["isSuspicion"]
     assert f"oldObject.spec.suspect > {SAID}\n" in variables["isTakeOver"]
-    # By this name the policy finds when the API server has written.
+    # The policy finds the time of a write by this name.
     assert "request.options.?fieldManager.orValue('') != 'hpn'" in variables["times"]
     assert "fieldManager=hpn&" in kubernetes._path("block", changes=True)
 

@@ -1,4 +1,4 @@
-"""A server's name is looked up for as long as a request may wait, whatever the name servers do."""
+"""The look-up of a server's name ends with the request's time, whatever the name servers do."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ from ipam.cluster.backends.http import Http
 from ipam.cluster.backends.tls import Tls
 
 ROOT = Path(__file__).parents[4]
-# A name server that never answers, which alone is asked.
+# The only name server never answers.
 SILENT = """
 ip link set lo up
 mount --bind "$1/resolv.conf" /etc/resolv.conf
@@ -43,7 +43,7 @@ except Unreachable as e:
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A name service that answers when the test is over."""
+    """A name service that answers after the test."""
     over, asking = threading.Event(), threading.active_count()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [over.wait()][1:])
     yield
@@ -76,7 +76,7 @@ def test_it_takes_for_ever() -> None:
 
 
 def test_one_address_does_not_take_the_time_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first takes no connections, because its queue is full."""
+    """The first accepts no connection, because its queue is full."""
     monkeypatch.setattr(http, "_PATIENCE", 20.0)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as silent, socket.socket() as other:
         port = silent.getsockname()[1]
@@ -103,7 +103,7 @@ def test_one_address_does_not_take_the_time_of_all(monkeypatch: pytest.MonkeyPat
 
 
 def test_no_name_server_answers(tmp_path: Path) -> None:
-    """glibc would ask for ten seconds, and say something else."""
+    """glibc would wait for ten seconds, and report another error."""
     if os.geteuid():
         require("unit", "root, for a namespace with another resolv.conf")
     (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.1\n")

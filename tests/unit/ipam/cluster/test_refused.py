@@ -1,4 +1,4 @@
-"""What is refused where nodes share addresses: it says key, value and remedy, and nothing was given."""
+"""Refusals where nodes share addresses: the message has key, value and remedy, and nothing is held."""
 
 import json
 from typing import Any
@@ -7,8 +7,7 @@ import pytest
 from support.cluster_nodes import SHARED, SMALL, Cluster, Node
 
 from base.state import durable
-from ipam.cluster import BLOCK, GRID
-from ipam.cluster.state import node_blocks
+from ipam.cluster import BLOCK, GRID, node_blocks
 
 
 def gave_nothing(node: Node) -> bool:
@@ -66,9 +65,8 @@ def test_overlapping_subnets_of_two_nodes(cluster: Cluster) -> None:
     inside = cluster.node("node2", subnet="10.0.0.128/25", cluster=SHARED)
     code, said = inside.refused("ADD", "b")
     assert code == 7
-    assert (
-        "subnet 10.0.0.128/25 overlaps 10.0.0.0/24, which network net has in this cluster, and begins elsewhere" in said
-    )
+    overlap = "subnet 10.0.0.128/25 overlaps 10.0.0.0/24, which network net has in this cluster"
+    assert f"{overlap}, and begins at another address" in said
     around = cluster.node("node3", subnet="10.0.0.0/16", cluster=SHARED)
     assert around.add("c")
     wide = cluster.node("node4", subnet="10.0.200.0/24", cluster=SHARED)
@@ -120,8 +118,8 @@ def test_another_clusters_store(cluster: Cluster, clock: list[float]) -> None:
     for name in "cde":
         code, said = one.refused("ADD", name)
         assert code == 7
-        assert "it is of cluster cluster-2, and this node's blocks" in said
-        assert "are of cluster cluster-1; correct stores.etcd in the policy file" in said
+        assert "it belongs to cluster cluster-2, and this node's blocks" in said
+        assert "to cluster cluster-1; correct stores.etcd in the policy file" in said
     cluster.store.cluster = "cluster-1"
     assert one.add("f")
     cluster.calls()
@@ -137,9 +135,9 @@ def test_a_damaged_file_of_blocks(cluster: Cluster, text: bytes) -> None:
     (one.dir / node_blocks.FILE).write_bytes(text)
     code, said = one.refused("ADD", "b")
     assert code == 108
-    assert f"it was moved to {one.dir}/quarantine/blocks.0: try again" in said
+    assert f"moved to {one.dir}/quarantine/blocks.0: try again" in said
     assert (one.dir / "quarantine" / "blocks.0").read_bytes() == text
-    # Now the store says which blocks it has; nobody knows what was given of them.
+    # The backend lists its blocks now; the leases in them are unknown.
     code, said = one.refused("ADD", "b")
     assert "/run/netns/p" in said
     assert (one.mine.giving, [b.taken for b in one.mine.blocks]) == (owned, [True])
@@ -153,11 +151,11 @@ def test_another_networks_file_of_blocks(cluster: Cluster) -> None:
     durable.write(one.dir / node_blocks.FILE, body | {"network": "other"})
     code, said = one.refused("ADD", "b")
     assert code == 108
-    assert "blocks is of network other, not net; it was moved to" in said
+    assert "blocks is of network other, not net; moved to" in said
 
 
 def test_a_document_that_nobody_can_read(cluster: Cluster) -> None:
-    """It is passed over, and is not in the way of those who need a block."""
+    """Claims skip it."""
     one = cluster.node("node1")
     for n in range(16):
         cluster.store.create(BLOCK, f"net.{n}", "net", {"network": "net", "index": "?"} if n != 4 else {})

@@ -1,4 +1,4 @@
-"""A store that was restored to an older state: what a node claims then may be another's, so it is probed for."""
+"""A backend restored to an older state: a newly claimed block may be another node's, so it is probed."""
 
 from contextlib import suppress
 
@@ -8,15 +8,15 @@ from support.documents import Fault, Killed, every, none
 from support.ipam_calls import of
 from support.sticky_nodes import WEB, keep, named, numbers
 from support.sticky_nodes import node as with_names
-from unit.ipam.cluster.test_unasked import block as unasked
+from unit.ipam.cluster.test_unprobed import block as unasked
 
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import GRACE, HEARTBEAT, NodeBlocks
+from ipam.cluster import node_blocks
+from ipam.cluster.node_blocks import GRACE, HEARTBEAT, NodeBlocks
 
 
 @pytest.fixture
 def node(cluster: Cluster, clock: list[float]) -> Node:
-    """A node that has seen the store a while after the backup to which it was restored then."""
+    """A node that sent a heartbeat after the backup."""
     one, two = cluster.node("one"), cluster.node("two")
     one.add("a")
     restore = cluster.store.backup()
@@ -28,14 +28,14 @@ def node(cluster: Cluster, clock: list[float]) -> Node:
 
 
 def look(one: Node, clock: list[float]) -> str:
-    """What is logged of a look at this node's blocks."""
+    """Send a heartbeat; return its log."""
     clock[0] += HEARTBEAT
     one.reply("DEL", "looks")
     return "\n".join(one.reply("ADD", "looks").log)
 
 
 def claim(one: Node) -> tuple[bool, str]:
-    """Fill the node's blocks until it claims another: whether addresses of that are probed for, and what is logged."""
+    """Fill the node's blocks until it claims another; return whether that is probed, and the log."""
     blocks, said = set(one.mine.giving), list[str]()
     for number in range(17):
         reply = one.reply("ADD", f"more{number}")
@@ -43,7 +43,7 @@ def claim(one: Node) -> tuple[bool, str]:
         if new := set(one.mine.giving) - blocks:
             (index,) = new
             taken = one.mine.block(index).taken  # type: ignore[union-attr]
-            # Where it is probed for, and this test has no link.
+            # The probe fails without a link.
             assert ("/run/netns/p" in reply.stdout) == taken
             return taken, "\n".join(said)
     raise AssertionError("it has claimed nothing")
@@ -52,13 +52,13 @@ def claim(one: Node) -> tuple[bool, str]:
 def test_it_is_noticed_at_a_claim(node: Node) -> None:
     taken, said = claim(node)
     assert taken
-    assert said.count("restored to an older state (it has counted ") == 1
+    assert said.count("restored to an older state (it counts ") == 1
     node.call("ADD", "again")
     assert [block.taken for block in node.mine.blocks].count(True) == 1
 
 
 def test_it_is_noticed_at_a_look(cluster: Cluster, clock: list[float], node: Node) -> None:
-    """Also if the store has counted on until a block is claimed."""
+    """Also if the backend counted past the old revision before a claim."""
     cluster.calls()
     assert look(node, clock).count("restored to an older state") == 1
     assert cluster.calls() == ["machine one", "identity", "read net", "listed net"], "nothing is asked for that"
@@ -70,7 +70,7 @@ def test_it_is_noticed_at_a_look(cluster: Cluster, clock: list[float], node: Nod
 
 
 def test_after_the_grace_it_is_over(cluster: Cluster, clock: list[float], node: Node) -> None:
-    """Whoever is up has made its documents again by then.  The hour is one of the store's clock."""
+    """Each running node created its documents again by then.  The hour is by the backend's clock."""
     look(node, clock)
     clock[0] += 2 * GRACE
     look(node, clock)
@@ -93,7 +93,7 @@ def test_the_answer_is_lost_and_the_store_counts_on(cluster: Cluster, node: Node
 
 
 def test_documents_of_its_own_are_gone(cluster: Cluster, clock: list[float]) -> None:
-    """Also where the restored etcd counts on from more than before (--bump-revision), or somebody has removed keys."""
+    """Also if the restored etcd counts from a higher number (--bump-revision), or an operator removed keys."""
     one = cluster.node("one")
     restore = cluster.store.backup()
     one.add("a")
@@ -116,7 +116,7 @@ def test_who_has_seen_nothing_since_the_backup_cannot_know(cluster: Cluster, clo
 
 
 def test_a_number_for_a_name(cluster: Cluster, clock: list[float]) -> None:
-    """Another's number may be missing, too, and one that is kept for its name may be in use."""
+    """Another node's number may be missing too, and a kept number may be in use."""
     one, two = with_names(cluster, "node1"), with_names(cluster, "node2")
     kept = one.add("c1", *WEB)
     one.call("DEL", "c1", *WEB)
@@ -134,7 +134,7 @@ def test_a_number_for_a_name(cluster: Cluster, clock: list[float]) -> None:
 
 
 def test_where_nobody_can_be_asked(cluster: Cluster, node: Node) -> None:
-    """The block that was claimed is of no use there, so no other is."""
+    """The claimed block would not be used there, so the node claims no other."""
     claim(node)
     count = len(node.mine.blocks)
     for number in range(10):

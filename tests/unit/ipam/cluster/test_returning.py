@@ -1,4 +1,4 @@
-"""A block that was being given back when that was interrupted: an ADD that needs it has it again, if it is ours."""
+"""A block with an interrupted release: an ADD that needs it holds it again, if it is still this node's."""
 
 from dataclasses import replace
 
@@ -6,15 +6,14 @@ import pytest
 from support.cluster_nodes import Cluster, Node
 from support.documents import Fault, every, none
 
-from ipam.cluster import BLOCK, Document
+from ipam.cluster import BLOCK, Document, node_blocks
+from ipam.cluster.node_blocks import GRACE, HELD, RETURNING
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import GRACE, HELD, RETURNING
 
 
 @pytest.fixture
 def full(cluster: Cluster) -> Node:
-    """A node with a full block, 12, and an empty one, 6, that it is giving back; another node has all others."""
+    """A node with a full block, 12, and an empty one, 6, which it releases; another node owns all others."""
     node = cluster.node("node1")
     node.add("a", runtimeConfig={"ips": ["10.0.0.200"]})
     node.add("b", runtimeConfig={"ips": ["10.0.0.99"]})
@@ -48,12 +47,12 @@ def test_it_is_held_again(cluster: Cluster, full: Node, asked: dict[str, list[st
     assert int(given.rpartition(".")[2]) // 16 == 6
     assert states(full) == {6: HELD, 12: HELD}
     assert document(cluster).body["node"] == "node1"
-    # A removal that was sent before, and comes only now.
+    # A removal that was sent before, and arrives now.
     assert not cluster.store.remove(before)
 
 
 def test_it_is_held_again_after_others_took_the_node_for_dead(cluster: Cluster, full: Node) -> None:
-    """For so long that they may have it at any moment, and it was another machine's until then."""
+    """They may reclaim it any moment, and it was another machine's until then."""
     known = document(cluster)
     cluster.store.replace(known, known.body | {"suspect": int(cluster.store.clock) - GRACE - 60, "machine": "before"})
     assert full.add("c")
@@ -75,7 +74,7 @@ def test_it_is_not_ours_any_more(cluster: Cluster, full: Node, *, there: bool) -
 
 
 def test_the_store_says_nothing(cluster: Cluster, full: Node) -> None:
-    """It is given back still, and nothing is given from it."""
+    """The release goes on, and no address comes from the block."""
     cluster.store.faults = every("replace", Fault.LOST)
     assert full.refused("ADD", "c")[0] == 11
     assert states(full) == {6: RETURNING, 12: HELD}
@@ -86,7 +85,7 @@ def test_the_store_says_nothing(cluster: Cluster, full: Node) -> None:
 def test_a_claim_that_failed_is_not_asked_again(cluster: Cluster, full: Node) -> None:
     full.add("c")
     code, said = full.refused("ADD", "d", runtimeConfig={"ips": ["10.0.0.77"]})
-    assert (code, "which node other has; request another" in said) == (102, True)
+    assert (code, "which node other owns; request another" in said) == (102, True)
     assert full.mine.claim is None
     for n in range(15):
         full.add(f"again{n}")

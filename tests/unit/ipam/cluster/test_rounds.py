@@ -1,4 +1,4 @@
-"""Rounds of all networks: who does them and when, and that an ADD tells of little room."""
+"""Rounds of all networks: which process runs them and when, and that an ADD reports little room."""
 
 import shutil
 import socket
@@ -13,15 +13,15 @@ from agent import idle
 from base.protocol import report
 from ipam.cluster import Machine
 from ipam.cluster.backends import backend
-from ipam.cluster.reconcile import reconcile_all
-from ipam.cluster.reconcile.reconcile_all import Report
-from ipam.cluster.state.node_blocks import GRACE, HEARTBEAT
+from ipam.cluster.node_blocks import GRACE, HEARTBEAT
+from ipam.cluster.reconcile import reconcile
+from ipam.cluster.reconcile.reconcile import Report
 from ipam.stores import none_gone
 
 
 @pytest.fixture
 def hears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A socket where commands look for hpn node's."""
+    """A socket in place of hpn node's."""
     monkeypatch.setattr(report, "ROOM", f"{tmp_path}/room.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(report.ROOM)
@@ -30,15 +30,15 @@ def hears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.so
 
 
 def kept(node: Node, *, due_only: bool = False) -> list[Report]:
-    """A round of all networks of that node."""
+    """Run a round of all networks of that node."""
     node.enter()
-    return list(reconcile_all.rounds(reconcile_all.directories([node.dir.parent]), none_gone, due_only=due_only))
+    return list(reconcile.rounds(reconcile.directories([node.dir.parent]), none_gone, due_only=due_only))
 
 
 def test_an_add_tells_when_there_is_little_room(cluster: Cluster, hears: socket.socket) -> None:
     node = cluster.node("a")
     node.add("pod0")
-    assert hears.recv(100) == report.LOW  # of the first block hpn node knows by that alone
+    assert hears.recv(100) == report.LOW  # the only notice of a first block
     for number in range(1, 13):
         node.add(f"pod{number}")
     with pytest.raises(BlockingIOError):
@@ -103,7 +103,7 @@ def test_a_file_that_nobody_can_read(cluster: Cluster) -> None:
 
 
 def test_a_node_object_deleted_while_pods_run(cluster: Cluster, clock: list[float]) -> None:
-    """Another node needs a block and finds none; the owner, whose rounds come in time, keeps its own."""
+    """Another node needs a block and finds none free; the owner keeps its blocks, because its rounds are in time."""
     owner, other = cluster.node("a"), cluster.node("b")
     owner.add("pod")
     del cluster.store.machines["a"]
@@ -115,13 +115,13 @@ def test_a_node_object_deleted_while_pods_run(cluster: Cluster, clock: list[floa
         clock[0] += HEARTBEAT
         cluster.store.clock += HEARTBEAT
         suspected += sum(one.suspected for one in kept(owner))
-        del cluster.store.machines["a"]  # where nobody but kubelet tells, and it does not
+        del cluster.store.machines["a"]  # only kubelet could report it, and does not
     assert suspected > 1
     assert [name for name in cluster.owners().values() if name == "a"] == ["a"]
 
 
 def test_a_node_that_is_cut_off_for_longer_than_the_grace(cluster: Cluster, clock: list[float]) -> None:
-    """Its block is another's then; it says so, and gives nothing from it when it is back."""
+    """Its block is another node's then; it reports that, and allocates nothing from it."""
     owner, other = cluster.node("a"), cluster.node("b")
     owner.add("pod")
     (block,) = owner.mine.giving
@@ -131,15 +131,15 @@ def test_a_node_that_is_cut_off_for_longer_than_the_grace(cluster: Cluster, cloc
     assert other.refused("ADD", "more")[0] == 103
     cluster.store.clock += GRACE + 2
     clock[0] += GRACE + 2
-    other.call("ADD", "more")  # which cannot probe here
+    other.call("ADD", "more")  # it cannot probe here
     assert cluster.owners()[block] == "b"
     (found,) = kept(owner)
-    assert "is b's now" in " ".join(found.said)
+    assert "is b's now" in " ".join(found.log)
     assert owner.mine.giving == ()
 
 
 def made_anew(cluster: Cluster, node: Node) -> tuple[int, Node]:
-    """The machine is replaced by one that has its name and its empty place: the block of before, and the node."""
+    """Replace the machine by an empty one of the same name; return the former block, and the node."""
     node.add("pod")
     (old,) = node.mine.giving
     shutil.rmtree(node.dir.parent)
@@ -150,7 +150,7 @@ def made_anew(cluster: Cluster, node: Node) -> tuple[int, Node]:
 
 
 def hours_pass(cluster: Cluster, clock: list[float], node: Node, seconds: int) -> None:
-    """The store hears of the node all the time, and the node does its rounds."""
+    """The node is reported alive all the time, and runs its rounds."""
     for _ in range(0, seconds, HEARTBEAT):
         clock[0] += HEARTBEAT
         cluster.store.clock += HEARTBEAT
@@ -158,7 +158,7 @@ def hours_pass(cluster: Cluster, clock: list[float], node: Node, seconds: int) -
 
 
 def test_blocks_of_a_machine_that_had_our_name(cluster: Cluster, clock: list[float]) -> None:
-    """They come back an hour after the node's next look, to whoever needs them."""
+    """They are free an hour after the node's next heartbeat."""
     old, node = made_anew(cluster, cluster.node("a"))
     other = cluster.node("b")
     for number in range(240):
@@ -175,7 +175,7 @@ def test_blocks_of_a_machine_that_had_our_name(cluster: Cluster, clock: list[flo
 def test_another_machine_of_our_name_that_lives(
     cluster: Cluster, clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two hosts have one name by mistake: each answers for its own, and takes nothing from the other."""
+    """Two hosts have one name by mistake: each answers for its own blocks, and takes none from the other."""
     one, other = cluster.node("same"), cluster.node("other")
     del cluster.store.machines["same"]
     other.node_file.write_bytes(one.node_file.read_bytes())
@@ -199,7 +199,7 @@ def test_another_machine_of_our_name_that_lives(
 def test_who_does_not_know_which_machine_it_is(
     cluster: Cluster, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its Node object is gone: then every block of its name would be another machine's."""
+    """Its Node object is gone: then every block of its name would seem another machine's."""
     monkeypatch.setattr(backend, "MACHINE_ID", "/nonexistent")
     old, node = made_anew(cluster, cluster.node("a"))
     del cluster.store.machines["a"]
@@ -210,7 +210,7 @@ def test_who_does_not_know_which_machine_it_is(
 def test_the_agent_looks_though_nobody_asks(
     cluster: Cluster, clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is to be called again where this node has blocks, and nowhere else."""
+    """The agent schedules the next call if this node has blocks, and only then."""
     monkeypatch.setattr(idle, "IPAM_DIR", f"{tmp_path}/none")
     node = cluster.node("a")
     monkeypatch.setattr(idle.places, "state_dirs", lambda: [node.state])

@@ -1,4 +1,4 @@
-"""When a block may change its owner, whatever the order of events; and when a node has too many blocks or too few."""
+"""When a block may change its owner, in any order of events; and when a node has too many blocks or too few."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support.documents import Memory
 
 from ipam.cluster import BLOCK, Document, Machine
+from ipam.cluster.node_blocks import GRACE, HEARTBEAT, HELD, LOST, OwnedBlock
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import SAID, Block
-from ipam.cluster.state.node_blocks import GRACE, HEARTBEAT, HELD, LOST, OwnedBlock
 
 OURS = Block("net", 0, 16, "alive", "uid-1", "nonce")
 NOW = 1_800_000_000
@@ -51,7 +51,7 @@ def test_a_suspicion_before_a_node_was_heard_of_begins_anew() -> None:
 
 
 def test_another_machine_of_our_name_is_waited_for() -> None:
-    """The store hears of the name whenever it hears of us."""
+    """Every report of that name is this node's."""
     other, us = replace(OURS, machine="uid-0"), Machine("alive", "uid-1", NOW)
     assert ownership.suspect(other, us, NOW) is None
     assert ownership.suspect(other, ownership.of_our_name(us), NOW)
@@ -66,7 +66,7 @@ def test_the_owner_answers(block: Block, machine: str) -> None:
 
 
 class World:
-    """A block, its owner whose Node object was deleted, and others who want the block; all at their own pace."""
+    """A block, its live owner without a Node object, and others that want the block, each at its own pace."""
 
     def __init__(self, robbers: int = 3) -> None:
         robber = {f"robber-{i}": Machine(f"robber-{i}", f"uid-{i}") for i in range(robbers)}
@@ -82,7 +82,7 @@ class World:
         return Block.of(Document(BLOCK, "", body, "", ""))
 
     def look(self) -> None:
-        """The owner's; another may write between its two halves."""
+        """The owner's heartbeat; another node may write between its two halves."""
         found = self.store.read(BLOCK, OURS.name)
         assert found
         self.seen = found
@@ -106,7 +106,7 @@ class World:
         self.read[i] = found, self.store.machine(str(found.body["node"])), self.store.now()
 
     def robber_writes(self, i: int) -> None:
-        """By what it has read, however long ago that was."""
+        """Write by what the robber read, however long ago."""
         if known := self.read[i]:
             document, owner, now = known
             block = Block.of(document)
@@ -130,7 +130,7 @@ STEPS = st.one_of(
     st.tuples(st.just("wait"), st.integers(0, 2 * GRACE)),
     *(st.tuples(st.just(what), ROBBERS) for what in ("read", "write", "write", "look", "answer")),
 )
-# A robber that sleeps between its decision and its write: what it writes then must not look old at once.
+# A robber stalls between its decision and its write: the written time must not look old at once.
 SLEEPER = [("read", 0), ("wait", 2 * GRACE), ("write", 0), ("read", 1), ("write", 1), ("read", 2), ("write", 2)]
 
 
@@ -166,7 +166,7 @@ COUNTS = st.just(16) | st.integers(0, 16)
     )
 )
 def test_what_is_given_back(drawn: Sequence[tuple[int, int, str]]) -> None:
-    """Nothing but what was empty for long enough, never the last, and never so that more has to be claimed again."""
+    """Only blocks that stayed empty, never the last, and never so that a claim must follow."""
     blocks = [
         ownership.seen_idle(OwnedBlock(i, f"u{i}", "n", state, idle=NOW - age), 16 - free, NOW)
         for i, (free, age, state) in enumerate(drawn)
@@ -187,7 +187,7 @@ def test_what_is_given_back(drawn: Sequence[tuple[int, int, str]]) -> None:
 def test_a_node_that_does_not_know_what_its_blocks_serve_keeps_them() -> None:
     idle = [OwnedBlock(index, "u", "n", idle=NOW - 2 * ownership.IDLE) for index in (0, 1)]
     assert ownership.to_return(idle, [], 16, NOW) == ()
-    # The configuration's ranges have moved away from both: one stays, as ever.
+    # The configuration's ranges left both blocks: one stays, as always.
     assert ownership.to_return(idle, [{0: 0, 1: 0}], 16, NOW) == (1,)
 
 
@@ -199,7 +199,7 @@ def test_an_empty_block_is_seen_twice() -> None:
     assert ownership.to_return(seen, free, 16, NOW + ownership.IDLE) == (1,)
     used = [seen[0], ownership.seen_idle(seen[1], 1, NOW + 60)]
     assert ownership.to_return(used, [{0: 16, 1: 15}], 16, NOW + ownership.IDLE) == (0,)
-    # A clock that was set back proves no time.
+    # After a clock was set back, no time has passed.
     assert ownership.seen_idle(seen[0], 0, NOW - 10).idle == NOW - 10
 
 

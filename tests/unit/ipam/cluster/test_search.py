@@ -1,12 +1,12 @@
-"""What a node that needs a block does against dead nodes: whom it asks about and suspects, and what it may take."""
+"""A search for blocks of dead nodes: which nodes it checks and suspects, and what it may reclaim."""
 
 import pytest
 from support.documents import Fault, every
-from unit.ipam.cluster.test_looking import Cluster
+from unit.ipam.cluster.test_heartbeat import Cluster
 
 from ipam.cluster import Machine
+from ipam.cluster.node_blocks import GRACE
 from ipam.cluster.reconcile import reclaim
-from ipam.cluster.state.node_blocks import GRACE
 
 NOW = 1_800_000_000
 
@@ -23,7 +23,7 @@ def test_a_dead_nodes_blocks_are_found_after_the_grace(cluster: Cluster) -> None
     assert cluster.search() == []
     assert (cluster.block(3).suspect, cluster.block(4).suspect) == (0, 0)
     assert cluster.block(5).suspect > NOW - 1
-    assert "gone's, which seems dead (last heard of: never" in cluster.said[0]
+    assert "gone's, which seems dead (last alive: never" in cluster.said[0]
     cluster.store.clock += GRACE
     assert cluster.search() == []
     cluster.store.clock += 2
@@ -62,7 +62,7 @@ def test_the_dead_of_thousands_are_found_at_once(cluster: Cluster) -> None:
 
 
 def test_all_that_a_suspected_node_has_is_found_together(cluster: Cluster) -> None:
-    """Else each of its blocks would wait until chance finds it, among those of a thousand nodes."""
+    """Otherwise each block would wait for a random find, among those of a thousand nodes."""
     for i in range(300):
         cluster.make(i, f"node{i}", f"uid-{i}")
         cluster.store.machines[f"node{i}"] = Machine(f"node{i}", f"uid-{i}", cluster.store.clock)
@@ -77,4 +77,4 @@ def test_who_may_not_see_other_nodes_says_so(cluster: Cluster) -> None:
     cluster.make(5, "gone", "uid-5")
     cluster.store.faults = every("machine", Fault.FORBIDDEN)
     assert cluster.search() == []
-    assert "cannot be looked for" in cluster.said[0]
+    assert "the search for blocks of dead nodes failed" in cluster.said[0]

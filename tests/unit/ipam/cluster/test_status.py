@@ -1,4 +1,4 @@
-"""STATUS where nodes share addresses: an ADD would be served, also if it had to claim a block first."""
+"""STATUS where nodes share addresses: an ADD would succeed, if need be with a newly claimed block."""
 
 import json
 import subprocess
@@ -48,9 +48,7 @@ def test_all_blocks_are_taken(cluster: Cluster) -> None:
     node: Node = filled(cluster)
     take_all(cluster)
     code, words = node.refused("STATUS")
-    assert (code, "all blocks of network net that have some are taken: 16 of 16 host numbers" in words) == (50, True), (
-        words
-    )
+    assert (code, "all usable blocks of network net are taken: 16 of 16 host numbers" in words) == (50, True), words
     node.call("DEL", "first")
     cluster.calls()
     assert node.call("STATUS") == {}
@@ -75,7 +73,7 @@ def test_another_grid(cluster: Cluster) -> None:
 
 
 def loaded(state: Path, *commands: str, **ipam: object) -> list[str]:
-    """The modules for shared addresses that a process has after these commands."""
+    """Return the modules for shared addresses that a process loaded for these commands."""
     program = (
         "import json, sys; from pathlib import Path; sys.path.insert(0, 'tests')\n"
         "from support.ipam_calls import Net\n"

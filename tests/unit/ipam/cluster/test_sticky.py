@@ -1,4 +1,4 @@
-"""A StatefulSet's pod has one address on all nodes: from numbers that the cluster's nodes have set aside."""
+"""A StatefulSet's pod has one address on all nodes, from numbers that the cluster reserves."""
 
 from typing import Any
 
@@ -7,8 +7,7 @@ from support.cluster_nodes import SHARED, Cluster
 from support.ipam_calls import of
 from support.sticky_nodes import ASIDE, WEB, keep, named, node, number, numbers
 
-from ipam.cluster import BLOCK
-from ipam.cluster.state import node_blocks
+from ipam.cluster import BLOCK, node_blocks
 
 
 def test_it_moves_with_its_pod(cluster: Cluster) -> None:
@@ -38,7 +37,7 @@ def test_a_node_that_has_the_number_asks_nobody(cluster: Cluster) -> None:
 
 
 def test_others_get_others(cluster: Cluster) -> None:
-    """Pods whose names are no StatefulSet's, and who requests an address, have what they have without the key."""
+    """Pods of no StatefulSet, and pods with a requested address, behave as without the key."""
     one = node(cluster, "node1")
     given = [one.add(f"c{n}", *of(f"web-{n}")) for n in range(5)]
     given.append(one.add("d", *of("deployed-5bc9f")))
@@ -55,13 +54,13 @@ def test_others_get_others(cluster: Cluster) -> None:
 
 
 def test_a_living_pod_keeps_it(cluster: Cluster) -> None:
-    """Its pod was deleted by force, and runs on on a node that nobody hears of."""
+    """The pod was deleted by force, and still runs on an unreachable node."""
     one, two = node(cluster, "node1"), node(cluster, "node2")
     (address,) = one.add("c1", *WEB)
     keep(one)
     code, said = two.refused("ADD", "c2", *WEB)
     assert code == 11
-    assert f"host number {number(address)} of network net, and node node1 has not given that up" in said
+    assert f"host number {number(address)} of network net, and node node1 did not release it" in said
     assert "hpn ipam release-node node1" in said
     assert named(cluster) == {"ns/web-0:net1": ("node1", number(address))}
     assert one.add("c1", *WEB) == (address,)
@@ -71,7 +70,7 @@ def test_two_of_one_name_on_one_node(cluster: Cluster) -> None:
     one = node(cluster, "node1")
     first = one.add("c1", *WEB)
     code, said = one.refused("ADD", "c2", *WEB)
-    assert (code, "another attachment has that name and lives" in said) == (11, True)
+    assert (code, "another attachment of that name lives" in said) == (11, True)
     one.call("DEL", "c1", *WEB)
     assert one.add("c2", *WEB) == first
 
@@ -105,7 +104,7 @@ def test_another_name_has_it_when_its_time_is_over(cluster: Cluster) -> None:
     given = [one.add(f"c{n}", *of(f"web-{n}"))[0] for n in range(2)]
     code, said = two.refused("ADD", "x", *of("other-0"))
     assert code == 103
-    assert "all 2 host numbers that network net has set aside (64-65, ipam.cluster.sticky)" in said
+    assert "all 2 host numbers that network net reserves (64-65, ipam.cluster.sticky)" in said
     one.call("DEL", "c1", *of("web-1"))
     keep(one)
     assert two.refused("ADD", "x", *of("other-0"))[0] == 103
@@ -117,7 +116,7 @@ def test_another_name_has_it_when_its_time_is_over(cluster: Cluster) -> None:
 
 
 def test_on_rails_that_are_aligned(cluster: Cluster) -> None:
-    """All interfaces of a pod have one number, and it goes when the last of them is gone."""
+    """All interfaces of a pod share one number, and the last of them frees it."""
     rails = [{"master": f"rail{n}", "subnet": f"10.0.{n}.0/24"} for n in range(2)]
     ipam = {"rails": rails, "align": True, "sticky": 60, "cluster": SHARED | {"sticky": "64-79"}}
     one, two = cluster.node("node1", **ipam), cluster.node("node2", **ipam)
@@ -135,8 +134,8 @@ def test_on_rails_that_are_aligned(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("sticky", "said"),
     [
-        ("64", "'64' is no span of host numbers; write lowest-highest"),
-        ("9-5", "'9-5' is no span"),
+        ("64", "'64' is not a span of host numbers; write lowest-highest"),
+        ("9-5", "'9-5' is not a span"),
         ("0-4096", "with 4096 numbers at most"),
         ("0-1", "none of these host numbers has an address"),
         ("300-310", "none of these host numbers has an address"),
@@ -160,20 +159,20 @@ def test_without_a_time(cluster: Cluster) -> None:
 @pytest.mark.parametrize("pod", ["web-0", "web"])
 def test_other_numbers_than_the_networks(cluster: Cluster, pod: str, is_new: bool) -> None:
     node(cluster, "node1").add("c1", *of(pod))
-    for other, has in (({}, "is not there"), ({"sticky": "64-95"}, "64-95")):
+    for other, has in (({}, "is not set"), ({"sticky": "64-95"}, "64-95")):
         another = node(cluster, "node2" if is_new else "node1", cluster=SHARED | other)
         code, said = another.refused("ADD", "c2", *of(pod))
         assert code == 7
-        assert f"ipam.cluster.sticky {has}: network net has set 64-79 aside" in said
+        assert f"ipam.cluster.sticky {has}: network net reserves 64-79" in said
         assert "set sticky 64-79" in said
 
 
 def test_what_was_given_before(cluster: Cluster) -> None:
-    """Pods have addresses of these numbers from when the network was this node's alone."""
+    """Pods got addresses of these numbers when the network was this node's alone."""
     alone = cluster.node("node1", subnet="10.0.0.0/24", rangeStart="10.0.0.70")
     alone.add("old")
     for pod in ("web-0", "web"):
         code, said = node(cluster, "node1").refused("ADD", "c", *of(pod))
         assert code == 7
-        assert "this node has given 10.0.0.70 before these numbers were set aside" in said
+        assert "this node allocated 10.0.0.70 before these numbers were reserved" in said
     assert cluster.store.bodies(BLOCK) == {}

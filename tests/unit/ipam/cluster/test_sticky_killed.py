@@ -1,7 +1,7 @@
-"""A name's number on its way from node to node, where who moves it is killed: between any two calls to the store, and
-between any two steps on disk.
+"""A name's number moves from node to node, and the process is killed: between any two calls to the backend, or steps on
+disk.
 
-Whatever is left, no two nodes take the number for theirs, and the name has it on the node that asks next.
+No two nodes own the number then, and the next node that claims it gets it.
 """
 
 import shutil
@@ -15,13 +15,13 @@ from support.documents import Fault, Killed, Memory, none
 from support.ipam_calls import killed_at, of
 from support.sticky_nodes import WEB, keep, named, node, number, numbers
 
-from ipam.cluster.state import node_blocks
+from ipam.cluster import node_blocks
 
 KILLS = [Fault.KILLED, Fault.KILLED_AFTER, Fault.LOST, Fault.UNREACHABLE, Fault.CONFLICT]
 
 
 def at_change(cluster: Cluster, number: int, fault: Fault) -> None:
-    """That fault in the change with that number, of those from now on."""
+    """Inject that fault into the change of that number, counted from now."""
     changes = count()
 
     def faults(_number: int, call: str, _name: str) -> Fault | None:
@@ -31,7 +31,7 @@ def at_change(cluster: Cluster, number: int, fault: Fault) -> None:
 
 
 def all_is_well(cluster: Cluster, *nodes: Node) -> None:
-    """Nobody takes for its own what is not, in the store's words."""
+    """No node counts a number as its own that the backend assigns to another."""
     owner, index = named(cluster)["ns/web-0:net1"]
     for one in nodes:
         known = node_blocks.read(one.dir / "sticky")
@@ -41,7 +41,7 @@ def all_is_well(cluster: Cluster, *nodes: Node) -> None:
 
 
 def freed(cluster: Cluster) -> tuple[Node, Node, str]:
-    """A node that has a number no more, and one that is to have it; and the address."""
+    """Return a node that released a number, the next one, and the address."""
     one, two = node(cluster, "node1"), node(cluster, "node2")
     one.add("other", *of("other"))
     (address,) = one.add("c1", *WEB)
@@ -53,7 +53,7 @@ def freed(cluster: Cluster) -> tuple[Node, Node, str]:
 @pytest.mark.parametrize("fault", KILLS)
 @pytest.mark.parametrize("change", range(3))
 def test_its_first_number(cluster: Cluster, fault: Fault, change: int) -> None:
-    """The network's grid, the numbers' grid, and the number."""
+    """Changes: the network's layout, the layout of its numbers, and the number."""
     one = node(cluster, "node1")
     at_change(cluster, change, fault)
     try:
@@ -92,7 +92,7 @@ def test_it_is_given_up(cluster: Cluster, fault: Fault) -> None:
 @pytest.mark.parametrize("fault", KILLS)
 @pytest.mark.parametrize("back", [True, False], ids=["it comes back", "it stays"])
 def test_it_is_had_again(cluster: Cluster, fault: Fault, back: bool) -> None:
-    """And whoever has lost an answer gives it up again, if no pod comes."""
+    """After a lost answer the node releases it again, if no pod comes."""
     one, two, address = freed(cluster)
     at_change(cluster, 0, fault)
     try:
@@ -110,7 +110,7 @@ def test_it_is_had_again(cluster: Cluster, fault: Fault, back: bool) -> None:
 
 
 def test_an_answer_that_is_under_way(cluster: Cluster) -> None:
-    """A number is given up, and the request is late: this node has the number again before the store hears of it."""
+    """The release is late: this node claims the number again before it reaches the backend."""
     one, two = node(cluster, "node1"), node(cluster, "node2")
     first = one.add("c1", *WEB)
     one.call("DEL", "c1", *WEB)
@@ -146,7 +146,7 @@ def test_any_step(cluster: Cluster, tmp_path: Path, what: str) -> None:
             shutil.copytree(before / each.state.name, each.state)
         shutil.copy(before / "store", cluster.store.file)
         killed = killed_at(step, lambda: two.add("c2", *WEB) if what == "had" else keep(one))
-        # What the child has asked for is in the file only.
+        # Only the file holds the child's claim.
         cluster.store = Memory(machines=cluster.store.machines, file=cluster.store.file)
         cluster.store.now()
         keep(one)

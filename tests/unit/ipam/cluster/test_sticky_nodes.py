@@ -1,4 +1,4 @@
-"""Numbers that names have on all nodes: who gives them up, where nodes die, forget, or cannot ask."""
+"""Numbers that names have on all nodes: how they are released when nodes die, forget, or are cut off."""
 
 import shutil
 import socket
@@ -14,9 +14,8 @@ from support.sticky_nodes import WEB, keep, named, node, number, numbers
 from agent import idle
 from base.protocol import report
 from ctl.cluster import release
-from ipam.cluster import BLOCK, Machine
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import GRACE, HEARTBEAT
+from ipam.cluster import BLOCK, Machine, node_blocks
+from ipam.cluster.node_blocks import GRACE, HEARTBEAT
 
 
 def test_the_store_is_down(cluster: Cluster) -> None:
@@ -34,7 +33,7 @@ def test_the_store_is_down(cluster: Cluster) -> None:
 
 
 def test_a_dead_nodes(cluster: Cluster) -> None:
-    """By the two conditions, and an hour after somebody has said so: as a block."""
+    """By both conditions, and an hour after the suspicion, as for a block."""
     one, two = node(cluster, "node1"), node(cluster, "node2")
     first = one.add("c1", *WEB)
     cluster.store.machines["node1"] = Machine("node1", "", cluster.store.clock)
@@ -71,13 +70,13 @@ def test_a_node_that_has_forgotten(cluster: Cluster) -> None:
     assert "/run/netns/p" in one.refused("ADD", "c1", *WEB)[1]
     assert named(cluster)["ns/web-0:net1"] == ("node1", number(first[0]))
     assert [(block.taken, block.whose) for block in numbers(one).blocks] == [(True, "ns/web-0:net1")]
-    # Nobody has proven that it is free, and so the next node probes for it, too.
+    # No probe proved it free, so the next node probes for it too.
     keep(one)
     assert "/run/netns/p" in two.refused("ADD", "c2", *WEB)[1]
 
 
 def test_a_node_that_has_forgotten_answers_first(cluster: Cluster) -> None:
-    """It was away, and taken for dead for so long that others may have all it has at any moment: blocks as well."""
+    """It was away and suspected for so long that others may reclaim its numbers and blocks any moment."""
     one = node(cluster, "node1")
     one.add("c1", *WEB)
     one.add("c2", *of("any"))
@@ -88,7 +87,7 @@ def test_a_node_that_has_forgotten_answers_first(cluster: Cluster) -> None:
     for pod in ("web-0", "any"):
         assert "/run/netns/p" in one.refused("ADD", "c3", *of(pod))[1]
     assert [body["suspect"] for body in cluster.store.bodies(BLOCK).values()] == [0, 0]
-    # And where another has been faster, it is not ours.
+    # If another node was faster, it is not ours.
     (document,) = cluster.store.listed(BLOCK, "net")
     cluster.store.replace(document, document.body | {"suspect": 5})
     shutil.rmtree(one.dir)
@@ -98,7 +97,7 @@ def test_a_node_that_has_forgotten_answers_first(cluster: Cluster) -> None:
 
 
 def test_a_store_that_was_restored(cluster: Cluster) -> None:
-    """To before this node had the number."""
+    """To a state before this node had the number."""
     one, two = node(cluster, "node1"), node(cluster, "node2")
     first = one.add("c1", *WEB)
     one.call("DEL", "c1", *WEB)
@@ -113,7 +112,7 @@ def test_a_store_that_was_restored(cluster: Cluster) -> None:
 
 
 def test_answers_that_were_lost(cluster: Cluster) -> None:
-    """A number that this node asked for, and asked for another since: it has not given it, and does not know that."""
+    """This node claimed the number, then another one; the first answer is unknown, and no address was allocated."""
     one = node(cluster, "node1")
     one.add("c0", *of("web-9"))
     cluster.store.faults = every("create", Fault.LOST)
@@ -128,7 +127,7 @@ def test_answers_that_were_lost(cluster: Cluster) -> None:
 
 
 def test_nobody_gives_it_up(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without hpn node and agent: an ADD of a pod that has a number does, when it is time to look."""
+    """Without hpn node and agent, an ADD of a pod with a number releases it, when a heartbeat is due."""
     one, two = node(cluster, "node1"), node(cluster, "node2")
     first = one.add("c1", *WEB)
     one.add("c2", *of("web-1"))
@@ -176,7 +175,7 @@ def test_the_agent_gives_it_up(cluster: Cluster) -> None:
 
 
 def test_a_node_that_is_released(cluster: Cluster) -> None:
-    """An administrator knows that it is dead: its numbers stay their names', and are probed for."""
+    """An administrator declares it dead: its numbers stay their names', and are probed for."""
     one, two = node(cluster, "node1"), node(cluster, "node2")
     (address,) = one.add("c1", *WEB)
     one.add("c2", *of("other"))
@@ -185,7 +184,7 @@ def test_a_node_that_is_released(cluster: Cluster) -> None:
     assert named(cluster) == {"ns/web-0:net1": ("", number(address))}
     assert "/run/netns/p" in two.refused("ADD", "c3", *WEB)[1]
     assert named(cluster) == {"ns/web-0:net1": ("node2", number(address))}
-    # Nobody has it, so nobody can be dead.
+    # It has no owner, so no owner can be dead.
     release.release(cluster.store, release.blocks_of(cluster.store, "node2", ()))
     cluster.store.clock += 10 * GRACE
     assert release.collect(cluster.store, dry_run=False) == []

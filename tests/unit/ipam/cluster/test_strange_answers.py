@@ -1,4 +1,4 @@
-"""What answers where a store should be, and is none: each call ends, with an error that names what was asked."""
+"""A server that is no backend: each call ends with an error that names the request."""
 
 import json
 import random
@@ -45,7 +45,7 @@ LEASE = {
 OWNED = {"ownerReferences": [{"kind": "HpnBlock", "name": "net.3", "uid": "u-1"}]}
 ADOPTED = {**LEASE, "metadata": {"name": "n1", "managedFields": WRITTEN, **OWNED}}
 LAST = {**LISTED, "metadata": {"resourceVersion": "9"}}
-# Each call, and what an API server answers to what it asks.
+# Each call, and the API server's answer.
 CALLS: list[tuple[Callable[[Documents], object], list[Any]]] = [
     (lambda store: store.create(BLOCK, "net.3", "net", KNOWN.body), [FOUND]),
     (lambda store: Block.of(store.read(BLOCK, "net.3") or KNOWN), [FOUND]),
@@ -89,7 +89,7 @@ def api(server: Server, signer: Authority, tmp_path: Path) -> Iterator[kubernete
 
 
 def refused(call: Callable[[Documents], object], store: Documents) -> bool:
-    """Whether the call is refused, and then as it should be."""
+    """Whether the call is refused, with the proper message."""
     budget.begin()
     try:
         call(store)
@@ -113,7 +113,7 @@ def test_no_api_server(api: kubernetes.Kubernetes, server: Server, number: int) 
         server.forget()
         server.tell(*told)
         count += refused(call, api)
-    # An answer of which only a part is read may be strange elsewhere.
+    # Only the part that is read must be valid.
     assert count or number == 6
 
 
@@ -139,11 +139,11 @@ def test_no_etcd(number: int) -> None:
 
 
 def test_a_page_that_comes_again(api: kubernetes.Kubernetes, server: Server) -> None:
-    """It would be asked for without end."""
+    """The list would never end."""
     server.tell(*[Told(200, LISTED)] * 3)
     budget.begin()
     with pytest.raises(
-        StoreRefused, match=r"asked to list hpnblocks\.hpn-cni\.io, and in its answer continue is 'abc'"
+        StoreRefused, match=r"the request was to list hpnblocks\.hpn-cni\.io, and in its answer continue is 'abc'"
     ):
         api.listed(BLOCK)
 
@@ -154,7 +154,8 @@ def test_keys_that_come_again() -> None:
         assert store.create(BLOCK, "net.3", "net", body(3))
         first = dict[str, Any]()
         member.change = lambda answer: first or first.update(answer, more=True) or first
-        with pytest.raises(StoreRefused, match=r"no etcd: it was asked to list /hpn/block/, and in .*net\.3 again"):
+        asked = "not an etcd: the request was to list /hpn/block/"
+        with pytest.raises(StoreRefused, match=rf"{asked}, and in .*net\.3 again"):
             store.listed(BLOCK)
 
 

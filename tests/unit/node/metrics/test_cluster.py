@@ -7,8 +7,8 @@ from prometheus_client import Metric
 
 from base.protocol.result import Ip
 from base.protocol.spec import Key
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import HELD, LOST, RETURNING, NodeBlocks, OwnedBlock
+from ipam.cluster import node_blocks
+from ipam.cluster.node_blocks import HELD, LOST, RETURNING, NodeBlocks, OwnedBlock
 from ipam.ranges import Span
 from ipam.stores import Owner
 from ipam.stores.access import open_in

@@ -1,4 +1,4 @@
-"""A node's round: what it gives back, what it claims ahead, and that nothing of it takes an address from a pod."""
+"""A node's round: it releases and claims blocks, and takes no address from a pod."""
 
 from contextlib import suppress
 from ipaddress import ip_address, ip_interface
@@ -13,13 +13,12 @@ from base.protocol.errors import InvalidConfig, StoreRefused, TryAgain, Unreacha
 from base.protocol.result import Ip
 from base.protocol.spec import Key
 from base.state import durable
-from ipam.cluster import BLOCK, Machine
+from ipam.cluster import BLOCK, Machine, node_blocks
 from ipam.cluster.backends.backend import Shared
+from ipam.cluster.node_blocks import HELD, LOST, RETURNING, NodeBlocks, OwnedBlock
 from ipam.cluster.reconcile.reconcile import Round
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import HELD, LOST, RETURNING, NodeBlocks, OwnedBlock
 from ipam.ranges import Span
 from ipam.stores import Owner, Store, Terms
 from ipam.stores.access import open_in
@@ -62,7 +61,7 @@ class Node:
 
     @property
     def ours(self) -> set[int]:
-        """What the store says that we have."""
+        """Return this node's blocks in the backend."""
         return {body["index"] for body in self.documents.bodies(BLOCK).values() if body["node"] == "node1"}
 
     def make(self, index: int, node: str) -> str:
@@ -72,7 +71,7 @@ class Node:
         return made.uid
 
     def reserve(self, name: str, number: int, terms: Terms = FREE_AT_ONCE) -> None:
-        """The addresses with that host number, on both rails."""
+        """Reserve the addresses with that host number, on both rails."""
         ips = tuple(Ip(ip_interface((FIRST + rail + number, 24)), None) for rail in (0, 256))
         self.store.reserve(Owner(Key(name, "net1"), terms=terms), lambda _: ips, RANGES)
 
@@ -85,7 +84,7 @@ class Node:
             try:
                 one.keep()
             finally:
-                self.said += one.said
+                self.said += one.log
         return one
 
 
@@ -107,7 +106,7 @@ def test_an_empty_block_is_given_back_after_two_looks(tmp_path: Path) -> None:
     assert node.ours == {0, 1}
     node.round(1)
     assert (node.ours, node.states) == ({0}, {0: HELD})
-    assert "given back" in node.said[0]
+    assert "released" in node.said[0]
 
 
 @pytest.mark.parametrize("terms", [Terms(cooldown=10**8), Terms(sticky="ns/p", ttl=10**8)])
@@ -149,7 +148,7 @@ def test_a_return_that_is_interrupted_goes_on(tmp_path: Path, fault: Fault) -> N
     node.documents.faults = every("remove", fault)
     with suppress(Killed, Unreachable):
         node.round(ownership.IDLE)
-    # Nothing is given from it, whatever the store says.
+    # No address comes from it, whatever the backend answers.
     assert (node.states, node.mine.giving) == ({0: HELD, 1: RETURNING}, (0,))
     node.documents.faults = every("", None)  # type: ignore[arg-type]
     node.round()
@@ -189,7 +188,7 @@ def test_a_block_is_claimed_before_there_is_no_room(tmp_path: Path) -> None:
 
 
 def test_no_block_is_left_to_claim(tmp_path: Path) -> None:
-    """Whoever needs one asks for himself; here nobody waits."""
+    """An ADD that needs a block claims by itself; no command waits for a round."""
     node = Node(tmp_path, 0)
     for index in (1, 2, 3):
         node.make(index, "node2")
@@ -233,9 +232,7 @@ def test_a_lost_block_is_forgotten_when_nobody_has_an_address_of_it(tmp_path: Pa
 def test_another_clusters_store(tmp_path: Path) -> None:
     node = Node(tmp_path, 0)
     node.documents.cluster = "cluster-2"
-    with pytest.raises(
-        InvalidConfig, match=r"of cluster cluster-1, and the store 'kubernetes' is of cluster cluster-2"
-    ):
+    with pytest.raises(InvalidConfig, match=r"to cluster cluster-1, and the store 'kubernetes' to cluster cluster-2"):
         node.round()
     assert node.ours == {0}
 
@@ -275,7 +272,7 @@ STEPS = st.lists(
 def test_no_address_of_a_pod_is_ever_in_a_block_that_others_may_have(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int | Fault | None]]
 ) -> None:
-    """Pods come, on numbers of blocks that the node gives from, and go; rounds come at any time, and any call fails."""
+    """Pods come, on numbers of the node's blocks, and go; rounds run at any time, and any call fails."""
     node = Node(tmp_path_factory.mktemp("node"), 0, 1, 2)
     pods = set[int]()
     for what, value in steps:

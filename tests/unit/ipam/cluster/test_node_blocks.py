@@ -1,4 +1,4 @@
-"""The file of a node's blocks: read back as it was written, and refused where it is damaged."""
+"""The file of a node's blocks: read back as written, and refused if damaged."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 
 from base.protocol.errors import RecordUnreadable
 from base.state import durable
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import Claim, NodeBlocks, OwnedBlock
+from ipam.cluster import node_blocks
+from ipam.cluster.node_blocks import Claim, NodeBlocks, OwnedBlock
 
 SOME = NodeBlocks("net", "etcd", "cluster-1", "node1", "uid-1", 16, ("10.0.0.0/16", "fd00::/64"))
 

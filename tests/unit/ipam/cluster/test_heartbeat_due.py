@@ -1,26 +1,27 @@
-"""A node on which nothing happens for hours: others may have its blocks then, so it looks before it gives."""
+"""A node without commands for hours: others may own its blocks then, so ADD sends a heartbeat before it allocates."""
 
 import pytest
 from support.cluster_nodes import Cluster, Node
 from support.documents import Fault, every
 
 from base.protocol.errors import StoreRefused
-from ipam.cluster import BLOCK
-from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import GRACE, HEARTBEAT, SILENT
+from ipam.cluster import BLOCK, node_blocks
+from ipam.cluster.node_blocks import GRACE, HEARTBEAT, SILENT
 
 
 @pytest.fixture
 def quiet(cluster: Cluster) -> Node:
-    """A node that has a block, with room in it."""
+    """A node with one block, with room in it."""
     one = cluster.node("quiet")
     one.add("a")
     return one
 
 
 def rob(cluster: Cluster, clock: list[float], owner: Node) -> set[str]:
-    """Hours pass without a command on the node and without a word of it; another one needs its block, and has it.
-    The addresses of the block."""
+    """Let hours pass without a command; then another node reclaims the block.
+
+    Return the block's addresses.
+    """
     (block,) = owner.mine.giving
     thief = cluster.node("thief")
     del cluster.store.machines[owner.name]
@@ -36,7 +37,7 @@ def rob(cluster: Cluster, clock: list[float], owner: Node) -> set[str]:
 
 
 def taken(cluster: Cluster, index: int) -> None:
-    """Another node has taken the block."""
+    """Whether another node reclaimed the block."""
     found = cluster.store.read(BLOCK, f"net.{index}")
     assert found
     cluster.store.replace(found, {**found.body, "node": "thief", "claim": "theirs", "taken": True})
@@ -63,14 +64,14 @@ def test_it_looks_before_it_gives(cluster: Cluster, clock: list[float], quiet: N
 
 
 def test_the_store_does_not_answer(cluster: Cluster, clock: list[float], quiet: Node) -> None:
-    """Pods come all the same.  It is asked again soon, and not by each ADD: each would wait for it."""
+    """ADD succeeds all the same.  The backend is asked again soon, but not by each ADD, because each would wait."""
     clock[0] += 5 * GRACE
     cluster.calls()
     cluster.store.faults = every("", Fault.UNREACHABLE)
     for name in ("b", "c"):
         reply = quiet.reply("ADD", name)
         assert reply.exit_code == 0
-        assert any("could not be looked at" in line for line in reply.log) == (name == "b")
+        assert any("heartbeat to the cluster's store failed" in line for line in reply.log) == (name == "b")
     assert cluster.calls() == ["machine quiet"]
     (lost,) = quiet.mine.giving
     cluster.store.faults = every("", None)  # type: ignore[arg-type]
@@ -81,7 +82,7 @@ def test_the_store_does_not_answer(cluster: Cluster, clock: list[float], quiet: 
 
 @pytest.mark.parametrize("hours", [0.5, 5])
 def test_the_store_refuses(cluster: Cluster, clock: list[float], quiet: Node, hours: float) -> None:
-    """It answers, so others may have the blocks by now: after the grace nothing is given, however often one asks."""
+    """It answers, so others may own the blocks: after the grace every ADD fails."""
     clock[0] += hours * GRACE
     cluster.store.faults = every("machine", Fault.FORBIDDEN)
     codes = {quiet.call("ADD", name).get("code") for name in ("b", "c", "d")}
@@ -93,7 +94,7 @@ def test_the_store_refuses(cluster: Cluster, clock: list[float], quiet: Node, ho
 def test_another_process_looks_just_now(
     cluster: Cluster, clock: list[float], quiet: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it finds is waited for, if others may have the blocks."""
+    """ADD waits for its result if others may own the blocks."""
     monkeypatch.setattr("ipam.cluster.reconcile.sync.LOCK_TIMEOUT", 0.1)
     clock[0] += 5 * GRACE
     cluster.calls()
@@ -104,7 +105,7 @@ def test_another_process_looks_just_now(
 
 
 def test_status_asks_nobody(cluster: Cluster, clock: list[float], quiet: Node) -> None:
-    """A runtime asks for it every few seconds."""
+    """A runtime calls STATUS every few seconds."""
     clock[0] += 5 * GRACE
     cluster.calls()
     assert quiet.call("STATUS") == {}
@@ -112,7 +113,7 @@ def test_status_asks_nobody(cluster: Cluster, clock: list[float], quiet: Node) -
 
 
 def test_a_look_is_of_when_it_began(cluster: Cluster, clock: list[float], quiet: Node) -> None:
-    """The process may have slept between the store's answer and what it writes down."""
+    """The process may stall between the backend's answer and writing its time."""
     clock[0] += HEARTBEAT
     began = clock[0]
 

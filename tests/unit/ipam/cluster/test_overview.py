@@ -1,4 +1,4 @@
-"""What the cluster's store has of each network, counted."""
+"""The overview of each network in the backend."""
 
 from typing import Any
 
@@ -91,5 +91,5 @@ def test_what_cannot_be_read_is_said() -> None:
     assert [one.network for one in found] == ["net", "other"]
     assert [b.index for b in found[0].blocks] == [0]
     assert "net.1" in found[0].wrong[0]
-    assert found[1].grid is None
+    assert found[1].layout is None
     assert found[1].to_json()["wrong"] == list(found[1].wrong)

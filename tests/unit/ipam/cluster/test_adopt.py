@@ -13,10 +13,9 @@ from support.ipam_calls import Net
 
 from base.protocol.errors import StoreRefused
 from ctl.addresses import answer
-from ipam.cluster import BLOCK, GRID, Machine
+from ipam.cluster import BLOCK, GRID, Machine, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state import node_blocks
 
 RANGES = [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64", "gateway": None}]]
 SHARED = {"ranges": RANGES, "cluster": {"store": "etcd", "blockSize": 4}}
@@ -25,7 +24,7 @@ Hpn = Callable[..., list[str]]
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Memory:
-    """What every node opens as the cluster's store; this one is node1 there."""
+    """The backend of all nodes; this node is node1 there."""
     it, module = Memory(machines={"node1": Machine("node1", "uid-1")}), ModuleType("in_memory")
     vars(module)["opened"] = lambda _about, _name: (it, "node1")
     monkeypatch.setitem(sys.modules, "in_memory", module)
@@ -35,7 +34,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 @pytest.fixture
 def net(tmp_path: Path) -> Net:
-    """A network that is this node's alone, with six attachments: numbers 2 to 7, in both families."""
+    """A network of this node alone, with six attachments: numbers 2 to 7, in both families."""
     it = Net(tmp_path / "state", {"type": "hpn-ipam", "ranges": RANGES})
     for cid in "abcdef":
         it.add(cid)
@@ -88,12 +87,12 @@ def test_a_pool_of_this_nodes(hpn: Hpn, net: Net, store: Memory, tmp_path: Path)
 
 
 def test_no_address_by_the_new_configuration_before_that(hpn: Hpn, net: Net, store: Memory, tmp_path: Path) -> None:
-    """Any node could claim the blocks that this one's pods have addresses of."""
+    """Any node could claim the blocks of this node's pods."""
     net.ipam = {"type": "hpn-ipam", **SHARED}
     for _ in range(2):
         answer = net.call("ADD", "g")
         assert answer["code"] == 7
-        assert "10.1.0.2 (block 0), 10.1.0.4 (block 1); make them this node's" in answer["msg"]
+        assert "10.1.0.2 (block 0), 10.1.0.4 (block 1); claim them first" in answer["msg"]
     assert whose(store) == {}
     hpn(*enter(tmp_path))
     assert net.add("g")
@@ -115,7 +114,7 @@ def test_dry_run(hpn: Hpn, net: Net, store: Memory, tmp_path: Path) -> None:
 def test_a_block_that_another_node_has(hpn: Hpn, net: Net, store: Memory, tmp_path: Path) -> None:
     put(store, 1)
     assert hpn(*enter(tmp_path), status=1) == [
-        "10.1.0.4 is in block 1, which node node2 has; delete its pod here",
+        "10.1.0.4 is in block 1, which node node2 owns; delete its pod here",
         "net: nothing was imported",
     ]
     assert whose(store) == {"net.1": "node2"}
@@ -124,10 +123,10 @@ def test_a_block_that_another_node_has(hpn: Hpn, net: Net, store: Memory, tmp_pa
 
 @pytest.mark.parametrize("call", ["create", "forbidden"])
 def test_what_fails_half_way_is_undone(hpn: Hpn, net: Net, store: Memory, tmp_path: Path, call: str) -> None:
-    """Another node was faster with the second block, or a credential has ended by then."""
+    """Another node claimed the second block first, or a credential expired."""
     if call == "create":
         store.faults = lambda _n, done, name: put_it(store) if (done, name) == ("create", "net.1") else None
-        assert "which node node2 has" in hpn(*enter(tmp_path), status=1)[0]
+        assert "which node node2 owns" in hpn(*enter(tmp_path), status=1)[0]
         assert whose(store) == {"net.1": "node2"}
     else:
         store.faults = lambda _n, done, name: Fault.FORBIDDEN if (done, name) == ("create", "net.1") else None
@@ -190,7 +189,7 @@ def test_a_block_of_two_nodes_pods(hpn: Hpn, net: Net, store: Memory, tmp_path: 
     before = net.leases()
     said = hpn(*whereabouts(tmp_path, n33="a", n34="b"), status=1)
     assert said == [
-        "10.1.0.34 of wb:net1 ns/b is of another node, and in block 8 as 10.1.0.33 is; delete the pod of one of them",
+        "10.1.0.34 of wb:net1 ns/b is on another node, and in block 8 like 10.1.0.33; delete the pod of one of them",
         "net: nothing was imported",
     ]
     assert net.leases() == before
@@ -217,5 +216,5 @@ def test_back(hpn: Hpn, net: Net, store: Memory, tmp_path: Path) -> None:
         assert "hpn ipam release-node node1 net --force" in last
         assert (node_blocks.read(net.dir) is None) == (words == [])
     assert (net.leases(), store.bodies(BLOCK)) == (leases, blocks)
-    with pytest.raises(Exception, match="is not there, so net is this node's own already"):
+    with pytest.raises(Exception, match="does not exist, so net is this node's own already"):
         hpn("export", "--to", "node", "net")

@@ -1,4 +1,4 @@
-"""What blocks leave of ranges, against counting on fingers."""
+"""Pools limited to blocks, compared with a count of single addresses."""
 
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
@@ -113,7 +113,7 @@ def test_a_mac_makes_the_number() -> None:
         (pool(a_range("10.0.0.0/24"), a_range("fd00::/64")), "0-15"),
         (pool(a_range("fd00::/64")), f"0-{2**49 - 1}"),
         (pool(a_range("fd00::/120")), "0-15"),
-        # One set after the other has addresses of other numbers.
+        # The next set has addresses of other numbers.
         (pool([a_range("10.0.0.0/24"), a_range("10.1.0.0/16", "10.1.2.0", "10.1.2.31")]), "0-15 32-33"),
         (pool(a_range("10.0.0.0/24", reserved="10.0.0.32-10.0.0.63")), "0-1 4-15"),
         (pool(a_range("10.0.0.0/24", reserved="10.0.0.33-10.0.0.63")), "0-2 4-15"),

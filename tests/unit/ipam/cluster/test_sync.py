@@ -1,4 +1,4 @@
-"""When a node asks the store about the blocks that it has: before it gives, or beside that, and what it does then."""
+"""When a node confirms its blocks with the backend, before an allocation or beside it, and the results."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,12 @@ import pytest
 from support.cluster_nodes import Cluster
 from support.documents import Fault, every
 
-from ipam.cluster import BLOCK, Machine
+from ipam.cluster import BLOCK, Machine, node_blocks
 from ipam.cluster.backends import backend
-from ipam.cluster.state import node_blocks
 
 
 def test_a_copy_of_another_hosts_disk(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same state on another host: it must not give from the first one's blocks."""
+    """The same state on another host must not serve the first one's blocks."""
     one = cluster.node("node1")
     one.add("a")
     copy = cluster.node("node2")
@@ -31,7 +30,7 @@ def test_a_copy_of_another_hosts_disk(cluster: Cluster, monkeypatch: pytest.Monk
 
 
 def test_a_node_that_was_renamed(cluster: Cluster) -> None:
-    """What has an address keeps it, and new ones are from blocks under the new name, at the next claim."""
+    """Attachments keep their addresses; new ones come from blocks claimed under the new name."""
     one = cluster.node("old")
     (kept,) = one.add("a")
     cluster.store.machines["new"] = Machine("new", "uid of new", cluster.store.clock)
@@ -49,7 +48,7 @@ def test_a_node_that_was_renamed(cluster: Cluster) -> None:
 
 
 def test_off_for_long(cluster: Cluster, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a reboot nothing is given until the store was seen, if others may have the blocks by now."""
+    """After a reboot ADD allocates nothing before a heartbeat, if others may own the blocks."""
     monkeypatch.setattr("base.kernel.syscalls.is_clock_synchronized", lambda: True)
     one = cluster.node("node1")
     one.add("a")
@@ -72,7 +71,7 @@ def test_off_for_long(cluster: Cluster, clock: list[float], monkeypatch: pytest.
 def test_a_clock_that_nothing_keeps_right(
     cluster: Cluster, clock: list[float], monkeypatch: pytest.MonkeyPatch, seen: float, now: float
 ) -> None:
-    """It begins in 1970 at each boot, or goes on from when the host went off: it does not say how long that is ago."""
+    """It starts each boot in 1970, or at the time of the shutdown, so the time off is unknown."""
     monkeypatch.setattr("base.kernel.syscalls.is_clock_synchronized", lambda: False)
     clock[0] = seen
     one = cluster.node("node1")
@@ -125,7 +124,7 @@ def test_a_clock_that_was_set_back(cluster: Cluster, clock: list[float]) -> None
 
 
 def test_a_broken_node_file(cluster: Cluster, clock: list[float]) -> None:
-    """Nobody knows what it allows, so nothing is given until it is corrected; and nothing is lost."""
+    """Its limits are unknown, so nothing is allocated until it is corrected; and nothing is lost."""
     one = cluster.node("node1")
     one.add("a")
     file = one.node_file.read_text()
@@ -142,14 +141,14 @@ def test_one_of_many_looks(cluster: Cluster, clock: list[float]) -> None:
     one.add("a")
     cluster.calls()
     clock[0] += node_blocks.HEARTBEAT
-    with node_blocks.lock(one.dir, 1):  # another process is at it
+    with node_blocks.lock(one.dir, 1):  # another process holds it
         reply = one.reply("ADD", "b")
     assert (reply.exit_code, list(reply.log)) == (0, [])
     assert cluster.calls() == []
 
 
 def test_two_hosts_of_one_name(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the store knows no machines (etcd), each host says itself which it is."""
+    """Where the backend records no machines (etcd), each host identifies itself."""
     one, other = cluster.node("same"), cluster.node("other")
     del cluster.store.machines["same"]
     other.node_file.write_bytes(one.node_file.read_bytes())
@@ -163,7 +162,7 @@ def test_two_hosts_of_one_name(cluster: Cluster, tmp_path: Path, monkeypatch: py
     assert not set(one.mine.giving) & set(other.mine.giving)
     assert set(cluster.owners().values()) == {"same"}
     assert one.mine.machine != other.mine.machine != ""
-    # Who has forgotten all finds its own, and not the other's.
+    # After losing its file, each host finds its own blocks, and not the other's.
     owned = one.mine.giving
     (one.dir / node_blocks.FILE).unlink()
     monkeypatch.setattr(backend, "MACHINE_ID", str(files[one.dir]))

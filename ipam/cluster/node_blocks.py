@@ -1,12 +1,12 @@
-"""What this node has of a network that the cluster shares: its blocks, as a file beside the leases.
+"""This node's blocks of a shared network, in a file beside the leases.
 
     <network>/
-      blocks          JSON with a checksum (base/state/durable.py), on disk before a number of a new block is given
-      blocks.lock     flock: whoever asks the store, and whoever writes the file, has it
+      blocks          JSON with a checksum (base/state/durable.py), on disk before any allocation from a new block
+      blocks.lock     flock: held by a command that writes the file or asks the backend about this network
 
-An address is chosen under the store's lock (ipam/stores), and the file is read then.  So whoever takes a block out of
-use writes that under the store's lock too, and nobody chooses from it afterwards.  A new block may be added without.
-The lock ``blocks.lock`` is taken before the store's, never after it.
+A choice of an address runs under the lock of the leases (ipam/stores) and reads the file there.  So a command that
+withdraws a block also writes the file under that lock, and no later choice uses the block.  Adding a block needs no
+such lock.  Take ``blocks.lock`` before the lock of the leases, never after it.
 """
 
 import hashlib
@@ -26,32 +26,37 @@ from base.state.locks import Lock
 FILE: Final = "blocks"
 LOCK: Final = "blocks.lock"
 
-# Seconds for which nobody takes a block of a node that has seen it in the store, and between two heartbeats.
+# Seconds for which a node surely keeps its blocks after a heartbeat, and between two heartbeats.
 GRACE: Final = 3600
 HEARTBEAT: Final = GRACE // 6
-# Seconds between two late heartbeats that the store does not answer: each may take a request's whole budget.
+# Seconds between two late heartbeats without an answer: each may cost a request's whole budget.
 SILENT: Final = 30
 
-# Seconds for which a node believes that no block is free, half of them more or less: else each ADD without room lists
-# all blocks, on every node of a full pool.
+# Seconds for which a node remembers that no block is free, give or take half: otherwise each ADD without room lists all
+# blocks, on every node of a full pool.
 EXHAUSTED: Final = 30
 
-# What a block is to this node.  It gives from what it holds.  What is being returned has no lease, and the store may
-# have forgotten it already.  What is lost is another node's, or nobody's, by the store's word; leases may still stand.
+# States of a block on this node.  Only a held block serves new addresses.  A returning block has no lease, and its
+# document may be gone already.  A lost block belongs to another node or to none; leases may remain.
 HELD: Final = "held"
 RETURNING: Final = "returning"
 LOST: Final = "lost"
 _STATES: Final = frozenset({HELD, RETURNING, LOST})
 _COUNTS: Final = ("blocks", "nodes", "at", "until")
+# Keys of the file: strings that are always there, and keys that are left out when empty.
+_TEXTS: Final = ("network", "store", "identity", "node", "machine", "place", "host", "boot")
+_OPTIONAL: Final = ("sticky", "exhausted", "revision", "restored")
 
 
 @dataclass(frozen=True)
 class OwnedBlock:
-    """A block of this node.  ``uid`` is its document's, and ``node`` the name that it was claimed under.
+    """A block of this node.
 
-    ``taken``: it had another owner, or this node has forgotten its leases, so an address is probed for before its first
-    use; ``tried`` are the addresses, as text, that were.  ``idle`` is when it was first seen without a lease (seconds
-    since 1970, this node's clock), 0 if it has some.  ``whose``: the name that a number which is set aside is for.
+    - ``uid``: its document's; ``node``: this node's name at the claim.
+    - ``taken``: it had another owner, or this node forgot its leases.  So each address is probed for before its first
+      use; ``tried`` holds the addresses, as text, that were.
+    - ``idle``: when a round first found it without a lease (seconds since 1970, this node's clock); 0 if it has some.
+    - ``whose``: for a reserved number, the name that owns it.
     """
 
     index: int
@@ -81,7 +86,7 @@ class OwnedBlock:
 
 @dataclass(frozen=True)
 class Claim:
-    """A block that was asked for, and the text by which its document shows that the answer was yes."""
+    """A claim without an answer yet; ``nonce`` is the random text that its document contains on success."""
 
     index: int
     nonce: str
@@ -89,8 +94,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Exhausted:
-    """That the store had no block of those ``wanted`` (a digest of their indexes) that this node could have: ``blocks``
-    of them were taken, by so many ``nodes``.  It is believed from ``at`` to ``until``, by this node's clock."""
+    """The backend had no free block among those ``wanted`` (a digest of their indexes).
+
+    ``blocks`` of them were taken, by ``nodes`` nodes.  Valid from ``at`` to ``until``, by this node's clock.
+    """
 
     wanted: str
     blocks: int
@@ -99,7 +106,7 @@ class Exhausted:
     until: int
 
     def is_of(self, wanted: str) -> bool:
-        """Whether it says so of these, and is to be believed still."""
+        """Whether it describes these blocks, and is still valid."""
         return self.wanted == wanted and self.at <= time.time() < self.until  # guard: believed-for-a-while (at <=)
 
 
@@ -107,19 +114,18 @@ class Exhausted:
 class NodeBlocks:
     """All that this node knows of a network's blocks.
 
-    - ``store``: its kind, as in the configuration; ``identity``: which cluster's it is.
-    - ``node``, ``machine``: this node as the store knows it (ipam.cluster.Machine).
-    - ``host``, ``boot``: which host wrote this, and in which boot of it; another host looks before it
-      gives, and so does another boot if the last look is an hour old.
-    - ``sticky``: the numbers that are in no block (documents.PoolLayout).
-    - ``size``: how many host numbers a block has; ``subnets``: those that were found to agree with the network's grid.
-    - ``claim``: of which no answer has been noted yet.
-    - ``place``: which directory it is in (``place_of``): another network of this name may be in another.
-    - ``looked``: when the node last saw its blocks in the store, and ``asked``: when it last tried to (seconds since
-      1970, by this node's clock).
-    - ``exhausted``: what the store said last to a claim, if that was that no block is free.
-    - ``revision``: how many changes the store had counted, 0 if that is not known; ``restored``: when it was noticed
-      that it was restored to an older state, by the store's clock, 0 for never (restored.py).
+    - ``store``: the kind of backend, as configured; ``identity``: the cluster that the backend belongs to.
+    - ``node``, ``machine``: this node as the backend knows it (ipam.cluster.Machine).
+    - ``host``, ``boot``: the host and the boot that wrote this file.  Another host must sync before it allocates; so
+      must another boot, if the last heartbeat is older than the grace.
+    - ``sticky``: the numbers reserved for names (documents.PoolLayout).
+    - ``size``: host numbers per block; ``subnets``: those found to agree with the network's pool layout.
+    - ``claim``: one without a recorded answer.
+    - ``place``: identifies the directory (``place_of``), because another directory may hold a network of this name.
+    - ``looked``: the last heartbeat; ``asked``: the last attempt (seconds since 1970, this node's clock).
+    - ``exhausted``: the backend's last answer to a claim, if no block was free.
+    - ``revision``: the backend's count of changes, 0 if unknown; ``restored``: when this node noticed a restore to an
+      older state, by the backend's clock, 0 for never (ownership.py).
     """
 
     network: str
@@ -143,88 +149,68 @@ class NodeBlocks:
 
     @property
     def giving(self) -> tuple[int, ...]:
-        """The indexes of the blocks that new addresses are from."""
+        """The indexes of the blocks for new addresses."""
         # guard below: gives-what-it-holds (HELD and b)
         return tuple(b.index for b in self.blocks if b.state == HELD and b.node == self.node)
 
     @property
     def draining(self) -> tuple[int, ...]:
-        """The indexes of blocks that this node has under a name that it had before: what has an address there keeps it,
-        and nobody gets a new one."""
+        """The indexes of blocks claimed under a former name of this node.
+
+        Attachments keep their addresses there; no new address comes from them.
+        """
         return tuple(b.index for b in self.blocks if b.state == HELD and b.node != self.node)
 
     @property
     def is_ours(self) -> bool:
-        """Whether this host wrote it: a copy of its disk must not give from the same blocks."""
+        """Whether this host wrote the file; a copied disk must not allocate from the same blocks."""
         return self.host == os.uname().nodename
 
     def nonce(self) -> str:
-        """A text for a claim, which nobody else makes up; it begins with the place."""
+        """Return a new unique text for a claim; it begins with ``place``."""
         return f"{self.place}-{secrets.token_hex(16)}"
 
     def is_of_this_place(self, claim: str) -> bool:
-        """Whether the claim was made from here, and not from another directory of a node that is this one's name."""
+        """Whether the claim came from this directory, and not from another one of a node of this name."""
         return claim.startswith(f"{self.place}-")
 
     def block(self, index: int) -> OwnedBlock | None:
-        """The block with that index; None if it is not this node's."""
+        """Return the block with that index; None if this node does not own it."""
         return next((b for b in self.blocks if b.index == index), None)
 
     def number_of(self, owner: str) -> int | None:
-        """The number that is set aside for the name, if this node has it to give."""
+        """Return the name's reserved number, if this node owns it and may allocate it."""
         # guard below: given-up ((HELD, self.node) -> (b.state, self.node))
         here = (b.index for b in self.blocks if b.whose == owner and (b.state, b.node) == (HELD, self.node))
         return next(here, None)
 
     def having(self, *blocks: OwnedBlock) -> "NodeBlocks":
-        """The same with these blocks, in place of those with their indexes."""
+        """Return a copy with these blocks added, or replaced by index."""
         new = {b.index: b for b in (*self.blocks, *blocks)}
         return replace(self, blocks=tuple(new[index] for index in sorted(new)))
 
     def without(self, *indexes: int) -> "NodeBlocks":
-        """The same without the blocks with these indexes."""
+        """Return a copy without the blocks of these indexes."""
         return replace(self, blocks=tuple(b for b in self.blocks if b.index not in indexes))
 
     def to_json(self) -> Json:
-        return {
-            "network": self.network,
-            "store": self.store,
-            "identity": self.identity,
-            "node": self.node,
-            "machine": self.machine,
-            "blockSize": self.size,
-            "subnets": list(self.subnets),
-            "blocks": [b.to_json() for b in self.blocks],
-            "claim": vars(self.claim) if self.claim else None,
-            "looked": self.looked,
-            "asked": self.asked,
-            "place": self.place,
-            "host": self.host,
-            "boot": self.boot,
-            **({"sticky": self.sticky} if self.sticky else {}),
-            **({"exhausted": vars(self.exhausted)} if self.exhausted else {}),
-            **{key: value for key in ("revision", "restored") if (value := getattr(self, key))},
-        }
+        body = {key: value for key, value in vars(self).items() if value or key not in _OPTIONAL}
+        body["blockSize"] = body.pop("size")
+        body |= {"subnets": list(self.subnets), "blocks": [b.to_json() for b in self.blocks]}
+        return body | {key: vars(value) for key in ("claim", "exhausted") if (value := body.get(key))}
 
     @classmethod
     def from_json(cls, body: Json) -> "NodeBlocks":
         """Raises KeyError, TypeError, ValueError."""
         claim, none = body["claim"], body.get("exhausted")
         return cls(
-            network=str(body["network"]),
-            store=str(body["store"]),
-            identity=str(body["identity"]),
-            node=str(body["node"]),
-            machine=str(body["machine"]),
+            **{key: str(body[key]) for key in _TEXTS},
             size=int(body["blockSize"]),
             subnets=tuple(map(str, body["subnets"])),
             blocks=tuple(map(OwnedBlock.from_json, body["blocks"])),
             claim=Claim(int(claim["index"]), str(claim["nonce"])) if claim else None,
             looked=int(body["looked"]),
             asked=int(body["asked"]),
-            place=str(body["place"]),
-            host=str(body["host"]),
-            boot=str(body["boot"]),
             sticky=str(body.get("sticky", "")),
             exhausted=Exhausted(str(none["wanted"]), *(int(none[key]) for key in _COUNTS)) if none else None,
             revision=int(body.get("revision", 0)),
@@ -233,12 +219,12 @@ class NodeBlocks:
 
 
 def place_of(directory: Path | str) -> str:
-    """A short text for the directory, by its path: the same again after the node was wiped."""
+    """Return a short digest of the directory's path; it is the same after the node is wiped."""
     return hashlib.sha256(os.path.normpath(directory).encode()).hexdigest()[:8]
 
 
 def read(directory: Path | str) -> NodeBlocks | None:
-    """What the node has of the network that is kept there; None if it never had a block.
+    """Return this node's blocks of the network in that directory; None if it never had one.
 
     Raises RecordUnreadable, IoFailure.
     """
@@ -246,7 +232,7 @@ def read(directory: Path | str) -> NodeBlocks | None:
     return None if text is None else _parsed(text, f"{directory}/{FILE}")
 
 
-# A process that is warm reads the same again and again.
+# A warm worker reads the same text for each request.
 @lru_cache(64)
 def _parsed(text: bytes, file: str) -> NodeBlocks:
     try:
@@ -256,12 +242,12 @@ def _parsed(text: bytes, file: str) -> NodeBlocks:
 
 
 def write(directory: Path | str, held: NodeBlocks) -> None:
-    """Put it on disk; the caller has ``blocks.lock``.  Raises IoFailure; then what was there stands."""
+    """Write the file; the caller holds ``blocks.lock``.  Raises IoFailure and then leaves the old file."""
     durable.write(f"{directory}/{FILE}", held.to_json())
 
 
 def lock(directory: Path | str, timeout: float) -> Lock:
-    """Be alone in asking the store about this network, and in writing the file.
+    """Return the lock for requests about this network and for writing the file.
 
     Raises TryAgain, InvalidConfig, IoFailure.
     """
@@ -270,30 +256,34 @@ def lock(directory: Path | str, timeout: float) -> Lock:
 
 
 def must_sync(mine: NodeBlocks) -> bool:
-    """Whether the store must say first which blocks this node has: the file is a copy of another host's, or the node
-    was off, and others may have its blocks by now."""
+    """Whether the backend must confirm this node's blocks before any allocation.
+
+    It must if the file is a copy from another host, or if the node was off for long enough to lose blocks.
+    """
     return not mine.is_ours or (mine.boot != durable.boot_id() and _may_be_too_late(mine))  # guard: a-copy (is_ours)
 
 
 def _may_be_too_late(mine: NodeBlocks) -> bool:
-    """Whether the last look is too long ago, or nobody knows how long: a clock that nothing keeps right may begin each
-    boot in 1970, or at the time at which the host went off (systemd-timesyncd keeps that in a file)."""
+    """Whether the last heartbeat is too old, or of unknown age.
+
+    An unsynchronized clock may start each boot in 1970, or at the time of the shutdown (systemd-timesyncd saves it).
+    """
     from base.kernel import syscalls  # noqa: PLC0415  # once in a boot
 
     return not syscalls.is_clock_synchronized() or _is_past(mine.looked, GRACE)  # guard: kept-right (not syscalls)
 
 
 def heartbeat_is_due(mine: NodeBlocks) -> bool:
-    """Whether a heartbeat is due: none was tried for as long as one counts, or lately where it is late."""
+    """Whether to send a heartbeat: none was tried for its interval, or for a shorter one if it is late."""
     # guard below: late (SILENT)
     return _is_past(mine.looked, HEARTBEAT) and _is_past(mine.asked, SILENT if is_late(mine) else HEARTBEAT)
 
 
 def is_late(mine: NodeBlocks) -> bool:
-    """Whether others may have taken this node's blocks since its last look."""
+    """Whether other nodes may have reclaimed this node's blocks since its last heartbeat."""
     return _is_past(mine.looked, GRACE)
 
 
 def _is_past(when: int, seconds: int) -> bool:
-    # A clock that was set back says nothing.
+    # After a clock was set back, the age is unknown.
     return not 0 <= time.time() - when < seconds  # guard: clock-set-back = time.time() - when >= seconds

@@ -1,4 +1,4 @@
-"""Addresses where nobody on the link can be asked about them: first of a block that had no other owner."""
+"""Addresses where the link cannot be probed: a block without a former owner comes first."""
 
 import pytest
 from support.cluster_nodes import Cluster, Node
@@ -7,10 +7,9 @@ from support.documents import Fault, every
 from base.protocol.errors import StoreRefused
 from base.protocol.spec import Key
 from ipam.allocation import Allocation
-from ipam.cluster import BLOCK, Machine, allocate
+from ipam.cluster import BLOCK, Machine, allocate, node_blocks
 from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import Network
-from ipam.cluster.state import node_blocks
 from ipam.config import load
 from ipam.stores import Owner
 from ipam.stores.access import open_in
@@ -18,7 +17,7 @@ from ipam.stores.access import open_in
 
 @pytest.fixture
 def node(cluster: Cluster) -> Node:
-    """A node with one block, that was another's."""
+    """A node with one block, which was another's."""
     one = cluster.node("node1")
     one.add("a")
     mine = one.mine
@@ -31,7 +30,7 @@ def node(cluster: Cluster) -> Node:
 
 
 def block(node: Node, name: str) -> tuple[bool, list[str]]:
-    """Whether the address is of the block that was another's, where the link cannot be asked; and what was logged."""
+    """Return whether the address is in the block that was another's, on a link that cannot be probed; and the log."""
     node.enter()
     log, first = list[str](), node.mine.blocks[0].index
     pool = load({"cniVersion": "1.1.0", "name": "net", "type": "x", "ipam": node.ipam}, {})
@@ -45,7 +44,7 @@ def block(node: Node, name: str) -> tuple[bool, list[str]]:
 
 
 def full(cluster: Cluster) -> None:
-    """Another node, that lives, has all other blocks."""
+    """Let another live node own all other blocks."""
     cluster.store.machines["node2"] = Machine("node2", "uid of node2", cluster.store.clock)
     for index in range(16):
         one = Block("net", index, 16, "node2", "uid of node2", "theirs")
@@ -68,9 +67,7 @@ def test_there_is_no_other(cluster: Cluster, node: Node, why: str) -> None:
         cluster.store.faults = every("", Fault.UNREACHABLE)
     mine, said = block(node, "b")
     assert mine
-    assert said == [
-        "net1 is InfiniBand, so nobody was asked whether others have its addresses, and no other block is to be had"
-    ]
+    assert said == ["net1 is InfiniBand, so the addresses were not probed for, and no other block is available"]
 
 
 def test_the_store_refuses(cluster: Cluster, node: Node) -> None:
@@ -80,7 +77,7 @@ def test_the_store_refuses(cluster: Cluster, node: Node) -> None:
 
 
 def test_nothing_is_taken_from_the_dead_for_that(cluster: Cluster, node: Node) -> None:
-    """It would be one more block that nothing is given from."""
+    """That block would not be used either."""
     full(cluster)
     cluster.store.machines["node2"] = Machine("node2", "", 0.0)
     for name in ("b", "c"):

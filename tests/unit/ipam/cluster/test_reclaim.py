@@ -1,17 +1,16 @@
-"""A claim where no block is free: the blocks of a node that is dead are taken when nobody has answered for them."""
+"""A claim without a free block: it reclaims a dead node's block if that node did not answer for the grace."""
 
 import pytest
 from support.cluster_nodes import Cluster, Node
 from support.documents import Fault, Killed, none
 
-from ipam.cluster import BLOCK, Machine
+from ipam.cluster import BLOCK, Machine, node_blocks
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.state import node_blocks
 
 
 @pytest.fixture
-def full(cluster: Cluster, clock: list[float]) -> Node:  # which stands still
-    """A node without a block, where a node that is gone has all."""
+def full(cluster: Cluster, clock: list[float]) -> Node:  # the clock stands still
+    """Return a node without a block, where a dead node owns all."""
     for n in range(16):
         block = Block("net", n, 16, "gone", "uid of gone", f"claim of {n}")
         cluster.store.create(BLOCK, block.name, "net", block.to_json())
@@ -20,7 +19,7 @@ def full(cluster: Cluster, clock: list[float]) -> Node:  # which stands still
 
 
 def after_the_grace(cluster: Cluster, clock: list[float], node: Node) -> None:
-    """Somebody has asked twice, so that it is known since when the node is suspected."""
+    """Suspect the node twice, so that the suspicion has a time."""
     for _ in range(2):
         assert node.refused("ADD", "a")[0] == 103
     cluster.store.clock += node_blocks.GRACE + 2
@@ -32,7 +31,7 @@ def test_nobody_is_robbed_at_once(cluster: Cluster, clock: list[float], full: No
         cluster.store.clock += seconds
         clock[0] += seconds
         code, said = full.refused("ADD", "a")
-        assert (code, "all blocks of network net" in said) == (103, True), said
+        assert (code, "all usable blocks of network net" in said) == (103, True), said
     assert set(cluster.owners().values()) == {"gone"}
 
 
@@ -63,21 +62,21 @@ def test_killed_while_it_takes_one(cluster: Cluster, clock: list[float], full: N
 
 
 def test_a_requested_address(cluster: Cluster, full: Node) -> None:
-    """It is to be had when the block that has it may be taken, and the refusal says when."""
+    """It is available when its block may be reclaimed, and the refusal names that time."""
     asked = {"runtimeConfig": {"ips": ["10.0.0.99"]}}
     assert (
-        "seems dead: if it stays so, the address is to be had in about 60 minutes"
+        "seems dead: if that stays so, the address is available in about 60 minutes"
         in full.refused("ADD", "a", **asked)[1]
     )
     cluster.store.clock += node_blocks.GRACE - 100
     code, said = full.refused("ADD", "a", **asked)
-    assert (code, "which node gone has; that node seems dead" in said, "in about 2 minutes" in said) == (
+    assert (code, "which node gone owns; that node seems dead" in said, "in about 2 minutes" in said) == (
         102,
         True,
         True,
     ), said
     cluster.store.clock += 110
-    assert "/run/netns/p" in full.refused("ADD", "a", **asked)[1]  # it is probed for, and this test has no link
+    assert "/run/netns/p" in full.refused("ADD", "a", **asked)[1]  # the probe fails without a link
     assert [(block.index, block.taken) for block in full.mine.blocks] == [(6, True)]
     assert cluster.owners() == dict.fromkeys(range(16), "gone") | {6: "node1"}
 

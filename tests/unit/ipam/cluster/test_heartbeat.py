@@ -1,4 +1,4 @@
-"""What a node finds when it looks at its blocks in the store."""
+"""A node's heartbeat: what it finds about its blocks in the backend."""
 
 from dataclasses import replace
 
@@ -7,10 +7,10 @@ from support.documents import Fault, Memory, every
 
 from base.protocol.errors import StoreRefused, Unreachable
 from ipam.cluster import BLOCK, Document, Machine
+from ipam.cluster.node_blocks import HELD, LOST, Claim, NodeBlocks, OwnedBlock, place_of
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import Heartbeat
 from ipam.cluster.rules.documents import SAID, Block
-from ipam.cluster.state.node_blocks import HELD, LOST, Claim, NodeBlocks, OwnedBlock, place_of
 
 NOW = 1_800_000_000
 NODE1, NODE2 = Machine("node1", "uid-1", NOW), Machine("node2", "uid-2", NOW)
@@ -18,7 +18,7 @@ EMPTY = NodeBlocks("net", "kubernetes", "cluster-1", "node1", "uid-1", 16, ("10.
 
 
 class Cluster:
-    """Two nodes and their store; here is node1."""
+    """Two nodes and their backend; this node is node1."""
 
     def __init__(self) -> None:
         self.store = Memory(machines={"node1": NODE1, "node2": NODE2}, clock=NOW)
@@ -31,17 +31,17 @@ class Cluster:
         return made
 
     def hold(self, index: int, **about: object) -> None:
-        """A block of node1, which it knows."""
+        """Give node1 a block, recorded in its file."""
         self.mine = self.mine.having(OwnedBlock(index, self.make(index, **about).uid, self.mine.node))
 
     def change(self, index: int, **about: object) -> None:
-        """As somebody else does."""
+        """Change a block as another node does."""
         document = self.store.read(BLOCK, f"net.{index}")
         assert document
         assert self.store.replace(document, replace(Block.of(document), **about).to_json())  # type: ignore[arg-type]
 
     def look(self, machine: Machine = NODE1) -> int:
-        """How many were suspected."""
+        """Send a heartbeat; return how many blocks were suspected."""
         look = Heartbeat(self.store, machine, self.said)
         self.store.calls.clear()
         self.mine = look.at(self.mine)
@@ -135,7 +135,7 @@ def test_the_answer_to_that_is_lost(cluster: Cluster) -> None:
 
 
 def test_a_node_object_that_was_deleted_while_pods_run(cluster: Cluster) -> None:
-    """It is made again with another uid, and the blocks are of that one then."""
+    """The new object has another UID, and the blocks then name that."""
     cluster.hold(3)
     cluster.look(Machine("node1"))
     assert cluster.block(3).machine == "uid-1"
@@ -146,13 +146,13 @@ def test_a_node_object_that_was_deleted_while_pods_run(cluster: Cluster) -> None
 
 def test_a_wiped_node_has_its_blocks_again(cluster: Cluster) -> None:
     cluster.make(3, claim=cluster.mine.nonce())
-    cluster.make(4, machine="uid-0", claim=cluster.mine.nonce())  # another machine's, which had the name before
+    cluster.make(4, machine="uid-0", claim=cluster.mine.nonce())  # another machine's, of the same name
     cluster.look()
     assert cluster.states == {3: (HELD, True)}
 
 
 def test_two_directories_of_a_node_are_two_owners(cluster: Cluster) -> None:
-    """Two networks of one name, each with a dataDir of its own, must not give from each other's blocks."""
+    """Two networks of one name, each with its own dataDir, must not use each other's blocks."""
     here, there = place_of("/var/lib/cni/hpn/ipam/net"), place_of("/srv/ipam/net")
     assert place_of("/var/lib/cni//hpn/ipam/net/") == here
     cluster.mine = replace(cluster.mine, place=here)
@@ -164,7 +164,7 @@ def test_two_directories_of_a_node_are_two_owners(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize(("machine", "suspect"), [("uid-1", 0), ("uid-0", NOW - 60)])
 def test_a_claim_whose_answer_was_lost(cluster: Cluster, machine: str, suspect: int) -> None:
-    """If the Node object was made anew since, others take the node for dead until the document names its machine."""
+    """With a new Node object, others suspect the node until the document names its machine."""
     cluster.make(3, machine=machine, suspect=suspect)
     cluster.mine = replace(cluster.mine, claim=Claim(3, "nonce-3"))
     cluster.look()
@@ -177,12 +177,12 @@ def test_a_renamed_node_drains_the_blocks_of_its_old_name(cluster: Cluster) -> N
     cluster.change(3, suspect=SAID)
     cluster.look(Machine("new-name", "uid-9", NOW))
     assert (cluster.mine.node, cluster.mine.giving, cluster.mine.draining) == ("new-name", (), (3,))
-    # It answers under the old name, for its pods, and changes nothing else: the name may be another's by now.
+    # It refutes under the old name, for its pods, and changes nothing else: another node may have that name.
     assert cluster.block(3) == Block("net", 3, 16, "node1", "uid-1", "nonce-3")
 
 
 def test_a_renamed_node_that_may_not_answer_under_its_old_name(cluster: Cluster) -> None:
-    """As the API server's policy has it."""
+    """The API server's policy forbids it."""
     cluster.hold(3)
     cluster.change(3, suspect=SAID)
     cluster.store.faults = every("replace", Fault.FORBIDDEN)
@@ -220,7 +220,7 @@ def test_a_document_that_nobody_can_read(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("machine", ["uid-of-its-host", "uid-1"])
 def test_another_host_of_our_name_has_taken_it(cluster: Cluster, machine: str) -> None:
-    """The document is the same one, and so is the name in it; a Node object says of both hosts what it says of one."""
+    """The document and the name in it are the same; one Node object stands for both hosts."""
     cluster.hold(1)
     cluster.change(1, taken=True, machine=machine)
     cluster.look()

@@ -1,1 +1,0 @@
-"""What this node has of shared networks, on its disk."""
