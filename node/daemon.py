@@ -18,10 +18,9 @@ from node.kubelet.awaited import Awaited
 from node.kubelet.directory import AGAIN, Directory
 from node.kubelet.registry import Judged, Registry, Served
 from node.log import Topics, cause, say, some
-from node.model import Offer, Settings, devices_of
-from node.offer import answers, keep_lost, needs, offers
+from node.model import Offer, Refused, Settings, devices_of
+from node.offer import answers, needs, offers
 from node.provision.provisioning import Provisioning
-from node.reading import Refused
 
 # After a look the next one waits this many times as long as it took, but no longer than this: pods come and go in
 # dozens, and every VF of theirs is an event.
@@ -154,7 +153,7 @@ class Daemon:
         offered, sentences = offers.offers(self._settings.resources, found)
         self._topics.say_new("offers", *sentences)
         self._topics.say_new("obstacles", *needs.obstacles(offered))
-        kept = keep_lost.keep(before, offered, self._devices)
+        kept = offers.keep(before, offered, self._devices)
         for name, offer in kept.items():
             self._offer(name, offer)
         self._publish()
@@ -162,9 +161,7 @@ class Daemon:
 
     def _usable(self, served: Served) -> Set[str]:
         """The devices that a pod could use, and that should be there after a boot."""
-        devices = [
-            (key, device) for key, device in served.devices.items() if keep_lost.is_lasting(device, served.offer)
-        ]
+        devices = [(key, device) for key, device in served.devices.items() if offers.is_lasting(device, served.offer)]
         return {key.id for key, _ in devices if not self._health[key].lost}
 
     def _offer(self, name: str, offer: Offer) -> None:

@@ -12,13 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from base.child_process import Child
 from base.table import printable_lines
-from node import flags, reading
+from node import flags
 from node.blocks import Blocks, rounds
 from node.daemon import Daemon
 from node.flags import Flags
 from node.kubelet.directory import Taken
 from node.log import say
+from node.model import Refused, Settings
 
 # sysexits.h, EX_CONFIG: systemd's unit does not start it again until somebody has mended the file.
 REFUSED: Final = 78
@@ -38,7 +40,7 @@ def main(arguments: Sequence[str], version: str) -> int:
         return _check(asked, asked.check) if asked.check else _dry_run(asked)
     try:
         asyncio.run(_serve(asked, version))
-    except reading.Refused as e:
+    except Refused as e:
         say(f"{e}")
         return REFUSED
     except (Taken, OSError) as e:
@@ -59,8 +61,8 @@ def _dry_run(asked: Flags) -> int:
     from node.provision import apply  # noqa: PLC0415  # the daemon needs none of it
 
     try:
-        text, status = apply.dry_run(reading.read(asked))
-    except (reading.Refused, OSError) as e:
+        text, status = apply.dry_run(read(asked))
+    except (Refused, OSError) as e:
         say(f"{e}")
         return apply.UNREADABLE
     sys.stdout.write(printable_lines(text))
@@ -73,7 +75,7 @@ async def _serve(asked: Flags, version: str) -> None:
     Path("/proc/self/comm").write_text("hpn-node")
     loop = asyncio.get_running_loop()
     ended = _ended(loop)
-    daemon = Daemon(loop, asked.kubelet / "plugins_registry", partial(reading.read, asked))
+    daemon = Daemon(loop, asked.kubelet / "plugins_registry", partial(read, asked))
     metrics, blocks = None, Blocks(loop, partial(rounds, asked.kubeconfig))
     try:
         if asked.metrics:
@@ -121,3 +123,36 @@ def notify(state: str) -> None:
         return
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
         sock.sendto(state.encode(), f"\0{where[1:]}" if where.startswith("@") else where)
+
+
+def read(asked: Flags) -> Settings:
+    """The settings of the file that is asked for, else of the first that is there of the default ones.
+
+    For a process with one thread.  Raises Refused, OSError.
+    """
+    child = Child(lambda: _read(asked))
+    try:
+        answer = child.answer()
+    except ChildProcessError as e:
+        raise Refused(f"reading the configuration {e}; see the lines above") from e
+    if isinstance(answer, Settings):
+        return answer
+    raise Refused(str(answer))
+
+
+def _read(asked: Flags) -> Settings | str:
+    """The settings, or why there are none."""
+    from node import config  # noqa: PLC0415  # for the process that ends
+
+    path = asked.config or next((path for path in config.DEFAULTS if path.exists()), None)
+    if path is None:
+        return _nowhere(config.DEFAULTS)
+    try:
+        return config.read(path, prefix=asked.prefix, cdi=asked.cdi)
+    except config.Refused as e:
+        return "; ".join(filter(None, (e.msg, e.details)))
+
+
+def _nowhere(defaults: tuple[Path, ...]) -> str:
+    where = ", ".join(map(str, defaults))
+    return f"there is no configuration: none of {where} is there; write one (docs/user/node.md), or name it by --config"

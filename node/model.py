@@ -186,3 +186,7 @@ class Settings:
     notes: tuple[str, ...] = ()
     pfs: tuple[PfRule, ...] = ()
     rdma_exclusive: bool | None = None
+
+
+class Refused(Exception):
+    """The configuration cannot be taken; the message says why, and what to write."""

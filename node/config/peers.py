@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from base.yaml_document import Refused, shown
 from node.config.messages import because, below, meant
+from node.config.values import why_refused
 from node.model import Resource
-from node.offer.naming import why_refused
 
 _SAID: Final = 10  # unknown keys of one object
 

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from base.child_process import Child
 from base.protocol.errors import CniError
 from hardware.model import Device
+from node import blocks
 from node.blocks import TOPIC, Blocks
 from node.daemon import Daemon
 from node.kubelet import sockets
@@ -139,8 +140,7 @@ class Metrics:
 
 def _serve(listener: socket.socket, parent: socket.socket, version: str) -> None:
     """Serve until the parent ends.  For a process of its own."""
-    from node import stored  # noqa: PLC0415  # as what follows: for that process
-    from node.metrics import collect, page, server  # noqa: PLC0415  # these with prometheus_client
+    from node.metrics import page, server  # noqa: PLC0415  # for that process, with prometheus_client
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # systemd sends it to all processes at once; the parent's end is enough
@@ -149,16 +149,16 @@ def _serve(listener: socket.socket, parent: socket.socket, version: str) -> None
 
     def make() -> bytes:
         known = _ask(parent)
-        records, remarks = cache(stored.records), set[str]()
+        records, remarks = cache(blocks.records), set[str]()
 
         def remark(said: str) -> None:
             remarks.add(f"metrics: {said}: docs/user/metrics.md says what that takes")
 
         readers: dict[str, page.Reader] = {
-            "attachments": lambda: collect.attachments(records()),
-            "pools": lambda: collect.pools(stored.data_dirs(records())),
-            "blocks": lambda: collect.blocks(stored.data_dirs(records()), known.suspected),
-            "rdma": lambda: collect.ports([record for _, record in records() if record], remark),
+            "attachments": lambda: page.attachments(records()),
+            "pools": lambda: page.pools(blocks.data_dirs(records())),
+            "blocks": lambda: page.blocks(blocks.data_dirs(records()), known.suspected),
+            "rdma": lambda: page.ports([record for _, record in records() if record], remark),
         }
         families = chain(page.build(version), page.commands(known.tally), page.devices(known.devices))
         text, sentences = page.make(families, readers, known.problems)

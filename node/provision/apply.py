@@ -16,7 +16,7 @@ from base.protocol.errors import CniError
 from base.state import numbers, owned
 from hardware import users
 from node.model import Settings
-from node.provision import over, scan
+from node.provision import scan
 from node.provision.matching import Seen, seen
 from node.provision.model import (
     OPTION_FILE,
@@ -167,7 +167,7 @@ def _while_free(change: SetVfs | SetMtu | SetTrust | SetGuids, vfs: Sequence[Vf]
             raise Left(f"refused, {shares(bond)}")
         if user := users.user(pf.device.id, attached):  # guard: the-pf-again
             raise Left(f"{user} has the PF; delete that, {AFTER}")
-        above = over.of_pods(host)
+        above = scan.of_pods(host)
         now = [scan.with_users(one, attached, host, above) for one in vfs]
         if why := why_left(change, scan.whose_over(pf.device, host, above), now):  # guard: its-vfs-again
             raise Left(why)

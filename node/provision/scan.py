@@ -1,27 +1,28 @@
 """What is: the PFs that rules are for, with their VFs, and how RDMA devices know namespaces.  Changes nothing."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from base.kernel import budget, rdma_netlink, rtnl, sysfs, vf
-from base.kernel.links import LINK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, get_link, parse_link
-from base.kernel.netlink import attributes, read_u32
+from base.kernel import budget, netns, nsid, rdma_netlink, rtnl, sysfs, vf
+from base.kernel.links import LINK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, Link, get_link, parse_link
+from base.kernel.netlink import attr, attributes, read_u32, u32
 from base.kernel.rtnl import Rtnl
+from base.state import journal
 from base.state.record import Record
 from hardware import inventory, users
 from hardware.model import Device, Kind
 from node.model import PfRule
-from node.provision import over
 from node.provision.matching import matching
 from node.provision.model import OPTION_FILE, Pf, State, Vf
 from node.provision.plan import plan
 
 _IFLA_MAX_MTU: Final = 51
+_SHOWN: Final = 4  # in a sentence
 _NONE: Final = Pf(Device("", Kind.PF))
 
 
@@ -32,7 +33,7 @@ def state(rules: Sequence[PfRule]) -> State:
     # Only a running daemon remembers the names of interfaces that pods have, and writes them down.
     devices = matching(rules, inventory.devices(memory=inventory.MEMORY)) if rules else ()
     with rtnl.open_in() as host:
-        above = cache(lambda: over.of_pods(host))
+        above = cache(lambda: of_pods(host))
         pfs = tuple(_with_users(_pf(device, attached, host), rules, attached, host, above) for device in devices)
     option = ""
     with suppress(OSError):
@@ -145,3 +146,56 @@ def _vf(address: str, number: int, told: vf.Vf | None, attached: Mapping[str, Re
         has_guids=bool(told.node_guid and told.port_guid) if told and is_infiniband else None,
         user=users.user(address, attached),
     )  # guard: what-comes-home (_mtu_at_home(attached.get(address)) -> 0)
+
+
+def of_pods(host: Rtnl) -> Mapping[int, str]:
+    """Whose an interface is over a host's interface, in words, by the ifindex of that.  Raises OSError."""
+    with netns.hold_open("/proc/self/ns/net") as own:
+        seen = _by_index(_seen(host, own))
+    # An attachment is told by its pod's name where it has one, rather than by its namespace.
+    return seen | _by_index(_attached())
+
+
+def _by_index(found: Iterable[tuple[int, str]]) -> dict[int, str]:
+    whose = dict[int, list[str]]()
+    for index, one in found:
+        whose.setdefault(index, []).append(one)
+    return {index: _named(several) for index, several in whose.items()}
+
+
+def _named(whose: list[str]) -> str:
+    more = f" and {len(whose) - _SHOWN} more" if len(whose) > _SHOWN else ""
+    return f"{'; '.join(whose[:_SHOWN])}{more}"
+
+
+def _attached() -> Iterator[tuple[int, str]]:
+    """The same by the journal, also where nobody can see the pod's namespace."""
+    for state_dir in users.state_dirs():
+        for record in journal.records(state_dir):
+            if record.of_this_boot and record.link.get("parent") and not record.link.get("in_container"):
+                yield record.link["parent"], record.title
+
+
+def _seen(host: Rtnl, own: int) -> Iterator[tuple[int, str]]:
+    """The same by the kernel.  A namespace that cannot be asked has just ended."""
+    numbers = set[int]()
+    for path in _paths(netns.inode(own)):  # guard: by-path
+        with suppress(OSError), netns.hold_open(path) as fd, rtnl.open_in(fd) as inside:
+            numbers.add(nsid.number(host, fd))
+            links = nsid.links_over_others(inside)  # which has the kernel give our namespace a number
+            yield from _over(links, nsid.number(inside, own), path)
+    for number in nsid.numbers(host) - numbers:  # guard: by-number (nsid.numbers(host) - numbers -> set())
+        with suppress(OSError):
+            links = nsid.links_over_others(host, attr(nsid.IFLA_TARGET_NETNSID, u32(number)))
+            yield from _over(links, nsid.number(host, own), f"{number} of: ip netns list-id")
+
+
+def _paths(own: int) -> list[str]:
+    """Where other namespaces are that a process or a mount has; none where we may not look at every process."""
+    return [path for inode, path in (netns.inhabited() or {}).items() if inode != own]
+
+
+def _over(links: Iterable[Link], number: int, place: str) -> Iterator[tuple[int, str]]:
+    for link in links:
+        if link.parent_nsid == number:  # guard: of-the-hosts = True
+            yield link.parent, f"a {link.kind} in the namespace {place}"

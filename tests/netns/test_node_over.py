@@ -14,7 +14,7 @@ from base.state import journal, places
 from base.state.pod import Identity
 from base.state.record import Record
 from hardware import users
-from node.provision import over
+from node.provision import scan
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def index(name: str) -> int:
 
 def found() -> dict[str, str]:
     with rtnl.open_in() as host:
-        above = over.of_pods(host)
+        above = scan.of_pods(host)
     return {link["ifname"]: above[link["ifindex"]] for link in ip("link") if link["ifindex"] in above}
 
 

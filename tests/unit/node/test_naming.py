@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.offer.naming import why_refused
+from node.config.values import why_refused
 
 LONGEST = "a" * 60 + "." + "b" * 61 + "." + "c" * 61 + "." + "d" * 59
 

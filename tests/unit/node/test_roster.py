@@ -6,7 +6,7 @@ import pytest
 
 from hardware.model import Device, Kind
 from node.model import Offer, Resource, Selector, Sharing, Unit
-from node.offer.keep_lost import keep
+from node.offer.offers import keep
 
 VF = Device("0000:3b:00.2", Kind.VF, driver="mlx5_core", netdevs=("eth3v0",))
 OTHER = replace(VF, id="0000:3b:00.3", netdevs=("eth3v1",))
