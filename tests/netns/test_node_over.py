@@ -29,7 +29,7 @@ def index(name: str) -> int:
 
 def found() -> dict[str, str]:
     with rtnl.open_in() as host:
-        above = scan.of_pods(host)
+        above = scan.owners_over(host)
     return {link["ifname"]: above[link["ifindex"]] for link in ip("link") if link["ifindex"] in above}
 
 

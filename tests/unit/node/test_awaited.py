@@ -40,7 +40,7 @@ class Node:
     def start(self, there: Devices, ago: float = 0.0) -> Awaited:
         """hpn node's start, so many seconds ago, with these devices."""
         one = Awaited(self._loop, self.folder, time.monotonic() - ago)
-        one.look(there, anew=True)
+        one.update(there, anew=True)
         one.keep()
         return one
 
@@ -63,15 +63,15 @@ def test_a_device_comes_late(node: Node, capsys: pytest.CaptureFixture[str]) -> 
     one, shown = node.start({"a/b": {"v1"}, "a/c": set()}), list[int]()
     for number in range(2):
         one.then(lambda number=number: shown.append(number))  # type: ignore[misc]
-    one.look({"a/b": {"v1", "v2"}, "a/c": set()}, anew=False)
+    one.update({"a/b": {"v1", "v2"}, "a/c": set()}, anew=False)
     one.keep()
     assert (one.is_over, shown, (node.folder / FILE).read_bytes()) == (False, [], first)
-    one.look(BEFORE, anew=False)
+    one.update(BEFORE, anew=False)
     one.keep()
     assert (one.is_over, shown) == (True, [0, 1])
     waits, there = capsys.readouterr().err.splitlines()
-    assert waits == "hpn node: waits up to 60 s for what was offered before the boot: v2 of a/b; w1 of a/c"
-    assert there.startswith("hpn node: all that was offered before the boot is there ")
+    assert waits == "hpn node: waits up to 60 s for devices offered before the boot: v2 of a/b; w1 of a/c"
+    assert there.startswith("hpn node: all devices offered before the boot are there")
     # Of this boot, whatever goes is not awaited.
     assert node.start({"a/b": {"v1"}, "a/c": set()}).is_over
 
@@ -105,7 +105,7 @@ def test_the_file_is_read_anew_meanwhile(node: Node) -> None:
     node.boot()
     one = node.start({"a/b": {"v1"}, "a/c": {"w1"}})
     assert not one.is_over
-    one.look({"a/c": {"w1"}}, anew=True)
+    one.update({"a/c": {"w1"}}, anew=True)
     assert one.is_over
 
 
@@ -113,7 +113,7 @@ def test_the_file_is_read_anew_meanwhile(node: Node) -> None:
 def test_a_device_is_lost_before_the_boot(node: Node, anew: bool) -> None:  # pytest's
     """As at a shutdown, where drivers may go first; another file says what is right now."""
     one = node.start(BEFORE)
-    one.look({"a/b": {"v1"}, "a/c": set()}, anew=anew)
+    one.update({"a/b": {"v1"}, "a/c": set()}, anew=anew)
     one.keep()
     node.boot()
     assert node.start({"a/b": {"v1"}, "a/c": set()}).is_over == anew
@@ -147,7 +147,7 @@ def test_it_cannot_be_written(node: Node) -> None:
     one = node.start({"a/b": {"v1"}})
     blocked = node.folder / f"{FILE}.tmp"
     blocked.mkdir()
-    one.look(BEFORE, anew=True)
+    one.update(BEFORE, anew=True)
     with pytest.raises(IoFailure, match=f"writing {node.folder / FILE}: "):
         one.keep()
     blocked.rmdir()
@@ -171,7 +171,7 @@ def test_kubelets_directory_is_gone(node: Node, tmp_path: Path) -> None:
     node.folder.mkdir(parents=True)
     one = node.start(BEFORE)
     node.folder.parent.rename(tmp_path / "old")
-    one.look({"a/b": {"v3"}}, anew=True)
+    one.update({"a/b": {"v3"}}, anew=True)
     with pytest.raises(IoFailure):
         one.keep()
     assert not node.folder.parent.exists()

@@ -171,4 +171,4 @@ def test_a_process_that_dies(node: Node, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_directory_that_others_may_write(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     (node.folder / "run").chmod(0o777)
     node.start()
-    assert "commands cannot tell that a network has little room" in capsys.readouterr().err
+    assert "commands cannot report that a network has little room" in capsys.readouterr().err

@@ -89,7 +89,10 @@ def test_nothing_is_found(tree: Tree) -> None:
         ({"pKeys": ["0x8001"]}, "no vf has partition key '0x0001'"),
         ({"vdpaType": "vhost"}, "no vf has a vDPA device of type 'vhost'"),
         ({"vendors": ["15b3"], "devices": ["0001", "0002"]}, "no vf has device '0001' or '0002'; there are 101e"),
-        ({"pfNames": ["ens1#0"], "ifNames": ["ens1v1"]}, "no vf has all that it asks for; each part of it some have"),
+        (
+            {"pfNames": ["ens1#0"], "ifNames": ["ens1v1"]},
+            "no vf matches all parts of the selector; each part matches some",
+        ),
         ([{}, {"linkTypes": ["infiniband"]}], "finds nothing here by its selector 2: no vf has link type 'infiniband'"),
     ],
 )

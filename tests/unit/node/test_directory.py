@@ -169,7 +169,7 @@ def test_links_that_lead_nowhere(
         (tmp_path / "round" / path.name).mkdir(parents=True)
         assert heard.new()
         assert heard.directory.claim()
-        said = f"hpn node: {path} cannot be watched: Too many levels of symbolic links; looks every 0.01 s\n"
+        said = f"hpn node: {path} cannot be watched: Too many levels of symbolic links; checked every 0.01 s\n"
         assert capsys.readouterr().err == said
         assert not heard.new()
     finally:

@@ -8,7 +8,7 @@ import pytest
 
 from hardware.model import Device, Kind, RdmaDevice
 from node.model import Offer, PfName, Resource, Selector, Sharing, Verbs
-from node.offer.needs import told
+from node.offer.needs import remarks
 from node.offer.offers import agrees, offers
 
 RDMA = (RdmaDevice("mlx5_1", "/dev/infiniband/uverbs1"),)
@@ -84,8 +84,8 @@ def test_first_resource_has_the_device() -> None:
     (sentence,) = said
     assert sentence == (
         "ex.com/first (resources.first) and ex.com/rest (resources.rest) both claim 0000:3b:00.2 (ens1v0); "
-        "ex.com/first (resources.first) has them, because it stands first; change the selectors of one of the two if "
-        "that is not meant"
+        "ex.com/first (resources.first) gets them, because it stands first; change the selectors of one if that is not "
+        "intended"
     )
     assert ids(offers([second, first], VFS)[0][0]) == [VFS[0].id, VFS[1].id]
 
@@ -125,8 +125,8 @@ def test_nothing_found() -> None:
     assert ids(made[0]) == []
     (sentence,) = said
     assert sentence == (
-        "ex.com/none (resources.none) finds no device on this node and is offered with 0 units; hpn node --check shows "
-        "what there is to select"
+        "ex.com/none (resources.none) finds no device on this node and is offered with 0 units; hpn node --check lists "
+        "the devices here"
     )
 
 
@@ -150,8 +150,8 @@ def test_a_vf_that_the_host_uses() -> None:
     made, said = offers([resource("vfs", Selector(products=frozenset({"101e"})))], (vf, VFS[1]))
     only = (
         "ex.com/vfs (resources.vfs) does not offer 0000:3b:00.2 (ens1v0): the host has 192.0.2.1/24 on it, and a "
-        "pod that gets the device takes it from the host; share it instead, or remove that and have hpn node look "
-        "again: systemctl reload hpn-node, or delete its pod"
+        "pod that gets the device takes it from the host; share it instead, or remove that; then run: systemctl "
+        "reload hpn-node, or delete the pod of hpn node"
     )
     assert (ids(made[0]), said) == ([VFS[1].id], (only,))
     shared, said = offers([resource("vfs", Selector(rdma=True), sharing=Sharing.SHARED)], (vf,))
@@ -219,14 +219,14 @@ def test_rdma_devices_that_no_program_can_open() -> None:
 @pytest.mark.parametrize("sharing", Sharing)
 def test_what_the_machine_lacks(sharing: Sharing) -> None:
     made, _ = offers([resource("r", Selector(), sharing=sharing), resource("none", Selector(vdpa="virtio"))], VFS)
-    assert told(made, is_exclusive=False, has_rdma_cm=True) == ()
-    exclusive = told(made, is_exclusive=True, has_rdma_cm=True)
+    assert remarks(made, is_exclusive=False, has_rdma_cm=True) == ()
+    exclusive = remarks(made, is_exclusive=True, has_rdma_cm=True)
     assert ["ex.com/r: RDMA is in exclusive mode" in one for one in exclusive] == [True] * (sharing is Sharing.SHARED)
-    (missing,) = told(made, is_exclusive=False, has_rdma_cm=False)
+    (missing,) = remarks(made, is_exclusive=False, has_rdma_cm=False)
     assert missing == (
         "ex.com/r: /dev/infiniband/rdma_cm is missing, and containers are refused without it; load rdma_ucm: modprobe "
         "rdma_ucm"
     )
     plain, _ = offers([resource("r", Selector(), sharing=sharing, verbs=Verbs.NONE)], VFS)
     without, _ = offers([resource("r", Selector(), sharing=sharing)], [FREE])
-    assert told([*plain, *without], is_exclusive=True, has_rdma_cm=False) == ()
+    assert remarks([*plain, *without], is_exclusive=True, has_rdma_cm=False) == ()

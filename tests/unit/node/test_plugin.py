@@ -89,10 +89,13 @@ def test_a_refusal_is_said_once(running: Running, asked: Kubelet) -> None:
     for _ in range(3):
         asked.notify("invalid\nname")
     assert running.said == [
-        "kubelet refuses rdma/hca: invalid name; no pod gets it until that is mended, and kubelet tries again by itself"
+        (
+            "kubelet refuses rdma/hca: invalid name; no pod gets the resource until that is corrected, and kubelet "
+            "tries again by itself"
+        )
     ]
     asked.notify()
-    assert running.said[1:] == ["kubelet has taken rdma/hca"]
+    assert running.said[1:] == ["kubelet has accepted rdma/hca"]
 
 
 def test_options(asked: Kubelet) -> None:

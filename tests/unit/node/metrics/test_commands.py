@@ -138,8 +138,8 @@ def test_a_directory_that_others_can_use_is_refused(tmp_path: Path, loop: asynci
 )
 def test_what_no_command_tells_is_not_counted(line: bytes) -> None:
     tally = Tally()
-    assert tally.take(b"1 ADD host-device 104 12\n")
-    assert not tally.take(line)
+    assert tally.count(b"1 ADD host-device 104 12\n")
+    assert not tally.count(line)
     assert dict(tally.ended) == {("ADD", "host-device", "104"): 1}
 
 
@@ -147,15 +147,15 @@ def test_it_does_not_grow_without_end() -> None:
     tally = Tally()
     for number in range(2000):
         letters = "".join(chr(97 + int(digit)) for digit in str(number))
-        tally.take(f"1 ADD {letters} 0 1\n".encode())
+        tally.count(f"1 ADD {letters} 0 1\n".encode())
     assert len(tally.ended) == len(tally.durations) == 1000
-    assert tally.take(b"1 ADD a 0 1\n")
+    assert tally.count(b"1 ADD a 0 1\n")
 
 
 def test_durations() -> None:
     tally = Tally()
     for microseconds in (0, 5_000, 5_001, 10_000_000, 10_000_001):
-        assert tally.take(b"1 ADD - 0 %d\n" % microseconds)
+        assert tally.count(b"1 ADD - 0 %d\n" % microseconds)
     durations = tally.durations["ADD", ""]
     assert durations.counts == [2, 1, *[0] * (len(BOUNDS) - 3), 1, 1]
     assert durations.seconds == pytest.approx(20.010002)

@@ -25,7 +25,7 @@ from node.metrics.commands import Tally
 def test_commands() -> None:
     tally = Tally()
     for line in (b"1 ADD macvlan 0 3000\n", b"1 ADD macvlan 104 30000\n", b"1 GC - 0 30000000\n"):
-        assert tally.take(line)
+        assert tally.count(line)
     found = made(page.commands(tally))
     assert found["hpn_commands_total", "0", "macvlan", "ADD"] == 1
     assert found["hpn_commands_total", "104", "macvlan", "ADD"] == 1

@@ -125,10 +125,10 @@ def test_other_settings_while_pods_have_vfs() -> None:
             rule(num_vfs=4),
             "numVfs 0 -> 4: refused, it shares an RDMA device with the other members of bond0 (RoCE LAG)",
         ),
-        (pf(vfs=vfs(2, trust=None)), rule(trust=True), "does not say whether it trusts VF 0-1; remove trust"),
-        (infiniband(), rule(trust=True), "is InfiniBand, whose VFs have no MAC to be trusted with; remove trust"),
+        (pf(vfs=vfs(2, trust=None)), rule(trust=True), "does not report whether it trusts VF 0-1; remove trust"),
+        (infiniband(), rule(trust=True), "is InfiniBand, and its VFs have no MAC to trust; remove trust"),
         (pf(2), rule(guids=True), "is Ethernet, which has no GUIDs; remove guids"),
-        (replace(infiniband(), guid=""), rule(guids=True), "has no GUID of its own to make others of"),
+        (replace(infiniband(), guid=""), rule(guids=True), "has no GUID to derive others from"),
         (replace(infiniband(), vfs=vfs(1, has_guids=False, user=POD)), rule(guids=True), "belongs to"),
     ],
 )  # fmt: skip
@@ -139,9 +139,7 @@ def test_refused(found: Pf, asked: PfRule, why: str) -> None:
 def test_two_rules_for_one_pf() -> None:
     other = PfRule(Selector(kinds=frozenset({Kind.PF}), addresses=frozenset({ADDRESS})), "pfs[3]", num_vfs=2)
     said = refused(pf(), rule(num_vfs=4), other)
-    assert (
-        said == f"pfs[0] and pfs[3] are both for rail0 ({ADDRESS}), which is left as it is; let one of them select it"
-    )
+    assert said == f"pfs[0] and pfs[3] both select rail0 ({ADDRESS}), which stays as it is; change the selectors of one"
 
 
 def test_one_that_is_refused_does_not_stop_another() -> None:
@@ -163,7 +161,7 @@ def test_the_mtu_of_vfs_in_use(used: dict[str, Any]) -> None:
     left = differs(pf(mtu=9000, vfs=(*vfs(1), *vfs(2, **used)[1:])), rule(mtu=9000))
     (mtu,), (said,) = left.changes, left.refused
     assert (isinstance(mtu, SetMtu) and mtu.vfs) == vfs(1)
-    assert said.startswith(f"pfs[0].mtu 9000: rail0 ({ADDRESS}): VFs in use are left as they are: ")
+    assert said.startswith(f"pfs[0].mtu 9000: rail0 ({ADDRESS}): VFs in use stay as they are: ")
     assert said.endswith(", then run: systemctl reload hpn-node")
     assert (f"VF 1 (0000:3b:00.2) belongs to {POD}; delete that" if "user" in used else HOST) in said
 
