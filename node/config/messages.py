@@ -1,4 +1,4 @@
-"""Why a configuration file is not taken, in words: what is wrong, where, and what to write."""
+"""Messages for refused configuration files: the place, the value and the remedy."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -9,9 +9,9 @@ from pydantic import BaseModel, ValidationError
 from base.protocol.errors import combine
 from base.yaml_document import SHOWN, Refused, shown
 
-_SAID: Final = 10  # findings of one object
-# What is wrong with a value, and the remedy, by pydantic's name for it.
-_WORDS: Final = {
+_MOST: Final = 10  # findings of one object
+# The fault of a value and the remedy, by pydantic's type of error.
+_TEXTS: Final = {
     "string_type": "is not text; write it in quotes",
     "list_type": "is not a list; write it in [ ]",
     "dict_type": "is not an object; write it in { }",
@@ -26,7 +26,7 @@ _WORDS: Final = {
 
 
 def below(path: str, step: str | int) -> str:
-    """The path of a member or entry, as in resourceList[2].selectors."""
+    """The path of a member or entry: resourceList[2].selectors."""
     if isinstance(step, int):
         return f"{path}[{step}]"
     key = step if step.isascii() and step.isprintable() and len(step) < SHOWN else shown(step)
@@ -34,16 +34,16 @@ def below(path: str, step: str | int) -> str:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """'; did you mean X?', where one of the known words is like this one; else empty."""
+    """'; did you mean X?' if one of the known words is similar; else empty."""
     folded = {one.lower(): one for one in known}
     close = get_close_matches(word.lower(), folded, n=1)
     return f"; did you mean {folded[close[0]]}?" if close else ""
 
 
 def because(error: ValidationError, model: type[BaseModel], path: str) -> Refused:
-    """pydantic's findings as one refusal: the first is the message, others its notes."""
+    """pydantic's findings as one refusal: the first is the message, the others are its notes."""
     findings = error.errors(include_url=False, include_context=True)
-    return combine([Refused(_finding(found, model, path)) for found in findings[:_SAID]])
+    return combine([Refused(_finding(found, model, path)) for found in findings[:_MOST]])
 
 
 def _finding(found: Any, model: type[BaseModel], path: str) -> str:
@@ -52,30 +52,14 @@ def _finding(found: Any, model: type[BaseModel], path: str) -> str:
     kind, value = found["type"], "" if found["type"] == "missing" else f" {shown(found['input'])}"
     if kind == "extra_forbidden":
         name = str(found["loc"][-1])
-        return f"{path}{value} is not a key that hpn knows{meant(name, _keys(model)) or '; correct it, or remove it'}"
+        remedy = meant(name, model.model_fields) or "; correct it, or remove it"
+        return f"{path}{value} is not a key that hpn knows{remedy}"
     if kind == "literal_error":
         words = found["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         given = found["input"] if isinstance(found["input"], str) else ""
         return f"{path}{value} is not one of {', '.join(words)}{meant(given, words) or '; write one of them'}"
-    if kind in _WORDS:
-        return f"{path}{value} {_WORDS[kind]}"
+    if kind in _TEXTS:
+        return f"{path}{value} {_TEXTS[kind]}"
     if kind == "value_error":
         return f"{path}{value} {str(found['msg']).removeprefix('Value error, ')}"
     return f"{path}{value}: {str(found['msg']).replace('Input should be', 'it must be')}"
-
-
-def _keys(model: type[BaseModel]) -> set[str]:
-    """Every key of the model, and of the objects in it."""
-    found = set[str]()
-    todo = [model]
-    while todo:
-        fields = todo.pop().model_fields
-        found |= {field.alias or key for key, field in fields.items()}
-        todo += [one for field in fields.values() for one in _models(field.annotation)]
-    return found
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type):
-        return [annotation] if issubclass(annotation, BaseModel) else []
-    return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]

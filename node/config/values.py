@@ -1,4 +1,4 @@
-"""Values that have a form: each is checked, and brought to the one form that sysfs has."""
+"""Checks values with a form, and converts them to that of sysfs; and checks names of resources for kubelet."""
 
 import re
 from collections.abc import Sequence
@@ -9,23 +9,23 @@ from pydantic import AfterValidator, BeforeValidator
 from base.protocol import spec
 from node.model import PfName
 
-# What Go's strconv.Atoi takes (sriov-network-device-plugin: pkg/resources/deviceSelectors.go, isSelected), which splits
-# at "-" before; so there are no negative numbers.
+# What Go's strconv.Atoi accepts, without negative numbers, because the text is split at "-" first
+# (sriov-network-device-plugin: pkg/resources/deviceSelectors.go, isSelected).
 _FUNCTION: Final = re.compile(r"\+?[0-9]{1,18}", re.ASCII)
 
 
 def entries(texts: Sequence[str]) -> tuple[tuple[PfName, ...], list[str]]:
-    """The PFs, and what of the texts selects nothing there, in words.
+    """The PFs, and a sentence for each text or part that selects nothing.
 
-    As sriov-network-device-plugin reads them: of several texts with one name the first counts, and of its numbers those
-    before the first that is none.
+    As in sriov-network-device-plugin, the first of several texts with one name counts, and its numbers up to the first
+    invalid one.
     """
     found, wrong = dict[str, PfName](), list[str]()
     for text in texts:
         name, sign, numbers = text.partition("#")
         if first := found.get(name.lower()):
             wrong.append(
-                f"{text!r} is passed over, for {first.name!r} is there before it; write one entry, as {_JOINED}"
+                f"{text!r} is ignored, because {first.name!r} stands before it; write one entry, such as {_JOINED}"
             )
             continue
         parts, why = _ranges(numbers) if sign else (None, "")
@@ -40,12 +40,12 @@ _JOINED: Final = "'rail0#0,2-7'"
 
 def _ranges(numbers: str) -> tuple[tuple[range, ...], str]:
     if "#" in numbers:
-        return (), "of two '#' nothing is selected"
+        return (), "a text with two '#' selects nothing"
     found, empty = list[range](), ""
     for part in numbers.split(","):
         first, dash, last = part.partition("-")
         if not _FUNCTION.fullmatch(first) or (dash and not _FUNCTION.fullmatch(last)):
-            return tuple(found), f"{part!r} is no number and no range, and nothing from there on is selected"
+            return tuple(found), f"{part!r} is not a number or range, and it and all after it select nothing"
         found.append(range(int(first), int(last or first) + 1))
         if not found[-1]:
             empty = empty or f"{part!r} begins above its end, and selects nothing"
@@ -59,7 +59,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 def _text(value: Any) -> Any:
-    """1018 for "1018": without quotes YAML takes it for a number."""
+    """A number as text, because YAML reads 1018 without quotes as a number."""
     return str(value) if type(value) is int else value
 
 
@@ -106,7 +106,7 @@ def _root_device(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """What stands before the '#'.  Raises ValueError if what stands behind it selects nothing."""
+    """The text before '#'.  Raises ValueError if a part after it selects nothing."""
     (found,), wrong = entries([text])
     if wrong:
         raise ValueError(wrong[0].partition(": ")[2])
@@ -146,22 +146,26 @@ _RESOURCE: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
 def why_refused(full_name: str) -> str:
-    """Why kubelet takes no resource of this name ("rdma/hca"), in words and with the remedy; empty if it does."""
+    """Why kubelet refuses a resource of this name ("rdma/hca"), with the remedy; empty if it accepts it.
+
+    Its rule is IsExtendedResourceName (kubernetes: pkg/apis/core/v1/helper/helpers.go).  That calls IsQualifiedName
+    (apimachinery: pkg/util/validation/validation.go) for the name after "requests.", as in a quota.
+    """
     prefix, slash, name = full_name.partition("/")
     if not slash or "/" in name:
-        return "kubelet wants prefix/name, with one '/'; write it as rdma/hca_shared"
+        return "kubelet requires prefix/name, with one '/'; write it as rdma/hca_shared"
     return _why_no_prefix(prefix) or _why_no_name(name)
 
 
 def _why_no_prefix(prefix: str) -> str:
     if not prefix:
-        return "it has no prefix, and kubelet wants one; write it as example.com/rail0_vf"
+        return "it has no prefix, and kubelet requires one; write it as example.com/rail0_vf"
     if prefix.endswith("kubernetes.io"):
         return "prefixes that end with kubernetes.io are Kubernetes' own; choose another"
     if prefix.startswith("requests."):
         return "a prefix that begins with 'requests.' is a quota's; choose another"
     if len(prefix) > _PREFIX_MOST:
-        return f"its prefix has {len(prefix)} characters, and kubelet takes at most {_PREFIX_MOST}; shorten it"
+        return f"its prefix has {len(prefix)} characters, and kubelet accepts at most {_PREFIX_MOST}; shorten it"
     if not all(map(_LABEL.fullmatch, prefix.split("."))):
         return (
             "kubelet takes a prefix only if it could be a DNS name: of a-z, 0-9, '-' and '.', and each part between "
@@ -172,7 +176,9 @@ def _why_no_prefix(prefix: str) -> str:
 
 def _why_no_name(name: str) -> str:
     if len(name) > _NAME_MOST:
-        return f"its name has {len(name)} characters after the '/', and kubelet takes at most {_NAME_MOST}; shorten it"
+        return (
+            f"its name has {len(name)} characters after the '/', and kubelet accepts at most {_NAME_MOST}; shorten it"
+        )
     if not _RESOURCE.fullmatch(name):
         return (
             "kubelet takes a name only of A-Z, a-z, 0-9, '-', '_' and '.', and the first and last must be a letter or "

@@ -44,7 +44,7 @@ def test_a_table(tree: Tree) -> None:
         "(no resource)  -    0000:3b:00.0  pf    ens1       mlx5_0  1",
         "                    0000:3b:00.3  vf    ens1v1     mlx5_2  -",
         "",
-        "of the file: resourceList[0].color is passed over, there and here",
+        "of the file: resourceList[0].color is ignored, there and here",
     ]
     assert status == 0
 

@@ -200,7 +200,7 @@ def test_a_mounted_configmap(folder: Path) -> None:
 
 def test_files_that_are_not_read(folder: Path) -> None:
     file = folder / "node.yaml"
-    with pytest.raises(Refused, match=r"node\.yaml: there is no such file; conf/devices\.yaml is an example"):
+    with pytest.raises(Refused, match=r"node\.yaml: no such file; conf/devices\.yaml is an example"):
         config.read(file)
     with pytest.raises(Refused, match="a directory, not a regular file"):
         config.read(folder)
@@ -228,9 +228,9 @@ def test_the_name_of_older_versions(folder: Path, monkeypatch: pytest.MonkeyPatc
     old.write_text(json.dumps(OWN))
     found = config.read(old)
     assert found.resources == read(OWN).resources
-    assert found.notes == (f"that is its name in older versions; rename it: mv {old} {new}",)
+    assert found.notes == (f"this is the file's name in older versions; rename it: mv {old} {new}",)
     new.write_text(json.dumps(OWN))
-    with pytest.raises(Refused, match=f"{new}: {old} is there too, which is its name in older versions; remove one"):
+    with pytest.raises(Refused, match=f"{new}: {old} exists too, the file's name in older versions; remove one"):
         config.read(new)
     old.unlink()
     assert config.read(new) == read(OWN)
