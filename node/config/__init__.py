@@ -13,7 +13,7 @@ from base.protocol.errors import InvalidConfig
 from base.state import trust
 from base.yaml_document import Refused, shown
 from node.config import old, own, shared, sriov
-from node.config.messages import meant
+from node.config.values import meant
 from node.model import Settings
 
 __all__ = ["DEFAULTS", "OLD", "OURS", "Refused", "read", "settings"]

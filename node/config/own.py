@@ -8,9 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from base.yaml_document import Refused, shown
 from hardware.model import Kind
 from node.config import values
-from node.config.messages import because
 from node.config.peers import named_well, refuse_twins
-from node.config.values import entries
+from node.config.values import because, entries
 from node.model import MOST, PfRule, Resource, Selector, Settings, Sharing, Verbs
 
 PROGRAM: Final = "hpn"

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from base.yaml_document import Refused, shown
-from node.config.messages import because, below, meant
-from node.config.values import why_refused
+from node.config.values import because, below, meant, why_refused
 from node.model import Resource
 
 _MOST: Final = 10  # unknown keys of one object in messages

@@ -1,8 +1,8 @@
 """The devices offered before a boot, for which hpn node waits after it.
 
-kubelet admits the pods that it knows as soon as it has started, and finally refuses those with devices that nobody
-offers at that moment.  A driver may take seconds to find its devices.  So kubelet sees no resource until the devices of
-the last boot are back.  They are listed in a file beside the sockets, on disk; kubelet ignores its name.
+As soon as kubelet has started, it admits the pods that it knows.  It refuses for good those with devices that are not
+offered at that moment.  A driver may take seconds to find its devices.  So kubelet sees no resource until the devices
+of the last boot are back.  They are listed in a file beside the sockets, on disk; kubelet ignores its name.
 """
 
 import asyncio

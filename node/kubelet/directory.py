@@ -26,7 +26,7 @@ _INSIDE: Final = _GOES | events.IN_ATTRIB
 _ITSELF: Final = events.IN_DELETE_SELF | events.IN_MOVE_SELF
 _COMES: Final = events.IN_CREATE | events.IN_MOVED_TO
 _MOUNTS: Final = "/proc/self/mountinfo"
-# A socket's path has at most 107 bytes (man 7 unix), with "/.hpn-" and ".sock".
+# A socket's path has at most 107 bytes (man 7 unix), which include "/.hpn-", ".sock" and temporary names beside it.
 _LONGEST: Final = 88
 _OURS: Final = ".hpn-"
 _LOCK: Final = ".hpn-node.lock"  # kubelet ignores names with a leading point (plugin_watcher.go)
@@ -121,7 +121,7 @@ class Directory:
             self._watch_again()
 
     def _check_mounts(self) -> None:
-        """Each pod's mounts lead here, and hardly any of them concerns the path."""
+        """Check for another directory at the path; most changes of mounts are those of pods, elsewhere."""
         if _identity(self.path) != self._identity:  # guard: a-mount
             self._watch_again()
 

@@ -1,9 +1,9 @@
 """Reads the state for provisioning: the PFs that rules select, their VFs and users, and the mode of RDMA.
 
-The kernel does not show on the host which pods have an interface over a PF, such as a macvlan: sysfs links two
-interfaces only in one namespace.  So all other namespaces that this process can find are read.  It finds them by
-processes and mounts, and by the numbers that the host's namespace has for them: one for each pod with a veth or a moved
-interface.
+A pod may have an interface over a PF, such as a macvlan.  The kernel does not show that on the host, because sysfs
+links two interfaces only if they are in one namespace.  So this module reads all other namespaces that it can find: by
+processes and mounts, and by the numbers that the host's namespace has for them.  There is a number for each pod with a
+veth or a moved interface.
 """
 
 import os
