@@ -1,4 +1,4 @@
-"""hpn node --check: what a file would offer here, for people and as JSON."""
+"""hpn node --check: what a file would offer here, as text and as JSON."""
 
 import json
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_all_of_a_pool(tree: Tree) -> None:
 
 
 def test_nothing_is_found(tree: Tree) -> None:
-    """It is said, and no fault: the file may be for many nodes."""
+    """This is reported, and no fault, because one file may serve many nodes."""
     lines, status = checked(tree, shared(selectors={"ifNames": ["ib7"]}))
     assert lines[3].split() == ["rdma/a", "0", "-", "-", "-", "-", "-"]
     assert lines[-3] == (

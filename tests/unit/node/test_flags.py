@@ -1,4 +1,4 @@
-"""The command lines that manifests have, ours and others'."""
+"""The command lines in manifests, of hpn and of other device plugins."""
 
 from pathlib import Path
 

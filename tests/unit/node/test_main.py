@@ -1,4 +1,4 @@
-"""How hpn node ends where it cannot begin."""
+"""The exit status and message of hpn node if it cannot start."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The names of resources that kubelet takes, and why it refuses others."""
+"""The names of resources that kubelet accepts, and why it refuses others."""
 
 import pytest
 

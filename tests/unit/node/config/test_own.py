@@ -1,4 +1,4 @@
-"""hpn node's own file: what its keys mean, and that it is read strictly."""
+"""hpn's own device file: the meaning of its keys, and its strict reading."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def test_every_kind() -> None:
 
 
 def test_a_bond_is_shared_only_by_name() -> None:
-    """Else its PFs' HCAs would be shared twice."""
+    """Without a name its PFs' HCAs would be shared twice."""
     kinds = {only(own(kind="shared", selectors=one)).selectors[0].kinds for one in ({}, {"vendors": ["15b3"]})}
     assert kinds == {frozenset({Kind.PF})}
     named = only(own(kind="shared", selectors=[{"ifNames": ["bond0"]}, {"kinds": ["vf", "sf"]}])).selectors
@@ -109,7 +109,7 @@ health: {downAfter: 2.5}
 
 
 def test_yaml_needs_no_quotes() -> None:
-    """Where YAML 1.1 has an octal number, a number of base 60, a float and a truth."""
+    """YAML 1.1 reads these as an octal number, a number of base 60, a float and a boolean."""
     settings = read(YAML, is_yaml=True)
     (found,) = settings.resources[0].selectors
     assert (found.vendors, found.products) == ({"15b3", "8086"}, {"1018", "0101", "101e", "1e10"})

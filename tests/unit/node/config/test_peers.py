@@ -1,4 +1,4 @@
-"""The peers' files: what they mean to the peers' programs they mean here, and what those refuse is refused in words."""
+"""Files of other device plugins: they have the same meaning here, and what those programs refuse is refused."""
 
 from typing import Any
 
@@ -131,7 +131,7 @@ def test_notes(file: Any, note: str) -> None:
     assert [one for one in settings.notes if note in one], settings.notes
 
 
-# What the peers' programs end with; of an entry that they only pass over, see below.
+# Files that end the peers' programs; entries that they only ignore come below.
 @pytest.mark.parametrize(
     ("file", "why"),
     [
@@ -198,7 +198,7 @@ def test_refused(file: Any, why: str) -> None:
     ],
 )
 def test_an_entry_that_is_left_out(entry: Any, why: str) -> None:
-    """And the others are offered."""
+    """The other entries are offered."""
     file = {"resourceList": [*sriov()["resourceList"], *sriov(**entry)["resourceList"]]}
     settings = read(file)
     assert [one.full_name for one in settings.resources] == ["intel.com/a"]
@@ -212,14 +212,14 @@ def test_nothing_is_left() -> None:
 
 
 def test_a_name_that_only_those_have_twice_that_are_left_out() -> None:
-    """That program, which knows the profiles, would refuse them."""
+    """That program, which reads the profiles, would refuse them."""
     file = sriov(selectors={"ddpProfiles": ["x"]})["resourceList"]
     with pytest.raises(Refused, match="both called"):
         read({"resourceList": file * 2})
 
 
 def test_what_selects_nothing_does_not_select_everything() -> None:
-    """An empty set would."""
+    """An empty set would select everything."""
     (selector,) = only(sriov(selectors={"pKeys": ["x"], "pfNames": ["a#x"], "vdpaType": "x"})).selectors
     assert selector.pkeys
     assert not any(pkey in selector.pkeys for pkey in range(0x8000))

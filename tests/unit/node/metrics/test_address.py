@@ -1,4 +1,4 @@
-"""Where metrics may be served."""
+"""The addresses where metrics may be served."""
 
 import socket
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_anothers_socket_is_not_taken(tmp_path: Path, kind: socket.SocketKind) -
         if kind != socket.SOCK_DGRAM:
             theirs.listen(0)
         before = path.lstat().st_ino
-        for _ in range(3):  # its queue gets full
+        for _ in range(3):  # until its queue is full
             with pytest.raises(Unusable, match=f"another process listens at {path}; choose another path"):
                 Address(path=str(path)).listen()
         assert path.lstat().st_ino == before

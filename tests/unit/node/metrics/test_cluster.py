@@ -1,4 +1,4 @@
-"""The blocks of shared networks on the page of metrics."""
+"""Blocks of shared networks on the page of metrics."""
 
 from ipaddress import ip_address, ip_interface
 from pathlib import Path

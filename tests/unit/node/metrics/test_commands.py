@@ -1,4 +1,4 @@
-"""CNI commands tell hpn node of their end, and it counts them."""
+"""CNI commands report their end to hpn node, which counts them."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 @pytest.fixture
 def hears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A socket where commands look for hpn node's."""
+    """A socket at the path where commands send their reports."""
     monkeypatch.setattr(report, "SOCKET", f"{tmp_path}/c.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(f"{tmp_path}/c.sock")
@@ -63,12 +63,12 @@ def test_a_command_tells(tmp_path: Path, hears: socket.socket, command: str, con
     assert " ".join(words[1:4]) == said, reply
     assert (words[0], int(words[4]) < 10_000_000, len(words)) == ("1", True, 5)
     assert reply.code == (json.loads(reply.stdout)["code"] if reply.exit_code else 0)
-    with pytest.raises(BlockingIOError):  # one for each command
+    with pytest.raises(BlockingIOError):  # one report per command
         hears.recv(200)
 
 
 def test_a_kind_that_multus_has_stripped_is_unknown(tmp_path: Path, hears: socket.socket) -> None:
-    # Of a version that is refused, so that nothing looks at the machine's own state.
+    # With a refused version, so that the command does not read the machine's own state.
     conf = {"cniVersion": "9.9.9", "name": "n", "type": "hpn", **IPAM}
     main.run(request(tmp_path, "STATUS", json.dumps(conf).encode()), {})
     assert hears.recv(200).startswith(b"1 STATUS - 1 ")

@@ -1,4 +1,4 @@
-"""The page, read by the parser that prometheus_client has for others' pages."""
+"""The page, read by prometheus_client's parser."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def test_devices() -> None:
 
 
 def test_names_that_are_no_text() -> None:
-    """A pod may give its device any bytes for a name."""
+    """A pod may name its device by any bytes."""
     ill = vf(2, names=(os.fsdecode(b"e\xff"),))
     found = made(page.devices({"a/vf": (1, [(ill, "gone")])}))
     assert ("hpn_device_info", "0000:3b:00.2", "e\\udcff", "mlx5_2", "gone", "a/vf") in found
@@ -105,11 +105,11 @@ def test_pools(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         add(tmp_path / folder, "rail0", "c1", [v4])
     add(tmp_path / "a", "rail0", "c2", [v4])
-    add(tmp_path / "a", "rail0", "c2", [v4], "DEL")  # it cools down
+    add(tmp_path / "a", "rail0", "c2", [v4], "DEL")  # it stays reserved for a while
     add(tmp_path / "a", "rail1", "c1", [v4, v6])
     found = made(page.pools([tmp_path / "a", tmp_path / "b", tmp_path / "none"]))
     span = "10.1.0.2-10.1.0.6"
-    assert found["hpn_pool_addresses", "rail0", span] == 10  # of both stores
+    assert found["hpn_pool_addresses", "rail0", span] == 10  # the sum of both stores
     assert found["hpn_pool_leases", "rail0", span] == 3
     assert found["hpn_pool_addresses", "rail1", span] == 5
     (six,) = {key[2] for key in found if key[1] == "rail1"} - {span}

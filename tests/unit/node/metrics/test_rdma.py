@@ -1,4 +1,4 @@
-"""RDMA ports on the page, from trees like /sys."""
+"""RDMA ports on the page, from a tree like /sys."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ PF, VF = "0000:3b:00.0", "0000:3b:00.2"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    """A PF with the device mlx5_0, and two VFs with mlx5_1 and mlx5_2; each has sent 100 times its number and 7."""
+    """A PF with mlx5_0, and two VFs with mlx5_1 and mlx5_2; each has sent 100 times its number and 7."""
     tree = Tree(tmp_path)
     tree.rdma("mlx5_0", tree.pci(PF), 0)
     for number in (1, 2):
@@ -57,7 +57,7 @@ def test_ports_and_whose_they_are(tree: Tree) -> None:
 
 
 def test_a_pod_without_a_namespace(tree: Tree) -> None:
-    """As podman names them."""
+    """Such as podman's."""
     found = made(page.ports([record("mlx5_1", pod="web")], print, tree.root))
     assert found["hpn_rdma_port_counter_total", "port_xmit_data", "", "web", "1", "mlx5_1"] == 107
 
@@ -78,7 +78,7 @@ def test_soft_roce_is_its_pods(tree: Tree) -> None:
 
 
 def test_names_that_are_no_text(tree: Tree) -> None:
-    """An RDMA device may have any bytes for a name."""
+    """An RDMA device's name may have any bytes."""
     name = os.fsdecode(b"m\xff")
     (tree.root / "class/infiniband/mlx5_1").rename(tree.root / "class/infiniband" / name)
     found = made(page.ports([record(name)], print, tree.root))

@@ -1,4 +1,4 @@
-"""What is of PFs, and what a file asks for -> what is changed and what is refused, with the words for people."""
+"""From the state of PFs and the rules of a file to changes and refusals, with their messages."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,7 @@ def differs(found: Pf, *rules: PfRule) -> Plan:
 
 
 def refused(found: Pf, *rules: PfRule) -> str:
-    """The one sentence, where nothing is changed."""
+    """The only refusal of a plan without changes."""
     left = differs(found, *rules)
     (sentence,) = left.refused
     assert left.changes == ()
@@ -95,7 +95,7 @@ def test_another_number_while_the_host_needs_one() -> None:
 
 
 def test_other_settings_while_pods_have_vfs() -> None:
-    """Those of free VFs are changed."""
+    """Free VFs are changed."""
     found = pf(vfs=(*vfs(2), *vfs(3, user=POD)[2:]))
     left = differs(found, rule(trust=True))
     assert [f"{one}" for one in left.changes] == [f"rail0 ({ADDRESS}): trust of VF 0-1 -> true"]
@@ -150,14 +150,14 @@ def test_one_that_is_refused_does_not_stop_another() -> None:
 
 
 def test_what_is_right_already_is_not_refused() -> None:
-    """A PF that the host cannot spare may be as the file asks."""
+    """A PF that the host needs may already be as the file asks."""
     kept = pf(4, device=replace(DEVICE, reserved="the host's default route leaves by rail0"))
     assert differs(kept, rule(num_vfs=4)) == Plan()
 
 
 @pytest.mark.parametrize("used", [{"user": POD}, {"needed": HOST}, {"user": POD, "needed": HOST}])
 def test_the_mtu_of_vfs_in_use(used: dict[str, Any]) -> None:
-    """Those of free VFs are changed, and it is said whose the others are."""
+    """Free VFs are changed, and the refusal names the users of the others."""
     left = differs(pf(mtu=9000, vfs=(*vfs(1), *vfs(2, **used)[1:])), rule(mtu=9000))
     (mtu,), (said,) = left.changes, left.refused
     assert (isinstance(mtu, SetMtu) and mtu.vfs) == vfs(1)
@@ -168,7 +168,7 @@ def test_the_mtu_of_vfs_in_use(used: dict[str, Any]) -> None:
 
 def test_the_mtu_that_a_pods_vf_comes_home_with() -> None:
     assert differs(pf(mtu=9000, vfs=vfs(1, user=POD, mtu=9000)), rule(mtu=9000)) == Plan()
-    # Another namespace's, whose MTU nobody on the host sees; or it has no interface at all.
+    # Its interface is in another namespace, where the host cannot read the MTU; or it has none.
     assert differs(pf(mtu=9000, vfs=vfs(1, user=POD, mtu=0)), rule(mtu=9000)) == Plan()
 
 
@@ -201,7 +201,7 @@ def test_guids_that_are_there_stay() -> None:
 
 
 def test_a_pods_macvlan_over_the_pf_meanwhile() -> None:
-    """Only the PF's own MTU becomes that one's."""
+    """Only a change of the PF's own MTU affects that interface."""
     over, found = "a macvlan in the namespace /run/netns/a", pf(2)
     of_the_pf = SetMtu(found, 1300)
     assert why_left(of_the_pf, over, found.vfs) == (

@@ -1,4 +1,4 @@
-"""What hpn node says of a topic, and whether it is a problem."""
+"""What hpn node logs on a topic, and whether that is a problem."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_a_problem_lasts_until_it_is_solved(capsys: pytest.CaptureFixture[str]) 
     topics.solved("offers")
     assert topics.problems == {"files"}
     said(capsys)
-    topics.problem("files", "read-only")  # still the same one
+    topics.problem("files", "read-only")  # the same sentence again
     topics.report("offers", "fine")
     assert said(capsys) == []
     topics.solved("files")
