@@ -1,7 +1,7 @@
-"""This node's blocks of the networks whose addresses a cluster's nodes share: looked after in time (ipam/cluster).
+"""Rounds over this node's blocks of networks that a cluster's nodes share (ipam/cluster).
 
-The work is done by a process that ends: it asks a store elsewhere, and that may take long.  A node without such a
-network is not woken up by this.  It hears of the first one by a datagram.
+A child process does each round, because a remote store may answer late.  A node without such a network never wakes up
+for this; a datagram reports its first one.
 """
 
 import asyncio
@@ -18,34 +18,34 @@ from base.kernel import unix_sockets
 from base.protocol import report
 from base.protocol.errors import CniError
 from base.protocol.location import IPAM_DIR
-from base.state import durable, places, trust
+from base.protocol.spec import Config
+from base.state import durable, journal, places, trust
+from base.state.record import Record
 from node.kubelet import sockets
 from node.log import Topics
 
-# Seconds between two rounds: a sixth of the time after which others may take a block of a node that seems dead.
-EVERY: Final = 600.0
-# Seconds until a round that could not be done is tried again, and until one that a command asks for.
-AGAIN: Final = 60.0
-REST: Final = 5.0
-# The same where a number may be given up that another node waits for: a pod's interfaces go one after the other.  And
-# so many from the beginning of a round until the next for that.
+# All times are in seconds.
+EVERY: Final = 600.0  # between rounds: a sixth of the grace
+AGAIN: Final = 60.0  # from a failed round to the next
+REST: Final = 5.0  # from a command's request to the round
+# From a request that may free a number for which another node waits: soon, because a pod's interfaces go one after the
+# other.  Two such rounds begin this far apart.
 SOON: Final = 0.2
 APART: Final = 1.0
-# Seconds that the rounds of all networks may take: a round holds a lock that commands wait for.
-MOST: Final = 300
-# What can be wrong, as metrics name it.
-TOPIC: Final = "cluster"
-_ROOM: Final = 64  # bytes; a line has fewer
-_AT_ONCE: Final = 64  # datagrams that are read before others have their turn
+MOST: Final = 300  # for a round over all networks, which holds a lock that commands wait for
+TOPIC: Final = "cluster"  # the problem's name in metrics
+_ROOM: Final = 64  # bytes; a line is shorter
+_AT_ONCE: Final = 64  # datagrams read before other callbacks get a turn
+
+Records = list[tuple[Path, Record | None]]
 
 
 class Found(NamedTuple):
-    """What the round of a network has found (Report of ipam.cluster.reconcile.reconcile, which is for the other
-    process to import)."""
+    """The result of a network's round: Report of ipam.cluster.reconcile.reconcile, which only the child imports."""
 
     network: str
     suspected: int = 0
-    said: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -54,33 +54,67 @@ Rounds = Callable[[], tuple[Found, ...] | None]
 
 
 def rounds(kubeconfig: str = "") -> tuple[Found, ...] | None:
-    """For a process of its own: do a round for each network of which this node has blocks.
+    """Do a round for each network with blocks of this node.  For a child process.
 
-    ``kubeconfig`` says as whom the API server is asked, if not as the policy file does.
+    ``kubeconfig`` names credentials for the API server; without it those of the policy file apply.
     """
-    from node import stored  # noqa: PLC0415  # what is imported here is for that process
-
     signal.alarm(MOST)
-    records = stored.records()
-    networks = list(networks_with_blocks(stored.data_dirs(records)))
+    there = records()
+    networks = list(networks_with_blocks(data_dirs(there)))
     if not networks:
         return None
-    if why := stored.of_another_boot(records):  # guard: another-boot
+    if why := of_another_boot(there):  # guard: another-boot
         return tuple(Found(path.name, problem=why) for path in networks)
-    from ipam import sandboxes  # noqa: PLC0415
+    from ipam import sandboxes  # noqa: PLC0415  # for the child only
     from ipam.cluster.reconcile import reconcile  # noqa: PLC0415
 
     reports = reconcile.rounds(networks, sandboxes.gone, kubeconfig=kubeconfig)
     return tuple(Found(one.network, one.suspected, one.log, one.problem) for one in reports)
 
 
+def records() -> Records:
+    """All records of the node, with their paths; None for an unreadable one."""
+    return [found for folder in places.state_dirs() for found in journal.files(folder)]
+
+
+def of_another_boot(records: Records) -> str:
+    """Why this process must judge no attachment or lease by its boot id; empty if it may.
+
+    A boot leaves no record (/run).  So if no record is of this boot, their writers see another boot id than this
+    process, in whose container something may hide the host's; and all pods are alive.
+    """
+    known = [(path, record) for path, record in records if record]
+    if not known or any(record.of_this_boot for _, record in known):  # guard: this-boot (of_this_boot)
+        return ""
+    path, record = known[0]
+    return (
+        f"{path} is of boot {record.boot}, as are all records of attachments here, and {durable.BOOT_ID} shows "
+        f"{durable.boot_id()} to hpn node: it would treat the leases of running pods as those of an older boot; "
+        "let its container see the node's boot id, or run hpn node on the host"
+    )
+
+
+def data_dirs(records: Records) -> list[Path]:
+    """The directories of leases: the default, those in state directories, and those of attachments' configurations."""
+    found = {Path(IPAM_DIR), *(folder / "ipam" for folder in places.state_dirs())}
+    found.update(Path(named) for _, record in records if record and (named := _data_dir(record.config)))
+    return sorted(found)
+
+
+def _data_dir(conf: Config) -> str:
+    """The directory that a configuration names for its leases; empty without one."""
+    ipam = conf.get("ipam")
+    named = ipam.get("dataDir") if isinstance(ipam, dict) else None
+    return named if isinstance(named, str) and named.startswith("/") else ""
+
+
 def networks_with_blocks(data_dirs: Iterable[Path]) -> Iterator[Path]:
-    """The directories of the networks of which this node has blocks (ipam/cluster/node_blocks.py)."""
+    """The directories of networks with blocks of this node (ipam/cluster/state/node_blocks.py)."""
     return (path.parent for folder in data_dirs for path in sorted(folder.glob("*/blocks")))
 
 
 class Blocks:
-    """Has the rounds done: at once, in time, and when a command tells that there is little room."""
+    """Schedules the rounds: at the start, at intervals, and when a command asks for one."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, rounds: Rounds = rounds, path: Path = Path(report.ROOM)
@@ -92,24 +126,24 @@ class Blocks:
         self._next: asyncio.TimerHandle | None = None
         self._began = -APART
         self._sock: socket.socket | None = None
-        self._made = 0  # the socket's inode
+        self._inode = 0  # of the socket
         self._listen()
-        # Networks elsewhere (ipam.dataDir) are found by the first datagram.
+        # The first datagram reports a network in another directory (ipam.dataDir).
         if any(networks_with_blocks([Path(IPAM_DIR), *(folder / "ipam" for folder in places.state_dirs())])):
             self._start()
 
     @property
     def is_problem(self) -> bool:
-        """Whether a round could not be done."""
+        """Whether the last round failed."""
         return TOPIC in self._topics.problems
 
     @property
     def suspected(self) -> Mapping[str, int]:
-        """Of each network how many of this node's blocks others took for a dead node's before the last round."""
+        """By network, how many blocks of this node others suspected before the last round."""
         return {one.network: one.suspected for one in self._reports}
 
     def close(self) -> None:
-        """Do no more."""
+        """Stop."""
         if self._next:
             self._next.cancel()
         if self._child:
@@ -119,7 +153,7 @@ class Blocks:
         if self._sock:
             self._loop.remove_reader(self._sock.fileno())
             self._sock.close()
-            sockets.remove(self._path, self._made)
+            sockets.remove(self._path, self._inode)
 
     def _listen(self) -> None:
         try:
@@ -127,14 +161,14 @@ class Blocks:
             trust.refuse_unless_ours(str(self._path.parent))  # guard: ours-only
             self._path.unlink(missing_ok=True)
             self._sock = unix_sockets.bind(self._path, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-            self._made = sockets.inode(self._path)
+            self._inode = sockets.inode(self._path)
         except (OSError, CniError) as e:
             why = e.msg if isinstance(e, CniError) else e.strerror
-            self._topics.say_new("room", f"commands cannot tell that a network has little room: {self._path}: {why}")
+            self._topics.report("room", f"commands cannot report that a network has little room: {self._path}: {why}")
         else:
-            self._loop.add_reader(self._sock.fileno(), self._hear)
+            self._loop.add_reader(self._sock.fileno(), self._receive)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         asked = set[bytes]()
         try:
             for _ in range(_AT_ONCE if self._sock else 0):
@@ -148,7 +182,7 @@ class Blocks:
             self._after(REST)
 
     def _after(self, seconds: float) -> None:
-        """Do the rounds so many seconds from now, unless they are done before that."""
+        """Schedule a round in ``seconds``, unless an earlier one is scheduled."""
         due = time.monotonic() + seconds
         if self._next and not self._next.cancelled() and self._next.when() <= due:
             return
@@ -158,7 +192,7 @@ class Blocks:
 
     def _start(self) -> None:
         self._next = None
-        if self._child:  # it has just begun, and may not have seen what is new
+        if self._child:  # the running round may have missed what the request is about
             self._after(APART)
             return
         self._began = time.monotonic()
@@ -167,9 +201,9 @@ class Blocks:
         except OSError as e:
             self._failed(f"no process can be started: {e.strerror}")
         else:
-            self._loop.add_reader(self._child.fd, self._take)
+            self._loop.add_reader(self._child.fd, self._finish)
 
-    def _take(self) -> None:
+    def _finish(self) -> None:
         child, self._child = self._child, None
         if not child:
             return
@@ -177,16 +211,15 @@ class Blocks:
         try:
             reports = child.answer()
         except (OSError, EOFError) as e:
-            self._failed(f"the process that looks after them {e}")
+            self._failed(f"the process of the round {e}")
             return
         self._reports = reports or ()
-        said = [sentence for one in self._reports for sentence in one.said]
         problems = [f"network {one.network}: {one.problem}" for one in self._reports if one.problem]
-        self._topics.say_new("blocks", *said)
-        self._topics.say_new(TOPIC, *problems, is_problem=bool(problems))
+        self._topics.report("blocks", *(sentence for one in self._reports for sentence in one.sentences))
+        self._topics.report(TOPIC, *problems, is_problem=bool(problems))
         if reports:  # guard: no-network-no-alarm = True
             self._after(AGAIN if problems else EVERY)
 
     def _failed(self, why: str) -> None:
-        self._topics.problem(TOPIC, f"this node's blocks of shared networks cannot be looked after: {why}")
+        self._topics.problem(TOPIC, f"this node's blocks of shared networks cannot be reconciled: {why}")
         self._after(AGAIN)

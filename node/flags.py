@@ -1,6 +1,6 @@
-"""The command line of hpn node: our options, and those that manifests of other device plugins have; pure.
+"""The command line of hpn node: its own options, and those in manifests of other device plugins; pure.
 
-Go's programs take one dash or two, and a value after "=" or as the next word.
+As in Go's programs, an option has one dash or two, and its value follows "=" or is the next word.
 """
 
 import argparse
@@ -21,25 +21,24 @@ hpn node [--config FILE] [--kubelet-dir DIR] [--kubeconfig FILE]
        hpn node --check FILE [--json]
        hpn node --dry-run [--config FILE]
 
-Offers the node's network devices to kubelet, until SIGTERM.  SIGHUP has it read its configuration anew."""
+Offers the node's network devices to kubelet, until SIGTERM.  SIGHUP makes it reload its configuration."""
 _OTHERS: Final = """\
-Options of other device plugins work too: --config-file, and one dash in place of two.  What they log is not chosen by
-options here, so --log-dir, --log-level and the like are passed over."""
+Options of other device plugins work too: --config-file, and one dash in place of two.  Their options for logging
+(--log-dir, --log-level and the like) have no effect."""
 _LOGGING: Final = ("log-dir", "log-level", "log_dir", "stderrthreshold", "vmodule", "log_backtrace_at")
 _LOGGING_SWITCHES: Final = ("logtostderr", "alsologtostderr")
-_NOTHING: Final = "passed_over"
-_LONGEST: Final = 60  # and "/plugins_registry/.hpn-", sixteen letters for the resource's name, ".sock"
+_IGNORED: Final = "ignored"
+_LONGEST: Final = 60  # bytes; "/plugins_registry/.hpn-", 16 letters for the resource's name and ".sock" follow
 _TRUE, _FALSE = ("1", "t", "true", "T", "TRUE", "True"), ("0", "f", "false", "F", "FALSE", "False")
 
 
 class Wrong(Exception):
-    """The command line cannot be understood; the message says which word, and what to write."""
+    """The command line has an error; the message names the word and the remedy."""
 
 
 @dataclass(frozen=True)
 class Flags:
-    """What a command line asks for.  ``config`` is None for the default, ``check`` and ``metrics`` None
-    for none."""
+    """The options of a command line.  ``config`` None stands for the default file."""
 
     config: Path | None = None
     check: Path | None = None
@@ -60,15 +59,15 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: Sequence[str]) -> Flags:
-    """Raises Wrong."""
+    """Parse a command line.  Raises Wrong."""
     words = [f"--{word}" if word in ("help", "version") else re.sub(r"^-(?=\w{2})", "--", word) for word in arguments]
     found = vars(_parser().parse_args(words))
-    found.pop(_NOTHING, None)
+    found.pop(_IGNORED, None)
     return Flags(**found)
 
 
 def usage() -> str:
-    """What hpn node --help prints."""
+    """The text of hpn node --help."""
     return _parser().format_help()
 
 
@@ -78,20 +77,20 @@ def _parser() -> _Parser:
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=23, width=118),
     )  # fmt: skip
     option = parser.add_argument
-    option("--config", metavar="FILE", type=Path, help="the configuration: our own, or that of another device plugin "
-           "as it is (docs/user/node.md); by default the first that is there of where each of them looks")  # fmt: skip
+    option("--config", metavar="FILE", type=Path, help="the configuration: hpn's own file, or an unchanged file of "
+           "another device plugin (docs/user/node.md); default: the first usual file that exists")  # fmt: skip
     option("--config-file", dest="config", type=Path, help=SUPPRESS)
-    option("--check", metavar="FILE", type=Path, help="say what a configuration would offer here, and end")
+    option("--check", metavar="FILE", type=Path, help="report what a configuration would offer here, and exit")
     option("--json", action="store_true", help="with --check: as JSON")
     option("--dry-run", action="store_true",
-           help="say what of this node would be changed to be as the configuration asks (pfs), and end")  # fmt: skip
+           help="report what the configuration (pfs) would change on this node, and exit")  # fmt: skip
     option("--kubelet-dir", dest="kubelet", metavar="DIR", type=_directory,
-           help=f"where kubelet keeps its state, by default {KUBELET}")  # fmt: skip
-    option("--kubeconfig", metavar="FILE", type=_absolute, help="as whom the API server is asked for blocks of "
-           "addresses that nodes share, or a directory with token and ca.crt of this pod's service account; by default "
-           "as the policy file says")  # fmt: skip
+           help=f"kubelet's state directory; default: {KUBELET}")  # fmt: skip
+    option("--kubeconfig", metavar="FILE", type=_absolute, help="credentials for the API server, for addresses that "
+           "nodes share: a kubeconfig, or a directory with token and ca.crt of this pod's service account; default: "
+           "those of the policy file")  # fmt: skip
     option("--resource-prefix", dest="prefix", metavar="P",
-           help="the prefix of resources that have none in sriov-network-device-plugin's file")  # fmt: skip
+           help="prefix for the resources without one in sriov-network-device-plugin's file")  # fmt: skip
     option("--use-cdi", dest="cdi", nargs="?", const=True, type=_truth, metavar="true|false",
            help="give devices by CDI names")  # fmt: skip
     option("--metrics", metavar="ADDRESS", type=_address, help="serve metrics for Prometheus at "
@@ -99,9 +98,9 @@ def _parser() -> _Parser:
     option("--version", "-v", action="store_true", help="print the version")
     option("--help", "-h", action="store_true", help=SUPPRESS)
     for name in _LOGGING:
-        option(f"--{name}", dest=_NOTHING, help=SUPPRESS)
+        option(f"--{name}", dest=_IGNORED, help=SUPPRESS)
     for name in _LOGGING_SWITCHES:
-        option(f"--{name}", dest=_NOTHING, nargs="?", help=SUPPRESS)
+        option(f"--{name}", dest=_IGNORED, nargs="?", help=SUPPRESS)
     return parser
 
 
@@ -114,11 +113,11 @@ def _absolute(value: str) -> str:
 def _directory(value: str) -> Path:
     if not value.startswith("/"):
         raise ArgumentTypeError(
-            f"{value!r} is not an absolute path; kubelet's is {KUBELET} unless --root-dir says another"
+            f"{value!r} is not an absolute path; kubelet's is {KUBELET} unless its --root-dir names another"
         )
     if len(os.fsencode(value)) > _LONGEST:
         raise ArgumentTypeError(
-            f"{value!r}: a socket's path has 107 bytes, so this may have {_LONGEST}; choose a shorter one"
+            f"{value!r} is longer than {_LONGEST} bytes (a socket's path has at most 107); choose a shorter one"
         )
     return Path(value)
 

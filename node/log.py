@@ -1,4 +1,4 @@
-"""What hpn node says: a line for systemd's journal when something changes, and none while nothing does."""
+"""The log of hpn node: one line for systemd's journal per change."""
 
 import sys
 from collections.abc import Collection
@@ -11,50 +11,50 @@ _NAMED: Final = 8  # devices that one line names
 
 
 class Topics:
-    """What was said last of each topic, and which topics are problems: things that cannot be done now."""
+    """The last sentences logged on each topic, and the topics that are problems: what hpn node cannot do now."""
 
     def __init__(self) -> None:
-        self._said = dict[str, tuple[str, ...]]()
+        self._last = dict[str, tuple[str, ...]]()
         self._problems = set[str]()
 
-    def say_new(self, topic: str, *sentences: str, is_problem: bool = False) -> None:
-        """Say what was not said when the topic came up last."""
-        before = self._said.get(topic, ())
-        self._said[topic] = sentences
+    def report(self, topic: str, *sentences: str, is_problem: bool = False) -> None:
+        """Log the sentences that are new since the topic's last report."""
+        before = self._last.get(topic, ())
+        self._last[topic] = sentences
         (self._problems.add if is_problem else self._problems.discard)(topic)
         for sentence in sentences:
             if sentence not in before:
-                say(sentence)
+                log(sentence)
 
     def problem(self, topic: str, sentence: str) -> None:
-        """The same of something that cannot be done now."""
-        self.say_new(topic, sentence, is_problem=True)
+        """Log a problem, unless the topic's last report was the same."""
+        self.report(topic, sentence, is_problem=True)
 
     def solved(self, topic: str) -> None:
-        """If there was a problem, there is none any more."""
+        """End the topic's problem, if there is one."""
         if topic in self._problems:
             self.forget(topic)
 
     def forget(self, topic: str) -> None:
-        """Whatever is said of the topic next is new."""
+        """Log the topic's next report even if it repeats the last one."""
         self._problems.discard(topic)
-        self._said.pop(topic, None)
+        self._last.pop(topic, None)
 
     @property
     def problems(self) -> Collection[str]:
-        """The topics of which there is a problem, each by its first word."""
+        """The first word of each topic that is a problem."""
         return {topic.partition(" ")[0] for topic in self._problems}
 
 
-def say(sentence: str) -> None:
+def log(sentence: str) -> None:
     """Write a line for systemd's journal."""
-    with suppress(OSError):  # nobody may read stderr any more, and a message is no reason to stop
+    with suppress(OSError):  # the reader of stderr may be gone, which must not stop the daemon
         sys.stderr.write(printable_lines(f"hpn node: {sentence}\n"))
         sys.stderr.flush()
 
 
 def some(devices: Collection[str]) -> str:
-    """Devices for people."""
+    """The devices as text, at most eight by name."""
     named = sorted(devices)
     if len(named) > _NAMED:
         return f"{', '.join(named[:_NAMED])} and {len(named) - _NAMED} more"
@@ -62,6 +62,6 @@ def some(devices: Collection[str]) -> str:
 
 
 def cause(error: OSError) -> str:
-    """Why the system refused, for people, and of which file where it says so."""
+    """The system's reason for the error, with the file where the error has one."""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}"

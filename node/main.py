@@ -1,4 +1,4 @@
-"""hpn node: offers the node's devices to kubelet."""
+"""The entry of hpn node, which offers the node's devices to kubelet."""
 
 import asyncio
 import gc
@@ -12,24 +12,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from base.child_process import Child
 from base.table import printable_lines
-from node import flags, reading
+from node import flags
 from node.blocks import Blocks, rounds
 from node.daemon import Daemon
 from node.flags import Flags
 from node.kubelet.directory import Taken
-from node.log import say
+from node.log import log
+from node.model import Refused, Settings
 
-# sysexits.h, EX_CONFIG: systemd's unit does not start it again until somebody has mended the file.
+# EX_CONFIG of sysexits.h.  systemd's unit does not restart the program after it: first a person must correct the file.
 REFUSED: Final = 78
 
 
 def main(arguments: Sequence[str], version: str) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status."""
+    """Serve until SIGTERM or SIGINT; return the exit status."""
     try:
         asked = flags.parse(arguments)
     except flags.Wrong as e:
-        say(f"{e}")
+        log(f"{e}")
         return 2
     if asked.help or asked.version:
         sys.stdout.write(flags.usage() if asked.help else f"hpn {version}\n")
@@ -38,11 +40,11 @@ def main(arguments: Sequence[str], version: str) -> int:
         return _check(asked, asked.check) if asked.check else _dry_run(asked)
     try:
         asyncio.run(_serve(asked, version))
-    except reading.Refused as e:
-        say(f"{e}")
+    except Refused as e:
+        log(f"{e}")
         return REFUSED
     except (Taken, OSError) as e:
-        say(f"{e}")
+        log(f"{e}")
         return 1
     return 0
 
@@ -59,9 +61,9 @@ def _dry_run(asked: Flags) -> int:
     from node.provision import apply  # noqa: PLC0415  # the daemon needs none of it
 
     try:
-        text, status = apply.dry_run(reading.read(asked))
-    except (reading.Refused, OSError) as e:
-        say(f"{e}")
+        text, status = apply.dry_run(_read(asked))
+    except (Refused, OSError) as e:
+        log(f"{e}")
         return apply.UNREADABLE
     sys.stdout.write(printable_lines(text))
     return status
@@ -69,33 +71,33 @@ def _dry_run(asked: Flags) -> int:
 
 async def _serve(asked: Flags, version: str) -> None:
     """Raises Refused, Taken, OSError."""
-    # The name in ps, top and systemctl.  It would be ld-hpn.so.2, the loader that started it (packaging/launcher).
+    # The name in ps, top and systemctl; without this it is ld-hpn.so.2, the loader's (packaging/launcher).
     Path("/proc/self/comm").write_text("hpn-node")
     loop = asyncio.get_running_loop()
     ended = _ended(loop)
-    daemon = Daemon(loop, asked.kubelet / "plugins_registry", partial(reading.read, asked))
+    daemon = Daemon(loop, asked.kubelet / "plugins_registry", partial(_read, asked))
     metrics, blocks = None, Blocks(loop, partial(rounds, asked.kubeconfig))
     try:
         if asked.metrics:
-            from node.metrics.service import Metrics  # noqa: PLC0415  # most nodes go without
+            from node.metrics.service import Metrics  # noqa: PLC0415  # most nodes have no metrics
 
             metrics = Metrics(loop, daemon, blocks, asked.metrics, version)
         loop.add_signal_handler(signal.SIGHUP, daemon.reload)
-        # Nothing that exists now is garbage, and a look through it would be the longest work there is.
+        # All objects of now stay in use, and a collection of them would be the longest pause of the daemon.
         gc.collect()
         gc.freeze()
         daemon.when_shown(partial(notify, "READY=1"))
         await ended
         notify("STOPPING=1")
     finally:
-        daemon.close()  # first: it must not wait until the process that makes a page has ended
+        daemon.close()  # before metrics: kubelet must not wait for the process that makes a page
         blocks.close()
         if metrics:
             metrics.close()
 
 
 def _ended(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-    """Done at SIGTERM or SIGINT, or when a call of the loop's has failed: then the program ends by that exception."""
+    """A future that ends at SIGTERM or SIGINT, or with the exception of a failed callback of the loop."""
     ended: asyncio.Future[None] = loop.create_future()
 
     def end(error: BaseException | None = None) -> None:
@@ -105,19 +107,49 @@ def _ended(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
     def fail(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if "handle" in context:  # guard: a-call-fails = False
             end(context.get("exception"))
-        # Anything else is of one connection, which asyncio has ended.
+        # Other errors belong to one connection, which asyncio has closed.
 
     loop.set_exception_handler(fail)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is what could be read anew
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until the daemon can reload
     return ended
 
 
 def notify(state: str) -> None:
-    """Tell systemd (man 3 sd_notify), if it is what started us."""
+    """Notify systemd of the state (man 3 sd_notify), if systemd started this process."""
     where = os.environ.get("NOTIFY_SOCKET", "")
     if not where:
         return
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
         sock.sendto(state.encode(), f"\0{where[1:]}" if where.startswith("@") else where)
+
+
+def _read(asked: Flags) -> Settings:
+    """Read the file of the command line, or the first default file that exists.  Raises Refused, OSError.
+
+    A child process reads it, because pydantic and PyYAML would add 13 MB to a daemon that needs them for a moment.
+    The calling process must have one thread.
+    """
+    child = Child(lambda: _read_here(asked))
+    try:
+        answer = child.answer()
+    except ChildProcessError as e:
+        raise Refused(f"reading the configuration {e}; see the lines above") from e
+    if isinstance(answer, Settings):
+        return answer
+    raise Refused(str(answer))
+
+
+def _read_here(asked: Flags) -> Settings | str:
+    """The settings, or the reason why there are none."""
+    from node import config  # noqa: PLC0415  # for the child process
+
+    path = asked.config or next((path for path in config.DEFAULTS if path.exists()), None)
+    if path is None:
+        where = ", ".join(map(str, config.DEFAULTS))
+        return f"no configuration: none of {where} exists; write one (docs/user/node.md), or name it by --config"
+    try:
+        return config.read(path, prefix=asked.prefix, cdi=asked.cdi)
+    except config.Refused as e:
+        return "; ".join(filter(None, (e.msg, e.details)))

@@ -1,7 +1,7 @@
-"""What a node offers to its pods through kubelet, as values: devices, resources, and what one ID stands for.
+"""The values of hpn node: devices and resources, units and offers, and a device file's settings.
 
-The rest of this package turns one of these into another: ``config`` reads resources; ``offer`` puts the devices of
-hardware/inventory.py into them, and decides what a container gets for its IDs.
+``config`` reads resources from a file.  ``offer`` assigns the devices of hardware/inventory.py to them, and decides
+what a container gets for the IDs that kubelet allocates.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,13 +11,16 @@ from typing import Final
 
 from hardware.model import Device, Kind
 
-# IDs of one resource.  kubelet reads no message of more than 4 MiB, and so many IDs with their NUMA node take half of
-# that.
+# IDs of one resource.  kubelet reads messages of up to 4 MiB; this many IDs with their NUMA nodes fill half of that.
 MOST: Final = 50_000
 
 
+class Refused(Exception):
+    """hpn node cannot use the configuration; the message names the reason and the remedy."""
+
+
 class Sharing(Enum):
-    """Who may have a device: one container, or many at a time."""
+    """How many containers may use a device at a time: one, or many."""
 
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
@@ -25,27 +28,28 @@ class Sharing(Enum):
 
 @dataclass(frozen=True)
 class PfName:
-    """One entry of ``pfNames`` or ``rootDevices``: a PF, by its interface's name or its PCI address, and of its VFs or
-    SFs those with one of these indexes; None for all of them.
+    """One entry of ``pfNames`` or ``rootDevices``: a PF, by interface name or PCI address.
 
-    Ranges, because an SF's number may have 32 bits.  A selector has at most one entry for a name.
+    ``indexes`` limits the entry to these VFs or SFs of the PF; None means all.  They are ranges, because an SF's number
+    has up to 32 bits.  A selector has at most one entry per name.
     """
 
     name: str
     indexes: tuple[range, ...] | None = None
 
     def has(self, index: int) -> bool:
-        """Whether it means the PF's VF or SF of this index."""
+        """Whether the entry covers the PF's VF or SF with this index."""
         return self.indexes is None or any(index in part for part in self.indexes)
 
 
 @dataclass(frozen=True)
 class Selector:
-    """Which devices: those that agree with every field that is not empty, and with one value of it.
+    """Selects the devices that match every field that is not empty, by any one of the field's values.
 
-    - ``rdma``: only those with an RDMA device; ``vdpa``: only those with a vDPA device of this type.
-    - ``netdevs``: one of ``Device.names``; ``pf_names``: that of its PF, in any case;
-      ``pf_addresses``: its PF's PCI address.  A PF is no VF of itself, so neither of these two selects one.
+    - ``rdma``: only devices with an RDMA device; ``vdpa``: only devices with a vDPA device of this type.
+    - ``netdevs``: matches one of ``Device.names``.
+    - ``pf_names``, ``pf_addresses``: match the device's PF, by name in any case, or by PCI address.  A PF is not its
+      own VF, so neither selects a PF.
     """
 
     kinds: frozenset[Kind] = frozenset()
@@ -66,25 +70,25 @@ class Selector:
 class Verbs(StrEnum):
     """Which RDMA character devices a container gets for an ID."""
 
-    CHOSEN = "chosen"  # of the chosen device: uverbs, and rdma_cm
-    MANAGEMENT = "management"  # umad and issm too: with these a container can manage the whole InfiniBand subnet
-    ALL = "all"  # of every device of the resource, as k8s-rdma-shared-dev-plugin gives them
-    DIRECTORY = "directory"  # all that is in /dev/infiniband, as the old plugin's mode hca gives it
+    CHOSEN = "chosen"  # of the allocated device: uverbs, and rdma_cm
+    MANAGEMENT = "management"  # also umad and issm, with which a container can manage the whole InfiniBand subnet
+    ALL = "all"  # of every device of the resource, as with k8s-rdma-shared-dev-plugin
+    DIRECTORY = "directory"  # everything in /dev/infiniband, as with k8s-rdma-sriov-dev-plugin
     NONE = "none"
 
 
 @dataclass(frozen=True)
 class Resource:
-    """What pods ask for by one name.
+    """What pods request from kubelet by one name.
 
-    - ``prefix``, ``name``: together the extended resource's name, "rdma" and "hca_shared_devices_b".
-    - ``count``: how many containers may share each device; for ``pooled`` how many may share all of them.
-    - ``pooled``: an ID stands for all devices of the resource ("0" to "count - 1"), as with the peers' shared plugins.
-    - ``selectors``: a device belongs to it if one of them agrees.
-    - ``topology``: whether kubelet is told the NUMA nodes.
-    - ``cdi``: devices are given by CDI names and not by device nodes.
-    - ``extra``: what ``PCIDEVICE_..._INFO`` says besides, by address or for "*".
-    - ``source``: where it stands in the file, for messages: "resourceList[2]".
+    - ``prefix``, ``name``: the two parts of the extended resource's name, "rdma" and "hca_shared_devices_b".
+    - ``count``: how many containers may share each device; with ``pooled``, how many may share all of them.
+    - ``pooled``: each ID ("0" to "count - 1") stands for all devices of the resource, as in the shared plugins.
+    - ``selectors``: the resource selects a device if any of them matches.
+    - ``topology``: whether kubelet learns the NUMA nodes.
+    - ``cdi``: containers get devices by CDI name instead of by device node.
+    - ``extra``: additional members of ``PCIDEVICE_..._INFO``, by address or for "*".
+    - ``source``: the resource's place in the file, for messages: "resourceList[2]".
     """
 
     prefix: str
@@ -107,10 +111,10 @@ class Resource:
 
 @dataclass(frozen=True)
 class Unit:
-    """One ID that kubelet may give to a container, and the devices that it stands for.
+    """One ID that kubelet may allocate, and the devices behind it.
 
-    Exclusive: the device's own id.  Shared: "<id>-<number>", or "<number>" for all devices of a pooled resource.  Units
-    of the same devices have one tuple of them.
+    The ID is the device's own if it is exclusive, "<id>-<number>" if it is shared, and "<number>" in a pooled resource.
+    Units of the same devices share one tuple.
     """
 
     id: str
@@ -118,29 +122,29 @@ class Unit:
 
     @property
     def numa(self) -> frozenset[int]:
-        """The NUMA nodes of its devices; empty where unknown."""
+        """The NUMA nodes of the devices, without unknown ones."""
         return frozenset(device.numa for device in self.devices if device.numa >= 0)
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A resource, and the units of it that this node has now."""
+    """A resource with the units that this node has now."""
 
     resource: Resource
     units: tuple[Unit, ...]
 
 
 def devices_of(units: Iterable[Unit]) -> tuple[Device, ...]:
-    """The devices of the units, each once; of many units with a long tuple it is gone through once."""
+    """The units' devices, each once.  A tuple that many units share is read once."""
     lists = {id(unit.devices): unit.devices for unit in units}
     return tuple({device.id: device for devices in lists.values() for device in devices}.values())
 
 
 @dataclass(frozen=True)
 class Grant:
-    """What a container gets for the IDs that kubelet chose: DevicePlugin's ContainerAllocateResponse.
+    """What a container gets for its IDs: the device plugin API's ContainerAllocateResponse.
 
-    - ``nodes``: paths of device nodes, the same inside, for reading and writing.
+    - ``nodes``: paths of device nodes, the same inside the container, for reading and writing.
     - ``cdi``: qualified CDI names ("hpn.io/net=nvidia.com_rail0_0000:3b:00.2").
     """
 
@@ -151,11 +155,12 @@ class Grant:
 
 @dataclass(frozen=True)
 class PfRule:
-    """What PFs shall be like.  What is None, or false for ``guids``, is left as it is.
+    """How the file wants the selected PFs.  None, or false for ``guids``, leaves a property as it is.
 
-    - ``source``: where it stands in the file: "pfs[2]".
+    - ``source``: the rule's place in the file: "pfs[2]".
     - ``mtu``: bytes; of the PF's interface and of its VFs'.
-    - ``trust``: whether the PF trusts its VFs; ``guids``: whether InfiniBand VFs without GUIDs get ones.
+    - ``trust``: whether the PF trusts its VFs.
+    - ``guids``: whether InfiniBand VFs without GUIDs get them.
     """
 
     selector: Selector
@@ -168,14 +173,14 @@ class PfRule:
 
 @dataclass(frozen=True)
 class Settings:
-    """A whole configuration file, of whichever of the four dialects.
+    """The contents of a device file, in any of the four dialects.
 
-    - ``dialect``: whose file it is, by the program's name: "hpn", "k8s-rdma-shared-dev-plugin".
-    - ``down_after``, ``up_after``: seconds that a link stays down, or up, before kubelet is told.
-    - ``left_out``: a sentence for each resource that the file asks for and nobody gets, with the reason and the remedy.
-    - ``notes``: what else a person should know of the file, a sentence each.
-    - ``pfs``: what PFs are made to be.
-    - ``rdma_exclusive``: whether an RDMA device is to be in one network namespace at a time; None leaves it as it is.
+    - ``dialect``: the program that the file is for: "hpn", "k8s-rdma-shared-dev-plugin".
+    - ``down_after``, ``up_after``: seconds that a link must be down, or up, before kubelet learns it.
+    - ``left_out``: a sentence per resource in the file that hpn does not offer, with reason and remedy.
+    - ``notes``: sentences with other remarks on the file.
+    - ``pfs``: the rules for PFs.
+    - ``rdma_exclusive``: whether an RDMA device is in one network namespace at a time; None leaves the mode as it is.
     """
 
     resources: tuple[Resource, ...]

@@ -76,7 +76,7 @@ LIBRARIES = {
     "grpclib": {"base.grpc", "node.kubelet"},
     "google": {"base.grpc", "base.kubelet", "node.kubelet"},
     "yaml": {"base.yaml_document", "ipam.cluster.backends.credentials"},
-    "prometheus_client": {f"node.metrics.{module}" for module in ("collect", "page", "server")},
+    "prometheus_client": {f"node.metrics.{module}" for module in ("page", "server")},
     "rich": {"ctl.screen"},
 }
 

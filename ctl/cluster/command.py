@@ -21,7 +21,7 @@ from ipam.cluster.rules.overview import Overview, named, overviews, spans_in
 from ipam.inventory import state
 from ipam.ranges import Span, common, count
 from ipam.stores import access
-from ipam.stores.contents import Contents
+from ipam.stores.holdings import Contents
 
 _BAR: Final = 30
 _SPANS: Final = 3  # spans of addresses that a row shows before "and N more"

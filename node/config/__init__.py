@@ -1,6 +1,6 @@
-"""A configuration file -> Settings, whichever of four programs it was written for.
+"""Reads a device file, hpn's own or that of one of three other device plugins.
 
-The file's top key tells whose it is.  A peer's file is read as the peer's program reads it; ours is read strictly.
+The file's top key shows its dialect.  A peer's file is read as the peer reads it, hpn's own strictly.
 """
 
 from dataclasses import replace
@@ -13,15 +13,14 @@ from base.protocol.errors import InvalidConfig
 from base.state import trust
 from base.yaml_document import Refused, shown
 from node.config import old, own, shared, sriov
-from node.config.messages import meant
+from node.config.values import meant
 from node.model import Settings
 
 __all__ = ["DEFAULTS", "OLD", "OURS", "Refused", "read", "settings"]
 
-# Ours has a directory of its own, because a ConfigMap that is mounted hides what else is in its directory; /etc/cni is
-# full of others' files.
+# A separate directory, because a mounted ConfigMap hides all other files of its directory, and /etc/cni has many.
 OURS: Final = Path("/etc/hpn/devices.yaml")
-# Its name in versions before, which is read still.
+# Its name in earlier versions, which is still read.
 OLD: Final = Path("/etc/hpn/node.yaml")
 DEFAULTS: Final = (
     OURS,
@@ -31,8 +30,8 @@ DEFAULTS: Final = (
     Path("/k8s-rdma-sriov-dev-plugin/config.json"),
 )
 _MOST: Final = 1 << 20  # bytes, as a ConfigMap has
-_SAID: Final = 10  # keys that something is said of
-# By which key a file is known; those of the peers in any case.
+_REMARKS: Final = 10  # keys with a remark
+# The top keys of the dialects; those of the peers in any case.
 _OURS: Final = "resources"
 _PEERS: Final = ("configList", "resourceList", "mode")
 
@@ -40,17 +39,17 @@ _PEERS: Final = ("configList", "resourceList", "mode")
 def read(path: Path, *, prefix: str = "", cdi: bool = False) -> Settings:
     """The file's settings.
 
-    - ``prefix``: of resources that the file gives none, in hpn's file and in sriov-network-device-plugin's, as that
-      program's --resource-prefix.
-    - ``cdi``: as if every resource were to be given by CDI names: the peers' --use-cdi.
+    - ``prefix``: for resources without one, in hpn's file and in that of sriov-network-device-plugin, which has it as
+      --resource-prefix.
+    - ``cdi``: give devices of all resources by CDI names: the peers' --use-cdi.
 
-    Raises Refused, whatever is in the file, and if there is none or others than root could have written it.
+    Raises only Refused: for any fault of the file, and if it is missing or others than root could have written it.
     """
     try:
         data = trust.read_trusted(str(path), _MOST)
         _refuse_both(path)
         found = settings(data, is_yaml=_is_yaml(path, data or b""), prefix=prefix, cdi=cdi)
-        notes = (f"that is its name in older versions; rename it: mv {OLD} {OURS}",) if path == OLD else ()
+        notes = (f"this is the file's name in older versions; rename it: mv {OLD} {OURS}",) if path == OLD else ()
         return replace(found, notes=(*notes, *found.notes))
     except Refused as e:
         raise _in_file(path, e.msg, e) from e
@@ -61,9 +60,9 @@ def read(path: Path, *, prefix: str = "", cdi: bool = False) -> Settings:
 
 
 def settings(data: bytes | None, *, is_yaml: bool, prefix: str = "", cdi: bool = False) -> Settings:
-    """``read`` of a file's contents; None if there is no file.  Raises Refused, which does not name the file."""
+    """The settings of a file's contents; None for no file.  Raises Refused, which does not name the file."""
     if data is None:
-        raise Refused("there is no such file; conf/devices.yaml is an example")
+        raise Refused("no such file; conf/devices.yaml is an example")
     parsed = document.parse(data, is_yaml=is_yaml)
     match _dialect(parsed.value):
         case "resources":
@@ -80,32 +79,34 @@ def settings(data: bytes | None, *, is_yaml: bool, prefix: str = "", cdi: bool =
             found = old.settings(parsed.value, cdi=cdi)
     if not found.resources:
         raise Refused("; ".join(found.left_out))
-    twice = tuple(f"the key {shown(key)} is twice in one object, and the last counts" for key in parsed.twice[:_SAID])
+    twice = tuple(
+        f"the key {shown(key)} is twice in one object, and the last one counts" for key in parsed.twice[:_REMARKS]
+    )
     return replace(found, notes=(*filter(None, [parsed.broken]), *twice, *found.notes))
 
 
 def _dialect(value: Any) -> str:
-    """The key by which the file is known.  Raises Refused."""
+    """The file's top key.  Raises Refused."""
     if not isinstance(value, dict):
         raise Refused(f"{shown(value)} is not an object with resources; conf/devices.yaml is an example")
     if "apiVersion" in value and "kind" in value:
         kind = shown(value["kind"])
-        raise Refused(f"it is a Kubernetes object (kind {kind}); give the file that stands in it, below data")
+        raise Refused(f"it is a Kubernetes object (kind {kind}); use the file in it, below data")
     lower = {key.lower() for key in value}
     found = [_OURS] * (_OURS in value) + [key for key in _PEERS if key.lower() in lower]
     if len(found) > 1:  # guard: one-dialect
         raise Refused(f"it has {' and '.join(found)}, which are keys of different programs' files; remove one")
     if not found:
-        guesses = filter(None, (meant(key, (_OURS, *_PEERS)) for key in islice(value, _SAID)))
+        guesses = filter(None, (meant(key, (_OURS, *_PEERS)) for key in islice(value, _REMARKS)))
         remedy = next(guesses, f"; write {_OURS}, of which conf/devices.yaml is an example")
         raise Refused(f"it has none of the keys {', '.join((_OURS, *_PEERS))}{remedy}")
     return found[0]
 
 
 def _refuse_both(path: Path) -> None:
-    """Nobody knows which of the two would be meant."""
+    """Raise Refused if both names of hpn's file exist."""
     if path == OURS and path.exists() and OLD.exists():
-        raise Refused(f"{OLD} is there too, which is its name in older versions; remove one")
+        raise Refused(f"{OLD} exists too, the file's name in older versions; remove one")
 
 
 def _is_yaml(path: Path, data: bytes) -> bool:

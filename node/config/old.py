@@ -1,4 +1,4 @@
-"""The file of k8s-rdma-sriov-dev-plugin, which nobody maintains any more: "mode" (its main.go and server.go)."""
+"""The file of k8s-rdma-sriov-dev-plugin, an unmaintained program: "mode" (its main.go and server.go)."""
 
 from typing import Any, Final
 
@@ -16,8 +16,8 @@ class File(Object):
     """The whole file."""
 
     mode: Any = ""
-    """`hca`: `rdma/hca`, for 1000 containers that share all HCAs.  `sriov`: `rdma/vhca`, the VFs of `pfNetdevices`,
-    which must be there already.  Everything else is `hca`.
+    """`hca`: `rdma/hca`, for 1000 containers that share all HCAs.  `sriov`: `rdma/vhca`, the existing VFs of
+    `pfNetdevices`.  Any other value means `hca`.
     Value: `hca`, `sriov`
     Default: `hca`"""
     pfNetdevices: Any = None  # noqa: N815
@@ -27,12 +27,12 @@ class File(Object):
 
 
 def settings(document: dict[str, Any], *, cdi: bool) -> Settings:
-    """Raises Refused."""
+    """The settings of a parsed file.  Raises Refused."""
     notes = list[str]()
     file = take(File, document, "", notes)
     notes.append(
-        "as with that program, a container gets the whole of /dev/infiniband: every RDMA device of the node; in a "
-        "file of hpn's own it gets its own device's nodes only"
+        "as with that program, a container gets all of /dev/infiniband: every RDMA device of the node; with a file of "
+        "hpn's own it gets its own device's nodes only"
     )
     if file.mode == "sriov":
         resource = _vfs(file, notes, cdi=cdi)
@@ -57,12 +57,12 @@ def _vfs(file: File, notes: list[str], *, cdi: bool) -> Resource:
     names = file.pfNetdevices
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise Refused(
-            f'pfNetdevices {shown(names)} names no PF, so mode "sriov" has nothing to offer; write a list of '
-            'interfaces, as in ["ens1f0"]'
+            f'pfNetdevices {shown(names)} names no PF, so mode "sriov" offers nothing; write a list of '
+            'interfaces, such as ["ens1f0"]'
         )
     notes.append(
-        "hpn makes no VFs: that program did at its start, and gave them MACs and GUIDs; make them when the node "
-        "starts, as by: echo 8 > /sys/class/net/PF/device/sriov_numvfs"
+        "with this file hpn makes no VFs, unlike that program, which also gave them MACs and GUIDs; make them when the "
+        "node starts: echo 8 > /sys/class/net/PF/device/sriov_numvfs"
     )
     return Resource(
         prefix="rdma",

@@ -1,5 +1,6 @@
-"""hpn's own file: "resources".  What it does not know, it refuses."""
+"""hpn's own device file: "resources".  It refuses unknown keys."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -7,21 +8,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from base.yaml_document import Refused, shown
 from hardware.model import Kind
 from node.config import values
-from node.config.messages import because
 from node.config.peers import named_well, refuse_twins
-from node.config.values import entries
+from node.config.values import because, entries
 from node.model import MOST, PfRule, Resource, Selector, Settings, Sharing, Verbs
 
 PROGRAM: Final = "hpn"
 _MOST_VFS: Final = 65535  # NumVFs has 16 bits (PCI Express Base Specification, SR-IOV Extended Capability)
-# What a PF's VFs are found by, and what the PF itself is.
+# Keys that select VFs by their PF, and the key that selects the PF.
 _OF_VFS: Final = {"pfNames": "ifNames", "rootDevices": "pciAddresses"}
 _Taken = TypeVar("_Taken", bound=BaseModel)
 _Seconds = Annotated[float, Field(ge=0, le=3600)]
 
 
 class Section(BaseModel):
-    """An object of ours."""
+    """An object of hpn's file."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -30,14 +30,14 @@ class File(Section):
     """The whole file."""
 
     resources: list[Any]
-    """What pods can ask for: [below](#resources).  Of a device that two of them select, the first gets it, unless both
+    """The resources that pods can request: [below](#resources).  If two select a device, the first gets it, unless both
     share it.
     Refused: empty"""
     health: Any = {}
-    """When a device counts as ill: [below](#health).
+    """When a device counts as unhealthy: [below](#health).
     Value: object"""
     pfs: list[Any] = []
-    """What PFs are made to be before their devices are offered: [below](#pfs).
+    """Properties that PFs get before their devices are offered: [below](#pfs).
     Default: none"""
     rdmaNamespaces: Literal["exclusive", "shared"] | None = None  # noqa: N815
     """Whether an RDMA device is in one network namespace at a time, or in all: [below](#rdmanamespaces).
@@ -48,46 +48,47 @@ class Health(Section):
     """``health``."""
 
     downAfter: _Seconds = 10.0  # noqa: N815
-    """Seconds for which a link must be down, before kubelet is told."""
+    """Seconds for which a link must be down before kubelet learns it."""
     upAfter: _Seconds = 30.0  # noqa: N815
-    """Seconds for which it must be up again."""
+    """Seconds for which a link must be up again before kubelet learns it."""
 
 
 class Entry(Section):
     """An entry of ``resources``."""
 
     name: str
-    """What a pod asks for, as `nvidia.com/rail0_vf`.  Without a prefix it has that of `--resource-prefix`.
+    """The resource's name, such as `nvidia.com/rail0_vf`.  A name without a prefix gets that of `--resource-prefix`.
     Refused: twice in the file"""
     kind: Literal["vf", "pf", "sf", "shared", "master", "accelerator"]
     """`vf`, `pf`, `sf`: VFs, whole PFs, scalable functions, each for one container.  `shared`: HCAs, each for `count`
     containers at a time.  `master`: interfaces for macvlan or ipvlan, each for `count` containers.  `accelerator`:
     FPGAs and the like (PCI class 12), each for one container."""
     selectors: Any = None
-    """Which devices of this kind: [below](#selectors).
+    """The devices of this kind: [below](#selectors).
     Value: object, list of objects
     Default: all; of `pf` and `master` required
     Refused: empty list"""
     count: Annotated[int, Field(ge=1, le=MOST)] | None = None
-    """How many containers may share each device; with `pooled`, all of them. A resource has 50000 IDs at most.
+    """How many containers may share each device; with `pooled`, how many may share all of them.  A resource has at most
+    50000 IDs.
     Default: `100`
     Refused: with other kinds than `shared` and `master`"""
     pooled: bool = False
-    """A container gets all devices of the resource at once, and not one of them.
+    """A container gets all devices of the resource instead of one.
     Refused: with other kinds than `shared`"""
     rdma: Literal["verbs", "management", "none"] | None = None
-    """Which RDMA nodes a container gets of its device: uverbs and rdma_cm; umad and issm too, with which it can manage
-    the whole InfiniBand subnet; or none.
+    """The RDMA nodes of its device that a container gets.  `verbs`: uverbs and rdma_cm.  `management`: also umad and
+    issm, with which it can manage the whole InfiniBand subnet.
     Default: `verbs`; of `master` `none`
     Refused: `none` with `shared`"""
     topology: bool = True
-    """Tell kubelet the NUMA nodes, so that it can choose a device near the pod's processors and GPUs."""
+    """Report the NUMA nodes to kubelet, so that it can choose a device near the pod's processors and GPUs."""
     cdi: bool = False
-    """Give devices by CDI names, and not by device nodes; `--use-cdi` does it for all resources."""
+    """Give devices by CDI names instead of device nodes; `--use-cdi` does it for all resources."""
     vhostNet: bool = False  # noqa: N815
     """Give `/dev/vhost-net` and `/dev/net/tun` too."""
     additionalInfo: dict[str, dict[str, str]] = {}  # noqa: N815
-    """What `PCIDEVICE_..._INFO` says besides, by bus address or for `*`.
+    """Additional members of `PCIDEVICE_..._INFO`, by bus address or for `*`.
     Default: nothing"""
 
 
@@ -95,10 +96,10 @@ class Selectors(Section):
     """An object of ``selectors``."""
 
     pfNames: list[values.Pf] = []  # noqa: N815
-    """Interfaces of the PFs whose VFs or scalable functions they are; `rail0#0,2-7` are some of them.
+    """Interfaces of the devices' PFs; `rail0#0,2-7` selects some VFs or scalable functions of a PF.
     Refused: with other kinds than `vf`, `sf` and `shared`"""
     rootDevices: list[values.RootDevice] = []  # noqa: N815
-    """PCI addresses of these PFs, likewise.
+    """PCI addresses of the devices' PFs, likewise.
     Refused: likewise"""
     ifNames: list[values.Interface] = []  # noqa: N815
     """The devices' own interfaces.
@@ -107,9 +108,9 @@ class Selectors(Section):
     """The devices' own PCI addresses.
     Refused: with `sf`"""
     vendors: list[values.PciId] = []
-    """PCI vendors, as `15b3`; of a scalable function its PF's."""
+    """PCI vendors, such as `15b3`; for a scalable function that of its PF."""
     devices: list[values.PciId] = []
-    """PCI devices, as `101e`, likewise."""
+    """PCI devices, such as `101e`, likewise."""
     drivers: list[values.Driver] = []
     """Drivers."""
     acpiIndexes: list[values.AcpiIndex] = []  # noqa: N815
@@ -119,22 +120,22 @@ class Selectors(Section):
     Value: list of `ether`, `infiniband`
     Refused: with `accelerator`"""
     pKeys: list[values.PKey] = []  # noqa: N815
-    """InfiniBand partition keys, as `0x8001`; the membership bit is not compared.
+    """InfiniBand partition keys, such as `0x8001`; the membership bit is ignored.
     Refused: with `accelerator`"""
     isRdma: bool = False  # noqa: N815
-    """Only devices with an RDMA device; those of `shared` always have one.
+    """Only devices with an RDMA device; `shared` always requires one.
     Refused: with `accelerator`"""
     vdpaType: Literal["vhost", "virtio"] | None = None  # noqa: N815
     """Only VFs with a vDPA device of this type.
     Refused: with other kinds than `vf`"""
     kinds: list[Literal["pf", "vf", "sf", "netdev"]] = []
-    """What the devices are; `netdev` is an interface without a device below it, such as a bond or a VLAN.
+    """The kinds of devices; `netdev` is an interface without a device below it, such as a bond or a VLAN.
     Value: list of `pf`, `vf`, `sf`, `netdev`
     Default: `pf`; with `ifNames` `netdev` too
     Refused: with other kinds than `shared` and `master`"""
 
 
-# Of each kind what the devices are, where the selectors do not say it.
+# The kind of device for each ``kind``, if the selectors name none.
 KINDS: Final = {
     "vf": Kind.VF,
     "pf": Kind.PF,
@@ -145,7 +146,7 @@ KINDS: Final = {
 }
 _VERBS: Final = {"verbs": Verbs.CHOSEN, "management": Verbs.MANAGEMENT, "none": Verbs.NONE}
 _COUNT: Final = 100
-# Which kinds a selector is for; any other is for all of them.
+# The kinds that a selector applies to; others apply to all.
 _OF_PF: Final = ("pfNames", "rootDevices")
 _SELECTORS: Final = {
     **dict.fromkeys(_OF_PF, ("vf", "sf", "shared")),
@@ -158,7 +159,7 @@ _SELECTORS: Final = {
 
 
 def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
-    """Raises Refused."""
+    """The settings of a parsed file.  Raises Refused."""
     file = _take(File, document, "")
     health = _take(Health, file.health, "health")
     if not file.resources:
@@ -205,17 +206,17 @@ def _is_shared(entry: Entry) -> bool:
 def _refuse_foreign_keys(entry: Entry, path: str) -> None:
     of_kind = f"with kind {entry.kind}"
     if entry.count is not None and not _is_shared(entry):
-        raise Refused(f"{path}.count {entry.count} {of_kind}: each of these is one container's; remove count")
+        raise Refused(f"{path}.count {entry.count} {of_kind}: each of these devices is for one container; remove count")
     if entry.pooled and entry.kind != "shared":
         raise Refused(f"{path}.pooled true {of_kind}: only shared HCAs can be pooled; remove pooled")
     if entry.rdma == "none" and entry.kind == "shared":
         raise Refused(f'{path}.rdma "none" {of_kind}: nothing would be shared; remove rdma, or use kind master')
     if entry.selectors is None and entry.kind in ("pf", "master"):  # guard: named
-        raise Refused(f"{path}.selectors is missing; {entry.kind} does not stand for every interface; add ifNames")
+        raise Refused(f"{path}.selectors is missing; {entry.kind} does not select every interface; add ifNames")
 
 
 def _objects(entry: Entry, path: str) -> list[tuple[str, Selectors]]:
-    """The objects of ``selectors``, and their places."""
+    """The objects of ``selectors``, with their places."""
     match entry.selectors:
         case None:
             return [(path, Selectors())]
@@ -233,17 +234,12 @@ def _selector(entry: Entry, given: Selectors, path: str) -> Selector:
     pf_addresses, wrong_too = entries(given.rootDevices)
     for key, why in [*(("pfNames", why) for why in wrong), *(("rootDevices", why) for why in wrong_too)]:
         raise Refused(f"{path}.{key}: {why}")
-    return Selector(
+    return replace(
+        _own_values(given),
         kinds=_kinds(entry, given),
-        vendors=frozenset(given.vendors),
-        products=frozenset(given.devices),
-        drivers=frozenset(given.drivers),
-        addresses=frozenset(given.pciAddresses),
         acpi_indexes=frozenset(given.acpiIndexes),
-        netdevs=frozenset(given.ifNames),
         pf_names=pf_names,
         pf_addresses=pf_addresses,
-        link_types=frozenset(given.linkTypes),
         pkeys=frozenset(map(values.pkey, given.pKeys)),
         rdma=given.isRdma or entry.kind == "shared",
         vdpa=given.vdpaType or "",
@@ -251,7 +247,7 @@ def _selector(entry: Entry, given: Selectors, path: str) -> Selector:
 
 
 def _kinds(entry: Entry, given: Selectors) -> frozenset[Kind]:
-    """A VLAN or bond has the RDMA devices below it, which are the PFs' already.  So it must be asked for by name."""
+    """The kinds of devices.  A VLAN or bond must be named: its RDMA devices are those of the PFs below it."""
     by_default = {KINDS[entry.kind], *([Kind.NETDEV] * (_is_shared(entry) and bool(given.ifNames)))}
     return frozenset(map(Kind, given.kinds)) or frozenset(by_default)
 
@@ -262,33 +258,32 @@ def _refuse_foreign_selectors(entry: Entry, given: Selectors, path: str) -> None
             remedy = "use rootDevices" if entry.kind == "sf" else "use ifNames" if key in _OF_PF else "remove it"
             raise Refused(f"{path}.{key} {shown(getattr(given, key))} selects nothing of kind {entry.kind}; {remedy}")
     if entry.kind in ("pf", "master") and given == Selectors():  # guard: not-everything
-        raise Refused(f"{path} {{}} stands for every interface of the node; add ifNames")
+        raise Refused(f"{path} {{}} selects every interface of the node; add ifNames")
 
 
 class Pfs(Section):
     """An entry of ``pfs``."""
 
     selectors: Any
-    """Which PFs: those that agree with every key of the object, and with one entry of each list:
-    [below](#selectors-of-pfs).
+    """The PFs that match every key of the object, and one entry of each list: [below](#selectors-of-pfs).
     Value: object
     Refused: empty; two entries for one PF"""
     numVfs: Annotated[int, Field(ge=0, le=_MOST_VFS)] | None = None  # noqa: N815
-    """How many VFs the PF has.
+    """The PF's number of VFs.
     Default: left as it is
-    Refused: more than the PF can have; while somebody has one of its VFs"""
+    Refused: more than the PF can have; while one of its VFs is in use"""
     mtu: Annotated[int, Field(ge=68, le=65535)] | None = None
-    """Bytes: of the PF's interface, and of those of its VFs that are on the host.
+    """Bytes: the MTU of the PF's interface, and of its VFs' interfaces on the host.
     Default: left as it is
-    Refused: more than the interface can; while somebody has one of its VFs"""
+    Refused: more than the interface can have; while one of its VFs is in use"""
     trust: bool | None = None
-    """Whether the PF trusts its VFs: a pod may then change its VF's MAC, and receive what is sent to others.
+    """Whether the PF trusts its VFs: a pod may then change its VF's MAC, and receive frames for others.
     Default: left as it is
-    Refused: of InfiniBand"""
+    Refused: for InfiniBand"""
     guids: bool = False
-    """Give GUIDs to InfiniBand VFs that have none, made of the PF's GUID and the VF's number, so the same after each
-    boot; have their ports follow the PF's (`link_state` `auto`), where they are to be down.
-    Refused: of Ethernet"""
+    """Give GUIDs to InfiniBand VFs without them.  A GUID derives from the PF's GUID and the VF's number, so it is the
+    same after each boot.  A port of such a VF that is set down then follows the PF's (`link_state` `auto`).
+    Refused: for Ethernet"""
 
 
 class PfSelectors(Section):
@@ -297,11 +292,11 @@ class PfSelectors(Section):
     ifNames: Annotated[list[values.Interface], Field(default_factory=list)]  # noqa: N815
     """Interfaces of the PFs."""
     pciAddresses: Annotated[list[values.PciAddress], Field(default_factory=list)]  # noqa: N815
-    """Their PCI addresses."""
+    """PCI addresses of the PFs."""
     vendors: Annotated[list[values.PciId], Field(default_factory=list)]
-    """PCI vendors, as `15b3`."""
+    """PCI vendors, such as `15b3`."""
     devices: Annotated[list[values.PciId], Field(default_factory=list)]
-    """PCI devices, as `101d`."""
+    """PCI devices, such as `101d`."""
     drivers: Annotated[list[values.Driver], Field(default_factory=list)]
     """Drivers."""
     linkTypes: Annotated[list[Literal["ether", "infiniband"]], Field(default_factory=list)]  # noqa: N815
@@ -310,7 +305,7 @@ class PfSelectors(Section):
 
 
 def _take(model: type[_Taken], value: Any, path: str) -> _Taken:
-    """The object at that place of the file.  Raises Refused."""
+    """The object at a place of the file.  Raises Refused."""
     if not isinstance(value, dict):
         raise Refused(f"{path} {shown(value)} is not an object; write it in {{ }}")
     try:
@@ -320,23 +315,27 @@ def _take(model: type[_Taken], value: Any, path: str) -> _Taken:
 
 
 def _rule(value: Any, path: str) -> PfRule:
-    """An entry of ``pfs``, by its place in the file.  Raises Refused."""
+    """An entry of ``pfs``, at its place in the file.  Raises Refused."""
     entry = _take(Pfs, value, path)
     if entry.numVfs is None and entry.mtu is None and entry.trust is None and not entry.guids:
-        raise Refused(f"{path} {shown(value)} asks for nothing; add numVfs, mtu, trust or guids")
+        raise Refused(f"{path} {shown(value)} changes nothing; add numVfs, mtu, trust or guids")
     selector = _pf_selector(entry.selectors, f"{path}.selectors")
     return PfRule(selector, path, entry.numVfs, entry.mtu, entry.trust, entry.guids)
 
 
 def _pf_selector(value: Any, path: str) -> Selector:
-    for key, meant in _OF_VFS.items():
+    for key, own in _OF_VFS.items():
         if isinstance(value, dict) and key in value:
-            raise Refused(f"{path}.{key} {shown(value[key])} is for VFs, by their PF; of a PF itself write {meant}")
+            raise Refused(f"{path}.{key} {shown(value[key])} selects VFs by their PF; for the PF itself write {own}")
     given = _take(PfSelectors, value, path)
     if not any(given.model_dump().values()):
-        raise Refused(f"{path} {shown(value)} stands for every PF of the node; add ifNames or pciAddresses")
+        raise Refused(f"{path} {shown(value)} selects every PF of the node; add ifNames or pciAddresses")
+    return replace(_own_values(given), kinds=frozenset({Kind.PF}))
+
+
+def _own_values(given: Selectors | PfSelectors) -> Selector:
+    """A selector by the devices' own values, which both models have."""
     return Selector(
-        kinds=frozenset({Kind.PF}),
         vendors=frozenset(given.vendors),
         products=frozenset(given.devices),
         drivers=frozenset(given.drivers),

@@ -1,7 +1,7 @@
-"""How the peers' programs read their files: with Go's encoding/json.
+"""Reads files of other device plugins as Go's encoding/json does.
 
-A key in any case, null for what is not given, of a key that is there twice the last, and keys that the program does not
-know passed over.  A value of a wrong type refuses the whole file.
+Keys have any case, null stands for a missing key, the last of two equal keys counts, and unknown keys are ignored.  A
+value of a wrong type refuses the whole file.
 """
 
 import types
@@ -11,17 +11,16 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from base.yaml_document import Refused, shown
-from node.config.messages import because, below, meant
+from node.config.values import because, below, meant, why_refused
 from node.model import Resource
-from node.offer.naming import why_refused
 
-_SAID: Final = 10  # unknown keys of one object
+_MOST: Final = 10  # unknown keys of one object in messages
 
 Texts = Annotated[list[str], Field(default_factory=list)]
 
 
 class Object(BaseModel):
-    """An object of a peer's file; its keys are those that the peer's program reads."""
+    """An object of a peer's file, with the keys that the peer reads."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -30,7 +29,7 @@ Taken = TypeVar("Taken", bound=Object)
 
 
 def take(model: type[Taken], value: Any, path: str, notes: list[str]) -> Taken:
-    """The object as Go would read it; what it would pass over is said in ``notes``.  Raises Refused."""
+    """The object as Go reads it; adds a sentence to ``notes`` for each ignored key.  Raises Refused."""
     if not isinstance(value, dict):
         raise Refused(f"{path} {shown(value)} is not an object; write it in {{ }}")
     known = {key.lower(): key for key in model.model_fields}
@@ -39,14 +38,14 @@ def take(model: type[Taken], value: Any, path: str, notes: list[str]) -> Taken:
         key, at = known.get(given.lower()), below(path, given)
         if key is None:
             unknown += 1
-            if unknown <= _SAID:
-                notes.append(f"{at} is passed over, there and here{meant(given, model.model_fields)}")
+            if unknown <= _MOST:
+                notes.append(f"{at} is ignored, there and here{meant(given, model.model_fields)}")
         elif member is not None:
             if key in found:
-                notes.append(f"{at} is one key in two spellings, and the last counts; remove one")
+                notes.append(f"{at} is a key in two spellings, and the last one counts; remove one")
             found[key] = _as_go(model.model_fields[key].annotation, member, at)
-    if unknown > _SAID:
-        notes.append(f"{unknown - _SAID} more keys of {path or 'the file'} are passed over")
+    if unknown > _MOST:
+        notes.append(f"{unknown - _MOST} more keys of {path or 'the file'} are ignored")
     try:
         return model.model_validate(found)
     except ValidationError as e:
@@ -54,9 +53,9 @@ def take(model: type[Taken], value: Any, path: str, notes: list[str]) -> Taken:
 
 
 def _as_go(annotation: Any, value: Any, at: str) -> Any:
-    """The value with an empty one in the place of each null in it, which Go makes of it; an integer of 64 bits."""
+    """The value as Go reads it: an empty value for each null in it, and integers of at most 64 bits."""
     if isinstance(value, int) and annotation in (int, int | None) and not -(2**63) <= value < 2**63:
-        raise Refused(f"{at} {shown(value)} is too large; write a number that can be")
+        raise Refused(f"{at} {shown(value)} is too large; write a smaller number")
     match annotation, value:
         case types.GenericAlias(__origin__=origin, __args__=(*_, inner)), list() | dict() if type(value) is origin:
             empty = inner() if inner is not Any else None
@@ -76,7 +75,7 @@ def refuse_twins(resources: list[Resource]) -> None:
 
 
 def named_well(resources: list[Resource], left_out: list[str]) -> Iterator[Resource]:
-    """Those whose name kubelet takes; the others are said in ``left_out``."""
+    """The resources with a name that kubelet accepts; adds a sentence to ``left_out`` for each other."""
     for resource in resources:
         if why := why_refused(resource.full_name):  # guard: kubelet
             left_out.append(f"{resource.source} {shown(resource.full_name)}: {why}")

@@ -1,4 +1,7 @@
-"""k8s-rdma-shared-dev-plugin's file: "configList" (its pkg/types/types.go, pkg/resources/resources_manager.go)."""
+"""The file of k8s-rdma-shared-dev-plugin: "configList".
+
+Source: its pkg/types/types.go and pkg/resources/resources_manager.go.
+"""
 
 import re
 from typing import Any, Final
@@ -16,7 +19,7 @@ class File(Object):
     """The whole file."""
 
     periodicUpdateInterval: int | None = None  # noqa: N815
-    """Nothing: changes are seen when they happen.
+    """No effect: hpn node notices changes at once.
     Value: seconds
     Default: 60
     Refused: negative"""
@@ -36,42 +39,42 @@ class Entry(Object):
     """The prefix.
     Default: `rdma`"""
     rdmaHcaMax: int = 0  # noqa: N815
-    """How many containers may have the resource at a time; the IDs are `0` and so on.
-    Value: 0 or more; above 50000 it is 50000
+    """How many containers may have the resource at a time; the IDs begin with `0`.
+    Value: 0 or more; more than 50000 counts as 50000
     Refused: negative"""
     devices: Texts
     """The same as `selectors.ifNames`.
     Refused: beside `selectors`"""
     selectors: Any = None
-    """Which HCAs: those that agree with every list that is not empty, and with one entry of it.
+    """The HCAs that match every list that is not empty, by one entry of it.
     Value: object
     Default: required
-    Refused: empty, and no `devices`"""
+    Refused: empty, without `devices`"""
 
 
 class Selectors(Object):
     """``selectors`` of an entry."""
 
     vendors: Texts
-    """The PCI vendor, four hexadecimal digits in lower case."""
+    """PCI vendors, as four hexadecimal digits in lower case."""
     deviceIDs: Texts  # noqa: N815
-    """The PCI device, likewise."""
+    """PCI devices, likewise."""
     drivers: Texts
-    """The driver."""
+    """Drivers."""
     ifNames: Texts  # noqa: N815
-    """The interface."""
+    """Interfaces."""
     linkTypes: Texts  # noqa: N815
     """`ether` or `infiniband`."""
 
 
 def settings(document: dict[str, Any], *, cdi: bool) -> Settings:
-    """Raises Refused."""
+    """The settings of a parsed file.  Raises Refused."""
     notes, left_out = list[str](), list[str]()
     file = take(File, document, "", notes)
     if file.periodicUpdateInterval is not None:
         if file.periodicUpdateInterval < 0:
             raise Refused(f"periodicUpdateInterval {file.periodicUpdateInterval} is negative; remove it")
-        notes.append("periodicUpdateInterval has no meaning here: changes are seen when they happen")
+        notes.append("periodicUpdateInterval has no effect here: hpn node notices changes at once")
     if not file.configList:
         raise Refused("configList [] has no entry; add one")
     resources = [_resource(one, f"configList[{at}]", notes, cdi=cdi) for at, one in enumerate(file.configList)]
@@ -79,7 +82,7 @@ def settings(document: dict[str, Any], *, cdi: bool) -> Settings:
     kept = tuple(named_well(resources, left_out))
     notes.append(
         "as with that program, a container gets umad and issm of all HCAs of its resource, and with these it can "
-        "manage the whole InfiniBand subnet; in a file of hpn's own, rdma: verbs leaves them out"
+        "manage the whole InfiniBand subnet; rdma: verbs in a file of hpn's own leaves them out"
     )
     return Settings(kept, PROGRAM, left_out=tuple(left_out), notes=tuple(notes))
 
@@ -91,7 +94,7 @@ def _resource(value: Any, path: str, notes: list[str], *, cdi: bool) -> Resource
     if entry.rdmaHcaMax < 0:
         raise Refused(f"{path}.rdmaHcaMax {entry.rdmaHcaMax} is negative; write how many containers may share")
     if entry.rdmaHcaMax > MOST:
-        notes.append(f"{path}.rdmaHcaMax {entry.rdmaHcaMax}: {MOST} are offered, for kubelet takes no longer lists")
+        notes.append(f"{path}.rdmaHcaMax {entry.rdmaHcaMax}: {MOST} are offered, because kubelet reads no longer list")
     if not entry.rdmaHcaMax:
         notes.append(f"{path}.rdmaHcaMax is 0, so no pod gets it; write how many containers may share")
     return Resource(
@@ -126,13 +129,13 @@ def _selector(entry: Entry, path: str, notes: list[str]) -> Selector:
 
 
 def _refuse_one_name(resources: list[Resource]) -> None:
-    """That program compares the names alone; so a file that it refuses is refused."""
+    """Raise Refused for two resources of one name with any prefixes, as that program does."""
     refuse_twins(resources)
     first = dict[str, Resource]()
     for one in resources:
         other = first.setdefault(one.name, one)
         if other is not one:
             raise Refused(
-                f"{other.source} and {one.source} are both called {shown(one.name)}, and that program takes a name "
+                f"{other.source} and {one.source} are both called {shown(one.name)}, and that program accepts a name "
                 "once, whatever the prefix; rename one"
             )

@@ -1,4 +1,7 @@
-"""sriov-network-device-plugin's file: "resourceList" (its pkg/types/types.go, cmd/sriovdp/manager.go, pkg/factory)."""
+"""The file of sriov-network-device-plugin: "resourceList".
+
+Source: its pkg/types/types.go, cmd/sriovdp/manager.go and pkg/factory.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -41,31 +44,31 @@ class Entry(Object):
         Literal["netDevice", "auxNetDevice", "accelerator"],
         BeforeValidator(lambda text: "netDevice" if text == "" else text),
     ] = "netDevice"
-    """What it offers: VFs, and PFs that have no VFs; scalable functions; accelerators (PCI class 12).
+    """The type of devices: VFs, and PFs without VFs; scalable functions; accelerators (PCI class 12).
     Refused: another type"""
     excludeTopology: bool = False  # noqa: N815
-    """kubelet is not told the NUMA nodes."""
+    """Do not report NUMA nodes to kubelet."""
     selectors: Any = None
-    """Which devices: those that agree with one of the objects, in every list of it that is not empty.
+    """The devices that match one of the objects, in every list of it that is not empty.
     Value: object, list of objects
     Default: required"""
     additionalInfo: Annotated[dict[str, dict[str, str]], Field(default_factory=dict)]  # noqa: N815
-    """What `PCIDEVICE_..._INFO` says besides, by PCI address or for `*`."""
+    """Additional members of `PCIDEVICE_..._INFO`, by PCI address or for `*`."""
 
 
 class Common(Object):
-    """What selectors of a ``netDevice`` and of an ``auxNetDevice`` have."""
+    """The common keys of selectors for a ``netDevice`` and an ``auxNetDevice``."""
 
     vendors: Texts
-    """The PCI vendor, four hexadecimal digits in lower case; of a scalable function its PF's."""
+    """PCI vendors, as four hexadecimal digits in lower case; for a scalable function that of its PF."""
     devices: Texts
-    """The PCI device, likewise."""
+    """PCI devices, likewise."""
     drivers: Texts
-    """The driver."""
+    """Drivers."""
     pfNames: Texts  # noqa: N815
-    """The PF's interface, and after `#` which of its VFs or scalable functions: `rail0#0,2-7`."""
+    """Interfaces of PFs, each with its VFs or scalable functions after `#`: `rail0#0,2-7`."""
     rootDevices: Texts  # noqa: N815
-    """The PF's PCI address, likewise."""
+    """PCI addresses of PFs, likewise."""
     linkTypes: Texts  # noqa: N815
     """`ether` or `infiniband`."""
     isRdma: bool = False  # noqa: N815
@@ -79,13 +82,13 @@ class NetDevice(Common):
     """An object of ``selectors`` for a ``netDevice``."""
 
     pciAddresses: Texts  # noqa: N815
-    """The device's PCI address."""
+    """PCI addresses of the devices."""
     acpiIndexes: Texts  # noqa: N815
-    """Its ACPI index."""
+    """ACPI indexes."""
     ddpProfiles: Texts  # noqa: N815
-    """The resource is left out: hpn does not ask a NIC which profile it has loaded."""
+    """The resource is left out: hpn does not read the profile of a NIC."""
     pKeys: Texts  # noqa: N815
-    """InfiniBand partition keys, such as `0x8001`; the membership bit is not compared."""
+    """InfiniBand partition keys, such as `0x8001`; the membership bit is ignored."""
     vdpaType: str = ""  # noqa: N815
     """`vhost` or `virtio`: only VFs with a vDPA device of this type.
     Value: `vhost`, `virtio`"""
@@ -95,7 +98,7 @@ class AuxNetDevice(Common):
     """An object of ``selectors`` for an ``auxNetDevice``."""
 
     acpiIndexes: Texts  # noqa: N815
-    """Nothing, there and here."""
+    """No effect, there and here."""
     auxTypes: Texts  # noqa: N815
     """Must be `["sf"]`.
     Default: required
@@ -106,17 +109,17 @@ class Accelerator(Object):
     """An object of ``selectors`` for an ``accelerator``."""
 
     vendors: Texts
-    """The PCI vendor, four hexadecimal digits in lower case."""
+    """PCI vendors, as four hexadecimal digits in lower case."""
     devices: Texts
-    """The PCI device, likewise."""
+    """PCI devices, likewise."""
     drivers: Texts
-    """The driver; a container gets the nodes of `vfio-pci` and of uio."""
+    """Drivers; a container gets the nodes of `vfio-pci` and of uio."""
     pciAddresses: Texts  # noqa: N815
-    """The device's PCI address."""
+    """PCI addresses of the devices."""
 
 
 def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
-    """Raises Refused."""
+    """The settings of a parsed file.  Raises Refused."""
     notes, left_out, resources = list[str](), list[str](), list[Resource]()
     file = take(File, document, "", notes)
     if not file.resourceList:
@@ -127,8 +130,8 @@ def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
         entry = take(Entry, value, path, notes)
         try:
             given = _given(entry, f"{path}.selectors", notes)
-        except _PassedOver as e:
-            left_out.append(f"{e}; {PROGRAM} passes over such an entry too")
+        except _Ignored as e:
+            left_out.append(f"{e}; {PROGRAM} ignores such an entry too")
             continue
         resources.append(_resource(entry, given, path, notes, prefix=prefix, cdi=cdi))
         if why := _why_unserved(entry, given):
@@ -139,8 +142,8 @@ def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
     return Settings(kept, PROGRAM, left_out=tuple(left_out), notes=tuple(notes))
 
 
-class _PassedOver(Exception):
-    """An entry that the program warns of and passes over, and why."""
+class _Ignored(Exception):
+    """An entry that the program ignores with a warning; the message has the reason."""
 
 
 _Given = dict[str, NetDevice | AuxNetDevice | Accelerator]
@@ -151,28 +154,28 @@ _MODELS: Final[Mapping[str, type[NetDevice | AuxNetDevice | Accelerator]]] = {
 
 
 def _given(entry: Entry, path: str, notes: list[str]) -> _Given:
-    """The objects of ``selectors``, by their places.  Raises Refused, _PassedOver."""
+    """The objects of ``selectors``, by their places.  Raises Refused, _Ignored."""
     if entry.selectors is None:
-        raise Refused(f"{path} is missing; add it; {{}} stands for every device")
+        raise Refused(f"{path} is missing; add it; {{}} selects every device")
     listed = entry.selectors if isinstance(entry.selectors, list) else None
     objects = {path: entry.selectors} if listed is None else {f"{path}[{at}]": one for at, one in enumerate(listed)}
     if not objects:
-        raise _PassedOver(f"{path} [] has no entry; {{}} stands for every device")
+        raise _Ignored(f"{path} [] has no entry; {{}} selects every device")
     if null := [at for at, one in objects.items() if one is None]:
         raise Refused(f"{null[0]} is null; remove it")
     model = _MODELS.get(entry.deviceType, NetDevice)
     try:
         return {at: take(model, one, at, notes) for at, one in objects.items()}
     except Refused as e:
-        raise _PassedOver(e.msg) from e
+        raise _Ignored(e.msg) from e
 
 
 def _why_unserved(entry: Entry, given: _Given) -> str:
-    """Why hpn cannot offer what the entry asks for, in words; empty if it can."""
+    """Why hpn cannot offer the resource of the entry; empty if it can."""
     for at, one in given.items():
         if isinstance(one, NetDevice) and one.ddpProfiles:  # guard: of-other-profiles
             return (
-                f"{at}.ddpProfiles {shown(one.ddpProfiles)}: hpn does not ask a NIC which profile it has loaded, so "
+                f"{at}.ddpProfiles {shown(one.ddpProfiles)}: hpn does not read the profile of a NIC, so "
                 f"{shown(entry.resourceName)} is left out; select by pfNames, rootDevices or pciAddresses"
             )
     return ""
@@ -187,7 +190,7 @@ def _resource(entry: Entry, given: _Given, path: str, notes: list[str], *, prefi
     for key in ("isRdma", "needVhostNet"):
         wanted = [at for at, one in given.items() if getattr(one, key, False)]
         if wanted and len(wanted) < len(given):
-            notes.append(f"{wanted[0]}.{key} counts for all devices of {path}, here, if they have what it asks for")
+            notes.append(f"{wanted[0]}.{key} counts here for all devices of {path} that have what it requires")
     return Resource(
         prefix=entry.resourcePrefix or prefix or PREFIX,
         name=entry.resourceName,
@@ -236,17 +239,17 @@ def _network(one: NetDevice, common: Selector, path: str, notes: list[str]) -> S
 
 def _scalable(one: AuxNetDevice, common: Selector, path: str, notes: list[str]) -> Selector:
     if set(one.auxTypes) != {"sf"}:
-        raise Refused(f'{path}.auxTypes {shown(one.auxTypes)} must be ["sf"], the one type there is; write that')
+        raise Refused(f'{path}.auxTypes {shown(one.auxTypes)} must be ["sf"], the only type; write that')
     if one.acpiIndexes:
         notes.append(f"{path}.acpiIndexes selects nothing for an auxNetDevice, there and here; remove it")
     return replace(common, kinds=frozenset({Kind.SF}))
 
 
 def _pkeys(texts: list[str], path: str, notes: list[str]) -> Iterator[int]:
-    """Without the membership bit; NO_PKEY for what is none, because an empty set would select everything."""
+    """The keys without the membership bit; NO_PKEY for an invalid one, because an empty set would select everything."""
     for text in texts:
         try:
             yield int(text, 16) & 0x7FFF
         except ValueError:
-            notes.append(f"{path}.pKeys {shown(text)} is no partition key and selects nothing; write it as 0x8001")
+            notes.append(f"{path}.pKeys {shown(text)} is not a partition key and selects nothing; write it as 0x8001")
             yield NO_PKEY  # guard: no-pkey

@@ -1,9 +1,8 @@
-"""Whether a device is healthy, from what is seen of it and for how long; pure.
+"""A device's health, from its observed state and for how long it lasts; pure.
 
-What only tells that a pod uses the device does not count.  A pod may set its interface down, and a VF that nobody set
-up has no carrier.  So a VF is as good as its PF's link, and an interface counts only while it is in the host's
-namespace and set up.  A shared device stays on the host, where no pod can set it down: of that one the interface, or
-the RDMA port, has to be up.
+Effects of a pod's use do not count: a pod may set its interface down, and a VF that is not set up has no carrier.  So
+a VF's link is that of its PF, and an interface counts only while it is in the host's namespace and set up.  A shared
+device stays on the host, where no pod can set it down, so its interface, or its RDMA port, must be up.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +17,12 @@ ACTIVE: Final = "ACTIVE"  # a port's state in /sys/class/infiniband/*/ports/*/st
 
 @dataclass(frozen=True)
 class Facts:
-    """What the kernel says now.
+    """The kernel's present state.
 
     - ``links``: the links of the host's namespace, by name.
-    - ``failed``: the addresses of the devices whose firmware has failed.
+    - ``failed``: the addresses of devices with failed firmware.
     - ``ports``: the states of an RDMA device's ports ("ACTIVE", "DOWN"); none if it is not in the host's namespace.
-    - ``rdma_of``: the names of the RDMA devices of the function at a PCI address.
+    - ``rdma_of``: the names of the RDMA devices at a PCI address.
     """
 
     links: Mapping[str, Link]
@@ -34,10 +33,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Observation:
-    """What is wrong with a device now, each empty where nothing is.
+    """A device's faults at one moment; empty if it has none.
 
-    - ``lost``: why it cannot be used at all, which counts at once.
-    - ``down``: why it has no link, which counts once it lasts.
+    - ``lost``: why it is unusable, which counts at once.
+    - ``down``: why it has no link, which counts after a time.
     """
 
     lost: str = ""
@@ -46,10 +45,11 @@ class Observation:
 
 @dataclass(frozen=True)
 class Health:
-    """What kubelet is told of a device.
+    """A device's health as reported to kubelet.
 
     - ``lost``, ``down``: why it is unhealthy, as in an Observation.
-    - ``turned``: since when the link is no longer as ``down`` says, in seconds of the monotonic clock; None if it is.
+    - ``turned``: when the link's state began to differ from ``down``, in seconds of the monotonic clock; None while it
+      agrees.
     """
 
     lost: str = ""
@@ -64,16 +64,17 @@ class Health:
 
 @dataclass(frozen=True)
 class Patience:
-    """How many seconds a link stays down, or up, before it counts."""
+    """The seconds for which a link must be down, or up, before it counts."""
 
     down_after: float
     up_after: float
 
 
 def step(before: Health | None, seen: Observation, now: float, patience: Patience) -> Health:
-    """A device's health after an observation.  A device that is seen for the first time has had a link until now.
+    """A device's health after an observation.
 
-    So what pods have had before a reboot is not refused to them because a link takes seconds to come up.
+    A device without earlier observations counts as up until now.  So kubelet does not refuse pods their devices after a
+    reboot because a link takes seconds to come up.
     """
     before = before or Health()
     if bool(seen.down) == bool(before.down):
@@ -86,14 +87,14 @@ def step(before: Health | None, seen: Observation, now: float, patience: Patienc
 
 
 def due(health: Health, patience: Patience) -> float | None:
-    """When the next step has something to say without an event; None if never."""
+    """When the health may change without an event, by the monotonic clock; None if never."""
     if health.turned is None:
         return None
     return health.turned + (patience.up_after if health.down else patience.down_after)
 
 
 def observe(device: Device, facts: Facts, *, shared: bool) -> Observation:
-    """What is wrong with a device that is there."""
+    """The faults of an existing device."""
     return Observation(_lost(device, facts), _own(device, facts) if shared else _link(device, facts))
 
 
@@ -117,7 +118,7 @@ def _own(device: Device, facts: Facts) -> str:
 
 
 def _link(device: Device, facts: Facts) -> str:
-    """Why a device that a pod has, or could have, for itself has no link."""
+    """Why an exclusive device has no link."""
     if device.link_type == "infiniband":
         return _inactive({name: facts.ports(name) for name in facts.rdma_of(device.pf)})
     # guard below: what-a-pod-has = (*device.netdevs, device.pf_netdev)
@@ -126,7 +127,7 @@ def _link(device: Device, facts: Facts) -> str:
 
 
 def _no_carrier(links: Sequence[Link]) -> str:
-    """Why a device with these interfaces has no link.  One that is set down does not say."""
+    """Why a device with these interfaces has no link.  An interface that is set down proves nothing."""
     up = [link for link in links if link.up]  # guard: set-down-says-nothing = list(links)
     return f"{up[0].name} has no carrier" if up and not any(link.carrier for link in up) else ""
 

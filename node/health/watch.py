@@ -1,14 +1,14 @@
-"""What the kernel says of links and devices, as it says it.
+"""Watches the kernel's events on links and devices.
 
-Three sockets hear all of it: rtnetlink's RTNLGRP_LINK (a link came, went, was renamed, has a carrier or lost it),
-uevents (a PCI function, an RDMA device or a scalable function came, went or got a driver), and devlink's "config" (its
-firmware failed, or was recovered).  Messages are only believed if the kernel sent them.  An event only says that it is
-time to look: what is true is then read from the kernel.
+There are three sockets.  rtnetlink's RTNLGRP_LINK reports links: new, gone, renamed, with or without a carrier.
+Uevents report PCI functions, RDMA devices and scalable functions: new, gone, bound to a driver.  devlink's "config"
+reports failed and recovered firmware.  Only messages from the kernel count.  An event only triggers a new reading of
+the kernel's state.
 
-RDMA netlink's own events (RDMA_NL_GROUP_NOTIFY, Linux 6.12) are not heard: uevents tell of the same devices, on older
-kernels too.  No event tells of an RDMA port's state.  Of RoCE it is the carrier of the port's interface, and an IPoIB
-interface that is up has a carrier while its port is active.  The ports' own events would be had by keeping uverbs
-devices open (ibv_get_async_event), which a device that is to go to a pod must not be.
+Rejected: RDMA netlink's events (RDMA_NL_GROUP_NOTIFY, Linux 6.12), because uevents report the same devices on older
+kernels too.  No event reports an RDMA port's state; but a RoCE port follows its interface's carrier, and an IPoIB
+interface that is up has a carrier while its port is active.  Rejected: the ports' own events (ibv_get_async_event),
+because they need open uverbs devices, and a device for a pod must not be open.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from typing import Final, TypeVar
 from base.kernel import budget, devlink, events, netlink, rtnl
 from base.kernel.links import LINK, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK, Link, get_link, parse_link
 
-# Seconds that an event waits for others: a VF that comes is some twenty of them.
+# Seconds to wait for further events: a new VF causes some twenty.
 TOGETHER: Final = 0.03
 _ADD_MEMBERSHIP: Final = 1
 _RTNLGRP_LINK: Final = 1
 _SO_RCVBUFFORCE: Final = 33
-_IFLA_NEW_NETNSID: Final = 45  # in a link's end: where it is now
-_BUFFER: Final = 4 << 20  # bytes of events that wait while this process has no processor
+_IFLA_NEW_NETNSID: Final = 45  # in RTM_DELLINK: the namespace to which the link moved
+_BUFFER: Final = 4 << 20  # bytes of events, for while this process does not run
 _ROOM: Final = 65536
 _SUBSYSTEMS: Final = frozenset({"auxiliary", "infiniband", "infiniband_mad", "infiniband_verbs", "net", "pci", "vdpa"})
 _SOFTWARE: Final = "/devices/virtual/net/"
@@ -36,16 +36,15 @@ T = TypeVar("T")
 
 
 class Watch:
-    """Hears the kernel, and calls ``changed`` soon after something has changed.
+    """Calls ``changed`` soon after an event.
 
-    ``changed`` is given whether a device may have come or gone, or may be another one; if not, only links or firmware
-    have changed.
+    Its argument is whether a device may be new, gone or replaced; if not, only links or firmware changed.
 
     - ``links``: the links of the host's namespace, by name.
-    - ``failed``: the addresses of the devices whose firmware has failed.
-    - ``moved``: the names of the interfaces that were moved to another namespace and have not come back, while
-      ``software`` is true.  Whoever reads it forgets names in it: each pod has one.
-    - ``software``: whether interfaces without a device below them count as devices, as those of pods' bridges are.
+    - ``failed``: the addresses of devices with failed firmware.
+    - ``moved``: the names of interfaces that moved to another namespace and have not returned, while ``software`` is
+      true.  The reader must remove names that it does not need, because each pod adds one.
+    - ``software``: whether interfaces without a device below, such as those of pods' bridges, count as devices.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[bool], None]) -> None:
@@ -60,19 +59,19 @@ class Watch:
         self._devices = False
         self._family = devlink.family()
         self._sockets = [netlink.open_socket(socket.NETLINK_ROUTE), events.open_devices()]
-        hear = [self._hear_links, self._hear_uevents]
+        readers = [self._read_link_events, self._read_uevents]
         self._sockets[0].setsockopt(netlink.SOL_NETLINK, _ADD_MEMBERSHIP, _RTNLGRP_LINK)
         if self._family:
             self._sockets.append(netlink.open_socket(devlink.NETLINK_GENERIC))
             self._sockets[2].setsockopt(netlink.SOL_NETLINK, _ADD_MEMBERSHIP, self._family.config)
-            hear.append(self._hear_devlink)
-        for sock, call in zip(self._sockets, hear, strict=True):
+            readers.append(self._read_devlink_events)
+        for sock, call in zip(self._sockets, readers, strict=True):
             sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
             loop.add_reader(sock.fileno(), call)
         self._read_all()
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop watching."""
         if self._alarm:
             self._alarm.cancel()
         for sock in self._sockets:
@@ -80,7 +79,7 @@ class Watch:
             sock.close()
 
     def _read_all(self) -> None:
-        """Read links and firmware anew, at the start and where an event was lost."""
+        """Read all links and firmware, at the start and after a lost event."""
         budget.begin()
         with rtnl.open_in() as asking:
             links = filter(None, map(_link, asking.dump(RTM_GETLINK, get_link())))
@@ -91,14 +90,14 @@ class Watch:
     def _read_firmware(self) -> None:
         budget.begin()
         if self._family:
-            with suppress(OSError):  # a device went during the dump; its going is an event too
+            with suppress(OSError):  # a device went during the dump, which causes an event too
                 self.failed = devlink.failed(self._family)
 
     def _name_links(self) -> None:
         self.links = {link.name: link for link in self._by_index.values()}
         self.moved -= self.links.keys()
 
-    def _hear_links(self) -> None:
+    def _read_link_events(self) -> None:
         for kind, body in self._messages(self._sockets[0]):
             link = _link(body)
             if not link or kind not in (RTM_NEWLINK, RTM_DELLINK):
@@ -112,33 +111,35 @@ class Watch:
                 self.moved.discard(link.name)
             if kind == RTM_DELLINK or not before or before.name != link.name:
                 if self.software or link.device:
-                    self._tell(devices=True)
+                    self._schedule(devices=True)
             elif (before.flags, before.enslaved) != (link.flags, link.enslaved):
-                self._tell(devices=False)
+                self._schedule(devices=False)
         self._name_links()
 
-    def _hear_uevents(self) -> None:
-        for said in self._all(partial(events.receive_device, self._sockets[1])):
-            is_software = said.get("DEVPATH", "").startswith(_SOFTWARE)
-            if said.get("SUBSYSTEM") in _SUBSYSTEMS and not is_software:
-                self._tell(devices=True)
+    def _read_uevents(self) -> None:
+        for event in self._all(partial(events.receive_device, self._sockets[1])):
+            is_software = event.get("DEVPATH", "").startswith(_SOFTWARE)
+            if event.get("SUBSYSTEM") in _SUBSYSTEMS and not is_software:
+                self._schedule(devices=True)
 
-    def _hear_devlink(self) -> None:
-        heard = list(self._messages(self._sockets[2]))
-        if any(devlink.is_of_health(body) for _, body in heard):
+    def _read_devlink_events(self) -> None:
+        bodies = [body for _, body in self._messages(self._sockets[2])]
+        if any(map(devlink.is_of_health, bodies)):
             self._read_firmware()
-            self._tell(devices=False)
+            self._schedule(devices=False)
 
     def _messages(self, sock: socket.socket) -> Iterator[tuple[int, bytes]]:
-        """The types and bodies of the messages that the kernel has sent until now."""
+        """The types and bodies of the kernel's pending messages."""
         for data, (port, _) in self._all(lambda: sock.recvfrom(_ROOM, socket.MSG_DONTWAIT)):
             if port == 0:  # guard: from-the-kernel = True
                 yield from ((kind, body) for kind, _, _, body in netlink.messages(data))
 
     def _all(self, receive: Callable[[], T]) -> Iterator[T]:
-        """What is received until there is no more.  If something was lost, all is read anew after what is left: that is
-        older than what was lost."""
-        has_lost = False
+        """All pending results of ``receive``.
+
+        If the kernel dropped some, all state is read again after the rest, which is older than the dropped ones.
+        """
+        is_incomplete = False
         while True:
             try:
                 yield receive()
@@ -147,12 +148,12 @@ class Watch:
             except OSError as e:
                 if e.errno != errno.ENOBUFS:
                     raise
-                has_lost = True  # guard: what-was-lost
-        if has_lost:
+                is_incomplete = True  # guard: what-was-lost
+        if is_incomplete:
             self._read_all()
-            self._tell(devices=True)
+            self._schedule(devices=True)
 
-    def _tell(self, *, devices: bool) -> None:
+    def _schedule(self, *, devices: bool) -> None:
         self._devices = self._devices or devices
         if not self._alarm:
             self._alarm = self._loop.call_later(TOGETHER, self._fire)
@@ -160,12 +161,12 @@ class Watch:
     def _fire(self) -> None:
         devices, self._devices, self._alarm = self._devices, False, None
         if devices:
-            self._read_firmware()  # of devices that are new
+            self._read_firmware()  # of new devices
         self._changed(devices)
 
 
 def _link(body: bytes) -> Link | None:
-    """The link that a message is about; None for one about a link's port in a bridge, or its radio."""
+    """The link of a message; None if the message concerns a link's port in a bridge, or its radio."""
     try:
         return None if body[0] else parse_link(body)
     except KeyError:

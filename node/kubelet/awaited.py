@@ -1,8 +1,8 @@
-"""What was offered before the node was booted, and what is not there of it yet.
+"""The devices offered before a boot, for which hpn node waits after it.
 
-kubelet admits the pods that it knew as soon as it has started, and refuses for good those whose devices are not offered
-then.  A driver may take seconds to find its devices, so kubelet is shown nothing until those of before are there.  They
-are kept in a file beside the sockets, on disk.  kubelet passes over its name.
+As soon as kubelet has started, it admits the pods that it knows.  It refuses for good those with devices that are not
+offered at that moment.  A driver may take seconds to find its devices.  So kubelet sees no resource until the devices
+of the last boot are back.  They are listed in a file beside the sockets, on disk; kubelet ignores its name.
 """
 
 import asyncio
@@ -13,85 +13,84 @@ from typing import Final
 
 from base.protocol.errors import CniError
 from base.state import durable, trust
-from node.log import say, some
+from node.log import log, some
 
 FILE: Final = ".hpn-node.json"
-WAIT: Final = 60.0  # seconds since hpn node was started; what is not there then is awaited no more
+WAIT: Final = 60.0  # seconds after the start of hpn node; then missing devices are no longer awaited
 
 # The ids of each resource's devices.
 Devices = Mapping[str, Collection[str]]
 
 
 class Awaited:
-    """Makes the calls that are given to ``then`` when all is there, or WAIT is over."""
+    """Delays the calls given to ``then`` until all awaited devices are there, or WAIT is over."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path, began: float) -> None:
-        """``folder``: kubelet's directory of sockets; ``began``: when hpn node was started, by the monotonic clock."""
+        """``folder`` is kubelet's directory of sockets, ``began`` the start of hpn node by the monotonic clock."""
         self._file = folder / FILE
         self._began = began
         self._calls = list[Callable[[], None]]()
         self._offered: dict[str, set[str]] = {}
         self._there: Devices = {}
-        self._has_said = False
+        self._is_logged = False
         self._alarm: asyncio.TimerHandle | None = None
         self._written = boot, self._expected = _read(self._file)
-        # What is gone since the boot is awaited by nobody: whoever had it has lost it.
+        # A device lost during this boot is not awaited, because its pod has lost it already.
         if self._expected and boot != durable.boot_id():  # guard: of-another-boot (boot)
             self._alarm = loop.call_later(max(began + WAIT - time.monotonic(), 0), self._give_up)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is awaited, or any more."""
+        """Whether no device is awaited, or no longer."""
         return not self._alarm
 
     def then(self, call: Callable[[], None]) -> None:
-        """Call when nothing is awaited: now, or later and once."""
+        """Call once, when no device is awaited: now or later."""
         if self._alarm:
             self._calls.append(call)
         else:
             call()
 
-    def look(self, there: Devices, *, anew: bool) -> None:
-        """Take note of what can be given now; ``anew`` if that is by another file, or after hpn node has made VFs."""
+    def update(self, there: Devices, *, anew: bool) -> None:
+        """Note the usable devices.  ``anew`` drops those noted before: the file changed, or hpn node made VFs."""
         self._there = there
-        # What is lost later is kept: drivers may go before hpn node when the node is shut down.
+        # Lost devices stay in the list, because a shutdown may remove drivers before it stops hpn node.
         before = {} if anew else self._offered  # guard: lost-before-the-boot (anew)
         self._offered = {name: {*ids, *before.get(name, ())} for name, ids in there.items()}
         if not self._alarm:
             return
         if missing := self._missing():
-            if not self._has_said:
-                self._has_said = True
-                say(f"waits up to {WAIT:g} s for what was offered before the boot: {_named(missing)}")
+            if not self._is_logged:
+                self._is_logged = True
+                log(f"waits up to {WAIT:g} s for devices offered before the boot: {_named(missing)}")
         else:
-            if self._has_said:
+            if self._is_logged:
                 waited = time.monotonic() - self._began
-                say(f"all that was offered before the boot is there {waited:.1f} s after the start")
+                log(f"all devices offered before the boot are there, {waited:.1f} s after the start")
             self._end()
 
     def keep(self) -> None:
-        """Write what the next boot is to wait for, if that has changed.  To be called while no other process serves in
-        the directory.
+        """Write the list for the next boot, if it changed.  The caller has claimed the directory.
 
-        A file that cannot be written costs the next boot's wait, and so stops nobody.  Raises CniError.
+        If the write fails, the next boot does not wait, and nothing else fails.  Raises CniError.
         """
         now = durable.boot_id(), self._offered
         if not self._alarm and (now != self._written or not self._file.exists()):  # guard: not-meanwhile (_alarm)
             body = {name: sorted(ids) for name, ids in self._offered.items()}
-            # A directory of ours would be in the way of kubelet's, which whoever moved it away puts there next.
+            # A directory of ours would block the one that its owner, who moved it away, puts there next.
             # guard below: in-nobodys-place (makes)
             durable.write(self._file, {"boot": durable.boot_id(), "devices": body}, makes=False)
             self._written = now
 
     def _missing(self) -> dict[str, set[str]]:
-        """What was offered and is in no resource now, of the resources that are still asked for."""
+        """The awaited devices that no resource has now, for the resources in the present configuration."""
         here = {one for ids in self._there.values() for one in ids}
         return {name: left for name in self._there if (left := {*self._expected.get(name, ())} - here)}
 
     def _give_up(self) -> None:
         if missing := self._missing():
-            say(
-                f"not there {WAIT:g} s after the start, and awaited no more, though offered before the boot: "
+            log(
+                f"still missing {WAIT:g} s after the start, no longer awaited, though offered before the boot: "
                 f"{_named(missing)}; kubelet refuses the pods that had them: see dmesg, and hpn devices"
             )
         self._end()
@@ -110,12 +109,12 @@ def _named(devices: Devices) -> str:
 
 
 def _read(file: Path) -> tuple[str, dict[str, set[str]]]:
-    """The boot of the file, and the devices in it; nothing where there is none, or it is not ours."""
+    """The boot id and the devices in the file; empty if it is missing, or others than root could have written it."""
     try:
         if not file.parent.is_dir() or trust.weak_spot(f"{file.parent}"):  # guard: of-others (f"{file.parent}")
             return "", {}
         body = durable.read(file) or {"boot": "", "devices": {}}
         return str(body["boot"]), {str(name): {*map(str, ids)} for name, ids in body["devices"].items()}
     except (CniError, OSError, AttributeError, LookupError, TypeError) as e:
-        say(f"what was offered before the boot is not known, so nothing is awaited: {e}")
+        log(f"the devices offered before the boot are unknown, so hpn node waits for none: {e}")
         return "", {}

@@ -1,7 +1,6 @@
-"""kubelet's directory for the sockets of plugins, which may not be there yet, or be made anew.
+"""kubelet's directory for the sockets of plugins: notices when it appears, goes, or is made again.
 
-Or there is another one by the same path: a directory above it was renamed, something is mounted over one, or a link on
-the way leads elsewhere.
+Its path may also lead to another directory: one above was renamed, a mount covers one, or a link on the way changed.
 """
 
 import asyncio
@@ -20,25 +19,25 @@ from base.kernel import events
 from node.kubelet import sockets
 from node.log import Topics, cause
 
-AGAIN: Final = 5.0  # seconds until what could not be written or watched is tried again
+AGAIN: Final = 5.0  # seconds until the next attempt to write or watch
 KUBELET: Final = Path("/var/lib/kubelet")
 _GOES: Final = events.IN_DELETE | events.IN_MOVED_FROM
 _INSIDE: Final = _GOES | events.IN_ATTRIB
 _ITSELF: Final = events.IN_DELETE_SELF | events.IN_MOVE_SELF
 _COMES: Final = events.IN_CREATE | events.IN_MOVED_TO
 _MOUNTS: Final = "/proc/self/mountinfo"
-# A socket's path has at most 107 bytes (man 7 unix); with "/.hpn-", ".sock" and what its maker puts beside them.
+# A socket's path has at most 107 bytes (man 7 unix), which include "/.hpn-", ".sock" and temporary names beside it.
 _LONGEST: Final = 88
 _OURS: Final = ".hpn-"
-_LOCK: Final = ".hpn-node.lock"  # kubelet passes over names that begin with a point (plugin_watcher.go)
+_LOCK: Final = ".hpn-node.lock"  # kubelet ignores names with a leading point (plugin_watcher.go)
 
 
 class Taken(Exception):
-    """Another process serves in this directory; the message says which, and what to do."""
+    """Another process serves in this directory; the message names it and the remedy."""
 
 
 class Directory:
-    """The directory ``path``.  ``changed`` is called when it has come or gone, or may no longer have what was in it."""
+    """The directory ``path``.  Calls ``changed`` when it appeared, went, or may have lost files."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, path: Path, changed: Callable[[], None]) -> None:
         """Raises OSError."""
@@ -52,12 +51,12 @@ class Directory:
         self._mounts = os.open(_MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
         self._urgent = select.epoll()  # readable when the table of mounts has changed, which asyncio cannot wait for
         self._urgent.register(self._mounts, select.EPOLLPRI)
-        loop.add_reader(self._fd, self._hear)
-        loop.add_reader(self._urgent.fileno(), self._hear_mounts)
-        self._look()
+        loop.add_reader(self._fd, self._read_events)
+        loop.add_reader(self._urgent.fileno(), self._check_mounts)
+        self._watch_path()
 
     def close(self) -> None:
-        """Forget the directory, and let another process have it."""
+        """Stop watching, and release the directory for other processes."""
         if self._again:
             self._again.cancel()
         for fd in (self._fd, self._urgent.fileno()):
@@ -68,18 +67,17 @@ class Directory:
         self.release()
 
     def socket(self, resource: str) -> Path:
-        """Where the socket of a resource ("rdma/hca") is to be; no other program's sockets are called so."""
+        """The path of a resource's socket; no other program uses such names."""
         name = resource.replace("/", "_")
         if len(os.fsencode(self.path)) + len(name) > _LONGEST:
             name = hashlib.sha256(name.encode()).hexdigest()[:16]
         return self.path / f"hpn-{name}.sock"
 
     def claim(self) -> bool:
-        """Keep other processes of this program out, and remove the sockets of one that was killed; False if the
-        directory is not there.
+        """Lock out other processes of this program, and remove the sockets of a killed one.
 
-        kubelet asks at a socket that nobody listens at again and again, each time later.  Raises Taken, or OSError if
-        the directory cannot be written, or others than root could.
+        Return False if the directory does not exist.  kubelet would retry a socket without a listener, at growing
+        intervals.  Raises Taken; OSError if this process cannot write the directory, or others than root can.
         """
         if not self.path.is_dir():
             self.release()  # guard: nothing-open-in-what-is-gone
@@ -99,7 +97,7 @@ class Directory:
                 "--now hpn-node, or delete the DaemonSet"
             ) from e
         self._lock = fd
-        with suppress(OSError):  # the disk is full; the number is only for the sentence above
+        with suppress(OSError):  # the disk is full; only the message above needs the number
             os.ftruncate(fd, 0)
             os.write(fd, f"{os.getpid()}\n".encode())
         for left in (*self.path.glob("hpn-*.sock"), *self.path.glob(".hpn-*.sock")):
@@ -108,45 +106,46 @@ class Directory:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether other processes of this program are kept out of the directory that is at the path now."""
+        """Whether this process has locked the directory that is at the path now."""
         return self._lock >= 0 and _is_at(self._lock, self.path / _LOCK)  # guard: the-lock-that-is-there (_LOCK)
 
     def release(self) -> None:
-        """Let another process have the directory."""
+        """Unlock the directory."""
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1
 
-    def _hear(self) -> None:
-        heard = list(events.read_directories(self._fd))
-        if any(_counts(mask, name) for _, mask, name in heard):
-            self._look()
-            self._changed()
+    def _read_events(self) -> None:
+        found = list(events.read_directories(self._fd))
+        if any(_counts(mask, name) for _, mask, name in found):
+            self._watch_again()
 
-    def _hear_mounts(self) -> None:
-        """Each pod has mounts, and seldom one on the way."""
-        if _identity(self.path) != self._seen:  # guard: a-mount
-            self._look()
-            self._changed()
+    def _check_mounts(self) -> None:
+        """Check for another directory at the path; most changes of mounts are those of pods, elsewhere."""
+        if _identity(self.path) != self._identity:  # guard: a-mount
+            self._watch_again()
 
-    def _look(self) -> None:
-        """Watch the way to the directory; what cannot be watched is looked at every AGAIN seconds, until it can be."""
+    def _watch_again(self) -> None:
+        self._watch_path()
+        self._changed()
+
+    def _watch_path(self) -> None:
+        """Watch all directories on the path; if one cannot be watched, check again every AGAIN seconds."""
         try:
             self._watch_all()
         except OSError as e:  # guard: what-cannot-be-watched = FileExistsError
-            self._seen = _identity(self.path)
-            self._topics.problem("watch", f"{self.path} cannot be watched: {_unwatched(e)}; looks every {AGAIN:g} s")
-            self._again = self._again or self._loop.call_later(AGAIN, self._look_again)
+            self._identity = _identity(self.path)
+            self._topics.problem("watch", f"{self.path} cannot be watched: {_unwatched(e)}; checked every {AGAIN:g} s")
+            self._again = self._again or self._loop.call_later(AGAIN, self._try_again)
         else:
             self._topics.solved("watch")
 
-    def _look_again(self) -> None:
+    def _try_again(self) -> None:
         self._again = None
-        self._look()
-        self._changed()
+        self._watch_again()
 
     def _watch_all(self) -> None:
-        """Watch the directory, or what there is of the way to it, and all that is above.  Raises OSError."""
+        """Watch the directory, or the last one on its path that exists, and all above.  Raises OSError."""
         while True:
             for number in self._watched:
                 events.unwatch_directory(self._fd, number)
@@ -154,13 +153,13 @@ class Directory:
             nearest = next(at for at in (self.path, *self.path.parents) if self._watch(at))
             for above in nearest.parents:  # guard: all-above
                 self._watch(above)
-            self._seen = _identity(self.path)
-            # What has come or gone between the look and the watch would be missed.
-            if self._seen == before and (nearest == self.path or not _next(nearest, self.path).is_dir()):
+            self._identity = _identity(self.path)
+            # A change between the check and the watch causes no event.
+            if self._identity == before and (nearest == self.path or not _next(nearest, self.path).is_dir()):
                 return
 
     def _watch(self, at: Path) -> bool:
-        """Whether there is such a directory to watch.  Raises OSError."""
+        """Watch a directory; return False if it does not exist.  Raises OSError."""
         mask = _ITSELF
         if at == self.path:
             mask |= _INSIDE
@@ -178,9 +177,9 @@ class Directory:
 
 
 def _counts(mask: int, name: str) -> bool:
-    """Whether an event is more than the end of a watch, a file's new attributes, or a part of a write of ours.
+    """Whether an event can matter: not the end of a watch, new attributes of a file, or a write of this program.
 
-    A write that fails removes its file again, and would be tried again for that, without end.
+    A failed write removes its file, and that event would repeat the write without end.
     """
     if name.startswith(_OURS) and name != _LOCK:  # guard: nothing-of-its-own
         return False
@@ -189,7 +188,7 @@ def _counts(mask: int, name: str) -> bool:
 
 
 def _unwatched(error: OSError) -> str:
-    if error.errno == errno.ENOSPC:  # as inotify_add_watch(2) has it
+    if error.errno == errno.ENOSPC:  # see inotify_add_watch(2)
         return "root has no inotify watch left; raise fs.inotify.max_user_watches"
     return cause(error)
 
@@ -200,7 +199,7 @@ def _next(above: Path, path: Path) -> Path:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """By which the directory at the path is told from another one there; None if there is none."""
+    """Device and inode number of the directory at the path; None if there is none."""
     try:
         found = path.stat()
     except OSError:

@@ -1,9 +1,10 @@
-"""The device plugin of one resource: what kubelet asks for at its socket, from its registration on."""
+"""The device plugin of one resource: its registration, and the calls of kubelet at its socket."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
@@ -11,33 +12,75 @@ from grpclib.exceptions import GRPCError
 from base.grpc import Server, Stream, unary, watched
 from base.kubelet import deviceplugin_pb2 as device_plugin
 from base.kubelet import pluginregistration_pb2 as registration
+from hardware.model import Device
+from node.health.status import Health
 from node.kubelet import sockets
-from node.model import Grant
-from node.offer.answers import Refused
+from node.model import Grant, Offer, Sharing, Unit, devices_of
+from node.offer import answers, preferred
 
 VERSION: Final = "v1beta1"
-# kubelet does not come back to a socket whose stream has ended, unless it is a new one (its own restart aside).  This
-# many seconds it has time for a restart.
+# Seconds that kubelet has for a restart.  After it kubelet returns to a socket with a broken stream only if the socket
+# is new.
 _AWAY: Final = 10.0
 
+# A unit as kubelet sees it: ID, whether it is healthy, NUMA nodes.
+State = tuple[str, bool, tuple[int, ...]]
 
-class Source(Protocol):
-    """Where a plugin has its answers from."""
 
-    def units(self) -> Sequence[tuple[str, bool, Collection[int]]]:
-        """Each unit's ID, whether it is healthy, and its NUMA nodes where kubelet is to know them."""
+@dataclass(frozen=True)
+class HealthKey:
+    """A device as a resource uses it: the link of a shared one must be up, that of another may be down in a pod."""
+
+    id: str
+    shared: bool
+
+
+class Served:
+    """The source of one plugin's answers: an offer, and its units' health."""
+
+    def __init__(self, offer: Offer) -> None:
+        self.offer = offer
+        self._states = tuple[State, ...]()
+
+    def units(self) -> Sequence[State]:
+        """The state of each unit, with NUMA nodes if kubelet should learn them."""
+        return self._states
 
     def grant(self, ids: Sequence[str]) -> Grant:
-        """What a container gets for the IDs.  Raises Refused."""
+        """What a container gets for the IDs.  Raises answers.Refused."""
+        return answers.grant(self.offer, ids)
 
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
-        """Which of the available IDs to give; none for no advice."""
+        """The preferred IDs among the available ones; none for no advice."""
+        return preferred.choose(self.offer, available, must, size)
+
+    @property
+    def devices(self) -> Mapping[HealthKey, Device]:
+        """The offer's devices, each once."""
+        return {self._key(device): device for device in devices_of(self.offer.units)}
+
+    def update(self, health: Mapping[HealthKey, Health]) -> bool:
+        """Set the units' states from the devices' health; return whether any changed."""
+        before = self._states
+        # One unit per tuple of devices, because very many units may share one.
+        unlike = {id(unit.devices): unit for unit in self.offer.units}
+        states = {key: self._state(unit, health) for key, unit in unlike.items()}
+        self._states = tuple((unit.id, *states[id(unit.devices)]) for unit in self.offer.units)
+        return self._states != before
+
+    def _state(self, unit: Unit, health: Mapping[HealthKey, Health]) -> tuple[bool, tuple[int, ...]]:
+        # One healthy device is enough for an ID that stands for all devices of the resource.
+        is_healthy = any(not health[self._key(device)].reason for device in unit.devices)
+        return is_healthy, tuple(sorted(unit.numa)) if self.offer.resource.topology else ()
+
+    def _key(self, device: Device) -> HealthKey:
+        return HealthKey(device.id, self.offer.resource.sharing is Sharing.SHARED)
 
 
 class Plugin:
-    """Serves the resource ``full_name`` at ``socket_path`` while it is open.  ``say`` takes a sentence for the log.
+    """Serves the resource ``full_name`` at ``socket_path`` while it is open.  ``log`` takes sentences.
 
-    The two services, DevicePlugin and Registration, are Kubernetes' (kubelet: pkg/apis).
+    The two services, DevicePlugin and Registration, are those of Kubernetes (kubelet: pkg/apis).
     """
 
     def __init__(
@@ -45,36 +88,36 @@ class Plugin:
         full_name: str,
         socket_path: Path,
         loop: asyncio.AbstractEventLoop,
-        source: Source,
-        say: Callable[[str], None],
+        source: Served,
+        log: Callable[[str], None],
     ) -> None:
         self.full_name, self.socket_path = full_name, socket_path
-        self._loop, self._source, self._say = loop, source, say
-        self._watchers = set[asyncio.Event]()  # each is set when there is something new to tell
+        self._loop, self._source, self._log = loop, source, log
+        self._watchers = set[asyncio.Event]()  # each is set when the list has changed
         self._server: Server | None = None
-        self._made = 0
+        self._inode = 0  # of the socket
         self._renewal: asyncio.TimerHandle | None = None
-        self._said = ""
+        self._logged = ""
 
     def open(self) -> None:
-        """Make the socket, by which kubelet finds the plugin, in the place of the one before.
+        """Make the socket, by which kubelet finds the plugin, and replace the previous one.
 
-        Raises Unusable, OSError; then the one before goes on.
+        Raises Unusable, OSError; then the previous one goes on.
         """
         listener = sockets.bind(self.socket_path)
         self._stop()
-        self._made = sockets.inode(self.socket_path)
+        self._inode = sockets.inode(self.socket_path)
         self._server = Server(listener, self._methods())
 
     def changed(self) -> None:
-        """Tell kubelet what the source has now."""
+        """Send kubelet the source's present units."""
         for watcher in self._watchers:
             watcher.set()
 
     def close(self) -> None:
-        """Remove the socket, so that kubelet knows at once."""
+        """Remove the socket, so that kubelet notices at once."""
         if self._server:
-            sockets.remove(self.socket_path, self._made)
+            sockets.remove(self.socket_path, self._inode)
         self._stop()
 
     def _stop(self) -> None:
@@ -86,18 +129,18 @@ class Plugin:
     def _methods(self) -> Mapping[str, Handler]:
         plugin, registry = "/v1beta1.DevicePlugin", "/pluginregistration.Registration"
         return {
-            f"{registry}/GetInfo": unary(registration.InfoRequest, self._get_info, self._tell_log),
+            f"{registry}/GetInfo": unary(registration.InfoRequest, self._get_info, self._log_named),
             f"{registry}/NotifyRegistrationStatus": unary(
-                registration.RegistrationStatus, self._note_registration, self._tell_log
+                registration.RegistrationStatus, self._note_registration, self._log_named
             ),
-            f"{plugin}/GetDevicePluginOptions": unary(device_plugin.Empty, _get_options, self._tell_log),
+            f"{plugin}/GetDevicePluginOptions": unary(device_plugin.Empty, _get_options, self._log_named),
             f"{plugin}/ListAndWatch": watched(device_plugin.Empty, self._watch),
             f"{plugin}/GetPreferredAllocation": unary(
-                device_plugin.PreferredAllocationRequest, self._prefer, self._tell_log
+                device_plugin.PreferredAllocationRequest, self._prefer, self._log_named
             ),
-            f"{plugin}/Allocate": unary(device_plugin.AllocateRequest, self._allocate, self._tell_log),
+            f"{plugin}/Allocate": unary(device_plugin.AllocateRequest, self._allocate, self._log_named),
             f"{plugin}/PreStartContainer": unary(
-                device_plugin.PreStartContainerRequest, _prepare_start, self._tell_log
+                device_plugin.PreStartContainerRequest, _prepare_start, self._log_named
             ),
         }
 
@@ -110,18 +153,18 @@ class Plugin:
 
     def _note_registration(self, status: registration.RegistrationStatus) -> registration.RegistrationStatusResponse:
         if not status.plugin_registered:
-            self._say_once(
-                f"kubelet refuses {self.full_name}: {' '.join(status.error.split())}; no pod gets it until that is "
-                "mended, and kubelet tries again by itself"
+            self._log_once(
+                f"kubelet refuses {self.full_name}: {' '.join(status.error.split())}; no pod gets the resource until "
+                "that is corrected, and kubelet tries again by itself"
             )
-        elif self._said:
-            self._say_once(f"kubelet has taken {self.full_name}")
+        elif self._logged:
+            self._log_once(f"kubelet has accepted {self.full_name}")
         return registration.RegistrationStatusResponse()
 
-    # What there is
+    # Units
 
     async def _watch(self, stream: Stream) -> None:
-        """Tell what there is, now and whenever that changes; a peer that takes nothing gets the newest later."""
+        """Send the list of units now and after each change; a slow peer gets only the newest list."""
         self._keep_socket()  # guard: not-if-one-comes
         server, watcher = self._server, asyncio.Event()
         self._watchers.add(watcher)
@@ -138,7 +181,7 @@ class Plugin:
                 self._renewal = self._loop.call_later(_AWAY, self._renew)
 
     def _listed(self) -> device_plugin.ListAndWatchResponse:
-        return device_plugin.ListAndWatchResponse(devices=(_device(*unit) for unit in self._source.units()))
+        return device_plugin.ListAndWatchResponse(devices=(_device(unit) for unit in self._source.units()))
 
     def _keep_socket(self) -> None:
         if self._renewal:
@@ -146,25 +189,25 @@ class Plugin:
             self._renewal = None
 
     def _renew(self) -> None:
-        """Make the socket anew: whoever is there now has not come back to the old one."""
+        """Make a new socket, because kubelet did not return to the old one."""
         try:
             self.open()
         except OSError as e:
-            self._say_once(f"{self.full_name}: {self.socket_path}: {e.strerror or e}; it is tried again")
+            self._log_once(f"{self.full_name}: {self.socket_path}: {e.strerror or e}; it is tried again")
             self._renewal = self._loop.call_later(_AWAY, self._renew)
 
-    # What a container gets
+    # Allocation
 
     def _allocate(self, request: device_plugin.AllocateRequest) -> device_plugin.AllocateResponse:
         try:
             grants = [self._source.grant(list(one.devices_ids)) for one in request.container_requests]
-        except Refused as e:
-            self._say(f"{e}")
+        except answers.Refused as e:
+            self._log(f"{e}")
             raise GRPCError(Status.FAILED_PRECONDITION, f"{e}") from e
-        return device_plugin.AllocateResponse(container_responses=map(_given, grants))
+        return device_plugin.AllocateResponse(container_responses=map(_response, grants))
 
     def _prefer(self, request: device_plugin.PreferredAllocationRequest) -> device_plugin.PreferredAllocationResponse:
-        """Never fails: kubelet takes an empty answer for no advice, and an error for a reason not to start the pod."""
+        """Never fails: kubelet treats an empty answer as no advice, and starts no container after an error."""
         answer = device_plugin.PreferredAllocationResponse()
         try:
             for one in request.container_requests:
@@ -172,19 +215,19 @@ class Plugin:
                 ids = self._source.prefer(available, must, one.allocation_size)
                 answer.container_responses.add(deviceIDs=ids)
         except Exception as e:  # noqa: BLE001  # see above
-            self._say_once(f"{self.full_name}: no advice on devices: {type(e).__name__}: {e}; please report this")
+            self._log_once(f"{self.full_name}: no advice on devices: {type(e).__name__}: {e}; please report this")
             return device_plugin.PreferredAllocationResponse()
         return answer
 
-    # The log
+    # Log
 
-    def _say_once(self, sentence: str) -> None:
-        if self._said != sentence:  # guard: once = True
-            self._said = sentence
-            self._say(sentence)
+    def _log_once(self, sentence: str) -> None:
+        if self._logged != sentence:  # guard: once = True
+            self._logged = sentence
+            self._log(sentence)
 
-    def _tell_log(self, sentence: str) -> None:
-        self._say(f"{self.full_name}: {sentence}")
+    def _log_named(self, sentence: str) -> None:
+        self._log(f"{self.full_name}: {sentence}")
 
 
 def _get_options(_: device_plugin.Empty) -> device_plugin.DevicePluginOptions:
@@ -192,18 +235,19 @@ def _get_options(_: device_plugin.Empty) -> device_plugin.DevicePluginOptions:
 
 
 def _prepare_start(_: device_plugin.PreStartContainerRequest) -> device_plugin.PreStartContainerResponse:
-    """There is nothing to prepare, and we do not ask kubelet to call this."""
+    """Do nothing; the options do not request this call."""
     return device_plugin.PreStartContainerResponse()
 
 
-def _device(one: str, healthy: bool, nodes: Collection[int]) -> device_plugin.Device:  # noqa: FBT001  # a unit's value
-    device = device_plugin.Device(ID=one, health="Healthy" if healthy else "Unhealthy")
+def _device(unit: State) -> device_plugin.Device:
+    one, is_healthy, nodes = unit
+    device = device_plugin.Device(ID=one, health="Healthy" if is_healthy else "Unhealthy")
     for node in nodes:
         device.topology.nodes.add(ID=node)
     return device
 
 
-def _given(grant: Grant) -> device_plugin.ContainerAllocateResponse:
+def _response(grant: Grant) -> device_plugin.ContainerAllocateResponse:
     return device_plugin.ContainerAllocateResponse(
         envs=grant.env,
         devices=[device_plugin.DeviceSpec(container_path=p, host_path=p, permissions="rw") for p in grant.nodes],

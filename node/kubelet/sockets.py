@@ -1,4 +1,4 @@
-"""A plugin's socket in kubelet's directory: there as a whole, or not at all."""
+"""A socket that appears at its path only when it listens."""
 
 import errno
 import socket
@@ -13,14 +13,14 @@ _BACKLOG: Final = 64
 
 
 class Unusable(OSError):
-    """No socket can be made there; ``strerror`` says why, and what to do."""
+    """The path cannot have a socket; ``strerror`` names the reason and the remedy."""
 
 
 def bind(path: Path) -> socket.socket:
-    """A socket at ``path`` that listens, and that root alone may connect to.  What was at the path is replaced.
+    """A listening socket at ``path``, for connections of root only.  It replaces the previous file.
 
-    It gets its name when it listens already, so that kubelet, which looks as soon as there is a name, is never refused.
-    kubelet passes over names that begin with a point (pluginwatcher/plugin_watcher.go).  Raises Unusable, OSError.
+    It listens before it gets its name, so that kubelet, which connects at once, is never refused.  The first name
+    begins with a point; kubelet ignores such names (pluginwatcher/plugin_watcher.go).  Raises Unusable, OSError.
     """
     refuse_weak(path.parent)
     hidden = path.with_name(f".{path.name}")
@@ -37,15 +37,17 @@ def bind(path: Path) -> socket.socket:
 
 
 def refuse_weak(folder: Path) -> None:
-    """Raise Unusable if others than root could put another file into the directory, or another directory in its place.
-    Raises OSError."""
+    """Raise Unusable if others than root can put a file into the directory, or replace the directory.
+
+    Raises OSError.
+    """
     if weak := trust.weak_spot(str(folder)):  # guard: weak
         words, remedy = weak
         raise Unusable(errno.EPERM, f"{words}, and put a socket of their own there; {remedy}")
 
 
 def inode(path: Path) -> int:
-    """By which the socket at the path is told from another one there; 0 if there is none."""
+    """The inode number of the socket at the path, which identifies it later; 0 if there is none."""
     try:
         return path.lstat().st_ino
     except OSError:
@@ -53,7 +55,7 @@ def inode(path: Path) -> int:
 
 
 def remove(path: Path, made: int) -> None:
-    """Remove the socket whose inode was ``made``, and no other that is at its path now."""
+    """Remove the socket at the path if its inode number is still ``made``."""
     with suppress(OSError):
         if inode(path) == made:  # guard: its-own = True
             path.unlink()

@@ -1,4 +1,4 @@
-"""Where metrics are served: "unix:/run/hpn/metrics.sock" or "127.0.0.1:9617"; and the socket there."""
+"""The address of metrics, "unix:/run/hpn/metrics.sock" or "127.0.0.1:9617", and its socket."""
 
 import errno
 import os
@@ -12,16 +12,16 @@ from typing import Final
 from base.state import durable
 from node.kubelet import sockets
 
-_LONGEST: Final = 100  # a socket's path has at most 107 bytes (man 7 unix), and it is made under another name
+_LONGEST: Final = 100  # a socket's path has at most 107 bytes (man 7 unix), and its first name is longer
 _BACKLOG: Final = 16
-# What a connect says where somebody listens: its queue is full, or it takes datagrams (man 2 connect, man 7 unix).
+# Errors of a connect to a used socket: its queue is full, or it is for datagrams (man 2 connect, man 7 unix).
 _USED: Final = (errno.EAGAIN, errno.EPROTOTYPE)
 _WRITE: Final = "write unix:/run/hpn/metrics.sock, 127.0.0.1:9617 or [::1]:9617"
 
 
 @dataclass(frozen=True)
 class Address:
-    """A path, or else a loopback address and a port."""
+    """Either a path, or a loopback address and a port."""
 
     path: str = ""
     host: str = ""
@@ -32,13 +32,15 @@ class Address:
         return f"unix:{self.path}" if self.path else f"http://{host}:{self.port}/metrics"
 
     def listen(self) -> socket.socket:
-        """A socket that listens there.  Raises OSError, IoFailure or InvalidConfig with a path that is of no use."""
+        """A listening socket at the address.  Raises OSError; IoFailure or InvalidConfig for an unusable path."""
         return _at_path(Path(self.path)) if self.path else self._at_port()
 
     def _at_port(self) -> socket.socket:
         sock = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else a restart would wait for old connections
+            sock.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # without it a restart would wait for old connections
             sock.bind((self.host, self.port))
             sock.listen(_BACKLOG)
         except BaseException:
@@ -48,18 +50,18 @@ class Address:
 
 
 def parse(text: str) -> Address:
-    """Raises ValueError, which says what to write."""
+    """Parse an address.  Raises ValueError with the remedy."""
     if text.startswith("unix:"):
         return Address(path=_path(text.removeprefix("unix:")))
     host, _, port = text.rpartition(":")
     try:
         at = _ip(host)
     except ValueError:
-        raise ValueError(f"{text!r} is no address and port; {_WRITE}") from None
+        raise ValueError(f"{text!r} is not an address and port; {_WRITE}") from None
     if not at.is_loopback:  # guard: loopback
         raise ValueError(
-            f"{at} is not a loopback address, and whoever reaches it could read what the node does; {_WRITE}, and have "
-            "a proxy show it to others (docs/user/metrics.md)"
+            f"{at} is not a loopback address, so that others could read the node's metrics; {_WRITE}, and publish that "
+            "by a proxy (docs/user/metrics.md)"
         )
     if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"port {port!r} is not a number from 1 to 65535; {_WRITE}")
@@ -70,7 +72,7 @@ def _path(path: str) -> str:
     if not path.startswith("/") or "\0" in path or path.endswith("/"):
         raise ValueError(f"{path!r} is not an absolute path of a socket; {_WRITE}")
     if len(os.fsencode(path)) > _LONGEST:
-        raise ValueError(f"{path!r} is longer than {_LONGEST} bytes, and a socket's path may have 107; {_WRITE}")
+        raise ValueError(f"{path!r} is longer than {_LONGEST} bytes (a socket's path has at most 107); {_WRITE}")
     return path
 
 
@@ -87,13 +89,13 @@ def _at_path(path: Path) -> socket.socket:
 
 
 def _refuse_unless_free(path: Path) -> None:
-    """Nothing may be there but a socket at which nobody listens any more.  Raises Unusable, OSError."""
+    """Raise Unusable if the path has a file other than a socket without a listener.  Raises OSError."""
     try:
         is_socket = stat.S_ISSOCK(path.lstat().st_mode)
     except FileNotFoundError:
         return
     if not is_socket:
-        raise sockets.Unusable(errno.EEXIST, f"{path} is there and is no socket; choose another path")
+        raise sockets.Unusable(errno.EEXIST, f"{path} exists and is not a socket; choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as sock:
         try:
             sock.connect(str(path))

@@ -1,4 +1,4 @@
-"""CNI commands, counted: each tells of its end by one datagram (base/protocol/report.py)."""
+"""Counts CNI commands: each reports its end by one datagram (base/protocol/report.py)."""
 
 import asyncio
 import errno
@@ -14,17 +14,17 @@ from base.protocol import report
 from base.state import durable, trust
 from node.kubelet import sockets
 
-# Upper bounds in seconds; what is longer than the last is counted too.
+# The histogram's upper bounds in seconds; a last one without a bound follows.
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LINE: Final = re.compile(rb"1 (ADD|DEL|CHECK|GC|STATUS) ([a-z][a-z-]{0,15}|-) (0|[1-9][0-9]{0,2}) ([0-9]{1,12})\n")
 _ROOM: Final = 128  # bytes; a line has 40
-_AT_ONCE: Final = 64  # datagrams that are read before others have their turn
-# Different (verb, kind, code).  Only root can tell us any, and what hpn can tell is fewer.
+_AT_ONCE: Final = 64  # datagrams read before other callbacks get a turn
+# Different (verb, kind, code); hpn sends fewer, and only root can send others.
 _MOST: Final = 1000
 
 
 class Durations:
-    """How long commands took: how many of them up to each bound and no shorter, and seconds altogether."""
+    """Durations of commands: the number per interval between bounds, and the sum in seconds."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS) + 1)
@@ -36,14 +36,14 @@ class Durations:
 
 
 class Tally:
-    """What was told since the start: of each (verb, kind, code) how many, of each (verb, kind) how long."""
+    """The commands since the start: their number by (verb, kind, code), and their durations by (verb, kind)."""
 
     def __init__(self) -> None:
         self.ended = Counter[tuple[str, str, str]]()
         self.durations = defaultdict[tuple[str, str], Durations](Durations)
 
-    def take(self, line: bytes) -> bool:
-        """Count what a datagram tells; False if it is none of ours."""
+    def count(self, line: bytes) -> bool:
+        """Count the command of a datagram; return False if it is not a report of hpn."""
         found = _LINE.fullmatch(line)  # guard: a-line-of-ours = _LINE.match(line)
         if not found:
             return False
@@ -57,7 +57,7 @@ class Tally:
 
 
 class Commands:
-    """The socket by which commands tell.  ``tally`` has what they told."""
+    """The socket for commands' reports, which ``tally`` counts."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tally: Tally, path: Path = Path(report.SOCKET)) -> None:
         """Raises OSError, IoFailure, InvalidConfig."""
@@ -66,19 +66,19 @@ class Commands:
         trust.refuse_unless_ours(str(path.parent))  # guard: of-root
         path.unlink(missing_ok=True)
         self._sock = unix_sockets.bind(path, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._made = sockets.inode(path)
-        loop.add_reader(self._sock.fileno(), self._hear)
+        self._inode = sockets.inode(path)
+        loop.add_reader(self._sock.fileno(), self._receive)
 
     def close(self) -> None:
-        """Hear no more; commands then find nobody."""
+        """Close and remove the socket; commands then report nothing."""
         self._loop.remove_reader(self._sock.fileno())
         self._sock.close()
-        sockets.remove(self._path, self._made)
+        sockets.remove(self._path, self._inode)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             for _ in range(_AT_ONCE):
-                self._tally.take(self._sock.recv(_ROOM))
+                self._tally.count(self._sock.recv(_ROOM))
         except OSError as e:
             if e.errno not in (errno.EAGAIN, errno.ENOBUFS):
                 raise

@@ -1,22 +1,43 @@
-"""The page as Prometheus reads it.  Only the process that serves it imports this, and prometheus_client with it."""
+"""The page for Prometheus: metric families of the daemon, the node's files and /sys.
 
+Files are read as hpn inspect and hpn ipam read them: without a lock, and without a change.  Only the child process
+that serves the page imports this, and prometheus_client with it.
+"""
+
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from base.kernel import sysfs
 from base.protocol.errors import CniError
+from base.state.record import Record
 from hardware.model import Device
+from hardware.ports import every
+from ipam import inventory, stores
+from ipam.cluster import node_blocks
+from ipam.cluster.node_blocks import NodeBlocks
+from ipam.cluster.rules.counting import counted, held_in, pool, room
+from ipam.stores import access
+from node.blocks import networks_with_blocks
+from node.health.status import ACTIVE
 from node.metrics.commands import BOUNDS, Tally
+
+# The kind of an unreadable record.
+UNREADABLE = "unreadable"
+# A block under an older name of the node: its addresses stay with their owners, and no more are allocated from it.
+DRAINING = "draining"
 
 Reader = Callable[[], Iterable[Metric]]
 
 
 class _Families:
-    """What was read, in the form that a registry asks for.
+    """Metric families as a collector of a registry.
 
-    The library's default collectors are left out: they would show the process that makes the page.
+    The library's default collectors are left out: they would describe the child process.
     """
 
     def __init__(self, families: Iterable[Metric]) -> None:
@@ -29,16 +50,16 @@ class _Families:
 
 
 def _as_text(labels: Mapping[str, str]) -> dict[str, str]:
-    """With escapes for bytes that are no UTF-8: a pod may name its devices by any, and journal and /sys have them."""
+    """The labels with escapes for bytes that are no UTF-8: a pod may name its devices by any bytes."""
     return {name: value.encode(errors="backslashreplace").decode() for name, value in labels.items()}
 
 
 def make(
     known: Iterable[Metric], readers: Mapping[str, Reader], problems: Mapping[str, bool]
 ) -> tuple[bytes, tuple[str, ...]]:
-    """The page: what is ``known`` already, and what the reader of each topic finds.
+    """The page of the ``known`` families and those of each topic's reader.
 
-    With it comes a sentence for each reader that failed, which says why.
+    The second result has a sentence with the reason for each reader that failed.
     """
     families, wrong = list(known), dict[str, str]()
     for topic, read in readers.items():
@@ -59,7 +80,7 @@ def build(version: str) -> Iterator[Metric]:
 
 
 def commands(tally: Tally) -> Iterator[Metric]:
-    """What CNI commands told since the start."""
+    """Numbers and durations of CNI commands since the start."""
     yield _ended(tally)
     yield _lasted(tally)
 
@@ -85,21 +106,21 @@ def _lasted(tally: Tally) -> Metric:
 
 
 def devices(known: Mapping[str, tuple[int, Sequence[tuple[Device, str]]]]) -> Iterator[Metric]:
-    """How many devices each resource has; and its unhealthy ones, each with the reason."""
+    """Each resource's number of devices; and its unhealthy ones, each with the reason."""
     number = GaugeMetricFamily("hpn_devices", "Devices that a resource has.", labels=["resource", "state"])
     info = GaugeMetricFamily(
-        "hpn_device_info", "An unhealthy device, and why it is.",
+        "hpn_device_info", "An unhealthy device, with the reason.",
         labels=["resource", "device", "netdev", "rdma_dev", "reason"],
     )  # fmt: skip
     for resource, (count, ill) in sorted(known.items()):
         number.add_metric([resource, "healthy"], count - len(ill))
         number.add_metric([resource, "unhealthy"], len(ill))
         for device, reason in ill:
-            info.add_metric([resource, *_named(device), reason], 1)
+            info.add_metric([resource, *_labels(device), reason], 1)
     yield from (number, info)
 
 
-def _named(device: Device) -> tuple[str, str, str]:
+def _labels(device: Device) -> tuple[str, str, str]:
     """Its id, its interfaces and its RDMA devices."""
     return device.id, ",".join(device.names or device.netdevs), ",".join(rdma.name for rdma in device.rdma)
 
@@ -109,3 +130,76 @@ def _problems(problems: Mapping[str, bool]) -> Iterator[Metric]:
     for topic, is_there in sorted(problems.items()):
         family.add_metric([topic], is_there)
     yield family
+
+
+def attachments(records: Iterable[tuple[Path, Record | None]]) -> Iterator[Metric]:
+    """The number of attachments by network and kind."""
+    counts = Counter[tuple[str, ...]](
+        (path.parent.name, record.kind if record else UNREADABLE) for path, record in records
+    )
+    yield _gauge("hpn_attachments", "Attachments in the journal.", counts, "kind")
+
+
+def pools(data_dirs: Iterable[Path]) -> Iterator[Metric]:
+    """The size of each range of each network, and its addresses that are not free.  Raises IoFailure."""
+    size, held = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    for network in (found for folder in data_dirs for found in inventory.networks(folder, stores.none_gone)):
+        for one in inventory.pools(network):
+            labels = network.name, ",".join(one["ranges"])
+            held[labels] += sum(one[word] for word in inventory.STATES)
+            if one["size"] is not None:
+                size[labels] += one["size"]
+    yield _gauge("hpn_pool_addresses", "Addresses that a range has, free or not.", size, "range")
+    yield _gauge("hpn_pool_leases", "Addresses of a range that are not free: held, or kept back.", held, "range")
+
+
+def blocks(data_dirs: Iterable[Path], suspected: Mapping[str, int]) -> Iterator[Metric]:
+    """This node's blocks of each network, and their free room.  Raises IoFailure, RecordUnreadable."""
+    number, left, last = Counter[tuple[str, ...]](), dict[tuple[str, ...], int](), dict[tuple[str, ...], int]()
+    for directory in networks_with_blocks(data_dirs):
+        if mine := node_blocks.read(directory):
+            number.update((mine.network, _state(mine, block.index)) for block in mine.blocks)
+            left[mine.network,] = _room(directory, mine)
+            last[mine.network,] = mine.looked
+    suspects = {labels: suspected.get(labels[0], 0) for labels in last}
+    yield _gauge("hpn_cluster_blocks", "Blocks that this node has of a shared network.", number, "state")
+    yield _gauge("hpn_cluster_room", "Attachments for which this node's blocks have addresses.", left)
+    yield _gauge("hpn_cluster_suspects", "Blocks of this node that others suspected before its last round.", suspects)
+    yield _gauge("hpn_cluster_looked_timestamp_seconds", "When this node last saw its blocks in the store.", last)
+
+
+def _state(mine: NodeBlocks, index: int) -> str:
+    block = mine.block(index)
+    return DRAINING if index in mine.draining else block.state if block else ""
+
+
+def _room(directory: Path, mine: NodeBlocks) -> int:
+    contents = access.open_in(directory.parent, directory.name, []).contents()
+    known = pool(mine, contents.sets)
+    return room(counted(mine, known, held_in(contents)), mine)
+
+
+def _gauge(name: str, text: str, numbers: Mapping[tuple[str, ...], int], *labels: str) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=["network", *labels])
+    for values, number in sorted(numbers.items()):
+        family.add_metric(values, number)
+    return family
+
+
+def ports(records: Sequence[Record], remark: Callable[[str], None], root: Path = sysfs.SYS) -> Iterator[Metric]:
+    """Each RDMA port's state and counters.
+
+    Some ports exist in pods only.  If these cannot be read, ``remark`` gets a sentence with the reason.
+    """
+    active = GaugeMetricFamily(
+        "hpn_rdma_port_active", "Whether an RDMA device's port is active: 1, else 0.", labels=["rdma_dev", "port"]
+    )
+    counted = CounterMetricFamily(
+        "hpn_rdma_port_counter", "What an RDMA device's port has counted, as the kernel names it.",
+        labels=["rdma_dev", "port", "counter", "namespace", "pod"],
+    )  # fmt: skip
+    for port in every(records, remark, root):
+        active.add_metric([port.rdma_dev, port.number], port.state.endswith(f": {ACTIVE}"))
+        for counter, value in sorted(port.counters().items()):
+            counted.add_metric([port.rdma_dev, port.number, counter, *port.owner], value)
+    yield from (active, counted)

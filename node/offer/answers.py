@@ -1,8 +1,7 @@
-"""What a container gets for the IDs that kubelet chose: environment, device nodes, CDI names, and a device information
-file for Multus.
+"""What a container gets for its IDs: environment, device nodes or CDI names, and device information files for Multus.
 
-The variables are named and filled as sriov-network-device-plugin has them (pkg/resources/pool_stub.go), and are given a
-second time under a name that a shell can read: that plugin leaves hyphens in the name.
+Names and values of the variables are those of sriov-network-device-plugin (pkg/resources/pool_stub.go).  Since its
+names may have hyphens, each variable comes a second time under a name that a shell can read.
 """
 
 import json
@@ -17,19 +16,19 @@ from node.model import Grant, Offer, Resource, Unit, devices_of
 from node.offer import cdi, device_info, needs
 
 ROOT: Final = Path("/")
-# Device information files that one container gets at most: Multus takes a file for each of a pod's networks, in this
-# order, and each takes a tenth of a millisecond in which nobody else is answered.
+# Device information files per container: Multus reads one for each network of a pod, in this order.  Each takes a tenth
+# of a millisecond, during which other calls wait.
 _FILES: Final = 256
 
 
 class Refused(Exception):
-    """A container cannot have what kubelet chose for it.  kubelet shows the sentence in the pod's events."""
+    """A container cannot get the allocated device; kubelet shows the message in the pod's events."""
 
 
 def grant(offer: Offer, ids: Sequence[str], root: Path = ROOT) -> Grant:
     """What a container gets for these IDs of the offer.  Raises Refused.
 
-    The order is that of the IDs as text, in which Multus gives them to a pod's networks.
+    The IDs are sorted as text, the order in which Multus assigns them to a pod's networks.
     """
     resource = offer.resource
     there = {unit.id: unit for unit in offer.units}
@@ -51,9 +50,9 @@ def grant(offer: Offer, ids: Sequence[str], root: Path = ROOT) -> Grant:
 
 
 def publish(offers: Sequence[Offer], root: Path = ROOT) -> None:
-    """Put into files what others read of the offers: CDI specifications.  Remove what earlier offers have left.
+    """Write the CDI specifications of the offers, and remove files of earlier offers.
 
-    For whenever the offers have changed.  Raises OSError.
+    To be called after each change of the offers.  Raises OSError.
     """
     cdi.write(offers, root)
     device_info.clean(offers, root)
@@ -63,8 +62,8 @@ def _unit(resource: Resource, there: Mapping[str, Unit], one: str) -> Unit:
     if one in there:
         return there[one]
     raise Refused(
-        f"{resource.full_name}: this node does not have {one!r} now, and kubelet has been told; delete the pod, and "
-        "its successor gets another device"
+        f"{resource.full_name}: this node does not have {one!r} now, and kubelet knows; delete the pod, and its "
+        "successor gets another device"
     )
 
 
@@ -93,9 +92,9 @@ def _env(resource: Resource, devices: Sequence[Device], root: Path) -> dict[str,
         device.id: {need.provider: need.info for need in needs.of(resource, device, root)} for device in devices
     }
     name = f"PCIDEVICE_{resource.prefix}_{resource.name}".replace(".", "_").upper()
-    told = {
+    values = {
         "": ",".join(device.id for device in devices),
         "_INFO": json.dumps(information, sort_keys=True, separators=(",", ":")),
     }
     names = (name, re.sub("[^A-Z0-9_]", "_", name))
-    return {f"{one}{what}": text for one in dict.fromkeys(names) for what, text in told.items()}
+    return {f"{one}{what}": text for one in dict.fromkeys(names) for what, text in values.items()}

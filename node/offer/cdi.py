@@ -1,5 +1,7 @@
-"""Specifications of the Container Device Interface, which a container runtime reads
-(https://github.com/cncf-tags/container-device-interface, SPEC.md 0.5.0): a file for each resource."""
+"""Container Device Interface specifications for container runtimes: a file per resource.
+
+Source: https://github.com/cncf-tags/container-device-interface, SPEC.md 0.5.0.
+"""
 
 import json
 import os
@@ -16,25 +18,25 @@ from node.offer import needs
 
 FOLDER: Final = "var/run/cdi"
 KIND: Final = "hpn.io/net"
-_VERSION: Final = "0.5.0"  # the first in which a name may begin with a digit
+_VERSION: Final = "0.5.0"  # the first that allows a digit at a name's start
 _START, _END = "hpn-", ".json"
 _LIMIT: Final = 1 << 24  # bytes
-# What a device's name may be; a runtime refuses the whole file for one that is not.
+# A valid name of a device; a runtime refuses a whole file for another one.
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 
 
 def name(resource: Resource, device: Device) -> str:
     """The qualified name of a resource's device.
 
-    A prefix has no '_', so two resources never give one name to different things.
+    It is unique to the resource, because a prefix has no '_'.
     """
     return f"{KIND}={_device(resource, device)}"
 
 
 def write(offers: Sequence[Offer], root: Path) -> None:
-    """Write the files of the offers that are given by CDI, and remove other files of ours.  Raises OSError.
+    """Write the files of offers with CDI, and remove other files of this program.  Raises OSError.
 
-    A file that says already what it should is not touched, because a runtime reads all again after each change.
+    A file with the right content is not touched, because a runtime reads all files again after each change.
     """
     wanted = {_file(o.resource): text for o in offers if o.resource.cdi and (text := _text(o, root))}
     folder = f"{root / FOLDER}"
@@ -48,9 +50,9 @@ def write(offers: Sequence[Offer], root: Path) -> None:
 
 
 def _text(offer: Offer, root: Path) -> str:
-    """The file's content; empty if no device has a node, because a device without edits is not valid.
+    """The file's content; empty if no device has a node, because a device without edits is invalid.
 
-    What comes with every device stands once for all of them: a runtime adds it to whichever it is asked for.
+    The common nodes stand once for all devices: a runtime adds them to each requested device.
     """
     common = needs.common_nodes(offer, root)
     entries = [
@@ -69,10 +71,13 @@ def _edits(paths: Sequence[str]) -> dict[str, list[dict[str, str]]]:
 
 
 def _device(resource: Resource, device: Device) -> str:
-    """Its name in the file.  The kernel lets an interface be called "eth+1", and CDI does not: then it is ":" and the
-    name's bytes, because no interface's name has a colon."""
-    said = device.id if _NAME.fullmatch(device.id) else f":{device.id.encode().hex()}"
-    return f"{resource.prefix}_{resource.name}_{said}"
+    """The device's name in the file.
+
+    The kernel allows interface names that CDI does not, such as "eth+1".  Then it is ":" and the name's bytes in
+    hexadecimal, because no interface's name has a colon.
+    """
+    one = device.id if _NAME.fullmatch(device.id) else f":{device.id.encode().hex()}"
+    return f"{resource.prefix}_{resource.name}_{one}"
 
 
 def _file(resource: Resource) -> str:
@@ -80,14 +85,14 @@ def _file(resource: Resource) -> str:
 
 
 def _ours(folder: str) -> set[str]:
-    """The files that have our kind.  The name alone could be anybody's."""
+    """The files with our kind; another program could use such a file name."""
     # guard below: our-name ((_START) and one)
     named = [one for one in sysfs.names(folder) if one.startswith(_START) and one.endswith(_END)]
     return {one for one in named if f'"kind": "{KIND}"' in _read(f"{folder}/{one}")}  # guard: our-kind (folder)
 
 
 def _read(path: str) -> str:
-    """The file's content; empty if it is not there, or cannot be one of ours."""
+    """The file's content; empty if there is none, or it cannot be ours."""
     try:
         fd = files.open_regular(path, os.O_RDONLY)
     except OSError:

@@ -1,5 +1,7 @@
-"""Device information files, which a device plugin writes for the IDs that it gives, and Multus hands to the CNI plugin
-(network-attachment-definition-client: pkg/utils/devinfo.go)."""
+"""Device information files: a device plugin writes one per allocated ID, and Multus passes it to the CNI plugin.
+
+Source: network-attachment-definition-client, pkg/utils/devinfo.go.
+"""
 
 import os
 import re
@@ -17,14 +19,14 @@ from node.offer.needs import vdpa_device
 
 FOLDER: Final = "var/run/k8s.cni.cncf.io/devinfo/dp"
 _END: Final = "-device.json"
-# An ID of a PCI function or a scalable function, or one of its shares.
+# The ID of a PCI function or scalable function, or of one of its shares.
 _ID: Final = re.compile(r"([0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|\w+\.\w+\.\d+)(-\d+)?")
 
 
 def write(resource: Resource, unit: Unit, root: Path) -> None:
-    """Write the file of a unit that stands for one device, below a PCI function or one itself.
+    """Write the file of a unit with one device that is a PCI function, or below one.
 
-    A file that cannot be written refuses nobody a device: the CNI plugin finds out by itself what is in it.
+    A failed write does not refuse the device, because the CNI plugin can find the same facts itself.
     """
     address = _address(unit)
     if address:
@@ -34,9 +36,9 @@ def write(resource: Resource, unit: Unit, root: Path) -> None:
 
 
 def clean(offers: Sequence[Offer], root: Path) -> None:
-    """Remove our resources' files of devices that are not there any more.  Raises OSError.
+    """Remove the offered resources' files of devices that are gone.  Raises OSError.
 
-    "a/b" and another plugin's "a/b-c" begin alike, so what follows the resource has to be an ID.
+    The file names of "a/b" and of another plugin's "a/b-c" begin alike, so an ID must follow the resource.
     """
     there = {_name(offer.resource, unit.id) for offer in offers for unit in offer.units}
     starts = tuple(_name(offer.resource, "").removesuffix(_END) for offer in offers)
@@ -62,7 +64,7 @@ def _body(resource: Resource, device: Device, address: str, root: Path) -> Json:
 
 
 def _address(unit: Unit) -> str:
-    """The PCI address of the unit's one device, of a scalable function its parent's; empty if there is none."""
+    """The PCI address of the unit's one device, or of a scalable function's parent; empty without one."""
     if len(unit.devices) != 1:  # guard: one-device
         return ""
     device: Device = unit.devices[0]

@@ -1,5 +1,8 @@
-"""What a container needs of its devices: device nodes, and what it is told of them, by provider as
-sriov-network-device-plugin has it (its pkg/infoprovider).  And what of the machine would keep it from using them."""
+"""What a container needs for its devices: device nodes, and information by provider.
+
+The providers are those of sriov-network-device-plugin (its pkg/infoprovider).  ``obstacles`` reports why this machine
+would prevent containers from using RDMA.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -15,9 +18,9 @@ from node.model import Offer, Resource, Sharing, Verbs, devices_of
 RDMA_CM: Final = "/dev/infiniband/rdma_cm"
 _VFIO: Final = "/dev/vfio/vfio"
 _VHOST, _TUN = "/dev/vhost-net", "/dev/net/tun"
-_UIO: Final = frozenset({"uio", *sysfs.UIO})  # drivers, as sriov-network-device-plugin knows them
+_UIO: Final = frozenset({"uio", *sysfs.UIO})  # drivers, as in sriov-network-device-plugin
 _MANAGING: Final = frozenset({Verbs.MANAGEMENT, Verbs.ALL})
-# The kernel module that makes a device node, by how its path begins.
+# The kernel module that makes a device node, by the start of the path.
 _MODULES: Final = {
     RDMA_CM: "rdma_ucm",
     "/dev/infiniband/uverbs": "ib_uverbs",
@@ -32,7 +35,7 @@ _MODULES: Final = {
 
 @dataclass(frozen=True)
 class Need:
-    """What one provider says of a device, and the device nodes that go with that."""
+    """One provider's information on a device, and its device nodes."""
 
     provider: str
     info: dict[str, str]
@@ -41,14 +44,14 @@ class Need:
 
 @dataclass(frozen=True)
 class Vdpa:
-    """A vDPA device's name, and the path of its node; empty if it is for virtio, and so has an interface."""
+    """A vDPA device's name, and the path of its node; empty for virtio, which has an interface instead."""
 
     name: str
     node: str
 
 
 def of(resource: Resource, device: Device, root: Path) -> list[Need]:
-    """All that a container needs of one device of the resource."""
+    """All needs of a container for one device of the resource."""
     found = [Need("generic", {"deviceID": device.id})]
     if device.rdma and resource.verbs is not Verbs.NONE:
         found.append(_rdma(resource, device))
@@ -66,12 +69,12 @@ def of(resource: Resource, device: Device, root: Path) -> list[Need]:
 
 
 def nodes(resource: Resource, device: Device, root: Path) -> tuple[str, ...]:
-    """The paths of the device nodes that come with one device of the resource."""
+    """The paths of the device nodes of one device of the resource."""
     return tuple(dict.fromkeys(node for need in of(resource, device, root) for node in need.nodes))
 
 
 def common_nodes(offer: Offer, root: Path) -> tuple[str, ...]:
-    """Those that come with whichever device of the offer: of Verbs.ALL and Verbs.DIRECTORY."""
+    """The device nodes that come with any device of the offer, for Verbs.ALL and Verbs.DIRECTORY."""
     if offer.resource.verbs is Verbs.DIRECTORY:
         return tuple(f"/dev/infiniband/{name}" for name in _characters(root / "dev/infiniband"))
     if offer.resource.verbs is not Verbs.ALL:
@@ -81,7 +84,7 @@ def common_nodes(offer: Offer, root: Path) -> tuple[str, ...]:
 
 
 def vdpa_device(resource: Resource, device: Device, root: Path) -> Vdpa | None:
-    """The vDPA device of a function, if the resource is for such."""
+    """The vDPA device of a function, if the resource selects vDPA devices."""
     if not device.vdpa or not any(selector.vdpa for selector in resource.selectors):
         return None
     for name in sysfs.names(_pci(device, root)):
@@ -97,7 +100,7 @@ def module(node: str) -> str:
 
 
 def _rdma(resource: Resource, device: Device) -> Need:
-    """rdma_cm is always there: librdmacm, and so rping and UCX, open nothing without it."""
+    """rdma_cm is always included, because librdmacm, and so rping and UCX, need it for any device."""
     kinds = {"uverbs": [one.uverbs for one in device.rdma if one.uverbs]}
     if resource.verbs in _MANAGING:
         kinds |= {
@@ -113,7 +116,7 @@ def _rdma(resource: Resource, device: Device) -> Need:
 
 
 def _vfio(device: Device, root: Path) -> Need:
-    """The group's node has another name where the machine has no IOMMU (vfio_group_init)."""
+    """The group's node has another name if the machine has no IOMMU (vfio_group_init)."""
     group = sysfs.link(f"{_pci(device, root)}/iommu_group")
     if sysfs.line(f"{_pci(device, root)}/iommu_group/name") == "vfio-noiommu":
         group = f"noiommu-{group}"
@@ -130,21 +133,21 @@ def _pci(device: Device, root: Path) -> str:
 
 
 def _characters(folder: Path) -> list[str]:
-    """The character devices in a directory, but not in those below it, which have links."""
+    """The character devices in a directory, without its subdirectories, which hold links."""
     return [name for name in sysfs.names(f"{folder}") if not os.path.isdir(folder / name)]
 
 
 def obstacles(offers: Sequence[Offer], root: Path = Path("/")) -> tuple[str, ...]:
-    """What a person should do about RDMA on this machine before pods use these offers."""
+    """Remarks on RDMA on this machine, with remedies, that concern these offers."""
     budget.begin()
     is_exclusive = False
-    with suppress(OSError):  # then it cannot be said
+    with suppress(OSError):  # then the mode is unknown
         is_exclusive = bool(rdma_netlink.is_exclusive())
-    return told(offers, is_exclusive=is_exclusive, has_rdma_cm=os.path.exists(f"{root}{RDMA_CM}"))
+    return remarks(offers, is_exclusive=is_exclusive, has_rdma_cm=os.path.exists(f"{root}{RDMA_CM}"))
 
 
-def told(offers: Sequence[Offer], *, is_exclusive: bool, has_rdma_cm: bool) -> tuple[str, ...]:
-    """The sentences, by whether RDMA devices are in one namespace each, and whether rdma_cm has its node; pure."""
+def remarks(offers: Sequence[Offer], *, is_exclusive: bool, has_rdma_cm: bool) -> tuple[str, ...]:
+    """The remarks, given whether RDMA is in exclusive mode, and whether rdma_cm has its node; pure."""
     with_rdma = [offer for offer in offers if offer.resource.verbs is not Verbs.NONE and _has_rdma(offer)]
     shared = [offer for offer in with_rdma if offer.resource.sharing is Sharing.SHARED]
     found = []

@@ -1,44 +1,43 @@
-"""Which resource has which device; pure.
+"""Assigns devices to resources, and keeps lost devices in their resources; pure.
 
-A device goes to the first resource, in the file's order, that has a selector for it, as with
-sriov-network-device-plugin.  Only resources that share their devices may have one in common, as with
-k8s-rdma-shared-dev-plugin.
+The first resource in the file with a matching selector gets a device, as with sriov-network-device-plugin.  Only
+resources that share their devices may have one in common, as with k8s-rdma-shared-dev-plugin.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hardware.model import Device, Kind
-from node.model import MOST, Offer, PfName, Resource, Selector, Sharing, Unit
+from node.model import MOST, Offer, PfName, Resource, Selector, Sharing, Unit, devices_of
 
-# The remedy where nothing is found.
-LOOK = "hpn node --check shows what there is to select"
+# The remedy if no device matches.
+LOOK = "hpn node --check lists the devices here"
 _NAMED = 3  # devices that a sentence names
 
 
 def offers(resources: Sequence[Resource], devices: Sequence[Device]) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
-    """An offer for each resource, in their order; and sentences for people, each only once.
+    """An offer for each resource, in their order; and remarks, each once.
 
-    A resource whose selectors find nothing is offered without units.
+    A resource without a matching device gets an offer without units.
     """
-    owners, made, said = dict[str, Resource](), list[Offer](), list[str]()
+    owners, made, remarks = dict[str, Resource](), list[Offer](), list[str]()
     for resource in resources:
         claimed, left_out = _claimed(resource, devices)
         left_out += _without_verbs(resource, devices)
         ours = [device for device in claimed if _is_free(resource, owners.get(device.id))]  # guard: whose (resource)
-        said += [*_overlaps(resource, claimed, owners), *left_out]
+        remarks += [*_overlaps(resource, claimed, owners), *left_out]
         if not ours and not left_out:
-            said.append(_nothing(resource, claimed))
+            remarks.append(_nothing(resource, claimed))
         for device in ours:
             owners.setdefault(device.id, resource)
         made.append(Offer(resource, tuple(_units(resource, tuple(ours)))))
-        said += _too_many(resource, ours)
-    return tuple(made), tuple(dict.fromkeys(said))
+        remarks += _too_many(resource, ours)
+    return tuple(made), tuple(dict.fromkeys(remarks))
 
 
 def agrees(selector: Selector, device: Device) -> bool:
-    """Whether a device agrees with all that a selector asks for."""
+    """Whether a device matches all fields of a selector."""
     return (
         (not selector.kinds or device.kind in selector.kinds)
         and (not selector.vendors or device.vendor in selector.vendors)
@@ -57,7 +56,7 @@ def agrees(selector: Selector, device: Device) -> bool:
 
 
 def _is_of_pf(entries: Sequence[PfName], pf: str, device: Device) -> bool:
-    """The first entry with that name decides, whatever its case.  A PF is not its own VF."""
+    """Whether the first entry with the PF's name, in any case, covers the device.  A PF is not its own VF."""
     if device.kind not in (Kind.VF, Kind.SF) or not pf:  # guard: no-vf (device)
         return False
     name = pf.casefold()
@@ -68,9 +67,9 @@ def _is_of_pf(entries: Sequence[PfName], pf: str, device: Device) -> bool:
 
 
 def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device], list[str]]:
-    """The devices that its selectors find, without those that nobody may take from the host; and sentences on these.
+    """The selected devices without those that the host needs; and remarks on these.
 
-    Sharing takes nothing, so a shared resource may have any device.
+    A shared resource may have any device, because sharing takes nothing from the host.
     """
     found = [(d, by) for d in devices if (by := [s for s in resource.selectors if agrees(s, d)])]
     if resource.sharing is Sharing.SHARED:
@@ -78,26 +77,26 @@ def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device
     asked = {device.id for device, by in found if any(s.kinds == {Kind.PF} for s in by)}
     kept = [device for device, _ in found if device.vfs and device.id not in asked and not device.reserved]
     rest = [device for device, _ in found if not (device.vfs and device in kept)]  # guard: with-vfs (vfs and device)
-    said = [
+    remarks = [
         f"{_title(resource)} does not offer {_named(device)}: {device.needed}, and a pod that gets the device takes "
         f"it from the host; share it instead, or {'give the host another uplink' if device.reserved else 'remove that'}"
-        " and have hpn node look again: systemctl reload hpn-node, or delete its pod"
+        "; then run: systemctl reload hpn-node, or delete the pod of hpn node"
         for device in rest
         if device.needed
     ]
     free = [device for device in rest if not device.needed]  # guard: needed = rest
     given = [device for device in free if device.vfs]
     if kept:
-        said.append(
+        remarks.append(
             f"{_title(resource)} leaves out PFs that have VFs: {_some(kept)}; in a file of hpn's own, kind pf offers "
             "them"
         )
     if given:
-        said.append(
+        remarks.append(
             f"{_title(resource)} offers PFs that have VFs: {_some(given)}; a pod that gets one takes the uplink of its "
             "VFs"
         )
-    return free, said
+    return free, remarks
 
 
 def _has_verbs(device: Device) -> bool:
@@ -105,15 +104,15 @@ def _has_verbs(device: Device) -> bool:
 
 
 def _without_verbs(resource: Resource, devices: Sequence[Device]) -> list[str]:
-    """A sentence on the devices that a resource would have, if programs could use their RDMA devices."""
+    """A remark on the devices that the resource lacks only because their RDMA devices have no nodes."""
     selectors = [replace(selector, rdma=False) for selector in resource.selectors if selector.rdma]
     mute = [device for device in devices if device.rdma and not _has_verbs(device)]
     kept = [device for device in mute if any(agrees(selector, device) for selector in selectors)]
-    said = (
+    remark = (
         f"{_title(resource)} leaves out devices whose RDMA device has no node in /dev/infiniband: {_some(kept)}; "
         "load ib_uverbs: modprobe ib_uverbs"
     )
-    return [said] if kept else []
+    return [remark] if kept else []
 
 
 def _is_free(resource: Resource, owner: Resource | None) -> bool:
@@ -121,17 +120,17 @@ def _is_free(resource: Resource, owner: Resource | None) -> bool:
 
 
 def _overlaps(resource: Resource, claimed: Sequence[Device], owners: dict[str, Resource]) -> Iterator[str]:
-    """A sentence for each earlier resource that has some of the devices."""
+    """A remark for each earlier resource that has some of the devices."""
     common = defaultdict[str, list[Device]](list)
     for device in claimed:
         if owner := owners.get(device.id):
             common[_title(owner)].append(device)
     for title, devices in common.items():
         both = _is_free(resource, owners[devices[0].id])
-        outcome = "both share them" if both else f"{title} has them, because it stands first"
+        outcome = "both share them" if both else f"{title} gets them, because it stands first"
         yield (
             f"{title} and {_title(resource)} both claim {_some(devices)}; {outcome}; "
-            "change the selectors of one of the two if that is not meant"
+            "change the selectors of one if that is not intended"
         )
 
 
@@ -153,7 +152,7 @@ def _units(resource: Resource, devices: tuple[Device, ...]) -> Iterator[Unit]:
 
 
 def _shares(resource: Resource, devices: Sequence[Device]) -> int:
-    """How many containers may share each of these devices, so that kubelet can read the list."""
+    """The units per device: at most as many as fit into a list that kubelet reads."""
     return min(resource.count, MOST // max(len(devices), 1))
 
 
@@ -178,3 +177,44 @@ def _named(device: Device) -> str:
 def _some(devices: Sequence[Device]) -> str:
     more = len(devices) - _NAMED
     return ", ".join(map(_named, devices[:_NAMED])) + (f" and {more} more" if more > 0 else "")
+
+
+def keep(before: Mapping[str, Offer], now: Iterable[Offer], devices: Mapping[str, Device]) -> dict[str, Offer]:
+    """The present offers by resource, each with the lost units of its earlier offer.
+
+    kubelet treats a unit that leaves the list as if the node had never had it, and notifies no pod.  So a device that
+    is gone, or lost its driver, stays in the list, as unhealthy, until the configuration is reloaded.  Software
+    interfaces stay only if a selector names them, because each pod may bring one of a new name.
+
+    ``devices`` are all devices of the node, by id.
+    """
+    now = tuple(now)
+    claimed = {device.id for offer in now for device in devices_of(offer.units)}
+    kept = dict[str, Offer]()
+    for offer in now:
+        name = offer.resource.full_name
+        old = before[name].units if name in before else ()
+        there = {unit.id for unit in offer.units}
+        units = [unit for unit in old if unit.id not in there and _stays(unit, devices, claimed)]
+        units = [unit for unit in units if all(is_lasting(device, offer) for device in unit.devices)]
+        kept[name] = replace(offer, units=(*offer.units, *units))
+    return kept
+
+
+def is_lasting(device: Device, offer: Offer) -> bool:
+    """Whether the device keeps its id: software interfaces do only if a selector names them."""
+    return device.kind is not Kind.NETDEV or any(device.id in one.netdevs for one in offer.resource.selectors)
+
+
+def _stays(unit: Unit, devices: Mapping[str, Device], claimed: set[str]) -> bool:
+    """Whether a unit left the offer because its devices are lost, and not because no selector matches them."""
+    # guard below: another-has-it (claimed)
+    return all(device.id not in claimed and _is_lost(device, devices.get(device.id)) for device in unit.devices)
+
+
+def _is_lost(before: Device, now: Device | None) -> bool:
+    if not now:
+        return True  # guard: gone-and-listed = False
+    has_lost_its_driver = bool(before.driver and not now.driver)
+    is_in_a_pod = bool(before.netdevs and not now.netdevs)  # where a selector may no longer match it
+    return has_lost_its_driver or is_in_a_pod

@@ -1,9 +1,8 @@
-"""Which units kubelet is advised to take (GetPreferredAllocation).
+"""The preferred units of a container (GetPreferredAllocation); pure.
 
-Pure, and never an error: kubelet would fail the container.  docs/develop/node.md says what is preferred and why.
-
-A pod's author writes how many units there are to choose, and everybody waits meanwhile.  So nothing here is done for
-each unit at each choice.
+docs/develop/node.md has the order of preference and its reasons.  Nothing here raises an error, because kubelet would
+fail the container.  A pod's author chooses the number of units, and other calls wait meanwhile: so no step here reads
+every unit for every choice.
 """
 
 import heapq
@@ -14,17 +13,17 @@ from itertools import islice
 from hardware.model import Device, Kind
 from node.model import Offer, Sharing, Unit
 
-# Devices of one PF that differ in nothing but their order and what this container has of them: whether they are whole
-# PFs that are better left, the PF, whether they are on another NUMA node.
+# Devices of one PF that differ only in their order and in the units that this container has of them.  The parts are
+# whether they are whole PFs, which come last; the PF; and whether they are on another NUMA node.
 _Group = tuple[bool, str, bool]
-# How many units of a device this container has, where its next unit stands in the offer, and which device it is.
+# A device: the number of its units that this container has, its next unit's place in the offer, and its id.
 _Next = tuple[int, int, str]
 
 
 def choose(offer: Offer, available: Iterable[str], must: Iterable[str], size: int) -> tuple[str, ...]:
-    """``size`` IDs of ``available``, those of ``must`` first; () where kubelet had better choose by itself.
+    """``size`` IDs of ``available``, those of ``must`` first; () for no advice.
 
-    The same question always has the same answer.
+    The result depends on the arguments only.
     """
     units = {unit.id: unit for unit in offer.units}
     free, taken = units.keys() & set(available), dict.fromkeys(must)
@@ -37,7 +36,7 @@ def choose(offer: Offer, available: Iterable[str], must: Iterable[str], size: in
 
 
 class _Choice:
-    """What one container is given, of a resource that has one device behind each unit."""
+    """The choice for one container, in a resource with one device per unit."""
 
     def __init__(self, offer: Offer, free: Set[str], taken: Sequence[Unit], size: int) -> None:
         self._units = offer.units
@@ -61,11 +60,11 @@ class _Choice:
             self._groups[self._group(devices[one])].append((had[one], orders.popleft(), one))
 
     def others(self) -> Iterator[str]:
-        """The IDs of the other units, the best first."""
+        """The IDs of the units after those in ``taken``, the best first."""
         for nexts in self._groups.values():
             heapq.heapify(nexts)
-        # A choice makes groups worse and none better.  So what is first in the heap is the best of all, if it is still
-        # as good as when it was put there.
+        # A choice can only lower a group's rank.  So the heap's first group is the best one if its rank has not changed
+        # since it was pushed.
         heap = [(self._place(group), group) for group in self._groups]
         heapq.heapify(heap)
         while heap:
@@ -79,7 +78,7 @@ class _Choice:
             heapq.heapreplace(heap, (now, group))
 
     def _place(self, group: _Group) -> tuple[int, ...]:
-        """Where the group's first unit stands among others; lower is better."""
+        """The rank of the group's first unit; lower is better."""
         is_whole, pf, is_far = group
         had, order, _ = self._groups[group][0]
         return is_whole, had, self._of_pf[pf], is_far, self._in_use[pf], order
@@ -100,8 +99,10 @@ class _Choice:
 
 
 def _roomiest(devices: Sequence[tuple[Device, int]], size: int) -> frozenset[int]:
-    """The NUMA node on which a container gets the most PFs, and of such nodes that with the most units, of which each
-    device has so many; none where the machine has none."""
+    """The NUMA node with the most PFs for the container, and among those the one with the most units; may be empty.
+
+    ``devices`` come with their numbers of units.
+    """
     pfs, room = dict[int, set[str]](), Counter[int]()
     for device, units in devices:
         if device.numa >= 0:
@@ -112,7 +113,7 @@ def _roomiest(devices: Sequence[tuple[Device, int]], size: int) -> frozenset[int
 
 
 def _by_pf(devices: Mapping[str, Device], units: Counter[str]) -> Counter[str]:
-    """Units of PFs from units of devices."""
+    """Sum units of devices by PF."""
     found = Counter[str]()
     for one, number in units.items():
         found[_pf(devices[one])] += number
@@ -120,5 +121,5 @@ def _by_pf(devices: Mapping[str, Device], units: Counter[str]) -> Counter[str]:
 
 
 def _pf(device: Device) -> str:
-    """The address of its PF, and for an interface of software its own name."""
+    """The address of the device's PF; for a software interface its own name."""
     return device.pf or device.id

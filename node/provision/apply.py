@@ -1,4 +1,4 @@
-"""Makes what is as the file asks for: one change after the other, each in the kernel's own way."""
+"""Carries out provisioning: plans from the present state, and makes one change after the other."""
 
 import os
 import time
@@ -16,7 +16,7 @@ from base.protocol.errors import CniError
 from base.state import numbers, owned
 from hardware import users
 from node.model import Settings
-from node.provision import over, scan
+from node.provision import scan
 from node.provision.matching import Seen, seen
 from node.provision.model import (
     OPTION_FILE,
@@ -31,14 +31,13 @@ from node.provision.model import (
 )
 from node.provision.plan import AFTER, Plan, plan, shares, why_left
 
-# What new VFs get is seen when they are there.  More looks would be of use to nobody.
+# New VFs are planned when they exist, in a later round.
 _ROUNDS: Final = 4
-_TIMEOUT: Final = 20.0  # seconds: for a driver to take a VF
-_NEW: Final = 5.0  # seconds: for the interfaces of new VFs
+_TIMEOUT: Final = 20.0  # seconds for a driver to bind a VF
+_NEW: Final = 5.0  # seconds for the interfaces of new VFs
 _POLL: Final = 0.02
 
-
-# The exit status of --dry-run: as diff's, and one for what is refused.
+# The exit status of --dry-run: diff's, and one for refusals.
 SAME: Final = 0
 DIFFERENT: Final = 1
 UNREADABLE: Final = 2
@@ -46,12 +45,12 @@ REFUSED: Final = 3
 
 
 class Left(Exception):
-    """Something is left as it is, and why."""
+    """A change is not made; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """``done``: what was changed; ``refused``: what was not, and why; ``seen``: the PFs that were looked at."""
+    """The changes made, the refused ones with their reasons, and the PFs of the run."""
 
     done: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
@@ -59,14 +58,14 @@ class Report:
 
 
 def apply(settings: Settings) -> Report:
-    """Change what differs.  What cannot be changed is said, and the rest is changed all the same.  Raises OSError."""
+    """Make all changes that are possible; the report has reasons for the others.  Raises OSError."""
     done, failed, refused, pfs = list[str](), dict[str, str](), tuple[str, ...](), frozenset[Seen]()
     for _ in range(_ROUNDS):
         state = scan.state(settings.pfs)
         pfs |= seen(settings.pfs, [pf.device for pf in state.pfs])
         left = plan(settings.pfs, settings.rdma_exclusive, state)
         refused, wanted = left.refused, {f"{change}": change for change in left.changes}
-        # What is no longer to be done has been done by somebody, or is refused now with the same reason.
+        # A failed change that is no longer planned was made by another program, or is now refused for the same reason.
         failed = {title: why for title, why in failed.items() if title in wanted}
         todo = [change for title, change in wanted.items() if title not in (*done, *failed)]
         if not todo:
@@ -83,15 +82,15 @@ def apply(settings: Settings) -> Report:
 def _why(change: Change, error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == EBUSY and isinstance(change, SetMode):
         return (
-            "the kernel does it only while there is no network namespace but the host's; it will be so after the next "
-            f"boot, by {OPTION_FILE}"
+            "the kernel allows this only while there is no network namespace but the host's; the next boot sets it, by "
+            f"{OPTION_FILE}"
         )
-    said = (error.strerror or f"{error}") if isinstance(error, OSError) else f"{error}"
-    return f"{said}{'; see: dmesg' if isinstance(change, SetVfs) and isinstance(error, OSError) else ''}"
+    why = (error.strerror or f"{error}") if isinstance(error, OSError) else f"{error}"
+    return f"{why}{'; see: dmesg' if isinstance(change, SetVfs) and isinstance(error, OSError) else ''}"
 
 
 def _act(change: Change) -> None:
-    """Raises OSError, CniError, Left."""
+    """Make a change.  Raises OSError, CniError, Left."""
     budget.begin()
     match change:
         case SetMode():
@@ -107,14 +106,14 @@ def _act(change: Change) -> None:
             with_rdma = bool(sysfs.rdma_names(address))
             _wait(lambda: all(_is_complete(one, with_rdma=with_rdma) for one in sysfs.vfs(address)), _NEW)
         case SetMtu() | SetTrust() | SetGuids():
-            # What is changed of the PF itself concerns all of its VFs.
+            # A change of the PF itself concerns all of its VFs.
             with _while_free(change, change.vfs or change.pf.vfs) as host:
                 _set_links(change, host)
 
 
 def _set_vfs(change: SetVfs) -> None:
     if change.pf.vfs:
-        _write_count(change.pf.device.id, 0)  # the kernel refuses another number while there are VFs
+        _write_count(change.pf.device.id, 0)  # the kernel changes the number only from or to 0
     if change.count:
         _write_count(change.pf.device.id, change.count)
 
@@ -131,13 +130,13 @@ def _set_links(change: SetMtu | SetTrust | SetGuids, host: Rtnl) -> None:
                 host.set_link(index, vf.set_attribute(one.number, "trust", change.on))
         case SetGuids():
             link = _own(pf, host)
-            told = vf.parse(link.vfs)
+            reported = vf.parse(link.vfs)
             for one, guid in zip(change.vfs, change.guids, strict=True):
-                # mlx5's firmware has the port of a new VF down.
-                follows = {"link_state": "auto"} if told.get(one.number, vf.Vf()).link_state == "disable" else {}
+                # mlx5's firmware sets the port of a new VF down.
+                follows = {"link_state": "auto"} if reported.get(one.number, vf.Vf()).link_state == "disable" else {}
                 for name, value in {"node_guid": guid, "port_guid": guid, **follows}.items():
                     host.set_link(link.index, vf.set_attribute(one.number, name, value))
-                _have_read(one.address, guid)
+                _reload_guid(one.address, guid)
 
 
 def _write_count(address: str, count: int) -> None:
@@ -150,11 +149,11 @@ def _write_count(address: str, count: int) -> None:
 
 @contextmanager
 def _while_free(change: SetVfs | SetMtu | SetTrust | SetGuids, vfs: Sequence[Vf]) -> Iterator[Rtnl]:
-    """Hold the lock under which an ADD chooses the PF or a VF of it, and look again: it has the VFs that it had, and
-    nobody has the PF itself or one of ``vfs``, nor does the host need them, nor has a pod an interface over the PF
-    whose MTU would change.  Yields a socket for what is to be changed.
+    """Hold the lock under which an ADD chooses the PF or one of its VFs, and yield a socket for the change.
 
-    Raises Left, CniError, OSError.
+    Under the lock, check again that the PF has the same VFs, that no pod or process has the PF or one of ``vfs``, that
+    the host needs none of them, and that no pod has an interface over a PF of a new MTU.  Raises Left, CniError,
+    OSError.
     """
     pf = change.pf
     with owned.lock(pf.device.id), rtnl.open_in() as host:  # guard: a-lock (device)
@@ -167,15 +166,15 @@ def _while_free(change: SetVfs | SetMtu | SetTrust | SetGuids, vfs: Sequence[Vf]
             raise Left(f"refused, {shares(bond)}")
         if user := users.user(pf.device.id, attached):  # guard: the-pf-again
             raise Left(f"{user} has the PF; delete that, {AFTER}")
-        above = over.of_pods(host)
+        above = scan.owners_over(host)
         now = [scan.with_users(one, attached, host, above) for one in vfs]
-        if why := why_left(change, scan.whose_over(pf.device, host, above), now):  # guard: its-vfs-again
+        if why := why_left(change, scan.owner_over(pf.device, host, above), now):  # guard: its-vfs-again
             raise Left(why)
         yield host
 
 
-def _have_read(address: str, guid: str) -> None:
-    """Have a VF read its GUID: mlx5's does so when its driver is bound."""
+def _reload_guid(address: str, guid: str) -> None:
+    """Rebind a VF's driver if it has not read the VF's GUID: mlx5's driver reads it when it binds."""
     function = sysfs.function(address)
     driver = function.driver if function else ""
     if driver not in ("", *sysfs.USERSPACE) and sysfs.guids(address) != (guid, guid):
@@ -184,7 +183,7 @@ def _have_read(address: str, guid: str) -> None:
 
 
 def _own(address: str, host: Rtnl) -> Link:
-    """A function's own interface, a PF's with what it has of its VFs.  Raises Left."""
+    """A function's own interface, with the VFs of a PF.  Raises Left."""
     function = sysfs.function(address)
     if function and (name := sysfs.uplink(function)):
         link = host.link(name, filters=RTEXT_FILTER_SKIP_STATS | vf.RTEXT_FILTER_VF)
@@ -194,8 +193,10 @@ def _own(address: str, host: Rtnl) -> Link:
 
 
 def _is_complete(vf: str, *, with_rdma: bool) -> bool:
-    """Whether a VF has the devices that its driver makes: an RDMA device too where its PF has one, because a container
-    would be given its VF without that."""
+    """Whether a VF has the devices of its driver.
+
+    If its PF has an RDMA device, it needs one too: else a container would get the VF without RDMA.
+    """
     function = sysfs.function(vf)
     if function is None or function.driver in ("", *sysfs.USERSPACE):
         return True
@@ -209,15 +210,15 @@ def _wait(is_so: Callable[[], bool], seconds: float) -> None:
 
 
 def dry_run(settings: Settings) -> tuple[str, int]:
-    """What hpn node --dry-run prints, and the exit status: what would be changed on this node.  Raises OSError."""
+    """The text and the exit status of hpn node --dry-run.  Raises OSError."""
     left = plan(settings.pfs, settings.rdma_exclusive, scan.state(settings.pfs))
     status = REFUSED if left.refused else DIFFERENT if left.changes else SAME
-    return "".join(f"{line}\n" for line in _told(left)), status
+    return "".join(f"{line}\n" for line in _lines(left)), status
 
 
-def _told(left: Plan) -> Iterator[str]:
+def _lines(left: Plan) -> Iterator[str]:
     yield from (f"would change: {change}" for change in left.changes)
     yield from (f"refused: {sentence}" for sentence in left.refused)
-    yield from (f"{source}: this node has no PF that agrees with its selectors" for source in left.unused)
+    yield from (f"{source}: this node has no PF that matches its selectors" for source in left.unused)
     if not left.changes and not left.refused:
         yield "nothing to change: the node is as the file asks"

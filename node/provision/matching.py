@@ -1,4 +1,4 @@
-"""Which PFs rules are for, and what tells whether one has come."""
+"""Which PFs the rules select, and which of them are new."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,14 +11,14 @@ from node.offer.offers import agrees
 
 @dataclass(frozen=True)
 class Seen:
-    """A PF as rules saw it.
+    """A PF as the rules saw it.
 
-    It is another value for another device at the address, with another driver, with its first interface, or when other
-    rules are for it.  It is the same while a pod has the PF, because what the interface was called is remembered.
+    The value differs for another device at the address, another driver, the first interface, and other rules.  It stays
+    the same while a pod has the PF, because the inventory remembers the interface's name.
 
-    - ``incarnation``: tells it from others that are plugged in at its address.
-    - ``named``: whether it has an interface, or had one before a pod got that.
-    - ``rules``: the places of the rules that are for it.
+    - ``incarnation``: distinguishes devices plugged in at one address.
+    - ``named``: whether the PF has an interface, or had one before a pod got it.
+    - ``rules``: the places of the rules that select it.
     """
 
     address: str
@@ -29,13 +29,13 @@ class Seen:
 
 
 def matching(rules: Sequence[PfRule], devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The PFs that rules are for."""
+    """The PFs that the rules select."""
     pfs = [device for device in devices if device.kind is Kind.PF]
     return tuple(pf for pf in pfs if any(agrees(rule.selector, pf) for rule in rules))
 
 
 def seen(rules: Sequence[PfRule], devices: Sequence[Device]) -> frozenset[Seen]:
-    """The same, as what tells whether a PF has come."""
+    """The PFs that the rules select, as values that show whether one is new."""
     return frozenset(
         Seen(
             pf.id,
@@ -49,15 +49,15 @@ def seen(rules: Sequence[PfRule], devices: Sequence[Device]) -> frozenset[Seen]:
 
 
 def lasting(before: Iterable[Seen], devices: Sequence[Device]) -> frozenset[Seen]:
-    """What counts still of what was seen before: a PF that has lost its driver, or is gone, comes anew afterwards."""
+    """The earlier values that still count.  A PF that lost its driver, or is gone, is new when it returns."""
     drivers = {device.id: device.driver for device in devices}
     return frozenset(one for one in before if drivers.get(one.address) == one.driver)  # guard: another-driver (address)
 
 
 def only(rules: Sequence[PfRule], addresses: Collection[str]) -> tuple[PfRule, ...]:
-    """The rules for the PFs at these addresses alone."""
+    """The rules, narrowed to the PFs at these addresses."""
     narrowed = [(rule, rule.selector.addresses or frozenset(addresses)) for rule in rules]
-    # A selector without addresses selects all.
+    # A rule with no address left is dropped, because a selector without addresses selects all.
     return tuple(
         replace(rule, selector=replace(rule.selector, addresses=left))
         for rule, selected in narrowed
@@ -66,5 +66,5 @@ def only(rules: Sequence[PfRule], addresses: Collection[str]) -> tuple[PfRule, .
 
 
 def without(sentences: Sequence[str], addresses: Collection[str]) -> tuple[str, ...]:
-    """The sentences that name none of these PFs; each sentence on a PF has its address."""
+    """The sentences about other PFs than these; each sentence on a PF contains its address."""
     return tuple(sentence for sentence in sentences if not any(address in sentence for address in addresses))

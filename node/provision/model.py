@@ -1,4 +1,4 @@
-"""What is of PFs and RDMA, and what is to be changed of it, as values."""
+"""The state of PFs and RDMA, and changes of it, as values."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Final
 
 from hardware.model import Device
 
-# Read by modprobe when ib_core is loaded (man 5 modprobe.d).
+# modprobe reads it for ib_core (man 5 modprobe.d).
 OPTION_FILE: Final = "/etc/modprobe.d/hpn-node.conf"
 
 
@@ -15,13 +15,12 @@ OPTION_FILE: Final = "/etc/modprobe.d/hpn-node.conf"
 class Vf:
     """A VF.
 
-    - ``number``: on its PF.
-    - ``mtu``: of its interface; while a pod has that, what it comes home with; 0 where it has none, and where nobody
-      knows.
-    - ``trust``: None where the PF does not say; ``has_guids``: None for Ethernet.
-    - ``user``: which pod or process has it, in words; empty for none.
-    - ``needed``: what the host or a pod needs its interface for, in words; empty for nothing, or where nothing would be
-      changed.
+    - ``number``: its index on the PF.
+    - ``mtu``: of its interface; while a pod has that, the MTU that the plugin restores; 0 if unknown or without one.
+    - ``trust``: None if the PF does not report it.
+    - ``has_guids``: None for Ethernet.
+    - ``user``: the pod or process that has it, as text; empty for none.
+    - ``needed``: the host's or a pod's need for its interface, as text; empty for none, or if no change needs it.
     """
 
     address: str
@@ -34,7 +33,7 @@ class Vf:
 
     @property
     def is_free(self) -> bool:
-        """Whether it may be changed."""
+        """Whether hpn node may change it."""
         return not self.user and not self.needed  # guard: a-pods-vf (user), the-hosts-vf (needed)
 
 
@@ -42,13 +41,13 @@ class Vf:
 class Pf:
     """A PF.
 
-    - ``total_vfs``: how many VFs it can have; None without SR-IOV.
-    - ``mtu``, ``most_mtu``: of its interface; 0 where that is not on the host, or has no limit.
-    - ``guid``: its port's GUID, "00:11:22:33:44:55:66:77"; empty where it has none.
-    - ``user``: as of a VF.
-    - ``over``: whose an interface is over its own, as a pod's macvlan; empty for none, or where nothing would be
-      changed.
-    - ``lag``: the bond that it shares an RDMA device by, as two PFs of mlx5 do (RoCE LAG); empty for none.
+    - ``total_vfs``: the number of VFs that it can have; None without SR-IOV.
+    - ``mtu``, ``most_mtu``: of its interface; 0 if that is not on the host, or has no limit.
+    - ``guid``: its port's GUID, "00:11:22:33:44:55:66:77"; empty without one.
+    - ``user``: as for a VF.
+    - ``over``: the owner of an interface over its own, such as a pod's macvlan; empty for none, or if no change needs
+      it.
+    - ``lag``: the bond with which it shares an RDMA device, as two PFs of mlx5 do (RoCE LAG); empty for none.
     """
 
     device: Device
@@ -63,17 +62,17 @@ class Pf:
 
     @property
     def title(self) -> str:
-        """Its name for people."""
+        """Its interface and address, for messages."""
         name, address = next(iter(self.device.names), ""), self.device.id
         return f"{name} ({address})" if name else address
 
 
 @dataclass(frozen=True)
 class State:
-    """What is: the PFs that rules are for.
+    """The present state of the PFs that rules select, and of RDMA.
 
-    - ``exclusive``: whether an RDMA device is in one network namespace at a time; None while the kernel has no RDMA.
-    - ``option``: what the file says that sets this at the next boot; empty without one.
+    - ``exclusive``: whether an RDMA device is in one network namespace at a time; None if the kernel has no RDMA.
+    - ``option``: the contents of OPTION_FILE, which sets this at the next boot; empty without the file.
     """
 
     pfs: tuple[Pf, ...] = ()
@@ -83,7 +82,7 @@ class State:
 
 @dataclass(frozen=True)
 class SetVfs:
-    """Give a PF another number of VFs.  ``then`` says for people what the new VFs get."""
+    """Set a PF's number of VFs.  ``then`` is text on what the new VFs get."""
 
     pf: Pf = field(repr=False)
     count: int
@@ -96,7 +95,7 @@ class SetVfs:
 
 @dataclass(frozen=True)
 class SetMtu:
-    """Give the PF's interface, or with ``vfs`` those of its VFs, another MTU."""
+    """Set the MTU of the PF's interface, or of the interfaces of ``vfs``."""
 
     pf: Pf = field(repr=False)
     mtu: int
@@ -109,7 +108,7 @@ class SetMtu:
 
 @dataclass(frozen=True)
 class SetTrust:
-    """Have the PF trust its VFs, or not."""
+    """Set whether the PF trusts these VFs."""
 
     pf: Pf = field(repr=False)
     on: bool
@@ -121,7 +120,7 @@ class SetTrust:
 
 @dataclass(frozen=True)
 class SetGuids:
-    """Give VFs GUIDs, in their order."""
+    """Set the VFs' GUIDs, in their order."""
 
     pf: Pf = field(repr=False)
     vfs: tuple[Vf, ...]
@@ -133,7 +132,7 @@ class SetGuids:
 
 @dataclass(frozen=True)
 class SetMode:
-    """Have RDMA devices in one network namespace at a time, or in all."""
+    """Set whether an RDMA device is in one network namespace at a time, or in all."""
 
     exclusive: bool
 
@@ -143,7 +142,7 @@ class SetMode:
 
 @dataclass(frozen=True)
 class WriteOption:
-    """Write the file that sets this at the next boot."""
+    """Write OPTION_FILE."""
 
     text: str
 

@@ -1,7 +1,7 @@
-"""When the node is made ready: all of it at the start and when the file is read anew; a PF that has come, alone.
+"""Schedules provisioning: of all PFs at the start and on reload, and of a new PF alone.
 
-A process of its own does it: a driver takes seconds to make VFs, and must not keep kubelet waiting.  What somebody
-else changes afterwards is left alone, because two programs that both put things right would never end.
+A child process does the work, because a driver takes seconds to make VFs, and kubelet must not wait.  Later changes by
+others stay: two programs that both repaired them would never end.
 """
 
 import asyncio
@@ -14,19 +14,21 @@ from typing import Final
 from base.child_process import Child
 from base.kernel import sysfs
 from hardware.model import Device, Kind
-from node.log import Topics, say
+from node.log import Topics, log
 from node.model import Settings
 from node.provision.matching import Seen, lasting, only, seen, without
 
-# How long the start waits: afterwards devices are offered, and what is made later is offered when it is there.
+# Seconds that the start waits for provisioning; then devices are offered, and later ones when they appear.
 START: Final = 60.0
 _TOPIC: Final = "provisioning"
 
 
 @dataclass(frozen=True)
-class _Turn:
-    """A child at work.  ``begun``: the PFs that it is for, as they were when it began; ``alone``: their addresses, if
-    it leaves all others alone."""
+class _Run:
+    """A child at work.
+
+    ``begun``: its PFs, as they were when it began; ``alone``: their addresses if it concerns only some, else empty.
+    """
 
     child: Child
     begun: frozenset[Seen]
@@ -34,22 +36,23 @@ class _Turn:
 
 
 class Held:
-    """Which VFs are not offered until the process has ended that makes their PF ready: a pod could take one that is not
-    as the file asks."""
+    """Withholds new VFs until the child for their PF has ended: a pod could get one that differs from the file."""
 
     def __init__(self) -> None:
         self._offered = frozenset[int]()
         self.some = False
-        """Whether there were any at the last look."""
+        """Whether the last ``without`` withheld any."""
 
     def pass_all(self) -> None:
-        """Hold back none of those that are there now.  Pods may have them, and kubelet would take them for gone."""
+        """Withhold no VF that exists now: pods may have them, and kubelet would count them as gone."""
         there = sysfs.names(f"{sysfs.SYS}/bus/pci/devices")
         self._offered = frozenset(sysfs.incarnation(address) for address in there)
 
     def without(self, devices: tuple[Device, ...], busy: Collection[str]) -> tuple[Device, ...]:
-        """The devices but for VFs that have come since PFs are ``busy``, by address.  A VF that was let through before
-        is not held back."""
+        """The devices without the new VFs of the PFs at the addresses ``busy``.
+
+        A VF that an earlier call returned is not withheld.
+        """
         vfs = {device.id: sysfs.incarnation(device.id) for device in devices if device.kind is Kind.VF}
         # guard below: offered-before (_offered), of-that-pf (busy)
         held = {d.id for d in devices if d.id in vfs and d.pf in busy and vfs[d.id] not in self._offered}
@@ -59,61 +62,63 @@ class Held:
 
 
 class Provisioning:
-    """Makes the node as a file asks, again and again."""
+    """Runs provisioning for the present configuration."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, topics: Topics, made: Callable[[], None]) -> None:
-        """``made`` is called when devices are to be looked at: something was changed, or waits no more."""
+        """Calls ``made`` when devices must be read again: something was changed, or is no longer withheld."""
         self._loop, self._topics, self._made = loop, topics, made
         self._settings = Settings((), "")
-        self._turn: _Turn | None = None
+        self._run: _Run | None = None
         self._is_stale = False
-        # The PFs that a child has looked at, and those that are there.
+        # The PFs that a child has handled, and those that exist.
         self._seen = self._there = frozenset[Seen]()
         self._refused: tuple[str, ...] = ()
         self._held = Held()
 
     def start(self, settings: Settings) -> None:
-        """Take a file, begin, and wait until that has ended, or for START seconds."""
+        """Set the configuration, and wait until its run has ended, START seconds at most."""
         self.configure(settings)
-        if turn := self._turn:
+        if run := self._run:
             poll = select.poll()
-            poll.register(turn.child.fd, select.POLLIN)
+            poll.register(run.child.fd, select.POLLIN)
             if poll.poll(START * 1000):
-                self._end(turn, is_awaited=True)
+                self._end(run, is_awaited=True)
             else:
-                say(f"not ready after {START:g} s: VFs that are made from now on are offered when all are ready")
+                log(f"not ready after {START:g} s: VFs that are made from now on are offered when all are ready")
 
     def configure(self, settings: Settings) -> None:
-        """Take another file, and begin with all that it asks for."""
-        if not (self._turn and self._settings.pfs):
+        """Set the configuration, and begin a run for all of it."""
+        if not (self._run and self._settings.pfs):
             self._held.pass_all()  # guard: those-that-are-there
         self._settings = settings
         self._seen, self._refused = frozenset(), ()
-        self._topics.forget(_TOPIC)  # each SIGHUP has an answer
-        if self._turn:
+        self._topics.forget(_TOPIC)  # each SIGHUP gets an answer
+        if self._run:
             self._is_stale = True
         elif settings.pfs or settings.rdma_exclusive is not None:
             self._begin_with_all()
 
-    def look(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
-        """Begin with the PFs that are new among these, or have a driver or an interface since.  The others are left
-        alone, whatever they are like.  The devices that may be offered."""
+    def update(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+        """Begin a run for the PFs that are new, or newly have a driver or an interface.
+
+        All others stay as they are.  Return the devices that may be offered.
+        """
         if not self._settings.pfs:
             return devices
         self._there = seen(self._settings.pfs, devices)
         self._seen = lasting(self._seen, devices)
-        if not self._turn:
+        if not self._run:
             self._begin_with_new()
         all_of_them = {one.address for one in self._there}
         # guard below: while-it-works (alone or all_of_them)
-        return self._held.without(devices, (self._turn.alone or all_of_them) if self._turn else ())
+        return self._held.without(devices, (self._run.alone or all_of_them) if self._run else ())
 
     def close(self) -> None:
-        """Have nothing more done, and wait for nothing."""
-        if self._turn:
-            self._loop.remove_reader(self._turn.child.fd)
-            self._turn.child.leave()
-            self._turn = None
+        """End without waiting for the child."""
+        if self._run:
+            self._loop.remove_reader(self._run.child.fd)
+            self._run.child.leave()
+            self._run = None
 
     def _begin_with_all(self) -> None:
         self._begin(self._settings, self._there)
@@ -126,34 +131,34 @@ class Provisioning:
 
     def _begin(self, settings: Settings, begun: frozenset[Seen], alone: frozenset[str] = frozenset()) -> None:
         try:
-            turn = _Turn(Child(partial(_work, settings)), begun, alone)
+            run = _Run(Child(partial(_work, settings)), begun, alone)
         except OSError as e:
             self._topics.problem(_TOPIC, f"the node cannot be made ready: {e.strerror}; run: systemctl reload hpn-node")
             return
-        self._turn = turn
-        self._loop.add_reader(turn.child.fd, partial(self._end, turn))
+        self._run = run
+        self._loop.add_reader(run.child.fd, partial(self._end, run))
 
-    def _end(self, turn: _Turn, *, is_awaited: bool = False) -> None:
-        self._turn = None
-        self._loop.remove_reader(turn.child.fd)
-        self._seen |= turn.begun
+    def _end(self, run: _Run, *, is_awaited: bool = False) -> None:
+        self._run = None
+        self._loop.remove_reader(run.child.fd)
+        self._seen |= run.begun
         done: tuple[str, ...] = ()
         try:
-            report = turn.child.answer()
+            report = run.child.answer()
         except (ChildProcessError, OSError) as e:
-            self._refuse(turn, f"the process that makes the node ready {e}; run: systemctl reload hpn-node")
+            self._refuse(run, f"the process that makes the node ready {e}; run: systemctl reload hpn-node")
         else:
             done = report.done
             for change in done:
-                say(f"made ready: {change}")
-            self._refuse(turn, *report.refused)
+                log(f"made ready: {change}")
+            self._refuse(run, *report.refused)
             self._seen |= report.seen
         if (done or self._held.some) and not is_awaited:  # guard: are-not-forgotten (_held)
             self._made()
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._turn:  # what was made has led to a look, and that to the next turn
+        if self._run:  # ``made`` has led to an update, and that to the next run
             return
         if self._is_stale:
             self._is_stale = False
@@ -161,14 +166,13 @@ class Provisioning:
         else:
             self._begin_with_new()
 
-    def _refuse(self, turn: _Turn, *sentences: str) -> None:
-        """Say what is left as it is.  What was said of PFs that the child has left alone is true still."""
-        self._refused = (*(without(self._refused, turn.alone) if turn.alone else ()), *sentences)
-        self._topics.say_new(_TOPIC, *self._refused, is_problem=bool(self._refused))
+    def _refuse(self, run: _Run, *sentences: str) -> None:
+        """Log the refusals of a run.  Earlier ones about other PFs still hold."""
+        self._refused = (*(without(self._refused, run.alone) if run.alone else ()), *sentences)
+        self._topics.report(_TOPIC, *self._refused, is_problem=bool(self._refused))
 
 
 def _work(settings: Settings) -> object:
-    # It imports what knows the journal and the kernel, for the process that ends.
-    from node.provision import apply  # noqa: PLC0415
+    from node.provision import apply  # noqa: PLC0415  # its imports are for the child only
 
     return apply.apply(settings)

@@ -1,38 +1,45 @@
-"""What is: the PFs that rules are for, with their VFs, and how RDMA devices know namespaces.  Changes nothing."""
+"""Reads the state for provisioning: the PFs that rules select, their VFs and users, and the mode of RDMA.
+
+A pod may have an interface over a PF, such as a macvlan.  The kernel does not show that on the host, because sysfs
+links two interfaces only if they are in one namespace.  So this module reads all other namespaces that it can find: by
+processes and mounts, and by the numbers that the host's namespace has for them.  There is a number for each pod with a
+veth or a moved interface.
+"""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from base.kernel import budget, rdma_netlink, rtnl, sysfs, vf
-from base.kernel.links import LINK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, get_link, parse_link
-from base.kernel.netlink import attributes, read_u32
+from base.kernel import budget, netns, nsid, rdma_netlink, rtnl, sysfs, vf
+from base.kernel.links import LINK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, Link, get_link, parse_link
+from base.kernel.netlink import attr, attributes, read_u32, u32
 from base.kernel.rtnl import Rtnl
+from base.state import journal, places
 from base.state.record import Record
 from hardware import inventory, users
 from hardware.model import Device, Kind
 from node.model import PfRule
-from node.provision import over
 from node.provision.matching import matching
 from node.provision.model import OPTION_FILE, Pf, State, Vf
 from node.provision.plan import plan
 
 _IFLA_MAX_MTU: Final = 51
+_SHOWN: Final = 4  # in a sentence
 _NONE: Final = Pf(Device("", Kind.PF))
 
 
 def state(rules: Sequence[PfRule]) -> State:
-    """Raises OSError."""
+    """Read the state.  Raises OSError."""
     budget.begin()
     attached = users.owners()
-    # Only a running daemon remembers the names of interfaces that pods have, and writes them down.
+    # The daemon writes the names of interfaces that pods have; this process only reads them.
     devices = matching(rules, inventory.devices(memory=inventory.MEMORY)) if rules else ()
     with rtnl.open_in() as host:
-        above = cache(lambda: over.of_pods(host))
+        above = cache(lambda: owners_over(host))
         pfs = tuple(_with_users(_pf(device, attached, host), rules, attached, host, above) for device in devices)
     option = ""
     with suppress(OSError):
@@ -41,7 +48,7 @@ def state(rules: Sequence[PfRule]) -> State:
 
 
 def count(address: str) -> int | None:
-    """How many VFs a PF can have; None without SR-IOV."""
+    """The number of VFs that a PF can have; None without SR-IOV."""
     try:
         return int(sysfs.line(f"{path(address)}/sriov_totalvfs"))
     except ValueError:
@@ -49,16 +56,17 @@ def count(address: str) -> int | None:
 
 
 def path(address: str) -> str:
-    """A PCI function's directory."""
+    """A PCI function's directory in sysfs."""
     return f"{sysfs.SYS}/bus/pci/devices/{address}"
 
 
 def _pf(device: Device, attached: Mapping[str, Record], host: Rtnl) -> Pf:
     user = users.user(device.id, attached)
-    told, known = _of_netdev(device, host)
+    reported, known = _of_netdev(device, host)
     guids = sysfs.guids(device.id)
     vfs = [
-        _vf(address, number, told.get(number), attached, host) for number, address in enumerate(sysfs.vfs(device.id))
+        _vf(address, number, reported.get(number), attached, host)
+        for number, address in enumerate(sysfs.vfs(device.id))
     ]
     return replace(
         known,
@@ -74,30 +82,29 @@ def _pf(device: Device, attached: Mapping[str, Record], host: Rtnl) -> Pf:
 def _with_users(
     pf: Pf, rules: Sequence[PfRule], attached: Mapping[str, Record], host: Rtnl, above: Callable[[], Mapping[int, str]]
 ) -> Pf:
-    """The PF with what it and its VFs are needed for.  That takes long to find out, and counts only where something is
-    to be changed."""
+    """The PF with the needs for it and its VFs.  They take long to find, and matter only if a change is planned."""
     if not plan(rules, None, State((pf,))).changes:
         return pf
-    over_it = whose_over(pf.device, host, above())
+    over_it = owner_over(pf.device, host, above())
     # guard below: what-the-host-needs = replace(pf, over=over_it, vfs=pf.vfs)
     return replace(pf, over=over_it, vfs=tuple(with_users(one, attached, host, above()) for one in pf.vfs))
 
 
-def whose_over(pf: Device, host: Rtnl, above: Mapping[int, str]) -> str:
-    """Whose an interface is over one of the PF's, in words; empty for none.  ``above`` is that of over.py."""
+def owner_over(pf: Device, host: Rtnl, above: Mapping[int, str]) -> str:
+    """The owner of an interface over one of the PF's, as text; empty for none.  ``above`` is owners_over's result."""
     links = [link for name in pf.netdevs if (link := host.link(name))]
     return next((above[link.index] for link in links if link.index in above), "")
 
 
 def with_users(one: Vf, attached: Mapping[str, Record], host: Rtnl, above: Mapping[int, str]) -> Vf:
-    """A VF with who has it at this moment, and what the host and pods need it for; ``above`` is that of over.py."""
+    """A VF with its present user, and the host's and pods' needs for it; ``above`` is owners_over's result."""
     return replace(one, user=users.user(one.address, attached), needed=users.needed(one.address, host, above))
 
 
 def _of_netdev(device: Device, host: Rtnl) -> tuple[Mapping[int, vf.Vf], Pf]:
-    """What the PF's interface says of its VFs, and of itself."""
+    """The VFs by number as the PF's interface reports them, and a Pf with that interface's MTU and limit."""
     for name in device.netdevs[:1]:
-        with suppress(OSError):  # it has just gone
+        with suppress(OSError):  # the interface has just gone
             body = host.call(RTM_GETLINK, 0, get_link(name, filters=RTEXT_FILTER_SKIP_STATS | vf.RTEXT_FILTER_VF))
             link = parse_link(body)
             most = read_u32(attributes(body[LINK.size :]).get(_IFLA_MAX_MTU, b""))
@@ -106,10 +113,10 @@ def _of_netdev(device: Device, host: Rtnl) -> tuple[Mapping[int, vf.Vf], Pf]:
 
 
 def lag(address: str) -> str:
-    """The bond that a PF is in, if its members have an RDMA device together; empty for none.
+    """The bond of a PF, if its members share an RDMA device; empty for none.
 
-    The driver keeps one for all of them then, at one of their functions (mlx5_lag_dev_alloc: mlx5_bond_0).  Whatever
-    name that has, the others have none.  It shares with its own alone, so a NIC of another driver is no such member.
+    The driver then keeps one RDMA device, at one member's function, under any name (mlx5_lag_dev_alloc: mlx5_bond_0),
+    and the other members have none.  NICs of other drivers take no part.
     """
     driver = sysfs.link(f"{path(address)}/driver")
     for name in sysfs.names(f"{path(address)}/net"):
@@ -123,25 +130,78 @@ def lag(address: str) -> str:
 
 
 def why_reserved(address: str) -> str:
-    """Why the host cannot spare a PF at this moment; empty if it can.  Raises OSError."""
+    """Why the host needs a PF at this moment; empty if it does not.  Raises OSError."""
     netdevs = sysfs.names(f"{path(address)}/net")
     return next((why for name, why in users.reserved_interfaces(f"{sysfs.SYS}").items() if name in netdevs), "")
 
 
 def _mtu_at_home(record: Record | None) -> int:
-    """The MTU that a VF's interface gets back when it leaves the pod; 0 if that has no interface."""
+    """The MTU that undo restores on a VF's interface; 0 if the VF has none."""
     home = record.link.get("home") if record else None
     return int(home["mtu"]) if home else 0
 
 
-def _vf(address: str, number: int, told: vf.Vf | None, attached: Mapping[str, Record], host: Rtnl) -> Vf:
+def _vf(address: str, number: int, reported: vf.Vf | None, attached: Mapping[str, Record], host: Rtnl) -> Vf:
     link = next((link for name in sysfs.names(f"{path(address)}/net") if (link := host.link(name))), None)
-    is_infiniband = told is not None and told.mac is None
+    is_infiniband = reported is not None and reported.mac is None
     return Vf(
         address,
         number,
         mtu=link.mtu if link else _mtu_at_home(attached.get(address)),
-        trust=told.trust if told else None,
-        has_guids=bool(told.node_guid and told.port_guid) if told and is_infiniband else None,
+        trust=reported.trust if reported else None,
+        has_guids=bool(reported.node_guid and reported.port_guid) if reported and is_infiniband else None,
         user=users.user(address, attached),
     )  # guard: what-comes-home (_mtu_at_home(attached.get(address)) -> 0)
+
+
+def owners_over(host: Rtnl) -> Mapping[int, str]:
+    """The owners of interfaces over the host's, as text, by ifindex of the host's interface.  Raises OSError."""
+    with netns.hold_open("/proc/self/ns/net") as own:
+        seen = _by_index(_of_namespaces(host, own))
+    # The journal's answer wins, because it has the pod's name.
+    return seen | _by_index(_of_journal())
+
+
+def _by_index(found: Iterable[tuple[int, str]]) -> dict[int, str]:
+    owners = dict[int, list[str]]()
+    for index, one in found:
+        owners.setdefault(index, []).append(one)
+    return {index: _named(several) for index, several in owners.items()}
+
+
+def _named(owners: list[str]) -> str:
+    more = f" and {len(owners) - _SHOWN} more" if len(owners) > _SHOWN else ""
+    return f"{'; '.join(owners[:_SHOWN])}{more}"
+
+
+def _of_journal() -> Iterator[tuple[int, str]]:
+    """Ifindex and owner by the journal, which also knows pods in hidden namespaces."""
+    for state_dir in places.distinct_state_dirs():
+        for record in journal.records(state_dir):
+            if record.of_this_boot and record.link.get("parent") and not record.link.get("in_container"):
+                yield record.link["parent"], record.title
+
+
+def _of_namespaces(host: Rtnl, own: int) -> Iterator[tuple[int, str]]:
+    """Ifindex and owner by the kernel.  A namespace that cannot be read has just ended."""
+    numbers = set[int]()
+    for path in _paths(netns.inode(own)):  # guard: by-path
+        with suppress(OSError), netns.hold_open(path) as fd, rtnl.open_in(fd) as inside:
+            numbers.add(nsid.number(host, fd))
+            links = nsid.links_over_others(inside)  # after which the kernel has a number for our namespace
+            yield from _over(links, nsid.number(inside, own), path)
+    for number in nsid.numbers(host) - numbers:  # guard: by-number (nsid.numbers(host) - numbers -> set())
+        with suppress(OSError):
+            links = nsid.links_over_others(host, attr(nsid.IFLA_TARGET_NETNSID, u32(number)))
+            yield from _over(links, nsid.number(host, own), f"{number} of: ip netns list-id")
+
+
+def _paths(own: int) -> list[str]:
+    """The paths of other namespaces of processes and mounts; none if this process may not read every process."""
+    return [path for inode, path in (netns.inhabited() or {}).items() if inode != own]
+
+
+def _over(links: Iterable[Link], number: int, place: str) -> Iterator[tuple[int, str]]:
+    for link in links:
+        if link.parent_nsid == number:  # guard: of-the-hosts = True
+            yield link.parent, f"a {link.kind} in the namespace {place}"

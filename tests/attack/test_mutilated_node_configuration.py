@@ -17,8 +17,8 @@ from support.node_files import ALL
 
 from node import config
 from node.config import Refused
+from node.config.values import why_refused
 from node.model import Selector, Settings
-from node.offer.naming import why_refused
 
 MOST = 50_000
 # What the other files have in these places.

@@ -64,7 +64,7 @@ def test_a_peers_file_where_that_program_has_it(cluster: Cluster, node: Host) ->
     node.service("offers").start()
     until(lambda: allocatable(cluster).get("intel.com/none") == "0", "the resource to be known", 120)
     log = node.service("offers").log.read_text()
-    assert "resourceList[0].color is passed over, there and here" in log
+    assert "resourceList[0].color is ignored, there and here" in log
     assert "intel.com/none (resourceList[0]) finds no device on this node" in log
     cluster.apply(manifests.pod("a", resources={"intel.com/none": 1}))
     until(lambda: "Insufficient intel.com/none" in why_pending(cluster, "a"), "the scheduler to say why", 120)

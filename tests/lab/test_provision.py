@@ -187,7 +187,7 @@ def test_settings_of_a_vf_that_the_host_needs(process: NodeProcess, write: Calla
         with process:
             process.says("made ready: ", SOON)
             for asked in ("mtu 2000", "trust true"):
-                said = f"pfs[0].{asked}: {PF} ({address}): VFs in use are left as they are: the host needs VFs: "
+                said = f"pfs[0].{asked}: {PF} ({address}): VFs in use stay as they are: the host needs VFs: "
                 process.says(f"{said}'{name}' has 10.77.0.1/24", SOON)
         assert trusted(PF) == [False, True, True, True]
         (link,) = ip("link", "show", "dev", name)
@@ -247,10 +247,10 @@ def test_what_is_refused_does_not_stop_the_rest(
         process.says(f"pfs[0].numVfs 8: rail1 ({other}) can have 7 VFs (sriov_totalvfs); write 7 or less")
         process.says(f"pfs[1].mtu 9999: {PF} ({address}) takes 9216 at most; write that or less")
     lines, status = dry_run(process)
-    assert (lines[-1], status) == ("pfs[2]: this node has no PF that agrees with its selectors", 3)
+    assert (lines[-1], status) == ("pfs[2]: this node has no PF that matches its selectors", 3)
     rules[2]["selectors"] = {"ifNames": [PF]}
     process.write([VFS], pfs=rules)
-    both = f"refused: pfs[1] and pfs[2] are both for {PF} ({address}), which is left as it is"
+    both = f"refused: pfs[1] and pfs[2] both select {PF} ({address}), which stays as it is"
     assert [line for line in dry_run(process)[0] if line.startswith(both)]
 
 
@@ -270,7 +270,7 @@ def test_rdma_namespaces(process: NodeProcess) -> None:
             process.write([VFS], rdmaNamespaces="exclusive")
             with Pod.made():
                 process.reload()
-                process.says("there is no network namespace but the host's; it will be so after the next boot", SOON)
+                process.says("there is no network namespace but the host's; the next boot sets it", SOON)
         assert OPTION.read_text().splitlines()[-1] == "options ib_core netns_mode=N"
     finally:
         OPTION.unlink(missing_ok=True)

@@ -92,7 +92,7 @@ def test_a_name_that_a_pod_gave_a_vf(process: NodeProcess) -> None:
 def test_kubelet_comes_later_and_is_restarted(process: NodeProcess) -> None:
     kubelet = Kubelet(process.kubelet)
     with process:
-        process.says("is not there, so no kubelet has run here")
+        process.says("does not exist, so no kubelet has run here")
         for _ in range(2):
             with kubelet:
                 kubelet.until(NAME, UP)
@@ -103,7 +103,7 @@ def test_the_configuration_is_read_anew(process: NodeProcess) -> None:
         kubelet.until(NAME, UP)
         process.file.write_text("{}")
         process.reload()
-        assert process.says("what was read before stays in force")
+        assert process.says("the previous configuration stays in force")
         assert kubelet.devices(NAME) == UP
         process.write([OTHER])
         process.reload()
@@ -142,7 +142,7 @@ def test_files_that_cannot_be_written_for_a_time(process: NodeProcess) -> None:
     with process:
         inside = Path(f"/proc/{process.process.pid}/root")
         process.says("containers get no device by CDI until it can be written")
-        process.says("kubelet hears of nothing until it can be written")
+        process.says("kubelet gets no resource until it can be written")
         (inside / "run/full").unlink()
         (inside / f"{process.registry}"[1:] / "full").unlink()
         process.says("serves example.com/rail0")
@@ -183,7 +183,7 @@ def test_devices_that_come_late_after_a_boot(process: NodeProcess, monkeypatch: 
         durable.write(file, {**(body or {}), "boot": "the one before"})
         before = file.read_bytes()
         with process:
-            process.says("waits up to 60 s for what was offered before the boot: rail0 of example.com/rail0")
+            process.says("waits up to 60 s for devices offered before the boot: rail0 of example.com/rail0")
             # time: nothing is to come
             systemd.settimeout(5)
             with pytest.raises(TimeoutError):
@@ -217,10 +217,10 @@ def test_firmware_that_recovers_after_a_boot(process: NodeProcess) -> None:
     failed.write_text("rail0")
     process.program = [sys.executable, "-c", FAILED, f"{failed}"]
     with process:
-        process.says("waits up to 60 s for what was offered before the boot: rail0 of example.com/rail0")
+        process.says("waits up to 60 s for devices offered before the boot: rail0 of example.com/rail0")
         failed.write_text("")
         ip("link", "set", "fabric", "down")
-        process.says("all that was offered before the boot is there")
+        process.says("all devices offered before the boot are there")
         process.says("serves example.com/rail0")
 
 

@@ -28,7 +28,7 @@ def test_a_directory_that_cannot_be_written(process: NodeProcess) -> None:
     mount = f"mount --bind {process.registry} {process.registry}"
     process.mounts += [mount, f"mount -o remount,ro,bind {process.registry}"]
     with process:
-        assert process.says("Read-only file system; kubelet hears of nothing until it can be written")
+        assert process.says("Read-only file system; kubelet gets no resource until it can be written")
 
 
 def test_a_directory_without_room(process: NodeProcess) -> None:
@@ -69,9 +69,9 @@ def test_kubelets_directory_is_moved_away(process: NodeProcess) -> None:
     with process:
         process.says("serves example.com/rail0")
         process.kubelet.rename(process.folder / "old")
-        process.says("is not there, so no kubelet has run here")
+        process.says("does not exist, so no kubelet has run here")
         process.reload()
-        process.says("reads its configuration anew")
+        process.says("reloads its configuration")
         process.write([OTHER])
         process.reload()
         process.says("offers example.com/rail9")
@@ -110,5 +110,5 @@ def test_no_watch_is_left(process: NodeProcess) -> None:
     words = ["unshare", "--user", "--map-root-user", sys.executable, "-c", WATCHES, f"{process.registry}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     why = "root has no inotify watch left; raise fs.inotify.max_user_watches"
-    said = f"hpn node: {process.registry} cannot be watched: {why}; looks every 0.01 s\n"
+    said = f"hpn node: {process.registry} cannot be watched: {why}; checked every 0.01 s\n"
     assert (done.returncode, done.stderr) == (0, said)

@@ -128,7 +128,7 @@ def test_the_process_that_serves_is_begun_again(process: NodeProcess, pod: Pod) 
         assert call(process, "DEL", pod).returncode == 0
         [before] = children(process)
         os.kill(int(before), signal.SIGKILL)
-        process.says("the process that serves metrics ended with status -9; it is begun again in 5 s")
+        process.says("the process that serves metrics ended with status -9; it is restarted in 5 s")
         until(lambda: "serves metrics at" in process.said[-1])
         assert scrape()["hpn_commands_total", "0", "macvlan", "DEL"] == 1
         assert children(process) != [before]

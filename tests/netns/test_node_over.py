@@ -13,7 +13,7 @@ from base.protocol.spec import Key
 from base.state import journal, places
 from base.state.pod import Identity
 from base.state.record import Record
-from node.provision import over
+from node.provision import scan
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def index(name: str) -> int:
 
 def found() -> dict[str, str]:
     with rtnl.open_in() as host:
-        above = over.of_pods(host)
+        above = scan.owners_over(host)
     return {link["ifname"]: above[link["ifindex"]] for link in ip("link") if link["ifindex"] in above}
 
 

@@ -187,7 +187,7 @@ def test_a_pods_vf_that_comes_home_with_another_mtu(host: Host, tree: Tree) -> N
     attached(host.state, VFS[0], home={"mtu": 1400})
     report = apply.apply(settings(mtu=1500))
     (said,) = report.refused
-    assert f"VFs in use are left as they are: VF 0 ({VFS[0]}) belongs to hpn0 of default/a, " in said
+    assert f"VFs in use stay as they are: VF 0 ({VFS[0]}) belongs to hpn0 of default/a, " in said
     assert report.done == (f"{RAIL0}: mtu of VF 1 1400 -> 1500",)
 
 
@@ -195,7 +195,7 @@ def test_the_host_needs_a_vf_meanwhile(host: Host, tree: Tree) -> None:
     """The other one is done in the next round."""
     report = meanwhile(host.state, settings(mtu=1500), lambda: ip("address", "add", "10.77.0.1/24", "dev", "vf0"))
     (said,) = report.refused
-    assert "VFs in use are left as they are: the host needs VFs: 'vf0' has 10.77.0.1/24 on the host" in said
+    assert "VFs in use stay as they are: the host needs VFs: 'vf0' has 10.77.0.1/24 on the host" in said
     assert (report.done, mtus("vf0", "vf1")) == ((f"{RAIL0}: mtu of VF 1 1400 -> 1500",), [1400, 1500])
 
 

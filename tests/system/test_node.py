@@ -59,7 +59,9 @@ def test_three_thousand_devices(process: NodeProcess) -> None:
             kubelet.until(NAME, vfs)
             for times in range(1, 6):
                 process.reload()
-                until(lambda times=times: sum("reads its configuration" in line for line in process.said) == times, 120)
+                until(
+                    lambda times=times: sum("reloads its configuration" in line for line in process.said) == times, 120
+                )
             assert f'hpn_devices{{resource="{NAME}",state="healthy"}} 3000.0' in scrape(process.folder)
             until(lambda: process.sleeps(3), 120)
             assert process.status_of("VmRSS") <= MOST, process.status_of("VmRSS")

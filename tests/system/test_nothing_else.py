@@ -69,7 +69,7 @@ ANSWERS = {
     "uninstall --root /run": (0, "/opt/cni/bin/hpn"),
     "agent help": (0, "usage: hpn agent"),
     "node": (78, "none of /etc/hpn/devices.yaml, "),
-    "node --check /etc/hpn/devices.yaml": (2, "/etc/hpn/devices.yaml: there is no such file"),
+    "node --check /etc/hpn/devices.yaml": (2, "/etc/hpn/devices.yaml: no such file"),
 }
 
 

@@ -76,5 +76,5 @@ def test_trust_of_infiniband(process: NodeProcess) -> None:
     process.write([{"name": "example.com/ib", "kind": "vf"}], pfs=[{"selectors": {"ifNames": [PF]}, "trust": True}])
     words = [*PROGRAM, "node", "--dry-run", "--config", f"{process.file}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, "is InfiniBand, whose VFs have no MAC to be trusted with" in done.stdout) == (3, True)
+    assert (done.returncode, "is InfiniBand, and its VFs have no MAC to trust" in done.stdout) == (3, True)
     until(lambda: told() == [(hca.NONE, hca.NONE)] * VFS)

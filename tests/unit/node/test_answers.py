@@ -1,4 +1,4 @@
-"""What a container gets for its IDs; the names and JSON are those of sriov-network-device-plugin's README."""
+"""What a container gets for its IDs.  Names and JSON are those of sriov-network-device-plugin's README."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What others read of a grant in files: device information, and CDI specifications."""
+"""The files of a grant for other programs: device information, and CDI specifications."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def files(folder: Path) -> dict[str, Any]:
 
 
 def test_device_information(root: Path) -> None:
-    """As device-info-spec 1.1.0 has it, under the name that network-attachment-definition-client looks for."""
+    """The format is device-info-spec 1.1.0, the name that of network-attachment-definition-client."""
     sf = Device("mlx5_core.sf.4", Kind.SF, pf=PF)
     (root / "sys/bus/auxiliary/devices/mlx5_core.sf.4").mkdir(parents=True)
     answers.grant(exclusive(vf(1), sf), ["0000:3b:00.1", "mlx5_core.sf.4"], root)
@@ -51,8 +51,10 @@ def test_device_information(root: Path) -> None:
 
 
 def test_device_information_of_very_many(root: Path) -> None:
-    """Whoever writes a pod writes the number, and everybody waits meanwhile.  The first have a file, in whose order
-    Multus takes one for each of the pod's networks."""
+    """A pod's author chooses the number, and other calls wait meanwhile.
+
+    Only the first IDs have a file, in the order in which Multus reads one for each of the pod's networks.
+    """
     one = (vf(1),)
     offer = Offer(resource(sharing=Sharing.SHARED), tuple(Unit(f"0000:3b:00.1-{n}", one) for n in range(1000)))
     ids = [unit.id for unit in offer.units]
@@ -62,7 +64,7 @@ def test_device_information_of_very_many(root: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["vhost", "virtio"])
 def test_device_information_of_vdpa(root: Path, kind: str) -> None:
-    """Where the resource asks for that, as ovs-cni reads it."""
+    """If the resource selects vDPA devices; the format is the one that ovs-cni reads."""
     (function(root) / "vdpa0" / ("vhost-vdpa-0" if kind == "vhost" else "virtio5")).mkdir(parents=True)
     for selector in (Selector(vdpa=kind), Selector()):
         granted = answers.grant(exclusive(vf(1, vdpa=kind, rdma=()), selectors=(selector,)), ["0000:3b:00.1"], root)
@@ -85,7 +87,7 @@ def test_no_device_information_of_several(root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["eth+1", "br0-", "rail0"])
 def test_cdi_names_of_interfaces(root: Path, name: str) -> None:
-    """The kernel takes more names than CDI, which refuses the whole file for one."""
+    """The kernel allows more names than CDI, which refuses a whole file for an invalid one."""
     (root / "sys/class/net" / name).mkdir(parents=True)
     device = Device(name, Kind.NETDEV, netdevs=(name,), rdma=vf(1).rdma)
     offer = exclusive(vf(1), device, cdi=True)
@@ -98,7 +100,7 @@ def test_cdi_names_of_interfaces(root: Path, name: str) -> None:
 
 
 def test_no_place_for_device_information(root: Path) -> None:
-    """That refuses nobody a device."""
+    """A failed write does not refuse the device."""
     (root / "var").touch()
     assert answers.grant(exclusive(vf(1)), ["0000:3b:00.1"], root).nodes
     answers.publish([exclusive(vf(1))], root)
@@ -108,7 +110,7 @@ CDI = "var/run/cdi"
 
 
 def test_cdi(root: Path) -> None:
-    """Names in place of nodes, and a file that says what they stand for; of what has no nodes there is no name."""
+    """A container gets names instead of nodes, and a file defines them; a device without nodes has no name."""
     plain = vf(2, rdma=())
     offer = exclusive(vf(1), plain, cdi=True)
     answers.publish([offer, exclusive(vf(1), name="by-nodes")], root)
@@ -126,7 +128,7 @@ def test_cdi(root: Path) -> None:
 
 
 def test_cdi_of_what_comes_with_every_device(root: Path) -> None:
-    """It stands once, for all devices; of a device that has nothing else, too, because each needs an edit."""
+    """The nodes stand once, for all devices; and at a device without other nodes, because each needs an edit."""
     everybodys = {"deviceNodes": [{"path": path, "permissions": "rw"} for path in nodes("issm1", "issm2")]}
     for node in nodes("rdma_cm", "uverbs1", "uverbs2", "umad1", "umad2"):
         (root / node[1:]).unlink()
@@ -143,7 +145,7 @@ def test_cdi_of_what_comes_with_every_device(root: Path) -> None:
 
 
 def test_all_is_all_of_rdma(root: Path) -> None:
-    """A container never gets another one's group of vfio."""
+    """A container never gets another one's vfio group."""
     userspace = vf(2, driver="vfio-pci", rdma=())
     (function(root, 2) / "iommu_group").symlink_to("../../12")
     granted = answers.grant(exclusive(vf(1), userspace, verbs=Verbs.ALL), ["0000:3b:00.1"], root)
@@ -151,7 +153,7 @@ def test_all_is_all_of_rdma(root: Path) -> None:
 
 
 def test_cdi_files_come_and_go(root: Path) -> None:
-    """Those of others stay, whatever their names; ours are written only if they change."""
+    """Files of other programs stay under any name; those of hpn are written only if they change."""
     offer = exclusive(vf(1), cdi=True)
     folder = root / CDI
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What was offered before the boot is awaited once, for a time, and only while somebody asks for it."""
+"""Devices offered before a boot are awaited once, for a time, and only while their resource is configured."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 class Node:
-    """A node whose boots a test decides."""
+    """A node that a test boots."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -38,9 +38,9 @@ class Node:
         self._patch.setattr(durable, "boot_id", lambda: f"boot {self._boots}")
 
     def start(self, there: Devices, ago: float = 0.0) -> Awaited:
-        """hpn node's start, so many seconds ago, with these devices."""
+        """Start hpn node ``ago`` seconds before now, with these devices."""
         one = Awaited(self._loop, self.folder, time.monotonic() - ago)
-        one.look(there, anew=True)
+        one.update(there, anew=True)
         one.keep()
         return one
 
@@ -63,23 +63,23 @@ def test_a_device_comes_late(node: Node, capsys: pytest.CaptureFixture[str]) -> 
     one, shown = node.start({"a/b": {"v1"}, "a/c": set()}), list[int]()
     for number in range(2):
         one.then(lambda number=number: shown.append(number))  # type: ignore[misc]
-    one.look({"a/b": {"v1", "v2"}, "a/c": set()}, anew=False)
+    one.update({"a/b": {"v1", "v2"}, "a/c": set()}, anew=False)
     one.keep()
     assert (one.is_over, shown, (node.folder / FILE).read_bytes()) == (False, [], first)
-    one.look(BEFORE, anew=False)
+    one.update(BEFORE, anew=False)
     one.keep()
     assert (one.is_over, shown) == (True, [0, 1])
     waits, there = capsys.readouterr().err.splitlines()
-    assert waits == "hpn node: waits up to 60 s for what was offered before the boot: v2 of a/b; w1 of a/c"
-    assert there.startswith("hpn node: all that was offered before the boot is there ")
-    # Of this boot, whatever goes is not awaited.
+    assert waits == "hpn node: waits up to 60 s for devices offered before the boot: v2 of a/b; w1 of a/c"
+    assert there.startswith("hpn node: all devices offered before the boot are there")
+    # A device that is lost during this boot is not awaited.
     assert node.start({"a/b": {"v1"}, "a/c": set()}).is_over
 
 
 def test_a_device_that_never_comes(
     node: Node, loop: asyncio.AbstractEventLoop, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is named once, and not awaited after the next boot."""
+    """The log names it once, and the next boot does not wait for it."""
     node.start(BEFORE)
     node.boot()
     one, shown = node.start({"a/b": {"v1"}, "a/c": {"w1"}}, ago=awaited.WAIT), list[int]()
@@ -105,15 +105,15 @@ def test_the_file_is_read_anew_meanwhile(node: Node) -> None:
     node.boot()
     one = node.start({"a/b": {"v1"}, "a/c": {"w1"}})
     assert not one.is_over
-    one.look({"a/c": {"w1"}}, anew=True)
+    one.update({"a/c": {"w1"}}, anew=True)
     assert one.is_over
 
 
 @pytest.mark.parametrize("anew", [False, True])
 def test_a_device_is_lost_before_the_boot(node: Node, anew: bool) -> None:  # pytest's
-    """As at a shutdown, where drivers may go first; another file says what is right now."""
+    """A shutdown may remove drivers first.  A new configuration is another matter: ``anew``."""
     one = node.start(BEFORE)
-    one.look({"a/b": {"v1"}, "a/c": set()}, anew=anew)
+    one.update({"a/b": {"v1"}, "a/c": set()}, anew=anew)
     one.keep()
     node.boot()
     assert node.start({"a/b": {"v1"}, "a/c": set()}).is_over == anew
@@ -143,11 +143,11 @@ def test_a_file_that_is_not_ours(node: Node, damage: str) -> None:
 
 
 def test_it_cannot_be_written(node: Node) -> None:
-    """It is when it can be, though nothing has changed meanwhile."""
+    """A later call writes it, though nothing has changed meanwhile."""
     one = node.start({"a/b": {"v1"}})
     blocked = node.folder / f"{FILE}.tmp"
     blocked.mkdir()
-    one.look(BEFORE, anew=True)
+    one.update(BEFORE, anew=True)
     with pytest.raises(IoFailure, match=f"writing {node.folder / FILE}: "):
         one.keep()
     blocked.rmdir()
@@ -158,7 +158,7 @@ def test_it_cannot_be_written(node: Node) -> None:
 
 
 def test_it_is_written_again_where_it_is_missing(node: Node) -> None:
-    """In a directory that was made anew."""
+    """In a directory that was made again."""
     one = node.start(BEFORE)
     (node.folder / FILE).unlink()
     one.keep()
@@ -166,12 +166,12 @@ def test_it_is_written_again_where_it_is_missing(node: Node) -> None:
 
 
 def test_kubelets_directory_is_gone(node: Node, tmp_path: Path) -> None:
-    """It is not made anew: kubelet's would be moved into it."""
+    """It is not made: kubelet's directory would then be moved into it."""
     node.folder = tmp_path / "kubelet" / "plugins_registry"
     node.folder.mkdir(parents=True)
     one = node.start(BEFORE)
     node.folder.parent.rename(tmp_path / "old")
-    one.look({"a/b": {"v3"}}, anew=True)
+    one.update({"a/b": {"v3"}}, anew=True)
     with pytest.raises(IoFailure):
         one.keep()
     assert not node.folder.parent.exists()

@@ -1,4 +1,4 @@
-"""When hpn node has the blocks looked after: at once, in time, when a command asks; and never where there are none."""
+"""When hpn node does rounds over blocks: at the start, at intervals, at a command's request; without blocks never."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 class Node:
-    """hpn node's part of it.  Each round leaves a file ``round-<pid>``, and finds what ``found`` says."""
+    """hpn node's part.  Each round leaves a file ``round-<pid>``, and its result is ``found``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loop, self.folder = loop, folder
@@ -97,7 +97,7 @@ def test_a_command_tells_that_there_is_little_room(node: Node) -> None:
 
 
 def test_a_command_tells_that_a_number_may_be_free(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another node waits for it, so that is not left until there is time; nor until the round under way has ended."""
+    """Another node waits for the number, so the round comes soon, and one more follows a round under way."""
     monkeypatch.setattr(blocks, "REST", 1000.0)
     monkeypatch.setattr(blocks, "APART", 0.1)
     node.has_a_network()
@@ -109,7 +109,7 @@ def test_a_command_tells_that_a_number_may_be_free(node: Node, monkeypatch: pyte
 
 
 def test_numbers_that_become_free_all_the_time(node: Node) -> None:
-    """There is a round for many of them."""
+    """One round serves many of them."""
     node.has_a_network()
     node.start()
     node.until(lambda: node.rounds == 1 and not node.blocks._child)
@@ -171,4 +171,4 @@ def test_a_process_that_dies(node: Node, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_directory_that_others_may_write(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     (node.folder / "run").chmod(0o777)
     node.start()
-    assert "commands cannot tell that a network has little room" in capsys.readouterr().err
+    assert "commands cannot report that a network has little room" in capsys.readouterr().err

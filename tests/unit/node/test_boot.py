@@ -1,4 +1,4 @@
-"""hpn node in a container whose boot id is not the node's: it takes nobody's lease for one of an older boot."""
+"""hpn node in a container with another boot id than the node: it treats no lease as one of an older boot."""
 
 from pathlib import Path
 
@@ -16,12 +16,12 @@ ANOTHER = "00000000-0000-0000-0000-000000000000"
 
 @pytest.fixture
 def one(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Node:
-    """A node with a pod that has an address of a block, as hpn node finds it."""
+    """A node with a pod that has an address of a block."""
     node = cluster.node("node1")
     node.add("c0")
     monkeypatch.setattr(places, "COMMON", f"{node.state}")
     monkeypatch.setattr(places, "ELSEWHERE", f"{node.state}/elsewhere")
-    monkeypatch.setattr("node.stored.IPAM_DIR", f"{node.state}/none")
+    monkeypatch.setattr("node.blocks.IPAM_DIR", f"{node.state}/none")
     monkeypatch.setattr("signal.alarm", lambda _: 0)
     return node
 
@@ -39,13 +39,13 @@ def test_a_node_that_sees_another_boot_than_its_commands(one: Node, monkeypatch:
     (found,) = blocks.rounds() or ()
     assert found.network == "net"
     assert f"{path} is of boot" in found.problem
-    assert f"says {ANOTHER} to hpn node" in found.problem
+    assert f"shows {ANOTHER} to hpn node" in found.problem
     assert one.leases() == held != {}
 
 
 @pytest.mark.parametrize("records", [0, 1, 2])
 def test_a_node_that_was_booted(one: Node, monkeypatch: pytest.MonkeyPatch, records: int) -> None:
-    """What is there is of older boots, and goes.  Where a record outlives a boot, the next of this boot says so."""
+    """Leases of older boots go.  If a record survives a boot, the next record of this boot shows it."""
     before = durable.boot_id()
     monkeypatch.setattr(durable, "boot_id", lambda: ANOTHER)
     for number, boot in enumerate([ANOTHER, before][:records], 1):

@@ -1,4 +1,4 @@
-"""hpn node --check: what a file would offer here, for people and as JSON."""
+"""hpn node --check: what a file would offer here, as text and as JSON."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_a_table(tree: Tree) -> None:
         "(no resource)  -    0000:3b:00.0  pf    ens1       mlx5_0  1",
         "                    0000:3b:00.3  vf    ens1v1     mlx5_2  -",
         "",
-        "of the file: resourceList[0].color is passed over, there and here",
+        "of the file: resourceList[0].color is ignored, there and here",
     ]
     assert status == 0
 
@@ -71,7 +71,7 @@ def test_all_of_a_pool(tree: Tree) -> None:
 
 
 def test_nothing_is_found(tree: Tree) -> None:
-    """It is said, and no fault: the file may be for many nodes."""
+    """This is reported, and no fault, because one file may serve many nodes."""
     lines, status = checked(tree, shared(selectors={"ifNames": ["ib7"]}))
     assert lines[3].split() == ["rdma/a", "0", "-", "-", "-", "-", "-"]
     assert lines[-3] == (
@@ -89,7 +89,10 @@ def test_nothing_is_found(tree: Tree) -> None:
         ({"pKeys": ["0x8001"]}, "no vf has partition key '0x0001'"),
         ({"vdpaType": "vhost"}, "no vf has a vDPA device of type 'vhost'"),
         ({"vendors": ["15b3"], "devices": ["0001", "0002"]}, "no vf has device '0001' or '0002'; there are 101e"),
-        ({"pfNames": ["ens1#0"], "ifNames": ["ens1v1"]}, "no vf has all that it asks for; each part of it some have"),
+        (
+            {"pfNames": ["ens1#0"], "ifNames": ["ens1v1"]},
+            "no vf matches all parts of the selector; each part matches some",
+        ),
         ([{}, {"linkTypes": ["infiniband"]}], "finds nothing here by its selector 2: no vf has link type 'infiniband'"),
     ],
 )

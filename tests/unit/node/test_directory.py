@@ -1,4 +1,4 @@
-"""kubelet's directory: seen as soon as it is there, and one process's at a time."""
+"""kubelet's directory: noticed as soon as it appears, and locked by one process at a time."""
 
 import asyncio
 import os
@@ -20,8 +20,8 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     one.close()
 
 
-class Heard:
-    """A Directory, and how often it said that something has changed."""
+class Watched:
+    """A Directory, and the number of its notifications."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, path: Path) -> None:
         self.times = 0
@@ -32,111 +32,111 @@ class Heard:
         self.times += 1
 
     def new(self) -> bool:
-        """Whether it was told anything since the last question."""
+        """Whether there was a notification since the last call."""
         before = self.times
-        for _ in range(5):  # what is to come is there already
+        for _ in range(5):  # pending events only
             turn(self.loop, 0.01)
         return self.times > before
 
 
 @pytest.fixture
-def heard(loop: asyncio.AbstractEventLoop, tmp_path: Path) -> Iterator[Heard]:
-    one = Heard(loop, tmp_path / "kubelet" / "plugins_registry")
+def watched(loop: asyncio.AbstractEventLoop, tmp_path: Path) -> Iterator[Watched]:
+    one = Watched(loop, tmp_path / "kubelet" / "plugins_registry")
     yield one
     one.directory.close()
 
 
-def test_it_comes_goes_and_comes(heard: Heard) -> None:
-    path = heard.directory.path
+def test_it_comes_goes_and_comes(watched: Watched) -> None:
+    path = watched.directory.path
     for _ in range(2):
-        assert not heard.directory.claim()
+        assert not watched.directory.claim()
         path.parent.mkdir()
-        assert heard.new()
+        assert watched.new()
         path.mkdir()
-        assert heard.new()
-        assert heard.directory.claim()
+        assert watched.new()
+        assert watched.directory.claim()
         (path / "x.sock").touch()
-        assert not heard.new()
+        assert not watched.new()
         (path / "x.sock").unlink()
-        assert heard.new()
+        assert watched.new()
         (path / ".hpn-node.lock").unlink()
         path.rmdir()
         path.parent.rmdir()
-        assert heard.new()
+        assert watched.new()
 
 
-def test_all_of_it_comes_at_once(heard: Heard) -> None:
-    heard.directory.path.mkdir(parents=True)
-    assert heard.new()
-    assert heard.directory.claim()
-    (heard.directory.path / "x").touch()
-    (heard.directory.path / "x").unlink()
-    assert heard.new()
+def test_all_of_it_comes_at_once(watched: Watched) -> None:
+    watched.directory.path.mkdir(parents=True)
+    assert watched.new()
+    assert watched.directory.claim()
+    (watched.directory.path / "x").touch()
+    (watched.directory.path / "x").unlink()
+    assert watched.new()
 
 
-def test_a_file_in_its_way(heard: Heard) -> None:
-    heard.directory.path.parent.touch()
-    assert heard.new()
-    assert not heard.directory.claim()
-    heard.directory.path.parent.unlink()
-    heard.directory.path.mkdir(parents=True)
-    assert heard.new()
-    assert heard.directory.claim()
+def test_a_file_in_its_way(watched: Watched) -> None:
+    watched.directory.path.parent.touch()
+    assert watched.new()
+    assert not watched.directory.claim()
+    watched.directory.path.parent.unlink()
+    watched.directory.path.mkdir(parents=True)
+    assert watched.new()
+    assert watched.directory.claim()
 
 
-def test_it_is_moved_away(heard: Heard, tmp_path: Path) -> None:
-    heard.directory.path.mkdir(parents=True)
-    assert heard.new()
-    heard.directory.path.rename(tmp_path / "old")
-    assert heard.new()
-    heard.directory.path.mkdir()
-    assert heard.new()
+def test_it_is_moved_away(watched: Watched, tmp_path: Path) -> None:
+    watched.directory.path.mkdir(parents=True)
+    assert watched.new()
+    watched.directory.path.rename(tmp_path / "old")
+    assert watched.new()
+    watched.directory.path.mkdir()
+    assert watched.new()
 
 
-def test_a_directory_above_it_is_moved_away(heard: Heard, tmp_path: Path) -> None:
-    """As where kubelet's state is set aside and made anew."""
-    heard.directory.path.mkdir(parents=True)
-    assert heard.new()
-    assert heard.directory.claim()
-    heard.directory.path.parent.rename(tmp_path / "old")
-    assert heard.new()
-    assert not heard.directory.claim()
-    heard.directory.path.mkdir(parents=True)
-    assert heard.new()
-    assert heard.directory.claim()
-    assert (heard.directory.path / ".hpn-node.lock").exists()
+def test_a_directory_above_it_is_moved_away(watched: Watched, tmp_path: Path) -> None:
+    """As when an administrator moves kubelet's state away and lets kubelet make it again."""
+    watched.directory.path.mkdir(parents=True)
+    assert watched.new()
+    assert watched.directory.claim()
+    watched.directory.path.parent.rename(tmp_path / "old")
+    assert watched.new()
+    assert not watched.directory.claim()
+    watched.directory.path.mkdir(parents=True)
+    assert watched.new()
+    assert watched.directory.claim()
+    assert (watched.directory.path / ".hpn-node.lock").exists()
 
 
-def test_what_was_moved_away_is_claimed_no_more(heard: Heard, tmp_path: Path) -> None:
-    """Also before anybody has asked for it anew, and with nothing open in it: it may be on what is to be unmounted."""
-    heard.directory.path.mkdir(parents=True)
-    assert heard.directory.claim()
-    assert heard.directory.is_claimed
-    heard.directory.path.parent.rename(tmp_path / "old")
-    assert not heard.directory.is_claimed
-    assert not heard.directory.claim()
+def test_what_was_moved_away_is_claimed_no_more(watched: Watched, tmp_path: Path) -> None:
+    """Even before the next claim, and with no file open in it: its filesystem may be about to be unmounted."""
+    watched.directory.path.mkdir(parents=True)
+    assert watched.directory.claim()
+    assert watched.directory.is_claimed
+    watched.directory.path.parent.rename(tmp_path / "old")
+    assert not watched.directory.is_claimed
+    assert not watched.directory.claim()
     assert not any(f"{tmp_path}/old" in f"{fd.readlink()}" for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
-    heard.directory.path.mkdir(parents=True)
-    assert not heard.directory.is_claimed
-    assert heard.directory.claim()
-    assert heard.directory.is_claimed
+    watched.directory.path.mkdir(parents=True)
+    assert not watched.directory.is_claimed
+    assert watched.directory.claim()
+    assert watched.directory.is_claimed
 
 
 @pytest.mark.parametrize("above", [False, True])
-def test_a_link_leads_elsewhere(heard: Heard, tmp_path: Path, above: bool) -> None:
-    path = heard.directory.path
+def test_a_link_leads_elsewhere(watched: Watched, tmp_path: Path, above: bool) -> None:
+    path = watched.directory.path
     link, rest = (path.parent, path.name) if above else (path, ".")
     link.parent.mkdir(exist_ok=True)
     for name in ("a", "b"):
         (tmp_path / name / rest).mkdir(parents=True)
         (tmp_path / "next").symlink_to(tmp_path / name)
         (tmp_path / "next").rename(link)
-        assert heard.new()
-        assert heard.directory.claim()
+        assert watched.new()
+        assert watched.directory.claim()
         assert (tmp_path / name / rest / ".hpn-node.lock").exists()
     link.unlink()
-    assert heard.new()
-    assert not heard.directory.claim()
+    assert watched.new()
+    assert not watched.directory.claim()
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -147,7 +147,7 @@ def test_links_that_lead_nowhere(
     capsys: pytest.CaptureFixture[str],
     before: bool,
 ) -> None:
-    """It is looked at again and again, because nobody tells of a link elsewhere, and said once."""
+    """It is checked at intervals, because no event reports a link elsewhere; and logged once."""
     monkeypatch.setattr(directory, "AGAIN", 0.01)
     path = tmp_path / "kubelet" / "plugins_registry"
     if before:
@@ -155,47 +155,47 @@ def test_links_that_lead_nowhere(
     else:
         path.parent.mkdir()
     (tmp_path / "round").symlink_to(path.parent)
-    heard = Heard(loop, path)
+    watched = Watched(loop, path)
     try:
         if not before:
             path.mkdir()
-            assert heard.new()
-            assert heard.directory.claim()
+            assert watched.new()
+            assert watched.directory.claim()
             path.parent.rename(tmp_path / "old")
             path.parent.symlink_to(tmp_path / "round")
-        assert heard.new()
-        assert not heard.directory.claim()
+        assert watched.new()
+        assert not watched.directory.claim()
         (tmp_path / "round").unlink()
         (tmp_path / "round" / path.name).mkdir(parents=True)
-        assert heard.new()
-        assert heard.directory.claim()
-        said = f"hpn node: {path} cannot be watched: Too many levels of symbolic links; looks every 0.01 s\n"
+        assert watched.new()
+        assert watched.directory.claim()
+        said = f"hpn node: {path} cannot be watched: Too many levels of symbolic links; checked every 0.01 s\n"
         assert capsys.readouterr().err == said
-        assert not heard.new()
+        assert not watched.new()
     finally:
-        heard.directory.close()
+        watched.directory.close()
 
 
-def test_it_tells_of_nothing_else(heard: Heard) -> None:
-    heard.directory.path.mkdir(parents=True)
-    assert heard.new()
-    (heard.directory.path.parent / "other").touch()
-    (heard.directory.path.parent.parent / "other").touch()
-    # Somebody else's mounts wake the loop, and nobody is told of them.
-    assert not heard.new()
+def test_it_tells_of_nothing_else(watched: Watched) -> None:
+    watched.directory.path.mkdir(parents=True)
+    assert watched.new()
+    (watched.directory.path.parent / "other").touch()
+    (watched.directory.path.parent.parent / "other").touch()
+    # Mounts elsewhere wake the loop, and cause no notification.
+    assert not watched.new()
 
 
-def test_what_is_made_there_by_itself(heard: Heard) -> None:
-    """A write that fails would be its own reason to write again.  A lock that is gone is another matter."""
-    heard.directory.path.mkdir(parents=True)
-    assert heard.new()
-    assert heard.directory.claim()
+def test_what_is_made_there_by_itself(watched: Watched) -> None:
+    """A failed write would cause another write.  A removed lock is another matter."""
+    watched.directory.path.mkdir(parents=True)
+    assert watched.new()
+    assert watched.directory.claim()
     for name in (".hpn-node.json.tmp", ".hpn-example.com_rail0.sock"):
-        (heard.directory.path / name).touch()
-        (heard.directory.path / name).unlink()
-    assert not heard.new()
-    (heard.directory.path / ".hpn-node.lock").unlink()
-    assert heard.new()
+        (watched.directory.path / name).touch()
+        (watched.directory.path / name).unlink()
+    assert not watched.new()
+    (watched.directory.path / ".hpn-node.lock").unlink()
+    assert watched.new()
 
 
 def test_two_processes(loop: asyncio.AbstractEventLoop, tmp_path: Path) -> None:
@@ -209,19 +209,19 @@ def test_two_processes(loop: asyncio.AbstractEventLoop, tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_directory_that_others_can_write(heard: Heard) -> None:
-    """Nothing is made there."""
-    heard.directory.path.mkdir(parents=True)
-    heard.directory.path.chmod(0o777)
-    with pytest.raises(Unusable, match=f"chmod go-w {heard.directory.path}"):
-        heard.directory.claim()
-    assert not any(heard.directory.path.iterdir())
-    heard.directory.path.chmod(0o755)
-    assert heard.directory.claim()
+def test_a_directory_that_others_can_write(watched: Watched) -> None:
+    """hpn node makes no file there."""
+    watched.directory.path.mkdir(parents=True)
+    watched.directory.path.chmod(0o777)
+    with pytest.raises(Unusable, match=f"chmod go-w {watched.directory.path}"):
+        watched.directory.claim()
+    assert not any(watched.directory.path.iterdir())
+    watched.directory.path.chmod(0o755)
+    assert watched.directory.claim()
 
 
 def test_a_lock_that_somebody_removed(loop: asyncio.AbstractEventLoop, tmp_path: Path) -> None:
-    """It is taken anew, or a second process would think that it is alone."""
+    """It is made again: else a second process could lock the directory too."""
     first, second = (Directory(loop, tmp_path, lambda: None) for _ in range(2))
     assert first.claim()
     (tmp_path / ".hpn-node.lock").unlink()

@@ -1,4 +1,4 @@
-"""The command lines that manifests have, ours and others'."""
+"""The command lines in manifests, of hpn and of other device plugins."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def test_a_line(line: str, meant: Flags) -> None:
         ("--use-cdi=maybe", "argument --use-cdi: 'maybe' is neither true nor false; write the option alone, or =false"),
         (
             f"--kubelet-dir /{'k' * 60}",
-            f"argument --kubelet-dir: '/{'k' * 60}': a socket's path has 107 bytes, so this may have 60",
+            f"argument --kubelet-dir: '/{'k' * 60}' is longer than 60 bytes",
         ),
         ("--kubeconfig k", "argument --kubeconfig: 'k' is not an absolute path; write one"),
         ("--kubelet-dir k", "argument --kubelet-dir: 'k' is not an absolute path"),
@@ -61,6 +61,6 @@ def test_a_line_that_means_nothing(line: str, says: str) -> None:
 
 def test_help_is_what_one_types() -> None:
     text = usage()
-    assert "\n  --config FILE        the configuration: our own" in text
+    assert "\n  --config FILE        the configuration: hpn's own" in text
     assert "\n  --use-cdi [true|false]\n                       give devices by CDI names\n" in text
     assert "==SUPPRESS==" not in text

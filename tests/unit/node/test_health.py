@@ -1,4 +1,4 @@
-"""What makes a device unhealthy, and for how long something has to last."""
+"""What makes a device unhealthy, and how long it must last."""
 
 from dataclasses import replace
 
@@ -62,20 +62,20 @@ class TestObservation:
             assert observe(pf("eth3"), facts(link("eth3", flags)), shared=True) == Observation(down=down)
 
     def test_the_port_of_a_shared_hca_decides(self) -> None:
-        """Also over its interface: of two ports in a bond one may have no carrier."""
+        """It also overrides its interface: one of two ports in a bond may have no carrier."""
         hca = pf("eth3", rdma="mlx5_0")
         assert observe(hca, facts(link("eth3", UNLINKED), mlx5_0="ACTIVE"), shared=True) == UP
         down = observe(hca, facts(link("eth3", LINKED), mlx5_0="INIT"), shared=True)
         assert down == Observation(down="port 1 of mlx5_0 is INIT")
 
     def test_infiniband_asks_the_port_of_the_pf(self) -> None:
-        """Not whether somebody has set IPoIB up."""
+        """Whether IPoIB is set up does not matter."""
         for device in (vf(pf_netdev="ib0"), pf("ib0"), pf()):
             hca = replace(device, link_type="infiniband")
             assert observe(hca, facts(link("ib0", UNLINKED), mlx5_0="ACTIVE"), shared=False) == UP
             down = observe(hca, facts(link("ib0", SET_DOWN), mlx5_0="DOWN"), shared=False)
             assert down == Observation(down="port 1 of mlx5_0 is DOWN")
-            assert observe(hca, facts(), shared=False) == UP  # it is in a pod, or the PF is
+            assert observe(hca, facts(), shared=False) == UP  # it is in a pod, or its PF is
 
     def test_no_driver(self) -> None:
         assert observe(replace(vf(), driver=""), facts(), shared=False) == Observation("it has no driver")
@@ -89,7 +89,7 @@ class TestObservation:
 
 
 def run(*events: tuple[float, Observation], until: float) -> list[tuple[float, str]]:
-    """When the reason changed, and to what, asked at each event and whenever a step is due."""
+    """The times and values of changes of the reason, with a step at each event and at each due time."""
     health, said, queue = None, list[tuple[float, str]](), [*events]
     now = queue[0][0]
     seen = queue[0][1]
@@ -117,7 +117,7 @@ class TestTime:
         assert said == [(11, "eth3 has no carrier since 10 s"), (80, "")]
 
     def test_a_link_that_is_down_at_the_start(self) -> None:
-        """It was up until then: at boot links take their time, and pods are back sooner."""
+        """It counts as up until then: at a boot pods may return before links are up."""
         assert run((5, DOWN), until=99) == [(15, "eth3 has no carrier since 10 s")]
 
     def test_a_loss_counts_at_once(self) -> None:
@@ -131,7 +131,7 @@ EVENTS = st.lists(st.tuples(st.floats(0, 50), OBSERVATIONS), min_size=1, max_siz
 
 @given(events=EVENTS)
 def test_nothing_counts_sooner_or_later_than_it_should(events: list[tuple[float, Observation]]) -> None:
-    """Told at each event, and whenever something is due: what is said is what lasted, and nothing else."""
+    """With steps at events and due times, the reported reasons are those that lasted, and no others."""
     health, now, lasted = Health(), 0.0, 0.0
     seen = UP
     for pause, new in events:
@@ -153,7 +153,7 @@ def test_nothing_counts_sooner_or_later_than_it_should(events: list[tuple[float,
 
 @given(times=st.lists(st.floats(0, 100), min_size=1), down=st.booleans())
 def test_looking_changes_nothing(times: list[float], down: bool) -> None:
-    """However often the same is seen in between, the end is the same."""
+    """Any number of equal observations between leads to the same end."""
     seen = DOWN if down else UP
     start = step(Health(), seen, 0, WAIT)
     often = start
@@ -164,7 +164,7 @@ def test_looking_changes_nothing(times: list[float], down: bool) -> None:
 
 @given(before=st.builds(Health, st.just(""), st.sampled_from(["", "old"])), seen=OBSERVATIONS, now=st.floats(0, 1e9))
 def test_a_step_that_is_due_is_the_last(before: Health, seen: Observation, now: float) -> None:
-    """However the sums are rounded: or the loop would wake up again and again."""
+    """With any rounding of the sums: else the loop would wake up again and again."""
     health = step(before, seen, now, WAIT)
     at = due(health, WAIT)
     if at is not None:

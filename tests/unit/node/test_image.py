@@ -1,4 +1,4 @@
-"""packaging/image: what its recipe makes, and packaging/kubernetes: what of it can be seen without a cluster."""
+"""packaging/image and packaging/kubernetes: the recipe's result, and what can be checked without a cluster."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""How hpn node ends where it cannot begin."""
+"""The exit status and message of hpn node if it cannot start."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ def test_a_dry_run(tmp_path: Path) -> None:
     )
     done = run("--dry-run", "--config", f"{file}")
     said = [
-        "pfs[0]: this node has no PF that agrees with its selectors",
+        "pfs[0]: this node has no PF that matches its selectors",
         "nothing to change: the node is as the file asks",
     ]
     assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, said, "")

@@ -1,8 +1,8 @@
-"""The names of resources that kubelet takes, and why it refuses others."""
+"""The names of resources that kubelet accepts, and why it refuses others."""
 
 import pytest
 
-from node.offer.naming import why_refused
+from node.config.values import why_refused
 
 LONGEST = "a" * 60 + "." + "b" * 61 + "." + "c" * 61 + "." + "d" * 59
 

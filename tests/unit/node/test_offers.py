@@ -1,4 +1,4 @@
-"""Which resource has which device."""
+"""Which resource gets which device."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 from hardware.model import Device, Kind, RdmaDevice
 from node.model import Offer, PfName, Resource, Selector, Sharing, Verbs
-from node.offer.needs import told
+from node.offer.needs import remarks
 from node.offer.offers import agrees, offers
 
 RDMA = (RdmaDevice("mlx5_1", "/dev/infiniband/uverbs1"),)
@@ -61,7 +61,7 @@ def ids(offer: Offer) -> list[str]:
         (Selector(vdpa="vhost"), of(IB)),
         (Selector(vdpa="virtio"), set()),
         (Selector(vendors=frozenset({"15b3"}), drivers=frozenset({"ice"})), set()),
-        # A PF is not its own VF.  Case does not matter, and the first entry of the name decides.
+        # A PF is not its own VF.  Case does not matter, and the first entry with the name decides.
         (Selector(pf_names=(PfName("ENS1"),)), of(*VFS, SF)),
         (Selector(pf_names=(PfName("ens1", (range(1, 2), range(80, 90))),)), of(VFS[1], SF)),
         (Selector(pf_names=(PfName("ens1", (range(1),)), PfName("ens1"))), of(VFS[0])),
@@ -84,8 +84,8 @@ def test_first_resource_has_the_device() -> None:
     (sentence,) = said
     assert sentence == (
         "ex.com/first (resources.first) and ex.com/rest (resources.rest) both claim 0000:3b:00.2 (ens1v0); "
-        "ex.com/first (resources.first) has them, because it stands first; change the selectors of one of the two if "
-        "that is not meant"
+        "ex.com/first (resources.first) gets them, because it stands first; change the selectors of one if that is not "
+        "intended"
     )
     assert ids(offers([second, first], VFS)[0][0]) == [VFS[0].id, VFS[1].id]
 
@@ -99,7 +99,7 @@ def test_first_resource_has_the_device() -> None:
     ],
 )
 def test_sharing_one_device(sharings: Sequence[Sharing], counts: list[int]) -> None:
-    """Only those who share may both have it; both are named."""
+    """Only two resources that share may both have it; the message names both."""
     both = [resource(f"r{n}", Selector(), sharing=s, count=2) for n, s in enumerate(sharings)]
     made, said = offers(both, VFS)
     assert [len(offer.units) for offer in made] == counts
@@ -120,13 +120,13 @@ def test_a_third_resource_names_each_that_has_some() -> None:
 
 
 def test_nothing_found() -> None:
-    """Offered all the same, and said once for all its selectors."""
+    """The resource is offered without units, with one remark for all its selectors."""
     made, said = offers([resource("none", Selector(vdpa="virtio"), Selector(vendors=frozenset({"1"})))], ALL)
     assert ids(made[0]) == []
     (sentence,) = said
     assert sentence == (
-        "ex.com/none (resources.none) finds no device on this node and is offered with 0 units; hpn node --check shows "
-        "what there is to select"
+        "ex.com/none (resources.none) finds no device on this node and is offered with 0 units; hpn node --check lists "
+        "the devices here"
     )
 
 
@@ -144,14 +144,14 @@ def test_what_the_host_needs() -> None:
 
 
 def test_a_vf_that_the_host_uses() -> None:
-    """One container would take it from the host; many may share it.  A PF that is not offered anyway is not named."""
+    """One container would take it from the host; many may share it.  A PF that is left out anyway is not named."""
     vf = replace(VFS[0], used="the host has 192.0.2.1/24 on it")
     pf = replace(PF, used="the host has 192.0.2.5/24 on it")
     made, said = offers([resource("vfs", Selector(products=frozenset({"101e"})))], (vf, VFS[1]))
     only = (
         "ex.com/vfs (resources.vfs) does not offer 0000:3b:00.2 (ens1v0): the host has 192.0.2.1/24 on it, and a "
-        "pod that gets the device takes it from the host; share it instead, or remove that and have hpn node look "
-        "again: systemctl reload hpn-node, or delete its pod"
+        "pod that gets the device takes it from the host; share it instead, or remove that; then run: systemctl "
+        "reload hpn-node, or delete the pod of hpn node"
     )
     assert (ids(made[0]), said) == ([VFS[1].id], (only,))
     shared, said = offers([resource("vfs", Selector(rdma=True), sharing=Sharing.SHARED)], (vf,))
@@ -163,7 +163,7 @@ def test_a_vf_that_the_host_uses() -> None:
 
 
 def test_pfs_that_have_vfs() -> None:
-    """Left out as sriov-network-device-plugin leaves them out; offered if a selector is for PFs and nothing else."""
+    """They are left out, as with sriov-network-device-plugin, unless a selector is for PFs only."""
     by = {"vendors": frozenset({"15b3"})}
     made, said = offers([resource("nics", Selector(**by))], ALL)
     assert ids(made[0]) == [*(d.id for d in VFS), SF.id]
@@ -187,7 +187,7 @@ def test_units() -> None:
 
 
 def test_more_ids_than_kubelet_takes() -> None:
-    """Its gRPC reads no list of more than 4 MiB."""
+    """kubelet's gRPC reads lists of up to 4 MiB."""
     asked = resource("r", Selector(kinds=frozenset({Kind.VF})), sharing=Sharing.SHARED, count=40_000)
     (made,), said = offers([asked], ALL)
     assert len(made.units) == 3 * 16_666
@@ -219,14 +219,14 @@ def test_rdma_devices_that_no_program_can_open() -> None:
 @pytest.mark.parametrize("sharing", Sharing)
 def test_what_the_machine_lacks(sharing: Sharing) -> None:
     made, _ = offers([resource("r", Selector(), sharing=sharing), resource("none", Selector(vdpa="virtio"))], VFS)
-    assert told(made, is_exclusive=False, has_rdma_cm=True) == ()
-    exclusive = told(made, is_exclusive=True, has_rdma_cm=True)
+    assert remarks(made, is_exclusive=False, has_rdma_cm=True) == ()
+    exclusive = remarks(made, is_exclusive=True, has_rdma_cm=True)
     assert ["ex.com/r: RDMA is in exclusive mode" in one for one in exclusive] == [True] * (sharing is Sharing.SHARED)
-    (missing,) = told(made, is_exclusive=False, has_rdma_cm=False)
+    (missing,) = remarks(made, is_exclusive=False, has_rdma_cm=False)
     assert missing == (
         "ex.com/r: /dev/infiniband/rdma_cm is missing, and containers are refused without it; load rdma_ucm: modprobe "
         "rdma_ucm"
     )
     plain, _ = offers([resource("r", Selector(), sharing=sharing, verbs=Verbs.NONE)], VFS)
     without, _ = offers([resource("r", Selector(), sharing=sharing)], [FREE])
-    assert told([*plain, *without], is_exclusive=True, has_rdma_cm=False) == ()
+    assert remarks([*plain, *without], is_exclusive=True, has_rdma_cm=False) == ()

@@ -1,4 +1,4 @@
-"""A device plugin of ours, asked by grpcio as kubelet asks it."""
+"""The device plugin, called by grpcio as kubelet calls it."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from node.offer.answers import Refused
 
 
 class Source:
-    """What a test decides."""
+    """Answers that a test sets."""
 
     def __init__(self) -> None:
         self.listed: Sequence[tuple[str, bool, tuple[int, ...]]] = [("0000:3b:00.2", True, (0,)), ("b", False, ())]
@@ -57,7 +57,7 @@ class Running:
         self.do(self.plugin.close)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        asyncio.set_event_loop(self.loop)  # what is left of connections ends as at the end of asyncio.run
+        asyncio.set_event_loop(self.loop)  # end open connections, as asyncio.run does
         asyncio.runners._cancel_all_tasks(self.loop)  # type: ignore[attr-defined]
         asyncio.set_event_loop(None)
         self.loop.close()
@@ -89,10 +89,13 @@ def test_a_refusal_is_said_once(running: Running, asked: Kubelet) -> None:
     for _ in range(3):
         asked.notify("invalid\nname")
     assert running.said == [
-        "kubelet refuses rdma/hca: invalid name; no pod gets it until that is mended, and kubelet tries again by itself"
+        (
+            "kubelet refuses rdma/hca: invalid name; no pod gets the resource until that is corrected, and kubelet "
+            "tries again by itself"
+        )
     ]
     asked.notify()
-    assert running.said[1:] == ["kubelet has taken rdma/hca"]
+    assert running.said[1:] == ["kubelet has accepted rdma/hca"]
 
 
 def test_options(asked: Kubelet) -> None:
@@ -136,7 +139,7 @@ def test_preferred(running: Running, asked: Kubelet) -> None:
 
 
 def test_kubelet_names_all_that_there_can_be(running: Running, asked: Kubelet) -> None:
-    """As many IDs as a resource has at most, each as one that is free and as one that is to be in the answer."""
+    """The largest number of IDs, each both available and required in the answer."""
     ids = [f"0000:3b:00.{hca}-{number}" for hca in range(8) for number in range(MOST // 8)]
     running.source.listed = [(one, True, (0,)) for one in ids]
     running.do(running.plugin.changed)
@@ -147,7 +150,7 @@ def test_kubelet_names_all_that_there_can_be(running: Running, asked: Kubelet) -
 
 
 def test_what_nobody_can_read(running: Running, asked: Kubelet) -> None:
-    """It is the peer's fault, and no reason to report anything."""
+    """It is the peer's fault, and no reason for an error report."""
     for method in ("v1beta1.DevicePlugin/Allocate", "pluginregistration.Registration/NotifyRegistrationStatus"):
         with pytest.raises(grpc.RpcError, match=r"the message is no (v1beta1.Alloc|pluginregistration.Reg)"):
             asked._channel.unary_unary(f"/{method}")(b"\xff\xff", timeout=60)
@@ -185,7 +188,7 @@ def test_the_socket_is_new_if_nobody_comes_back(running: Running, monkeypatch: p
 
 
 def test_a_new_socket_is_tried_for_until_it_can_be_made(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old one goes on meanwhile."""
+    """The old socket serves meanwhile."""
     monkeypatch.setattr(plugins, "_AWAY", 0.2)
     path = running.plugin.socket_path
     in_the_way = path.with_name(f".{path.name}")
@@ -223,7 +226,7 @@ def test_the_socket_stays_if_one_comes_back(running: Running, monkeypatch: pytes
 
 
 def test_closed(tmp_path: Path) -> None:
-    """Kubelet's stream ends at once, and another's socket at the same path stays."""
+    """kubelet's stream ends at once, and another program's socket at the same path stays."""
     running = Running(tmp_path / "p.sock")
     with kubelet(tmp_path / "p.sock") as one:
         stream = one.watch()

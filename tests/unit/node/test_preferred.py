@@ -1,4 +1,4 @@
-"""Which units kubelet is advised to take."""
+"""The preferred units of a container."""
 
 import time
 from collections.abc import Sequence
@@ -45,32 +45,32 @@ FOUR = exclusive(*(vf(name, n, numa) for name, numa in zip("ABCD", (0, 0, 1, 1),
 @pytest.mark.parametrize(
     ("offer", "in_use", "must", "size", "chosen"),
     [
-        # Over the PFs, in order.
+        # One from each PF, in order.
         (TWO, [], [], 1, ["Av0"]),
         (TWO, [], [], 2, ["Av0", "Bv0"]),
         (TWO, [], [], 3, ["Av0", "Bv0", "Av1"]),
         (TWO, [], ["Bv3"], 2, ["Bv3", "Av0"]),
         (TWO, [], ["Bv3", "Bv1"], 4, ["Bv3", "Bv1", "Av0", "Av1"]),
-        # The PF of which others use less.
+        # The PF with fewer units in use.
         (TWO, ["Av0"], [], 1, ["Bv0"]),
         (TWO, ["Av0", "Bv1", "Bv0"], [], 1, ["Av1"]),
-        # On the NUMA node of what is given anyway; more PFs come before one node.
+        # On the NUMA node of the required units; more PFs come before one node.
         (FOUR, [], ["Cv0"], 2, ["Cv0", "Dv0"]),
         (FOUR, [], ["Cv0"], 3, ["Cv0", "Dv0", "Av0"]),
         (FOUR, [], [], 4, ["Av0", "Bv0", "Cv0", "Dv0"]),
-        # The node with enough PFs.
+        # The NUMA node with enough PFs.
         (FOUR, ["Av0", "Av1", "Av2", "Av3"], [], 2, ["Cv0", "Dv0"]),
         (FOUR, ["Av0", "Av1", "Av2", "Av3"], [], 1, ["Cv0"]),
         (exclusive(vf("A", 0, -1), vf("B", 0, 1)), [], ["Bv0"], 2, ["Bv0", "Av0"]),
-        # A whole PF is left to who needs one.
+        # Whole PFs come last.
         (exclusive(pf("P"), vf("A", 0), vf("A", 1), pf("Q")), [], [], 2, ["Av0", "Av1"]),
         (exclusive(pf("P"), vf("A", 0), pf("Q")), [], [], 2, ["Av0", "P"]),
-        # Shares of different devices, and of the device that fewer have.
+        # Shares of different devices, and of the device with fewer users.
         (shared(pf("P"), pf("Q")), [], [], 3, ["P-0", "Q-0", "P-1"]),
         (shared(pf("P"), pf("Q")), ["P-0"], [], 1, ["Q-0"]),
         (shared(vf("A", 0), vf("A", 1), vf("B", 0)), [], [], 3, ["Av0-0", "Bv0-0", "Av1-0"]),
         (shared(Device("bond0", Kind.NETDEV), Device("bond1", Kind.NETDEV)), [], [], 2, ["bond0-0", "bond1-0"]),
-        # In the order of their numbers, not of their texts.
+        # By number, not by text.
         (shared(pf("P"), pf("Q"), count=11, pooled=True), [str(n) for n in range(9)], [], 2, ["9", "10"]),
     ],
 )
@@ -109,7 +109,7 @@ offers = st.builds(
 
 @given(st.data(), offers, st.integers(-1, 30))
 def test_laws(data: st.DataObject, offer: Offer, size: int) -> None:
-    """An answer has the size, all of must first, and nothing that is not available, or that is in it twice."""
+    """An answer has the right size, all of ``must`` first, only available IDs, and none twice."""
     some = st.lists(st.sampled_from([*everything(offer), "unknown"]), max_size=30)
     available, must = data.draw(some), data.draw(some)
     answer = choose(offer, available, must, size)
@@ -125,7 +125,7 @@ def test_laws(data: st.DataObject, offer: Offer, size: int) -> None:
 
 @given(st.lists(devices, unique_by=lambda device: device.id, max_size=12), st.integers(1, 6))
 def test_spread(found: Sequence[Device], size: int) -> None:
-    """No PF gives two VFs while another one could give one."""
+    """No PF gives two VFs while another PF could give one."""
     vfs = [device for device in found if device.kind is Kind.VF]
     answer = choose(exclusive(*vfs), [device.id for device in vfs], [], size)
     if answer:
@@ -145,8 +145,10 @@ def test_spread(found: Sequence[Device], size: int) -> None:
     ids=["hcas", "shared-vfs", "pooled", "vfs"],
 )
 def test_many(offer: Offer) -> None:
-    """A pod's author writes the number, and everybody waits meanwhile: to choose a thousand of four thousand takes
-    little longer than to choose four."""
+    """A pod's author chooses the number, and other calls wait meanwhile.
+
+    So to choose 1000 of 4000 units takes little longer than to choose four.
+    """
 
     def seconds(size: int) -> float:
         times = [time.process_time()]
@@ -159,7 +161,7 @@ def test_many(offer: Offer) -> None:
 
 
 def reference(offer: Offer, available: Sequence[str], must: Sequence[str], size: int) -> tuple[str, ...]:
-    """All units looked at for each choice, as docs/develop/node.md says it."""
+    """The choice by reading all units each time, as docs/develop/node.md describes it."""
     units = {unit.id: unit for unit in offer.units}
     taken = [units[one] for one in must]
     numa = frozenset[int]().union(*(unit.numa for unit in taken)) or home([units[one] for one in available], size)
@@ -184,7 +186,7 @@ def of(unit: Unit) -> str:
 
 
 def home(units: Sequence[Unit], size: int) -> frozenset[int]:
-    """The NUMA node with the most PFs, and of such nodes that with the most units."""
+    """The NUMA node with the most PFs, and among those the one with the most units."""
     on = {node: [unit for unit in units if node in unit.numa] for node in range(3)}
     best = max(on, key=lambda node: (min(len({of(unit) for unit in on[node]}), size), len(on[node]), -node))
     return frozenset({best}) if on[best] else frozenset()

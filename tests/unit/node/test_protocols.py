@@ -1,4 +1,4 @@
-"""The generated modules are what protoc makes of the .proto files, and every method of ours is served."""
+"""The generated modules agree with protoc's output for the .proto files, and the plugin serves every method."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ from node.kubelet.plugin import Plugin
 
 ROOT = Path(__file__).parents[3]
 PROTOCOLS = sorted((ROOT / "base/kubelet").glob("*.proto"))
-# Which protoc made it.
+# The version of protoc.
 VERSION = re.compile(r"# Protobuf Python Version: .*\n|PUBLIC,\n *\d+,\n *\d+,\n *\d+,\n")
 
 

@@ -1,4 +1,4 @@
-"""What is no JSON and no YAML, what is neither of the four files, and the file itself: each refused with a sentence."""
+"""Text that is neither JSON nor YAML, files of no dialect, and unusable files: each is refused with a message."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_json_that_is_refused(text: str, why: str) -> None:
     assert why in refused.value.msg
 
 
-# A billion of a few lines.
+# A few lines that expand to a billion.
 LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
@@ -120,7 +120,7 @@ FEW = 1_000
     ids=["unknown", "refused", "twice", "wrong", "resources", "entries"],
 )
 def test_many_take_little_time(text: Callable[[int], str]) -> None:
-    """In proportion: eight times as many would take 64 times as long else."""
+    """The time is proportional to the number; a quadratic one would be 64 times as long for eight times as many."""
     few, many = text(FEW), text(8 * FEW)
 
     def reads(text: str) -> None:
@@ -139,7 +139,7 @@ def test_what_is_no_utf_8(data: bytes) -> None:
 
 
 def test_what_is_no_utf_8_in_a_peers_file() -> None:
-    """Go has U+FFFD in its place."""
+    """Go reads U+FFFD instead."""
     data = json.dumps(sriov(additionalInfo={"*": {"place": "?"}})).encode().replace(b"?", b"\xe9")
     settings = config.settings(data, is_yaml=False)
     assert settings.resources[0].extra == {"*": {"place": "\ufffd"}}
@@ -150,7 +150,7 @@ def test_a_byte_order_mark() -> None:
     assert config.settings(b"\xef\xbb\xbf" + json.dumps(OWN).encode(), is_yaml=False) == read(OWN)
 
 
-# PyYAML does not join the two halves of an escaped character beyond these.
+# Beyond these PyYAML does not join the two halves of an escaped character.
 KEYS = st.text(st.characters(exclude_categories=("Cs", "Cc"), max_codepoint=0xFFFF), min_size=1)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**18), 10**18) | KEYS,
@@ -161,14 +161,14 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(KEYS, VALUES, min_size=1))
 def test_json_is_yaml(document: dict[str, object]) -> None:
-    """Whoever renames a file to .yaml has the same configuration."""
+    """A file renamed to .yaml has the same meaning."""
     data = json.dumps(document).encode()
     assert parse(data, is_yaml=True) == parse(data, is_yaml=False)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """That everybody can enter, as the directory of a ConfigMap."""
+    """A directory that every user can enter, as with a ConfigMap."""
     tmp_path.chmod(0o777)
     return tmp_path
 
@@ -200,7 +200,7 @@ def test_a_mounted_configmap(folder: Path) -> None:
 
 def test_files_that_are_not_read(folder: Path) -> None:
     file = folder / "node.yaml"
-    with pytest.raises(Refused, match=r"node\.yaml: there is no such file; conf/devices\.yaml is an example"):
+    with pytest.raises(Refused, match=r"node\.yaml: no such file; conf/devices\.yaml is an example"):
         config.read(file)
     with pytest.raises(Refused, match="a directory, not a regular file"):
         config.read(folder)
@@ -221,16 +221,16 @@ def test_files_that_are_not_read(folder: Path) -> None:
 
 
 def test_the_name_of_older_versions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read under that too, which a note says; of both nobody knows which counts."""
+    """The file is also read under that name, with a note; two files are refused, because either could be meant."""
     old, new = folder / "node.yaml", folder / "devices.yaml"
     monkeypatch.setattr(config, "OLD", old)
     monkeypatch.setattr(config, "OURS", new)
     old.write_text(json.dumps(OWN))
     found = config.read(old)
     assert found.resources == read(OWN).resources
-    assert found.notes == (f"that is its name in older versions; rename it: mv {old} {new}",)
+    assert found.notes == (f"this is the file's name in older versions; rename it: mv {old} {new}",)
     new.write_text(json.dumps(OWN))
-    with pytest.raises(Refused, match=f"{new}: {old} is there too, which is its name in older versions; remove one"):
+    with pytest.raises(Refused, match=f"{new}: {old} exists too, the file's name in older versions; remove one"):
         config.read(new)
     old.unlink()
     assert config.read(new) == read(OWN)
@@ -270,4 +270,4 @@ def test_all_four_are_known() -> None:
     assert {read(file).dialect for file in ALL} == {
         "hpn", "k8s-rdma-shared-dev-plugin", "sriov-network-device-plugin", "k8s-rdma-sriov-dev-plugin",
     }  # fmt: skip
-    assert len(config.DEFAULTS) == 5  # ours under two names
+    assert len(config.DEFAULTS) == 5  # hpn's own under two names

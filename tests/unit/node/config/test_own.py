@@ -1,4 +1,4 @@
-"""hpn node's own file: what its keys mean, and that it is read strictly."""
+"""hpn's own device file: the meaning of its keys, and its strict reading."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def test_every_kind() -> None:
 
 
 def test_a_bond_is_shared_only_by_name() -> None:
-    """Else its PFs' HCAs would be shared twice."""
+    """Without a name its PFs' HCAs would be shared twice."""
     kinds = {only(own(kind="shared", selectors=one)).selectors[0].kinds for one in ({}, {"vendors": ["15b3"]})}
     assert kinds == {frozenset({Kind.PF})}
     named = only(own(kind="shared", selectors=[{"ifNames": ["bond0"]}, {"kinds": ["vf", "sf"]}])).selectors
@@ -109,7 +109,7 @@ health: {downAfter: 2.5}
 
 
 def test_yaml_needs_no_quotes() -> None:
-    """Where YAML 1.1 has an octal number, a number of base 60, a float and a truth."""
+    """YAML 1.1 reads these as an octal number, a number of base 60, a float and a boolean."""
     settings = read(YAML, is_yaml=True)
     (found,) = settings.resources[0].selectors
     assert (found.vendors, found.products) == ({"15b3", "8086"}, {"1018", "0101", "101e", "1e10"})
@@ -145,15 +145,15 @@ def test_yaml_needs_no_quotes() -> None:
         (own(kind="shared", rdma="none"), 'resources[0].rdma "none" with kind shared'),
         (own(rdma="umad"), 'resources[0].rdma "umad" is not one of verbs, management, none'),
         (own(kind="pf"), "resources[0].selectors is missing"),
-        (own(kind="master", selectors={}), "resources[0].selectors {} stands for every interface"),
-        (own(kind="pf", selectors=[{"ifNames": ["x"]}, {}]), "resources[0].selectors[1] {} stands for every"),
+        (own(kind="master", selectors={}), "resources[0].selectors {} selects every interface"),
+        (own(kind="pf", selectors=[{"ifNames": ["x"]}, {}]), "resources[0].selectors[1] {} selects every"),
         (own(selectors=[]), "resources[0].selectors [] has no entry"),
         (own(selectors="rail0"), 'resources[0].selectors "rail0" is not an object'),
         (own(selectors={"pfName": ["x"]}), "resources[0].selectors.pfName"),
         (own(selectors={"pfNames": "x"}), 'resources[0].selectors.pfNames "x" is not a list'),
-        (own(selectors={"pfNames": ["x#a"]}), "resources[0].selectors.pfNames[0] \"x#a\" 'a' is no number"),
+        (own(selectors={"pfNames": ["x#a"]}), "resources[0].selectors.pfNames[0] \"x#a\" 'a' is not a number"),
         (own(selectors={"pfNames": ["a/b"]}), 'resources[0].selectors.pfNames[0] "a/b" cannot name an interface'),
-        (own(selectors={"pfNames": ["a#1", "a#2"]}), "resources[0].selectors.pfNames: 'a#2' is passed over"),
+        (own(selectors={"pfNames": ["a#1", "a#2"]}), "resources[0].selectors.pfNames: 'a#2' is ignored"),
         (own(selectors={"rootDevices": ["rail0"]}), "is not a PCI address"),
         (own(selectors={"vendors": ["Mellanox"]}), 'resources[0].selectors.vendors[0] "Mellanox" is not a PCI ID'),
         (own(selectors={"vendors": [True]}), "resources[0].selectors.vendors[0] true is not text"),
@@ -178,15 +178,15 @@ def test_yaml_needs_no_quotes() -> None:
         (pfs(mtu=67), "pfs[0].mtu 67: it must be greater than or equal to 68"),
         (pfs(trust="on"), 'pfs[0].trust "on" is neither true nor false'),
         (pfs(guids=[]), "pfs[0].guids [] is neither true nor false"),
-        (pfs(guids=False), "asks for nothing"),
+        (pfs(guids=False), "changes nothing"),
         (pfs(numVFs=8), "pfs[0].numVFs 8 is not a key that hpn knows; did you mean numVfs?"),
-        (pfs(), "asks for nothing; add numVfs, mtu, trust or guids"),
+        (pfs(), "changes nothing; add numVfs, mtu, trust or guids"),
         ({**own(), "pfs": [{"numVfs": 8}]}, "pfs[0].selectors is missing; add it"),
         ({**own(), "pfs": {}}, "pfs {} is not a list"),
         ({**own(), "pfs": [8]}, "pfs[0] 8 is not an object"),
-        ({**own(), "pfs": [{"selectors": {}, "numVfs": 8}]}, "pfs[0].selectors {} stands for every PF of the node"),
-        (pfs(selectors={"pfNames": ["rail0"]}), 'pfs[0].selectors.pfNames ["rail0"] is for VFs'),
-        (pfs(selectors={"rootDevices": ["0000:3b:00.0"]}), "of a PF itself write pciAddresses"),
+        ({**own(), "pfs": [{"selectors": {}, "numVfs": 8}]}, "pfs[0].selectors {} selects every PF of the node"),
+        (pfs(selectors={"pfNames": ["rail0"]}), 'pfs[0].selectors.pfNames ["rail0"] selects VFs'),
+        (pfs(selectors={"rootDevices": ["0000:3b:00.0"]}), "for the PF itself write pciAddresses"),
         (pfs(selectors={"pciAddresses": ["3b:00.0"]}), "is not a PCI address"),
     ],
 )

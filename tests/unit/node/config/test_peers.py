@@ -1,4 +1,4 @@
-"""The peers' files: what they mean to the peers' programs they mean here, and what those refuse is refused in words."""
+"""Files of other device plugins: they have the same meaning here, and what those programs refuse is refused."""
 
 from typing import Any
 
@@ -104,25 +104,25 @@ def test_null_in_a_list_is_empty_text() -> None:
 @pytest.mark.parametrize(
     ("file", "note"),
     [
-        (shared(selectors={"ifName": ["y"], "ifNames": ["x"]}), "configList[0].selectors.ifName is passed over"),
+        (shared(selectors={"ifName": ["y"], "ifNames": ["x"]}), "configList[0].selectors.ifName is ignored"),
         (shared(selectors={"ifName": ["y"], "ifNames": ["x"]}), "did you mean ifNames?"),
-        (sriov(checkHealthOnPf=True), "resourceList[0].checkHealthOnPf is passed over, there and here"),
-        (sriov(selectors=[{}, {"auxTypes": ["sf"]}]), "resourceList[0].selectors[1].auxTypes is passed over"),
-        (sriov(selectors={"\u2028": 1}), r'resourceList[0].selectors."\u2028" is passed over'),
-        (sriov(selectors={"pfNames": ["a#1", "A#2"]}), "'A#2' is passed over, for 'a' is there before it"),
-        (sriov(selectors={"pfNames": ["a#1,x,2"]}), "'x' is no number and no range"),
-        (sriov(selectors={"rootDevices": ["a#1#2"]}), "of two '#' nothing is selected"),
+        (sriov(checkHealthOnPf=True), "resourceList[0].checkHealthOnPf is ignored, there and here"),
+        (sriov(selectors=[{}, {"auxTypes": ["sf"]}]), "resourceList[0].selectors[1].auxTypes is ignored"),
+        (sriov(selectors={"\u2028": 1}), r'resourceList[0].selectors."\u2028" is ignored'),
+        (sriov(selectors={"pfNames": ["a#1", "A#2"]}), "'A#2' is ignored, because 'a' stands before it"),
+        (sriov(selectors={"pfNames": ["a#1,x,2"]}), "'x' is not a number or range"),
+        (sriov(selectors={"rootDevices": ["a#1#2"]}), "a text with two '#' selects nothing"),
         (sriov(selectors={"pfNames": ["a#4-1"]}), "begins above its end"),
-        (sriov(selectors={"pKeys": ["x"]}), "is no partition key"),
+        (sriov(selectors={"pKeys": ["x"]}), "is not a partition key"),
         (sriov(selectors={"vdpaType": "x"}), "vdpaType"),
-        (sriov(selectors=[{"isRdma": True}, {}]), "resourceList[0].selectors[0].isRdma counts for all devices"),
+        (sriov(selectors=[{"isRdma": True}, {}]), "resourceList[0].selectors[0].isRdma counts here for all devices"),
         (
             sriov(deviceType="auxNetDevice", selectors={"auxTypes": ["sf"], "acpiIndexes": ["1"]}),
             "acpiIndexes selects n",
         ),
         (shared(rdmaHcaMax=10**9), "50000 are offered"),
         (shared(rdmaHcaMax=0), "rdmaHcaMax is 0"),
-        ({**shared(), "periodicUpdateInterval": 0}, "periodicUpdateInterval has no meaning here"),
+        ({**shared(), "periodicUpdateInterval": 0}, "periodicUpdateInterval has no effect here"),
     ],
 )
 def test_notes(file: Any, note: str) -> None:
@@ -131,7 +131,7 @@ def test_notes(file: Any, note: str) -> None:
     assert [one for one in settings.notes if note in one], settings.notes
 
 
-# What the peers' programs end with; of an entry that they only pass over, see below.
+# Files that end the peers' programs; entries that they only ignore come below.
 @pytest.mark.parametrize(
     ("file", "why"),
     [
@@ -159,7 +159,7 @@ def test_notes(file: Any, note: str) -> None:
         ({"configList": shared()["configList"] * 2}, 'configList[0] and configList[1] are both called "rdma/a"'),
         (
             {"configList": [*shared()["configList"], *shared(resourcePrefix="x")["configList"]]},
-            "takes a name once, whatever the prefix",
+            "accepts a name once, whatever the prefix",
         ),
         ({"resourceList": []}, "resourceList [] has no entry"),
         (sriov(resourceName="a.b"), 'resourceList[0].resourceName "a.b" must be of'),
@@ -189,13 +189,16 @@ def test_refused(file: Any, why: str) -> None:
         ({"selectors": "x"}, 'resourceList[1].selectors "x" is not an object'),
         ({"selectors": {"vendors": 5}}, "resourceList[1].selectors.vendors 5 is not a list"),
         ({"selectors": [{}, {"isRdma": 1}]}, "resourceList[1].selectors[1].isRdma 1 is neither"),
-        ({"resourceName": "b", "selectors": {"ddpProfiles": ["x"]}}, 'ddpProfiles ["x"]: hpn does not ask a NIC'),
+        (
+            {"resourceName": "b", "selectors": {"ddpProfiles": ["x"]}},
+            'ddpProfiles ["x"]: hpn does not read the profile of a NIC',
+        ),
         ({"resourcePrefix": "a_b"}, 'resourceList[1] "a_b/a": kubelet takes a prefix only if'),
         ({"resourceName": "b-"}, 'resourceList[1] "intel.com/b-": kubelet takes a name only'),
     ],
 )
 def test_an_entry_that_is_left_out(entry: Any, why: str) -> None:
-    """And the others are offered."""
+    """The other entries are offered."""
     file = {"resourceList": [*sriov()["resourceList"], *sriov(**entry)["resourceList"]]}
     settings = read(file)
     assert [one.full_name for one in settings.resources] == ["intel.com/a"]
@@ -209,14 +212,14 @@ def test_nothing_is_left() -> None:
 
 
 def test_a_name_that_only_those_have_twice_that_are_left_out() -> None:
-    """That program, which knows the profiles, would refuse them."""
+    """That program, which reads the profiles, would refuse them."""
     file = sriov(selectors={"ddpProfiles": ["x"]})["resourceList"]
     with pytest.raises(Refused, match="both called"):
         read({"resourceList": file * 2})
 
 
 def test_what_selects_nothing_does_not_select_everything() -> None:
-    """An empty set would."""
+    """An empty set would select everything."""
     (selector,) = only(sriov(selectors={"pKeys": ["x"], "pfNames": ["a#x"], "vdpaType": "x"})).selectors
     assert selector.pkeys
     assert not any(pkey in selector.pkeys for pkey in range(0x8000))

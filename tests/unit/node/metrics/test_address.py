@@ -1,4 +1,4 @@
-"""Where metrics may be served."""
+"""The addresses where metrics may be served."""
 
 import socket
 from pathlib import Path
@@ -31,11 +31,11 @@ def test_an_address(text: str, meant: Address) -> None:
         ("[::]:9617", ":: is not a loopback address"),
         ("10.0.0.1:9617", "10.0.0.1 is not a loopback address"),
         ("[::ffff:10.0.0.1]:9617", "::ffff:a00:1 is not a loopback address"),
-        (":9617", "':9617' is no address and port"),
-        ("9617", "'9617' is no address and port"),
-        ("::1:9617", "'::1:9617' is no address and port"),
-        ("node1:9617", "'node1:9617' is no address and port"),
-        ("127.0.0.1", "'127.0.0.1' is no address and port"),
+        (":9617", "':9617' is not an address and port"),
+        ("9617", "'9617' is not an address and port"),
+        ("::1:9617", "'::1:9617' is not an address and port"),
+        ("node1:9617", "'node1:9617' is not an address and port"),
+        ("127.0.0.1", "'127.0.0.1' is not an address and port"),
         ("127.0.0.1:", "port '' is not a number"),
         ("127.0.0.1:0", "port '0' is not a number"),
         ("127.0.0.1:65536", "port '65536' is not a number"),
@@ -56,7 +56,7 @@ def test_no_address(text: str, says: str) -> None:
 def test_a_file_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("mine")
-    with pytest.raises(Unusable, match=f"{path} is there and is no socket; choose another path"):
+    with pytest.raises(Unusable, match=f"{path} exists and is not a socket; choose another path"):
         Address(path=str(path)).listen()
     assert path.read_text() == "mine"
 
@@ -69,7 +69,7 @@ def test_anothers_socket_is_not_taken(tmp_path: Path, kind: socket.SocketKind) -
         if kind != socket.SOCK_DGRAM:
             theirs.listen(0)
         before = path.lstat().st_ino
-        for _ in range(3):  # its queue gets full
+        for _ in range(3):  # until its queue is full
             with pytest.raises(Unusable, match=f"another process listens at {path}; choose another path"):
                 Address(path=str(path)).listen()
         assert path.lstat().st_ino == before

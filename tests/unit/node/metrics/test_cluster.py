@@ -1,4 +1,4 @@
-"""The blocks of shared networks on the page of metrics."""
+"""Blocks of shared networks on the page of metrics."""
 
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
@@ -12,7 +12,7 @@ from ipam.cluster.node_blocks import HELD, LOST, RETURNING, NodeBlocks, OwnedBlo
 from ipam.ranges import Span
 from ipam.stores import Owner
 from ipam.stores.access import open_in
-from node.metrics import collect
+from node.metrics import page
 
 FIRST = int(ip_address("10.0.0.0"))
 MINE = NodeBlocks("net", "etcd", "cluster-1", "node1", "", 4, ("10.0.0.0/24",), looked=1_800_000_000)
@@ -35,7 +35,7 @@ def test_what_a_node_has(tmp_path: Path) -> None:
         ips = (Ip(ip_interface((FIRST + number, 24)), None),)
         owner = Owner(Key(f"c{number}", "net1"))
         open_in(tmp_path, "net", []).reserve(owner, lambda _, ips=ips: ips, ((Span(4, FIRST + 1, FIRST + 254),),))
-    found = made(list(collect.blocks([tmp_path, tmp_path / "none"], {"net": 2, "gone": 1})))
+    found = made(list(page.blocks([tmp_path, tmp_path / "none"], {"net": 2, "gone": 1})))
     assert found == {
         ("hpn_cluster_blocks", "net", HELD): 2,
         ("hpn_cluster_blocks", "net", "draining"): 1,
@@ -48,4 +48,4 @@ def test_what_a_node_has(tmp_path: Path) -> None:
 
 
 def test_a_node_without_shared_networks(tmp_path: Path) -> None:
-    assert made(list(collect.blocks([tmp_path], {}))) == {}
+    assert made(list(page.blocks([tmp_path], {}))) == {}

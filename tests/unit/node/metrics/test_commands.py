@@ -1,4 +1,4 @@
-"""CNI commands tell hpn node of their end, and it counts them."""
+"""CNI commands report their end to hpn node, which counts them."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 @pytest.fixture
 def hears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A socket where commands look for hpn node's."""
+    """A socket at the path where commands send their reports."""
     monkeypatch.setattr(report, "SOCKET", f"{tmp_path}/c.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(f"{tmp_path}/c.sock")
@@ -63,12 +63,12 @@ def test_a_command_tells(tmp_path: Path, hears: socket.socket, command: str, con
     assert " ".join(words[1:4]) == said, reply
     assert (words[0], int(words[4]) < 10_000_000, len(words)) == ("1", True, 5)
     assert reply.code == (json.loads(reply.stdout)["code"] if reply.exit_code else 0)
-    with pytest.raises(BlockingIOError):  # one for each command
+    with pytest.raises(BlockingIOError):  # one report per command
         hears.recv(200)
 
 
 def test_a_kind_that_multus_has_stripped_is_unknown(tmp_path: Path, hears: socket.socket) -> None:
-    # Of a version that is refused, so that nothing looks at the machine's own state.
+    # With a refused version, so that the command does not read the machine's own state.
     conf = {"cniVersion": "9.9.9", "name": "n", "type": "hpn", **IPAM}
     main.run(request(tmp_path, "STATUS", json.dumps(conf).encode()), {})
     assert hears.recv(200).startswith(b"1 STATUS - 1 ")
@@ -138,8 +138,8 @@ def test_a_directory_that_others_can_use_is_refused(tmp_path: Path, loop: asynci
 )
 def test_what_no_command_tells_is_not_counted(line: bytes) -> None:
     tally = Tally()
-    assert tally.take(b"1 ADD host-device 104 12\n")
-    assert not tally.take(line)
+    assert tally.count(b"1 ADD host-device 104 12\n")
+    assert not tally.count(line)
     assert dict(tally.ended) == {("ADD", "host-device", "104"): 1}
 
 
@@ -147,15 +147,15 @@ def test_it_does_not_grow_without_end() -> None:
     tally = Tally()
     for number in range(2000):
         letters = "".join(chr(97 + int(digit)) for digit in str(number))
-        tally.take(f"1 ADD {letters} 0 1\n".encode())
+        tally.count(f"1 ADD {letters} 0 1\n".encode())
     assert len(tally.ended) == len(tally.durations) == 1000
-    assert tally.take(b"1 ADD a 0 1\n")
+    assert tally.count(b"1 ADD a 0 1\n")
 
 
 def test_durations() -> None:
     tally = Tally()
     for microseconds in (0, 5_000, 5_001, 10_000_000, 10_000_001):
-        assert tally.take(b"1 ADD - 0 %d\n" % microseconds)
+        assert tally.count(b"1 ADD - 0 %d\n" % microseconds)
     durations = tally.durations["ADD", ""]
     assert durations.counts == [2, 1, *[0] * (len(BOUNDS) - 3), 1, 1]
     assert durations.seconds == pytest.approx(20.010002)

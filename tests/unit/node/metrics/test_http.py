@@ -1,4 +1,4 @@
-"""The server of metrics, asked by Python's own HTTP client and by peers that break every rule."""
+"""The server of metrics, with Python's HTTP client and with peers that violate the protocol."""
 
 import os
 import socket
@@ -44,7 +44,7 @@ def ask(client: HTTPConnection, method: str = "GET", path: str = "/metrics", bod
 
 
 def said(port: int, data: bytes) -> bytes:
-    """What comes for these bytes, until the server hangs up."""
+    """The answer to these bytes, until the server closes the connection."""
     with socket.create_connection(("127.0.0.1", port), 60) as sock:
         sock.sendall(data)
         return everything(sock)
@@ -95,9 +95,9 @@ def test_there_is_nothing_else(client: HTTPConnection, method: str, path: str, b
 
 
 def test_a_page_is_used_again_for_a_while() -> None:
-    """A tenth of the time goes into making pages, however often somebody asks."""
+    """At any rate of requests, making pages takes a tenth of the time."""
     made = set[tuple[float, ...]]()
-    with serving(lines=10 * LINES) as served:  # ten times as long as it takes is longer than from newcomer to newcomer
+    with serving(lines=10 * LINES) as served:  # ten times its build time is longer than the pause between connections
         client = HTTPConnection("127.0.0.1", served.port, timeout=60)
 
         def other_pages() -> bool:
@@ -121,11 +121,11 @@ def test_a_page_is_used_again_for_a_while() -> None:
     ],
 )
 def test_what_is_no_request_ends_the_connection(port: int, data: bytes, status: bytes) -> None:
-    assert status in said(port, data)  # on the first line, or on the page for a peer whose version is unknown
+    assert status in said(port, data)  # in the first line, or in the page for a peer of unknown version
 
 
 def test_one_request_at_a_time(port: int) -> None:
-    """What was sent before the answer has come is not answered, and the first is."""
+    """Only the first request is answered, not those sent before the answer."""
     answered = said(port, GET * 3)
     assert answered.count(b"HTTP/1.0 200") == 1
     assert answered.count(b"hpn_line{") == LINES
@@ -139,7 +139,7 @@ def test_a_request_that_does_not_end() -> None:
 
 
 def test_an_answer_that_nobody_takes() -> None:
-    lines = 40 * LINES  # more than the kernel keeps of a connection
+    lines = 40 * LINES  # more than the kernel buffers for a connection
     with serving(lines=lines, hurry=5) as served, socket.socket() as sock:
         before = served.descriptors()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -147,14 +147,14 @@ def test_an_answer_that_nobody_takes() -> None:
         sock.connect(("127.0.0.1", served.port))
         sock.sendall(GET)
         client = HTTPConnection("127.0.0.1", served.port, timeout=60)
-        assert ask(client)[0] == 200  # others have theirs
+        assert ask(client)[0] == 200  # others get their answers
         client.close()
         until(lambda: served.descriptors() == before)
         assert everything(sock).count(b"hpn_line{") < lines
 
 
 def test_more_connections_than_there_is_room_for() -> None:
-    """Who has been idle for longest goes, long before it is to have asked."""
+    """The connection that has been silent for longest is closed, long before its timeout."""
     with ExitStack() as stack:
         port = stack.enter_context(serving(hurry=1 / 360)).port
         peers = [
@@ -169,7 +169,7 @@ def test_more_connections_than_there_is_room_for() -> None:
 
 
 def test_who_asks_all_the_time() -> None:
-    """They are let in one after the other, each a while after the one before."""
+    """Connections are accepted one after the other, with a pause between."""
     with serving(lines=1) as served:
         client = HTTPConnection("127.0.0.1", served.port, timeout=60)
         began = time.monotonic()
@@ -224,7 +224,7 @@ def test_a_path(tmp_path: Path) -> None:
 
 
 def test_a_page_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver or a disk hangs: the process ends, and whoever has begun it can begin another one."""
+    """A driver or a disk blocks: the process ends, and its parent can start another one."""
     monkeypatch.setattr(metrics, "_LONGEST", 1)
     hold, release = os.pipe()
     ours, theirs = socket.socketpair()

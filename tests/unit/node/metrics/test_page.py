@@ -1,4 +1,4 @@
-"""The page, read by the parser that prometheus_client has for others' pages."""
+"""The page, read by prometheus_client's parser."""
 
 import json
 import os
@@ -17,15 +17,15 @@ from base.state import journal
 from base.state.pod import Identity
 from base.state.record import Record
 from ipam import main as ipam
-from node import stored
-from node.metrics import collect, page
+from node import blocks
+from node.metrics import page
 from node.metrics.commands import Tally
 
 
 def test_commands() -> None:
     tally = Tally()
     for line in (b"1 ADD macvlan 0 3000\n", b"1 ADD macvlan 104 30000\n", b"1 GC - 0 30000000\n"):
-        assert tally.take(line)
+        assert tally.count(line)
     found = made(page.commands(tally))
     assert found["hpn_commands_total", "0", "macvlan", "ADD"] == 1
     assert found["hpn_commands_total", "104", "macvlan", "ADD"] == 1
@@ -50,7 +50,7 @@ def test_devices() -> None:
 
 
 def test_names_that_are_no_text() -> None:
-    """A pod may give its device any bytes for a name."""
+    """A pod may name its device by any bytes."""
     ill = vf(2, names=(os.fsdecode(b"e\xff"),))
     found = made(page.devices({"a/vf": (1, [(ill, "gone")])}))
     assert ("hpn_device_info", "0000:3b:00.2", "e\\udcff", "mlx5_2", "gone", "a/vf") in found
@@ -86,7 +86,7 @@ def test_attachments(tmp_path: Path) -> None:
     attach(tmp_path, 3, "sriov")
     attach(tmp_path, 4, "sriov", "rail1")
     (tmp_path / "attachments/rail1/c5:hpn0.json").write_text("{}")
-    assert made(collect.attachments(list(journal.files(tmp_path)))) == {
+    assert made(page.attachments(list(journal.files(tmp_path)))) == {
         ("hpn_attachments", "macvlan", "rail0"): 3, ("hpn_attachments", "sriov", "rail0"): 1,
         ("hpn_attachments", "sriov", "rail1"): 1, ("hpn_attachments", "unreadable", "rail1"): 1,
     }  # fmt: skip
@@ -105,11 +105,11 @@ def test_pools(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         add(tmp_path / folder, "rail0", "c1", [v4])
     add(tmp_path / "a", "rail0", "c2", [v4])
-    add(tmp_path / "a", "rail0", "c2", [v4], "DEL")  # it cools down
+    add(tmp_path / "a", "rail0", "c2", [v4], "DEL")  # it stays reserved for a while
     add(tmp_path / "a", "rail1", "c1", [v4, v6])
-    found = made(collect.pools([tmp_path / "a", tmp_path / "b", tmp_path / "none"]))
+    found = made(page.pools([tmp_path / "a", tmp_path / "b", tmp_path / "none"]))
     span = "10.1.0.2-10.1.0.6"
-    assert found["hpn_pool_addresses", "rail0", span] == 10  # of both stores
+    assert found["hpn_pool_addresses", "rail0", span] == 10  # the sum of both stores
     assert found["hpn_pool_leases", "rail0", span] == 3
     assert found["hpn_pool_addresses", "rail1", span] == 5
     (six,) = {key[2] for key in found if key[1] == "rail1"} - {span}
@@ -120,7 +120,7 @@ def test_pools(tmp_path: Path) -> None:
 def test_leases_outside_of_all_ranges_are_counted(tmp_path: Path) -> None:
     add(tmp_path, "rail0", "c1", [[{"subnet": "10.1.0.0/29"}]])
     add(tmp_path, "rail0", "c2", [[{"subnet": "10.2.0.0/29"}]])
-    found = made(collect.pools([tmp_path]))
+    found = made(page.pools([tmp_path]))
     assert found["hpn_pool_leases", "rail0", ""] == 1
     assert ("hpn_pool_addresses", "rail0", "") not in found
 
@@ -129,5 +129,5 @@ def test_leases_are_looked_for_where_attachments_have_theirs(tmp_path: Path) -> 
     attach(tmp_path, 1, ipam={"type": "hpn-ipam", "dataDir": "/somewhere"})
     attach(tmp_path, 2, ipam={"type": "hpn-ipam", "dataDir": 7})
     attach(tmp_path, 3, ipam="x")
-    dirs = stored.data_dirs(list(journal.files(tmp_path)))
+    dirs = blocks.data_dirs(list(journal.files(tmp_path)))
     assert {Path("/somewhere"), Path("/var/lib/cni/hpn/ipam"), Path("/run/hpn/ipam")} <= set(dirs)

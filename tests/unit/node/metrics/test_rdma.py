@@ -1,4 +1,4 @@
-"""RDMA ports on the page, from trees like /sys."""
+"""RDMA ports on the page, from a tree like /sys."""
 
 import os
 from pathlib import Path
@@ -11,14 +11,14 @@ from support.sysfs_tree import Tree
 from base.protocol.spec import Key
 from base.state.pod import Identity
 from base.state.record import Record
-from node.metrics import collect
+from node.metrics import page
 
 PF, VF = "0000:3b:00.0", "0000:3b:00.2"
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    """A PF with the device mlx5_0, and two VFs with mlx5_1 and mlx5_2; each has sent 100 times its number and 7."""
+    """A PF with mlx5_0, and two VFs with mlx5_1 and mlx5_2; each has sent 100 times its number and 7."""
     tree = Tree(tmp_path)
     tree.rdma("mlx5_0", tree.pci(PF), 0)
     for number in (1, 2):
@@ -46,7 +46,7 @@ def record(*names: str, pod: str = "ns/p", **fields: Any) -> Record:
 
 
 def test_ports_and_whose_they_are(tree: Tree) -> None:
-    found = made(collect.ports([record("mlx5_1")], print, tree.root))
+    found = made(page.ports([record("mlx5_1")], print, tree.root))
     counter = "hpn_rdma_port_counter_total"
     assert found == {
         ("hpn_rdma_port_active", "1", "mlx5_0"): 0, ("hpn_rdma_port_active", "1", "mlx5_1"): 1,
@@ -57,33 +57,33 @@ def test_ports_and_whose_they_are(tree: Tree) -> None:
 
 
 def test_a_pod_without_a_namespace(tree: Tree) -> None:
-    """As podman names them."""
-    found = made(collect.ports([record("mlx5_1", pod="web")], print, tree.root))
+    """Such as podman's."""
+    found = made(page.ports([record("mlx5_1", pod="web")], print, tree.root))
     assert found["hpn_rdma_port_counter_total", "port_xmit_data", "", "web", "1", "mlx5_1"] == 107
 
 
 def test_a_device_that_is_shared_is_nobodys(tree: Tree) -> None:
-    found = made(collect.ports([record("mlx5_0", device=None)], print, tree.root))
+    found = made(page.ports([record("mlx5_0", device=None)], print, tree.root))
     assert {key[2:4] for key in found if key[0] == "hpn_rdma_port_counter_total"} == {("", "")}
 
 
 def test_a_record_of_an_older_boot_owns_nothing(tree: Tree) -> None:
-    found = made(collect.ports([record("mlx5_1", boot="older")], print, tree.root))
+    found = made(page.ports([record("mlx5_1", boot="older")], print, tree.root))
     assert {key[-1] for key in found} == {"mlx5_0"}
 
 
 def test_soft_roce_is_its_pods(tree: Tree) -> None:
-    found = made(collect.ports([record(device=None, rxe="mlx5_2")], print, tree.root))
+    found = made(page.ports([record(device=None, rxe="mlx5_2")], print, tree.root))
     assert found["hpn_rdma_port_counter_total", "port_xmit_data", "ns", "p", "1", "mlx5_2"] == 207
 
 
 def test_names_that_are_no_text(tree: Tree) -> None:
-    """An RDMA device may have any bytes for a name."""
+    """An RDMA device's name may have any bytes."""
     name = os.fsdecode(b"m\xff")
     (tree.root / "class/infiniband/mlx5_1").rename(tree.root / "class/infiniband" / name)
-    found = made(collect.ports([record(name)], print, tree.root))
+    found = made(page.ports([record(name)], print, tree.root))
     assert found["hpn_rdma_port_counter_total", "port_xmit_data", "ns", "p", "1", "m\\udcff"] == 107
 
 
 def test_a_machine_without_rdma(tmp_path: Path) -> None:
-    assert made(collect.ports([record("mlx5_1")], print, tmp_path)) == {}
+    assert made(page.ports([record("mlx5_1")], print, tmp_path)) == {}

@@ -1,4 +1,4 @@
-"""Which VFs are not offered while a process makes their PF ready."""
+"""Which VFs are withheld while a child process provisions their PF."""
 
 import shutil
 from pathlib import Path
@@ -18,7 +18,7 @@ OLD, NEW, OTHER = "0000:3b:00.2", "0000:3b:00.3", "0000:3c:00.2"
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
-    """Two PFs, the first of which has a VF."""
+    """Two PFs; the first has a VF."""
     tree = Tree(tmp_path / "sys")
     pci.is_sys(tree.root, monkeypatch)
     monkeypatch.setattr(sysfs, "SYS", tree.root)
@@ -33,7 +33,7 @@ def devices(tree: Tree) -> tuple[Device, ...]:
 
 
 def left(held: Held, tree: Tree, *busy: str) -> list[str]:
-    """The VFs that are let through."""
+    """The VFs that are not withheld."""
     return [device.id for device in held.without(devices(tree), busy) if device.kind == "vf"]
 
 

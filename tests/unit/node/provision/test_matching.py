@@ -1,4 +1,4 @@
-"""Which PFs have come, and the rules for them alone."""
+"""Which PFs are new, and the rules for them alone."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ BY_NAME, BY_ADDRESS, BY_DRIVER = rule(netdevs=["rail0"]), rule(addresses=[RAIL0]
 
 @pytest.mark.parametrize("asked", [BY_NAME, BY_ADDRESS, BY_DRIVER])
 def test_a_pf_in_a_pod_and_home_again(asked: PfRule) -> None:
-    """What its interface was called is remembered meanwhile.  On its way home it may have any name."""
+    """The interface's name is remembered meanwhile.  On its return it may have any name at first."""
     before = seen([asked], [PF])
     assert len(before) == 1
     assert seen([asked], [replace(PF, netdevs=())]) == before
@@ -48,7 +48,7 @@ def test_its_interface_its_name_or_its_driver_has_come(first: Device, then: Devi
 
 @pytest.mark.parametrize("asked", [BY_NAME, BY_ADDRESS])
 def test_its_driver_is_bound_again(asked: PfRule) -> None:
-    """While it has none no rule by name is for it; afterwards it is as new."""
+    """Without a driver no rule by name selects it; afterwards it counts as new."""
     before = seen([asked], [PF, OTHER])
     unbound = replace(PF, driver="", netdevs=(), names=())
     assert lasting(before, [unbound, OTHER]) == frozenset()

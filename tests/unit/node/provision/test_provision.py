@@ -1,4 +1,4 @@
-"""What is of PFs, and what a file asks for -> what is changed and what is refused, with the words for people."""
+"""From the state of PFs and the rules of a file to changes and refusals, with their messages."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,7 @@ def differs(found: Pf, *rules: PfRule) -> Plan:
 
 
 def refused(found: Pf, *rules: PfRule) -> str:
-    """The one sentence, where nothing is changed."""
+    """The only refusal of a plan without changes."""
     left = differs(found, *rules)
     (sentence,) = left.refused
     assert left.changes == ()
@@ -95,7 +95,7 @@ def test_another_number_while_the_host_needs_one() -> None:
 
 
 def test_other_settings_while_pods_have_vfs() -> None:
-    """Those of free VFs are changed."""
+    """Free VFs are changed."""
     found = pf(vfs=(*vfs(2), *vfs(3, user=POD)[2:]))
     left = differs(found, rule(trust=True))
     assert [f"{one}" for one in left.changes] == [f"rail0 ({ADDRESS}): trust of VF 0-1 -> true"]
@@ -125,10 +125,10 @@ def test_other_settings_while_pods_have_vfs() -> None:
             rule(num_vfs=4),
             "numVfs 0 -> 4: refused, it shares an RDMA device with the other members of bond0 (RoCE LAG)",
         ),
-        (pf(vfs=vfs(2, trust=None)), rule(trust=True), "does not say whether it trusts VF 0-1; remove trust"),
-        (infiniband(), rule(trust=True), "is InfiniBand, whose VFs have no MAC to be trusted with; remove trust"),
+        (pf(vfs=vfs(2, trust=None)), rule(trust=True), "does not report whether it trusts VF 0-1; remove trust"),
+        (infiniband(), rule(trust=True), "is InfiniBand, and its VFs have no MAC to trust; remove trust"),
         (pf(2), rule(guids=True), "is Ethernet, which has no GUIDs; remove guids"),
-        (replace(infiniband(), guid=""), rule(guids=True), "has no GUID of its own to make others of"),
+        (replace(infiniband(), guid=""), rule(guids=True), "has no GUID to derive others from"),
         (replace(infiniband(), vfs=vfs(1, has_guids=False, user=POD)), rule(guids=True), "belongs to"),
     ],
 )  # fmt: skip
@@ -139,9 +139,7 @@ def test_refused(found: Pf, asked: PfRule, why: str) -> None:
 def test_two_rules_for_one_pf() -> None:
     other = PfRule(Selector(kinds=frozenset({Kind.PF}), addresses=frozenset({ADDRESS})), "pfs[3]", num_vfs=2)
     said = refused(pf(), rule(num_vfs=4), other)
-    assert (
-        said == f"pfs[0] and pfs[3] are both for rail0 ({ADDRESS}), which is left as it is; let one of them select it"
-    )
+    assert said == f"pfs[0] and pfs[3] both select rail0 ({ADDRESS}), which stays as it is; change the selectors of one"
 
 
 def test_one_that_is_refused_does_not_stop_another() -> None:
@@ -152,25 +150,25 @@ def test_one_that_is_refused_does_not_stop_another() -> None:
 
 
 def test_what_is_right_already_is_not_refused() -> None:
-    """A PF that the host cannot spare may be as the file asks."""
+    """A PF that the host needs may already be as the file asks."""
     kept = pf(4, device=replace(DEVICE, reserved="the host's default route leaves by rail0"))
     assert differs(kept, rule(num_vfs=4)) == Plan()
 
 
 @pytest.mark.parametrize("used", [{"user": POD}, {"needed": HOST}, {"user": POD, "needed": HOST}])
 def test_the_mtu_of_vfs_in_use(used: dict[str, Any]) -> None:
-    """Those of free VFs are changed, and it is said whose the others are."""
+    """Free VFs are changed, and the refusal names the users of the others."""
     left = differs(pf(mtu=9000, vfs=(*vfs(1), *vfs(2, **used)[1:])), rule(mtu=9000))
     (mtu,), (said,) = left.changes, left.refused
     assert (isinstance(mtu, SetMtu) and mtu.vfs) == vfs(1)
-    assert said.startswith(f"pfs[0].mtu 9000: rail0 ({ADDRESS}): VFs in use are left as they are: ")
+    assert said.startswith(f"pfs[0].mtu 9000: rail0 ({ADDRESS}): VFs in use stay as they are: ")
     assert said.endswith(", then run: systemctl reload hpn-node")
     assert (f"VF 1 (0000:3b:00.2) belongs to {POD}; delete that" if "user" in used else HOST) in said
 
 
 def test_the_mtu_that_a_pods_vf_comes_home_with() -> None:
     assert differs(pf(mtu=9000, vfs=vfs(1, user=POD, mtu=9000)), rule(mtu=9000)) == Plan()
-    # Another namespace's, whose MTU nobody on the host sees; or it has no interface at all.
+    # Its interface is in another namespace, where the host cannot read the MTU; or it has none.
     assert differs(pf(mtu=9000, vfs=vfs(1, user=POD, mtu=0)), rule(mtu=9000)) == Plan()
 
 
@@ -203,7 +201,7 @@ def test_guids_that_are_there_stay() -> None:
 
 
 def test_a_pods_macvlan_over_the_pf_meanwhile() -> None:
-    """Only the PF's own MTU becomes that one's."""
+    """Only a change of the PF's own MTU affects that interface."""
     over, found = "a macvlan in the namespace /run/netns/a", pf(2)
     of_the_pf = SetMtu(found, 1300)
     assert why_left(of_the_pf, over, found.vfs) == (

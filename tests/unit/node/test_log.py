@@ -1,8 +1,8 @@
-"""What hpn node says of a topic, and whether it is a problem."""
+"""What hpn node logs on a topic, and whether that is a problem."""
 
 import pytest
 
-from node.log import Topics, say
+from node.log import Topics, log
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -11,11 +11,11 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def test_what_was_said_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
     topics = Topics()
-    topics.say_new("offers", "a", "b")
-    topics.say_new("offers", "b", "c")
+    topics.report("offers", "a", "b")
+    topics.report("offers", "b", "c")
     assert said(capsys) == ["hpn node: a", "hpn node: b", "hpn node: c"]
-    topics.say_new("offers", "a")
-    topics.say_new("others", "a")
+    topics.report("offers", "a")
+    topics.report("others", "a")
     assert said(capsys) == ["hpn node: a", "hpn node: a"]
 
 
@@ -24,15 +24,15 @@ def test_a_problem_lasts_until_it_is_solved(capsys: pytest.CaptureFixture[str]) 
     topics.problem("socket a/b", "no room")
     topics.problem("socket a/c", "no room")
     topics.problem("files", "read-only")
-    topics.say_new("offers", "fine")
+    topics.report("offers", "fine")
     assert topics.problems == {"socket", "files"}
     topics.solved("socket a/b")
-    topics.say_new("socket a/c", "serves")
+    topics.report("socket a/c", "serves")
     topics.solved("offers")
     assert topics.problems == {"files"}
     said(capsys)
-    topics.problem("files", "read-only")  # still the same one
-    topics.say_new("offers", "fine")
+    topics.problem("files", "read-only")  # the same sentence again
+    topics.report("offers", "fine")
     assert said(capsys) == []
     topics.solved("files")
     topics.problem("files", "read-only")
@@ -49,5 +49,5 @@ def test_what_is_forgotten_is_said_again(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_moves_a_cursor_is_written_out(capsys: pytest.CaptureFixture[str]) -> None:
-    say("a\x1b[2Jb\u2028\udcff\nc")
+    log("a\x1b[2Jb\u2028\udcff\nc")
     assert said(capsys) == ["hpn node: a\\x1b[2Jb\\u2028\\udcff", "c"]

@@ -1,4 +1,4 @@
-"""Which units stay in the list when their devices are not to be found."""
+"""Which units stay in the list when their devices are lost."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from hardware.model import Device, Kind
 from node.model import Offer, Resource, Selector, Sharing, Unit
-from node.offer.keep_lost import keep
+from node.offer.offers import keep
 
 VF = Device("0000:3b:00.2", Kind.VF, driver="mlx5_core", netdevs=("eth3v0",))
 OTHER = replace(VF, id="0000:3b:00.3", netdevs=("eth3v1",))
@@ -38,7 +38,7 @@ def test_gone() -> None:
 
 @pytest.mark.parametrize(("names", "stays"), [(frozenset({"bond0"}), True), (frozenset[str](), False)])
 def test_an_interface_of_software_is_gone(names: frozenset[str], stays: bool) -> None:  # a parameter
-    """If none is named, each pod's may be one, and the list would grow for ever."""
+    """Without names each pod's interface may count, and the list would grow without end."""
     master = Resource("rdma", "vf", Sharing.SHARED, (Selector(netdevs=names),))
     bond = unit(Device("bond0", Kind.NETDEV, netdevs=("bond0",)), name="bond0-0")
     kept = keep({"rdma/vf": Offer(master, (bond,))}, [Offer(master, ())], {})
@@ -46,13 +46,13 @@ def test_an_interface_of_software_is_gone(names: frozenset[str], stays: bool) ->
 
 
 def test_without_its_driver() -> None:
-    """A selector of drivers, or one that wants an interface, does not find it."""
+    """A selector by driver or by interface no longer matches it."""
     bare = replace(VF, driver="", netdevs=())
     assert keep(BEFORE, [offer(unit(OTHER))], devices(OTHER, bare))["rdma/vf"].units == (unit(OTHER), unit(VF))
 
 
 def test_in_a_pod() -> None:
-    """A selector of interfaces may not find it."""
+    """A selector by interface may no longer match it."""
     away = replace(VF, netdevs=())
     kept = keep(BEFORE, [offer(unit(OTHER))], devices(OTHER, away))
     assert kept["rdma/vf"].units == (unit(OTHER), unit(VF))
@@ -79,7 +79,7 @@ def test_a_resource_that_is_no_longer_wanted() -> None:
 
 
 def test_units_of_all_devices() -> None:
-    """They are there while one device is; with the last they are all that is left of it."""
+    """They are offered while one device exists; after the last one is lost, they stay as lost units."""
     before = {"rdma/vf": offer(unit(VF, OTHER, name="0"), unit(VF, OTHER, name="1"))}
     now = offer(unit(OTHER, name="0"), unit(OTHER, name="1"))
     assert keep(before, [now], devices(OTHER)) == {"rdma/vf": now}
