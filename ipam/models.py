@@ -236,7 +236,7 @@ class ClusterKeys(Section):
     Refused: 7: another than the network's, more than a range set has"""
     sticky: str | None = None
     """Host numbers that are reserved for names, as in `"256-511"`: a StatefulSet's pod has the same one on every node
-    ([sticky.md](sticky.md#on-all-nodes)).  The first node that allocates an address fixes this for ever.
+    ([addresses.md](addresses.md#sticky-addresses-on-all-nodes)).  The first node that allocates an address fixes this for ever.
     Default: none
     Refused: 7: another than the network's, malformed, no number that all range sets have, without `ipam.sticky`"""
 
@@ -267,10 +267,10 @@ class IpamKeys(Sets):
     Default: none
     Refused: 7: not allowed, unreadable, longer than 64 KiB"""
     release_cooldown: _Seconds | None = None
-    """Seconds for which no attachment gets an address after its release ([sticky.md](sticky.md)).
+    """Seconds for which no attachment gets an address after its release ([addresses.md](addresses.md#sticky-and-releasecooldown)).
     Default: 0"""
     sticky: _Seconds | None = None
-    """Seconds for which only the same pod's interface gets an address after its release ([sticky.md](sticky.md)).
+    """Seconds for which only the same pod's interface gets an address after its release ([addresses.md](addresses.md#sticky-and-releasecooldown)).
     Default: 0
     Refused: 4: no name of a pod"""
     probe: _Listening | None = None

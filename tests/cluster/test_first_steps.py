@@ -37,7 +37,7 @@ def left(node: Host) -> str:
     removes it when it has time.
     """
     names = ("-name", "*hpn*", "-o", "-name", "*example.com*")
-    others = ("(", "-path", "/run/written", "-o", "-path", "/var/lib/containerd", ")")
+    others = ("(", "-path", "/run/written", "-o", "-path", "/run/proc", "-o", "-path", "/var/lib/containerd", ")")
     return node.run("find", "/etc", "/opt/cni", "/run", "/var/lib", *others, "-prune", "-o",
                     "(", *names, ")", "-print").stdout  # fmt: skip
 
