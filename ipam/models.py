@@ -232,11 +232,11 @@ class ClusterKeys(Section):
     [policy file](node.md#the-policy-file) has its address and the credentials.
     Refused: 7: this node has blocks of another store"""
     block_size: Annotated[int, Field(strict=True, ge=1, le=4096)] = 16
-    """The host numbers per block.  The first node that allocates an address fixes it for ever.
+    """The host numbers per block.  The first node that allocates an address fixes it forever.
     Refused: 7: another than the network's, more than a range set has"""
     sticky: str | None = None
     """Host numbers that are reserved for names, as in `"256-511"`: a StatefulSet's pod has the same one on every node
-    ([addresses.md](addresses.md#sticky-addresses-on-all-nodes)).  The first node that allocates an address fixes this for ever.
+    ([sticky](addresses.md#sticky-addresses-on-all-nodes)).  The first node that allocates an address fixes this forever.
     Default: none
     Refused: 7: another than the network's, malformed, no number that all range sets have, without `ipam.sticky`"""
 
@@ -267,15 +267,17 @@ class IpamKeys(Sets):
     Default: none
     Refused: 7: not allowed, unreadable, longer than 64 KiB"""
     release_cooldown: _Seconds | None = None
-    """Seconds for which no attachment gets an address after its release ([addresses.md](addresses.md#sticky-and-releasecooldown)).
+    """Seconds for which no attachment gets an address after its release
+    ([sticky](addresses.md#sticky-and-releasecooldown)).
     Default: 0"""
     sticky: _Seconds | None = None
-    """Seconds for which only the same pod's interface gets an address after its release ([addresses.md](addresses.md#sticky-and-releasecooldown)).
+    """Seconds for which only the same pod's interface gets an address after its release
+    ([sticky](addresses.md#sticky-and-releasecooldown)).
     Default: 0
     Refused: 4: no name of a pod"""
     probe: _Listening | None = None
-    """Probe whether other hosts on the link use an address before its allocation ([probe.md](probe.md)).  A number is
-    the seconds to listen; `true` is 0.3.
+    """Probe whether other hosts on the link use an address before its allocation
+    ([probe](addresses.md#probe)).  A number is the seconds to listen; `true` is 0.3.
     Value: `true`, `false`, 0.03 to 10
     Default: `false`
     Refused: 7: InfiniBand, ipvlan, or what has no ARP; 101: no such interface, no carrier"""
