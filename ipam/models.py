@@ -236,7 +236,7 @@ class ClusterKeys(Section):
     Refused: 7: another than the network's, more than a range set has"""
     sticky: str | None = None
     """Host numbers that are reserved for names, as in `"256-511"`: a StatefulSet's pod has the same one on every node
-    ([sticky](addresses.md#sticky-addresses-on-all-nodes)).  The first node that allocates an address fixes this forever.
+    ([sticky](addresses.md#sticky-addresses-on-all-nodes)).  The first node that allocates an address fixes it forever.
     Default: none
     Refused: 7: another than the network's, malformed, no number that all range sets have, without `ipam.sticky`"""
 
