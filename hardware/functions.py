@@ -5,15 +5,14 @@ processor's host bridge, NODE through several host bridges of one NUMA node, SYS
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from base.kernel import devlink, rdma_netlink, sysfs
-from base.kernel.devlink import Family
 from base.state import owned, places
 from base.state.record import Record
 from hardware import inventory, rdma_devices, users
@@ -27,6 +26,7 @@ _ORDER: Final = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _NIC: Final = (Kind.PF, Kind.VF, Kind.SF)
 _VFIO: Final = Path("/dev/vfio")
 _NOWHERE: Final = Path("/nonexistent")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def node(root: Path = sysfs.SYS, state_dirs: Iterable[Path] | None = None) -> No
     scan = _Scan(root, places.distinct_state_dirs() if state_dirs is None else state_dirs)
     is_here = root == sysfs.SYS
     devices = inventory.devices(root, inventory.MEMORY if is_here else None)
-    return Node(scan.tree(devices), _exclusive() if is_here else None, tuple(scan.unread))
+    return Node(scan.tree(devices), _if_known(rdma_netlink.is_exclusive) if is_here else None, tuple(scan.unread))
 
 
 class _Scan:
@@ -151,7 +151,7 @@ class _Scan:
         for state_dir in state_dirs:
             self._attached |= self._of_journal(state_dir)
         is_here = root == sysfs.SYS
-        self._devlink = _family() if is_here else None
+        self._devlink = _if_known(devlink.family) if is_here else None
         # Only root can open a VFIO group, and so learn whether another process has it open.
         self._vfio = _VFIO if is_here and os.geteuid() == 0 else _NOWHERE
 
@@ -193,20 +193,14 @@ class _Scan:
 
     def _eswitch(self, address: str) -> str:
         # Without privileges, the kernel refuses to answer.
-        with suppress(OSError):
-            return devlink.eswitch_mode(self._devlink, "pci", address) if self._devlink else ""
-        return ""
+        family = self._devlink
+        return (_if_known(lambda: devlink.eswitch_mode(family, "pci", address)) if family else "") or ""
 
 
-def _exclusive() -> bool | None:
+def _if_known(read: Callable[[], T]) -> T | None:
+    """The result, or None if the kernel refuses or has no answer."""
     with suppress(OSError):
-        return rdma_netlink.is_exclusive()
-    return None
-
-
-def _family() -> Family | None:
-    with suppress(OSError):
-        return devlink.family()
+        return read()
     return None
 
 

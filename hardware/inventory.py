@@ -125,7 +125,7 @@ class Inventory:
         """As ``devices``."""
         scan = _Scan(self._root, self._memory)
         found = dict[str, Device]()
-        # A VF's resource may select by its PF's name, so PFs come first.
+        # A VF's device names its PF's interface, so PFs come first.
         for address, fixed in sorted(self._on_buses(scan).items(), key=lambda item: (_ORDER[item[1].kind], item[0])):
             found[address] = self._same(scan.device(address, fixed, found.get(fixed.pf)))
         software = [self._same(device) for device in scan.software(found)]

@@ -1,5 +1,4 @@
-"""A device of this node for a pod, as a value.  Apart from inventory.py, because node's models and doctor's import only
-values."""
+"""A device of this node for a pod, as a value."""
 
 from dataclasses import dataclass
 from enum import StrEnum

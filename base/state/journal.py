@@ -4,7 +4,7 @@
     <stateDir>/attachments/<network>/<containerID>:<ifname>.error   its last error (last_error.py)
     <stateDir>/locks/attachment-<n>                                 flocks; n is a hash of the key, below 64
     <stateDir>/quarantine/<network>/...                             unreadable records
-    <stateDir>/refused/<network>/...                                records that the IPAM refused to release, for people
+    <stateDir>/refused/<network>/...                                for people: records that IPAM did not release
 
 A record is written before the first change ("complete": false) and again after the last one.  It is removed only when
 the undo of all its changes is confirmed.  Out of scope: how to undo.

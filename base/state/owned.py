@@ -61,7 +61,7 @@ def _is_the_hosts(record: Record) -> bool:
 
 
 def _common(devices: Collection[str]) -> bytes:
-    """A part of the record of each of these devices."""
+    """The text with which the member "device" begins in the records of all these devices."""
     written = [f'"device":{durable.canonical(device)}' for device in devices]
     return os.path.commonprefix(written).encode()  # noqa: RUF071  # by characters, as intended
 

@@ -40,7 +40,7 @@ def test_nothing_is_begun(host: Host, make_pod: Callable[[], Pod], command: str,
     for after in range(looks):
         reply, asked = abandoned(after, host, command, pod, conf)
         error = json.loads(reply.stdout)
-        assert (error["code"], "nobody waits" in error["msg"]) == (11, True)
+        assert (error["code"], "no longer waits" in error["msg"]) == (11, True)
         assert asked > after
         if command != "GC" or not after:
             assert host.picture(pod) == before

@@ -85,7 +85,7 @@ def test_what_others_say_is_no_reason_for_patience(pod: Pod, inside: rtnl.Rtnl) 
     with (
         stranger(pod) as other,
         repeated(drip),
-        pytest.raises(netlink.AnswerLost, match="in the network namespace that it is about"),
+        pytest.raises(netlink.AnswerLost, match="in the network namespace concerned"),
     ):
         next(netlink.receive(inside.sock))
     assert budget.kernel_left() == budget.KERNEL_TIMEOUT

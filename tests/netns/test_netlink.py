@@ -231,7 +231,7 @@ def test_a_link_that_stays_is_not_called_gone(pod: Pod, inside: rtnl.Rtnl) -> No
     lo = inside.link("lo")
     assert lo
     overflowed(inside, pod)
-    with pytest.raises(OSError, match="still there") as e:
+    with pytest.raises(OSError, match="still exists") as e:
         rtnl.delete_link(inside, lo.index)
     assert e.value.errno == errno.ETIMEDOUT
 

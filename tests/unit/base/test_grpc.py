@@ -212,8 +212,8 @@ def header(name: bytes, value: bytes) -> bytes:
 
 
 def request(stream: int, path: bytes, body: bytes, flags: int = END_STREAM) -> bytes:
-    words = {b":method": b"POST", b":path": path, b"content-type": b"application/grpc", b"te": b"trailers"}
-    block = b"".join(header(*word) for word in words.items())
+    headers = {b":method": b"POST", b":path": path, b"content-type": b"application/grpc", b"te": b"trailers"}
+    block = b"".join(header(*pair) for pair in headers.items())
     return frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, flags, stream, body)
 
 

@@ -256,12 +256,12 @@ def test_nothing(tmp_path: Path) -> None:
 def test_many(tmp_path: Path) -> None:
     """Eight times as many devices take eight times as long."""
 
-    def looks(cards: int) -> float:
+    def seconds_of(cards: int) -> float:
         kept = Inventory(cards_of(tmp_path / f"{cards}", cards).root)
         assert len(kept.devices()) == 25 * cards
         return cost(kept.devices)
 
-    assert looks(8) < 24 * looks(1)
+    assert seconds_of(8) < 24 * seconds_of(1)
 
 
 def cards_of(folder: Path, many: int) -> Tree:

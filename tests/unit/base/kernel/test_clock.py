@@ -30,5 +30,5 @@ print(syscalls.is_clock_synchronized())
 @pytest.mark.skipif(platform.machine() not in NUMBERS, reason="the numbers of these calls are not known here")
 def test_who_may_not_ask_believes_no_clock() -> None:
     numbers = map(str, NUMBERS[platform.machine()])
-    said = subprocess.check_output([sys.executable, "-c", FORBIDDEN, *numbers], cwd=ROOT, text=True)
-    assert said == "False\n"
+    printed = subprocess.check_output([sys.executable, "-c", FORBIDDEN, *numbers], cwd=ROOT, text=True)
+    assert printed == "False\n"

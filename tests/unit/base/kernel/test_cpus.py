@@ -24,9 +24,9 @@ def test_masks(text: str, mask: str) -> None:
 @given(SETS)
 def test_there_and_back(chosen: set[int]) -> None:
     assert set(cpus.parse(cpus.spell(chosen))) == chosen
-    words = cpus.mask(chosen).split(",")
-    assert all(len(word) == 8 for word in words[1:])
-    number = int("".join(words), 16)
+    groups = cpus.mask(chosen).split(",")
+    assert all(len(group) == 8 for group in groups[1:])
+    number = int("".join(groups), 16)
     assert {bit for bit in range(number.bit_length()) if number >> bit & 1} == chosen
 
 

@@ -103,9 +103,9 @@ def test_any_locale(program: list[str], locale: str) -> None:
     assert document(done)["msg"].startswith("name 'é' is not a network name")
 
 
-@pytest.mark.parametrize("words", [[], ["help"], ["--help"], ["-h"]])
-def test_help(words: list[str]) -> None:
-    done = run([*CTL, *words])
+@pytest.mark.parametrize("arguments", [[], ["help"], ["--help"], ["-h"]])
+def test_help(arguments: list[str]) -> None:
+    done = run([*CTL, *arguments])
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.startswith(b"hpn 0.1.0: a CNI plugin")
     assert b"CNI protocol versions supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n" in done.stdout
@@ -124,11 +124,11 @@ def test_version_for_people(word: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"hpn 0.1.0\n", b"")
 
 
-@pytest.mark.parametrize("words", [["frobnicate"], ["help", "me"], ["--frob"], [""]])
-def test_unknown_command(words: list[str]) -> None:
-    done = run([*CTL, *words])
+@pytest.mark.parametrize("arguments", [["frobnicate"], ["help", "me"], ["--frob"], [""]])
+def test_unknown_command(arguments: list[str]) -> None:
+    done = run([*CTL, *arguments])
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.decode() == f"hpn: {' '.join(words)!r} is not a command; see: hpn help\n"
+    assert done.stderr.decode() == f"hpn: {' '.join(arguments)!r} is not a command; see: hpn help\n"
 
 
 def test_the_version_is_the_packages() -> None:

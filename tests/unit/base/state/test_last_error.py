@@ -43,14 +43,14 @@ def test_it_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], command
     error.add_note("and more")
     fails(tmp_path, command, error)
     (attachment,) = json.loads(shown(tmp_path, capsys, "--json"))["attachments"]
-    said = attachment["lastError"]
-    time = said.pop("time")
-    assert said == {"command": command, "code": 107, "msg": "hpn0 is down", "details": "and more"}
-    assert all(f'"{member}"' in PAGE for member in said)
+    last = attachment["lastError"]
+    time = last.pop("time")
+    assert last == {"command": command, "code": 107, "msg": "hpn0 is down", "details": "and more"}
+    assert all(f'"{member}"' in PAGE for member in last)
     line = f"0123456789ab of rail0: {command} failed, {time[:10]} {time[11:19]}Z, code 107: hpn0 is down (and more)"
     assert shown(tmp_path, capsys).splitlines()[-1] == line
     (same,) = json.loads(shown(tmp_path, capsys, "0123456789abcdef", "--json"))["attachments"]
-    assert same["lastError"] == {**said, "time": time}
+    assert same["lastError"] == {**last, "time": time}
     assert f"  last error {line.partition(': ')[2]}" in shown(tmp_path, capsys, "0123456789abcdef").splitlines()
 
 

@@ -104,12 +104,12 @@ def test_a_line(tmp_path: Path) -> None:
     assert 0 <= done["duration_ms"] < 1000
 
 
-@pytest.mark.parametrize("said", ["a\nb", "' $(touch X) #", '"}\n{"', "\x1b[2J", "\udcff", "\u2028", "x" * 100_000])
-def test_a_line_is_one_line_of_json(tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize("text", ["a\nb", "' $(touch X) #", '"}\n{"', "\x1b[2J", "\udcff", "\u2028", "x" * 100_000])
+def test_a_line_is_one_line_of_json(tmp_path: Path, text: str) -> None:
     log = tmp_path / "log"
-    request = REQUEST.but(stdin=said.encode(errors="surrogateescape"), CNI_ARGS=f"K8S_POD_NAME={said}")
-    run({"logFile": str(log), "logLevel": "debug"}, request, fails=said)
-    assert [line["message"] for line in written(log)] == ["asked", "undid something", f"{BUG}{said}"[: 1 << 14]]
+    request = REQUEST.but(stdin=text.encode(errors="surrogateescape"), CNI_ARGS=f"K8S_POD_NAME={text}")
+    run({"logFile": str(log), "logLevel": "debug"}, request, fails=text)
+    assert [line["message"] for line in written(log)] == ["asked", "undid something", f"{BUG}{text}"[: 1 << 14]]
     assert max(map(len, log.read_bytes().splitlines())) < 1 << 19
 
 

@@ -44,8 +44,8 @@ def log(tmp_path: Path, node_file: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def writer(log: Path, most: str) -> "subprocess.Popen[str]":
-    words = [sys.executable, "-c", WRITER, node.FILE, str(LIMIT), str(log), most]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[4])
+    command = [sys.executable, "-c", WRITER, node.FILE, str(LIMIT), str(log), most]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[4])
 
 
 def fill(log: Path, more: int = 0) -> None:

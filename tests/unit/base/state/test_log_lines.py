@@ -93,18 +93,18 @@ def test_words(tmp_path: Path) -> None:
     assert float(took) >= 0
 
 
-@pytest.mark.parametrize("said", ["a\nb", 'say "x" = y', "\x1b[2J", "\udcff", "\u2028", "", "a\\b", "x=y"])
-def test_words_are_one_line(tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize("text", ["a\nb", 'say "x" = y', "\x1b[2J", "\udcff", "\u2028", "", "a\\b", "x=y"])
+def test_words_are_one_line(tmp_path: Path, text: str) -> None:
     """A quoted value has JSON's form, so that no part of it looks like another member."""
-    run(conf(tmp_path, logFormat="text", logLevel="error"), REQUEST.but(CNI_ARGS=f"K8S_POD_NAME={said}"), fails=said)
-    (line,) = (tmp_path / "log").read_text().splitlines() if said else [" level=error"]
+    run(conf(tmp_path, logFormat="text", logLevel="error"), REQUEST.but(CNI_ARGS=f"K8S_POD_NAME={text}"), fails=text)
+    (line,) = (tmp_path / "log").read_text().splitlines() if text else [" level=error"]
     assert line.isascii()
     assert line.isprintable()
-    if said:
+    if text:
         members = dict(word.split("=", 1) for word in shlex.split(line.replace('\\"', "'").replace("\\", "/")))
         assert members.keys() == {
             *("time", "level", "command", "network", "container", "ifname", "message", "duration_ms", "code"),
-            *({"pod"} if said else set()),
+            *({"pod"} if text else set()),
         }
 
 
