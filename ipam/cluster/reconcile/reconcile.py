@@ -67,7 +67,7 @@ class Round:
         documents.keep_alive(self._shared.node, GRACE)
         us = self._shared.machine()
         heartbeat = Heartbeat(documents, us, self.log)
-        mine = heartbeat.at(mine)
+        mine = heartbeat.send(mine)
         mine = replace(mine, asked=mine.looked)
         self.suspected = heartbeat.suspected
         reclaim.release_left(documents, us, heartbeat.left, self.log)

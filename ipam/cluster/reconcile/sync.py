@@ -127,7 +127,7 @@ def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[s
             f"{node.policy_path()}, or, if the node was moved, delete the network's pods on it and then {file}"
         )
     agree(documents, network.name, network.cluster, network.subnets)
-    seen = Heartbeat(documents, machine, log).at(mine)
+    seen = Heartbeat(documents, machine, log).send(mine)
     mine = replace(seen, subnets=_union(mine, network), asked=seen.looked)
     node_blocks.write(network.directory, mine)
     return mine

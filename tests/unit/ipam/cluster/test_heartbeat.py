@@ -42,10 +42,10 @@ class Cluster:
 
     def look(self, machine: Machine = NODE1) -> int:
         """Send a heartbeat; return how many blocks were suspected."""
-        look = Heartbeat(self.store, machine, self.said)
+        heartbeat = Heartbeat(self.store, machine, self.said)
         self.store.calls.clear()
-        self.mine = look.at(self.mine)
-        return look.suspected
+        self.mine = heartbeat.send(self.mine)
+        return heartbeat.suspected
 
     def block(self, index: int) -> Block:
         body = self.store.bodies(BLOCK)[f"net.{index}"]

@@ -164,3 +164,12 @@ def test_what_an_answer_says_of_the_time(api: kubernetes.Kubernetes, server: Ser
         server.tell(Told(200, FOUND, {"Date": date}))
         budget.begin()
         assert api.read(BLOCK, "net.3")
+
+
+def test_a_transaction_that_neither_succeeded_nor_failed() -> None:
+    """Any text would count as true, and the node would own a block that it did not get."""
+    with serving(Member()) as member, opening() as opened:
+        store = opened(member)
+        member.change = lambda answer: {**answer, "succeeded": "no"}
+        with pytest.raises(StoreRefused, match="in its answer succeeded is 'no'"):
+            store.create(BLOCK, "net.3", "net", body(3))
