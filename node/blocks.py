@@ -5,21 +5,18 @@ for this; a datagram reports its first one.
 """
 
 import asyncio
-import errno
 import signal
-import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from base.child_process import Child
-from base.kernel import unix_sockets
 from base.protocol import report
 from base.protocol.errors import CniError
 from base.protocol.location import IPAM_DIR
 from base.protocol.spec import Config
-from base.state import durable, journal, places, trust
+from base.state import durable, journal, places
 from base.state.record import Record
 from node.kubelet import sockets
 from node.log import Topics
@@ -35,7 +32,6 @@ APART: Final = 1.0
 MOST: Final = 300  # for a round over all networks, which holds a lock that commands wait for
 TOPIC: Final = "cluster"  # the problem's name in metrics
 _ROOM: Final = 64  # bytes; a line is shorter
-_AT_ONCE: Final = 64  # datagrams read before other callbacks get a turn
 
 Records = list[tuple[Path, Record | None]]
 
@@ -125,8 +121,7 @@ class Blocks:
         self._child: Child | None = None
         self._next: asyncio.TimerHandle | None = None
         self._began = -APART
-        self._sock: socket.socket | None = None
-        self._inode = 0  # of the socket
+        self._requests: sockets.Datagrams | None = None
         self._listen()
         # The first datagram reports a network in another directory (ipam.dataDir).
         if any(networks_with_blocks([Path(IPAM_DIR), *(folder / "ipam" for folder in places.state_dirs())])):
@@ -150,35 +145,20 @@ class Blocks:
             self._loop.remove_reader(self._child.fd)
             self._child.leave()
             self._child = None
-        if self._sock:
-            self._loop.remove_reader(self._sock.fileno())
-            self._sock.close()
-            sockets.remove(self._path, self._inode)
+        if self._requests:
+            self._requests.close()
 
     def _listen(self) -> None:
         try:
-            durable.directory(self._path.parent)
-            trust.refuse_unless_ours(str(self._path.parent))  # guard: ours-only
-            self._path.unlink(missing_ok=True)
-            self._sock = unix_sockets.bind(self._path, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-            self._inode = sockets.inode(self._path)
+            self._requests = sockets.Datagrams(self._loop, self._path, _ROOM, self._receive)
         except (OSError, CniError) as e:
             why = e.msg if isinstance(e, CniError) else e.strerror
             self._topics.report("room", f"commands cannot report that a network has little room: {self._path}: {why}")
-        else:
-            self._loop.add_reader(self._sock.fileno(), self._receive)
 
-    def _receive(self) -> None:
-        asked = set[bytes]()
-        try:
-            for _ in range(_AT_ONCE if self._sock else 0):
-                asked |= {self._sock.recv(_ROOM)} if self._sock else set()
-        except OSError as e:
-            if e.errno not in (errno.EAGAIN, errno.ENOBUFS):
-                raise
-        if report.FREED in asked:
+    def _receive(self, requests: Sequence[bytes]) -> None:
+        if report.FREED in requests:
             self._after(max(SOON, self._began + APART - time.monotonic()))
-        elif report.LOW in asked:
+        elif report.LOW in requests:
             self._after(REST)
 
     def _after(self, seconds: float) -> None:

@@ -1,15 +1,18 @@
-"""A socket that appears at its path only when it listens."""
+"""Sockets of root at paths: one that appears only when it listens, and one for datagrams."""
 
+import asyncio
 import errno
 import socket
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from base.kernel import unix_sockets
-from base.state import trust
+from base.state import durable, trust
 
 _BACKLOG: Final = 64
+_AT_ONCE: Final = 64  # datagrams read before other callbacks get a turn
 
 
 class Unusable(OSError):
@@ -59,3 +62,35 @@ def remove(path: Path, made: int) -> None:
     with suppress(OSError):
         if inode(path) == made:  # guard: its-own = True
             path.unlink()
+
+
+class Datagrams:
+    """A socket at ``path`` to which only root can send.  Calls ``receive`` with the pending datagrams."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, path: Path, room: int, receive: Callable[[Sequence[bytes]], None]
+    ) -> None:
+        """``room`` is the size in bytes of the longest datagram.  Raises OSError, IoFailure, InvalidConfig."""
+        self._loop, self._path, self._room, self._receive = loop, path, room, receive
+        durable.directory(path.parent)
+        trust.refuse_unless_ours(str(path.parent))  # guard: of-root
+        path.unlink(missing_ok=True)
+        self._sock = unix_sockets.bind(path, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._inode = inode(path)
+        loop.add_reader(self._sock.fileno(), self._read)
+
+    def close(self) -> None:
+        """Close and remove the socket; commands then send nothing."""
+        self._loop.remove_reader(self._sock.fileno())
+        self._sock.close()
+        remove(self._path, self._inode)
+
+    def _read(self) -> None:
+        found = list[bytes]()
+        try:
+            for _ in range(_AT_ONCE):
+                found.append(self._sock.recv(self._room))
+        except OSError as e:
+            if e.errno not in (errno.EAGAIN, errno.ENOBUFS):
+                raise
+        self._receive(found)

@@ -121,7 +121,7 @@ def devices(known: Mapping[str, tuple[int, Sequence[tuple[Device, str]]]]) -> It
 
 
 def _labels(device: Device) -> tuple[str, str, str]:
-    """Its id, its interfaces and its RDMA devices."""
+    """The device's id, interfaces and RDMA devices."""
     return device.id, ",".join(device.names or device.netdevs), ",".join(rdma.name for rdma in device.rdma)
 
 
@@ -158,7 +158,8 @@ def blocks(data_dirs: Iterable[Path], suspected: Mapping[str, int]) -> Iterator[
     number, left, last = Counter[tuple[str, ...]](), dict[tuple[str, ...], int](), dict[tuple[str, ...], int]()
     for directory in networks_with_blocks(data_dirs):
         if mine := node_blocks.read(directory):
-            number.update((mine.network, _state(mine, block.index)) for block in mine.blocks)
+            states = [DRAINING if block.index in mine.draining else block.state for block in mine.blocks]
+            number.update((mine.network, state) for state in states)
             left[mine.network,] = _room(directory, mine)
             last[mine.network,] = mine.looked
     suspects = {labels: suspected.get(labels[0], 0) for labels in last}
@@ -166,11 +167,6 @@ def blocks(data_dirs: Iterable[Path], suspected: Mapping[str, int]) -> Iterator[
     yield _gauge("hpn_cluster_room", "Attachments for which this node's blocks have addresses.", left)
     yield _gauge("hpn_cluster_suspects", "Blocks of this node that others suspected before its last round.", suspects)
     yield _gauge("hpn_cluster_looked_timestamp_seconds", "When this node last saw its blocks in the store.", last)
-
-
-def _state(mine: NodeBlocks, index: int) -> str:
-    block = mine.block(index)
-    return DRAINING if index in mine.draining else block.state if block else ""
 
 
 def _room(directory: Path, mine: NodeBlocks) -> int:

@@ -24,7 +24,7 @@ from node.daemon import Daemon
 from node.kubelet import sockets
 from node.log import Topics, log
 from node.metrics.address import Address
-from node.metrics.commands import Commands, Tally
+from node.metrics.commands import Tally, receive
 
 _AGAIN: Final = 5.0  # seconds until the next attempt to open a socket or start the child
 
@@ -54,7 +54,7 @@ class Metrics:
         self._loop, self._daemon, self._blocks, self._address, self._version = loop, daemon, blocks, address, version
         self._topics = Topics()
         self._tally = Tally()
-        self._commands: Commands | None = None
+        self._commands: sockets.Datagrams | None = None
         self._listener: socket.socket | None = None
         self._inode = 0  # of a socket with a path
         self._child: Child | None = None
@@ -111,7 +111,7 @@ class Metrics:
             self._requests.close()
 
     def _count(self) -> None:
-        self._commands = self._commands or Commands(self._loop, self._tally)
+        self._commands = self._commands or receive(self._loop, self._tally)
 
     def _answer(self) -> None:
         """Send the child Known, in a file in memory: it may be long, and the daemon must not wait."""

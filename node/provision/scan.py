@@ -47,14 +47,6 @@ def state(rules: Sequence[PfRule]) -> State:
     return State(pfs, rdma_netlink.is_exclusive(), option)
 
 
-def count(address: str) -> int | None:
-    """The number of VFs that a PF can have; None without SR-IOV."""
-    try:
-        return int(sysfs.line(f"{path(address)}/sriov_totalvfs"))
-    except ValueError:
-        return None
-
-
 def path(address: str) -> str:
     """A PCI function's directory in sysfs."""
     return f"{sysfs.SYS}/bus/pci/devices/{address}"
@@ -63,7 +55,7 @@ def path(address: str) -> str:
 def _pf(device: Device, attached: Mapping[str, Record], host: Rtnl) -> Pf:
     user = users.user(device.id, attached)
     reported, known = _of_netdev(device, host)
-    guids = sysfs.guids(device.id)
+    guids, total = sysfs.guids(device.id), sysfs.line(f"{path(device.id)}/sriov_totalvfs")
     vfs = [
         _vf(address, number, reported.get(number), attached, host)
         for number, address in enumerate(sysfs.vfs(device.id))
@@ -71,7 +63,7 @@ def _pf(device: Device, attached: Mapping[str, Record], host: Rtnl) -> Pf:
     return replace(
         known,
         device=device,
-        total_vfs=count(device.id),
+        total_vfs=int(total) if total else None,
         vfs=tuple(vfs),
         guid=guids[1] if guids else "",
         user=user,

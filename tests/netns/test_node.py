@@ -1,4 +1,4 @@
-"""hpn node, with interfaces that pods share: who is told what, and when.  The NICs are in tests/lab/test_node.py."""
+"""hpn node with shared interfaces: what kubelet learns, and when.  tests/lab/test_node.py has the NICs."""
 
 import os
 import socket
@@ -67,7 +67,7 @@ def test_a_device_goes_and_comes(process: NodeProcess) -> None:
 
 @pytest.mark.parametrize("name", ["odd\udcff", "odd\x1b[31m"])
 def test_an_interface_whose_name_is_no_text(process: NodeProcess, name: str) -> None:
-    """It is no device, and the others stay."""
+    """It is not a device, and the others stay."""
     process.write([RESOURCE | {"selectors": {"kinds": ["netdev"]}}])
     with Kubelet(process.kubelet) as kubelet, process:
         there = UP | {"fabric-0": True, "fabric-1": True}
@@ -77,7 +77,7 @@ def test_an_interface_whose_name_is_no_text(process: NodeProcess, name: str) -> 
 
 
 def test_a_name_that_a_pod_gave_a_vf(process: NodeProcess) -> None:
-    """What is printed of it moves no terminal's cursor, and ends nothing."""
+    """The printed name moves no cursor of a terminal, and the daemon goes on."""
     process.write([{"name": "example.com/pf", "kind": "pf", "selectors": {"ifNames": ["no"]}}])
     tree = Tree(process.folder / "sys")
     tree.netdev("odd\udcff\x1b[31m", tree.pci("0000:3b:00.0"))
@@ -133,7 +133,7 @@ def test_two_at_once(process: NodeProcess) -> None:
 
 
 def test_files_that_cannot_be_written_for_a_time(process: NodeProcess) -> None:
-    """Sockets, for which kubelet's directory has no inode, and CDI files, for which /run has no room."""
+    """Sockets in a directory without free inodes, and CDI files in a full /run."""
     process.write([RESOURCE | {"cdi": True, "vhostNet": True}])
     process.registry.mkdir(parents=True)
     registry = f"mount -t tmpfs -o nr_inodes=3 tmpfs {process.registry}"
@@ -152,7 +152,7 @@ def test_files_that_cannot_be_written_for_a_time(process: NodeProcess) -> None:
 
 
 def test_what_runtimes_read_stays_over_a_stop(process: NodeProcess) -> None:
-    """A container is started once more without a question to hpn node; the next start removes what is stale."""
+    """A container restarts without a call of hpn node; the next start of hpn node removes stale files."""
     (process.folder / "run").mkdir()
     process.mounts[0] = f"mount --bind {process.folder}/run /run"
     cdi = process.folder / "run/cdi/hpn-example.com_rail0.json"
@@ -168,7 +168,7 @@ def test_what_runtimes_read_stays_over_a_stop(process: NodeProcess) -> None:
 
 
 def test_devices_that_come_late_after_a_boot(process: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither kubelet nor systemd sees anything until there is what pods had before."""
+    """kubelet sees nothing, and systemd no start, until the devices that pods had are back."""
     file, sockets = process.registry / ".hpn-node.json", process.registry.glob
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(f"{process.folder}/notify")
@@ -208,7 +208,7 @@ runpy.run_module("ctl", run_name="__main__", alter_sys=True)
 
 
 def test_firmware_that_recovers_after_a_boot(process: NodeProcess) -> None:
-    """kubelet is shown what there is at once.  No device comes or goes then."""
+    """kubelet sees the resources at once; no event of a device comes then."""
     file, failed = process.registry / ".hpn-node.json", process.folder / "failed"
     process.registry.mkdir(parents=True)
     with process:

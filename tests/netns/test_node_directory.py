@@ -1,4 +1,4 @@
-"""hpn node and kubelet's directory, which has no room, goes, or is another one."""
+"""hpn node and kubelet's directory, when it is full, goes, or is replaced."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def test_a_directory_that_cannot_be_written(process: NodeProcess) -> None:
 
 
 def test_a_directory_without_room(process: NodeProcess) -> None:
-    """A socket takes no room, and the lock's content may be missing.  The list for the next boot is written later."""
+    """A socket needs no space, and the lock's content may be missing.  The list for the next boot is written later."""
     process.registry.mkdir(parents=True)
     process.mounts += [f"mount -t tmpfs -o size=4k tmpfs {process.registry}", f"yes > {process.registry}/full || true"]
     with process:
@@ -46,7 +46,7 @@ def test_a_directory_without_room(process: NodeProcess) -> None:
 
 
 def test_another_directory_is_mounted_over_kubelets(process: NodeProcess) -> None:
-    """It serves in the one that kubelet sees, and in the old one when that is back."""
+    """It serves in the directory that kubelet sees, and in the old one when that is back."""
     (process.folder / "other/plugins_registry").mkdir(parents=True)
     process.registry.mkdir(parents=True)
     name = "plugins_registry/hpn-example.com_rail0.sock"
@@ -64,7 +64,7 @@ def test_another_directory_is_mounted_over_kubelets(process: NodeProcess) -> Non
 
 
 def test_kubelets_directory_is_moved_away(process: NodeProcess) -> None:
-    """It stays away, whatever comes or goes meanwhile, and what is put in its place is served."""
+    """Nothing makes it again meanwhile, and a new one at its path is served."""
     process.registry.mkdir(parents=True)
     with process:
         process.says("serves example.com/rail0")
@@ -105,7 +105,7 @@ loop.run_forever()
 
 
 def test_no_watch_is_left(process: NodeProcess) -> None:
-    """It looks meanwhile, and says so once."""
+    """It checks at intervals, and logs that once."""
     process.registry.mkdir(parents=True)
     words = ["unshare", "--user", "--map-root-user", sys.executable, "-c", WATCHES, f"{process.registry}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)

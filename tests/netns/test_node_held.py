@@ -1,4 +1,4 @@
-"""hpn node and VFs that come while a process of its own makes their PF ready: kubelet hears of them afterwards."""
+"""New VFs while a child of hpn node provisions their PF: kubelet learns them afterwards."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ SOON = 60.0  # seconds
 
 @dataclass
 class Node:
-    """hpn node with a tree in place of /sys, and a kubelet."""
+    """hpn node with a tree instead of /sys, and a kubelet."""
 
     process: NodeProcess
     kubelet: Kubelet
@@ -41,13 +41,13 @@ class Node:
         until(lambda: set(self.kubelet.devices(resource)) == set(ids), SOON)
 
     def looks(self, *marks: str) -> None:
-        """Have it look at all devices, and wait until kubelet knows what it has seen."""
+        """Make it read all devices, and wait until kubelet knows the result."""
         self.tree.netdev(marks[-1])
         ip("link", "add", marks[-1], "type", "veth", "peer", "name", f"{marks[-1]}x")
         self.offers(MARKS, *(f"{mark}-0" for mark in marks))
 
     def child(self) -> int:
-        """The process that makes the PF ready, as soon as that waits for the PF's lock; it is stopped then."""
+        """The child that provisions the PF, stopped as soon as it waits for the PF's lock."""
         pid = int(until(self._waiting, SOON))
         os.kill(pid, signal.SIGSTOP)
         return pid
@@ -108,7 +108,7 @@ def test_vfs_that_were_there_are_offered_meanwhile(node: Node) -> None:
 
 
 def test_it_is_ended_meanwhile(node: Node) -> None:
-    """Its child does not keep a service manager waiting."""
+    """A service manager does not wait for its child."""
     node.write(numVfs=1)
     node.tree.netdev("rail0", node.tree.pci(PF, sriov_totalvfs=7))
     with owned.lock(PF), node.process:
@@ -120,7 +120,7 @@ def test_it_is_ended_meanwhile(node: Node) -> None:
 
 
 def test_hpn_node_ends_meanwhile(node: Node) -> None:
-    """What makes the PF ready ends with it."""
+    """The child that provisions the PF ends with it."""
     node.tree.netdev("rail0", node.tree.pci(PF, sriov_totalvfs=7))
     node.tree.pci(VF, pf=PF)
     process = node.process

@@ -1,5 +1,7 @@
-"""PFs made ready while others are at work.  What has changed since it was looked at is looked at again, under the lock
-by which an ADD chooses.  The functions are a tree of the test's own, and their interfaces real ones."""
+"""Provisioning while other programs work: it checks again under the lock by which an ADD chooses.
+
+The PCI functions are a tree of the test, and their interfaces are real.
+"""
 
 import os
 import time
@@ -31,7 +33,7 @@ SOON = 60.0  # seconds
 
 @pytest.fixture
 def tree(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
-    """rail0's PF with two VFs, whose interfaces have another MTU than it has."""
+    """rail0's PF with two VFs; their interfaces have another MTU."""
     tree = Tree(tmp_path / "sys")
     root = tree.root
     pci.is_sys(root, monkeypatch)
@@ -67,7 +69,7 @@ def attached(state: Path, device: str, **link: Any) -> None:
 
 
 def meanwhile(state: Path, asked: Settings, change: Callable[[], object]) -> apply.Report:
-    """What comes of it, if there is a change after all was looked at, and before anything is done."""
+    """The result if ``change`` happens after the scan, and before the first step."""
     reader, writer = os.pipe()
     before = children()
     child = Child(lambda: os.read(reader, 1) and apply.apply(asked))
@@ -104,7 +106,7 @@ def test_what_it_was_looked_at_for_is_done(host: Host, tree: Tree) -> None:
 
 
 def test_a_pf_in_switchdev_mode(host: Host, tree: Tree) -> None:
-    """What its switch has for a VF, which sorts before the PF's own interface, is left alone."""
+    """A VF's representor, which sorts before the PF's own interface, stays as it is."""
     (tree.root / "class/net/rail0/phys_port_name").write_text("p0\n")
     tree.netdev("eth0", tree.root / "devices/pci0000:00" / PF, phys_port_name="pf0vf0")
     ip("link", "add", "eth0", "mtu", "1300", "type", "veth", "peer", "name", "eth1")
@@ -114,7 +116,7 @@ def test_a_pf_in_switchdev_mode(host: Host, tree: Tree) -> None:
 
 
 def test_the_rdma_devices_of_new_vfs_are_waited_for(host: Host, tree: Tree) -> None:
-    """A driver makes the interface first.  A VF that was offered meanwhile would be a container's without RDMA."""
+    """A driver makes the interface first.  A container that got the VF meanwhile would lack RDMA."""
     pf, others = tree.root / "devices/pci0000:00" / PF, ("0000:3b:00.4", "0000:3b:00.5")
     tree.rdma("mlx5_0", pf, 0)
 
@@ -137,7 +139,7 @@ def test_the_rdma_devices_of_new_vfs_are_waited_for(host: Host, tree: Tree) -> N
 
 
 def bonded(tree: Tree, *, rdma: int, driver: str = "igb") -> None:
-    """Put rail0 and another PF into a bond, and as many of them have an RDMA device; mlx5 keeps one for both of its."""
+    """Put rail0 and another PF into a bond, with this number of RDMA devices; mlx5 keeps one for both PFs."""
     functions = tree.root / f"devices/pci0000:00/{PF}", tree.pci("0000:3c:00.0", driver=driver)
     tree.netdev("rail1", functions[1])
     tree.netdev("bond0", below=["rail0", "rail1"])
@@ -167,7 +169,7 @@ def test_a_bond_of_pfs_that_have_an_rdma_device_each(host: Host, tree: Tree) -> 
 
 
 def test_a_bond_with_a_nic_that_has_no_rdma(host: Host, tree: Tree) -> None:
-    """Another driver's, so the RDMA device is the PF's own."""
+    """The other PF has another driver, so the RDMA device is the PF's own."""
     bonded(tree, rdma=1, driver="ixgbe")
     assert apply.apply(settings(num_vfs=4)).done == (f"{RAIL0}: numVfs 2 -> 4",)
 
@@ -192,7 +194,7 @@ def test_a_pods_vf_that_comes_home_with_another_mtu(host: Host, tree: Tree) -> N
 
 
 def test_the_host_needs_a_vf_meanwhile(host: Host, tree: Tree) -> None:
-    """The other one is done in the next round."""
+    """The other change is made in the next round."""
     report = meanwhile(host.state, settings(mtu=1500), lambda: ip("address", "add", "10.77.0.1/24", "dev", "vf0"))
     (said,) = report.refused
     assert "VFs in use stay as they are: the host needs VFs: 'vf0' has 10.77.0.1/24 on the host" in said
@@ -224,7 +226,7 @@ def test_a_pod_gets_the_pf_meanwhile(host: Host, tree: Tree) -> None:
 
 
 def test_the_host_gets_its_default_route_meanwhile(host: Host, tree: Tree) -> None:
-    """The network comes up while the node is made ready."""
+    """The network comes up during provisioning."""
 
     def route() -> None:
         ip("address", "add", "10.77.0.1/24", "dev", "rail0")
@@ -238,13 +240,13 @@ def test_the_host_gets_its_default_route_meanwhile(host: Host, tree: Tree) -> No
 
 
 def test_somebody_makes_vfs_meanwhile(host: Host, tree: Tree) -> None:
-    """There are as many as the file asks for, so they stay."""
+    """Their number is right, so they stay."""
     report = meanwhile(host.state, settings(num_vfs=3), lambda: tree.pci("0000:3b:00.4", pf=PF, driver=""))
     assert (report.done, report.refused) == ((), ())
 
 
 def test_a_pods_macvlan_over_the_pf(host: Host, tree: Tree, pod: Pod) -> None:
-    """The kernel lowers its MTU with that of the PF."""
+    """The kernel lowers its MTU with the PF's."""
     ip("link", "add", "link", "rail0", "name", "net1", "netns", pod.name, "type", "macvlan")
     report = apply.apply(settings(mtu=1300))
     (said,) = report.refused

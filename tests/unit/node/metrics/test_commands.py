@@ -14,7 +14,7 @@ from base.protocol import report
 from base.protocol.spec import Request
 from cni import main
 from ipam import main as ipam
-from node.metrics.commands import BOUNDS, Commands, Tally
+from node.metrics.commands import BOUNDS, Tally, receive
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_who_listens_counts(tmp_path: Path, loop: asyncio.AbstractEventLoop, mon
     path, tally = tmp_path / "node" / "c.sock", Tally()
     path.parent.mkdir(mode=0o700)
     path.write_text("left by one that was killed")
-    commands = Commands(loop, tally, path)
+    commands = receive(loop, tally, path)
     monkeypatch.setattr(report, "SOCKET", str(path))
     assert path.stat().st_mode & 0o777 == 0o600
     for command in ("DEL", "DEL", "ADD"):
@@ -113,7 +113,7 @@ def test_who_listens_counts(tmp_path: Path, loop: asyncio.AbstractEventLoop, mon
 def test_a_directory_that_others_can_use_is_refused(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(Exception, match=r"chmod 700"):
-        Commands(loop, Tally(), tmp_path / "c.sock")
+        receive(loop, Tally(), tmp_path / "c.sock")
 
 
 @pytest.mark.parametrize(
