@@ -2,6 +2,8 @@
 
 Namespaces that could not be found again are not recorded.  Neither are any before Linux 5.14, which has no cookies: the
 kernel reuses inode numbers.
+
+A module of its own, because DEL and VERSION do not need base.kernel.netns.
 """
 
 import socket

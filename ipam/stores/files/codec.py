@@ -10,6 +10,7 @@ the first line makes it a lease, so the others are on disk before it.
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 from typing import Any, Final
@@ -53,6 +54,7 @@ def digest_of(holding: Holding) -> bytes:
     return sticky_digest(holding.sticky) if holding.sticky else _hash(f" cooling {holding.addresses[0].ip}")
 
 
+@lru_cache(16)  # a call hashes the same key several times
 def _hash(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=DIGEST).digest()
 

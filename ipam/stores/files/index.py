@@ -19,6 +19,7 @@ IndexCorrupt, and the store marks the index "suspect": it was complete once.
 import os
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import cache
 from struct import Struct
 from typing import Final
 from zlib import crc32
@@ -274,5 +275,6 @@ def _identity(file: os.stat_result) -> tuple[int, ...]:
     return file.st_ino, file.st_size, file.st_mtime_ns
 
 
+@cache
 def _boot() -> bytes:
     return bytes.fromhex(durable.boot_id().replace("-", ""))

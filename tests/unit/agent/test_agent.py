@@ -121,7 +121,7 @@ def test_another_user_is_not_served() -> None:
     """For any permissions of the socket: the kernel reports the peer's user (man 7 unix, SO_PEERCRED)."""
     if os.geteuid():
         require("unit", "may not become another user; run as root")
-    # An abstract name: no directory's permissions keep the other user away, so the agent itself has to.
+    # An abstract name has no permissions, so the agent itself must refuse the other user.
     agent = Agent(f"\0hpn-test-{os.getpid()}", started=False)
     os.seteuid(65534)
     try:

@@ -31,7 +31,7 @@ from support.topology import until
 
 from agent import connection, workers
 
-# Each is signalled some time in its first moments, or before them.
+# Each agent gets a signal during its start, or before it.
 MANY = f"""{PROGRAM}
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
 signal.signal(signal.SIGALRM, lambda *_: sys.exit("one does not end"))
@@ -86,7 +86,7 @@ def test_one_is_woken(tmp_path: Path) -> None:
             assert after[who] > before[who]
             both += after[1 - who] > before[1 - who]
             before = after
-        # A thread sleeps too where it waits for the interpreter, and is counted then when it goes on.
+        # A thread that waits for the interpreter sleeps too, which counts as another wakeup.
         assert both < 50
         assert all(now - then < 50 for now, then in zip(asleep()[0], firsts, strict=True))
 
@@ -170,7 +170,7 @@ def test_ending(agent: Agent, send: Callable[[int, int], None], number: int, tmp
                 with sock:
                     assert everything(sock)[12:].isdigit()
             assert everything(silent) == b""
-            # It was in the queue, and that was closed: its launcher does the work itself.
+            # The agent has closed the queue with this connection: its launcher does the work itself.
             with pytest.raises(ConnectionResetError):
                 late.recv(1)
     assert agent.process.wait(60) == 0

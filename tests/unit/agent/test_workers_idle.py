@@ -48,7 +48,7 @@ def test_work_in_idle_time(agent: Agent) -> None:
         asked = time.monotonic()
         agent.ask()
         assert agent.slow() not in workers
-        # From before the last request, which the agent has heard later.
+        # Measured from before the last request, which reaches the agent later.
         assert time.monotonic() - asked > QUIET * 0.9
         assert not agent.written(3 * QUIET)
 
@@ -113,7 +113,7 @@ def test_work_in_idle_time_is_in_nobodys_way(agent: Agent) -> None:
     for _ in range(50):
         assert agent.ask() != pid
     assert states(pid) == {"S"}
-    # There is one of it at a time, and the agent's end does not wait for it.
+    # Only one runs at a time, and the agent's end does not wait for it.
     # time: nothing is to happen
     time.sleep(3 * QUIET)
     assert not agent.written(0)

@@ -106,7 +106,7 @@ def test_addresses_outside_the_ranges(hpn, net):
     net.add("a")
     net.ipam = {"subnet": "10.1.0.0/30"}
     reply = net.reply("ADD", "b")
-    assert [line for line in reply.log if "10.0.0.2-10.0.0.254 and are 10.1.0.2 now" in line], reply.log
+    assert [line for line in reply.log if "10.0.0.2-10.0.0.254 to 10.1.0.2; " in line], reply.log
     assert not net.reply("ADD", "b").log
     pools = json.loads(hpn("show", "--json"))["networks"][0]["pools"]
     assert [(pool["ranges"], pool["held"], pool["free"]) for pool in pools] == [
@@ -268,7 +268,7 @@ def test_verify(hpn, net):
     with index.open("r+b") as f:
         f.seek(page)
         f.write(bytes(4))
-    assert "of line 1 as held" in hpn("verify", status=1)
+    assert "of line 1 is missing" in hpn("verify", status=1)
 
 
 def test_verify_reports_damage_and_quarantine(hpn, net):

@@ -78,7 +78,7 @@ def test_what_collides(hpn: Any, net: Net) -> None:
         "pools": {"v4": pool("v4", entry("c1", "10.0.0.5", "10.0.0.0/24"), entry("c2", "10.0.0.5", "10.0.0.0/24"))}
     }
     said = hpn(twice, status=1)
-    assert "10.0.0.5 is of c1:net1 and c2:net1 there" in said
+    assert "10.0.0.5 belongs to c1:net1 and c2:net1 there" in said
     assert net.leases() == {}
 
 

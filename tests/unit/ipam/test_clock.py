@@ -165,7 +165,7 @@ class Clock(RuleBasedStateMachine):
         ]}  # fmt: skip
         assert self.net.call("GC", **listed) == {}
 
-    # What happens to a machine
+    # Events of the machine
 
     @rule(seconds=st.sampled_from([1, 19, 20, 99, 299, 300, 1000, 10**8]))
     def time_goes_by(self, seconds):

@@ -80,7 +80,7 @@ def test_links_that_nobody_can_be_asked_on(link, why):
     refuse_unless_probeable(Link(5, "hpn0", 0, MAC, 1500, kind="macvlan"))
 
 
-# What is taken
+# Addresses in use
 
 
 class Network:
@@ -111,12 +111,12 @@ def test_the_next_is_given(tmp_path):
     network = Network(tmp_path, "10.0.0.2", "10.0.0.3", **BOTH)
     assert network.add() == ("10.0.0.4", "fd00::2")
     assert network.net.leases() == {"c:net1": ("10.0.0.4", "fd00::2")}
-    # Who was found to be alone is not asked about again.
+    # An address without an answer is not probed again.
     assert network.asked == [{"10.0.0.2", "fd00::2"}, {"10.0.0.3"}, {"10.0.0.4"}]
     assert network.log[0] == f"10.0.0.2 is in use by another host on the link (MAC {MAC}); not allocated for 600 s"
     assert network.net.held() == {"10.0.0.2", "10.0.0.3", "10.0.0.4", "fd00::2"}
     assert network.net.agrees()
-    # The round goes on where it was, with nobody asking for what is known to be taken.
+    # The search continues where it was, without probing addresses known to be in use.
     assert network.add("d") == ("10.0.0.5", "fd00::3")
 
 

@@ -147,7 +147,7 @@ def test_what_the_index_missed_stays_known(network, monkeypatch):
     assert not list((net.dir / "quarantine").glob("*"))
 
 
-# What the pod may use still
+# Addresses that the pod may still use
 
 
 def released_in_doubt(net, cid):

@@ -192,7 +192,7 @@ R, S = {"subnet": "10.1.0.0/24"}, {"subnet": "10.2.0.0/24"}
         ({"rails": [R]}, 7, ["ipam.rails[0] has none of pf, master, pciAddress, numaNode"]),
         ({"rails": [A | {"pf": "eth1"}]}, 7, ["ipam.rails[0] has pf and master of"]),
         ({"rails": [A, {"pf": "eth1"}]}, 7, ["ipam.rails[1] has no range", "subnet or ranges"]),
-        ({"rails": [A, B | {"master": "eth1"}]}, 7, ["ipam.rails[1] and ipam.rails[0] are both of master eth1"]),
+        ({"rails": [A, B | {"master": "eth1"}]}, 7, ["ipam.rails[1] and ipam.rails[0] are both for master eth1"]),
         ({"rails": [A, A | {"master": "eth2"}]}, 7, ["ipam.rails[1] 10.1.0.1-", "overlaps ipam.rails[0]"]),
         ({"rails": [A | {"gateway": "10.2.0.1"}]}, 7, ["ipam.rails[0].gateway 10.2.0.1"]),
         ({"rails": [{"pf": "e", "gateway": "10.2.0.1"}]}, 7, ["ipam.rails[0].gateway", "without ipam.rails[0].subnet"]),

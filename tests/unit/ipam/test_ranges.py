@@ -35,7 +35,7 @@ def test_subtract_leaves_what_is_in_no_hole(version, whole, holes):
     expected = sorted(set(numbers([span(version, whole)])) - set(numbers(span(version, h) for h in holes)))
     assert numbers(left) == expected
     assert count(left) == len(expected)
-    # Adjacent pieces would be one.
+    # Adjacent pieces must be joined.
     assert all(a.last + 1 < b.first for a, b in pairwise(left))
 
 
@@ -48,7 +48,7 @@ def test_subtract_ignores_the_other_family():
 @given(versions, st.lists(st.booleans(), min_size=40, max_size=40), st.integers(-1, 45), st.data())
 @SETTINGS
 def test_next_free_is_the_first_of_the_round(version, usable, after, data):
-    # Spans in any order, as the ranges of a set are tried in the order they are written.
+    # Spans in any order, because the ranges of a set are tried in the configured order.
     pieces = subtract(span(version, (0, 39)), [span(version, (i, i)) for i, u in enumerate(usable) if not u])
     spans = data.draw(st.permutations(pieces))
     order = numbers(spans)

@@ -16,7 +16,7 @@ def test_sticky(network, clock):
     assert len({*first, *others}) == 3
     net.call("DEL", "c2")
     clock[0] += 3600
-    # Over, but nobody needed it.
+    # Expired, but not yet reused.
     assert net.add("c3", *of("db-0")) == first
     net.call("DEL", "c3")
     clock[0] += 3600

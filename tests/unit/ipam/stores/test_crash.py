@@ -37,7 +37,7 @@ def each_step(net, prepare, work):
         yield step
 
 
-# In memory: whoever is killed loses nothing that it wrote, and thousands of syncs take minutes.
+# In memory: a killed process loses no write, and thousands of syncs on a disk take minutes.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
@@ -50,7 +50,7 @@ def net():
         yield net
 
 
-# Of one line, and of several.
+# A lease of one line, and one of several.
 @pytest.fixture(params=["", "K8S_POD_NAMESPACE=" + "n" * 250 + ";K8S_POD_NAME=" + "p" * 60], ids=["short", "long"])
 def args(request):
     return request.param
@@ -119,7 +119,7 @@ def test_delete_killed_at_every_step(net, then, args):
 
 
 def test_move_killed_at_every_step(net, args):
-    # An ADD that changes what its attachment holds: before or after, nothing between.
+    # An ADD that changes its attachment's addresses: the old or the new ones, nothing between.
     def prepare():
         net.add("c", args=f"IP=10.0.0.2;{args}")
 
@@ -246,7 +246,7 @@ class Attachments(RuleBasedStateMachine):
                 (after if random.random() < 0.5 or i >= len(before) else before)[i : i + 512]
                 for i in range(0, len(after), 512)
             ]
-            # In place, as a disk has it: the same inode, and perhaps an index that says it is true.
+            # In place, like a disk: the same inode, and perhaps an index marked clean.
             with self.net.file.open("r+b") as f:
                 f.write(b"".join(sectors))
                 f.truncate()

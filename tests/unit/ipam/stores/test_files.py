@@ -88,7 +88,7 @@ def test_nothing_can_be_written(net):
     kept = net.add("a")
 
     def full():
-        # Every write fails, in place too.
+        # Every write fails, also in place.
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         answers = net.call("ADD", "b"), net.call("DEL", "a"), net.call("STATUS")

@@ -21,7 +21,7 @@ from ipam.stores import Book, Choose, Gone, Owner, Sandbox, Store, Terms
 from ipam.stores.access import open_in
 from ipam.stores.holdings import Kept, Lease
 
-# Of each store how it is opened: the network is new for each test, and opened again for each call.
+# How to open each store: the network is new for each test, and opened again for each call.
 STORES: Mapping[str, Callable[[Path, Gone], Store]] = {
     "files": lambda place, gone: open_in(place, "net", [], gone),
 }

@@ -13,7 +13,7 @@ from base.protocol.errors import TryAgain
 from base.state.locks import Lock
 
 DUAL = {"ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]}
-# Of one line, and of several.
+# A lease of one line, and one of several.
 LONG = "K8S_POD_NAMESPACE=" + "n" * 250 + ";K8S_POD_NAME=" + "p" * 60
 
 
