@@ -9,8 +9,8 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final, Self
 
 from base.kernel import bpf, netns, nsid, rtnl, sysfs
 from base.kernel.budget import attempts
@@ -99,28 +99,45 @@ class Software:
         return cls(link.kind, link.index, in_pod, link.parent if link.parent_nsid is None else 0)
 
 
-class Moved(Protocol):
-    """What a plan says of the device: its bus address, or what is known of a link without one, and whether the device
-    is there still; the netdev's name on the host, and all that it was there (None: a userspace driver has the device);
-    the MTU it gets in the pod (0: it keeps its own), its ifindex there (0: not known yet), and the RDMA devices that
-    move with it."""
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """A plan to move a device; each kind that moves one has its own subclass.  The journal keeps it.
+
+    ``device`` is the bus address.  Another device may come to that address, so ``incarnation`` (base/kernel/sysfs.py)
+    identifies this one.  ``pf`` is the address of its PF; empty if it is no VF.  ``netdev`` is its interface's name on
+    the host, and ``home`` that interface's settings there; empty and None if a userspace driver has the device.
+    ``mtu`` is the MTU in the pod; 0 keeps the MTU.  ``rdma`` are the RDMA devices that move too, ``rdma_devs`` the
+    names of all RDMA devices that the pod has, moved or shared.  ``index`` is the ifindex in the pod; 0 until it is
+    known.
+    """
+
+    device: str
+    incarnation: int
+    pf: str
+    netdev: str
+    home: Netdev | None
+    mtu: int
+    rdma: Devices
+    rdma_devs: list[str]
+    index: int = 0
 
     @property
-    def software(self) -> Software | None: ...
+    def software(self) -> Software | None:
+        """How to find a link that no device is behind; None for a device."""
+        return None
+
     @property
-    def device(self) -> str: ...
-    @property
-    def exists(self) -> bool: ...
-    @property
-    def netdev(self) -> str: ...
-    @property
-    def home(self) -> Netdev | None: ...
-    @property
-    def mtu(self) -> int: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def rdma(self) -> Devices: ...
+    def exists(self) -> bool:
+        """Whether the device is still there.  For a link made of software this is unknown, and True."""
+        return self.software is not None or sysfs.incarnation(self.device) == self.incarnation
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        """Read ``to_json``'s object, in which JSON turned tuples into lists."""
+        return cls(**{**body, "home": Netdev.from_json(body["home"])})
 
 
 def instead_of(name: str) -> str:
@@ -175,27 +192,25 @@ def stands(p: Moved, pod: Pod, ifname: str) -> bool:
     return p.exists and (p.home is None or find(p, pod, ifname) is not None)
 
 
-def refuse_gone(p: Moved) -> None:
-    """Raise CheckFailed where the device is gone, or another one now."""
+def check(p: Moved, pod: Pod, ifname: str, what: str) -> Link | None:
+    """Return the interface in the pod; None for a device that the pod drives itself.  ``what`` describes the interface
+    for the message.
+
+    Raises CheckFailed if the device is gone, the interface is not in the pod under the pod's name, ARP differs from
+    the host's, or an RDMA device is missing.  The kind checks the RDMA devices of InfiniBand.
+    """
     if not p.exists:
         raise CheckFailed(f"{p.device} is gone, or another one now")
-
-
-def check(p: Moved, pod: Pod, ifname: str, what: str) -> Link | None:
-    """Return it in the pod; None for a device that the pod drives itself.  Raises CheckFailed if it is not there under
-    the pod's name; ``what`` it is, is for the message."""
     if p.home is None:
         return None
     link = find(p, pod, ifname)
     if link is None or link.name != ifname:
         raise CheckFailed(f"{ifname} in {pod.path} is not {what}")
+    if not link.infiniband:
+        if (link.flags ^ p.home.flags) & IFF_NOARP:
+            raise CheckFailed(f"{link.name} has ARP {'on' if link.arp else 'off'}, and on the host it had it otherwise")
+        rdma.check(p.rdma, p.rdma_devs, pod)
     return link
-
-
-def refuse_other_arp(link: Link, was: Netdev) -> None:
-    """Raise CheckFailed where ARP is on in the pod and was off on the host, or the other way about."""
-    if (link.flags ^ was.flags) & IFF_NOARP:
-        raise CheckFailed(f"{link.name} has ARP {'on' if link.arp else 'off'}, and on the host it had it otherwise")
 
 
 def here(host: Rtnl, name: str, device: str) -> Link:
@@ -207,7 +222,8 @@ def here(host: Rtnl, name: str, device: str) -> Link:
 
 
 def give(host: Rtnl, link: Link, p: Moved, pod: Pod, ifname: str) -> Link:
-    """Into the pod: one message moves and renames.  Raises OSError, LinkUnavailable."""
+    """Move the interface into the pod and rename it, by one message.  Then move and rename the RDMA devices; those of
+    InfiniBand the kind moves first.  Raises OSError, LinkUnavailable, InterfaceExists."""
     if ifname in link.altnames:
         host.remove_altname(link.index, ifname)
     body = [attr(IFLA_NET_NS_FD, u32(pod.fd)), attr(IFLA_IFNAME, text(ifname))]
@@ -220,6 +236,9 @@ def give(host: Rtnl, link: Link, p: Moved, pod: Pod, ifname: str) -> Link:
     there = find(p, pod, ifname)
     if there is None or there.name != ifname:
         raise LinkUnavailable(f"{link.name} ({_what(p)}) did not arrive in {pod.path} as {ifname}")
+    if not link.infiniband:
+        rdma.give(p.rdma, pod)
+        rdma.rename(p.rdma, p.rdma_devs, pod)
     return there
 
 

@@ -13,7 +13,7 @@ A device that a userspace driver has (vfio-pci) has no interface, and the pod dr
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, cast
@@ -29,9 +29,8 @@ from base.protocol.spec import Json
 from base.state import journal, owned, places
 from base.state.pod import Pod
 from cni.features import rdma
-from cni.features.rdma import Devices
 from cni.kinds import child, device, escaped
-from cni.kinds.device import Netdev, Software
+from cni.kinds.device import Moved, Netdev, Software
 from cni.kinds.escaped import Search
 from hardware import needed
 
@@ -42,41 +41,17 @@ if TYPE_CHECKING:
     from cni.models.host_device import HostDevice
 
 
-@dataclass(frozen=True)
-class Plan:
-    """One interface (cni/kinds/device.py's ``Moved``).
+@dataclass(frozen=True, kw_only=True)
+class Plan(Moved):
+    """One interface of the host.  ``pci`` is the PCI function that the device is, or is a part of.  A link made of
+    ``software`` has an empty ``device``, and 0 as its ``incarnation``."""
 
-    ``device`` is the bus address, and ``incarnation`` tells the device from another that may come to be there; empty
-    and 0 where there is ``software`` in its place.  ``pci`` is the PCI function that the device is or is a part of,
-    ``pf`` that function's PF if it is a VF.  ``home`` is all that the interface was on the host, None where a userspace
-    driver has the device.
-    """
-
-    device: str
-    incarnation: int
     pci: str
-    pf: str
-    netdev: str
-    home: Netdev | None
-    software: Software | None
-    mtu: int
-    rdma: Devices
-    rdma_devs: list[str]
-    index: int = 0
-
-    @property
-    def exists(self) -> bool:
-        """Whether the device is there still; of software that is not to be told from here."""
-        return self.software is not None or sysfs.incarnation(self.device) == self.incarnation
-
-    def to_json(self) -> Json:
-        return asdict(self)
+    software: Software | None = None
 
     @classmethod
     def from_json(cls, body: Json) -> "Plan":
-        """Of ``to_json``, which JSON turned tuples into lists of."""
-        software = body["software"] and Software(**body["software"])
-        return cls(**{**body, "home": Netdev.from_json(body["home"]), "software": software})
+        return super().from_json({**body, "software": body["software"] and Software(**body["software"])})
 
 
 @contextmanager
@@ -122,10 +97,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
     link = device.here(host, p.netdev, p.device)
     if link.device != p.device or (p.software and link.index != p.software.at_home):
         raise TryAgain(f"{p.netdev} is another interface now than it was a moment ago")
-    there = device.give(host, link, p, pod, ifname)
-    rdma.give(p.rdma, pod)
-    rdma.rename(p.rdma, p.rdma_devs, pod)
-    return there
+    return device.give(host, link, p, pod, ifname)
 
 
 def interfaces(plan: Json, link: Link | None, _host: Rtnl, pod: Pod, ifname: str) -> tuple[Interface, ...]:
@@ -156,12 +128,7 @@ def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None])
 def check(plan: Json, _host: Rtnl, pod: Pod, ifname: str) -> Link | None:
     """Kind.check."""
     p = Plan.from_json(plan)
-    device.refuse_gone(p)
-    link = device.check(p, pod, ifname, f"the host's {p.netdev} ({p.device or 'software'})")
-    if link and p.home:
-        device.refuse_other_arp(link, p.home)
-        rdma.check(p.rdma, p.rdma_devs, pod)
-    return link
+    return device.check(p, pod, ifname, f"the host's {p.netdev} ({p.device or 'software'})")
 
 
 def status(conf: "NetConf", host: Rtnl) -> None:

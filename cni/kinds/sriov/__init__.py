@@ -97,10 +97,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
         return None
     if p.port:
         return infiniband.give(host, p, p.port, pod, ifname)
-    there = device.give(host, link, p, pod, ifname)
-    rdma.give(p.rdma, pod)
-    rdma.rename(p.rdma, p.rdma_devs, pod)
-    return there
+    return device.give(host, link, p, pod, ifname)
 
 
 def interfaces(plan: Json, link: Link | None, host: Rtnl, pod: Pod, ifname: str) -> tuple[Interface, ...]:
@@ -132,15 +129,11 @@ def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None])
 def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
     """Kind.check."""
     p = Plan.from_json(plan)
-    device.refuse_gone(p)
+    link = device.check(p, pod, ifname, p.device)
     if why := attributes.differing(host, p):
         raise CheckFailed(f"VF {p.device} has {why}")
-    link = device.check(p, pod, ifname, p.device)
     if link and p.port:
         infiniband.check(p, pod)
-    elif link and p.home:
-        device.refuse_other_arp(link, p.home)
-        rdma.check(p.rdma, p.rdma_devs, pod)
     return link
 
 

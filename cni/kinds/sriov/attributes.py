@@ -5,7 +5,7 @@ The plan is what the journal keeps of a device that is moved: what it was on the
 
 import errno
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 
 from base.kernel import links, sysfs, vf
 from base.kernel.links import IFF_UP, IFLA_ADDRESS, Link, pack_mac
@@ -14,8 +14,7 @@ from base.kernel.rtnl import Rtnl
 from base.kernel.vf import Vf
 from base.protocol.errors import KernelRefused, LinkUnavailable, doing
 from base.protocol.spec import Json
-from cni.features.rdma import Devices
-from cni.kinds.device import Netdev
+from cni.kinds.device import Moved
 
 _NO_MAC = "00:00:00:00:00:00"
 # The configuration's keys that an attribute is set by.
@@ -32,56 +31,24 @@ class Port:
     mode: str
 
 
-@dataclass(frozen=True)
-class Plan:
-    """One device, known by its PCI address and, because another may come to be there, its ``incarnation``
-    (kernel/sysfs.py).
+@dataclass(frozen=True, kw_only=True)
+class Plan(Moved):
+    """One VF; or a PF, if ``pf`` is empty and ``number`` -1.
 
-    ``pf`` is its PF's address and ``number`` its index there; empty and -1 for a PF that is moved itself.
-    ``netdev`` is its name on the host, and ``home`` all that it was there; empty and None where a userspace driver
-    has the device.  ``before`` and ``wanted`` are attributes on the PF (kernel/vf.py), ``mac`` what the netdev
-    itself gets, ``rdma`` what moves with it, ``rdma_devs`` the names of the RDMA devices that the pod has, moved or
-    shared, ``port`` what there is besides where the link is InfiniBand, and ``index`` its ifindex in the pod once it
-    is there.
+    ``number`` is the VF's index on its PF.  ``before`` and ``wanted`` are attributes on the PF (base/kernel/vf.py).
+    ``mac`` is the MAC that the netdev itself gets.  ``port`` is what an InfiniBand function has besides.
     """
 
-    device: str
-    incarnation: int
-    pf: str
     number: int
-    netdev: str
-    home: Netdev | None
     before: Vf
     wanted: Json
     mac: str
-    mtu: int
-    rdma: Devices
-    rdma_devs: list[str]
     port: Port | None = None
-    index: int = 0
-
-    @property
-    def software(self) -> None:
-        """Device.Moved: there is a function behind each."""
-        return None
-
-    @property
-    def exists(self) -> bool:
-        return sysfs.incarnation(self.device) == self.incarnation
-
-    def to_json(self) -> Json:
-        return asdict(self)
 
     @classmethod
     def from_json(cls, body: Json) -> "Plan":
-        """Of ``to_json``, which JSON turned tuples into lists of."""
         port = body["port"] and Port(**{**body["port"], "rdma": tuple(body["port"]["rdma"])})
-        return cls(
-            **{**body, "home": Netdev.from_json(body["home"]), "port": port, "before": Vf.from_json(body["before"])}
-        )
-
-    def at(self, index: int) -> "Plan":
-        return replace(self, index=index)
+        return super().from_json({**body, "port": port, "before": Vf.from_json(body["before"])})
 
 
 def now(host: Rtnl, p: Plan) -> Vf:
