@@ -1,4 +1,4 @@
-"""The plugin as a function."""
+"""The CNI plugin as a function: a request in, a reply out."""
 
 import time
 from functools import partial
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run(request: Request, programs: "Programs") -> Reply:
-    """Answer one CNI request.  ``programs`` are the IPAM plugins that are functions of this program."""
+    """Return the reply to one CNI request.  ``programs`` are the IPAM plugins that are functions of this program."""
     began = time.monotonic()
     budget.begin()  # guard: budget
     reply = dispatch.answer(request, dict.fromkeys(VERBS, partial(_run, programs)))
@@ -34,7 +34,7 @@ def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -
     if request.var(DELEGATED):  # guard: not-as-ipam
         _refuse_as_ipam(request)
         return None
-    # Imported here because VERSION needs neither.
+    # Imported here because VERSION does not need them.
     from cni import collect, commands  # noqa: PLC0415
 
     command = {
@@ -49,7 +49,7 @@ def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -
 
 
 def _kind(request: Request) -> str:
-    """The kind that the configuration asks for; empty where nobody can tell."""
+    """Return the configuration's kind; empty if it is unknown."""
     from cni import kinds  # noqa: PLC0415  # as above
 
     try:
@@ -61,10 +61,10 @@ def _kind(request: Request) -> str:
 
 
 def _refuse_as_ipam(request: Request) -> None:
-    """Answer a plugin that took this program, by a link with another name, for its IPAM plugin.  Serving the request
-    would mean to ask ourselves again and again.
+    """Raise InvalidConfig if another plugin, or a link to this one, calls this program as its IPAM plugin.
 
-    Raises InvalidConfig.  DEL and GC succeed: we never gave an address here, so there is none to release.
+    Serving the request would delegate to ourselves without end.  DEL and GC succeed, because this program allocated no
+    address.
     """
     if request.command not in ("DEL", "GC"):
         raise InvalidConfig("ipam.type names hpn, which gives no addresses; did you mean hpn-ipam?")

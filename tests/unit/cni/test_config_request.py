@@ -166,9 +166,9 @@ def test_what_is_passed_over_is_said() -> None:
     keys = {"pkey": "0x6", "ibKubernetesEnabled": True, "vfioPciMode": False}
     loaded = config.load(conf(deviceID="0000:3b:00.2", **keys), "")
     assert [line.partition(":")[0] for line in loaded.remarks] == [
-        "ibKubernetesEnabled true is passed over",
-        'pkey "0x6" is passed over',
-        "vfioPciMode false is passed over",
+        "ibKubernetesEnabled true is ignored",
+        'pkey "0x6" is ignored',
+        "vfioPciMode false is ignored",
     ]
     assert config.load(conf(), "").remarks == ()
     assert refused(conf(pkeys="0x6")).code == 2
