@@ -1,7 +1,4 @@
-"""A VF's attributes: those that the PF keeps, and the MAC, which PF and VF both have; and the plan that has them.
-
-The plan is what the journal keeps of a device that is moved: what it was on the host, and what it is to be.
-"""
+"""A VF's attributes, which its PF keeps, and its MAC, which PF and VF both have; and the plan with all of them."""
 
 import errno
 import os
@@ -17,14 +14,14 @@ from base.protocol.spec import Json
 from cni.kinds.device import Moved
 
 _NO_MAC = "00:00:00:00:00:00"
-# The configuration's keys that an attribute is set by.
+# The configuration's keys that set an attribute, if they differ from its name.
 _KEYS = {"vlan": "vlan, vlanQoS, vlanProto", "rate": "min_tx_rate, max_tx_rate"}
 
 
 @dataclass(frozen=True)
 class Port:
-    """What an InfiniBand function has beside the netdev: its driver, its RDMA devices by name, and the mode that
-    its netdev was in."""
+    """The state of an InfiniBand function on the host besides its netdev: driver, names of RDMA devices, and the
+    netdev's mode."""
 
     driver: str
     rdma: tuple[str, ...]
@@ -52,17 +49,17 @@ class Plan(Moved):
 
 
 def now(host: Rtnl, p: Plan) -> Vf:
-    """The VF's attributes, as its PF has them.  Raises LinkUnavailable."""
+    """Return the VF's present attributes on its PF.  Raises LinkUnavailable."""
     pf = netdev_of_pf(p.pf, host)
     try:
         return vf.parse(pf.vfs)[p.number]
     except KeyError as e:
-        raise LinkUnavailable(f"{pf.name} tells nothing of VF {p.number} ({p.device}); is it its PF?") from e
+        raise LinkUnavailable(f"{pf.name} reports no VF {p.number} ({p.device}); is it the VF's PF?") from e
 
 
 def apply(host: Rtnl, p: Plan) -> None:
-    """Set every attribute that the configuration asks for.  Raises KernelRefused, which names the key that the driver
-    does not take."""
+    """Set every attribute that the configuration asks for.  Raises KernelRefused with the key that the driver
+    refuses."""
     for name, value in p.wanted.items():
         try:
             _set(host, p, name, value)
@@ -75,7 +72,7 @@ def apply(host: Rtnl, p: Plan) -> None:
 
 
 def differing(host: Rtnl, p: Plan) -> str:
-    """The attribute in which the VF is not as ADD set it, in words; empty if there is none."""
+    """Return the first attribute that differs from ADD's value, in words; empty if there is none."""
     found: Json = vars(now(host, p)) if p.wanted else {}
     for name, value in p.wanted.items():
         if found[name] != (tuple(value) if isinstance(value, list) else value):
@@ -84,10 +81,10 @@ def differing(host: Rtnl, p: Plan) -> str:
 
 
 def restore(host: Rtnl, p: Plan) -> None:
-    """Put every attribute on the PF back, whoever changed it.  Raises OSError, which names the attribute that the
-    driver does not take, and LinkUnavailable if the PF is in another namespace and has something that we set.
+    """Restore every attribute on the PF.  Raises OSError with the attribute that the driver refuses; LinkUnavailable if
+    the PF is in another namespace and still has an attribute that we set.
 
-    What the PF's driver has no more is not put back: in another mode of its switch (devlink) there are others.
+    An attribute that the driver no longer has is skipped: in another mode of its switch (devlink) there are others.
     """
     try:
         found = now(host, p)
@@ -104,8 +101,8 @@ def restore(host: Rtnl, p: Plan) -> None:
 
 
 def _set_or_own(host: Rtnl, p: Plan, name: str) -> None:
-    """Put one attribute back.  A driver that does not take that a VF has no MAC (cxgb4, qede, be2net, liquidio) is
-    given the VF's own one, so that no other VF has it, nor the pod's."""
+    """Restore one attribute.  Some drivers (cxgb4, qede, be2net, liquidio) refuse to remove a VF's MAC.  Then set the
+    VF's own MAC, which no other VF has, so that the pod's MAC goes."""
     value = getattr(p.before, name)
     try:
         _set(host, p, name, value)
@@ -113,7 +110,7 @@ def _set_or_own(host: Rtnl, p: Plan, name: str) -> None:
         # guard below: no-mac-only (name, value)
         if (name, value) != ("mac", _NO_MAC) or e.errno not in (errno.EINVAL, errno.EADDRNOTAVAIL):
             raise
-        # A userspace driver's has none that we know.
+        # The MAC of a userspace driver's VF is unknown.
         _set(host, p, name, p.home.mac if p.home else f"02:{os.urandom(5).hex(':')}")
 
 
@@ -142,13 +139,13 @@ def _set(host: Rtnl, p: Plan, name: str, value: object) -> None:
 
 
 def netdev_of_pf(address: str, host: Rtnl) -> Link:
-    """The PF's netdev, with the attributes that it has of its VFs.  Raises LinkUnavailable."""
+    """Return the PF's netdev with its VFs' attributes.  Raises LinkUnavailable."""
     function = sysfs.function(address)
     name = sysfs.uplink(function) if function else ""
     link = host.link(name, filters=links.RTEXT_FILTER_SKIP_STATS | vf.RTEXT_FILTER_VF) if name else None
     if link is None:
         raise LinkUnavailable(
-            f"PF {address} has no network interface on the host; bind its driver, or bring it back from the namespace "
-            "that it is in"
+            f"PF {address} has no network interface on the host; bind its driver, or move the interface back from "
+            "its namespace"
         )
     return link
