@@ -49,7 +49,7 @@ def test_pkey(given: Any, pkey: int | None) -> None:
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"pkey": 0}, ("pkey 0:", "no partition", "leave it out")),
+        ({"pkey": 0}, ("pkey 0:", "no partition", "remove it")),
         ({"pkey": "0x8000"}, ('pkey "0x8000":', "no partition")),
         ({"pkey": "0x10000"}, ('pkey "0x10000":', '"0x8001"')),
         ({"pkey": 65536}, ("pkey 65536:", "below 65536")),
