@@ -53,8 +53,8 @@ def program(root: Path, code: str) -> None:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("exit 0", "hpn says nothing of them"),
-        ("exit 1", "hpn says nothing of them"),
+        ("exit 0", "hpn reports nothing about them"),
+        ("exit 1", "hpn reports nothing about them"),
         ("echo cannot unpack >&2; exit 1", "cannot unpack"),
         ("echo cannot unpack >&2", "cannot unpack"),
         ("echo no pod has an interface or an address of hpn; exit 1", "no pod has"),
