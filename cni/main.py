@@ -32,7 +32,9 @@ def run(request: Request, programs: "Programs") -> Reply:
 
 def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -> Result | None:
     if request.var(DELEGATED):  # guard: not-as-ipam
-        _refuse_as_ipam(request)
+        # Another plugin calls us, by a link, as its IPAM plugin.  We would delegate to ourselves without end.
+        if request.command not in ("DEL", "GC"):
+            raise InvalidConfig("ipam.type names hpn, which gives no addresses; did you mean hpn-ipam?")
         return None
     # Imported here because VERSION does not need them.
     from cni import collect, commands  # noqa: PLC0415
@@ -58,13 +60,3 @@ def _kind(request: Request) -> str:
         return ""
     kind = "" if is_stripped(conf) else conf.get("kind", kinds.implied(dict(conf)))
     return next((known for known in kinds.KINDS if known == kind), "")
-
-
-def _refuse_as_ipam(request: Request) -> None:
-    """Raise InvalidConfig if another plugin, or a link to this one, calls this program as its IPAM plugin.
-
-    Serving the request would delegate to ourselves without end.  DEL and GC succeed, because this program allocated no
-    address.
-    """
-    if request.command not in ("DEL", "GC"):
-        raise InvalidConfig("ipam.type names hpn, which gives no addresses; did you mean hpn-ipam?")

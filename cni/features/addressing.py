@@ -17,7 +17,6 @@ from base.protocol.result import Address, Result, Route
 from base.state.pod import Pod
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from cni.models import Common
 
 # Seconds.  A virtual link has its carrier at once, a VF after its PF's next interrupt; if it takes longer, a cable is

@@ -14,7 +14,6 @@ from base.protocol.spec import Json, Request
 from base.state import numbers
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from cni.models import Common
 
 _CDI = "/var/run/cdi"

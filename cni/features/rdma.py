@@ -14,7 +14,6 @@ from base.state import numbers
 from base.state.pod import Pod
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from cni.models import Rdma
 
 Devices = list[tuple[int, str]]  # (index, name on the host)

@@ -23,7 +23,6 @@ from cni.kinds import escaped
 from cni.kinds.escaped import Search
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from cni.models import NetConf
     from cni.models.child import Child
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from base.kernel import bpf, netns, nsid, rtnl, sysfs
 from base.kernel.budget import attempts
@@ -32,6 +32,7 @@ from base.kernel.links import (
 )
 from base.kernel.netlink import attr, text, u32
 from base.kernel.rtnl import Rtnl
+from base.kernel.sysfs import Function
 from base.protocol.errors import CheckFailed, CniError, InterfaceExists, InvalidConfig, LinkUnavailable, TryAgain, doing
 from base.protocol.spec import Json
 from base.state.pod import Pod
@@ -39,7 +40,6 @@ from cni.features import rdma
 from cni.features.rdma import Devices
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from cni.models import Common
 
 # Flags that people set.  A move clears only the first.
@@ -137,6 +137,35 @@ class Moved:
     def to_json(self) -> Json:
         return asdict(self)
 
+    @staticmethod
+    def common(wanted: "Common", function: Function, link: Link | None, pod: Pod) -> dict[str, Any]:
+        """Return the members that all plans have, for a function with this interface.
+
+        Raises InterfaceExists if an altname, which moves with the interface, is taken in the pod; InvalidConfig for a
+        key that needs an interface, if there is none; what rdma.of_function raises.
+        """
+        what = function.address or (link.name if link else "")
+        if link is None:
+            for key, value in wanted.of_the_interface.items():
+                shown = f" {value}" if isinstance(value, str | int) else ""
+                raise InvalidConfig(f"{key}{shown}: {function.driver} leaves {what} to the pod; remove {key}")
+        for altname in link.altnames if link else ():
+            if pod.rtnl.link(altname):  # guard: altname-in-the-pod
+                raise InterfaceExists(
+                    f"{pod.path} has an interface named {altname!r}, an altname of {what}; remove either"
+                )
+        moved, rdma_devs = rdma.of_function(wanted.rdma, function)
+        return {
+            "device": function.address,
+            "incarnation": sysfs.incarnation(function.address) if function.address else 0,
+            "pf": function.pf,
+            "netdev": link.name if link else "",
+            "home": Netdev.of(link) if link else None,
+            "mtu": wanted.mtu,
+            "rdma": moved,
+            "rdma_devs": rdma_devs,
+        }
+
     @classmethod
     def from_json(cls, body: Json) -> Self:
         """Read ``to_json``'s object, in which JSON turned tuples into lists."""
@@ -163,22 +192,6 @@ def refuse_unnamed(link: Link, address: str) -> None:
             f"{link.name!r} of {address}: Linux {os.uname().release} does not report in a pod which device an "
             "interface belongs to; use a kernel from 5.14 on, or kind macvlan over it"
         )
-
-
-def refuse_what_needs_an_interface(attach: "Common", driver: str, address: str) -> None:
-    """Raise InvalidConfig for a key that needs an interface, because the pod drives the device itself."""
-    for key, value in attach.of_the_interface.items():
-        shown = f" {value}" if isinstance(value, str | int) else ""
-        raise InvalidConfig(f"{key}{shown}: {driver} leaves {address} to the pod; remove {key}")
-
-
-def refuse_taken_altname(link: Link, address: str, pod: Pod) -> None:
-    """Raise InterfaceExists if an altname, which moves with the netdev, is taken in the pod."""
-    for altname in link.altnames:
-        if pod.rtnl.link(altname):  # guard: altname-in-the-pod
-            raise InterfaceExists(
-                f"{pod.path} has an interface named {altname!r}, an altname of {address}; remove either"
-            )
 
 
 def find(p: Moved, pod: Pod, ifname: str) -> Link | None:

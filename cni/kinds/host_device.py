@@ -35,7 +35,6 @@ from cni.kinds.escaped import Search
 from hardware import needed
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from base.protocol.location import Location
     from cni.models import NetConf
     from cni.models.host_device import HostDevice
@@ -67,25 +66,12 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     """Kind.plan."""
     wanted = cast("HostDevice", conf.attach)
     function, link = _find(wanted, conf.where, host, pod.fd)
-    if link:
-        if function.address:
-            device.refuse_unnamed(link, function.address)
-        device.refuse_taken_altname(link, function.address or link.name, pod)
-    else:
-        device.refuse_what_needs_an_interface(wanted, function.driver, function.address)
-    moved, rdma_devs = rdma.of_function(wanted.rdma, function)
-    pci = sysfs.pci_of(function.address) if function.address else ""
+    if link and function.address:
+        device.refuse_unnamed(link, function.address)
     return Plan(
-        device=function.address,
-        incarnation=sysfs.incarnation(function.address) if function.address else 0,
-        pci=pci,
-        pf=function.pf,
-        netdev=link.name if link else "",
-        home=Netdev.of(link) if link else None,
+        **Moved.common(wanted, function, link, pod),
+        pci=sysfs.pci_of(function.address) if function.address else "",
         software=Software.of(link, child.unlikely_index()) if link and not function.address else None,
-        mtu=wanted.mtu,
-        rdma=moved,
-        rdma_devs=rdma_devs,
     ).to_json()
 
 

@@ -24,7 +24,6 @@ from cni.kinds.child import check, claiming, interfaces, stands
 from cni.kinds.escaped import Search
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from cni.models import NetConf
     from cni.models.ipoib import Ipoib
 

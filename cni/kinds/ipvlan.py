@@ -16,7 +16,6 @@ from cni.kinds import child
 from cni.kinds.child import IFLA_IPVLAN_MODE, attach, check, claiming, describe, detach, interfaces, stands, status
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from cni.models import NetConf
     from cni.models.ipvlan import Ipvlan
 

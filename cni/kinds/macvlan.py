@@ -14,7 +14,6 @@ from cni.kinds import child
 from cni.kinds.child import check, claiming, describe, detach, interfaces, stands, status
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from cni.models import NetConf
     from cni.models.macvlan import Macvlan
 

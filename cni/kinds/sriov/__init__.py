@@ -26,14 +26,12 @@ from base.state import owned, places
 from base.state.pod import Pod
 from cni.features import rdma
 from cni.kinds import device, escaped
-from cni.kinds.device import Netdev
 from cni.kinds.escaped import Search
 from cni.kinds.sriov import attributes, infiniband
 from cni.kinds.sriov.attributes import Plan
 from hardware import needed
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from base.protocol.location import Location
     from cni.models import NetConf
     from cni.models.sriov import Sriov
@@ -55,11 +53,7 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
         function = infiniband.wait_until_complete(function)
     name = sysfs.uplink(function)
     link = device.here(host, name, function.address) if name else None
-    if link:
-        device.refuse_taken_altname(link, function.address, pod)
-    else:
-        device.refuse_what_needs_an_interface(wanted, function.driver, function.address)
-    moved, rdma_devs = rdma.of_function(wanted.rdma, function)
+    common = device.Moved.common(wanted, function, link, pod)
     is_ib = any(side.infiniband for side in (pf, link) if side)
     if is_ib:
         infiniband.refuse(conf, function)
@@ -70,18 +64,11 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     if link:
         device.refuse_unnamed(link, function.address)
     return Plan(
-        device=function.address,
-        incarnation=sysfs.incarnation(function.address),
-        pf=function.pf,
+        **common,
         number=number,
-        netdev=link.name if link else "",
-        home=Netdev.of(link) if link else None,
         before=before,
         wanted=wanted.attributes() | ({"mac": conf.mac} if conf.mac and function.pf else {}) | guids,
         mac=conf.mac,
-        mtu=wanted.mtu,
-        rdma=moved,
-        rdma_devs=rdma_devs,
         port=infiniband.port(function) if is_ib else None,
     ).to_json()
 

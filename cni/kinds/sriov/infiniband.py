@@ -28,7 +28,6 @@ from cni.kinds.sriov import attributes
 from cni.kinds.sriov.attributes import Plan, Port
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from cni.models import NetConf
 
 T = TypeVar("T")
