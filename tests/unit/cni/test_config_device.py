@@ -1,4 +1,4 @@
-"""Keys of a configuration that is about a device: VF or PF, its attributes and GUID, RDMA."""
+"""Keys of a configuration for a device: VF or PF, its attributes and GUID, RDMA."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""stdin's JSON -> NetConf for kind host-device: which key says which device, and what is refused."""
+"""stdin's JSON -> NetConf for kind host-device: the keys that name the device, and refusals."""
 
 from typing import Any
 
