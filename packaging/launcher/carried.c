@@ -249,7 +249,7 @@ static int open_base(void)
     place = path;
     int base = open_place(path);
     if (!fstatvfs(base, &st) && st.f_flag & ST_NOEXEC)
-        FAIL("5", 0, place, " is on a file system that is mounted noexec, and the program cannot run there; mount it exec, or have HPN_PROGRAM_DIR in the environment of whoever calls me name a directory that is on another one, such as /opt/cni/hpn");
+        FAIL("5", 0, place, " is on a file system that is mounted noexec, and the program cannot run there; mount it exec, or set HPN_PROGRAM_DIR in the caller's environment to a directory on another file system, such as /opt/cni/hpn");
     return base;
 }
 
