@@ -1,4 +1,4 @@
-"""``python -m cni``: the plugin without our IPAM inside; ipam.type is looked for on CNI_PATH."""
+"""``python -m cni``: the plugin without our IPAM; it finds the program of ipam.type on CNI_PATH."""
 
 from base.protocol.dispatch import serve
 from cni.main import run

@@ -1,4 +1,4 @@
-"""What is attached, for people: read from the journal, without a lock, and without changing anything."""
+"""Descriptions of attachments for people, read from the journal without a lock and without changes."""
 
 import errno
 import os
@@ -18,16 +18,16 @@ from base.state.record import Record
 from cni import attachment_state, kinds, undo
 from cni.attachment_state import State
 
-# The member of an attachment that is for the table only: what it is made of, in words.
+# The member of an attachment that only the table shows: its device, in words.
 WORDS: Final = "words"
-# So many digits of a container's id stand in messages, and are enough to name it.
+# Messages have so many digits of a container id, which are enough to identify it.
 ID_DIGITS: Final = 12
 
 
 @dataclass(frozen=True)
 class Found:
-    """One file of the journal.  ``record`` is None if the file cannot be read.  ``is_refused`` says that the attachment
-    is detached, and its file was kept because its IPAM plugin would not release."""
+    """One file of the journal.  ``record`` is None if the file cannot be read.  ``is_refused`` marks the file of a
+    detached attachment, which was kept because the IPAM plugin refused to release."""
 
     state_dir: Path
     path: Path
@@ -51,11 +51,11 @@ class Found:
         return self.key.of(self.record.pod if self.record else "", self.network)
 
     def state(self) -> State:
-        """How the attachment stands."""
+        """Return the attachment's state."""
         return states([self])[0]
 
     def state_if(self, *, is_dead: bool) -> State:
-        """The same, where it is known whether its pod is provably dead."""
+        """Return the attachment's state, given whether its pod is provably dead."""
         if self.is_refused:
             trouble = self.record.trouble if self.record else f"{self.path} cannot be read"
             return State(attachment_state.REFUSED, f"it is detached, and its IPAM would not release: {trouble}")
@@ -64,13 +64,13 @@ class Found:
         return attachment_state.of(self.state_dir, self.record, is_dead=is_dead)
 
     def last_error(self) -> Json | None:
-        """What the last command that failed answered, since it was attached; None if none did."""
+        """Return the error of the last command that failed since ADD; None if none failed."""
         error = last_error.read(self.path)
         return {**error, "time": _zulu(str(error["time"]))} if error else None
 
     def is_called(self, what: str) -> bool:
-        """Whether a person may mean this attachment by ``what``: pod, container, interface, device, network, MAC,
-        address or path of the namespace."""
+        """Whether ``what`` names this attachment: by pod, container, interface, device, network, MAC, address, or path
+        of the namespace."""
         container_id = self.key.container_id
         if len(what) >= ID_DIGITS and container_id.startswith(what):
             return True
@@ -90,7 +90,7 @@ class Found:
 
 
 def find(state_dirs: Iterable[Path]) -> list[Found]:
-    """Every file of the journal: attachments, then those that are detached and not released.  Raises IoFailure."""
+    """Return every file of the journal: attachments, then detached ones that were not released.  Raises IoFailure."""
     return [found for state_dir in state_dirs for found in _find(state_dir)]
 
 
@@ -116,10 +116,9 @@ def _find(state_dir: Path) -> Iterator[Found]:
 
 
 def of_our_shape(record: Record | None) -> Record | None:
-    """The record; None if it has members that this version would not have written, so nobody can be shown what it
-    means.
+    """Return the record; None if it has members that this version would not have written and cannot show.
 
-    Only people need this.  A command undoes by such a record what it can.
+    This is for people only.  A command undoes as much as it can from such a record.
     """
     try:
         return record if record and _is_of_our_shape(record) else None
@@ -128,7 +127,7 @@ def of_our_shape(record: Record | None) -> Record | None:
 
 
 def _is_of_our_shape(record: Record) -> bool:
-    """Raises AttributeError, KeyError, TypeError or ValueError where it is not, or returns false."""
+    """Whether the members have our types.  May raise AttributeError, KeyError, TypeError or ValueError instead."""
     link, software = record.link, record.link.get("software") or {"at_home": 0, "in_pod": 0, "kind": ""}
     texts = [record.network, record.netns, record.kind, record.args, record.pod, record.rxe, record.boot, record.time]
     texts += [record.trouble, software["kind"], *record.rdma_devs]
@@ -155,19 +154,19 @@ def _unreadable(path: str, e: OSError) -> IoFailure:
 
 
 def states(found: Sequence[Found]) -> list[State]:
-    """How each of them stands."""
+    """Return the state of each."""
     return [one.state_if(is_dead=is_dead) for one, is_dead in zip(found, are_dead(found), strict=True)]
 
 
 def are_dead(found: Sequence[Found]) -> list[bool]:
-    """Of each whether its pod is provably dead; of what cannot be read nobody knows that."""
+    """Return for each whether its pod is provably dead; False for unreadable records."""
     known = iter(undo.are_dead([one.record for one in found if one.record]))
     return [one.record is not None and next(known) for one in found]
 
 
 def list_all(state_dirs: Iterable[Path]) -> tuple[list[Json], list[Path], list[Json]]:
-    """Every attachment of every network, the records that cannot be read, and those whose IPAM would not release.
-    Raises IoFailure."""
+    """Return the attachments of all networks, the paths of unreadable records, and the detached attachments whose IPAM
+    plugin refused to release.  Raises IoFailure."""
     found = find(state_dirs)
     dead = {one.path for one, is_dead in zip(found, are_dead(found), strict=True) if is_dead}
     described = [(one, describe(one.record, alive=one.path not in dead)) for one in found if one.record]
@@ -179,13 +178,13 @@ def list_all(state_dirs: Iterable[Path]) -> tuple[list[Json], list[Path], list[J
 
 
 def with_error(described: Json, one: Found) -> Json:
-    """``described``, and the attachment's last error if there is one."""
+    """Return ``described``, with the attachment's last error if there is one."""
     error = one.last_error()
     return {**described, "lastError": error} if error else described
 
 
 def describe(record: Record, *, alive: bool) -> Json:
-    """The attachment as the journal has it, whose pod may be ``alive``; with WORDS."""
+    """Return the journal's description of the attachment, with WORDS.  ``alive`` says whether its pod may live."""
     link, result = record.link, record.result
     interfaces = result.get("interfaces", [])
     described: dict[str, Any] = {
@@ -212,5 +211,5 @@ def describe(record: Record, *, alive: bool) -> Json:
 
 
 def _zulu(time: str) -> str:
-    """A time of the journal with a Z for UTC, as leases have it."""
+    """Return a time of the journal with a Z for UTC, as in leases."""
     return time.replace("+00:00", "Z")

@@ -1,7 +1,7 @@
-"""Undo attachments that nobody needs: those that a runtime's GC does not list, and those of dead pods.
+"""Undo unneeded attachments: those that a runtime's GC does not list, and those of dead pods.
 
-No runtime sends GC for Multus's secondary networks.  So one ADD in EVERY looks at a few attachments of its own network,
-and the agent and ``hpn gc`` look at all attachments.
+No runtime sends GC for Multus's secondary networks.  So one ADD in EVERY checks a few attachments of its own network,
+and the agent and ``hpn gc`` check all attachments.
 """
 
 import json
@@ -26,32 +26,32 @@ from cni import undo
 from cni.features import delegate
 from cni.features.delegate import Programs
 
-# One ADD in EVERY looks at LOOKS attachments.  With a hundred attachments that takes 220 us, 28 us for the average ADD.
+# One ADD in EVERY checks LOOKS attachments.  With a hundred attachments that takes 220 us, 28 us for the average ADD.
 EVERY: Final = 8
 LOOKS: Final = 4
 PLUGINS: Final = "/opt/cni/bin"
-# Seconds: so much earlier than a process its start may seem to be, and a file's time than its writing: a tick each.
+# Seconds: a tick by which a process's start may appear too early, and one by which a file's time may.
 _TICKS: Final = 0.02
 
 
 def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
     """Undo every attachment of this network that the runtime does not list.
 
-    Without a list only attachments of provably dead pods are undone: those of an older boot, and those whose namespace
-    is gone.  An attachment whose ADD began or ended after GC began is left alone, because the list cannot have it.
-    Raises the first failure after all attachments were tried.
+    Without a list it undoes only attachments of provably dead pods: those of an older boot, and those whose namespace
+    is gone.  It leaves alone an attachment whose ADD began or ended after GC began, because the list cannot contain it.
+    Raises all failures as one, after every attachment was tried.
     """
     where, valid, began = location(conf), spec.valid_attachments(conf), _began(request)
     failures, there = list[Exception](), journal.entries(where.state_dir, where.network)
-    # The IPAM plugin comes first and is told to spare every attachment that has a record, because an ADD writes its
-    # record before it has a lease.  An attachment with both is undone below, which releases its addresses.
+    # The IPAM plugin comes first.  Its list contains every attachment with a record, because an ADD writes its record
+    # before it has a lease.  An attachment with both is undone below, which releases its addresses.
     try:
         request.refuse_if_abandoned()  # guard: ipam-abandoned
         delegate.ask_if_it_can(where.ipam, _sparing(request, conf, where), programs)  # guard: spared (_sparing)
     except (CniError, OSError) as e:
         failures.append(e)
     for seen, version in there:
-        # Without a list only the dead are undone, whenever they were attached.
+        # Without a list only dead attachments are undone, at any age.
         # guard below: listed (seen), began-with-its-process (version)
         if valid is not None and (seen.key in valid or _is_since(version, began)):
             continue
@@ -72,21 +72,21 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
 
 
 def _began(request: Request) -> float:
-    """When GC's process was started, by the clock of files' times; infinite where nobody knows.  On a busy machine that
-    is long before it, or the agent, comes to work."""
+    """Return the start time of GC's process, by the clock of file times; infinite if it is unknown.  On a busy machine
+    the process, or the agent, begins to work long after that."""
     if request.process:
-        with suppress(OSError):  # it has been killed: request.abandoned
+        with suppress(OSError):  # the process was killed: request.abandoned
             return time.time() - netns.age(f"{request.process}") - _TICKS
     return math.inf
 
 
 def _is_since(version: Version, began: float) -> bool:
-    """Whether the record was written after that time.  One of the future is of a time when the clock was wrong."""
+    """Whether the record was written after that time.  A time in the future comes from a wrong clock."""
     return version is not None and began < version[1] / 1e9 <= time.time()  # guard: of-the-future (())
 
 
 def _sparing(request: Request, conf: Config, where: Location) -> Request:
-    """GC's request, in which every attachment that has a record is valid."""
+    """Return GC's request with every attachment that has a record as valid."""
 
     def attached() -> list[Key]:
         return journal.keys(where.state_dir, where.network)
@@ -103,10 +103,10 @@ def _sparing(request: Request, conf: Config, where: Location) -> Request:
 
 
 def a_few(where: Location, request: Request, log: list[str], programs: Programs) -> None:
-    """In one ADD of EVERY: undo one attachment of this network whose pod is provably dead.
+    """In one ADD of EVERY, undo one attachment of this network whose pod is provably dead.
 
-    The ADD has succeeded, so this neither fails it nor holds it up: it waits for no lock, runs no other program, and
-    leaves devices to the ADD that needs one.
+    The ADD has succeeded, so this neither fails nor delays it: it waits for no lock, runs no other program, and leaves
+    devices to the ADD that needs one.
     """
     if os.urandom(1)[0] % EVERY:
         return
@@ -130,9 +130,9 @@ def sweep(
     state_dir: Path, programs: Programs, *, dry_run: bool = False
 ) -> Iterator[tuple[Record, CniError | OSError | None]]:
     """Undo every attachment in that directory whose pod is provably dead.  Yields each record, with the error if the
-    attachment could not be undone.
+    undo failed.
 
-    No runtime asks for this, so other IPAM plugins are looked for in CNI_PATH if that is set, else in PLUGINS.
+    No runtime requests this, so other IPAM plugins are searched in CNI_PATH if that is set, else in PLUGINS.
     """
     environ = {"CNI_PATH": os.environ.get("CNI_PATH", PLUGINS), "PATH": os.environ.get("PATH", "")}
     request = Request(environ, b"{}")
@@ -150,8 +150,7 @@ def sweep(
 def _reclaim(
     state_dir: Path, seen: Record, request: Request, programs: Programs, log: list[str], timeout: float
 ) -> bool:
-    """Undo the attachment if its record is still the one that was seen.  Returns whether it was.  Raises CniError,
-    OSError."""
+    """Undo the attachment if its record is still ``seen``; return False if it is another.  Raises CniError, OSError."""
     with journal.lock(state_dir, seen.network, seen.key, timeout) as entry:
         record = entry.load()
         if record != seen:  # guard: as-it-was-seen = record is None

@@ -1,4 +1,4 @@
-"""ADD, DEL, CHECK and STATUS: the order of events, a screen for each command.
+"""The order of events in ADD, DEL, CHECK and STATUS.
 
 GC is in cni/collect.py.  Only cni/undo.py undoes what a command changed.
 """
@@ -37,12 +37,12 @@ from cni.features import addressing, delegate, device_info, gids, granted
 from cni.features.delegate import Programs
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic.
+    # Not at run time, because DEL does not need pydantic.
     from cni.models import NetConf
 
 
 def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
-    """Attach the interface with all that belongs to it, or change nothing and raise."""
+    """Attach the interface with its features, or change nothing and raise CniError or OSError."""
     wanted = _allowed(request, conf, programs)
     log.extend(wanted.remarks)
     if wanted.where.ipam:
@@ -55,19 +55,22 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
 def _attach_freeing_a_device(
     wanted: "NetConf", request: Request, conf: Config, log: list[str], programs: Programs
 ) -> Result:
-    """``_attach``.  If a device is taken, free one whose pod is provably dead, and attach again."""
+    """Call ``_attach``.  If the devices are taken, free one whose pod is provably dead, and repeat."""
     while True:
         try:
             return _attach(wanted, request, conf, log, programs)
         except DeviceTaken as e:
-            # Here our attachment's lock is released: free_one takes the owner's lock, which may be the same file.
+            # _attach has released our attachment's lock, which may be the same file as the owner's lock.
             if not undo.free_one(e.devices, wanted.where, request, programs, log):  # guard: free_one = True
                 raise
 
 
 def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
-    """ADD, step by step.  If a step fails, the attachment is undone by ``record`` as it is in this function.  So what a
-    step makes must be in ``record`` before the step begins."""
+    """Carry out ADD, step by step.
+
+    If a step fails, this function undoes the attachment from ``record``.  So ``record`` must name what a step makes
+    before the step begins.
+    """
     where, key, kind = wanted.where, request.key, kinds.named(wanted.attach.kind)
     with _open_pod(request) as pod, rtnl.open_in() as host, journal.lock(where.state_dir, where.network, key) as entry:
         request.refuse_if_abandoned()  # guard: add-abandoned
@@ -89,7 +92,7 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
                     record = features.routing.claim(by_source.table, entry, record, pod, result)
                 record = _configure(wanted, record, pod, link, result, log)
                 if wanted.attach.steered:
-                    # After the link is up: some drivers have their interrupts only then.
+                    # Some drivers request their interrupts only when the link goes up.
                     record = features.steering.claim(wanted.attach, entry, record, pod, link)
                     record = features.steering.make(record, pod, link)
             own = _own_result(wanted, kind.interfaces(plan, link, host, pod, key.ifname), result)
@@ -106,7 +109,7 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
 
 
 def _plan(kind: kinds.Kind, wanted: "NetConf", host: rtnl.Rtnl, pod: Pod, ifname: str) -> Json:
-    """Decide what the kind is going to make.  Changes nothing.  Raises CniError where ADD cannot be served."""
+    """Return the kind's plan; change nothing.  Raises CniError if ADD cannot be served."""
     _refuse_old_kernel(host)  # guard: old-kernel
     plan = kind.plan(wanted, host, pod)
     features.status(wanted.attach)  # guard: features-can-be
@@ -117,8 +120,7 @@ def _plan(kind: kinds.Kind, wanted: "NetConf", host: rtnl.Rtnl, pod: Pod, ifname
 def _refuse_old_kernel(host: rtnl.Rtnl) -> None:
     if not nsid.can_be_asked(host):
         raise KernelRefused(
-            f"Linux {os.uname().release} cannot be asked for what a pod hides, so that DEL would leave it; "
-            "use a kernel from 5.10 on"
+            f"Linux {os.uname().release} cannot list what a pod hides, so DEL would leave it; use a kernel from 5.10 on"
         )
 
 
@@ -126,12 +128,12 @@ def _refuse_taken_name(pod: Pod, ifname: str) -> None:
     if taken := pod.rtnl.link(ifname):
         altname = f" (as altname of {taken.name})" if taken.name != ifname else ""
         raise InterfaceExists(
-            f"CNI_IFNAME={ifname}: {pod.path} has an interface of that name{altname}; choose another, or remove it"
+            f"CNI_IFNAME={ifname}: {pod.path} has an interface of that name{altname}; choose another name, or remove it"
         )
 
 
 def _record(entry: Entry, wanted: "NetConf", request: Request, conf: Config, pod: Pod, plan: Json) -> Record:
-    """Write the record to disk.  Raises InvalidConfig for sysctls that the pod does not have."""
+    """Write the first record to disk and return it.  Raises InvalidConfig for sysctls that cannot be set."""
     record = Record(
         network=wanted.where.network,
         key=request.key,
@@ -153,7 +155,7 @@ def _record(entry: Entry, wanted: "NetConf", request: Request, conf: Config, pod
 
 
 def _make_link(kind: kinds.Kind, plan: Json, host: rtnl.Rtnl, pod: Pod, ifname: str) -> links.Link | None:
-    """Call Kind.attach.  Raises InterfaceExists if somebody took the name after ``_plan`` found it free."""
+    """Call Kind.attach.  Raises InterfaceExists if the name was taken after ``_plan`` found it free."""
     try:
         return kind.attach(plan, host, pod, ifname)
     except FileExistsError:
@@ -162,8 +164,10 @@ def _make_link(kind: kinds.Kind, plan: Json, host: rtnl.Rtnl, pod: Pod, ifname: 
 
 
 def _configure(wanted: "NetConf", record: Record, pod: Pod, link: links.Link, result: Result, log: list[str]) -> Record:
-    """Bring the interface up with its addresses, routes, rules and sysctls.  Returns the record with the values that
-    the sysctls have now, and with the GIDs."""
+    """Bring the interface up with its addresses, routes, rules and sysctls.
+
+    Returns the record with the sysctls' values as the kernel spells them, and with the GIDs.
+    """
     placed = result
     if record.rules:
         features.routing.add(pod, record.rules)
@@ -178,13 +182,13 @@ def _configure(wanted: "NetConf", record: Record, pod: Pod, link: links.Link, re
 
 
 def _own_result(wanted: "NetConf", interfaces: tuple[Interface, ...], addresses: Result) -> Result:
-    """Our part of the chain's result: the interfaces, and the addresses, which belong to the first interface."""
+    """Return our part of the chain's result: interfaces, and addresses, which belong to the first interface."""
     ips = tuple(Ip(ip.address, ip.gateway, 0) for ip in addresses.ips)
     return Result(interfaces, ips, addresses.routes, wanted.dns or addresses.dns)
 
 
 def delete(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
-    """Detach what is there of the attachment.  Success means that nothing of it is left."""
+    """Detach whatever is left of the attachment.  Success means that nothing of it remains."""
     where = location(conf)
     with journal.lock(where.state_dir, where.network, request.key) as entry:
         request.refuse_if_abandoned()  # guard: delete-abandoned
@@ -199,7 +203,7 @@ def delete(request: Request, conf: Config, log: list[str], programs: Programs) -
 
 
 def _detach(entry: Entry, request: Request, log: list[str], programs: Programs) -> bool:
-    """Undo the attachment if it has a record here.  Returns whether it had."""
+    """Undo the attachment if this state directory has its record; return False if there is none."""
     try:
         record = entry.load()
     except RecordUnreadable as unreadable:
@@ -216,11 +220,11 @@ def _detach(entry: Entry, request: Request, log: list[str], programs: Programs) 
 
 
 def check(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:
-    """Raise unless the attachment is as ADD left it, but for what later plugins of the chain say that they changed."""
+    """Raise CheckFailed unless the attachment is as ADD left it, apart from changes that prevResult reports."""
     wanted = _parsed(request)
     where, key, promised = wanted.where, request.key, wanted.previous
     if promised is None:
-        raise InvalidConfig("prevResult is missing; CHECK compares with what ADD answered")
+        raise InvalidConfig("prevResult is missing; CHECK compares the pod with ADD's result")
     with _open_pod(request) as pod, rtnl.open_in() as host, journal.lock(where.state_dir, where.network, key) as entry:
         record = _load_complete(entry, wanted, pod)
         compare(record, promised, request.netns, pod, host)
@@ -229,8 +233,8 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
 
 
 def compare(record: Record, promised: Result, sandbox: str, pod: Pod, host: rtnl.Rtnl) -> None:
-    """Raise CheckFailed unless the kernel has what the record says, and ``promised``, in which the pod is called
-    ``sandbox``; OSError."""
+    """Raise CheckFailed unless the pod matches the record and ``promised``, the chain's result, in which ``sandbox``
+    is the pod's path.  Raises OSError."""
     still = features.expected.of(record, promised, sandbox)
     # guard below: check-kind = pod.rtnl.link(record.key.ifname)
     link = kinds.named(record.kind).check(record.link, host, pod, record.key.ifname)
@@ -240,7 +244,7 @@ def compare(record: Record, promised: Result, sandbox: str, pod: Pod, host: rtnl
 
 
 def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
-    """The record.  Raises CheckFailed unless its attachment is complete and in this very namespace."""
+    """Return the record.  Raises CheckFailed unless its attachment is complete and in this same namespace."""
     record = entry.load()
     if record is None or not record.complete:  # guard: check-complete (complete)
         title = entry.key.of(wanted.pod, entry.network)
@@ -252,7 +256,7 @@ def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
 
 
 def status(request: Request, conf: Config, _log: list[str], programs: Programs) -> None:
-    """Raise NotAvailable, or the IPAM plugin's own error, if no ADD of this configuration can be served now."""
+    """Raise NotAvailable, or the IPAM plugin's error, if no ADD of this configuration can be served now."""
     wanted = _allowed(request, conf, programs)
     try:
         durable.probe(wanted.where.state_dir / "locks")  # guard: status-writes
@@ -276,8 +280,8 @@ def _status_of_kind(wanted: "NetConf", host: rtnl.Rtnl) -> None:
 
 @contextmanager
 def _open_pod(request: Request) -> Iterator[Pod]:
-    """Open CNI_NETNS.  Raises BadEnvironment, and InvalidNetns for the plugin's own namespace, where ADD would change
-    the host."""
+    """Open CNI_NETNS.  Raises BadEnvironment; InvalidNetns for the plugin's own namespace, because ADD would change the
+    host."""
     with pods.open_netns(request) as pod:
         # guard below: own-namespace
         if netns.is_own(pod.fd) and request.var("CNI_NETNS_OVERRIDE").lower() not in ("1", "true"):
@@ -286,20 +290,20 @@ def _open_pod(request: Request) -> Iterator[Pod]:
 
 
 def _parsed(request: Request) -> "NetConf":
-    """Raises InvalidConfig, UnsupportedField, BadEnvironment."""
-    # Imported here because DEL and GC need no pydantic, which takes most of the time of a start.
+    """Parse the configuration.  Raises InvalidConfig, UnsupportedField, BadEnvironment."""
+    # Imported here because DEL and GC need no pydantic, which takes most of a start's time.
     from cni import config  # noqa: PLC0415
 
     return config.of(request)
 
 
 def _allowed(request: Request, conf: Config, programs: Collection[str]) -> "NetConf":
-    """``_parsed``.  Raises InvalidConfig for what it names, or the pod chooses, and the policy file does not allow.
-    ``programs`` are the names of the IPAM plugins that keep leases here."""
+    """Parse the configuration.  ``programs`` are the names of our own IPAM plugins.  Raises what ``_parsed`` does, and
+    InvalidConfig for a name in it, or a choice of the pod, that the policy file does not allow."""
     permits = permitted.read()
     permits.refuse_choices(request, conf)  # guard: choices-of-a-pod
     wanted = _parsed(request)
-    # What Multus (4.3) strips a network to for STATUS names nothing of what its ADD names.
+    # For STATUS, Multus (4.3) strips the configuration, so its names are not those of ADD.
     if request.command == "ADD" or not is_stripped(conf):  # guard: stripped-add (request), stripped = True
         permits.refuse_names(request, conf, wanted.named, has_leases=wanted.where.ipam in programs)
     return wanted

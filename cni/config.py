@@ -1,7 +1,6 @@
-"""stdin's JSON -> NetConf.  Pure: nothing here asks the kernel or the disk.
+"""Parse stdin's JSON into a NetConf, without reading from the kernel or the disk.
 
-A key we do not know is refused, so that "mtuu" is an error and not a slow pod; keys that runtimes add are
-passed over.
+An unknown key is refused, so "mtuu" is an error and not a slow pod.  Keys that runtimes add are ignored.
 """
 
 import json
@@ -20,23 +19,21 @@ from base.state.permitted import Named
 from cni import kinds
 from cni.models import Common, NetConf, port_guid, unicast_mac
 
-# What runtimes put into a plugin's configuration: the specification's own keys, libcni's, and Multus' two.
+# Keys that runtimes add to a plugin's configuration: the specification's, libcni's, and two of Multus.
 _RUNTIME_KEYS: Final = frozenset({
     "cniVersion", "name", "type", "prevResult", "runtimeConfig", "args", "capabilities", "cniVersions",
     "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "deviceID", "pciBusID",
 })  # fmt: skip
 
-
-# Keys of ib-sriov-cni and ib-kubernetes that have nothing to say to a kind whose model lacks them, and what to do
-# instead where they mean to.
+# Keys of ib-sriov-cni and ib-kubernetes that are ignored if the kind's model lacks them, each with the reason.
 _PASSED_OVER: Final = {
-    "ibKubernetesEnabled": "the GUID is taken from runtimeConfig or args.cni, whoever set it there",
-    "pkey": "ib-kubernetes reads it from here, and partitions are the subnet manager's",
-    "rdmaIsolation": "rdma.mode says that here",
-    "vfioPciMode": "a VF's driver is found by itself",
+    "ibKubernetesEnabled": "the GUID comes from runtimeConfig or args.cni, whoever set it there",
+    "pkey": "ib-kubernetes reads it from here, and the subnet manager sets partitions",
+    "rdmaIsolation": "rdma.mode does this here",
+    "vfioPciMode": "the plugin detects a VF's driver",
 }
 
-# The lists of the policy file, and the keys of kinds whose values each judges (base/state/permitted.py).
+# The lists of the policy file, each with the keys that it restricts (base/state/permitted.py).
 _NAMING: Final[Mapping[str, tuple[str, ...]]] = {
     "kind": ("kind",),
     "master": ("master",),
@@ -44,12 +41,13 @@ _NAMING: Final[Mapping[str, tuple[str, ...]]] = {
     "device": ("device", "hwaddr", "kernelpath", "deviceID"),
 }
 
-# What hustcat's sriov-cni, and those that came of it, have beside a master, which is the PF to them.
+# Keys beside master in hustcat's sriov-cni and its forks, where master is the PF.
 _BESIDE_A_PF: Final = frozenset({"vf", "vlan", "pfOnly", "l2enable"})
 
 
 def of(request: Request) -> NetConf:
-    """``load`` of the request's configuration.  Requests that differ in nothing but the pod's name are parsed once."""
+    """Return the request's configuration, as ``load`` does.  Requests that differ only in the pod's name are parsed
+    once."""
     args = arguments.cni_args(request.var("CNI_ARGS"))
     nameless = ";".join(f"{name}={value}" for name, value in args.items() if not name.startswith("K8S_"))
     return replace(_loaded(request.stdin, nameless), pod=arguments.pod_name(args))
@@ -57,11 +55,11 @@ def of(request: Request) -> NetConf:
 
 @spec.cached
 def _loaded(stdin: bytes, cni_args: str) -> NetConf:
-    return load(spec.decode(stdin, True), cni_args)  # noqa: FBT003  # as it was decoded already, and is remembered
+    return load(spec.decode(stdin, True), cni_args)  # noqa: FBT003  # so spec.decode returns its cached result
 
 
 def load(conf: Config, cni_args: str) -> NetConf:
-    """Parse and check everything.  Raises InvalidConfig, UnsupportedField, BadEnvironment."""
+    """Parse and validate a configuration.  Raises InvalidConfig, UnsupportedField, BadEnvironment."""
     if names_itself(conf):
         raise InvalidConfig(f"ipam.type {conf['type']!r} is the main plugin's own name; did you mean hpn-ipam?")
     args = arguments.cni_args(cni_args)
@@ -80,7 +78,7 @@ def load(conf: Config, cni_args: str) -> NetConf:
         dns=attach.dns,
         named=tuple(_named(attach)),
         remarks=tuple(
-            f"{k} {json.dumps(conf[k])} is passed over: {why}"
+            f"{k} {json.dumps(conf[k])} is ignored: {why}"
             for k, why in _PASSED_OVER.items()
             if k in conf and k not in type(attach).model_fields
         ),
@@ -91,13 +89,13 @@ def _named(attach: Common) -> Iterator[Named]:
     for listed, keys in _NAMING.items():
         for key in filter(type(attach).model_fields.__contains__, keys):
             value = getattr(attach, key)
-            # Without a master it is the default route's.  One that is inside the pod is the pod's.
+            # An unset master, that of the default route, needs the policy file's permission too; the pod's does not.
             if value if key != "master" else not getattr(attach, "linkInContainer", False):
                 yield listed, key, value
 
 
 def previous_result(conf: Config) -> Result | None:
-    """The chain's result so far; None where we are first.  Raises InvalidConfig."""
+    """Return the chain's result so far; None if we are the first plugin.  Raises InvalidConfig."""
     if conf.get("prevResult") is None:
         return None
     try:
@@ -110,7 +108,7 @@ def _model(own: Json, conf: Config) -> Common:
     device = arguments.chosen_device(conf, "deviceID")
     if own.get("mode") == "rdma":
         raise InvalidConfig(
-            "mode 'rdma' is ib-sriov-cni's, and no interface has it; remove mode: kind sriov moves a VF with its RDMA "
+            "mode 'rdma' is a key of ib-sriov-cni and not supported; remove mode: kind sriov moves a VF with its RDMA "
             "device (rdma.mode)"
         )
     kind = own.get("kind", kinds.implied({**own, "deviceID": device} if device else own))
@@ -127,7 +125,8 @@ def _model(own: Json, conf: Config) -> Common:
 
 
 def _refuse_pf_as_master(own: Json, conf: Config) -> None:
-    """Raise InvalidConfig for a configuration that is a macvlan to us, and a VF or PF to hustcat's sriov-cni."""
+    """Raise InvalidConfig or UnsupportedField for a configuration that means a macvlan here, and a VF or PF to
+    hustcat's sriov-cni."""
     beside, name, vlan = sorted(own.keys() & _BESIDE_A_PF), own.get("master"), own.get("vlan")
     in_vlan = f"name a VLAN's interface as master: ip link add link {name} name vlan{vlan} type vlan id {vlan}"
     may_be_child = beside == ["vlan"] and own.get("kind") != "sriov"
@@ -138,24 +137,24 @@ def _refuse_pf_as_master(own: Json, conf: Config) -> None:
     keys = " and ".join(beside) or "kind 'sriov'"
     remedy = f"write pf {name!r} in place of master"
     if device := arguments.chosen_device(conf, "deviceID"):
-        remedy = f"remove master, for deviceID {device!r} says which VF"
+        remedy = f"remove master, because deviceID {device!r} names the VF"
     elif may_be_child:
         remedy += f" for a VF; for a macvlan or ipvlan remove vlan, and {in_vlan}"
     if "l2enable" in own:
         remedy += ", and in place of l2enable leave out ipam"
     raise InvalidConfig(
-        f"master {name!r} beside {keys}: a master is for macvlan, ipvlan and ipoib, a VF is of a PF; {remedy}"
+        f"master {name!r} beside {keys}: a master is for macvlan, ipvlan and ipoib, and a VF belongs to a PF; {remedy}"
     )
 
 
 def _numbers(conf: Config, args: Mapping[str, str]) -> Json:
-    """The numbers that a pod may ask for: ``vf`` and ``vlan``, in CNI_ARGS too as the first sriov-cni had them, and in
-    args.cni the MTU, as tuning has it."""
+    """Return the numbers that a pod may request: ``vf`` and ``vlan``, also in CNI_ARGS as in the first sriov-cni, and
+    the MTU in args.cni, as in the plugin tuning.  Raises InvalidConfig."""
     found: Json = {}
     mtu = arguments.args_cni(conf).get("mtu")
     if mtu is not None:
         if type(mtu) is not int:
-            raise InvalidConfig(f"args.cni.mtu {json.dumps(mtu)} is not a whole number; give bytes, as in 1400")
+            raise InvalidConfig(f"args.cni.mtu {json.dumps(mtu)} is not a whole number; set it in bytes, as in 1400")
         found["mtu"] = mtu
     for key in ("vf", "vlan"):
         value = arguments.requested(conf, args, key, key.upper())
@@ -172,7 +171,7 @@ def _known(own: Json, model: type[BaseModel]) -> Json:
 
 
 def _mac(conf: Config, args: Mapping[str, str], attach: Common) -> str:
-    """The MAC that the pod asks for, else the configuration's; empty for none."""
+    """Return the MAC that the pod requests, else the configuration's; empty for none.  Raises InvalidConfig."""
     mac = attach.own_mac
     if (text := arguments.requested(conf, args, "mac", "MAC")) is not None:
         try:
@@ -185,7 +184,8 @@ def _mac(conf: Config, args: Mapping[str, str], attach: Common) -> str:
 
 
 def _guid(conf: Config, args: Mapping[str, str], attach: Common) -> str:
-    """The GUID that the pod asks for, by either of ib-sriov-cni's names, else the configuration's; empty for none."""
+    """Return the GUID that the pod requests, by either key of ib-sriov-cni, else the configuration's; empty for none.
+    Raises InvalidConfig."""
     for key, arg in (("infinibandGUID", ""), ("guid", "GUID")):
         text = arguments.requested(conf, args, key, arg)
         if text is None:
@@ -201,9 +201,9 @@ def _guid(conf: Config, args: Mapping[str, str], attach: Common) -> str:
 
 
 def refusal(error: ValidationError, section: str = "") -> CniError:
-    """pydantic's findings as one CNI error: the first is the message, the others its details."""
+    """Return pydantic's errors as one CNI error: the first is the message, the others its details."""
     found = [_finding(section, e) for e in error.errors(include_url=False, include_context=False)]
-    # A wrong value first: an unknown key may only be a remark beside it.
+    # Wrong values first, because an unknown key matters less.
     return combine(sorted(found, key=lambda finding: finding.code, reverse=True))
 
 
@@ -215,6 +215,6 @@ def _finding(section: str, error: Any) -> CniError:
     if error["type"] == "extra_forbidden":
         return UnsupportedField(f"{path} {value} is not a key we know; correct it, remove it, or set strict to false")
     text = str(error["msg"]).removeprefix("Value error, ")
-    if not path:  # of several keys together, which the text names
+    if not path:  # an error of several keys, which the text names
         return InvalidConfig(text)
     return InvalidConfig(f"{path} {value}: {text[:1].lower()}{text[1:]}")

@@ -1,7 +1,7 @@
-"""Where an attachment's interface is now, wherever the pod or a person has put it.
+"""The present location of an attachment's interface, wherever the pod or a person has put it.
 
-Nothing is changed, and no namespace is asked by more than its links: the pod's, those that the pod's knows by number
-(kernel/nsid.py), and those that a mount, a process or a descriptor leads to.
+The search changes nothing and reads only the links of namespaces: the pod's, those that the pod's knows by number
+(base/kernel/nsid.py), and those that a mount, a process or a descriptor leads to.
 """
 
 import os
@@ -21,8 +21,8 @@ from cni.kinds import KINDS
 
 
 class Place(NamedTuple):
-    """One of "pod", "host", "elsewhere", "gone", "unknown"; the same in words; the interface's name there, and a path
-    of the namespace, where they are known."""
+    """One of "pod", "host", "elsewhere", "gone", "unknown"; a sentence; and, if known, the interface's name and a path
+    of the namespace."""
 
     where: str
     sentence: str
@@ -31,11 +31,11 @@ class Place(NamedTuple):
 
 
 def of(record: Record) -> Place:
-    """Where the interface is.  Raises OSError."""
+    """Return the interface's location.  Raises OSError."""
     if not record.of_this_boot:
         return Place("gone", "gone with an older boot")
     if record.kind not in KINDS:
-        return Place("unknown", "nobody knows: its record could not be read")
+        return Place("unknown", "unknown: its record could not be read")
     address = str(record.link.get("device") or "")
     if address and (place := _of_device(record, address)):
         return place
@@ -43,7 +43,7 @@ def of(record: Record) -> Place:
 
 
 def _of_device(record: Record, address: str) -> Place | None:
-    """What /sys says of the device; None if that says only that its interface is not on the host."""
+    """Return the device's location from /sys; None if /sys shows only that its interface is not on the host."""
     function = sysfs.device(address)
     if function is None:
         return Place("gone", f"gone: there is no device {address}")
@@ -59,7 +59,7 @@ def _of_device(record: Record, address: str) -> Place | None:
 
 
 def _in_pod(record: Record) -> Place | None:
-    """In the pod's namespace, or in one that this knows by number."""
+    """Search the pod's namespace, then those that it knows by number."""
     with pods.find(record.identity, record.netns) as pod:
         if pod is None:
             return None
@@ -82,7 +82,7 @@ def _behind(record: Record, pod: Pod) -> Place | None:
 
 
 def _at_home(record: Record) -> Place | None:
-    """On the host again, as what is made of software has its first index there."""
+    """Search the host for a link made of software, which has its first index there again."""
     software = record.link.get("software")
     if software:
         with rtnl.open_in() as host:
@@ -93,7 +93,7 @@ def _at_home(record: Record) -> Place | None:
 
 
 def _in_sight(record: Record) -> Place | None:
-    """On the host, or in any namespace that a mount or a process here has."""
+    """Search the host, and every namespace that a visible mount or process has."""
     own = os.stat("/proc/self/ns/net").st_ino
     for inode, path in (netns.inhabited() or {}).items():
         for link in _links_at(record.link, path):
@@ -106,10 +106,10 @@ def _in_sight(record: Record) -> Place | None:
 
 
 def _unseen(record: Record) -> Place | None:
-    """In the pod's own namespace, where only a descriptor or another mount namespace leads there."""
+    """Search the pod's own namespace, to which only a descriptor or another mount namespace leads."""
     with holders.opened(record.identity.inode) as (path, holder):
         for link in _links_at(record.link, path) if path else ():
-            sentence = f"in the pod's namespace, as {link.name}; nobody is in there, but {holder}"
+            sentence = f"in the pod's namespace, as {link.name}; no process is in it, but {holder}"
             return Place("elsewhere", sentence, link.name)
     return None
 
@@ -128,7 +128,7 @@ def _links_at(plan: Json, path: str) -> Iterator[Link]:
 
 
 def _links(plan: Json, inside: Rtnl, *more: bytes) -> list[Link]:
-    """What ADD made or moved, in the socket's namespace or in the one that ``more`` names."""
+    """Return what ADD made or moved, in the socket's namespace or in the one that ``more`` names."""
     if address := plan.get("device"):
         return nsid.links_of_device(inside, address, *more)
     software = plan.get("software") or {}

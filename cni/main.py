@@ -1,4 +1,4 @@
-"""The plugin as a function."""
+"""The CNI plugin as a function: a request in, a reply out."""
 
 import time
 from functools import partial
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run(request: Request, programs: "Programs") -> Reply:
-    """Answer one CNI request.  ``programs`` are the IPAM plugins that are functions of this program."""
+    """Return the reply to one CNI request.  ``programs`` are the IPAM plugins that are functions of this program."""
     began = time.monotonic()
     budget.begin()  # guard: budget
     reply = dispatch.answer(request, dict.fromkeys(VERBS, partial(_run, programs)))
@@ -32,9 +32,11 @@ def run(request: Request, programs: "Programs") -> Reply:
 
 def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -> Result | None:
     if request.var(DELEGATED):  # guard: not-as-ipam
-        _refuse_as_ipam(request)
+        # Another plugin calls us, by a link, as its IPAM plugin.  We would delegate to ourselves without end.
+        if request.command not in ("DEL", "GC"):
+            raise InvalidConfig("ipam.type names hpn, which gives no addresses; did you mean hpn-ipam?")
         return None
-    # Imported here because VERSION needs neither.
+    # Imported here because VERSION does not need them.
     from cni import collect, commands  # noqa: PLC0415
 
     command = {
@@ -49,7 +51,7 @@ def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -
 
 
 def _kind(request: Request) -> str:
-    """The kind that the configuration asks for; empty where nobody can tell."""
+    """Return the configuration's kind; empty if it is unknown."""
     from cni import kinds  # noqa: PLC0415  # as above
 
     try:
@@ -58,13 +60,3 @@ def _kind(request: Request) -> str:
         return ""
     kind = "" if is_stripped(conf) else conf.get("kind", kinds.implied(dict(conf)))
     return next((known for known in kinds.KINDS if known == kind), "")
-
-
-def _refuse_as_ipam(request: Request) -> None:
-    """Answer a plugin that took this program, by a link with another name, for its IPAM plugin.  Serving the request
-    would mean to ask ourselves again and again.
-
-    Raises InvalidConfig.  DEL and GC succeed: we never gave an address here, so there is none to release.
-    """
-    if request.command not in ("DEL", "GC"):
-        raise InvalidConfig("ipam.type names hpn, which gives no addresses; did you mean hpn-ipam?")

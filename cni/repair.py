@@ -1,19 +1,19 @@
-"""What an operator does by hand: check an attachment (hpn check), and repair what is half-done (hpn repair).
+"""The operator's check (hpn check) and repair (hpn repair) of attachments.
 
-A check is CHECK of an attachment that no runtime asks for: by its record, as a runtime's CHECK of it would end.  A
-runtime hands over prevResult, the answer of the whole chain, from libcni's cache.  It is read there.  Where there is
-none, ADD's own answer has to do, which does not know what later plugins of the chain have changed.
+A check does what CHECK would, from the record.  A runtime's CHECK has prevResult, the result of the whole chain, from
+libcni's cache, and so does this check.  If the cache has none, ADD's own result replaces it, which lacks the changes of
+later plugins.
 
 A repair is the one undo (undo.py), from the journal, under each attachment's lock:
 
-    dead            Its pod is provably dead, as for hpn gc.  If its namespace lives on unseen (kernel/holders.py), its
-                    interface comes home from there.
-    half-attached   Its ADD did not end, and nobody has its lock.  It is undone.
-    half-detached   An undo of it began and did not end.  That is finished.
-    refused         It is detached, and its IPAM plugin would not release.  The plugin is asked once more.
-    leftover        An ADD was killed while it wrote its record.  What it wrote is removed.
+    dead            The pod is provably dead, as for hpn gc.  Undo the attachment.  If the namespace exists unseen
+                    (base/kernel/holders.py), move the interface home from there.
+    half-attached   ADD did not end, and nothing holds the lock.  Undo the attachment.
+    half-detached   An undo began and did not end.  Finish it.
+    refused         The attachment is detached, and the IPAM plugin refused to release.  Call the plugin once more.
+    leftover        ADD was killed while it wrote the record.  Remove the beginning of the record.
 
-An attachment that is complete, and whose pod lives, is never touched.
+A complete attachment of a living pod is never changed.
 """
 
 import json
@@ -42,7 +42,7 @@ from cni.features.delegate import Programs
 
 LEFTOVER: Final = "leftover"
 _UNDONE: Final = (DEAD, HALF_ATTACHED, HALF_DETACHED)
-# Seconds: a command that works on the attachment mostly needs less.
+# Seconds to wait for the lock; a command that holds it usually needs less.
 _TIMEOUT: Final = 1.0
 _ACTIONS: Final = {
     **dict.fromkeys(_UNDONE, ("undo", "undid")),
@@ -54,7 +54,7 @@ _ACTIONS: Final = {
 
 @dataclass(frozen=True)
 class Task:
-    """One file of the journal that is not as it should be: how its attachment stands, and why."""
+    """One file of the journal to repair: its attachment's state, and the reason."""
 
     found: Found
     word: str
@@ -62,17 +62,17 @@ class Task:
 
     @property
     def can_be_done(self) -> bool:
-        """Whether there is anything to be done without its DEL."""
+        """Whether a repair is possible; if not, only DEL helps."""
         return self.word != UNREADABLE
 
     @property
     def action(self) -> tuple[str, str]:
-        """What is to be done with it, before and after it was done."""
+        """The repair, as words for before and after it."""
         return _ACTIONS[self.word]
 
 
 def tasks(found: Iterable[Found]) -> Iterator[Task]:
-    """What is to be mended of these."""
+    """Yield the repairs that these need."""
     for one in found:
         word, why = one.state()
         if word in _ACTIONS:  # guard: only-these = True
@@ -80,18 +80,18 @@ def tasks(found: Iterable[Found]) -> Iterator[Task]:
 
 
 def leftovers(state_dirs: Iterable[Path]) -> Iterator[Task]:
-    """The beginnings of records, of which nobody writes the rest."""
+    """Yield the beginnings of records that no command is writing."""
     for state_dir in state_dirs:
         for entry in journal.begun(state_dir):
             # guard below: running-add (state_dir)
             if not journal.at_work(state_dir, entry.network, entry.key) and entry.version() is None:
-                why = "its ADD was killed while it wrote that, before it changed anything"
+                why = "its ADD was killed while it wrote the record, before it changed anything"
                 yield Task(Found(state_dir, entry.path, None), LEFTOVER, why)
 
 
 def mend(task: Task, programs: Programs, log: list[str]) -> bool:
-    """Do it.  Returns whether it was to be done still: another command may have come first.  Raises CniError, OSError,
-    and then it is to be done still."""
+    """Carry out the repair; return False if another command already did.  If it raises CniError or OSError, the repair
+    is still to be done."""
     found = task.found
     with journal.lock(found.state_dir, found.network, found.key, _TIMEOUT) as entry:
         if found.record is None:
@@ -102,21 +102,21 @@ def mend(task: Task, programs: Programs, log: list[str]) -> bool:
 
 
 def _undo(entry: Entry, seen: Record, programs: Programs, log: list[str]) -> bool:
-    # Without the move to quarantine that Entry.load makes of what cannot be read: that is another command's.
+    # By peek, because Entry.load would move an unreadable record to quarantine, which is another command's.
     # guard below: as-it-was-seen (state_dir)
     if journal.peek(entry.state_dir, entry.network, entry.key) != seen or not _is_to_be_undone(entry, seen):
         return False
     # guard below: lives-on (identity)
     away = holders.opened(seen.identity.inode) if seen.of_this_boot and undo.is_dead(seen) else nullcontext(("", ""))
     with away as (path, _):
-        # A plugin that says that it gave nothing may refuse: DEL goes on then, too.
+        # A plugin that reported that it allocated nothing may refuse, as in DEL.
         # guard below: not-counted (not seen.given -> True)
         undo.attachment(entry, seen, _undo_request(path, seen.network), programs, log, counts=not seen.given)
     return True
 
 
 def _is_to_be_undone(entry: Entry, record: Record) -> bool:
-    """Asked under its lock, so no ADD runs."""
+    """Whether to undo the attachment.  The caller holds its lock, so no ADD runs."""
     return not record.complete or attachment_state.is_half_undone(entry.state_dir, record) or undo.is_dead(record)
 
 
@@ -125,7 +125,7 @@ def _release(entry: Entry, file: Path, record: Record, programs: Programs) -> bo
         return False
     if entry.version() is not None:  # guard: attached-again
         raise TryAgain(
-            f"{record.title}, is attached again; to release now would take its new addresses, delete it first"
+            f"{record.title}, is attached again; a release now would take its new addresses; delete it first"
         )
     undo.release_as_added(location(record.config).ipam, record, _undo_request("", record.network), programs)
     durable.remove(file)
@@ -134,15 +134,15 @@ def _release(entry: Entry, file: Path, record: Record, programs: Programs) -> bo
 
 def _remove_leftover(entry: Entry) -> bool:
     if entry.version() is not None:
-        return False  # an ADD has come and ended meanwhile
+        return False  # an ADD has completed meanwhile
     entry.forget()
     return True
 
 
 def _undo_request(netns: str, network: str) -> Request:
-    """As GC's; other IPAM plugins are looked for as by collect.sweep.
+    """Return a request like GC's; other IPAM plugins are searched as in collect.sweep.
 
-    The configuration is for a record that stands in for one that could not be read: it has none.
+    The configuration serves a record that stands in for an unreadable one, and that has none of its own.
     """
     environ = {"CNI_COMMAND": "GC", "CNI_NETNS": netns, "CNI_PATH": os.environ.get("CNI_PATH", collect.PLUGINS)}
     stdin = json.dumps({"cniVersion": spec.NEWEST, "name": network, "type": "hpn"}).encode()
@@ -152,7 +152,7 @@ def _undo_request(netns: str, network: str) -> Request:
 def check(state_dir: Path, record: Record, programs: Programs) -> None:
     """Raise CniError or OSError unless the attachment is as ADD left it.  Waits for a command that works on it."""
     with journal.lock(state_dir, record.network, record.key):
-        # Without a move of what cannot be read: nothing is changed.
+        # By peek, which moves no unreadable record, because a check changes nothing.
         now = journal.peek(state_dir, record.network, record.key)
         if now is None or not now.complete:
             raise CheckFailed(f"{record.title}, was detached or attached anew meanwhile; repeat this")
@@ -169,7 +169,7 @@ def check(state_dir: Path, record: Record, programs: Programs) -> None:
 
 
 def prev_result(record: Record) -> Json:
-    """The answer of the chain, in libcni's cache; if it is not there, ADD's own."""
+    """Return the chain's result from libcni's cache; if it is not there, ADD's own."""
     cached = libcni_cache.result(record.network, record.key)
     if cached is not None:  # guard: cached
         return cached
@@ -178,7 +178,7 @@ def prev_result(record: Record) -> Json:
 
 
 def _check_request(record: Record, promised: Mapping[str, Any]) -> Request:
-    """CHECK, as a runtime sends it."""
+    """Return a CHECK request like a runtime's."""
     environ = {
         "CNI_COMMAND": "CHECK",
         "CNI_CONTAINERID": record.key.container_id,

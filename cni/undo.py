@@ -1,6 +1,6 @@
-"""The one way an attachment is undone: after an ADD that failed or was killed, by DEL, and by GC.
+"""The one undo of attachments: after an ADD that failed or was killed, by DEL, and by GC.
 
-It reads only the journal, so everything it needs was on disk before the change was made.
+It reads only the journal, which holds all that it needs before any change is made.
 """
 
 import json
@@ -25,13 +25,13 @@ from cni.features import delegate, device_info
 from cni.features.delegate import Programs
 from cni.kinds import escaped
 
-# So many times another project's IPAM plugin may refuse to release.  Then the pod may end, and people have to look.
+# After so many refusals of another project's IPAM plugin, DEL succeeds, and the record is kept for people.
 REFUSALS: Final = 10
-# With these codes a plugin says that it may succeed later.
+# Error codes of a plugin that may succeed later.
 _FOR_NOW: Final = (TryAgain.code, IoFailure.code)
 
 
-def attachment(  # noqa: PLR0913  # all undo by this function, and the last two parameters say what differs
+def attachment(  # noqa: PLR0913  # the one undo of all commands; the last two parameters are their differences
     entry: Entry,
     record: Record,
     request: Request,
@@ -41,11 +41,11 @@ def attachment(  # noqa: PLR0913  # all undo by this function, and the last two 
     ask_ipam: bool = True,
     counts: bool = True,
 ) -> None:
-    """Undo all that the record names, then remove the record.  Raises CniError, OSError, and then the record stays.
+    """Undo all that the record names, then remove the record.  If it raises CniError or OSError, the record stays.
 
-    An address is released only after the interface that had it is gone, so no two pods ever have one address.
-    ``ask_ipam`` is false if the IPAM plugin holds nothing.  ``counts`` says whether a refusal of the plugin is counted
-    towards REFUSALS.
+    It releases an address only after the interface with it is gone, so no two pods ever have one address.
+    ``ask_ipam`` is false if the IPAM plugin holds nothing.  ``counts`` says whether the plugin's refusal counts towards
+    REFUSALS.
     """
     budget.extend_for_undo()  # guard: budget
     if record.kind == LOST:  # guard: lost
@@ -66,8 +66,10 @@ def attachment(  # noqa: PLR0913  # all undo by this function, and the last two 
 
 
 def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[str]) -> str:
-    """Have the kind take the interface out of the pod, then look for what the pod may have hidden or made over it.
-    Returns why the interface may still be there; empty if it is gone."""
+    """Remove the interface from the pod, then search for what the pod has hidden or stacked on it.
+
+    Returns the reason why the interface may still exist; empty if it is gone.
+    """
     was_found = entry.was_found
     # guard below: link = None
     search = kinds.named(record.kind).detach(record.link, pod, record.key.ifname, entry.note_found)
@@ -83,8 +85,8 @@ def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[s
 
 @contextmanager
 def after(failure: BaseException, then: str) -> Iterator[None]:
-    """For an undo after ``failure``, which stays the error.  If the undo fails too, its error becomes a note of
-    ``failure``, behind ``then``, which says what is left to do."""
+    """Run an undo after ``failure``, which stays the error.  If the undo fails too, its error becomes a note of
+    ``failure``, after ``then``, the remedy."""
     try:
         yield
     except (CniError, OSError) as problem:
@@ -92,9 +94,9 @@ def after(failure: BaseException, then: str) -> Iterator[None]:
 
 
 def _undo_lost(entry: Entry, record: Record, request: Request, programs: Programs) -> None:
-    """``attachment`` for a record that could not be read.  If its interface is not found, its addresses may still be in
+    """Undo an attachment whose record could not be read.  If its interface is not found, its addresses may still be in
     use."""
-    from cni.kinds import lost  # noqa: PLC0415  # hardly ever needed
+    from cni.kinds import lost  # noqa: PLC0415  # rarely needed
 
     in_use = record.of_this_boot and not lost.remove(record, request)
     asked = request.but(CNI_CONTAINERID=record.key.container_id, CNI_IFNAME=record.key.ifname)
@@ -104,17 +106,17 @@ def _undo_lost(entry: Entry, record: Record, request: Request, programs: Program
 
 
 def _release_addresses(entry: Entry, record: Record, request: Request, programs: Programs, *, counts: bool) -> bool:
-    """Have the IPAM plugin release.  Returns whether the record may be removed; if not, it was set aside for people.
+    """Call the IPAM plugin to release.  Returns whether the record may be removed; if not, it was set aside for people.
 
-    Raises the plugin's error.  Another project's plugin is not asked again after REFUSALS refusals.  One that answered
-    ADD with an error is asked only twice, because it says itself that it gave nothing.
+    Raises the plugin's error.  After REFUSALS refusals another project's plugin is not called again.  A plugin that
+    answered ADD with an error is called only twice, because it reported that it allocated nothing.
     """
     ipam = location(record.config).ipam
     try:
         release_as_added(ipam, record, request, programs)
     except (DelegateError, DelegateFailed) as why:
         if not request.in_use:
-            # The interface is gone, so a repeated DEL need not look for it.
+            # The interface is gone, so a repeated DEL need not search for it.
             record = replace(record, link={**record.link, "index": 0})
         # guard below: refusal-of-ours (programs), refusal-for-now (_FOR_NOW), refusal-counts (counts)
         if ipam in programs or why.code in _FOR_NOW or not counts:
@@ -131,8 +133,8 @@ def _release_addresses(entry: Entry, record: Record, request: Request, programs:
 
 
 def release_as_added(ipam: str, record: Record, request: Request, programs: Programs) -> None:
-    """Have the IPAM plugin release with the configuration that ADD had.  If it refuses that, release with the caller's
-    present one, in which a person may have corrected the mistake.  Raises DelegateError, DelegateFailed."""
+    """Call the IPAM plugin to release with ADD's configuration.  If it refuses, repeat with the caller's present
+    configuration, in which a person may have corrected a mistake.  Raises DelegateError, DelegateFailed."""
     as_added = request.but(
         stdin=json.dumps(record.config).encode(),
         CNI_CONTAINERID=record.key.container_id,
@@ -152,7 +154,7 @@ def release_as_added(ipam: str, record: Record, request: Request, programs: Prog
 
 
 def _differs(request: Request, record: Record, ipam: str) -> bool:
-    """Whether the caller's configuration is one of the record's network and differs from the recorded one."""
+    """Whether the caller's configuration is for the record's network and differs from the recorded one."""
     conf = spec.configuration(request)
     # guard below: refusal-other-network (network), refusal-other-ipam (ipam)
     if conf.get("name") != record.network or location(conf).ipam != ipam:
@@ -161,8 +163,7 @@ def _differs(request: Request, record: Record, ipam: str) -> bool:
 
 
 def may_be_dead(record: Record) -> bool:
-    """A cheap look before ``is_dead``: whether the path that the runtime named leads to another namespace now, or to
-    none."""
+    """A cheap check before ``is_dead``: whether the runtime's path leads to another namespace now, or to none."""
     try:
         return not record.of_this_boot or os.stat(record.netns).st_ino != record.identity.inode
     except OSError:
@@ -175,8 +176,8 @@ def is_dead(record: Record) -> bool:
 
 
 def are_dead(records: Sequence[Record]) -> list[bool]:
-    """Of each whether its pod is provably dead.  For a thousand this takes as many looks at /proc as for one."""
-    # Of a record that could not be read, nothing but the boot is certain.
+    """Return for each record whether its pod is provably dead.  Any number of records takes one scan of /proc."""
+    # An unreadable record proves nothing but its boot.
     # guard below: lost-is-not-dead (kind)
     sought = [(r.identity, r.netns) if r.of_this_boot and r.kind != LOST else None for r in records]
     gone = iter(pods.gone([one for one in sought if one]))
@@ -185,9 +186,9 @@ def are_dead(records: Sequence[Record]) -> list[bool]:
 
 
 def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: Programs) -> None:
-    """Undo what an earlier ADD of the same key left.  Raises InterfaceExists if that attachment still stands.
+    """Undo what an earlier ADD of the same key left.  Raises InterfaceExists if that attachment still exists.
 
-    A runtime that names containers after a path (cnitool) uses the same key again for another namespace.
+    A runtime that derives container ids from paths (cnitool) reuses a key for another namespace.
     """
     record = entry.load()
     if record is None:
@@ -202,10 +203,9 @@ def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: P
 
 
 def free_one(devices: tuple[str, ...], where: Location, request: Request, programs: Programs, log: list[str]) -> bool:
-    """Undo one attachment that has one of the devices and whose pod is provably dead.  Returns whether a device is free
-    now.
+    """Undo one attachment that owns one of the devices and belongs to a provably dead pod.
 
-    Raises CniError, OSError if there are dead owners and none could be undone.
+    Returns whether a device is free now.  Raises CniError, OSError if there are dead owners and none could be undone.
     """
     state_dirs, failures = places.state_dirs_with(where.state_dir), list[Exception]()
     owners = {device: (one, r) for one in state_dirs for device, r in owned.use((one,), devices).devices.items()}
@@ -234,7 +234,7 @@ def can_free_one(devices: tuple[str, ...], where: Location) -> bool:
 
 
 def release(ipam: str, request: Request, programs: Programs) -> None:
-    """Have the IPAM plugin, if there is one, release the attachment's addresses.  Raises DelegateError,
+    """Call the IPAM plugin, if there is one, to release the attachment's addresses.  Raises DelegateError,
     DelegateFailed."""
     if ipam:
         delegate.call(ipam, request.but(CNI_COMMAND="DEL"), programs)

@@ -1,4 +1,4 @@
-"""The Python modules of the frozen program: in one file, as startup/importer.py reads it, or each in its own."""
+"""The Python modules of the frozen program: in one file for startup/importer.py, or each in its own file."""
 
 import importlib.util
 import marshal
@@ -16,24 +16,25 @@ OURS = ("base", "hardware", "cni", "ipam", "agent", "node", "ctl")
 
 
 def inside(name: str, source: Path) -> str:
-    """The path of a module's source below sys.path."""
+    """Return the path of a module's source below sys.path."""
     return name.replace(".", "/") + ("/__init__.py" if source.stem == "__init__" else ".py")
 
 
 def code(name: str, source: Path, level: int) -> bytes:
-    """A module's; at level 2 without docstrings and assertions.  Tracebacks name its path in the source tree."""
+    """Return a module's marshalled code; at level 2 without docstrings and assertions.  Tracebacks have its path in the
+    source tree."""
     startup = source.is_relative_to(ROOT / "packaging")
     path = str(source.relative_to(ROOT)) if startup else inside(name, source)
     return marshal.dumps(compile(source.read_bytes(), path, "exec", dont_inherit=True, optimize=level))
 
 
 def compile_to(target: Path, name: str, source: Path, level: int) -> None:
-    """As a file that Python runs, or imports where it looks for files."""
+    """Write a module's code as a .pyc file."""
     target.write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + code(name, source, level))
 
 
 def write(sources: Mapping[str, Path], target: Path, level: int) -> None:
-    """A table's size, the table by the modules' full names, their code."""
+    """Write all modules into one file: the table's size, the table by module name, the code."""
     table, body = {}, b""
     for name, path in sorted(sources.items()):
         data = code(name, path, level)
@@ -44,14 +45,16 @@ def write(sources: Mapping[str, Path], target: Path, level: int) -> None:
 
 
 def write_texts(sources: Mapping[str, Path], target: Path) -> None:
-    """The text of each module of ours, for the lines of a traceback."""
+    """Write the source of each module of ours, for the lines of a traceback."""
     texts = {name: path.read_text() for name, path in sorted(sources.items()) if name.split(".")[0] in OURS}
     target.write_bytes(zlib.compress(marshal.dumps(texts), 9))
 
 
 def lay_out(sources: Mapping[str, Path], directory: Path, level: int) -> dict[str, Path]:
-    """As Python's own importer likes it best: each module's source, and its code in __pycache__, which counts as
-    current whatever the source's time.  Where each file was taken from."""
+    """Lay the modules out for Python's own importer: sources, and code in __pycache__ valid for any source time.
+
+    Returns each file's origin.
+    """
     taken = {}
     for name, source in sorted(sources.items()):
         text = directory / inside(name, source)
@@ -67,20 +70,20 @@ def lay_out(sources: Mapping[str, Path], directory: Path, level: int) -> dict[st
 
 
 def sources_of(base: Path, library: Path) -> dict[str, Path]:
-    """What PyInstaller would have put into base_library.zip, from where the standard library lies."""
+    """Return the modules of PyInstaller's base_library.zip with their sources in the standard library."""
     with zipfile.ZipFile(base) as archive:
         paths = [library / Path(name).with_suffix(".py") for name in archive.namelist()]
     return {dotted(path.relative_to(library)): path for path in paths}
 
 
 def dotted(path: Path) -> str:
-    """A module's name."""
+    """Return the module name of a path below sys.path."""
     parts = path.with_suffix("").parts
     return ".".join(parts[:-1] if path.stem == "__init__" else parts)
 
 
 def record(names: Iterable[str], directory: Path) -> None:
-    """Write the modules that startup/precompiled_*.py look things up in."""
+    """Write the tables of startup/precompiled_*.py, as modules."""
     script = Path(__file__).with_name("record.py")
     command = [sys.executable, "-OO", "-s", "-P", "-S", str(script), str(directory), ":".join(sys.path), *names]
     subprocess.run(command, check=True)  # noqa: S603

@@ -1,10 +1,10 @@
-"""What a trick of the build gains: binaries against the first one, in cold commands, without an agent.
+"""Measurement of a build trick's gain: binaries against the first one, in cold commands, without an agent.
 
     as root: packaging/venv python packaging/measure.py [--rounds N] dist/hpn dist/without-inspect/hpn ...
 
-In a round each binary answers VERSION and STATUS, ADD and DEL, in an order that is drawn for each round.  A gain is the
-median of the rounds' differences; behind it is half the distance of their quartiles.  CPU time is the process's own
-(man 2 wait4): what else the machine does shows less in it than in wall time.
+In a round each binary answers VERSION and STATUS, ADD and DEL, in a random order.  A gain is the median of the rounds'
+differences, followed by half the distance of their quartiles.  CPU time is the process's own (man 2 wait4), on which
+the machine's other load has less effect than on wall time.
 """
 
 import argparse
@@ -30,17 +30,17 @@ Times = dict[str, list[tuple[float, float]]]
 
 
 def side(binary: Path, number: int, scratch: Path) -> Side:
-    """A binary with a network of its own: they share a rail."""
+    """Return a binary with its own network; all share a rail."""
     ipam = {"type": "hpn-ipam", "dataDir": str(scratch / "leases"), "ranges": [[{"subnet": f"10.{number}.0.0/16"}]]}
     conf: dict[str, Any] = {"cniVersion": "1.1.0", "name": f"measure{number}", "type": "hpn", "master": "rail0"}
     conf |= {"mode": "bridge", "stateDir": str(scratch / "state"), "ipam": ipam}
-    # Each unpacks into a place of its own: a newer version would remove an older one.
+    # Each unpacks into its own directory, because a newer version would remove an older one.
     variables = {"HPN_AGENT": "", "HPN_PROGRAM_DIR": str(scratch / f"program{number}")}
     return Side(str(binary), binary, conf, variables)
 
 
 def milliseconds(side: Side, command: str, pod: str) -> tuple[float, float]:
-    """CPU and wall, of one command."""
+    """Run one command; return its CPU and wall time in ms."""
     started = time.perf_counter()
     pid, stdout = side.start(command, pod)
     _, status, usage = os.wait4(pid, 0)
@@ -72,7 +72,7 @@ def measure(sides: Sequence[Side], pod: str, rounds: int) -> list[Times]:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description="What a trick of the build gains.")
+    options = argparse.ArgumentParser(description="Measure the gain of the build's tricks.")
     options.add_argument("--rounds", type=int, default=40)
     options.add_argument("binaries", type=lambda path: Path(path).resolve(), nargs="+")
     chosen = options.parse_args()

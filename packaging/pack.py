@@ -1,12 +1,12 @@
-"""Append the files of a program's directory and a table of them to the launcher, and write into it where they are.
+"""Append the files of a program's directory and a table of them to the launcher, and write their offsets into it.
 
     pack.py LAUNCHER DIRECTORY OUTPUT
 
-The structs are those of carried.h, in little-endian order as on x86-64 and arm64.  The C library that the program was
-built with goes along with its loader: the node's may be older, or absent.
+The structs are those of carried.h, in little-endian order as on x86-64 and arm64.  The program carries the C library of
+its build, with the loader, because the node's may be older, or absent.
 
-The version is a digest of everything that is carried.  So two builds of one commit share an unpacked directory, and a
-launcher recognises the agent of another build.
+The version is a digest of all carried data.  So two builds of one commit share an unpacked directory, and a launcher
+recognises the agent of another build.
 """
 
 import hashlib
@@ -22,30 +22,28 @@ import target
 
 FILE = struct.Struct("<QQI108s")
 CARRIED = struct.Struct("<24sQQQQQ")
-PATH_MOST = 107  # and a zero byte
+PATH_MOST = 107  # bytes, without the zero byte
 PLACE = b"packed over this"
 FNV_OFFSET, FNV_PRIME = 14695981039346656037, 1099511628211
-
-
 LOADER = "ld-hpn.so.2"
 
 
 def add_libraries(directory: Path) -> dict[str, Path]:
-    """Copy the libraries that its programs and libraries need into it; return where each was taken from."""
+    """Copy the libraries that the directory's programs and libraries need into it; return the origin of each."""
     taken = dict[str, Path]()
-    looked_at = [p for p in directory.rglob("*") if p.is_file() and p.read_bytes()[:4] == b"\x7fELF"]
-    for path in looked_at:  # what is added is looked at, too
+    todo = [p for p in directory.rglob("*") if p.is_file() and p.read_bytes()[:4] == b"\x7fELF"]
+    for path in todo:  # grows by the added libraries
         for name, found in target.libraries(path):
             copy = directory / (name or LOADER)
             if not copy.exists() and not (directory / found.name).exists():
                 shutil.copy(found, copy)
                 taken[copy.name] = found
-                looked_at.append(copy)
+                todo.append(copy)
     return taken
 
 
 def fnv(data: bytes) -> int:
-    """FNV-1a of 64 bits, by words of eight bytes."""
+    """Return FNV-1a of 64 bits, by words of eight bytes."""
     total = FNV_OFFSET
     for (word,) in struct.iter_unpack("<Q", data):
         total = (total ^ word) * FNV_PRIME & 0xFFFFFFFFFFFFFFFF
@@ -53,7 +51,7 @@ def fnv(data: bytes) -> int:
 
 
 def pack(launcher: bytes, directory: Path) -> bytes:
-    """The launcher with the directory's files behind it."""
+    """Return the launcher with the directory's files appended."""
     start = len(launcher) + -len(launcher) % 8
     body, table = bytes(start - len(launcher)), b""
     paths = sorted(p for p in directory.rglob("*") if p.is_file())

@@ -1,6 +1,6 @@
-"""Import modules, and write down what Python compiled from text meanwhile, as modules for startup/precompiled_*.py.
+"""Import modules, and record what Python compiles from text meanwhile, as modules for startup/precompiled_*.py.
 
-record.py DIRECTORY PATH MODULE...     PATH is sys.path; run without site, whose imports would not be recorded
+record.py DIRECTORY PATH MODULE...     PATH is sys.path; run it without site, because site's imports come too early
 """
 
 import _sre
@@ -19,23 +19,23 @@ compile_expression = _compiler.compile
 
 
 def compile_text(text: str, mode: str, table: dict[str, bytes]) -> CodeType:
-    """As compile() has it."""
+    """Compile text, and record the code in the table."""
     made = compile(text, "<string>", mode, dont_inherit=True)
     table[text] = marshal.dumps(made)
     return made
 
 
 def keep(*arguments: Any) -> Any:
-    """Note what re arrived at and hands to C."""
+    """Note the arguments that re passes to its C code."""
     last[:] = arguments
     return _sre.compile(*arguments)
 
 
 def expression(pattern: Any, flags: int = 0) -> Any:
-    """As re has it."""
+    """Compile a regular expression as re does, and record it."""
     made = compile_expression(pattern, flags)
     if isinstance(pattern, str | bytes):
-        # Its numbers may be of a subclass, which shows itself by name.
+        # The numbers may be of a subclass of int with a repr of its own.
         text, all_flags, numbers, *groups = last
         expressions[pattern, int(flags)] = text, int(all_flags), [int(n) for n in numbers], *groups
     return made
@@ -51,7 +51,7 @@ def main() -> None:
     for name in modules:
         importlib.import_module(name)
     for name, table in (("dataclasses", methods), ("typing", annotations), ("re", expressions)):
-        # Not by pathlib, whose import would not be recorded.
+        # Not by pathlib, which this script would import before it records.
         with open(f"{directory}/recorded_{name}.py", "w") as file:
             file.write(f"TABLE = {table!r}\n")
 

@@ -1,7 +1,6 @@
-"""The origin of everything that the program carries: packages, their licences, and an SBOM (CycloneDX 1.5).
+"""The origin of all carried files: packages, their licences, and an SBOM (CycloneDX 1.5).
 
-The machine says which package a file is from: dpkg does, or the virtual environment's distributions.  A file that is of
-neither ends the build.
+dpkg, or the virtual environment's distributions, know a file's package.  A file of neither ends the build.
 """
 
 import hashlib
@@ -26,14 +25,14 @@ import target
 ROOT = Path(__file__).parents[1]
 LICENSES = "licenses.z"
 _COMMON = re.compile(r"/usr/share/common-licenses/([A-Za-z]+-[0-9.]*[0-9])")
-# The launcher is linked with these.
+# Packages that the launcher is linked with.
 _LAUNCHER = ("musl-dev", "libgcc-12-dev")
-PACKAGES: dict[str, str] = {}  # the Debian package of each file that ``look_up`` was asked for
+PACKAGES: dict[str, str] = {}  # the Debian package of each file, filled by ``look_up``
 
 
 @dataclass
 class Component:
-    """A package or a distribution, and the carried files that are from it."""
+    """A package or a distribution, and its carried files."""
 
     name: str
     version: str
@@ -43,7 +42,7 @@ class Component:
 
 
 def components(files: Mapping[str, Path], modules: Iterable[Path]) -> list[Component]:
-    """The components of carried files, and of modules that are carried inside one of them, by their sources."""
+    """Return the components of the carried files, and of the modules inside one of them, by their sources."""
     found, modules = dict[str, Component](), list(modules)
     look_up([*files.values(), *modules])
     for name, source in files.items():
@@ -59,7 +58,7 @@ def components(files: Mapping[str, Path], modules: Iterable[Path]) -> list[Compo
 
 
 def owner(source: Path) -> Component:
-    """The component that a file is from."""
+    """Return a file's component.  Ends the build if there is none."""
     real = source.resolve()
     if real.is_relative_to(ROOT):
         return ours()
@@ -78,7 +77,7 @@ def ours() -> Component:
 
 @cache
 def distributions() -> dict[Path, str]:
-    """Each file of the virtual environment, with the name of its distribution."""
+    """Return each file of the virtual environment, with the name of its distribution."""
     return {
         Path(str(one.locate_file(file))).resolve(): one.metadata["Name"]
         for one in importlib.metadata.distributions(path=target.SITES)
@@ -94,12 +93,12 @@ def of_python(name: str) -> Component:
     texts = [file.read_text() for file in own if any(word in file.name.lower() for word in words)]
     text = "\n".join(texts) or one.metadata.get("License-Expression") or one.metadata.get("License") or ""
     if not text:
-        sys.exit(f"{name} {one.version} is carried and says no licence")
+        sys.exit(f"{name} {one.version} is carried and names no licence")
     return Component(name, one.version, f"pkg:pypi/{name.lower().replace('_', '-')}@{one.version}", text)
 
 
 def look_up(sources: Iterable[Path]) -> None:
-    """Fill PACKAGES, by one question for all files."""
+    """Fill PACKAGES, by one query for all files."""
     asked = [target.inside(source) for source in sources if source not in distributions()]
     command = ["dpkg", target.DPKG, "-S", *sorted({path for source in asked for path in target.spellings(source)})]
     found = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603
@@ -120,7 +119,7 @@ def debian(package: str) -> Component:
 
 
 def older_than_the_release(found: Iterable[Component]) -> list[str]:
-    """This machine's packages older than the release's: a build on another one may carry the newer ones."""
+    """Return this machine's packages that are older than the release's, which a build on another machine may carry."""
     if target.IS_OTHER:
         return []
     names = [one.name for one in found if one.purl.startswith("pkg:deb/")]
@@ -138,7 +137,8 @@ def older_than_the_release(found: Iterable[Component]) -> list[str]:
 
 
 def licenses(found: Iterable[Component]) -> str:
-    """Each licence text once, under the names of its components, and the common ones that Debian's texts refer to."""
+    """Return each licence text once, under the names of its components, and the common ones that Debian's texts
+    reference."""
     names = dict[str, list[str]]()
     for one in found:
         names.setdefault(one.license.strip(), []).append(f"{one.name} {one.version}")
@@ -149,7 +149,7 @@ def licenses(found: Iterable[Component]) -> str:
 
 
 def sbom(found: Iterable[Component], directory: Path, version: str) -> str:
-    """Each component with its files in the program's directory."""
+    """Return the SBOM: each component with its files in the program's directory."""
 
     def file(name: str) -> dict[str, object]:
         digest = hashlib.sha256((directory / name).read_bytes()).hexdigest()
@@ -176,7 +176,7 @@ def sbom(found: Iterable[Component], directory: Path, version: str) -> str:
 
 
 def carry_licenses(found: Iterable[Component], directory: Path, beside: Path) -> None:
-    """Write the licences into the program's directory, compressed, and beside the binary as they are."""
+    """Write the licences into the program's directory, compressed, and beside the binary as text."""
     text = licenses(found)
     beside.write_text(text)
     (directory / LICENSES).write_bytes(zlib.compress(text.encode(), 9))

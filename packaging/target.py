@@ -1,8 +1,8 @@
-"""What the program is built for: this machine, or another architecture, whose files packaging/foreign has got.
+"""The architecture that the program is built for: this machine's, or another one, with files from packaging/foreign.
 
-A module's code is the same on both (it is checked that Python is).  So this machine's Python looks for what the program
-needs, and compiles it; but each file is taken from the other architecture's packages.  HPN_ROOT names their root;
-without it everything is this machine's.
+A module's code is the same on both, if Python's version is, which the build checks.  So this machine's Python analyses
+and compiles the program, but each file comes from the other architecture's packages.  HPN_ROOT names their root;
+without it all files are this machine's.
 """
 
 import os
@@ -17,10 +17,10 @@ OWN = Path(__file__).parents[1]
 ROOT = Path(os.environ.get("HPN_ROOT") or "/")
 IS_OTHER = Path("/") != ROOT
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
-# Such as x86_64-linux-gnu, in paths and in names of extension modules.
+# Such as x86_64-linux-gnu; a part of paths and of extension modules' names.
 _HERE = sys.implementation._multiarch  # noqa: SLF001
 _SITE = Path(sys.prefix, "lib", PYTHON, "site-packages")
-# Where distributions of PyPI lie, and which dpkg knows of packages.
+# The directories of PyPI's distributions, and dpkg's option for its database.
 SITES = [f"{ROOT / 'python'}"] if IS_OTHER else sys.path
 DPKG = f"--admindir={ROOT / 'var/lib/dpkg'}"
 _LDD = re.compile(r"^\s*(?:(\S+) => )?(/\S+) \(0x[0-9a-f]+\)$", re.MULTILINE)
@@ -29,7 +29,7 @@ _NEEDED = re.compile(r"^ +NEEDED +(\S+)$", re.MULTILINE)
 
 @cache
 def triplet() -> str:
-    """What ``_HERE`` is there."""
+    """Return the target's ``_HERE``."""
     if not IS_OTHER:
         return _HERE
     (folder,) = (ROOT / "usr" / "lib").glob("*-linux-gnu")
@@ -37,12 +37,13 @@ def triplet() -> str:
 
 
 def renamed(name: str) -> str:
-    """A file or a module, by its name there."""
+    """Return a file's or module's name on the target."""
     return name.replace(_HERE, triplet())
 
 
 def counterpart(path: Path | str) -> Path:
-    """The file that is there in place of this machine's.  One that is ours, or was made by the build, stays."""
+    """Return the target's file in place of this machine's; a file of ours, or of the build, stays.  Ends the build if
+    there is none."""
     path = Path(path)
     if not IS_OTHER or path.is_relative_to(OWN):
         return path
@@ -57,25 +58,25 @@ def counterpart(path: Path | str) -> Path:
 
 
 def spellings(source: Path) -> tuple[str, ...]:
-    """A file's paths, of which Debian lists one: /lib is a link to /usr/lib on most machines."""
+    """Return a file's paths.  Debian lists one of them; /lib is a link to /usr/lib on most machines."""
     real = source.resolve()
     other = Path("/", real.relative_to("/usr")) if real.is_relative_to("/usr") else Path("/usr", real.relative_to("/"))
     return str(source), str(real), str(other)
 
 
 def inside(path: Path) -> Path:
-    """A file's path in the root, as dpkg has it."""
+    """Return a file's path in the root, as in dpkg's database."""
     return Path("/", path.relative_to(ROOT)) if IS_OTHER and path.is_relative_to(ROOT) else path
 
 
 def libraries(program: Path) -> Iterator[tuple[str, Path]]:
-    """The libraries that a program or a library needs, each with the file that it is: of all levels for this machine,
-    of the first for another.  The loader has no name."""
+    """Yield name and file of each library that a program or a library needs: for this machine of all levels, for
+    another one of the first.  The loader's name is empty."""
     if not IS_OTHER:
-        for name, found in _LDD.findall(_said("ldd", program)):
+        for name, found in _LDD.findall(_output("ldd", program)):
             yield name, Path(found)
         return
-    for name in _NEEDED.findall(_said("objdump", "-p", program)):
+    for name in _NEEDED.findall(_output("objdump", "-p", program)):
         folders = (ROOT / "lib" / triplet(), ROOT / "usr" / "lib" / triplet())
         found = next((folder / name for folder in folders if (folder / name).exists()), None)
         if not found:
@@ -83,13 +84,12 @@ def libraries(program: Path) -> Iterator[tuple[str, Path]]:
         yield "" if name.startswith("ld-linux") else name, found
 
 
-def _said(*command: str | Path) -> str:
+def _output(*command: str | Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
 
 
 def refuse_another_python() -> None:
-    """End the build if the interpreter there would not take what this one compiles: Debian's have one version on all
-    architectures."""
+    """End the build if the target's interpreter cannot run this one's code, which needs the same version."""
     if not IS_OTHER:
         return
     stanza = (ROOT / "var/lib/dpkg/status").read_text().partition(f"Package: {PYTHON}-minimal\n")[2]

@@ -1,12 +1,13 @@
-"""What the build does to make a start fast, by name, and which of it is left out (docs/develop/packaging.md).
+"""The build's tricks for a fast start, by name (docs/develop/packaging.md).
 
-HPN_WITHOUT names them, with commas between; "all" leaves out every one.  make binary sets it from WITHOUT and PLAIN.
+HPN_WITHOUT lists the tricks to leave out, separated by commas; "all" means every one.  make binary sets it from WITHOUT
+and PLAIN.
 """
 
 import os
 import sys
 
-# With each the module of startup/ that does it, if one does, in the order in which they have to be imported.
+# Each with its module in startup/, if it has one, in the order in which they must be imported.
 TRICKS = {
     "archive": "",
     "docstrings": "",
@@ -20,7 +21,7 @@ TRICKS = {
 
 
 def chosen() -> list[str]:
-    """The tricks of this build.  Ends the build at a name that is none."""
+    """Return the tricks of this build.  Ends the build at an unknown name."""
     without = [word for word in os.environ.get("HPN_WITHOUT", "").split(",") if word]
     if unknown := sorted(set(without) - {"all", *TRICKS}):
         sys.exit(f"WITHOUT={','.join(unknown)}: no such trick; there are: {', '.join(TRICKS)}")

@@ -1,4 +1,4 @@
-"""What an attachment has besides its interface: addresses, and features, which few attachments have.
+"""The features of attachments: what they have besides the interface.
 
 A feature is a module with the functions of ``Feature``, and a row of ``_TABLE``.  STATUS, CHECK and undo go through the
 table.  ADD calls each feature by name in cni/commands.py, because there the features depend on each other: the rules
@@ -36,8 +36,8 @@ else:
         raise AttributeError(name)
 
 
-# A new feature is a row here, in ADD's order: the record's member that says what there is of it, the configuration's
-# member that asks for it, the module.
+# A new feature is a row here, in ADD's order: the record's member for it, the configuration's member that asks for it,
+# its module.
 _TABLE: Final = (
     ("rxe", "soft_roce", "rxe"),
     ("rules", "source_routing", "routing"),
@@ -50,20 +50,19 @@ _LATE: Final = ("program", "expected", *(module for _, _, module in _TABLE))
 
 
 class Feature(Protocol):
-    """What STATUS, CHECK and undo call in a feature's module."""
+    """The functions of a feature's module, which STATUS, CHECK and undo call."""
 
     def status(self, attach: "Common", /) -> None:
-        """Raise CniError if this node can serve no ADD of this configuration now, whatever the pod.  ADD calls it,
-        too."""
+        """Raise CniError if this node can serve no ADD of this configuration now, for any pod.  ADD also calls it."""
 
     def check(self, record: Record, pod: Pod, link: Link, expected: "Expected", /) -> None:
-        """Raise CheckFailed unless the feature is as ADD left it.  ``expected`` is what later plugins of the chain left
-        of the addresses and routes."""
+        """Raise CheckFailed unless the feature is as ADD left it.  ``expected`` has the addresses and routes that later
+        plugins of the chain left."""
 
     def undo(self, entry: Entry, record: Record, pod: Pod, /) -> Record:
-        """Remove what ADD made, all of it or some of it; if nothing is there, that is fine.  Raises CniError, OSError.
+        """Remove what ADD made, in whole or in part; succeed if there is nothing.  Raises CniError, OSError.
 
-        Returns the record without what no repetition has to remove."""
+        Returns the record without what a repetition need not remove."""
 
 
 def status(attach: "Common") -> None:
@@ -79,15 +78,15 @@ def check(record: Record, pod: Pod, link: Link, expected: "Expected") -> None:
 
 
 def undo(entry: Entry, record: Record, pod: Pod) -> Record:
-    """Call Feature.undo of the features that the attachment has, before its interface goes: a soft-RoCE device has to
-    go first, and rules and sysctls of the namespace do not end with the interface."""
+    """Call Feature.undo of the features that the attachment has.  This precedes the interface's removal: a soft-RoCE
+    device must go first, and rules and sysctls of the namespace do not end with the interface."""
     for feature in _having(record, 0):
         record = feature.undo(entry, record, pod)
     return record
 
 
 def _having(whole: "Record | Common", column: int) -> Iterator[Feature]:
-    """The features whose member of the record or the configuration is not empty."""
+    """Yield the features with a non-empty member in the record or the configuration."""
     for row in _TABLE:
         if getattr(whole, row[column]):
             yield getattr(_THIS, row[2])  # not by import_module, which takes 2 us also if the module is there

@@ -1,4 +1,4 @@
-"""One IPAM result onto one interface: sysctls, addresses, up, routes, announcements."""
+"""Configuration of an interface from an IPAM result: sysctls, addresses, up, routes, announcements."""
 
 import os
 from contextlib import nullcontext
@@ -17,23 +17,26 @@ from base.protocol.result import Address, Result, Route
 from base.state.pod import Pod
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from cni.models import Common
 
 # Seconds.  A virtual link has its carrier at once, a VF after its PF's next interrupt; if it takes longer, a cable is
 # missing.
 _CARRIER_TIMEOUT: Final = 0.2
-_DAD_TIMEOUT: Final = 5.0  # twice the kernel's own delay and retransmissions at their defaults, and then some
-_QUICK_TIMEOUT: Final = 2.0  # besides the listening: it takes milliseconds, unless the link goes down and up again
+_DAD_TIMEOUT: Final = 5.0  # more than twice the kernel's default delay and retransmissions
+_QUICK_TIMEOUT: Final = (
+    2.0  # besides the time to listen: detection takes milliseconds, unless the link goes down and up
+)
 # Milliseconds.  A neighbour on an Ethernet answers in less than one.
 _DAD_TIME: Final = 20
 _DAD_FLAGS: Final = {"optimistic": IFA_F_OPTIMISTIC, "off": IFA_F_NODAD}
 
 
 def apply(pod: Pod, link: Link, result: Result, wanted: "Common", sysctls: dict[str, str], log: list[str]) -> None:
-    """Bring the interface up with everything that the result gives it.  ``sysctls`` are written after our own, and
-    before the addresses, because some of them (accept_ra, accept_dad) decide what happens when addresses come.  Raises
-    OSError, AddressConflict, InvalidConfig."""
+    """Bring the interface up with the result's addresses and routes.
+
+    ``sysctls`` (path -> value) are written after our own and before the addresses, because some of them (accept_ra,
+    accept_dad) affect how addresses are added.  Raises OSError, AddressConflict, InvalidConfig.
+    """
     v6 = [ip.address.ip for ip in result.ips if ip.address.version == 6]
     dad = detection_on(link, wanted) if v6 else ""
     with doing(f"configuring {link.name} in {pod.path}"):
@@ -48,7 +51,7 @@ def apply(pod: Pod, link: Link, result: Result, wanted: "Common", sysctls: dict[
             now = wait_for_carrier(pod.rtnl, link.index, _CARRIER_TIMEOUT)
             if now:
                 _announce_v4(pod, now, result)
-            # The kernel announces an address that it has tested.  It never announces an optimistic one.
+            # The kernel announces an address after duplicate detection, and never an optimistic one.
             if now and dad == "off" and _can_announce(now):
                 neighbors.send(pod.fd, link.name, [neighbors.unsolicited_na(now.mac, a) for a in v6])
 
@@ -60,18 +63,18 @@ def _changes(link: Link, result: Result, dad: str) -> list[Change]:
         # With arp_notify the kernel announces the IPv4 addresses that are there when the link goes up.
         *(addresses.adding_address(link.index, address) for address in v4),
         links.setting_up(link),
-        # If the link were down, an optimistic address would be local only after duplicate detection, a second later.
+        # On a link that is down, an optimistic address becomes local only after duplicate detection, a second later.
         *(addresses.adding_address(link.index, address, _DAD_FLAGS.get(dad, 0)) for address in v6),
         *(addresses.adding_route(link.index, route) for route in with_gateways(result)),
     ]
 
 
 def _detecting(pod: Pod, link: Link, result: Result, wanted: "Common", log: list[str]) -> None:
-    """Make the changes, and return when duplicate detection has ended for all IPv6 addresses.  After that the kernel
+    """Make the changes, and wait until duplicate detection has ended for all IPv6 addresses.  After that the kernel
     announces them (ndisc_notify).
 
-    A link that gets no carrier, or a pod that keeps detection from its end, is not waited for: then the kernel goes on
-    with its own times, and the log says so.  Raises AddressConflict if another host has an address.
+    If the link gets no carrier, or the pod prevents detection from ending, return with a note in the log; the kernel
+    continues at its own pace.  Raises AddressConflict if another host has an address.
     """
     v6 = [ip.address.ip for ip in result.ips if isinstance(ip.address.ip, IPv6Address)]
     quick, listening = wanted.dad == "quick", wanted.dadTime or _DAD_TIME
@@ -86,7 +89,7 @@ def _detecting(pod: Pod, link: Link, result: Result, wanted: "Common", log: list
         try:
             pod.rtnl.change_all(_changes(link, result, wanted.dad))
         except OSError:
-            # With accept_dad 2 the kernel disables IPv6 as soon as it has found the link-local address to be another's.
+            # With accept_dad 2 the kernel disables IPv6 as soon as another host has the link-local address.
             detection.until_ended(_CARRIER_TIMEOUT)
             _refuse_duplicates(detection, link)
             raise
@@ -126,14 +129,14 @@ def _announce_v4(pod: Pod, link: Link, result: Result) -> None:
 
 
 def _can_announce(link: Link) -> bool:
-    """Whether we can send frames.  An ipvlan in mode l3 or l3s has no ARP once it is up: it routes, and refuses a
-    multicast MAC with ENOBUFS.  For InfiniBand only the driver can write the header."""
+    """Whether we can send frames.  An ipvlan in mode l3 or l3s, which has no ARP once it is up, refuses a multicast MAC
+    with ENOBUFS.  For InfiniBand only the driver can write the header."""
     return link.arp and not link.infiniband
 
 
 def detection_on(link: Link, wanted: "Common") -> str:
-    """``wanted.dad``; optimistic where that is quick without a time, and the link InfiniBand: there a solicitation
-    leaves when the subnet manager has let the interface join the address's group, and nobody knows when that is."""
+    """Return the mode of duplicate detection: ``wanted.dad``, but on InfiniBand optimistic in place of quick without a
+    time.  There a solicitation leaves only after the interface has joined the address's group, at an unknown time."""
     # guard below: infiniband ("optimistic")
     return "optimistic" if wanted.dad == "quick" and link.infiniband and not wanted.dadTime else wanted.dad
 
@@ -149,7 +152,7 @@ def settings(ifname: str, *, needs_v6: bool, dad: str) -> dict[str, str]:
     if not os.path.exists("/proc/sys/net/ipv6"):
         if needs_v6:
             raise InvalidConfig(
-                "the addresses include IPv6, which this kernel does not have (/proc/sys/net/ipv6 is not there); boot "
+                "the addresses include IPv6, which this kernel does not have (/proc/sys/net/ipv6 is missing); boot "
                 "it without ipv6.disable=1, or remove that range from ipam"
             )
         return values
@@ -158,7 +161,7 @@ def settings(ifname: str, *, needs_v6: bool, dad: str) -> dict[str, str]:
     if needs_v6:
         # Some runtimes make the pod's namespace with IPv6 disabled.
         values[f"{v6}/disable_ipv6"] = "0"
-        # If the link goes down and up again, it must keep its addresses, because nobody would add them again.
+        # A link that goes down and up must keep its addresses, because no process would add them again.
         values[f"{v6}/keep_addr_on_down"] = "1"
         if dad == "optimistic":
             values |= _optimistic(ifname)
@@ -170,7 +173,7 @@ def _optimistic(ifname: str) -> dict[str, str]:
 
 
 def with_gateways(result: Result) -> list[Route]:
-    """The routes.  One without a gateway gets the first gateway of its family, unless its scope says that it is
+    """Return the routes.  A route without a gateway gets the first gateway of its family, unless its scope is
     on-link."""
     gateways: dict[int, Address] = {}
     for ip in result.ips:

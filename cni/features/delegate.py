@@ -1,10 +1,10 @@
-"""Ask the IPAM plugin: one of our own functions, else the program of that name on CNI_PATH.
+"""Delegation to the IPAM plugin: one of our own functions, else the program of that name on CNI_PATH.
 
-SPEC 1.1.0 section 4: a program gets the same environment and the whole configuration on stdin; its stderr and its
-errors are passed on.  A function answers the same request with the same results and errors, without text in between.
+SPEC 1.1.0 section 4: a program gets the same environment, and the whole configuration on stdin; its stderr and its
+errors are passed on.  A function returns the same results and errors for the same request, without text in between.
 
-A program gets one more variable, ``spec.DELEGATED``.  If the program is this plugin under another name, the variable
-tells it that it was taken for an IPAM plugin, so it does not ask itself again.
+A program gets one more variable, ``spec.DELEGATED``.  With it, this plugin under another name detects that it was
+called as an IPAM plugin, and does not delegate to itself.
 """
 
 import json
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 Ask = Callable[[Request, list[str]], Result | None]
 Programs = Mapping[str, Ask]
 
-# A plugin that is older than a command answers it with one of these codes: unknown command, or version too old.
+# Error codes of a plugin that is older than a command: unknown command, or version too old.
 _TOO_OLD = (IncompatibleVersion.code, BadEnvironment.code)
 
 
 def call(ipam: str, request: Request, programs: Programs, log: list[str] | None = None) -> Result | None:
-    """The IPAM plugin's answer to this request; None if it prints nothing.  ``log`` gets the lines of our own plugin.
+    """Return the IPAM plugin's result; None if it prints nothing.  ``log`` gets the lines of our own plugin.
 
-    Raises DelegateError with the plugin's own code, DelegateFailed if the plugin cannot be run or understood.
+    Raises DelegateError with the plugin's own code; DelegateFailed if the plugin cannot be run or prints no result.
     """
     return find(ipam, request, programs)(request, [] if log is None else log)
 
 
 def addresses(ipam: str, request: Request, programs: Programs, log: list[str]) -> Result:
-    """The plugin's addresses.  Raises what ``call`` does, and DelegateFailed if there is no address."""
+    """Return the plugin's result with addresses.  Raises what ``call`` does, and DelegateFailed if there is none."""
     result = call(ipam, request, programs, log)
     if result is None or not result.ips:  # guard: no-address (ips), nothing = result and not result.ips
         raise DelegateFailed(f"IPAM plugin {ipam} returned no address; correct its configuration or remove ipam")
@@ -57,7 +57,7 @@ def addresses(ipam: str, request: Request, programs: Programs, log: list[str]) -
 
 
 class Ipam:
-    """The IPAM plugin of one ADD.  It gives addresses once: before there is a link, or after."""
+    """The IPAM plugin of one ADD.  It allocates once: before the link exists, or after."""
 
     __slots__ = ("_holds", "_log", "_name", "_programs", "_request", "_result")
 
@@ -67,8 +67,8 @@ class Ipam:
         self._result, self._holds = Result(), False
 
     def ask_early(self, pod: "Pod") -> None:
-        """Ask our own plugin before there is a link, because a refusal is cheaper and quieter then.  If our plugin
-        fails, it holds nothing.  If it has to see the link, it answers 101, and ``ask`` asks it again."""
+        """Call our own plugin before the link exists, because a refusal is cheaper then.  If our plugin fails, it holds
+        nothing.  If it needs the link, it answers 101, and ``ask`` calls it again."""
         if self._name not in self._programs:
             return
         if not self._request.inside:
@@ -80,8 +80,8 @@ class Ipam:
                 raise
 
     def ask(self) -> Result:
-        """The plugin's addresses; none without a plugin.  Other programs are asked only here, because they may need the
-        link, as dhcp does.  They may hold an address even if they fail."""
+        """Return the plugin's result; an empty one without a plugin.  Other programs are called only here, because they
+        may need the link, as dhcp does.  They may hold an address even if they fail."""
         if self._name and not self._holds:
             request = replace(self._request, is_last=True)  # a device of a userspace driver has no interface
             self._holds = True  # guard: holds-though-it-failed
@@ -89,13 +89,12 @@ class Ipam:
         return self._result
 
     def may_hold(self, failure: BaseException) -> bool:
-        """Whether the plugin may hold addresses after an ADD that failed like that, so it has to release them."""
+        """Whether the plugin may hold addresses after this failure, and must release them."""
         return self._holds and not isinstance(failure, DelegateNotRun)  # guard: holds-nothing-if-not-run (failure)
 
 
 def ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
-    """Pass STATUS or GC on to the IPAM plugin.  The refusal of a plugin that is older than these commands is
-    ignored."""
+    """Pass STATUS or GC on to the IPAM plugin.  Ignore the refusal of a plugin that is older than these commands."""
     if ipam:
         try:
             call(ipam, request, programs)
@@ -105,8 +104,8 @@ def ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
 
 
 def find(ipam: str, request: Request, programs: Programs) -> Ask:
-    """The plugin: our own, else the program in the first directory of CNI_PATH that has it.  Raises InvalidConfig,
-    DelegateFailed."""
+    """Return the plugin: our own, else the program in the first directory of CNI_PATH that has it.  Raises
+    InvalidConfig, DelegateFailed, DelegateNotRun."""
     if ipam in programs:
         return partial(_ask, ipam, programs[ipam])
     if "/" in ipam or ipam in (".", ".."):  # guard: no-path
@@ -115,9 +114,7 @@ def find(ipam: str, request: Request, programs: Programs) -> Ask:
     for folder in filter(None, path.split(os.pathsep)):
         file = f"{folder}/{ipam}"
         if Path(file).is_file() and os.access(file, os.X_OK):  # guard: executable (X_OK), a-file (())
-            os.close(
-                features.program.open_trusted(file)
-            )  # a program that is refused is refused before anything changes
+            os.close(features.program.open_trusted(file))  # so a refusal precedes every change
             return partial(_execute, file)
     raise DelegateFailed(f"ipam.type {ipam!r} is no program in CNI_PATH={path!r}; install it there")
 
@@ -151,7 +148,7 @@ def _parse(ipam: str, reply: Reply) -> Result | None:
 
 
 def _error_of(ipam: str, reply: Reply) -> Exception:
-    """The plugin's own error if it printed one, else DelegateFailed."""
+    """Return the plugin's own error if it printed one, else DelegateFailed."""
     try:
         document = json.loads(reply.stdout)
         return DelegateError(

@@ -1,11 +1,10 @@
-"""The device information file, which tells Kubernetes which device the pod has (protocol/device_info.py has its form).
+"""The device information file, which shows Kubernetes the pod's device (base/protocol/device_info.py has its form).
 
 Multus names the file (runtimeConfig.CNIDeviceInfoFile), and copies the device plugin's file there before ADD.  After
-ADD it reads the file into the pod's network-status, and removes it.  We keep members that are not ours.  The GIDs are a
-member of our own, which readers of the specification ignore.
+ADD it reads the file into the pod's network-status, and removes it.  We keep members that are not ours.  The GIDs are
+our own member, which the specification's readers ignore.
 
-Whoever writes a network's configuration can name the file too, so it must lie where the node allows it
-(base/state/node.py).
+A network's configuration can name the file too, so its path must be allowed by the node (base/state/node.py).
 """
 
 import json
@@ -25,10 +24,10 @@ _LIMIT = 1 << 20
 
 
 def plan(conf: Config, link: Json) -> Json:
-    """The file's path and present content, for the journal.  Empty if no file is asked for, if the attachment has no
-    PCI function, or if the file describes a device of another type.  Raises InvalidConfig.
+    """Return the file's path and present content, for the journal; empty if no file is requested, the attachment has no
+    PCI function, or the file describes a device of another type.  Raises InvalidConfig.
 
-    Only runtimeConfig may name the file.  ``args`` may not, because a pod can write them, and the file is the host's.
+    Only runtimeConfig may name the file, because a pod can write ``args``, and the file belongs to the host.
     """
     path = (conf.get("runtimeConfig") or {}).get("CNIDeviceInfoFile")
     if path and (not isinstance(path, str) or not is_absolute(path)):
@@ -84,7 +83,7 @@ def undo(planned: Json) -> None:
 
 
 def _address(link: Json) -> str:
-    """Of the PCI function: the device's own, or that which it is a part of."""
+    """Return the address of the PCI function that is the device, or contains it."""
     return str(link.get("pci", link.get("device")) or "")
 
 
@@ -97,7 +96,7 @@ def _body(planned: Json) -> Json:
             return body
     except (ValueError, RecursionError):
         pass
-    raise InvalidConfig(f"{_KEY} {planned['path']!r} has no device information in it; remove the file")
+    raise InvalidConfig(f"{_KEY} {planned['path']!r} contains no device information; remove the file")
 
 
 def _folder(planned: Json, make: int = 0) -> AbstractContextManager[int]:
@@ -110,7 +109,7 @@ def _name(planned: Json) -> str:
 
 
 def _text(folder: int, name: str) -> str | None:
-    """The file's content.  None if it is gone, or if something that is no file has its name, which is left alone."""
+    """Return the file's content; None if it is gone, or is not a regular file, which is left alone."""
     try:
         with open(files.open_regular(name, os.O_RDONLY, folder), "rb") as f:
             return f.read(_LIMIT).decode(errors="replace")

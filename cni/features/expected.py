@@ -1,8 +1,8 @@
-"""What CHECK expects of an interface, its addresses, routes and rules: all that ADD left, but for what later plugins of
-the chain say that they changed.
+"""What CHECK expects of an interface, its addresses, routes and rules: ADD's result with the changes that later plugins
+of the chain report.
 
-``of`` computes it from record and prevResult; ``check`` compares it with the kernel.  docs/user/commands.md lists what
-is compared, and what is left to others.
+``of`` computes it from record and prevResult; ``check`` compares it with the kernel.  docs/user/check.md lists what is
+compared and what is not.
 """
 
 import json
@@ -35,7 +35,7 @@ from base.state.record import Record
 from cni import features
 from cni.features import addressing
 
-# The reference plugin tuning keeps here, by its default, what it changed.  Nothing else tells that it changed an MTU.
+# Default directory in which the reference plugin tuning keeps its changes.  No other source shows a changed MTU.
 _TUNED: Final = Path("/run/cni/tuning")
 _IFLA_VRF_TABLE: Final = 1
 # Seconds: how long the kernel may take to make an IPv6 address local.
@@ -60,8 +60,8 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Expected:
-    """``interface`` is prevResult's, with MAC and MTU, which older versions leave out.  ``ips`` and ``rules`` are those
-    of the record that are still in prevResult."""
+    """``interface`` is prevResult's, with the MAC and MTU that older versions omit.  ``ips`` and ``rules`` are those of
+    the record that are still in prevResult."""
 
     key: Key
     interface: Interface
@@ -71,7 +71,7 @@ class Expected:
 
 
 def of(record: Record, promised: Result, netns: str) -> Expected:
-    """What still has to hold of ADD's answer.  Raises CheckFailed if prevResult has no such interface."""
+    """Return what must still be true of ADD's result.  Raises CheckFailed if prevResult has no such interface."""
     own, key = Result.from_json(record.result), record.key
     index, theirs = _interface(promised, key.ifname, netns)
     ours = own.interfaces[0] if own.interfaces else theirs
@@ -85,8 +85,8 @@ def of(record: Record, promised: Result, netns: str) -> Expected:
         key=key,
         interface=replace(theirs, mac=(theirs.mac or ours.mac).lower(), mtu=theirs.mtu or ours.mtu),
         ips=ips,
-        # ADD chose a route's gateway among all of its addresses, so all of them are looked at here, too.
-        routes=(*map(_left, addressing.with_gateways(replace(own, routes=kept))), *map(_said, changed)),
+        # With all of ADD's addresses, among which ADD chose a route's gateway.
+        routes=(*map(_left, addressing.with_gateways(replace(own, routes=kept))), *map(_reported, changed)),
         rules=rules,
     )
 
@@ -120,11 +120,10 @@ def check(pod: Pod, link: Link, expected: Expected) -> None:
 def _problems(
     link: Link, expected: Expected, received: Sequence[Ip], rules: Sequence[Rule], routes: Sequence[Hop], vrf: set[int]
 ) -> Iterator[str]:
-    """What keeps packets from the addresses or from the interface, in words; ``vrf`` is the table that a VRF leads
-    to."""
+    """Yield what keeps packets from the addresses or the interface; ``vrf`` is the table that a VRF leads to."""
     led = {version: tables(rules, version, expected.ips) | vrf for version in (4, 6)}
     for ip in received:
-        yield from unheard(ip, rules, routes)  # guard: received
+        yield from unreachable(ip, rules, routes)  # guard: received
     for wanted in expected.routes:
         if problem := differing(wanted, routes, link.index, led[wanted.dst.version]):  # guard: route
             yield problem
@@ -134,8 +133,8 @@ def _problems(
 
 
 def differing(wanted: Wanted, there: Sequence[Hop], index: int, led: set[int]) -> str:
-    """What is wrong with a route by the interface of that index; empty if it is as wanted.  ``led`` are the tables that
-    rules lead to.  If ADD named no table, sbr may have moved the route to one of these."""
+    """Return what is wrong with a route by the interface of that index; empty if nothing is.  ``led`` are the tables
+    that rules lead to.  If ADD named no table, sbr may have moved the route to one of these."""
     same = [
         (position, hop)
         for position, hop in enumerate(there)
@@ -147,7 +146,7 @@ def differing(wanted: Wanted, there: Sequence[Hop], index: int, led: set[int]) -
         return f"{wanted.name} is lost"
     differences, position = min(found, key=lambda one: len(one[0]))
     if differences:
-        return f"{wanted.name} is another: " + ", ".join(differences)
+        return f"{wanted.name} differs: " + ", ".join(differences)
     return _in_front(there, position)  # guard: in-front = ""
 
 
@@ -159,8 +158,8 @@ def _interface(promised: Result, ifname: str, sandbox: str) -> tuple[int, Interf
 
 
 def _split(own: Sequence[Route], promised: Sequence[Route]) -> tuple[tuple[Route, ...], tuple[Route, ...]]:
-    """Our routes that prevResult has unchanged, and its routes in place of those that a later plugin changed.  If
-    prevResult has no route to a destination any more, a later plugin removed it."""
+    """Return our routes that prevResult has unchanged, and its routes in place of changed ones.  If prevResult lacks a
+    destination, a later plugin removed that route."""
     kept = tuple(route for route in own if any(_agrees(theirs, route) for theirs in promised))
     others = [theirs for theirs in promised if not any(_agrees(theirs, route) for route in own)]
     changed = {route.dst for route in own if route not in kept}
@@ -168,28 +167,28 @@ def _split(own: Sequence[Route], promised: Sequence[Route]) -> tuple[tuple[Route
 
 
 def _agrees(theirs: Route, route: Route) -> bool:
-    """Whether both may be the same route.  Before 1.1.0 a result has only its destination and gateway."""
+    """Whether both may be the same route.  Before 1.1.0 a result has only a route's destination and gateway."""
     if (theirs.dst, theirs.gw) != (route.dst, route.gw):
         return False
     return all(getattr(theirs, name) in (None, getattr(route, name)) for name in _ATTRIBUTES)
 
 
 def _left(route: Route) -> Wanted:
-    """The route as ADD left it.  If ADD named no table, a later plugin may have moved it and not said so, as sbr
-    does."""
+    """Return the route as ADD left it.  If ADD named no table, a later plugin may have moved it without a report, as
+    sbr does."""
     kept = as_kept(route)
     names = (name for name in _ATTRIBUTES if name != "table" or route.table is not None)
     return Wanted(route.dst, {name: getattr(kept, name) for name in names})
 
 
-def _said(route: Route) -> Wanted:
-    """The route as a later plugin describes it.  An attribute that is missing there may be unknown to that plugin."""
+def _reported(route: Route) -> Wanted:
+    """Return the route as a later plugin reports it.  That plugin may not know an attribute that it omits."""
     kept = as_kept(route)
     return Wanted(route.dst, {n: getattr(kept, n) for n in _ATTRIBUTES if getattr(route, n) is not None})
 
 
 def _check_link(pod: Pod, link: Link, expected: Expected) -> int:
-    """Compare the link.  Returns the table of its VRF, 0 if it is in none.  The chained plugin vrf puts it into one."""
+    """Compare the link.  Returns the table of its VRF, into which the chained plugin vrf puts it; 0 if it has none."""
     interface = expected.interface
     if interface.mac and link.mac != interface.mac:
         raise CheckFailed(f"{link.name} has MAC {link.mac}, expected {interface.mac}")
@@ -210,7 +209,7 @@ def _check_link(pod: Pod, link: Link, expected: Expected) -> int:
 
 
 def _tuned(key: Key) -> bool:
-    """Whether the plugin tuning says that it changed the interface's MTU.  It does not change the result, and compares
+    """Whether the plugin tuning recorded a change of the interface's MTU.  It does not change the result, and compares
     the MTU in its own CHECK."""
     try:
         body = json.loads((_TUNED / f"{key.container_id}_{key.ifname}.json").read_bytes())
@@ -237,8 +236,7 @@ def _check_addresses(link: Link, ips: Sequence[Ip], there: dict[IPv4Interface | 
 
 
 def _by_routers(ip: Ip) -> bool:
-    """Whether the address is made of a MAC.  So are those of routers' advertisements, which give this one a lifetime,
-    too."""
+    """Whether the address is derived from a MAC.  Routers' advertisements make the same address, with a lifetime."""
     return ip.address.version == 6 and ip.address.ip.packed[11:13] == b"\xff\xfe"
 
 
@@ -256,8 +254,8 @@ def _shown(value: Any) -> str:
 
 
 def _in_front(there: Sequence[Hop], position: int) -> str:
-    """The route that gets this route's packets first, and drops them; empty if there is none.  It has a lower metric,
-    or the same and comes first, or is in the table local, which is asked before all others."""
+    """Return the route that precedes this route and drops its packets; empty if there is none.  It has a lower metric,
+    or the same and comes first, or is in the table local, which the kernel consults first."""
     ours = there[position].route
     for at, hop in enumerate(there):
         if hop.kind not in REJECTS or hop.proto == RTPROT_KERNEL or hop.route.dst != ours.dst:
@@ -270,8 +268,8 @@ def _in_front(there: Sequence[Hop], position: int) -> str:
 
 
 def _of_connected(network: Network, there: Sequence[Hop], index: int, led: set[int]) -> str:
-    """What is wrong with the route that the kernel makes of an address.  This route need not be there, because a later
-    plugin may remove it (sbr, route-override)."""
+    """Return what is wrong with the route that the kernel makes for an address; empty if nothing is.  The route may be
+    absent, because a later plugin may remove it (sbr, route-override)."""
     tables = list[int]()
     for position, hop in enumerate(there):
         if (hop.kind, hop.output, hop.route.dst) == (RTN_UNICAST, index, network):
@@ -282,8 +280,8 @@ def _of_connected(network: Network, there: Sequence[Hop], index: int, led: set[i
 
 
 def _routes(pod: Pod, received: Sequence[Ip]) -> list[Hop]:
-    """All routes, once the IPv6 addresses are local.  The kernel makes an IPv6 address first, and its local route in
-    its own time (addrconf_dad_work in net/ipv6/addrconf.c), which is later on a busy machine."""
+    """Return all routes, once the IPv6 addresses are local.  The kernel makes an IPv6 address first and its local route
+    later (addrconf_dad_work in net/ipv6/addrconf.c)."""
     routes, v6 = list[Hop](), [ip for ip in received if ip.address.version == 6]
     for _ in budget.attempts(_LOCAL, 0.01):
         routes = dump.routes(pod.fd)
@@ -302,8 +300,8 @@ def _covers(network: Network | None, ip: Ip) -> bool:
 
 
 def tables(rules: Sequence[Rule], version: int, ips: Sequence[Ip] = ()) -> set[int]:
-    """The tables to which a rule leads packets from one of the addresses, or from all.  A kernel that has no rules for
-    IPv6 leads to these two."""
+    """Return the tables to which rules lead packets from one of the addresses, or from all.  A kernel without rules for
+    IPv6 leads to main and local."""
     of_version = [rule for rule in rules if rule.version == version]
     if not of_version:
         return {RT_TABLE_MAIN, RT_TABLE_LOCAL}
@@ -317,8 +315,8 @@ def tables(rules: Sequence[Rule], version: int, ips: Sequence[Ip] = ()) -> set[i
 
 
 def misplaced(ours: Json, rules: Sequence[Rule]) -> str:
-    """Whether our rule is lost, or comes after one that has the main table asked first; empty if it is as ADD left
-    it."""
+    """Return what is wrong with our rule: it is lost, or behind one that leads to the main table.  Empty if nothing
+    is."""
     network = ip_network(ours["from"])
     for there in rules:
         if _is(ours, there):
@@ -334,7 +332,8 @@ def misplaced(ours: Json, rules: Sequence[Rule]) -> str:
 
 
 def rejecting(ip: Ip, rules: Sequence[Rule], ways: set[int], destinations: set[Network]) -> Rule | None:
-    """The rule that drops packets from the address before another leads them to its interface's routes (``ways``)."""
+    """Return the rule that drops packets from the address before another rule leads them to its interface's tables
+    (``ways``); None if there is none."""
     for rule in rules:
         if rule.version != ip.address.version or rule.conditional or not _covers(rule.source, ip):
             continue
@@ -350,13 +349,13 @@ def _concerns(network: Network | None, destinations: set[Network]) -> bool:
 
 
 def local_tables(ip: Ip, there: Sequence[Hop]) -> set[int]:
-    """The tables in which the address is local."""
+    """Return the tables in which the address is local."""
     own = ip_network(ip.address.ip)
     return {hop.route.table for hop in there if (hop.kind, hop.route.dst) == (RTN_LOCAL, own)}
 
 
-def unheard(ip: Ip, rules: Sequence[Rule], there: Sequence[Hop]) -> Iterator[str]:
-    """Why nothing that is sent to the address arrives.  In a VRF the address is in its table."""
+def unreachable(ip: Ip, rules: Sequence[Rule], there: Sequence[Hop]) -> Iterator[str]:
+    """Yield why packets to the address do not arrive.  In a VRF the address is local in the VRF's table."""
     own, local = ip_network(ip.address.ip), local_tables(ip, there)
     if not local:
         yield f"{own} is lost from the table local, so nothing sent to it arrives; remove the address and add it again"

@@ -1,7 +1,7 @@
-"""The GIDs of an attachment's addresses, by which RDMA traffic reaches it: wait for them, find them, count them.
+"""The GIDs of an attachment's addresses, the destinations of RDMA traffic: wait for them, find them, count them.
 
 The kernel makes GIDs by itself, a moment after an address is added: on a RoCE port each address gets one entry of type
-RoCE v1 and one of v2.  The port's table has a fixed length, and applications are told the place in it ("GID index").
+RoCE v1 and one of v2.  The port's table has a fixed length, and applications use an index in it ("GID index").
 """
 
 import os
@@ -23,7 +23,6 @@ from base.state.pod import Pod
 from base.state.record import Record
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from cni.features.expected import Expected
     from cni.models import Common, Rdma
 
@@ -31,8 +30,8 @@ _POLL: Final = 0.01
 
 
 def refuse_full(wanted: "Rdma", devices: Sequence[str], addresses: int) -> None:
-    """Raise GidTableFull if RDMA is required and no table has room for an interface with so many addresses and the
-    link-local one that the kernel adds.  An attachment that does not require RDMA may share a full table."""
+    """Raise GidTableFull if RDMA is required and no table has room for an interface with so many addresses, plus the
+    kernel's link-local one.  An attachment that does not require RDMA may share a full table."""
     if not wanted.required or not devices:
         return
     root = os.open("/sys", os.O_PATH | os.O_CLOEXEC)
@@ -50,8 +49,8 @@ def refuse_full(wanted: "Rdma", devices: Sequence[str], addresses: int) -> None:
 class Watch:
     """The tables of an attachment's RDMA devices, watched from before the attachment has addresses.
 
-    Another pod's entries can look like ours: the tables show the entries of every namespace, and two networks may give
-    the same address to interfaces of the same name.  Entries that were there before are ``theirs``.
+    The tables contain the entries of all namespaces, and two networks may give the same address to interfaces of the
+    same name.  So ``theirs`` are the entries from before, which are other pods'.
     """
 
     root: int
@@ -61,7 +60,7 @@ class Watch:
     def find(self, netdev: str, addresses: Sequence[Address], wanted: "Rdma", log: list[str]) -> list[Json]:
         """Wait until all addresses of the pod's interface are in the tables, and return their places.
 
-        If one is not there in time, raises LinkUnavailable or GidTableFull if RDMA is required, else writes to the log.
+        If an address is late, raises LinkUnavailable or GidTableFull if RDMA is required, else writes to the log.
         """
         deadline = time.monotonic() + wanted.timeout
         while True:
@@ -98,18 +97,18 @@ class Watch:
 
 @contextmanager
 def watch(pod: Pod, devices: Sequence[str]) -> Iterator[Watch]:
-    """Watch the devices' tables.  Call it before the interface gets addresses.  Raises OSError."""
+    """Watch the devices' tables.  Call this before the interface gets addresses.  Raises OSError."""
     with ExitStack() as stack:
         root = stack.enter_context(gids.mount_sysfs(pod.fd)) if devices else -1
         yield Watch(root, devices, frozenset(e for table in _tables(root, devices) for e in table.entries))
 
 
 def status(_attach: "Common") -> None:
-    """Feature.status: nothing to ask here, because only the kind knows the devices; it calls ``refuse_full``."""
+    """Feature.status: check nothing, because only the kind knows the devices; it calls ``refuse_full``."""
 
 
 def check(record: Record, pod: Pod, link: Link, expected: "Expected") -> None:
-    """Feature.check: the GIDs are where ADD found them, as far as their addresses are still promised."""
+    """Feature.check: the GIDs of expected addresses are where ADD found them."""
     addresses = {str(ip.address.ip) for ip in expected.ips}
     wanted = [found for found in record.gids if found["address"] in addresses]
     if not wanted:
@@ -130,12 +129,12 @@ def undo(_entry: Entry, record: Record, _pod: Pod) -> Record:
 
 
 def gid(address: Address) -> IPv6Address:
-    """The address's GID; that of an IPv4 address is its IPv4-mapped IPv6 address (ipv6_addr_set_v4mapped)."""
+    """Return the address's GID, for IPv4 the IPv4-mapped IPv6 address (ipv6_addr_set_v4mapped)."""
     return IPv6Address(0xFFFF << 32 | int(address)) if isinstance(address, IPv4Address) else address
 
 
 def _tables(root: int, devices: Sequence[str]) -> list[Table]:
-    """The tables of the devices that are there.  If one is missing, rdma.py reports it."""
+    """Return the tables of the devices that exist.  rdma.py reports missing devices."""
     found = []
     for device in devices:
         try:

@@ -1,5 +1,4 @@
-"""The device nodes that a container was given of its RDMA device, against those that the device has in the pod
-(base/state/numbers.py)."""
+"""Comparison of an RDMA device's nodes in the pod with those that the container was given (base/state/numbers.py)."""
 
 import json
 import os
@@ -15,21 +14,20 @@ from base.protocol.spec import Json, Request
 from base.state import numbers
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic.
     from cni.models import Common
 
 _CDI = "/var/run/cdi"
-_LIMIT: Final = 1 << 24  # bytes, as hpn node has it
-# Seconds for hpn node to write what the kernel has just told it.
+_LIMIT: Final = 1 << 24  # bytes, as in hpn node
+# Seconds for hpn node to write a CDI file after the kernel's event.
 _WRITTEN: Final = 2.0
 _POLL: Final = 0.02
 
 
 @contextmanager
 def kept(attach: "Common", plan: Json, request: Request, log: list[str]) -> Iterator[None]:
-    """Compare the device's nodes before and after what is done within, where a device plugin chose the device.
+    """If a device plugin chose the device, compare its nodes before and after the body.
 
-    If they differ, the container cannot open its device.  Raises LinkUnavailable where that is required, else logs it.
+    If they differ, the container cannot open its device.  Raises LinkUnavailable if RDMA is required, else logs it.
     """
     address = str(plan.get("device", ""))
     changes = plan.get("rdma") or (plan.get("port") and "port_guid" in plan["wanted"])
@@ -55,7 +53,7 @@ def kept(attach: "Common", plan: Json, request: Request, log: list[str]) -> Iter
 
 
 def _is_given_by_cdi(address: str, nodes: tuple[str, ...]) -> bool:
-    """Whether the runtime is going to read which nodes it gives, and finds these.  Waits for hpn node to write them."""
+    """Whether the runtime gives these nodes by CDI.  Waits for hpn node to write them."""
     uverbs = {f"/dev/infiniband/{node}" for node in nodes if node.startswith("uverbs")}
     for _ in attempts(_WRITTEN, _POLL):
         written = list(_in_cdi(address))
@@ -65,7 +63,7 @@ def _is_given_by_cdi(address: str, nodes: tuple[str, ...]) -> bool:
 
 
 def _in_cdi(address: str) -> Iterator[set[str]]:
-    """The device nodes of each resource that gives the device by CDI."""
+    """Yield the device nodes of each resource that gives the device by CDI."""
     for name in sysfs.names(_CDI):
         if name.startswith("hpn-") and name.endswith(".json"):
             with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -1,5 +1,5 @@
-"""Run another program as root, for a limited time.  The program is checked and run by one descriptor, so nobody can
-replace it in between."""
+"""Run another program as root, for a limited time.  One descriptor serves to check and to run it, so the program cannot
+be replaced in between."""
 
 import errno
 import os
@@ -21,8 +21,8 @@ _EXECUTABLE = 0o111
 
 
 def open_trusted(path: str) -> int:
-    """Open the program.  Raises DelegateNotRun if anybody but root, or the owner of the program's directory, could have
-    written it."""
+    """Open the program.  Raises DelegateNotRun if another user than root, or than the owner of the program's directory,
+    could have written it."""
     try:
         fd = files.open_regular(path, os.O_RDONLY)
         folder, found = os.stat(os.path.dirname(path)), os.fstat(fd)
@@ -37,8 +37,7 @@ def open_trusted(path: str) -> int:
 def run(fd: int, path: str, stdin: bytes, environ: Mapping[str, str]) -> tuple[int, bytes]:
     """Run the program.  Returns its exit status and its stdout; ``path`` becomes its ``argv[0]``.
 
-    Raises DelegateNotRun, and DelegateFailed if the program takes too long.  Then the program is ended, together with
-    the processes of its process group.
+    Raises DelegateNotRun; DelegateFailed if the program takes longer than TIMEOUT, after ending its process group.
     """
     try:
         # The program inherits the descriptor, because a script's interpreter opens it once more (man 2 execveat).
@@ -69,7 +68,7 @@ def run(fd: int, path: str, stdin: bytes, environ: Mapping[str, str]) -> tuple[i
 
 def _why_not(above: str, folder: os.stat_result, path: str, found: os.stat_result) -> str:
     if _others_write(folder) and not folder.st_mode & stat.S_ISVTX:  # guard: others-write-its-directory
-        return f"everybody can put programs into {above}, of CNI_PATH; chmod go-w {above}"
+        return f"everybody can write programs into {above}, a directory of CNI_PATH; chmod go-w {above}"
     if not trust.is_trusted(found.st_uid) and found.st_uid != folder.st_uid:  # guard: owner
         return f"its owner is {found.st_uid}; chown root:root {path}"
     if _others_write(found):  # guard: others-write
@@ -85,7 +84,7 @@ def _unrunnable(e: OSError, fd: int) -> str:
 
 
 def _others_write(found: os.stat_result) -> bool:
-    """Whether anybody can write it who is neither its owner nor in root's group."""
+    """Whether a user can write it who is neither its owner nor in root's group."""
     return bool(found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid != 0))
 
 
@@ -93,7 +92,7 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
     _signal(child, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         child.wait(GRACE)
-    # Also if the program itself has ended: a process that it started may go on and keep its stdout open.
+    # Also after the program has ended, because a process that it started may hold its stdout open.
     _signal(child, signal.SIGKILL)  # guard: by-force
 
 

@@ -1,7 +1,7 @@
 """The RDMA devices of a PCI function: in exclusive mode they move into the pod with the function, in shared mode they
 serve every namespace.
 
-We know a device by its index, which does not change when the device moves.  Its name is for people.
+A device is identified by its index, which does not change when the device moves.  Its name is for people.
 """
 
 import time
@@ -14,7 +14,6 @@ from base.state import numbers
 from base.state.pod import Pod
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic.
     from cni.models import Rdma
 
 Devices = list[tuple[int, str]]  # (index, name on the host)
@@ -31,8 +30,8 @@ _POLL: Final = 0.02
 
 
 def of_function(wanted: "Rdma", function: sysfs.Function) -> tuple[Devices, list[str]]:
-    """A function's RDMA devices: those that have to move with it, and the names of all that the pod will have.
-    Raises LinkUnavailable with the remedy, InvalidConfig, TryAgain."""
+    """Return the function's RDMA devices that move with it, and the names of all that the pod will have.  Raises
+    LinkUnavailable with the remedy, InvalidConfig, TryAgain."""
     if wanted.mode in ("off", "rxe"):
         return [], []
     exclusive, names = is_exclusive(wanted), function.rdma_devs
@@ -40,8 +39,8 @@ def of_function(wanted: "Rdma", function: sysfs.Function) -> tuple[Devices, list
         raise LinkUnavailable(f"rdma.required: {function.address} has no RDMA device; is its RDMA driver loaded?")
     if wanted.name and len(names) > 1:
         raise InvalidConfig(
-            f"rdma.name {wanted.name!r}: {function.address} has {len(names)} RDMA devices, {', '.join(names)}, and a "
-            "name is one device's; remove rdma.name"
+            f"rdma.name {wanted.name!r}: {function.address} has {len(names)} RDMA devices, {', '.join(names)}, and "
+            "only one can have the name; remove rdma.name"
         )
     if not exclusive:
         return [], list(names)
@@ -55,9 +54,9 @@ def of_function(wanted: "Rdma", function: sysfs.Function) -> tuple[Devices, list
 
 
 def of_master(wanted: "Rdma", master: str, functions: list[sysfs.Function]) -> list[str]:
-    """The names of the RDMA devices that an interface made over the master shares with it: those of the functions below
-    the master.  None in exclusive mode, in which only the host has them.  Raises LinkUnavailable with the remedy;
-    OSError."""
+    """Return the names of the RDMA devices that an interface over the master shares with it: those of the functions
+    below the master.  In exclusive mode only the host has them, and the list is empty.  Raises LinkUnavailable with the
+    remedy; OSError."""
     names = [name for function in functions for name in function.rdma_devs]
     if wanted.mode in ("off", "rxe") or not (names or wanted.required or wanted.mode == "shared"):
         return []
@@ -70,14 +69,14 @@ def of_master(wanted: "Rdma", master: str, functions: list[sysfs.Function]) -> l
         )
     if wanted.required and exclusive:
         raise LinkUnavailable(
-            f"rdma.required: the kernel is in exclusive mode, where {', '.join(names)} of master {master!r} is the "
-            f"host's alone; {_TO_SHARED}, or give the pod a VF"
+            f"rdma.required: the kernel is in exclusive mode, where {', '.join(names)} of master {master!r} is only "
+            f"for the host; {_TO_SHARED}, or give the pod a VF"
         )
     return [] if exclusive else names
 
 
 def is_exclusive(wanted: "Rdma") -> bool:
-    """Whether the kernel is in exclusive mode.  Raises LinkUnavailable with the remedy if the configuration asks for
+    """Whether the kernel is in exclusive mode.  Raises LinkUnavailable with the remedy if the configuration requests
     the other mode, or requires RDMA and the kernel has none."""
     exclusive = rdma_netlink.is_exclusive()
     if exclusive is None and (wanted.required or wanted.mode == "exclusive"):
@@ -94,7 +93,7 @@ def is_exclusive(wanted: "Rdma") -> bool:
         raise LinkUnavailable(f"rdma.mode shared: the kernel is in exclusive mode; {_TO_SHARED}, or set rdma.mode auto")
     if wanted.name and exclusive is False:
         raise LinkUnavailable(
-            f"rdma.name {wanted.name!r}: the kernel is in shared mode, where a device's name is the host's; "
+            f"rdma.name {wanted.name!r}: the kernel is in shared mode, where a device keeps the host's name; "
             f"{_TO_EXCLUSIVE}, or remove rdma.name"
         )
     return bool(exclusive)
@@ -122,8 +121,8 @@ def rename(devices: Devices, names: list[str], pod: Pod) -> None:
 
 
 def take(devices: Devices, pod: Pod, host_fd: int) -> None:
-    """Move those of the devices that are in the pod to the host, under their own names where these are free: udev's
-    rules see the name with which a device comes."""
+    """Move the devices that are in the pod to the host.  Rename them first if their names are free, because udev's
+    rules apply to the name with which a device arrives."""
     for index, name in devices:
         if now := rdma_netlink.name_of(index, pod.fd):
             if now != name:
@@ -153,8 +152,8 @@ def settle(devices: Devices, address: str) -> None:
 
 
 def _wait_until_home(index: int, name: str, address: str, of: int, deadline: float) -> str:
-    """Wait until one of a function's RDMA devices is on the host, and return its name there; empty if the device exists
-    no more.  Raises TryAgain."""
+    """Wait until one of a function's RDMA devices is on the host, and return its name there; empty if the device no
+    longer exists.  Raises TryAgain."""
     elsewhere = False
     while not (now := rdma_netlink.name_of(index)):
         function = sysfs.device(address)
@@ -164,7 +163,7 @@ def _wait_until_home(index: int, name: str, address: str, of: int, deadline: flo
             return ""  # the driver was bound again meanwhile, and made other devices
         elsewhere = elsewhere or sysfs.rdma_names(address) != function.rdma_devs
         if time.monotonic() > deadline:
-            # A device that moves is in no namespace, but not for so long: its driver was unloaded, for example.
+            # A moving device is in no namespace only briefly.  So this one is gone, for example with its driver.
             if not elsewhere:
                 return ""
             raise TryAgain(f"RDMA device {name} of {address} has not come back yet")

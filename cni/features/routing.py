@@ -1,9 +1,9 @@
-"""Routing by source address, as in the reference plugin sbr: packets from an interface's addresses are routed by a
-table that has only this interface's routes.
+"""Routing by source address, as in the reference plugin sbr: a table with only this interface's routes routes the
+packets from its addresses.
 
-Of these routes the main table has only the one to the interface's own network, which the kernel makes.  There is a
-table for the addresses of each gateway.  A table's routes end with the interface; the rules do not, so they are in the
-record before they are in the pod.
+The main table has only one of these routes: the kernel's, to the interface's own network.  The addresses of each
+gateway have their own table.  A table's routes end with the interface; the rules do not, so they are in the record
+before they are in the pod.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,6 @@ from base.state.pod import Pod
 from base.state.record import Record
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from cni.features.expected import Expected
     from cni.models import Common
 
@@ -34,9 +33,11 @@ _LINK_LOCAL = IPv6Network("fe80::/64")
 
 
 def claim(first: int | None, entry: Entry, record: Record, pod: Pod, result: Result) -> Record:
-    """Choose free tables, and write the record with the rules to disk: ``from`` an address, lookup ``table``.  The
-    tables are ``first`` and those after it, or the first free ones.  Raises InvalidConfig if one from ``first`` on is
-    in use; OSError, IoFailure."""
+    """Choose free tables, and write the record with the rules to disk: ``from`` an address, lookup ``table``.
+
+    The tables are ``first`` and those after it, or the first free ones.  Raises InvalidConfig if one from ``first`` on
+    is in use; OSError, IoFailure.
+    """
     with journal.lock_namespace(entry.state_dir, record.identity):
         claimed_by_others = {rule["table"] for other in journal.beside(entry.state_dir, record) for rule in other.rules}
         # guard below: table-of-another (claimed_by_others), table-in-use (rtnl)
@@ -47,8 +48,8 @@ def claim(first: int | None, entry: Entry, record: Record, pod: Pod, result: Res
 
 
 def planned(first: int | None, used: set[int], result: Result) -> list[Json]:
-    """The rules: one for each address, and one table for all addresses of a gateway.  IPv4 and IPv6 use the same
-    numbers of tables.  Raises InvalidConfig."""
+    """Return the rules: one for each address, with one table for all addresses of a gateway.  IPv4 and IPv6 use the
+    same table numbers.  Raises InvalidConfig."""
     gateways = dict[int, list[Address | None]]()
     for ip in result.ips:
         of_family = gateways.setdefault(ip.address.version, [])
@@ -67,11 +68,11 @@ def add(pod: Pod, rules: list[Json]) -> None:
 
 
 def status(_attach: "Common") -> None:
-    """Feature.status: nothing to ask, because only the pod knows which tables are in use."""
+    """Feature.status: check nothing, because the tables in use depend on the pod."""
 
 
 def check(_record: Record, _pod: Pod, _link: Link, _expected: "Expected") -> None:
-    """Feature.check: nothing, because expected.check compares the rules with the routes that they lead to."""
+    """Feature.check: check nothing, because expected.check compares the rules with their routes."""
 
 
 def undo(_entry: Entry, record: Record, pod: Pod) -> Record:
@@ -83,7 +84,7 @@ def undo(_entry: Entry, record: Record, pod: Pod) -> Record:
 
 
 def placed(result: Result, rules: list[Json]) -> Result:
-    """The result with each route in its table.  A route that names a table stays there.  The others go into the
+    """Return the result with each route in its table.  A route that names a table stays there.  The others go into the
     interface's tables, behind the connected network and before a default route by the gateway."""
     own = [route for route in result.routes if route.table is not None]
     tables = {rule["from"]: rule["table"] for rule in rules}
@@ -105,14 +106,14 @@ def _tables(first: int | None, number: int, used: set[int], result: Result) -> l
     if taken := sorted((used | _KERNELS | {2**32}).intersection(wanted)):  # guard: taken
         raise InvalidConfig(
             f"policyRouting.table {first}: {taken[0]} is not free in the pod, see: ip rule, ip route show table all; "
-            "choose another, or leave it out to have a free one"
+            "choose another, or remove it to get a free one"
         )
     return wanted
 
 
 def _routes(table: int, ips: list[Ip], result: Result) -> Iterator[Route]:
-    """The routes of one table, which is for the addresses of one family and gateway.  The routes without a gateway come
-    first, because the kernel looks for a gateway in them."""
+    """Yield the routes of one table, for the addresses of one family and gateway.  Routes without a gateway come first,
+    because the kernel resolves a gateway by them."""
     family, gateway = ips[0].address.version, ips[0].gateway
     networks: set[Network] = {ip.address.network for ip in ips}
     others = {ip.address.network for ip in result.ips} - networks

@@ -1,10 +1,10 @@
 """A soft-RoCE device (drivers/infiniband/sw/rxe) on the pod's interface: made after it, and removed before it.
 
-The device carries the pod's traffic only if it listens in the pod's namespace.  An old kernel, whose soft-RoCE knows no
-namespaces, makes the device too, but it listens in the host's.  The device needs shared mode, in which every namespace
-sees it.
+The device carries the pod's traffic only if it listens in the pod's namespace.  An old kernel, with a soft-RoCE without
+namespaces, makes the device too, but it listens in the host's.  The device needs shared mode, in which all namespaces
+see it.
 
-All devices of a namespace listen by one socket, and the kernel counts them without a lock (rxe_net_init, rxe_net_del).
+All devices of a namespace listen on one socket, and the kernel counts them without a lock (rxe_net_init, rxe_net_del).
 So we make or remove one device at a time in a namespace.
 """
 
@@ -24,7 +24,6 @@ from base.state.pod import Pod
 from base.state.record import Record
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from cni.features.expected import Expected
     from cni.models import Common
 
@@ -35,14 +34,14 @@ _POLL: Final = 0.05
 
 
 def name() -> str:
-    """A random name for the device, by which we find it again.  It is random because names are unique in the whole
-    system.  UCX cuts a longer one off after 15 characters, and finds no such device (UCT_MD_NAME_MAX in uct.h)."""
+    """Return a random name for the device, which identifies it, because names are unique in the whole system.  UCX
+    truncates a longer one to 15 characters, and finds no such device (UCT_MD_NAME_MAX in uct.h)."""
     return f"hpn-{os.urandom(5).hex()}"
 
 
 def status(_attach: "Common") -> None:
-    """Feature.status: raise LinkUnavailable where the kernel keeps a soft-RoCE device in the host's namespace, because
-    such a device cannot be moved."""
+    """Feature.status: raise LinkUnavailable if the kernel would keep a soft-RoCE device in the host's namespace, from
+    which it cannot move."""
     exclusive = rdma_netlink.is_exclusive()
     if exclusive is None:
         raise LinkUnavailable(
@@ -57,8 +56,8 @@ def status(_attach: "Common") -> None:
 
 
 def make(entry: Entry, record: Record, pod: Pod) -> None:
-    """Make the record's device on its interface.  Raises KernelRefused, TryAgain, IoFailure, and LinkUnavailable if the
-    kernel's soft-RoCE knows no namespaces."""
+    """Make the record's device on its interface.  Raises KernelRefused, TryAgain, IoFailure; LinkUnavailable if the
+    kernel's soft-RoCE does not support namespaces."""
     device, ifname = record.rxe, record.key.ifname
     with journal.lock_namespace(entry.state_dir, record.identity):
         try:
@@ -76,18 +75,18 @@ def make(entry: Entry, record: Record, pod: Pod) -> None:
 
 
 def check(record: Record, _pod: Pod, _link: Link, _expected: "Expected") -> None:
-    """Feature.check: the device is there."""
+    """Feature.check: the device exists."""
     if rdma_netlink.index_of(record.rxe) is None:
         raise CheckFailed(f"RDMA device {record.rxe} is gone")
 
 
 def undo(entry: Entry, record: Record, _pod: Pod) -> Record:
-    """Feature.undo: remove the device.  Raises IoFailure, and TryAgain while a process has the device open, because the
-    kernel would not return from the removal before that process ends.
+    """Feature.undo: remove the device.  Raises IoFailure; TryAgain while a process has the device open, because the
+    kernel would return from the removal only after that process ends.
 
-    It is not called while the pod's namespace is being removed.  The kernel removes the device then, also that of a VF
-    that it sends home.  If both remove it at once, Linux 7.2 frees a socket twice and has been seen to crash
-    (syzbot 8c9eede336e3a843750e).
+    Do not call it while the pod's namespace is being removed.  Then the kernel removes the device, even that of a VF
+    that it sends home.  If both remove it at once, Linux 7.2 frees a socket twice and can crash (syzbot
+    8c9eede336e3a843750e).
     """
     _remove(entry, record)
     return record
@@ -107,13 +106,14 @@ def _remove(entry: Entry, record: Record) -> None:
                 time.sleep(_POLL)
             rdma_netlink.delete_link(index)
         except OSError as e:
-            if e.errno != errno.EINVAL:  # it has just gone
+            if e.errno != errno.EINVAL:  # EINVAL: the device has just gone
                 raise
 
 
 def _listens(pod: Pod) -> bool:
     def ports() -> set[int]:
-        """The second column is the local address and port, in hexadecimal (Documentation/networking/proc_net_tcp)."""
+        """Return the ports in use.  The second column is the local address and port in hexadecimal
+        (Documentation/networking/proc_net_tcp)."""
         tables = [Path(f"/proc/thread-self/net/{name}") for name in ("udp", "udp6")]
         lines = [line for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
         return {int(line.split()[1].rpartition(":")[2], 16) for line in lines}

@@ -1,7 +1,7 @@
-"""Which processors take what the interface receives: by ``rps`` all packets, by ``irqAffinity`` a device's interrupts.
+"""The processors for received packets (``rps``) and for a device's interrupts (``irqAffinity``).
 
-Both belong to the device, and go home with it as the pod leaves them.  So the former values are in the record, and are
-put back on the host once the device is there.  A link that is made for the pod ends with what was set of it.
+Both settings belong to the device, and go home with it.  So the record has the former values, and undo restores them
+once the device is on the host.  The settings of a link that is made for the pod end with the link.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +20,6 @@ from base.state.pod import Pod
 from base.state.record import Record
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from cni.features.expected import Expected
     from cni.models import Common
 
@@ -28,8 +27,8 @@ NUMA: Final = "numa"
 
 
 def claim(attach: "Common", entry: Entry, record: Record, pod: Pod, link: Link) -> Record:
-    """Write the record with what is to be set to disk: of each queue its mask, of each interrupt its processor, and the
-    values ``before``.  Raises LinkUnavailable, OSError, IoFailure."""
+    """Write the record with the settings to disk: each queue's mask, each interrupt's processor, and the values
+    ``before``.  Raises LinkUnavailable, OSError, IoFailure."""
     address = str(record.link.get("device") or record.link.get("pci") or "")
     steering: Json = {}
     if attach.rps:
@@ -45,7 +44,8 @@ def claim(attach: "Common", entry: Entry, record: Record, pod: Pod, link: Link) 
 
 
 def make(record: Record, pod: Pod, link: Link) -> Record:
-    """Set it; the record with the values as the kernel spells them.  Raises InvalidConfig, LinkUnavailable, OSError."""
+    """Apply the record's settings.  Returns the record with the values as the kernel spells them.  Raises
+    LinkUnavailable, OSError."""
     steering: Json = {}
     if queues := record.steering.get("rps"):
         with _sysfs(pod) as root:
@@ -62,18 +62,18 @@ def make(record: Record, pod: Pod, link: Link) -> Record:
 
 
 def put_back(record: Record) -> None:
-    """Give a device that is home what it had before, but for what somebody changed since.  What cannot be put back now,
-    because the device is not there, or the kernel refuses it, is not put back later: no pod is kept for it."""
+    """Restore the former values of a device that is home, except those changed since.  A value that cannot be restored
+    now, because the device is absent or the kernel refuses it, is given up: no DEL fails for it."""
     with suppress(OSError), _sysfs() as root:
         for name in _at_home(record, root):
             for queue, mask in _before(record, "rps", cpus.steering(name, root)).items():
-                with suppress(OSError):  # one that is refused does not keep the others
+                with suppress(OSError):  # a refused value does not prevent the others
                     cpus.steer(name, {queue: mask}, root)
     put_back_interrupts(record, cpus.vectors(record.device))
 
 
 def put_back_interrupts(record: Record, numbers: Iterable[int]) -> None:
-    """Of ``put_back`` the interrupts: those that are the device's now, whose numbers another device may have got."""
+    """Restore these interrupts, which are the device's now; another device may have got the former numbers."""
     for number in numbers:
         with suppress(OSError):  # guard: one-by-one
             for value in _before(record, "irqs", {str(number): cpus.affinity(number)}).values():
@@ -81,12 +81,12 @@ def put_back_interrupts(record: Record, numbers: Iterable[int]) -> None:
 
 
 def _at_home(record: Record, root: Path) -> tuple[str, ...]:
-    """The names of the device's interfaces on the host; none for a link that was made for the pod."""
+    """Return the names of the device's interfaces on the host; none for a link that was made for the pod."""
     if record.device:
         device = sysfs.device(record.device, root)
         return device.netdevs if device else ()
     name, software = (record.link.get("home") or {}).get("name", ""), record.link.get("software") or {}
-    # It may have come home with the index that it had in the pod (kinds/host_device).
+    # It may have come home with its index in the pod (cni/kinds/host_device.py).
     indexes = {str(software.get(where)) for where in ("at_home", "in_pod")}
     is_it = name and sysfs.line(root / "class/net" / name / "ifindex") in indexes
     return (name,) if record.of_this_boot and is_it else ()
@@ -116,19 +116,19 @@ def check(record: Record, pod: Pod, link: Link, _expected: "Expected") -> None:
 
 
 def undo(_entry: Entry, record: Record, _pod: Pod) -> Record:
-    """Feature.undo: nothing, as long as the device is in the pod; ``put_back`` comes after."""
+    """Feature.undo: nothing, while the device is in the pod; ``put_back`` follows."""
     return record
 
 
 @contextmanager
 def _sysfs(pod: Pod | None = None) -> Iterator[Path]:
-    """/sys as the pod's namespace has it, or ours, mounted nowhere.  Raises OSError."""
+    """Open the sysfs of the pod's namespace, or of ours, without a mount point.  Raises OSError."""
     with syscalls.mounted_sysfs(pod.fd if pod else None, writable=True) as root:
         yield Path(f"/proc/self/fd/{root}")
 
 
 def _chosen(key: str, text: str, address: str) -> tuple[int, ...]:
-    """The processors that a value stands for."""
+    """Return the processors that a value means.  Raises LinkUnavailable."""
     if text != NUMA:
         return cpus.parse(text)
     if found := cpus.near(address):
@@ -139,7 +139,7 @@ def _chosen(key: str, text: str, address: str) -> tuple[int, ...]:
 
 
 def _interrupts(chosen: tuple[int, ...], address: str) -> Json:
-    """One processor after the other for one interrupt after the other."""
+    """Distribute the interrupts over the processors in turn.  Raises LinkUnavailable, OSError."""
     numbers = cpus.vectors(address)
     if not numbers:
         raise LinkUnavailable(
@@ -151,7 +151,7 @@ def _interrupts(chosen: tuple[int, ...], address: str) -> Json:
 
 @contextmanager
 def _refusing(key: str) -> Iterator[None]:
-    """The kernel's refusal of a value is the configuration's fault, or the device's."""
+    """Turn the kernel's refusal of a value into LinkUnavailable."""
     try:
         yield
     except OSError as e:
@@ -165,8 +165,8 @@ def _as_now(settings: Mapping[str, Json], now: Mapping[str, str]) -> Json:
 
 
 def _before(record: Record, what: str, now: Mapping[str, str]) -> dict[str, str]:
-    """The former values of what is still as ADD left it.  Of an ADD that was killed half-way nobody knows how the
-    kernel has spelled that."""
+    """Return the former values of settings that are still as ADD left them.  After an ADD that was killed, the kernel's
+    spelling of the values is unknown, and all are returned."""
     settings = record.steering.get(what, {}).items()
     # guard below: changed-since (complete or now)
     ours = (name for name, was in settings if name in now and (not record.complete or now[name] == was["value"]))

@@ -1,9 +1,9 @@
-"""The sysctls that a configuration asks for: by name, with the keys of the reference plugin tuning, or with
+"""The sysctls that a configuration requests: by name, with the keys of the reference plugin tuning, or with
 ``multiRail``.
 
-The sysctls of the interface itself (``ipv4/conf/<name>/...``) end with it, and with its move to another namespace.  The
-others belong to the namespace.  Their former values are in the record, and are restored when the last attachment that
-set them goes.
+The sysctls of the interface itself (``ipv4/conf/<name>/...``) end with it, and when it moves to another namespace.  The
+others belong to the namespace.  The record has their former values, which undo restores with the last attachment that
+set them.
 """
 
 import os
@@ -24,18 +24,16 @@ from base.state.pod import Pod
 from base.state.record import Record
 
 if TYPE_CHECKING:
-    # Not at run time, because DEL does not need pydantic.
     from cni.features.expected import Expected
     from cni.models import Common
 
-# The list of the plugin tuning: a node's administrator forbids a sysctl once, for tuning and for us.
+# The list of the plugin tuning, so a node's administrator forbids a sysctl once, for tuning and for us.
 _ALLOWED: Final = Path("/etc/cni/tuning/allowlist.conf")
 _IFNAME: Final = "IFNAME"
 
-# Of an interface that is one of the pod's rails (Documentation/networking/ip-sysctl.rst).  Of IPv4's the kernel takes
-# these or conf/all's, whichever is greater: so 2 is the one value of rp_filter that is never strict.  IPv6 answers for
-# the interface's own addresses anyway; but routers on the rail would give the pod another default route, and addresses
-# that no rule is for.
+# The sysctls of a rail's interface (Documentation/networking/ip-sysctl.rst).  For IPv4 the kernel uses the greater of
+# these and conf/all's, so 2 is the only value of rp_filter that is never strict.  IPv6 answers only for the interface's
+# own addresses anyway; but routers on the rail could add another default route, and addresses without a rule.
 _OF_A_RAIL: Final = {
     "ipv4/conf/IFNAME/arp_ignore": "1",
     "ipv4/conf/IFNAME/arp_announce": "2",
@@ -45,8 +43,8 @@ _OF_A_RAIL: Final = {
 
 
 def status(attach: "Common") -> None:
-    """Feature.status: raise InvalidConfig for a sysctl that is not on the list of a node that has one, and for a list
-    that not only root could have written; for sysctls that contradict each other; IoFailure."""
+    """Feature.status: raise InvalidConfig for sysctls that contradict each other, for a sysctl that is not on the
+    node's list, and for a list that another user than root could have written; IoFailure."""
     _wanted(attach, _IFNAME)
     try:
         text = trust.read_trusted(str(_ALLOWED))
@@ -65,8 +63,8 @@ def claim(attach: "Common", entry: Entry, record: Record, pod: Pod) -> Record:
     """Write the record with the sysctls to disk: path -> ``value`` and, if the sysctl is the namespace's, its value
     ``before``.
 
-    Raises InvalidConfig for a sysctl that cannot be set, or that another attachment has set to another value, and for
-    sysctls that contradict each other; IoFailure.  Nothing is changed then.
+    Before any change, raises InvalidConfig for a sysctl that cannot be set, or that another attachment has set to
+    another value, and for sysctls that contradict each other; IoFailure.
     """
     values = _wanted(attach, record.key.ifname)
     with journal.lock_namespace(entry.state_dir, record.identity):
@@ -81,14 +79,14 @@ def claim(attach: "Common", entry: Entry, record: Record, pod: Pod) -> Record:
 
 
 def read_back(pod: Pod, settings: Json) -> Json:
-    """Read the sysctls back: the same with the kernel's spelling of each value ("0x10" is 16).  Raises OSError."""
+    """Return the settings with the kernel's spelling of each value (16 for "0x10").  Raises OSError."""
     now = sysctl.read_all(pod.fd, settings)
     return {path: {**setting, "value": now[path]} for path, setting in settings.items()}
 
 
 def undo(entry: Entry, record: Record, pod: Pod) -> Record:
-    """Feature.undo: restore the namespace's sysctls, but for those that another attachment set too, and those that
-    somebody changed since.  Returns the record without the namespace's."""
+    """Feature.undo: restore the namespace's sysctls, except those that another attachment also set, or that were
+    changed since.  Returns the record without the namespace's sysctls."""
     ours = {path: s for path, s in record.sysctl.items() if s["before"] is not None}
     if not ours:
         return record
@@ -96,13 +94,13 @@ def undo(entry: Entry, record: Record, pod: Pod) -> Record:
         others = journal.beside(entry.state_dir, record)
         for path in ours.keys() - {path for other in others for path in other.sysctl}:  # guard: not-the-last (others)
             # A value that the kernel refuses (a congestion control that only the host may choose) is not restored.  It
-            # ends with the namespace; a pod that cannot be deleted would be worse.
+            # ends with the namespace, and a pod that cannot be deleted would be worse.
             with suppress(OSError):
                 # guard below: changed-since = True
                 if not record.complete or sysctl.read(pod.fd, path) == ours[path]["value"]:
                     sysctl.write(pod.fd, {path: ours[path]["before"]})
-        # Our claim ends here, under the lock, because the record may stay: otherwise two attachments that are deleted
-        # at once would each leave the restoring to the other.  If the disk is full, the claim ends with the record.
+        # Our claim ends here, under the lock, because the record may stay: else each of two concurrent DELs would leave
+        # the values to the other.  If the disk is full, the claim ends with the record.
         record = replace(record, sysctl={path: s for path, s in record.sysctl.items() if path not in ours})
         with suppress(IoFailure):
             entry.save(record)
@@ -122,7 +120,7 @@ def check(record: Record, pod: Pod, _link: Link, _expected: "Expected") -> None:
 
 
 def _wanted(attach: "Common", ifname: str) -> dict[str, str]:
-    """Path -> value, of all that the configuration asks for.  Raises InvalidConfig if it asks for two values of one."""
+    """Return path -> value of all requested sysctls.  Raises InvalidConfig for two values of one."""
     named = _paths(attach.sysctl, ifname)
     if not attach.multiRail:
         return named
@@ -131,13 +129,13 @@ def _wanted(attach: "Common", ifname: str) -> dict[str, str]:
         if named[path].strip() != of_a_rail[path]:  # guard: contradicts-a-rail
             raise InvalidConfig(
                 f"sysctl {sysctl.name(path)!r} is to be {named[path]!r}, and multiRail sets it to {of_a_rail[path]!r}; "
-                "remove the sysctl, or remove multiRail and set what docs/user/rails.md lists"
+                "remove the sysctl, or remove multiRail and set the sysctls in docs/user/rails.md"
             )
     return of_a_rail | named
 
 
 def _paths(wanted: Mapping[str, str], ifname: str) -> dict[str, str]:
-    """Path -> value.  Raises InvalidConfig if two names mean the same sysctl."""
+    """Return path -> value.  Raises InvalidConfig if two names mean the same sysctl."""
     found, names = dict[str, str](), dict[str, str]()
     for key, value in wanted.items():
         path = _of(ifname, sysctl.path(key))
@@ -152,13 +150,13 @@ def _of(ifname: str, path: str) -> str:
 
 
 def _has_family(path: str) -> bool:
-    """Whether the kernel has the path's protocol: it may have no IPv6."""
+    """Whether the kernel has the path's protocol, because it may lack IPv6."""
     return os.path.exists(f"/proc/sys/net/{path.partition('/')[0]}")
 
 
 def _twin(path: str, ifname: str) -> str:
-    """The path in which a sysctl of our interface exists before the interface does: ``default``'s, and of neighbours
-    ``lo``'s, because only the host has their defaults.  Empty if the sysctl is not our interface's."""
+    """Return a path that has a sysctl of our interface before the interface exists: under ``default``, or for
+    neighbours under ``lo``, because only the host has their defaults.  Empty if the sysctl is not our interface's."""
     family, _, rest = path.partition("/")
     table, _, rest = rest.partition("/")
     name, _, entry = rest.partition("/")
@@ -167,8 +165,8 @@ def _twin(path: str, ifname: str) -> str:
 
 
 def _now(values: Mapping[str, str], pod: Pod, ifname: str) -> dict[str, str | None]:
-    """The present value of each sysctl in the pod; None for the interface's own.  Raises InvalidConfig for a sysctl
-    that cannot be set."""
+    """Return the present value of each sysctl in the pod; None for the interface's own.  Raises InvalidConfig for a
+    sysctl that cannot be set."""
     twins = {path: _twin(path, ifname) for path in values}
     asked = {twin or path: path for path, twin in twins.items()}
     try:
@@ -185,8 +183,8 @@ def _now(values: Mapping[str, str], pod: Pod, ifname: str) -> dict[str, str | No
 
 
 def _before(path: str, value: str, now: str | None, others: list[Record]) -> str | None:
-    """The value to restore: the present one, or the one before another attachment set the sysctl; None for the
-    interface's own."""
+    """Return the value to restore: the present one, or the one before another attachment set the sysctl; None for the
+    interface's own.  Raises InvalidConfig if another attachment set another value."""
     if now is None:
         return None
     for other in others:
@@ -204,4 +202,4 @@ def _matches(pattern: str, name: str) -> bool:
     try:
         return re.search(pattern, name) is not None
     except re.error as e:
-        raise InvalidConfig(f"{_ALLOWED}: {pattern!r} is no regular expression ({e}); correct it") from e
+        raise InvalidConfig(f"{_ALLOWED}: {pattern!r} is not a regular expression ({e}); correct it") from e

@@ -1,4 +1,4 @@
-"""A link made over a master and born in the pod: what macvlan, ipvlan and ipoib have in common."""
+"""A link made over a master, in the pod: the common part of macvlan, ipvlan and ipoib."""
 
 import errno
 import os
@@ -23,26 +23,25 @@ from cni.kinds import escaped
 from cni.kinds.escaped import Search
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic.
     from cni.models import NetConf
     from cni.models.child import Child
 
 IFLA_IPVLAN_MODE: Final = 1
 _OTHER: Final = {"on": "off", "off": "on"}
 _INDEXES: Final = 1 << 30
-# What the kernel hangs on the master if it is made over a link of this kind (macvlan_common_newlink, ipvlan_link_new);
-# all else ends with that link.
+# By kind, the links that the kernel attaches to the master even if they are made over a child of it
+# (macvlan_common_newlink, ipvlan_link_new).  Other links end with the child.
 _FAMILIES: Final = {"macvlan": ("macvlan", "macvtap"), "ipvlan": ("ipvlan", "ipvtap")}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One link to be made; ``mac`` is empty where the kernel gives the master's, ``mtu`` 0 for the master's.
+    """The plan of one link.  With an empty ``mac`` or an ``mtu`` of 0 the link gets the master's.
 
-    ``data`` is IFLA_INFO_DATA in hexadecimal, ``rdma_devs`` the master's RDMA devices where the pod shares them,
-    and ``pci`` the address of its PCI function, empty if it has none or several.  ``others`` are the indexes of
-    others' links in the pod over the same master.  The link is to be born with the index ``born_as``, and ``index`` is
-    that once it exists.
+    ``data`` is IFLA_INFO_DATA in hexadecimal.  ``rdma_devs`` are the master's RDMA devices that the pod shares.
+    ``pci`` is the address of the master's PCI function, empty if it has none or several.  ``others`` are the indexes of
+    foreign links in the pod over the same master.  ``born_as`` is the index that we choose for the link, and ``index``
+    the same once the link exists.
     """
 
     kind: str
@@ -60,13 +59,13 @@ class Plan:
 
     @property
     def at(self) -> int:
-        """The index by which the link is found, whatever the pod has made of its name and MAC; 0 in a record of a
-        version that left it to the kernel, and that was killed before it asked."""
+        """The link's index, which finds it even if the pod changed name and MAC.  It is 0 in a record of a version that
+        let the kernel choose the index, and was killed before it read the index."""
         return self.index or self.born_as
 
     def is_ours(self, link: Link) -> bool:
-        """Whether the link has the index that we chose for ours; where we chose none, its MAC.  So a crash between the
-        journal and the kernel never leads us to a stranger's link of the same name."""
+        """Whether the link has our index or, without an index, our MAC.  So a crash between the writes to journal and
+        kernel never makes us take a foreign link of the same name."""
         if link.kind != self.kind:  # guard: is_ours-kind, is_ours
             return False
         # guard below: is_ours = True
@@ -75,12 +74,12 @@ class Plan:
 
 
 def claiming(_conf: "NetConf") -> AbstractContextManager[None]:
-    """Kind.claiming: attachments share a master, so there is nothing to claim."""
+    """Kind.claiming: claim nothing, because attachments share a master."""
     return nullcontext()
 
 
 def plan(conf: "NetConf", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: Pod) -> Json:
-    """Decide over which Ethernet interface.  Raises LinkUnavailable, InvalidConfig."""
+    """Return the plan for a link over an Ethernet interface.  Raises LinkUnavailable, InvalidConfig."""
     attach = cast("Child", conf.attach)
     inside = attach.linkInContainer
     link = find_master(attach, pod.rtnl if inside else host, pod.fd if inside else None)
@@ -88,7 +87,7 @@ def plan(conf: "NetConf", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: 
 
 
 def plan_over(link: Link, conf: "NetConf", *, kind: str, mac: str, data: bytes, pod: Pod) -> Json:
-    """What is to be made over this master.  Raises LinkUnavailable, GidTableFull, OSError."""
+    """Return the plan for a link over this master.  Raises LinkUnavailable, GidTableFull, OSError."""
     sysctl.refuse_hidden()
     attach = cast("Child", conf.attach)
     inside = attach.linkInContainer
@@ -111,13 +110,13 @@ def plan_over(link: Link, conf: "NetConf", *, kind: str, mac: str, data: bytes, 
 
 
 def unlikely_index() -> int:
-    """A random ifindex that no link has, because the kernel counts from 1, and that a pod cannot guess.  If it were
-    taken, the kernel would say so (EBUSY)."""
+    """Return a random ifindex that a pod cannot guess.  It is free, because the kernel counts from 1; if it is not, the
+    kernel refuses it (EBUSY)."""
     return _INDEXES + int.from_bytes(os.urandom(4)) % _INDEXES
 
 
 def _others(parent: int, kind: str, pod: Pod, state_dir: Path) -> tuple[int, ...]:
-    """The indexes of the links that others made in the pod over the same master.  They are not ours to remove."""
+    """Return the indexes of foreign links in the pod over the same master, which we must not remove."""
     found = {link.index for link in nsid.links_over(pod.rtnl, parent) if link.kind in _family(kind)}
     if not found:
         return ()
@@ -134,7 +133,7 @@ def _family(kind: str) -> tuple[str, ...]:
 
 
 def status(conf: "NetConf", host: Rtnl) -> None:
-    """Kind.status.  A master inside the container is not looked at: there is no container yet."""
+    """Kind.status: check the master, unless it is inside the container, which does not exist yet."""
     sysctl.refuse_hidden()
     wanted = cast("Child", conf.attach)
     if not wanted.linkInContainer:
@@ -143,7 +142,7 @@ def status(conf: "NetConf", host: Rtnl) -> None:
 
 
 def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
-    """Kind.attach: one RTM_NEWLINK, and the link is born in the pod with its final name, MAC and MTU.  Raises
+    """Kind.attach: make the link in the pod with its final name, MAC and MTU, by one RTM_NEWLINK.  Raises
     LinkUnavailable, OSError."""
     wanted = Plan(**plan)
     maker = pod.rtnl if wanted.in_container else host
@@ -168,12 +167,12 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
             if e.errno == errno.EBUSY:
                 raise LinkUnavailable(
                     f"master {wanted.master!r} is in a bridge or bond, or carries interfaces of another kind than "
-                    f"{wanted.kind}, and its packets can go one way only; see: ip -d link, and use another master"
+                    f"{wanted.kind}, and the kernel allows only one of these; see: ip -d link, and use another master"
                 ) from e
             if e.errno != errno.EEXIST or wanted.in_container:
                 raise
-            # Before Linux 6.15 the kernel looked for the name among the host's links (rtnl_newlink), although
-            # the link is born elsewhere: make it under a name nobody has, and rename it in the pod.
+            # Before Linux 6.15 the kernel searches the name among the host's links (rtnl_newlink), although the link is
+            # made in the pod.  So make it under an unused name, and rename it in the pod.
             make(_other_name(wanted))  # guard: name-on-the-host = raise
             if born := find(plan, pod, _other_name(wanted)):
                 pod.rtnl.rename(born.index, ifname)
@@ -197,7 +196,7 @@ def stands(plan: Json, pod: Pod, ifname: str) -> bool:
 
 
 def find(plan: Json, pod: Pod, ifname: str) -> Link | None:
-    """Our link under whatever name it has now, never a stranger's of the same name."""
+    """Return our link, whatever its name is now, and never a foreign link of the same name."""
     wanted = Plan(**plan)
     if wanted.at:
         link = pod.rtnl.link(index=wanted.at)
@@ -210,13 +209,13 @@ def find(plan: Json, pod: Pod, ifname: str) -> Link | None:
 
 
 def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) -> Search | None:
-    """Kind.detach.  The kernel removes the link with the namespace."""
+    """Kind.detach: remove the link.  The kernel removes it with the namespace."""
     wanted = Plan(**plan)
     is_removed = pod is not None and remove(plan, pod, ifname, found)
     if wanted.in_container:
-        return None  # who has the master has all that is over it
+        return None  # the pod has the master, and with it all links over the master
     if not wanted.index:
-        return None  # ADD came not so far that the pod could have used it, and others' links may have come meanwhile
+        return None  # ADD failed before the pod could use the link, and foreign links may have appeared since
     gone = Search(wanted.parent, _family(wanted.kind), tuple(wanted.others))
     if not is_removed:
         return replace(gone, index=wanted.index, mac=wanted.mac)
@@ -224,7 +223,7 @@ def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) 
 
 
 def remove(plan: Json, pod: Pod, ifname: str, found: Callable[[], None]) -> bool:
-    """Remove what ``attach`` made; whether it was there, and no longer is.  Raises OSError."""
+    """Remove what ``attach`` made; return whether this removed it.  Raises OSError."""
     there = _index_and_name(plan, pod, ifname)
     if there is None:
         return False
@@ -241,7 +240,7 @@ def remove(plan: Json, pod: Pod, ifname: str, found: Callable[[], None]) -> bool
 
 
 def _index_and_name(plan: Json, pod: Pod, ifname: str) -> tuple[int, str] | None:
-    """``find``, for who needs no more.  A MAC that we chose tells our link as well as its kind does."""
+    """Return index and name of the link that ``find`` returns, by a cheaper query if we chose its MAC."""
     wanted = Plan(**plan)
     name = links.name_of(pod.rtnl.sock, wanted.at, wanted.mac) if wanted.at and wanted.mac else ""
     if name:
@@ -251,7 +250,7 @@ def _index_and_name(plan: Json, pod: Pod, ifname: str) -> tuple[int, str] | None
 
 
 def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
-    """Kind.check.  The master may be without carrier: ADD did not promise a cable."""
+    """Kind.check: the master may lack a carrier, because ADD does not require one."""
     wanted = Plan(**plan)
     link = find(plan, pod, ifname)
     if link is None or link.name != ifname:  # guard: check-ours (ifname)
@@ -276,18 +275,19 @@ def describe(plan: Json, _interfaces: list[Json]) -> tuple[str, Json]:
 
 
 def has_arp(kind: str, data: dict[int, bytes]) -> bool:
-    """Whether the kernel makes it with ARP: an ipvlan that routes (l3, l3s) has none (ipvlan_set_port_mode)."""
+    """Whether the kernel enables ARP on such a link; it does not for an ipvlan in mode l3 or l3s
+    (ipvlan_set_port_mode)."""
     return kind != "ipvlan" or not any(data.get(IFLA_IPVLAN_MODE, b""))
 
 
 def _other_name(plan: Plan) -> str:
-    """A name for the moment between birth and renaming; the same for the same plan, so that a DEL finds it."""
+    """Return the link's name until it is renamed; always the same for a plan, so DEL finds the link."""
     return f"hpn{zlib.crc32(repr((plan.parent, plan.mac)).encode()):08x}"
 
 
 def find_master(attach: "Child", where: Rtnl, ns_fd: int | None, fits: Callable[[Link], None] | None = None) -> Link:
-    """The master, found, up, with room for the MTU, and one that ``fits``: an Ethernet interface, unless a kind says
-    otherwise by an exception.  Raises LinkUnavailable, InvalidConfig."""
+    """Return the master, which is up and has the MTU.  ``fits`` raises for an unsuitable master; by default that is any
+    but an Ethernet interface.  Raises LinkUnavailable, InvalidConfig."""
     place = "the pod (linkInContainer)" if attach.linkInContainer else "the host"
     name = attach.master or dump.default_route_link(ns_fd)
     if not name:
@@ -306,9 +306,9 @@ def find_master(attach: "Child", where: Rtnl, ns_fd: int | None, fits: Callable[
 
 
 def _refuse_a_pods(link: Link, host: Rtnl) -> None:
-    """Raise LinkUnavailable for the host's end of a pod's interface.  Over it one would answer as that pod's gateway,
-    and with passthru have all of its packets."""
-    # Masters are hardware as a rule, and those of virtual nodes have their other end where nobody is attached.
+    """Raise LinkUnavailable for the host's end of a pod's interface.  A link over it could answer as that pod's
+    gateway, and with passthru receive all of its packets."""
+    # Imported here because most masters are hardware.  On a virtual node the master's other end is in no pod.
     from hardware import needed  # noqa: PLC0415
 
     if needed.is_pair(link):  # guard: a-pods-wire
@@ -329,8 +329,8 @@ def _refuse_unless_ethernet(master: Link) -> None:
 
 
 def shared_rdma(attach: "Child", master: Link, functions: list[sysfs.Function]) -> list[str]:
-    """The master's RDMA devices, with room for the pod's addresses if RDMA is required.  Raises LinkUnavailable,
-    GidTableFull."""
+    """Return the names of the master's RDMA devices that the pod shares.  If RDMA is required, raises LinkUnavailable
+    without a device, and GidTableFull without room for the pod's addresses."""
     names = rdma.of_master(attach.rdma, master.name, functions)
     gids.refuse_full(attach.rdma, names, 1 if attach.ipam else 0)
     return names

@@ -1,7 +1,7 @@
-"""A device that the pod has for itself: its netdev into the pod under the pod's name, and home as it was.
+"""A device that moves: its interface into the pod under the pod's name, and home as it was.
 
-What every kind shares that moves a device: each hands over its own plan, a ``Moved``, and the journal keeps what the
-device was on the host, and what it is to be.
+All kinds that move a device use this module with their plan, a ``Moved``.  The journal keeps the plan, with the
+device's state on the host.
 """
 
 import errno
@@ -9,8 +9,8 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from base.kernel import bpf, netns, nsid, rtnl, sysfs
 from base.kernel.budget import attempts
@@ -32,6 +32,7 @@ from base.kernel.links import (
 )
 from base.kernel.netlink import attr, text, u32
 from base.kernel.rtnl import Rtnl
+from base.kernel.sysfs import Function
 from base.protocol.errors import CheckFailed, CniError, InterfaceExists, InvalidConfig, LinkUnavailable, TryAgain, doing
 from base.protocol.spec import Json
 from base.state.pod import Pod
@@ -39,25 +40,24 @@ from cni.features import rdma
 from cni.features.rdma import Devices
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic.
     from cni.models import Common
 
-# A person sets them, and no move does away with any but the first.
+# Flags that people set.  A move clears only the first.
 FLAGS: Final = IFF_UP | IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI
-# A dying namespace gives its devices back from a work queue: usually within 0.1 s.
+# Seconds.  The kernel returns a dying namespace's devices from a work queue, usually within 0.1 s.
 HOME_TIMEOUT: Final = 5.0
 POLL: Final = 0.02
-# Looked at for a device that a pod has hidden.
+# The most namespaces to search for a device that a pod has hidden.
 NAMESPACES: Final = 100
-# Behind this comes the name that a device had, where another interface of the host has that when it comes home.
+# The prefix of a device's name if another interface of the host has that name when the device comes home.
 _WAS: Final = "was-"
 _IFNAME: Final = 15
 
 
 @dataclass(frozen=True)
 class Netdev:
-    """A netdev as the host had it; ``flags`` of ``FLAGS``.  ``programs`` are the ids of the BPF programs that XDP and
-    tcx ran for it; no program gets the id of an earlier one."""
+    """The state of a netdev on the host; ``flags`` are some of ``FLAGS``.  ``programs`` are the ids of the BPF programs
+    on it, by XDP and tcx; the kernel never reuses an id."""
 
     name: str
     mac: str
@@ -70,13 +70,14 @@ class Netdev:
 
     @classmethod
     def of(cls, link: Link) -> "Netdev":
-        """Of a link in our namespace.  Raises OSError."""
+        """Read the state of a link in our namespace.  Raises OSError."""
         flags, programs = link.flags & FLAGS, (*link.xdp_programs.values(), *bpf.on_tcx(link.index))
         return cls(link.name, link.mac, link.mtu, link.txqlen, link.alias, flags, link.altnames, programs)
 
     @classmethod
     def from_json(cls, body: Json | None) -> "Netdev | None":
-        """Of a plan's ``home``, whose tuples JSON turned into lists; a record of an older version has no programs."""
+        """Read a plan's ``home``, in which JSON turned tuples into lists.  A record of an older version has no
+        programs."""
         if body is None:
             return None
         lists = {key: tuple(body.get(key, ())) for key in ("altnames", "programs")}
@@ -85,9 +86,11 @@ class Netdev:
 
 @dataclass(frozen=True)
 class Software:
-    """A link that no device is behind, so that it has no bus address: of this kind, known by its ifindex on the host,
-    and by the one that it is given in the pod, which no other link has there.  ``over`` is the ifindex of the host's
-    link that it is over or whose peer it is; 0 for none, and for one in another namespace."""
+    """A link of this kind with no device behind it, so with no bus address.
+
+    It is identified by its ifindex on the host, and by the unique ifindex that it gets in the pod.  ``over`` is the
+    ifindex of the host's link below it, or of its peer on the host; 0 if there is none.
+    """
 
     kind: str
     at_home: int
@@ -99,70 +102,100 @@ class Software:
         return cls(link.kind, link.index, in_pod, link.parent if link.parent_nsid is None else 0)
 
 
-class Moved(Protocol):
-    """What a plan says of the device: its bus address, or what is known of a link without one, and whether the device
-    is there still; the netdev's name on the host, and all that it was there (None: a userspace driver has the device);
-    the MTU it gets in the pod (0: it keeps its own), its ifindex there (0: not known yet), and the RDMA devices that
-    move with it."""
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """A plan to move a device; each kind that moves one has its own subclass.  The journal keeps it.
+
+    ``device`` is the bus address.  Another device may come to that address, so ``incarnation`` (base/kernel/sysfs.py)
+    identifies this one.  ``pf`` is the address of its PF; empty if it is no VF.  ``netdev`` is its interface's name on
+    the host, and ``home`` that interface's settings there; empty and None if a userspace driver has the device.
+    ``mtu`` is the MTU in the pod; 0 keeps the MTU.  ``rdma`` are the RDMA devices that move too, ``rdma_devs`` the
+    names of all RDMA devices that the pod has, moved or shared.  ``index`` is the ifindex in the pod; 0 until it is
+    known.
+    """
+
+    device: str
+    incarnation: int
+    pf: str
+    netdev: str
+    home: Netdev | None
+    mtu: int
+    rdma: Devices
+    rdma_devs: list[str]
+    index: int = 0
 
     @property
-    def software(self) -> Software | None: ...
+    def software(self) -> Software | None:
+        """How to find a link that no device is behind; None for a device."""
+        return None
+
     @property
-    def device(self) -> str: ...
-    @property
-    def exists(self) -> bool: ...
-    @property
-    def netdev(self) -> str: ...
-    @property
-    def home(self) -> Netdev | None: ...
-    @property
-    def mtu(self) -> int: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def rdma(self) -> Devices: ...
+    def exists(self) -> bool:
+        """Whether the device is still there.  For a link made of software this is unknown, and True."""
+        return self.software is not None or sysfs.incarnation(self.device) == self.incarnation
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+    @staticmethod
+    def common(wanted: "Common", function: Function, link: Link | None, pod: Pod) -> dict[str, Any]:
+        """Return the members that all plans have, for a function with this interface.
+
+        Raises InterfaceExists if an altname, which moves with the interface, is taken in the pod; InvalidConfig for a
+        key that needs an interface, if there is none; what rdma.of_function raises.
+        """
+        what = function.address or (link.name if link else "")
+        if link is None:
+            for key, value in wanted.of_the_interface.items():
+                shown = f" {value}" if isinstance(value, str | int) else ""
+                raise InvalidConfig(f"{key}{shown}: {function.driver} leaves {what} to the pod; remove {key}")
+        for altname in link.altnames if link else ():
+            if pod.rtnl.link(altname):  # guard: altname-in-the-pod
+                raise InterfaceExists(
+                    f"{pod.path} has an interface named {altname!r}, an altname of {what}; remove either"
+                )
+        moved, rdma_devs = rdma.of_function(wanted.rdma, function)
+        return {
+            "device": function.address,
+            "incarnation": sysfs.incarnation(function.address) if function.address else 0,
+            "pf": function.pf,
+            "netdev": link.name if link else "",
+            "home": Netdev.of(link) if link else None,
+            "mtu": wanted.mtu,
+            "rdma": moved,
+            "rdma_devs": rdma_devs,
+        }
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        """Read ``to_json``'s object, in which JSON turned tuples into lists."""
+        return cls(**{**body, "home": Netdev.from_json(body["home"])})
 
 
 def instead_of(name: str) -> str:
-    """What a device is called that came home while its name was another's, so that people and ADD know which it is."""
+    """Return the name of a device that came home while another interface had its name."""
     return f"{_WAS}{name}"[:_IFNAME]
 
 
-def keeps_software_apart() -> bool:
-    """Whether a link can be given an ifindex with its move (IFLA_NEW_IFINDEX, Linux 5.13); older kernels would ignore
-    that, and nobody would find the link again."""
+def can_set_index() -> bool:
+    """Whether a move can set a link's ifindex (IFLA_NEW_IFINDEX, Linux 5.13).  Older kernels ignore the attribute, and
+    we could not find the link again."""
     major, minor = re.findall(r"\d+", os.uname().release)[:2]
     return (int(major), int(minor)) >= (5, 13)
 
 
 def refuse_unnamed(link: Link, address: str) -> None:
-    """Raise LinkUnavailable where the kernel does not say which device a link is of (IFLA_PARENT_DEV_NAME, Linux 5.14,
-    and kernels that have it from there): in a pod nobody could tell it from others, and it would not come home."""
+    """Raise LinkUnavailable if the kernel does not report a link's device (IFLA_PARENT_DEV_NAME, Linux 5.14 and kernels
+    with that patch).  Without it we could not identify the link in a pod, and it would not come home."""
     if not link.device:
         raise LinkUnavailable(
-            f"{link.name!r} of {address}: Linux {os.uname().release} does not say in a pod which device an interface "
-            "is of; use a kernel from 5.14 on, or kind macvlan over it"
+            f"{link.name!r} of {address}: Linux {os.uname().release} does not report in a pod which device an "
+            "interface belongs to; use a kernel from 5.14 on, or kind macvlan over it"
         )
 
 
-def refuse_what_needs_an_interface(attach: "Common", driver: str, address: str) -> None:
-    """Raise InvalidConfig for a key that nobody could serve where the pod drives the device itself."""
-    for key, value in attach.of_the_interface.items():
-        shown = f" {value}" if isinstance(value, str | int) else ""
-        raise InvalidConfig(f"{key}{shown}: {driver} leaves {address} to the pod; remove {key}")
-
-
-def refuse_taken_altname(link: Link, address: str, pod: Pod) -> None:
-    """Raise InterfaceExists where an altname, which moves with the netdev, is taken in the pod."""
-    for altname in link.altnames:
-        if pod.rtnl.link(altname):  # guard: altname-in-the-pod
-            raise InterfaceExists(
-                f"{pod.path} has an interface named {altname!r}, an altname of {address}; remove either"
-            )
-
-
 def find(p: Moved, pod: Pod, ifname: str) -> Link | None:
-    """It in the pod, under the pod's name or the one it came with; never another of that name."""
+    """Return the device's interface in the pod, under the pod's name or the host's; never another of that name."""
     if p.software:
         link = pod.rtnl.link(index=p.software.in_pod)
         return link if link and link.kind == p.software.kind else None
@@ -171,35 +204,34 @@ def find(p: Moved, pod: Pod, ifname: str) -> Link | None:
 
 
 def stands(p: Moved, pod: Pod, ifname: str) -> bool:
-    """Kind.stands.  A device that the pod drives itself stands as long as it exists."""
+    """Kind.stands: a device that the pod drives itself only has to exist."""
     return p.exists and (p.home is None or find(p, pod, ifname) is not None)
 
 
-def refuse_gone(p: Moved) -> None:
-    """Raise CheckFailed where the device is gone, or another one now."""
+def check(p: Moved, pod: Pod, ifname: str, what: str) -> Link | None:
+    """Return the interface in the pod; None for a device that the pod drives itself.  ``what`` describes the interface
+    for the message.
+
+    Raises CheckFailed if the device is gone, the interface is not in the pod under the pod's name, ARP differs from
+    the host's, or an RDMA device is missing.  The kind checks the RDMA devices of InfiniBand.
+    """
     if not p.exists:
         raise CheckFailed(f"{p.device} is gone, or another one now")
-
-
-def check(p: Moved, pod: Pod, ifname: str, what: str) -> Link | None:
-    """Return it in the pod; None for a device that the pod drives itself.  Raises CheckFailed if it is not there under
-    the pod's name; ``what`` it is, is for the message."""
     if p.home is None:
         return None
     link = find(p, pod, ifname)
     if link is None or link.name != ifname:
         raise CheckFailed(f"{ifname} in {pod.path} is not {what}")
+    if not link.infiniband:
+        if (link.flags ^ p.home.flags) & IFF_NOARP:
+            arp = ("on", "off") if link.arp else ("off", "on")
+            raise CheckFailed(f"{link.name} has ARP {arp[0]}, and on the host it had ARP {arp[1]}")
+        rdma.check(p.rdma, p.rdma_devs, pod)
     return link
 
 
-def refuse_other_arp(link: Link, was: Netdev) -> None:
-    """Raise CheckFailed where ARP is on in the pod and was off on the host, or the other way about."""
-    if (link.flags ^ was.flags) & IFF_NOARP:
-        raise CheckFailed(f"{link.name} has ARP {'on' if link.arp else 'off'}, and on the host it had it otherwise")
-
-
 def here(host: Rtnl, name: str, device: str) -> Link:
-    """It on the host.  Raises TryAgain."""
+    """Return the device's interface on the host.  Raises TryAgain."""
     link = host.link(name)
     if link is None:
         raise TryAgain(f"{name} of {device} is being renamed or moved")
@@ -207,7 +239,8 @@ def here(host: Rtnl, name: str, device: str) -> Link:
 
 
 def give(host: Rtnl, link: Link, p: Moved, pod: Pod, ifname: str) -> Link:
-    """Into the pod: one message moves and renames.  Raises OSError, LinkUnavailable."""
+    """Move the interface into the pod and rename it, by one message.  Then move and rename the RDMA devices; those of
+    InfiniBand the kind moves first.  Raises OSError, LinkUnavailable, InterfaceExists."""
     if ifname in link.altnames:
         host.remove_altname(link.index, ifname)
     body = [attr(IFLA_NET_NS_FD, u32(pod.fd)), attr(IFLA_IFNAME, text(ifname))]
@@ -220,11 +253,15 @@ def give(host: Rtnl, link: Link, p: Moved, pod: Pod, ifname: str) -> Link:
     there = find(p, pod, ifname)
     if there is None or there.name != ifname:
         raise LinkUnavailable(f"{link.name} ({_what(p)}) did not arrive in {pod.path} as {ifname}")
+    if not link.infiniband:
+        rdma.give(p.rdma, pod)
+        rdma.rename(p.rdma, p.rdma_devs, pod)
     return there
 
 
 def hidden(p: Moved, pod: Pod, host_fd: int) -> Iterator[Pod]:
-    """The namespaces that the pod moved it to, or knows of, where it is not on the host."""
+    """Yield the namespaces that may have the device: those that the pod knows by number, and those known from there.
+    Yields none if the device is on the host."""
     if not p.software:
         function = sysfs.device(p.device)
         if function is None or function.netdevs:
@@ -240,14 +277,14 @@ def hidden(p: Moved, pod: Pod, host_fd: int) -> Iterator[Pod]:
 
 
 def _look(p: Moved, inside: Rtnl, *more: bytes) -> list[Link]:
-    """It, in the namespace of that socket, whatever it is called there."""
+    """Return the device's links in the socket's namespace, under any name."""
     if p.software:
         return [one for one in nsid.links_with_index(inside, p.software.in_pod, *more) if one.kind == p.software.kind]
     return nsid.links_of_device(inside, p.device, *more)
 
 
 def take(p: Moved, pod: Pod, ifname: str, host_fd: int) -> None:
-    """Out of the pod, if it is there, and under its own name where that is free."""
+    """Move the interface out of the pod, if it is there, under the host's name if that is free."""
     link = find(p, pod, ifname) or next(iter(_look(p, pod.rtnl)), None)
     if link is None:
         return
@@ -255,7 +292,7 @@ def take(p: Moved, pod: Pod, ifname: str, host_fd: int) -> None:
         try:
             _send_home(p, pod, link, host_fd, attr(IFLA_IFNAME, text(p.netdev)))
         except OSError as e:
-            # A name or altname is taken on the host: the kernel has moved it all the same, or not at all.
+            # A name or altname is taken on the host.  The kernel has moved the link nevertheless, or not at all.
             if e.errno != errno.EEXIST:  # guard: name-taken-at-home = True
                 raise
             if find(p, pod, ifname):
@@ -274,15 +311,15 @@ def _send_home(p: Moved, pod: Pod, link: Link, host_fd: int, *more: bytes) -> No
         own_index = [attr(IFLA_NEW_IFINDEX, u32(p.software.at_home))] if p.software else []
         pod.rtnl.set_link(link.index, *to_host, *own_index)
     except OSError as e:
-        # Somebody gave its index to another link of the host; the kernel itself gives none a second time.
+        # Another process gave the index to a link of the host; the kernel itself never reuses one.
         if not p.software or e.errno != errno.EBUSY:  # guard: index-taken-at-home = True
             raise
         pod.rtnl.set_link(link.index, *to_host)
 
 
 def bring_home(p: Moved, pod: Pod, ifname: str) -> None:
-    """The netdev and its RDMA devices, wherever the pod has put them.  RDMA devices first: an attribute of the netdev's
-    may hold them."""
+    """Move the netdev and its RDMA devices home, from wherever the pod has put them.  RDMA devices move first, because
+    an attribute of the netdev may hold them."""
     with netns.hold_open("/proc/self/ns/net") as own:
         rdma.take(p.rdma, pod, own)
         take(p, pod, ifname, own)
@@ -292,8 +329,8 @@ def bring_home(p: Moved, pod: Pod, ifname: str) -> None:
 
 
 def put_back(p: Moved, work: Callable[[Rtnl], int]) -> int:
-    """What ``work`` returns, which brings the device home.  0 if the device is no more, or has come to be another one,
-    while that was done.  Raises CniError, OSError."""
+    """Return the result of ``work``, which brings the device home; 0 if the device disappeared or was replaced
+    meanwhile.  Raises CniError, OSError."""
     try:
         with rtnl.open_in() as host:
             return work(host)
@@ -304,7 +341,7 @@ def put_back(p: Moved, work: Callable[[Rtnl], int]) -> int:
 
 
 def name_at_home(address: str) -> str:
-    """The name of the device's netdev on the host; empty if it has none any more.  Waits for a dying namespace.
+    """Return the name of the device's netdev on the host; empty if it no longer has one.  Waits for a dying namespace.
     Raises TryAgain."""
     for _ in attempts(HOME_TIMEOUT, POLL):
         function = sysfs.device(address)
@@ -320,14 +357,14 @@ def _what(p: Moved) -> str:
 
 
 def set_mac(host: Rtnl, link: Link, mac: str) -> None:
-    """The netdev's MAC.  Raises OSError."""
+    """Set the netdev's MAC.  Raises OSError."""
     with doing(f"setting MAC {mac} of {link.name}"):
         host.set_link(link.index, attr(IFLA_ADDRESS, pack_mac(mac)), mask=IFF_UP)
 
 
 def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], None] | None) -> None:
-    """As it was, whoever changed it; without ``set_mac`` the MAC stays as it is.  Raises OSError."""
-    # First, because a driver that runs XDP takes not every MTU.
+    """Restore the netdev's state on the host; keep the MAC if ``set_mac`` is None.  Raises OSError."""
+    # First, because a driver that runs XDP refuses some MTUs.
     with doing(f"detaching the pod's BPF programs from {link.name} ({link.device or was.name})"):
         _detach_programs(host, link, was)
     if link.mac != was.mac and set_mac:
@@ -350,7 +387,7 @@ def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], 
 
 
 def _detach_programs(host: Rtnl, link: Link, was: Netdev) -> None:
-    """Of XDP and tcx, but for those that it came with: whoever has the device next would run the pod's."""
+    """Detach the pod's BPF programs (XDP, tcx), which the device's next user would run; keep the host's."""
     for mode, program in link.xdp_programs.items():
         if program in was.programs:  # guard: the-hosts-programs
             continue
@@ -365,8 +402,8 @@ def _detach_programs(host: Rtnl, link: Link, was: Netdev) -> None:
 
 
 def _restore_names(host: Rtnl, link: Link, was: Netdev) -> None:
-    """What is somebody else's now is not taken back.  A name of the pod's is not kept either: another device that is
-    not home yet may have it."""
+    """Restore name and altnames, except those that another interface has now.  Keep no name that the pod gave: it may
+    be the name of another device that is not home yet."""
     for altname in link.altnames:
         if altname not in was.altnames:
             host.remove_altname(link.index, altname)

@@ -1,8 +1,8 @@
-"""Removes what a pod did with its interface and what does not end with that.  The pod may have moved the interface to a
-namespace of its own, or stacked links on it, which the kernel attaches to the master itself.
+"""Search and removal of links that outlive the interface: the pod may have moved the interface to a namespace of its
+own, or stacked links on it, which the kernel attaches to the master itself.
 
-Looked at are the pod's namespace, those that the pod moved something to (kernel/nsid.py), and so on from there, but not
-another attachment's namespace nor the host's.
+The search covers the pod's namespace, those that the pod moved something to (base/kernel/nsid.py), and so on from
+there.  It spares the host's namespace and those of other attachments.
 """
 
 from collections.abc import Callable
@@ -19,25 +19,25 @@ from base.state.journal import Entry
 from base.state.pod import Identity, Pod
 from base.state.record import Record
 
-# A pod can make more namespaces than we have time for.
+# The limits of one search, because a pod can make any number of namespaces.
 _NAMESPACES: Final = 100
 _SECONDS: Final = 4.0
-# How often what ADD made is looked for: while we look in one place it may be moved to another.
+# Repetitions of the search for what ADD made, which may move from one place to another meanwhile.
 _LOOKS: Final = 3
-# Of a pod that is gone, how long the kernel may take to do away with its links.
+# Seconds that the kernel may take to remove a dead pod's links.
 _CLEANUP: Final = 3.0
 _POLL: Final = 0.01
-_NAMED: Final = 5  # in a message
+_NAMED: Final = 5  # the most names in a message
 
 
 @dataclass(frozen=True)
 class Search:
-    """What may still be there: links over the host's device of index ``lower``, of these ``kinds`` (of any but PAIRS if
-    none are named), without the ``others`` that were there before ADD.
+    """The links to search: those over the host's device of index ``lower``, of these ``kinds`` (if empty, any but
+    PAIRS), except the ``others`` that existed before ADD.
 
-    ``index`` and ``mac`` are of the link that ADD made, 0 and empty where that is gone.  With ``by_index`` only that
-    link is looked for: of these kinds the kernel does not say in which namespace the lower device is.  Where nothing
-    can be looked for, ``lower`` is 0: then ``missing`` says why what ADD made may be somewhere still, or ``note`` why
+    ``index`` and ``mac`` identify the link that ADD made; 0 and empty if it is gone.  With ``by_index`` the search is
+    for that link only, because for these kinds the kernel does not report the lower device's namespace.  If no search
+    is possible, ``lower`` is 0; then ``missing`` is the reason why ADD's link may still exist, or ``note`` why it does
     not.
     """
 
@@ -51,7 +51,7 @@ class Search:
     by_index: bool = False
 
     def finds(self, link: Link, host_number: int) -> bool:
-        """Whether the link is over that device, seen from a namespace where the host's has this number."""
+        """Whether the link is over that device.  ``host_number`` is the host's number in the link's namespace."""
         if self.by_index:
             return link.index == self.index and link.kind in self.kinds
         return link.parent_nsid == host_number and self.is_of_kinds(link)  # guard: same-host (parent_nsid)
@@ -64,10 +64,10 @@ class Search:
 
 
 def may_have_escaped(inside: Rtnl, search: Search, *, knows: int) -> bool:
-    """Whether anything may have escaped, as far as the pod's namespace alone tells.  It takes two questions.
+    """Whether a link may have escaped, judged from the pod's namespace alone, by two queries.
 
-    It ``knows`` so many others anyway: the host's, where the lower device of a link in it is.  If it knows one more,
-    something may have been moved there.
+    ``knows`` is the number of other namespaces that it knows anyway: the host's, if a link in the pod has its lower
+    device there.  If it knows one more, a link may have been moved there.
     """
     if len(nsid.numbers(inside)) > knows:
         return True
@@ -77,24 +77,24 @@ def may_have_escaped(inside: Rtnl, search: Search, *, knows: int) -> bool:
 
 
 def stacked(index: int, pod: Pod | None) -> Search | None:
-    """The search for what the pod made over a device that has come home from it, where the device has this ifindex (0:
-    it has not); that hangs on it still.  None if there is nothing to be looked for."""
+    """Return the search for links that the pod stacked on a device that has come home, and that are still attached to
+    it.  ``index`` is the device's ifindex at home, 0 if it is not home.  Returns None if no search is needed."""
     if not index or not pod:
         return None
     search = Search(index)
     with netns.hold_open("/proc/self/ns/net") as own:
-        # With the move home the kernel has told the pod's namespace the host's number (netif_change_net_namespace).
+        # On the move home the kernel gave the host a number in the pod's namespace (netif_change_net_namespace).
         knows = int(nsid.number(pod.rtnl, own) >= 0)
     return search if may_have_escaped(pod.rtnl, search, knows=knows) else None
 
 
 def remove(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str:
-    """Remove what is found.  Returns, in words, why the link that ADD made may still be there; empty if it is gone."""
+    """Search and remove.  Returns the reason why ADD's link may still exist; empty if it is gone."""
     if not search.lower:
         return search.missing
     with rtnl.open_in() as host:
         if host.link(index=search.lower) is None:
-            return ""  # and so is all that was over it
+            return ""  # and with it all links over it
         if pod is None:
             return _remove_of_dead(search, host)  # guard: of-the-dead = ""
 
@@ -111,9 +111,12 @@ def remove(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str
 
 @dataclass
 class _Hunt:
-    """``mates`` are the plans of the pod's other attachments, whose links stay, ``strangers`` other pods, and
-    ``plugins`` the interfaces in the pod that plugins made, None where nobody knows.  ``doubtful`` are links in the pod
-    over the same device of which nobody knows that."""
+    """One search from a living pod.
+
+    ``mates`` returns the plans of the pod's other attachments, which keep their links.  ``strangers`` are other pods.
+    ``plugins`` are the interfaces that other plugins made in the pod; None if unknown.  ``doubtful`` are links in the
+    pod over the same device that may be another plugin's.
+    """
 
     search: Search
     mates: Callable[[], list[Json]]
@@ -131,16 +134,16 @@ class _Hunt:
                 removed = self._remove_once(pod.fd, own, deadline)
                 looks = 0 if removed else looks + 1
                 if budget.clock() > deadline or self.visited >= _NAMESPACES:  # guard: ends (_NAMESPACES)
-                    return f"the pod has more namespaces or links than {_SECONDS:.0f} s are enough for"
+                    return f"the pod has more namespaces or links than a search of {_SECONDS:.0f} s covers"
         if not self.found:  # guard: not-found
             return f"it is neither in the pod nor in {self.visited - 1} other namespaces that the pod moved links to"
         if self.doubtful:
             names = ", ".join(sorted(self.doubtful)[:_NAMED])
-            return f"over the same device the pod has {names}, and nothing tells whether another plugin made that"
+            return f"over the same device the pod has {names}, which another plugin may have made"
         return ""
 
     def _remove_once(self, top: int, own: int, deadline: float) -> int:
-        """Look once at every namespace and remove what is found there.  Returns how many links that were."""
+        """Search every namespace once and remove what is found.  Returns the number of links found."""
         count, self.visited, host = 0, 0, netns.inode(own)
 
         def is_strange(fd: int, inside: Rtnl) -> bool:
@@ -154,13 +157,13 @@ class _Hunt:
         with nsid.walk(top, is_strange, look, _NAMESPACES) as places:
             for _, inside in places:
                 self.visited += 1
-                there = look(inside)  # which has the kernel give the host's namespace a number
+                there = look(inside)  # this also makes the kernel give the host's namespace a number
                 number = nsid.number(inside, own)
                 links = [link for link in there if self.search.finds(link, number)]
-                # After the links: an ADD has its record before it has a link.
+                # Read after the links, because an ADD writes its record before it makes its link.
                 mates = self.mates() if links else []
                 ours = [link for link in links if not self._stays(link, mates)]
-                # Apart from the others: only if the kernel removes it, it is gone.  It may have left since we looked.
+                # On its own: it may have moved away since, and is gone only if the kernel removes it.
                 its = [link.index for link in ours if self.search.is_what_add_made(link)]
                 # guard below: found-only-if-removed = nsid.remove_links(inside, its) or bool(its) or self.found
                 self.found = nsid.remove_links(inside, its) or self.found
@@ -175,11 +178,11 @@ class _Hunt:
             return False
         if self._is_known(link, mates):
             return True
-        # In the pod itself, and only there, it may be another plugin's.
+        # Only in the pod itself may it be another plugin's.
         return self.visited == 1 and bool(self.search.kinds) and self._is_plugins(link)
 
     def _is_known(self, link: Link, mates: list[Json]) -> bool:
-        """Whether the link belongs to another attachment of ours, or was there before ADD."""
+        """Whether the link belongs to another attachment of ours, or existed before ADD."""
         over = [plan for plan in mates if plan.get("parent") == self.search.lower]
         theirs = any(
             link.index == (plan["index"] or plan.get("born_as")) or link.mac == plan["mac"] != "" for plan in over
@@ -194,8 +197,8 @@ class _Hunt:
 
 
 def _remove_of_dead(search: Search, host: Rtnl) -> str:
-    """The same where the pod's namespace is gone or cannot be seen.  As long as the link that ADD made exists, its
-    master receives for its MAC."""
+    """Search and remove if the pod's namespace is gone or invisible.  As long as ADD's link exists, its master receives
+    for its MAC."""
     if not search.index or not search.mac:
         return ""
     for _ in budget.attempts(_CLEANUP, _POLL):
@@ -208,7 +211,7 @@ def _remove_of_dead(search: Search, host: Rtnl) -> str:
                     _remove_from(path, search, own)
     if search.mac not in nsid.bridge_macs(host, search.lower):
         return ""
-    return f"its master still receives for {search.mac}, and it is in no namespace that can be seen"
+    return f"its master still receives for {search.mac}, and it is in no visible namespace"
 
 
 def _remove_from(path: str, search: Search, own: int) -> None:

@@ -1,19 +1,19 @@
-"""host-device: an interface of the host, moved into the pod as it is, and put back as it was.
+"""Kind host-device: an interface of the host, moved into the pod as it is, and restored.
 
-Hardware is known by its bus address wherever it is and whatever it is called, as a VF is: a PCI function, a device of
+Hardware is identified by its bus address, in any namespace and under any name, like a VF: a PCI function, a device of
 the auxiliary bus such as a scalable function, a virtio or USB NIC.  When a pod's namespace dies, the kernel brings it
 home by itself, late and under the pod's name (default_device_exit_net).
 
-An interface made of software (veth, dummy, VLAN) is known by the ifindex that it is given in the pod, which no link has
-and nobody can guess; DEL gives it its own again.  The kernel removes it with the namespace.
+An interface made of software (veth, dummy, VLAN) is identified by its ifindex in the pod, which is unique and random;
+DEL restores the host's.  The kernel removes the interface with the namespace.
 
-A device that a userspace driver has (vfio-pci) has no interface, and the pod drives it itself.
+A device of a userspace driver (vfio-pci) has no interface, and the pod drives it itself.
 """
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, cast
@@ -29,59 +29,33 @@ from base.protocol.spec import Json
 from base.state import journal, owned, places
 from base.state.pod import Pod
 from cni.features import rdma
-from cni.features.rdma import Devices
 from cni.kinds import child, device, escaped
-from cni.kinds.device import Netdev, Software
+from cni.kinds.device import Moved, Netdev, Software
 from cni.kinds.escaped import Search
 from hardware import needed
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic.
     from base.protocol.location import Location
     from cni.models import NetConf
     from cni.models.host_device import HostDevice
 
 
-@dataclass(frozen=True)
-class Plan:
-    """One interface (cni/kinds/device.py's ``Moved``).
+@dataclass(frozen=True, kw_only=True)
+class Plan(Moved):
+    """One interface of the host.  ``pci`` is the PCI function that the device is, or is a part of.  A link made of
+    ``software`` has an empty ``device``, and 0 as its ``incarnation``."""
 
-    ``device`` is the bus address, and ``incarnation`` tells the device from another that may come to be there; empty
-    and 0 where there is ``software`` in its place.  ``pci`` is the PCI function that the device is or is a part of,
-    ``pf`` that function's PF if it is a VF.  ``home`` is all that the interface was on the host, None where a userspace
-    driver has the device.
-    """
-
-    device: str
-    incarnation: int
     pci: str
-    pf: str
-    netdev: str
-    home: Netdev | None
-    software: Software | None
-    mtu: int
-    rdma: Devices
-    rdma_devs: list[str]
-    index: int = 0
-
-    @property
-    def exists(self) -> bool:
-        """Whether the device is there still; of software that is not to be told from here."""
-        return self.software is not None or sysfs.incarnation(self.device) == self.incarnation
-
-    def to_json(self) -> Json:
-        return asdict(self)
+    software: Software | None = None
 
     @classmethod
     def from_json(cls, body: Json) -> "Plan":
-        """Of ``to_json``, which JSON turned tuples into lists of."""
-        software = body["software"] and Software(**body["software"])
-        return cls(**{**body, "home": Netdev.from_json(body["home"]), "software": software})
+        return super().from_json({**body, "software": body["software"] and Software(**body["software"])})
 
 
 @contextmanager
 def claiming(conf: "NetConf") -> Iterator[None]:
-    """Kind.claiming: one at a time decides over a device, by whichever key it is named, and over a PF and its VFs."""
+    """Kind.claiming: one ADD at a time chooses a device, by whichever key, or one of a PF and its VFs."""
     address, name = _locate(cast("HostDevice", conf.attach))
     function = sysfs.device(address) if address else None
     with owned.lock((function.pf if function else "") or address or name):
@@ -92,40 +66,24 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     """Kind.plan."""
     wanted = cast("HostDevice", conf.attach)
     function, link = _find(wanted, conf.where, host, pod.fd)
-    if link:
-        if function.address:
-            device.refuse_unnamed(link, function.address)
-        device.refuse_taken_altname(link, function.address or link.name, pod)
-    else:
-        device.refuse_what_needs_an_interface(wanted, function.driver, function.address)
-    moved, rdma_devs = rdma.of_function(wanted.rdma, function)
-    pci = sysfs.pci_of(function.address) if function.address else ""
+    if link and function.address:
+        device.refuse_unnamed(link, function.address)
     return Plan(
-        device=function.address,
-        incarnation=sysfs.incarnation(function.address) if function.address else 0,
-        pci=pci,
-        pf=function.pf,
-        netdev=link.name if link else "",
-        home=Netdev.of(link) if link else None,
+        **Moved.common(wanted, function, link, pod),
+        pci=sysfs.pci_of(function.address) if function.address else "",
         software=Software.of(link, child.unlikely_index()) if link and not function.address else None,
-        mtu=wanted.mtu,
-        rdma=moved,
-        rdma_devs=rdma_devs,
     ).to_json()
 
 
 def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
-    """Kind.attach: one message that moves and renames, then the RDMA devices."""
+    """Kind.attach: move and rename the interface by one message, then move the RDMA devices."""
     p = Plan.from_json(plan)
     if p.home is None:
         return None
     link = device.here(host, p.netdev, p.device)
     if link.device != p.device or (p.software and link.index != p.software.at_home):
-        raise TryAgain(f"{p.netdev} is another interface now than it was a moment ago")
-    there = device.give(host, link, p, pod, ifname)
-    rdma.give(p.rdma, pod)
-    rdma.rename(p.rdma, p.rdma_devs, pod)
-    return there
+        raise TryAgain(f"{p.netdev} has just become another interface")
+    return device.give(host, link, p, pod, ifname)
 
 
 def interfaces(plan: Json, link: Link | None, _host: Rtnl, pod: Pod, ifname: str) -> tuple[Interface, ...]:
@@ -140,7 +98,8 @@ def stands(plan: Json, pod: Pod, ifname: str) -> bool:
 
 
 def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None]) -> Search | None:
-    """Kind.detach: home, and as it was.  What is no more, or has another driver now, has nothing to restore."""
+    """Kind.detach: move the interface home and restore it.  There is nothing to restore if the device is gone or has
+    another driver now."""
     p = Plan.from_json(plan)
     if p.home is None or not p.exists:
         return None
@@ -156,17 +115,12 @@ def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None])
 def check(plan: Json, _host: Rtnl, pod: Pod, ifname: str) -> Link | None:
     """Kind.check."""
     p = Plan.from_json(plan)
-    device.refuse_gone(p)
-    link = device.check(p, pod, ifname, f"the host's {p.netdev} ({p.device or 'software'})")
-    if link and p.home:
-        device.refuse_other_arp(link, p.home)
-        rdma.check(p.rdma, p.rdma_devs, pod)
-    return link
+    return device.check(p, pod, ifname, f"the host's {p.netdev} ({p.device or 'software'})")
 
 
 def status(conf: "NetConf", host: Rtnl) -> None:
-    """Kind.status: that the interface that the configuration names can be served; of one that the runtime chose for a
-    pod (deviceID) nothing, for it may be in that pod."""
+    """Kind.status: check the interface that the configuration names.  A device that the runtime chose for a pod
+    (deviceID) is not checked, because it may be in that pod."""
     wanted = cast("HostDevice", conf.attach)
     if wanted.rdma.mode != "off":
         rdma.is_exclusive(wanted.rdma)
@@ -185,7 +139,7 @@ def describe(plan: Json, _interfaces: list[Json]) -> tuple[str, Json]:
 
 
 def _renamed(p: Plan, index: int) -> str:
-    """What is to be said of an interface that is home under another name, because its own is another's now."""
+    """Return a note for the log if the interface is home under another name, because its own is taken."""
     with rtnl.open_in() as host:
         link = host.link(index=index) if index else None
     if not link or link.name == p.netdev:
@@ -197,17 +151,17 @@ def _renamed(p: Plan, index: int) -> str:
 
 
 def _ended(p: Plan, what: Software, pod: Pod | None) -> Search | None:
-    """What is to be said of an interface of software that is nowhere to be found."""
+    """Return the search that reports an interface of software that was not found."""
     if not pod:
-        gone = f"the host's interface {p.netdev} is no more: the kernel removes a {what.kind} with its namespace"
+        gone = f"the host's interface {p.netdev} is gone: the kernel removes a {what.kind} with its namespace"
         return Search(0, note=gone)
     if not p.index:
-        return None  # ADD came not so far that the pod could have used it
+        return None  # ADD failed before the pod could use it
     return Search(0, missing=f"the host's {p.netdev} is neither in the pod nor in namespaces that it moved links to")
 
 
 def _put_back(p: Plan, was: Netdev, pod: Pod | None, ifname: str, host: Rtnl) -> int:
-    """The interface's index, where it is home; 0 if it is no more."""
+    """Move the interface home and restore it.  Returns its index at home; 0 if it is gone."""
     if p.software:
         if pod:
             _bring_software_home(p, p.software, pod, ifname)
@@ -224,9 +178,9 @@ def _put_back(p: Plan, was: Netdev, pod: Pod | None, ifname: str, host: Rtnl) ->
 
 
 def _at_home(p: Plan, host: Rtnl) -> Link | None:
-    """The interface on the host; None if it is no more.  Software's is gone with the pod's namespace."""
+    """Return the interface on the host; None if it is gone, as one made of software is with the pod's namespace."""
     if p.software:
-        # Its own index last: if another link of the host has that now, ours came home with the one it had in the pod.
+        # The host's index last: if another link has it now, ours came home with its index in the pod.
         indexes = p.software.in_pod, p.software.at_home
         found = (host.link(index=index) for index in indexes)
         return next((link for link in found if link and link.kind == p.software.kind), None)
@@ -235,8 +189,8 @@ def _at_home(p: Plan, host: Rtnl) -> Link | None:
 
 
 def _locate(wanted: "HostDevice") -> tuple[str, str]:
-    """The device's bus address, empty for an interface without one, and the interface's name, empty where the address
-    says which.  Neither need exist.  Raises InvalidConfig where several interfaces have the MAC."""
+    """Return the device's bus address, empty if it has none, and the interface's name, empty if the address was given.
+    Neither need exist.  Raises InvalidConfig if several interfaces have the MAC."""
     if address := wanted.deviceID or wanted.kernelpath.rpartition("/")[2]:
         return sysfs.with_netdev(address), ""
     name = wanted.device or _with_mac(wanted.hwaddr)
@@ -244,7 +198,8 @@ def _locate(wanted: "HostDevice") -> tuple[str, str]:
 
 
 def _with_mac(mac: str) -> str:
-    """The host's interface of that MAC: the hardware, where links over it have its MAC too.  Empty if there is none."""
+    """Return the name of the host's interface with that MAC; hardware before the links over it.  Empty if there is
+    none."""
     with rtnl.open_in() as host:
         links = [link for body in host.dump(RTM_GETLINK, get_link()) if (link := parse_link(body)).mac == mac]
     names = sorted(link.name for link in links if link.device) or sorted(link.name for link in links)
@@ -254,8 +209,8 @@ def _with_mac(mac: str) -> str:
 
 
 def _find(wanted: "HostDevice", where: "Location", host: Rtnl, own: int | None = None) -> tuple[Function, Link | None]:
-    """The device, free, with its interface, or with none where the pod drives the device itself.  What is not on a bus
-    stands as a device without driver.  ``own`` is the pod's namespace.  Raises CniError saying why there is none."""
+    """Return the free device with its interface; without one if the pod drives the device itself.  An interface of
+    software gets a function without address and driver.  ``own`` is the pod's namespace.  Raises CniError."""
     address, name = _locate(wanted)
     if address:
         _refuse_owned(where, address)
@@ -269,7 +224,7 @@ def _find(wanted: "HostDevice", where: "Location", host: Rtnl, own: int | None =
     if link is None:
         raise _missing(wanted, where, host)
     if link.name != name:  # guard: altname
-        raise LinkUnavailable(f"device {name!r} is an altname of {link.name}; write that")
+        raise LinkUnavailable(f"device {name!r} is an altname of {link.name}; set that name")
     _refuse_unmovable(link, function.address)
     vfs = sysfs.vfs(function.address) if function.address else ()
     use = owned.use(places.state_dirs_with(where.state_dir), vfs)
@@ -280,15 +235,16 @@ def _find(wanted: "HostDevice", where: "Location", host: Rtnl, own: int | None =
 
 
 def _on_bus(address: str) -> Function:
-    """It, with its interface, unless a userspace driver has it.  Waits for one that a dying namespace still has."""
+    """Return the device with its interface, or with a userspace driver.  Waits while a dying namespace still has the
+    interface.  Raises CniError."""
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         function = sysfs.device(address)
         if function is None:
             raise LinkUnavailable(f"device {address!r} is not on this host; see: ls /sys/bus/*/devices")
         if len(function.netdevs) > 1:
             raise InvalidConfig(
-                f"device {address!r} has several interfaces, {', '.join(function.netdevs)}, which nothing would tell "
-                "from each other in a pod; give the pod a VF or scalable function of it"
+                f"device {address!r} has several interfaces, {', '.join(function.netdevs)}, which cannot be "
+                "distinguished in a pod; give the pod a VF or scalable function of it"
             )
         if function.netdevs or function.driver in sysfs.USERSPACE:
             return function
@@ -298,7 +254,8 @@ def _on_bus(address: str) -> Function:
 
 
 def _missing(wanted: "HostDevice", where: "Location", host: Rtnl) -> DeviceInUse | LinkUnavailable:
-    """Why the interface is not on the host: an attachment has it, as far as the journal knows, or there is none."""
+    """Return the error for an interface that is not on the host: the attachment that owns it by the journal, or that
+    there is none."""
     key, value = ("device", wanted.device) if wanted.device else ("hwaddr", wanted.hwaddr)
     named = (r for one in places.state_dirs_with(where.state_dir) for r in journal.naming(one, value))
     for record in named:
@@ -324,25 +281,26 @@ def _refuse_owned(where: "Location", address: str) -> None:
 
 
 def _refuse_unmovable(link: Link, address: str) -> None:
-    """Raise for what no kernel moves, or what would not come back as it was.  ``address`` is empty for software."""
+    """Raise InvalidConfig or LinkUnavailable for an interface that the kernel does not move, or that could not be
+    restored.  ``address`` is empty for software."""
     name = link.name
     if name == "lo":  # guard: lo
-        raise InvalidConfig("device 'lo' is every namespace's own; name another interface")
+        raise InvalidConfig("device 'lo' belongs to its namespace; name another interface")
     if link.infiniband:
-        raise LinkUnavailable(f"{name!r} is InfiniBand, whose interface does not move with its device; use kind sriov")
-    if not address and not device.keeps_software_apart():
+        raise LinkUnavailable(f"{name!r} is InfiniBand, where no interface moves with its device; use kind sriov")
+    if not address and not device.can_set_index():
         raise LinkUnavailable(f"{name!r} is made of software, which needs Linux 5.13 to be moved safely")
 
 
 def _bring_software_home(p: Plan, software: Software, pod: Pod, ifname: str) -> None:
-    """Move a link without a bus address home from the pod, or from where the pod has put it.  Raises OSError, CniError.
+    """Move a link made of software home from the pod, or from where the pod has put it.  Raises OSError, CniError.
 
-    It is known by the index that it had in the pod.  The pod sees that index and may give it to a link of its own,
-    after it has moved the host's to another namespace.  But it cannot make a link over the same device of the host: of
-    a veth, that is the peer, which has one already.
+    The link is identified by its index in the pod.  The pod sees that index, may move the host's link away, and give
+    the index to a link of its own.  But it cannot make a link over the same device of the host: of a veth, that device
+    is the peer, which already has its other end.
 
-    If none of what is found is over the host's device of ADD's time, all of it is moved: a pair's other end may have
-    been moved meanwhile, and what is made of nothing (dummy) is over nothing.
+    If no link found is over the host's device that ADD saw, move all of them: a pair's other end may have moved
+    meanwhile, and a dummy is over nothing.
     """
     if software.over:
         with netns.hold_open("/proc/self/ns/net") as own:
@@ -355,7 +313,7 @@ def _bring_software_home(p: Plan, software: Software, pod: Pod, ifname: str) -> 
 
 
 def _bring_software_home_from_anywhere(p: Plan, ifname: str) -> None:
-    """The same for a pod that is gone: from the namespace of another that it has moved the link to.  Raises OSError,
+    """Move a dead pod's link home from another pod's namespace, to which it moved the link.  Raises OSError,
     CniError."""
     with netns.hold_open("/proc/self/ns/net") as own:
         for place in _visible_namespaces(netns.inode(own)):
@@ -364,13 +322,13 @@ def _bring_software_home_from_anywhere(p: Plan, ifname: str) -> None:
 
 
 def _visible_namespaces(host: int) -> Iterator[Pod]:
-    """Every namespace that a visible mount or process has, but the host's."""
+    """Yield every namespace that a visible mount or process has, except the host's."""
     for number, path in (netns.inhabited() or {}).items():
         if number == host:
             continue
         try:
             fd = netns.open_at(path)
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the namespace has ended meanwhile
             continue
         try:
             with rtnl.open_in(fd) as inside:

@@ -1,9 +1,10 @@
-"""ipoib (drivers/infiniband/ulp/ipoib/ipoib_netlink.c): a child of an IPoIB interface, in a partition of its fabric.
+"""Kind ipoib: a child of an IPoIB interface, in a partition of its fabric
+(drivers/infiniband/ulp/ipoib/ipoib_netlink.c).
 
-Any number of children may be over one master, of one partition or several.  Two things are otherwise than with a
-macvlan: the kernel gives a child the largest MTU when it is registered (ipoib_ndo_init), so that a smaller one is set
-afterwards; and a child does not end with its namespace, but comes to the host's (netns_refund), down and without
-addresses.  It has the index that we chose for it there too.
+Any number of children may be over one master, in one partition or several.  Two things differ from a macvlan.  The
+kernel gives a child the largest MTU when it is registered (ipoib_ndo_init), so a smaller MTU is set afterwards.  And a
+child does not end with its namespace: it moves to the host's (netns_refund), down, without addresses, and with the
+index that we chose.
 """
 
 import struct
@@ -23,7 +24,6 @@ from cni.kinds.child import check, claiming, interfaces, stands
 from cni.kinds.escaped import Search
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic.
     from cni.models import NetConf
     from cni.models.ipoib import Ipoib
 
@@ -32,14 +32,14 @@ __all__ = ["attach", "check", "claiming", "describe", "detach", "interfaces", "p
 IFLA_IPOIB_PKEY, IFLA_IPOIB_MODE, IFLA_IPOIB_UMCAST = 1, 2, 3
 DATAGRAM: Final = 0
 _KIND: Final = "ipoib"
-_PARTITION: Final = 0x7FFF  # the bits of a key that name the partition; the other says full membership
-# How long a namespace that is being removed may take to give its links back.
+_PARTITION: Final = 0x7FFF  # the bits of a key that name the partition; the other bit means full membership
+# Seconds that the kernel may take to return the links of a dying namespace.
 _HOME_TIMEOUT: Final = 3.0
 _POLL: Final = 0.01
 
 
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
-    """Kind.plan."""
+    """Kind.plan: without a pkey, use the master's."""
     wanted = cast("Ipoib", conf.attach)  # kinds.KINDS: the kind chose this module
     parent = _parent(wanted, host)
     pkey = wanted.pkey or _pkey(parent.data)
@@ -47,13 +47,13 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
 
 
 def info_data(pkey: int, *, umcast: bool) -> bytes:
-    """IFLA_INFO_DATA of a child in datagram mode."""
+    """Return IFLA_INFO_DATA of a child in datagram mode."""
     values = {IFLA_IPOIB_PKEY: pkey, IFLA_IPOIB_MODE: DATAGRAM, IFLA_IPOIB_UMCAST: umcast}
     return b"".join(attr(of, struct.pack("=H", value)) for of, value in values.items())
 
 
 def status(conf: "NetConf", host: Rtnl) -> None:
-    """Kind.status."""
+    """Kind.status: check the master and its RDMA devices."""
     sysctl.refuse_hidden()
     wanted = cast("Ipoib", conf.attach)
     parent = _parent(wanted, host)
@@ -61,38 +61,39 @@ def status(conf: "NetConf", host: Rtnl) -> None:
 
 
 def _parent(wanted: "Ipoib", host: Rtnl) -> Link:
-    """The master, which is in the partition that is asked for.  Raises LinkUnavailable, InvalidConfig."""
+    """Return the master, which is in the requested partition.  Raises LinkUnavailable, InvalidConfig."""
     parent = child.find_master(wanted, host, None, _refuse_unless_parent)
     there = sysfs.pkeys(parent.name)
     if wanted.pkey and there and wanted.pkey & _PARTITION not in {key & _PARTITION for key in there}:
         keys = ", ".join(f"{key:#06x}" for key in there)
         raise LinkUnavailable(
-            f"pkey {wanted.pkey:#06x}: the port of master {parent.name!r} has {keys} only; choose one of these, or "
+            f"pkey {wanted.pkey:#06x}: the port of master {parent.name!r} has only {keys}; choose one of these, or "
             "have the subnet manager add the port to the partition"
         )
     return parent
 
 
 def _refuse_unless_parent(link: Link) -> None:
-    """The kernel asks whether the master is InfiniBand, and takes a bond of such interfaces for one of them
-    (ipoib_new_child_link)."""
+    """Raise LinkUnavailable unless the master is an IPoIB interface and no child.  The kernel requires only an
+    InfiniBand link, and would treat a bond of them as an IPoIB interface (ipoib_new_child_link)."""
     if link.kind != _KIND:  # guard: bond
         what = link.kind or "not InfiniBand"
         raise LinkUnavailable(
-            f"master {link.name!r} is {what}, and kind ipoib is over IPoIB interfaces alone; name one, see: "
+            f"master {link.name!r} is {what}, and kind ipoib needs an IPoIB interface; name one, see: "
             "ip -d link show type ipoib"
         )
     if link.parent:  # guard: grandchild
         raise LinkUnavailable(
-            f"master {link.name!r} is itself a child, and those have none; name the interface that it is over"
+            f"master {link.name!r} is itself a child, and a child cannot have children; name the interface that it is "
+            "over"
         )
 
 
 def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
-    """Kind.attach.  Raises InvalidConfig, LinkUnavailable, OSError."""
+    """Kind.attach: set the MTU after the kernel's.  Raises InvalidConfig, LinkUnavailable, OSError."""
     link, mtu = child.attach(plan, host, pod, ifname), plan["mtu"]
     if mtu > link.mtu:
-        raise InvalidConfig(f"mtu {mtu} is above {link.mtu}, the most that a datagram over {plan['master']!r} has")
+        raise InvalidConfig(f"mtu {mtu} is above {link.mtu}, that of a datagram over {plan['master']!r}; lower it")
     if not mtu or mtu == link.mtu:
         return link
     with doing(f"setting {ifname} in {pod.path} to mtu {mtu}"):
@@ -101,7 +102,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
 
 
 def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) -> Search | None:
-    """Kind.detach.  Nothing can be stacked on a child that would outlive it."""
+    """Kind.detach: remove the child from the pod, or from the host.  No link that is stacked on a child outlives it."""
     wanted = child.Plan(**plan)
     if pod and child.remove(plan, pod, ifname, found):
         return None
@@ -110,20 +111,20 @@ def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) 
             return None
     if pod:
         return Search(wanted.parent, (_KIND,), index=wanted.index, by_index=True)
-    # A process may keep the namespace, or the pod may have moved the child to another pod, which uses its addresses.
+    # A process may hold the namespace, or the pod may have moved the child to another pod, which uses its addresses.
     missing = f"{ifname} over {wanted.master} has not come to the host since its namespace ended"
-    return Search(0, missing=f"{missing}; if it comes, ip -d link show type ipoib shows it, and it may be removed")
+    return Search(0, missing=f"{missing}; if it comes, ip -d link show type ipoib lists it, and it may be removed")
 
 
 def _is_gone(host: Rtnl, wanted: child.Plan, found: Callable[[], None], seconds: float) -> bool:
-    """Remove the child from the host if it comes there in that time; whether the kernel removed it, here or with its
-    master.  Raises OSError."""
+    """Remove the child from the host if it arrives there within that time.  Returns whether it is gone, by this removal
+    or with its master.  Raises OSError."""
     for _ in budget.attempts(seconds, _POLL):
         link = host.link(index=wanted.at)
         if link and wanted.is_ours(link) and link.parent == wanted.parent:
             found()
             with doing(f"removing {link.name} from the host"):
-                # Somebody may have moved it elsewhere since we looked.
+                # Another process may have moved it since.
                 if nsid.remove_links(host, [link.index]):
                     return True
         if host.link(index=wanted.parent) is None:
@@ -138,6 +139,6 @@ def describe(plan: Json, _interfaces: list[Json]) -> tuple[str, Json]:
 
 
 def _pkey(data: bytes) -> int:
-    """Of a link's IFLA_INFO_DATA."""
+    """Return the partition key in a link's IFLA_INFO_DATA."""
     (pkey,) = struct.unpack("=H", attributes(data)[IFLA_IPOIB_PKEY])
     return int(pkey)

@@ -1,4 +1,4 @@
-"""ipvlan (drivers/net/ipvlan): links that share the master's MAC; the kernel tells them apart by their addresses."""
+"""Kind ipvlan: links that share the master's MAC and are distinguished by their addresses (drivers/net/ipvlan)."""
 
 import struct
 from typing import TYPE_CHECKING, Final, cast
@@ -16,7 +16,6 @@ from cni.kinds import child
 from cni.kinds.child import IFLA_IPVLAN_MODE, attach, check, claiming, describe, detach, interfaces, stands, status
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic.
     from cni.models import NetConf
     from cni.models.ipvlan import Ipvlan
 
@@ -26,7 +25,7 @@ MODES: Final = {"l2": 0, "l3": 1, "l3s": 2}
 
 
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
-    """Kind.plan."""
+    """Kind.plan: refuses a mode that would change other pods' links."""
     wanted = cast("Ipvlan", conf.attach)  # kinds.KINDS: the kind chose this module
     data = attr(IFLA_IPVLAN_MODE, struct.pack("=H", MODES[wanted.mode]))
     planned = child.plan(conf, kind="ipvlan", mac="", data=data, host=host, pod=pod)
@@ -40,9 +39,9 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
 
 
 def _contradicts(other: Record, planned: Json, pod: Pod) -> bool:
-    """Whether the kernel would change the other's mode to ours, which it does for all links over a master
-    (ipvlan_set_port_mode).  They are in other namespaces, so only the journal knows them: not those that others
-    made, and not one that is being made at this moment."""
+    """Whether our mode differs from the other attachment's over the same master.  The kernel would change the mode of
+    all links over the master (ipvlan_set_port_mode).  They are in other namespaces, so only the journal knows them; it
+    has neither foreign links nor one that is being made at this moment."""
     if other.kind != "ipvlan" or not other.of_this_boot:
         return False
     where = other.identity if other.link["in_container"] else None
@@ -52,7 +51,7 @@ def _contradicts(other: Record, planned: Json, pod: Pod) -> bool:
 
 
 def _stands(record: Record) -> bool:
-    """Whether the record's link exists.  A record may outlive its link, until DEL or GC of the pod."""
+    """Whether the record's link may exist.  A record may outlive its link, until DEL or GC of the pod."""
     with pods.find(record.identity, record.netns) as pod:
-        # Where we may only not see it, it may stand.
+        # A namespace that we cannot see may still have the link.
         return stands(record.link, pod, record.key.ifname) if pod else not netns.gone([record.identity])

@@ -1,7 +1,7 @@
-"""An attachment whose record could not be read: its interface is looked for by its name, and removed.
+"""Removal of an attachment with an unreadable record.
 
-The attachment was there, for it had a record; which kind it was, and what was changed for it, nobody knows.  What is
-found in the pod under its name, and could be ours, is taken away.  Only then are its addresses free at once.
+The record proves that the attachment existed; its kind and its changes are unknown.  So the interface is searched by
+its name, and removed if it could be ours.  Only then are its addresses free at once.
 """
 
 from base.kernel import links, netns, rdma_netlink, rtnl, sysfs
@@ -16,10 +16,10 @@ from cni import kinds
 
 
 def remove(record: Record, request: Request) -> bool:
-    """Remove the interface; whether it was there to be removed.  Raises OSError, CniError.
+    """Remove the interface; return whether it was found.  Raises OSError, CniError.
 
-    It is looked for in the namespace that the runtime names or, where it names none, in the one that can still be read
-    in the record, if its identity is that of what is there.
+    The search is in the namespace that the runtime names.  If it names none, the search is in the namespace that the
+    record names, if that path still leads to the record's identity.
     """
     if request.netns:
         try:
@@ -34,13 +34,13 @@ def remove(record: Record, request: Request) -> bool:
 def _remove_from(pod: Pod, record: Record) -> bool:
     ifname = record.key.ifname
     link = pod.rtnl.link(ifname)
-    if link is None or link.name != ifname:  # an altname is a stranger's  # guard: altname (ifname)
+    if link is None or link.name != ifname:  # an altname is not ours  # guard: altname (ifname)
         return False
     with doing(f"removing {ifname} from {pod.path}"):
         if record.link.get("is_the_hosts") and link.kind:  # guard: the-hosts
             _send_home(pod, link)
         # guard below: could-be-ours = True
-        elif link.kind in kinds.KINDS and link.parent:  # an InfiniBand VF is an ipoib too, over nothing
+        elif link.kind in kinds.KINDS and link.parent:  # an InfiniBand VF is of kind ipoib too, but has no parent
             rtnl.delete_link(pod.rtnl, link.index)
         elif link.device:
             _send_home(pod, link)
@@ -50,14 +50,14 @@ def _remove_from(pod: Pod, record: Record) -> bool:
 
 
 def _send_home(pod: Pod, link: Link) -> None:
-    """Move a device's RDMA devices home, then its interface, which goes down.  The PF keeps what ADD told it: nobody
-    knows what it had before."""
+    """Move a device's RDMA devices home, then its interface, which goes down.  The VF's attributes on the PF stay,
+    because the former ones are unknown."""
     with netns.hold_open("/proc/self/ns/net") as own:
         for name in sysfs.rdma_names(link.device):
             index = rdma_netlink.index_of(name, pod.fd)
             if index is not None:
                 rdma_netlink.move(index, to=own, of=pod.fd)
         pod.rtnl.set_link(link.index, mask=links.IFF_UP)
-        # The pod's name for it may be taken on the host.
+        # The name that it has in the pod may be taken on the host.
         pod.rtnl.set_link(link.index, attr(IFLA_IFNAME, text(f"vf{link.index}")))
         pod.rtnl.set_link(link.index, attr(IFLA_NET_NS_FD, u32(own)))

@@ -1,4 +1,4 @@
-"""macvlan (drivers/net/macvlan.c): a link with a MAC of its own over the master."""
+"""Kind macvlan: a link with its own MAC over the master (drivers/net/macvlan.c)."""
 
 import os
 import secrets
@@ -14,7 +14,6 @@ from cni.kinds import child
 from cni.kinds.child import check, claiming, describe, detach, interfaces, stands, status
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic.
     from cni.models import NetConf
     from cni.models.macvlan import Macvlan
 
@@ -25,8 +24,8 @@ MODES: Final = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
 
 
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
-    """Kind.plan.  Where no MAC is asked for, we choose one, so that the journal has it before the link exists: it tells
-    our link from a stranger's."""
+    """Kind.plan: without a requested MAC we choose one, so that the journal has it before the link exists, and it
+    identifies our link."""
     wanted = cast("Macvlan", conf.attach)  # kinds.KINDS: the kind chose this module
     mac = conf.mac or ("" if wanted.mode == "passthru" else random_mac())
     data = attr(IFLA_MACVLAN_MODE, u32(MODES[wanted.mode]))
@@ -36,18 +35,18 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
 
 
 def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
-    """Kind.attach.  Raises KernelRefused for a length that the kernel passes over, as before Linux 5.11."""
+    """Kind.attach: raises KernelRefused for a queue length that the kernel ignores, as before Linux 5.11."""
     link = child.attach(plan, host, pod, ifname)
     asked = attributes(bytes.fromhex(plan["data"])).get(IFLA_MACVLAN_BC_QUEUE_LEN, b"")
     if asked and asked != attributes(link.data).get(IFLA_MACVLAN_BC_QUEUE_LEN):  # guard: queue-length
         raise KernelRefused(
-            f"bcqueuelen {read_u32(asked)}: Linux {os.uname().release} passes over it; use a kernel from 5.11 on, or "
+            f"bcqueuelen {read_u32(asked)}: Linux {os.uname().release} ignores it; use a kernel from 5.11 on, or "
             "remove bcqueuelen"
         )
     return link
 
 
 def random_mac() -> str:
-    """A locally administered unicast MAC (IEEE 802: second bit of the first byte set, first clear)."""
+    """Return a random, locally administered unicast MAC (IEEE 802: of the first byte, bit 1 set and bit 0 clear)."""
     first, *rest = secrets.token_bytes(6)
     return bytes((first & 0xFC | 0x02, *rest)).hex(":")

@@ -1,8 +1,8 @@
-"""What an attachment may be configured with: the keys that every kind takes, and the types of keys that several have.
+"""The keys that the configurations of all kinds share, and types of keys that several kinds have.
 
-Each kind has its model in a module beside this one, however small: to make one takes 0.6 to 2 ms, and a start pays for
-the one in use.  cni/kinds names it.  Keys are spelled as in JSON.  What else a kind can do or cannot do, config.py asks
-its model: ``Common`` has the questions, and the answer of a kind that gives none.
+Each kind has its model in its own module beside this one, named in cni/kinds: building a model takes 0.6 to 2 ms of a
+start, and only one is in use.  Keys are spelled as in JSON.  The properties of ``Common`` are what cni/config.py asks
+of a model, with their defaults.
 """
 
 # ruff: noqa: N815  # keys are spelled as in JSON
@@ -25,10 +25,10 @@ _MAC: Final = re.compile(r"[0-9a-f]{2}([:-]?[0-9a-f]{2}){5}|([0-9a-f]{4}\.){2}[0
 
 
 def unicast_mac(text: str) -> str:
-    """The MAC as aa:bb:cc:dd:ee:ff.  Raises ValueError where no interface may have it."""
-    from netaddr import EUI, mac_unix_expanded  # noqa: PLC0415  # a twelfth of the start, and few ask for a MAC
+    """Return the MAC as aa:bb:cc:dd:ee:ff.  Raises ValueError if no interface may have it."""
+    from netaddr import EUI, mac_unix_expanded  # noqa: PLC0415  # a twelfth of the start, and few configurations need it
 
-    # EUI takes much more for one: eleven digits, a number, a line with its end.
+    # EUI also accepts eleven digits, a number, or a line with its end.
     if not _MAC.fullmatch(text):
         raise ValueError("is not a MAC address; write aa:bb:cc:dd:ee:ff")
     mac = EUI(text, version=48, dialect=mac_unix_expanded)
@@ -43,12 +43,12 @@ _GUID: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){7}|[0-9a-f]{16}", re.IGNOR
 
 
 def port_guid(text: str) -> str:
-    """The GUID as 00:11:22:33:44:55:66:77.  Raises ValueError where no InfiniBand port may have it."""
+    """Return the GUID as 00:11:22:33:44:55:66:77.  Raises ValueError if no InfiniBand port may have it."""
     if not _GUID.fullmatch(text):
         raise ValueError("is not a GUID; write 00:11:22:33:44:55:66:77 or 0011223344556677")
     guid = bytes.fromhex(text.replace(":", ""))
     if guid in (bytes(8), b"\xff" * 8):
-        raise ValueError("stands for no GUID at all; give one of the subnet's own, or leave it out")
+        raise ValueError("means no GUID; set a unicast GUID, or remove it")
     return guid.hex(":")
 
 
@@ -72,52 +72,52 @@ def interface_name(name: str) -> str:
     return name
 
 
-# Of the kernel's IB_DEVICE_NAME_MAX the last byte is the end; what a path or a name's pattern may hold is left out.
+# The last byte of the kernel's IB_DEVICE_NAME_MAX ends the name.  Characters of paths and patterns are excluded.
 _RDMA_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 def _rdma_device(name: str) -> str:
     if not _RDMA_NAME.fullmatch(name):
-        raise ValueError("cannot name an RDMA device: at most 63 of a-z, A-Z, 0-9, '_', '-', '.', the first no sign")
+        raise ValueError(
+            "cannot name an RDMA device: at most 63 of a-z, A-Z, 0-9, '_', '-', '.', the first a letter or digit"
+        )
     return name
 
 
 class Rdma(BaseModel):
-    """What the pod gets of the RDMA devices behind its interface, or that it gets one made of software (rxe)."""
+    """The pod's share of the RDMA devices behind its interface, or its own device made of software (rxe)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     mode: Literal["auto", "exclusive", "shared", "off", "rxe"] = "auto"
-    """`auto`: as the kernel is.  `exclusive`, `shared`: the kernel must be in that mode.  `off`: RDMA devices are left
-    alone.  `rxe`: they are left alone, and the interface gets a [soft-RoCE](rdma.md#soft-roce) device.
-    Refused: 101: the kernel is in the other mode, with the remedy; 7: `exclusive` with macvlan,
-    ipvlan or ipoib, `rxe` with ipoib"""
+    """`auto`: the kernel's mode.  `exclusive`, `shared`: the kernel must be in that mode.  `off`: leave RDMA devices
+    alone.  `rxe`: leave them alone, and add a [soft-RoCE](rdma.md#soft-roce) device to the interface.
+    Refused: 101: the kernel is in the other mode; 7: `exclusive` with macvlan, ipvlan or ipoib, `rxe` with ipoib"""
     required: bool = False
-    """Refuse an ADD that gives the pod no RDMA device, or one whose device nodes the container
+    """Refuse an ADD that gives the pod no RDMA device, or a device with device nodes that the container
     [was not given](rdma.md#the-containers-device-nodes).
-    Refused: 101: there is none, or it came to have other device nodes; 7: with `mode` `off`, or with
-    `linkInContainer`"""
+    Refused: 101: no device, or its device nodes changed; 7: with `mode` `off`, or with `linkInContainer`"""
     name: Annotated[str, AfterValidator(_rdma_device)] | None = None
-    """The device's name in the pod; DEL gives it its own name again.  For programs that have one name in their
-    configuration, as `NCCL_IB_HCA=mlx5_0` in every pod of a job.
-    Default: as it is
+    """The device's name in the pod; DEL restores the host's name.  For programs with a fixed name in their
+    configuration, such as `NCCL_IB_HCA=mlx5_0` in every pod of a job.
+    Default: unchanged
     Refused: 7: not 1 to 63 of `a-z A-Z 0-9 _ - .`; several devices; with macvlan, ipvlan or ipoib; with `mode`
-    `shared`, `off` or `rxe`; 100: another device has it, in whatever namespace; 101: the kernel is in shared mode"""
+    `shared`, `off` or `rxe`; 100: another device has it, in any namespace; 101: the kernel is in shared mode"""
     gidTimeout: Annotated[float, Field(ge=0, le=60)] | None = None
-    """Seconds to wait for GIDs; 0: look once, and go on whatever is missing.
+    """Seconds to wait for GIDs; 0: read them once, and continue even if some are missing.
     Default: 5 with `required`, else 1
     Refused: 101, 110: not in time, or no room, with `required`"""
 
     @property
     def timeout(self) -> float:
-        """How long GIDs are waited for.  They take milliseconds, or never come: a bond's backup leg gets none, and a
-        pod that only wants Ethernet over it is not to pay for that."""
+        """Seconds to wait for GIDs.  They take milliseconds, or never come: a bond's backup leg gets none, and must not
+        delay a pod that only needs Ethernet."""
         return self.gidTimeout if self.gidTimeout is not None else 5.0 if self.required else 1.0
 
     @model_validator(mode="after")
     def _consistent(self) -> "Rdma":
         if self.mode == "off" and self.required:
-            raise ValueError("rdma.required true with rdma.mode 'off' asks for both; remove one")
+            raise ValueError("rdma.required true contradicts rdma.mode 'off'; remove one")
         if self.mode in ("shared", "off", "rxe") and self.name:
             raise ValueError(
                 f"rdma.name {self.name!r} with rdma.mode {self.mode!r}: only a device that moves into the pod gets a "
@@ -139,7 +139,7 @@ def _sysctls(values: dict[str, str]) -> dict[str, str]:
 
 def _free_table(table: int) -> int:
     if table in (253, 254, 255):
-        raise ValueError("is one of the kernel's own tables (default, main, local); choose another, or leave it out")
+        raise ValueError("is one of the kernel's own tables (default, main, local); choose another, or remove it")
     return table
 
 
@@ -152,115 +152,113 @@ def _switched(value: Any) -> Any:
 
 
 class PolicyRouting(BaseModel):
-    """Routing by source address; ``table`` is the first of those used, and the first free from 100 on if not given."""
+    """Routing by source address."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     table: Annotated[int, Field(ge=1, le=2**32 - 1), AfterValidator(_free_table)] | None = None
-    """The first routing table to use, which nothing in the pod may use yet.
+    """The first routing table to use, which must be free in the pod.
     Default: the first free one from 100 on
     Refused: 7: in use; 253 to 255, which are the kernel's"""
 
 
 def processors(text: str) -> str:
-    """The list as it is, or "numa".  Raises ValueError."""
+    """Return the text, if it is a list of processors or "numa".  Raises ValueError."""
     if text not in ("", "numa"):
-        from base.kernel import cpus  # noqa: PLC0415  # few ask for it
+        from base.kernel import cpus  # noqa: PLC0415  # few configurations need it
 
         cpus.parse(text)
     return text
 
 
 class Common(BaseModel):
-    """What every kind of attachment takes."""
+    """The keys that all kinds have."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
-    # The keys under which a runtime says which device it chose for the pod, where that is meant for this kind, whose
-    # deviceID it becomes.  Multus adds them to every configuration whose resource has a device, so the other kinds pass
-    # them over.
+    # The runtime's keys for the device that it chose for the pod, which becomes deviceID of this kind.  Multus adds
+    # them to every configuration of a resource with devices, so the other kinds ignore them.
     device_keys: ClassVar[tuple[str, ...]] = ()
 
     kind: str
     mtu: Annotated[int, Field(ge=0, le=65535)] = 0
-    """Bytes; 0 is the master's, and leaves a VF's or PF's as it is.  `args.cni.mtu` goes before it, as with tuning.
+    """Bytes; 0 is the master's MTU, and leaves a VF's or PF's unchanged.  `args.cni.mtu` overrides it, as in the plugin
+    tuning.
     Refused: 7: above the master's or PF's"""
     ipam: dict[str, Any] | None = None
-    """Who gives addresses: [below](#ipam).
-    Default: nobody
+    """The IPAM plugin: [below](#ipam).
+    Default: none
     Refused: 7: no `type`; 106: no such program"""
     dns: dict[str, Any] = {}
     """DNS settings for the result.
-    Default: the IPAM's"""
+    Default: the IPAM plugin's"""
     dad: Literal["quick", "wait", "optimistic", "off"] = "quick"
     """IPv6 duplicate address detection: [below](#dad)."""
     dadTime: Annotated[int, Field(ge=10, le=1000)] | None = None
-    """With `dad` `quick`: milliseconds to listen after each solicitation.  For fabrics that answer late, as over
+    """With `dad` `quick`: milliseconds to listen after each solicitation.  For fabrics with late answers, such as over
     several switches or to a gateway.
     Default: 20; InfiniBand is `optimistic` without it
     Refused: 7: with another `dad`"""
-    rdma: Rdma = Rdma.model_construct()  # else its validator is built with every start, and no other is needed then
+    rdma: Rdma = Rdma.model_construct()  # unlike Rdma(), this does not build its validator at every start
     """RDMA devices: [below](#rdma)."""
     sysctl: Annotated[dict[str, str], AfterValidator(_sysctls)] = {}
-    """Sysctls to set in the pod's namespace, as `{"net.ipv4.conf.IFNAME.rp_filter": "2"}`: [rules](features.md#sysctl).
+    """Sysctls to set in the pod's namespace, such as `{"net.ipv4.conf.IFNAME.rp_filter": "2"}`: [sysctl.md](sysctl.md).
     Default: none
     Refused: 7 and 105: see there"""
     policyRouting: Annotated[PolicyRouting | None, BeforeValidator(_switched)] = None
-    """What comes from the interface's addresses takes the interface's own routes
-    ([below](#policyrouting)).
+    """Route packets from the interface's addresses by the interface's own routes ([below](#policyrouting)).
     Value: `true`, `false`, object
     Default: `false`
     Refused: 7: no `ipam`"""
     multiRail: bool = False
-    """The interface is one of the pod's rails, and each goes its own way: it answers ARP for its own addresses only,
-    what comes from them leaves by it, and the pod's default route stays
-    ([rails.md](rails.md#each-rail-its-own-way-multirail)).
+    """Treat the interface as one of the pod's rails: it answers ARP for its own addresses only, packets from them leave
+    by it, and the pod's default route stays ([rails.md](rails.md#each-rail-its-own-way-multirail)).
     Refused: 7: no `ipam`, `policyRouting` `false`, a `sysctl` with another value"""
     rps: Annotated[str, AfterValidator(processors)] = ""
-    """The processors that work on what the interface receives ([rules](features.md#rps-and-irqaffinity)): `numa`, those
-    near its NIC, or a list, `0-3,8`.
-    Default: as it is
+    """The processors that handle received packets ([steering.md](steering.md)): `numa`, those near the NIC, or a list,
+    `0-3,8`.
+    Default: unchanged
     Refused: 7: malformed, not of this machine; 101: `numa` without a PCI device, refused by the kernel"""
     stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR
     """Absolute path of the journal, and with `ipam/` of the leases ([node.md](node.md#state-directories)).  For a
-    second set of networks on a node that is to know nothing of the first, as of a test beside pods in use.
+    separate set of networks on a node, such as for a test beside pods in use.
     Refused: 7: relative, or not safe; 5: cannot be written, full"""
     strict: bool = True
     """Refuse unknown keys."""
-    # Read by base/state/log.py, from every command's stdin; here to be checked.
+    # base/state/log.py reads these keys from every command's stdin; here they are only validated.
     logLevel: Literal["panic", "error", "warning", "info", "debug"] = DEFAULT
-    """Up to which level `logFile` gets lines."""
+    """The least severe level of `logFile`'s lines."""
     logFile: Annotated[str, AfterValidator(_absolute_or_stderr)] = ""
-    """Absolute path, where the node allows it, or `stderr` ([operations.md](operations.md#logs)).
+    """Absolute path that the node allows, or `stderr` ([logs.md](logs.md)).
     Default: warnings go to stderr
     Refused: 7: relative, not allowed, no regular file, ends in `.old`"""
     logFormat: Literal["json", "text"] = "json"
-    """How `logFile`'s lines are written: `json` for programs that collect them, `text` for a person who reads them."""
+    """The format of `logFile`'s lines: `json` for programs, `text` for people."""
 
     @property
     def own_mac(self) -> str:
-        """The MAC that the configuration gives the interface; empty for none."""
+        """The configuration's MAC for the interface; empty for none."""
         return ""
 
     @property
     def no_mac(self) -> str:
-        """Why the interface can have no MAC of its own, and the remedy; empty where it can have one."""
+        """The reason why the interface cannot have its own MAC, with the remedy; empty if it can."""
         return ""
 
     @property
     def own_guid(self) -> str:
-        """The GUID that the configuration gives the device; empty for none."""
+        """The configuration's GUID for the device; empty for none."""
         return ""
 
     @property
     def no_guid(self) -> str:
-        """Why the device can have no GUID, and the remedy; empty where it can have one."""
+        """The reason why the device cannot have its own GUID, with the remedy; empty if it can."""
         return f"{self.kind} has no GUID; remove it, or use kind sriov"
 
     @property
     def of_the_interface(self) -> Json:
-        """The keys that are set and need an interface in the pod, with their values: none of them can be served where
-        the pod drives the device itself."""
+        """The keys that are set and need an interface in the pod, with their values.  If the pod drives the device
+        itself, they are refused."""
         asked = {
             "mtu": self.mtu,
             "rdma.mode": "rxe" if self.soft_roce else "",
@@ -278,12 +276,12 @@ class Common(BaseModel):
 
     @property
     def source_routing(self) -> PolicyRouting | None:
-        """Routing by source address, asked for by itself or with all that a rail needs; None for none."""
+        """Routing by source address, by its own key or with ``multiRail``; None for none."""
         return self.policyRouting or (PolicyRouting() if self.multiRail else None)
 
     @property
     def steered(self) -> bool:
-        """Whether it says which processors take what is received."""
+        """Whether the configuration chooses processors for packets or interrupts."""
         return bool(self.rps or self.irq_affinity)
 
     @property
@@ -294,10 +292,10 @@ class Common(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> "Common":
         if self.dadTime and self.dad != "quick":
-            raise ValueError(f"dadTime {self.dadTime} with dad {self.dad!r}: only 'quick' takes a time; remove one")
+            raise ValueError(f"dadTime {self.dadTime} with dad {self.dad!r}: only 'quick' has a time; remove one")
         if self.source_routing and not self.ipam:
             key = "policyRouting" if self.policyRouting else "multiRail"
-            raise ValueError(f"{key} routes by the interface's addresses, and there is no ipam; set ipam")
+            raise ValueError(f"{key} routes by the interface's addresses, which come from ipam; set ipam")
         if self.multiRail and not self.policyRouting and "policyRouting" in self.model_fields_set:
             raise ValueError("multiRail true needs routing by source address, and policyRouting is false; remove one")
         return self
@@ -305,10 +303,10 @@ class Common(BaseModel):
 
 @dataclass(frozen=True)
 class NetConf:
-    """One attachment's configuration, valid as far as can be told without asking the kernel.
+    """One attachment's configuration, validated without the kernel's facts.
 
-    ``named`` is what it names of the node, for the policy file to allow (base/state/permitted.py).  ``remarks`` are for
-    the log: what was passed over.
+    ``named`` are the node's interfaces and devices that it names, which the policy file must allow
+    (base/state/permitted.py).  ``remarks`` report ignored keys, for the log.
     """
 
     where: Location

@@ -1,4 +1,4 @@
-"""The keys of a device that the pod has for itself."""
+"""The keys of a device that moves into the pod."""
 
 # ruff: noqa: N815  # keys are spelled as in JSON
 
@@ -11,12 +11,12 @@ from cni.models import Common, processors
 
 
 class Device(Common):
-    """A device that moves into the pod: what sriov and host-device share."""
+    """The keys that sriov and host-device share."""
 
     irqAffinity: Annotated[str, AfterValidator(processors)] = ""
-    """The processors for the device's interrupts, one after the other ([rules](features.md#rps-and-irqaffinity)):
-    `numa`, those near it, or a list, `0-3,8`.
-    Default: as they are
+    """The processors for the device's interrupts, in turn ([steering.md](steering.md)): `numa`, those near the device,
+    or a list, `0-3,8`.
+    Default: unchanged
     Refused: 7: malformed, not of this machine; 101: no interrupts of its own, refused by the kernel"""
 
     @property

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, model_validator
 from cni.models import interface_name, no_or_unicast_mac
 from cni.models.device import Device
 
-# Of the keys that say which device it is, each alone is enough.
+# Exactly one of these keys must name the device.
 _NAMES = ("device", "hwaddr", "kernelpath", "deviceID")
 
 
@@ -21,7 +21,7 @@ def _below_sys_devices(path: str) -> str:
 
 def _bus_address(text: str) -> str:
     if text and not (text[0].isalnum() and all(c.isalnum() or c in ":._-" for c in text)):
-        raise ValueError("is no bus address; write 0000:3b:00.2, or of the auxiliary bus mlx5_core.sf.4")
+        raise ValueError("is no bus address; write 0000:3b:00.2, or for the auxiliary bus mlx5_core.sf.4")
     return text
 
 
@@ -35,14 +35,14 @@ class HostDevice(Device):
     """The interface's name.
     Refused: 101: not there, an altname; 109: another attachment's"""
     hwaddr: Annotated[str, AfterValidator(no_or_unicast_mac)] = ""
-    """The interface's MAC; of several interfaces that have it, the one that is hardware.
-    Refused: 7: malformed, several interfaces of it; 101, 109: as `device`"""
+    """The interface's MAC; if several interfaces have it, the hardware.
+    Refused: 7: malformed, several interfaces have it; 101, 109: as `device`"""
     kernelpath: Annotated[str, AfterValidator(_below_sys_devices)] = ""
     """The device's directory below `/sys/devices/`.
     Refused: 7: another path; 101, 109, 11: as `deviceID`"""
     deviceID: Annotated[str, AfterValidator(_bus_address)] = ""
-    """The device's bus address; `pciBusID` is another name of the key.
-    Refused: 7: malformed, a device of several interfaces; 101: no such device, no driver; 109: another attachment's;
+    """The device's bus address; `pciBusID` is another name of this key.
+    Refused: 7: malformed, a device with several interfaces; 101: no such device, no driver; 109: another attachment's;
     11: still in another namespace"""
 
     @property
@@ -53,10 +53,10 @@ class HostDevice(Device):
     def _names_one(self) -> "HostDevice":
         named = [f"{key} {value!r}" for key in _NAMES if (value := getattr(self, key))]
         if len(named) > 1:
-            raise ValueError(f"{' and '.join(named)} each say which device; remove all but one")
+            raise ValueError(f"{' and '.join(named)} each name a device; remove all but one")
         if not named:
             raise ValueError(
-                "nothing says which device; set device, hwaddr, kernelpath or pciBusID; Multus sets deviceID where the "
+                "no key names a device; set device, hwaddr, kernelpath or pciBusID; Multus sets deviceID if the "
                 "NetworkAttachmentDefinition has the annotation k8s.v1.cni.cncf.io/resourceName and the pod requests "
                 "that resource"
             )

@@ -15,14 +15,14 @@ _FULL_MEMBER: Final = 0x8000
 
 
 def _partition(value: Any) -> int:
-    """The partition's key with the bit of full membership, which Linux sets whatever is asked for (ipoib_ndo_init).
-    Raises ValueError."""
+    """Return the partition's key with the bit of full membership, which Linux always sets (ipoib_ndo_init).  Raises
+    ValueError."""
     if isinstance(value, str) and _PKEY.fullmatch(value):
         value = int(value, 0) if value[1:2] in ("x", "X") else int(value)
     if type(value) is not int or not 0 <= value <= 0xFFFF:  # guard: too-large (0 <=)
         raise ValueError('is not a partition key; write "0x8001", or a number below 65536')
     if value in (0, _FULL_MEMBER):  # guard: no-partition
-        raise ValueError("is the key of no partition; give one of the fabric's, or leave it out for the master's")
+        raise ValueError("is the key of no partition; set a key of the fabric, or remove it for the master's")
     return value | _FULL_MEMBER
 
 
@@ -30,8 +30,8 @@ def _datagram(value: Any) -> Any:
     if value == "connected":  # guard: connected
         # ipoib_set_mode, called by ipoib_changelink.
         raise ValueError(
-            "is not offered: to set it on a child Linux gives up the lock of all interfaces, and goes on without it "
-            "where another process has it by then; set datagram"
+            "is not supported: to set it on a child, Linux releases the lock of all interfaces and continues without "
+            "it if another process takes it; set datagram"
         )
     return value
 
@@ -41,27 +41,27 @@ class Ipoib(Child):
 
     kind: Literal["ipoib"]
     master: Annotated[str, AfterValidator(interface_name)] = ""
-    """The host's IPoIB interface that it is made over, a PF's or a VF's.
-    Default: none: it has to be set
+    """The host's IPoIB interface below this one, a PF's or a VF's.
+    Default: none: it must be set
     Refused: 7: left out; 101: absent, down, no IPoIB interface (such as a bond of two), itself a child"""
     linkInContainer: bool = False
-    """`true` is refused: a master is the host's.
+    """`true` is refused, because the master must be on the host.
     Refused: 7: `true`"""
     pkey: Annotated[int, BeforeValidator(_partition)] | None = None
-    """Which partition it is in. The key's highest bit says full membership, which Linux always asks for: `"0x0001"`
-    means the same.
+    """The partition. The key's highest bit means full membership, which Linux always requests: `"0x0001"` means the
+    same.
     Value: `"0x8001"`, `"32769"` or 32769
     Default: the master's
-    Refused: 7: no key; 0x0000 and 0x8000, which no partition has; 101: not in the table of the master's port"""
+    Refused: 7: not a key; 0x0000 and 0x8000, which no partition has; 101: not in the table of the master's port"""
     mode: Annotated[Literal["datagram"], BeforeValidator(_datagram)] = "datagram"
-    """How it uses queue pairs.
-    Refused: 7: `connected`, which Linux sets on a child without the lock that it takes"""
+    """The mode of its queue pairs.
+    Refused: 7: `connected`, which Linux sets on a child without the necessary lock"""
     umcast: bool = False
     """Ignore multicast groups that programs join by verbs."""
 
     @property
     def no_mac(self) -> str:
-        return "an ipoib's address is made of its queue pair's number and its master's GID; remove mac"
+        return "an ipoib derives its address from its queue pair's number and its master's GID; remove mac"
 
     @property
     def no_guid(self) -> str:
@@ -71,11 +71,11 @@ class Ipoib(Child):
     def _over_infiniband(self) -> "Ipoib":
         if not self.master:  # guard: no-master
             raise ValueError(
-                "master is not set; name an IPoIB interface of the host, as in ib0: that of the default route is "
-                "hardly one"
+                "master is not set; name an IPoIB interface of the host, such as ib0, because that of the default "
+                "route is rarely one"
             )
         if self.linkInContainer:
-            raise ValueError("linkInContainer true: kind ipoib is over the host's interfaces; remove it")
+            raise ValueError("linkInContainer true: kind ipoib needs an interface of the host; remove it")
         if self.soft_roce:  # guard: rxe
-            raise ValueError("rdma.mode 'rxe': over InfiniBand there is no RoCE; set rdma.mode auto")
+            raise ValueError("rdma.mode 'rxe': InfiniBand has no RoCE; set rdma.mode auto")
         return self

@@ -11,7 +11,7 @@ class Ipvlan(Child):
     kind: Literal["ipvlan"]
     mode: Literal["l2", "l3", "l3s"] = "l2"
     """The mode of all ipvlans over this master.
-    Refused: 101: ipvlan attachments over this master have another"""
+    Refused: 101: ipvlan attachments over this master have another mode"""
 
     @property
     def no_mac(self) -> str:

@@ -12,7 +12,7 @@ from cni.models.device import Device
 
 
 def _lower(value: Any) -> Any:
-    """802.1Q is how the standard is spelled, and sriov-cni takes it."""
+    """Lower the case, because sriov-cni accepts 802.1Q, the standard's spelling."""
     return value.lower() if isinstance(value, str) else value
 
 
@@ -27,19 +27,19 @@ class Sriov(Device):
 
     kind: Literal["sriov"] = "sriov"
     deviceID: str = ""
-    """The VF's PCI address; `runtimeConfig.deviceID` goes before it.
+    """The VF's PCI address; `runtimeConfig.deviceID` overrides it.
     Refused: 7: not a VF, with `pf`, the host has an address, a route or a link by it; 101: no such function, no driver,
     another attachment's master, in a bridge, bond or VRF; 109: another attachment's; 11: still in another namespace"""
     pf: Annotated[str, AfterValidator(interface_name)] = ""
-    """Take any free VF of this interface: one that is not attached, and down on the host, which does not need it.
+    """Use any free VF of this PF's interface: one that is not attached, is down, and is not needed by the host.
     Refused: 101: no VFs, none free"""
     vf: Annotated[int, Field(ge=0)] | None = None
-    """With `pf`, the VF of this number; `VF` of `CNI_ARGS` too.
+    """With `pf`, the VF's number; also `VF` of `CNI_ARGS`.
     Default: any
     Refused: 7: no such number; 7, 101, 109: as `deviceID`"""
     guid: Annotated[str, AfterValidator(port_guid)] | None = None
     """An InfiniBand VF's node and port GUID: `00:11:22:33:44:55:66:77` or `0011223344556677`.
-    Default: as it is
+    Default: unchanged
     Refused: 7: malformed, zero, all ones, of an Ethernet VF, of a PF"""
     pfOnly: bool = False
     """With `pf`, attach the PF itself.
@@ -47,11 +47,11 @@ class Sriov(Device):
     attachment's master; in a bridge, bond or VRF; 109: another attachment's, or a VF of it is"""
     mac: Annotated[str, AfterValidator(no_or_unicast_mac)] | None = None
     """The interface's MAC, set on the PF and in the VF.
-    Default: as it is
+    Default: unchanged
     Refused: 7: as for macvlan; the PF or another VF of it has it"""
     vlan: Annotated[int, Field(ge=0, le=4094)] | None = None
-    """0 is none; `VLAN` of `CNI_ARGS` too.
-    Default: as it is"""
+    """0 is none; also `VLAN` of `CNI_ARGS`.
+    Default: unchanged"""
     vlanQoS: Annotated[int, Field(ge=0, le=7)] = 0
     """The VLAN's priority.
     Refused: 7: without a `vlan`"""
@@ -59,21 +59,21 @@ class Sriov(Device):
     """The VLAN's protocol, in any case.
     Refused: 7: without a `vlan`"""
     spoofchk: _Switch | None = None
-    """Whether the NIC drops what has another MAC.
-    Default: as it is"""
+    """Whether the NIC drops packets from another MAC.
+    Default: unchanged"""
     trust: _Switch | None = None
-    """Whether the VF may do what needs trust, such as promiscuous mode.
-    Default: as it is"""
+    """Whether the VF may use what needs trust, such as promiscuous mode.
+    Default: unchanged"""
     link_state: Literal["auto", "enable", "disable"] | None = None
     """The VF's link: the PF's, always up, always down.
-    Default: as it is"""
+    Default: unchanged"""
     min_tx_rate: _Mbps | None = None
     """Mbit/s; 0 is none.
-    Default: as it is; 0 with `max_tx_rate`
+    Default: unchanged; 0 with `max_tx_rate`
     Refused: 7: above `max_tx_rate`, above the PF's speed"""
     max_tx_rate: _Mbps | None = None
     """Mbit/s; 0 is none.
-    Default: as it is; 0 with `min_tx_rate`
+    Default: unchanged; 0 with `min_tx_rate`
     Refused: 7: above the PF's speed"""
 
     @property
@@ -94,7 +94,7 @@ class Sriov(Device):
             raise ValueError(f"deviceID {self.deviceID!r} and pf {self.pf!r} are both set; remove one")
         if not self.deviceID and not self.pf:
             raise ValueError(
-                "deviceID is not set; Multus sets it where the NetworkAttachmentDefinition has the annotation "
+                "deviceID is not set; Multus sets it if the NetworkAttachmentDefinition has the annotation "
                 "k8s.v1.cni.cncf.io/resourceName and the pod requests that resource; or set pf, for any free VF of it"
             )
         if not self.pf and (self.vf is not None or self.pfOnly):
@@ -109,7 +109,7 @@ class Sriov(Device):
         return self
 
     def attributes(self) -> Json:
-        """What the PF is to be told of the VF, in the order in which it is to be told; only what was asked for."""
+        """The requested attributes of the VF, in the order in which the PF must get them."""
         wanted: Json = {}
         if self.vlan is not None:
             wanted["vlan"] = [self.vlan, self.vlanQoS, self.vlanProto]

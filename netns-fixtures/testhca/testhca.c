@@ -45,6 +45,7 @@
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_netlink.h>
 
+#include "contexts.h"
 #include "older.h"
 
 #define HCA_PORT	1
@@ -55,14 +56,6 @@ struct hca {
 	struct list_head list;
 	/* To recognise it when it comes back; no reference, NULL once gone. */
 	struct net_device *netdev;
-};
-
-struct hca_ucontext {
-	struct ib_ucontext ib;
-};
-
-struct hca_pd {
-	struct ib_pd ib;
 };
 
 /* Devices, and their netdev fields.  Taken inside RTNL, by the notifier. */
@@ -152,34 +145,6 @@ static int hca_get_port_immutable(struct ib_device *ib, hca_port_t port,
 	return 0;
 }
 
-static int hca_alloc_ucontext(struct ib_ucontext *context,
-			      struct ib_udata *udata)
-{
-	return 0;
-}
-
-static void hca_dealloc_ucontext(struct ib_ucontext *context)
-{
-}
-
-/*
- * Nothing is mapped, so nothing is taken back.  But without the function the
- * core waits for user space to close the device before it may go or move.
- */
-static void hca_disassociate_ucontext(struct ib_ucontext *context)
-{
-}
-
-static int hca_alloc_pd(struct ib_pd *pd, struct ib_udata *udata)
-{
-	return 0;
-}
-
-static int hca_dealloc_pd(struct ib_pd *pd, struct ib_udata *udata)
-{
-	return 0;
-}
-
 static void hca_dealloc_driver(struct ib_device *ib)
 {
 	mutex_lock(&hcas_lock);
@@ -193,20 +158,13 @@ static const struct ib_device_ops hca_ops = {
 	.driver_id = RDMA_DRIVER_SIW,
 	.uverbs_abi_ver = 1,
 
-	.alloc_pd = hca_alloc_pd,
-	.alloc_ucontext = hca_alloc_ucontext,
+	TEST_CONTEXT_OPS,
 	.dealloc_driver = hca_dealloc_driver,
-	.dealloc_pd = hca_dealloc_pd,
-	.dealloc_ucontext = hca_dealloc_ucontext,
-	.disassociate_ucontext = hca_disassociate_ucontext,
 	.get_link_layer = hca_get_link_layer,
 	.get_port_immutable = hca_get_port_immutable,
 	.query_device = hca_query_device,
 	.query_pkey = hca_query_pkey,
 	.query_port = hca_query_port,
-
-	INIT_RDMA_OBJ_SIZE(ib_pd, hca_pd, ib),
-	INIT_RDMA_OBJ_SIZE(ib_ucontext, hca_ucontext, ib),
 };
 
 static int hca_newlink(const char *name, struct net_device *netdev)

@@ -27,6 +27,8 @@
 #include <rdma/ib_mad.h>
 #include <rdma/ib_verbs.h>
 
+#include "contexts.h"
+
 #define TIB_PORT	1
 #define TIB_PKEYS	4
 #define TIB_CQES	4096
@@ -57,14 +59,6 @@ struct tib_dev {
 	struct ib_device ib;
 	__be64 port_guid;
 	struct tib_vf vfs[TIB_MAX_VFS];
-};
-
-struct tib_ucontext {
-	struct ib_ucontext ib;
-};
-
-struct tib_pd {
-	struct ib_pd ib;
 };
 
 struct tib_ah {
@@ -175,31 +169,6 @@ static int tib_get_port_immutable(struct ib_device *ib, u32 port,
 
 static int tib_modify_port(struct ib_device *ib, u32 port, int mask,
 			   struct ib_port_modify *props)
-{
-	return 0;
-}
-
-static int tib_alloc_ucontext(struct ib_ucontext *context,
-			      struct ib_udata *udata)
-{
-	return 0;
-}
-
-static void tib_dealloc_ucontext(struct ib_ucontext *context)
-{
-}
-
-/* Without it a device that user space has open cannot go or move. */
-static void tib_disassociate_ucontext(struct ib_ucontext *context)
-{
-}
-
-static int tib_alloc_pd(struct ib_pd *pd, struct ib_udata *udata)
-{
-	return 0;
-}
-
-static int tib_dealloc_pd(struct ib_pd *pd, struct ib_udata *udata)
 {
 	return 0;
 }
@@ -483,20 +452,16 @@ static const struct ib_device_ops tib_ops = {
 	.owner = THIS_MODULE,
 	.uverbs_abi_ver = 1,
 
-	.alloc_pd = tib_alloc_pd,
-	.alloc_ucontext = tib_alloc_ucontext,
+	TEST_CONTEXT_OPS,
 	.attach_mcast = tib_mcast,
 	.create_ah = tib_create_ah,
 	.create_cq = tib_create_cq,
 	.create_qp = tib_create_qp,
-	.dealloc_pd = tib_dealloc_pd,
-	.dealloc_ucontext = tib_dealloc_ucontext,
 	.dereg_mr = tib_dereg_mr,
 	.destroy_ah = tib_destroy_ah,
 	.destroy_cq = tib_destroy_cq,
 	.destroy_qp = tib_destroy_qp,
 	.detach_mcast = tib_mcast,
-	.disassociate_ucontext = tib_disassociate_ucontext,
 	.get_dma_mr = tib_get_dma_mr,
 	.get_link_layer = tib_get_link_layer,
 	.get_port_immutable = tib_get_port_immutable,
@@ -515,9 +480,7 @@ static const struct ib_device_ops tib_ops = {
 
 	INIT_RDMA_OBJ_SIZE(ib_ah, tib_ah, ib),
 	INIT_RDMA_OBJ_SIZE(ib_cq, tib_cq, ib),
-	INIT_RDMA_OBJ_SIZE(ib_pd, tib_pd, ib),
 	INIT_RDMA_OBJ_SIZE(ib_qp, tib_qp, ib),
-	INIT_RDMA_OBJ_SIZE(ib_ucontext, tib_ucontext, ib),
 };
 
 /* Of a VF these fail with EINVAL, and ib_ipoib does not offer them. */

@@ -1,6 +1,6 @@
-# Completion of hpn for bash.  The words are those that the program's own help names, whichever version it is.
+# Completion of hpn for bash.  The words come from the help of the installed program.
 
-# What hpn answers a person, also in a shell that has CNI's variables.
+# Run hpn as a person does, even in a shell with CNI's variables.
 _hpn_ask() { env -u CNI_COMMAND "${COMP_WORDS[0]}" "$@" </dev/null 2>&1; }
 
 _hpn_options() { grep --only-matching --extended-regexp -- '(^|[[ |(])--[a-z][a-z-]+' | tr -d '[ |('; }
@@ -15,10 +15,10 @@ _hpn() {
         words=$(_hpn_ask ipam --help | sed -n '1,/}/s/.*{\([a-z,-]*\)}.*/\1/p' | tr , ' ')
     elif [[ $word == -* && ${command[0]} =~ ^[a-z]+$ && ${command[-1]} =~ ^[a-z][a-z-]+$ ]]; then
         words=$(_hpn_ask help | grep "^  hpn ${command[0]} " | _hpn_options)
-        # What has no help of its own says so, and fails.
+        # A command without a help of its own fails.
         ! help=$(_hpn_ask "${command[@]}" --help) || words+=" $(_hpn_options <<<"$help")"
     fi
-    # Where there is no word, bash offers files, as many options take one.
+    # Without a word, bash offers files, which many options need.
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word" | sort --unique)
 }
 

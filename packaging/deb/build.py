@@ -2,8 +2,8 @@
 
     build.py BINARY DIRECTORY
 
-Two runs with one SOURCE_DATE_EPOCH write the same file.  The licences lie beside the binary, where packaging/pack.py
-writes them.  The man page has the words of `hpn help`.
+Two runs with one SOURCE_DATE_EPOCH write the same file.  packaging/pack.py writes the licences beside the binary.  The
+man page has the text of `hpn help`.
 """
 
 import gzip
@@ -26,10 +26,10 @@ from base.state.durable import SCHEMA  # noqa: E402
 from ctl.main import HELP  # noqa: E402
 from ipam.stores.files.lines import SCHEMA as LEASES  # noqa: E402
 
-# The machine that an ELF file is for, at bytes 18 and 19 (man 5 elf), as Debian names it.
+# The machine number at bytes 18 and 19 of an ELF file (man 5 elf), and Debian's name of that architecture.
 ARCHITECTURES = {62: "amd64", 183: "arm64"}
 PROGRAM = "usr/lib/cni/hpn"
-# Debian's runtimes look for plugins in the first directory, all others in the second; people in the third.
+# Debian's runtimes search plugins in the first directory, all others in the second, and people's shells the third.
 LINKS = {
     "usr/lib/cni/hpn-ipam": "hpn",
     "opt/cni/bin/hpn": "/usr/lib/cni/hpn",
@@ -50,7 +50,7 @@ _RULE = "=" * 100
 
 
 def architecture(binary: Path) -> str:
-    """Debian's name of the machine that the binary is for."""
+    """Return Debian's name of the binary's architecture.  Ends the build if it is unknown."""
     with binary.open("rb") as file:
         head = file.read(20)
     number = int.from_bytes(head[18:20], "little")
@@ -60,17 +60,17 @@ def architecture(binary: Path) -> str:
 
 
 def version() -> str:
-    """The project's version."""
+    """Return the project's version."""
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
 
 
 def date() -> datetime:
-    """The time of SOURCE_DATE_EPOCH."""
+    """Return the time of SOURCE_DATE_EPOCH."""
     return datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", "0")), UTC)
 
 
 def filled(template: str, **values: str) -> str:
-    """The template with the values in place of their names."""
+    """Return the template with the values in place of their names."""
     text = (OWN / template).read_text()
     for name, value in values.items():
         text = text.replace(f"@{name.upper()}@", value)
@@ -78,7 +78,7 @@ def filled(template: str, **values: str) -> str:
 
 
 def man_page() -> str:
-    """hpn(8): each command as `hpn help` describes it."""
+    """Return hpn(8), with each command as `hpn help` describes it."""
 
     def escaped(text: str) -> str:
         return text.replace("\\", r"\e").replace("-", r"\-")
@@ -89,7 +89,7 @@ def man_page() -> str:
 
 
 def copyright_text(licenses: str) -> str:
-    """The licences of all that is carried, without those that every Debian machine has."""
+    """Return the licences of all carried files, without those that every Debian machine has."""
     parts = licenses.split(f"{_RULE}\n")[1:]
     blocks = dict(zip(parts[::2], parts[1::2], strict=True))
     common = [names for names in blocks if Path("/usr/share/common-licenses", names.strip()).exists()]
@@ -100,20 +100,20 @@ def copyright_text(licenses: str) -> str:
 
 
 def changelog() -> str:
-    """What Debian's tools want to read; the changes themselves are in a file beside it."""
+    """Return the changelog that Debian's tools require; the changes are in CHANGELOG.md."""
     head = f"hpn-cni ({version()}) unstable; urgency=medium\n\n  * The changes are in CHANGELOG.md.\n"
     return f"{head}\n -- hpn-cni maintainers <maintainers@hpn-cni.invalid>  {format_datetime(date())}\n"
 
 
 def write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
-    """A file of the package, with its directories."""
+    """Write a file of the package, with its directories."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     path.chmod(mode)
 
 
 def lay_out(tree: Path, binary: Path) -> None:
-    """The package's files, as they will lie on a node."""
+    """Write the package's files, laid out as on a node."""
     write(tree / PROGRAM, binary.read_bytes(), 0o755)
     for name, target in LINKS.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -127,14 +127,14 @@ def lay_out(tree: Path, binary: Path) -> None:
     (tree / MAN / "hpn-ipam.8.gz").symlink_to("hpn.8.gz")
     write(tree / DOC / "copyright", copyright_text(binary.with_name(f"{binary.name}.licenses.txt").read_text()))
     write(tree / DOC / "changelog.gz", gzip.compress(changelog().encode(), 9, mtime=0))
-    # The pages link to each other and to the examples as they do in the source tree.
-    pages = [*ROOT.glob("*.md"), *(ROOT / "conf").iterdir(), *(ROOT / "docs").rglob("*.*")]
+    # The pages keep their places relative to each other and to the examples, for their links.
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "conf").iterdir(), *(ROOT / "docs").rglob("*.*")]
     for page in sorted(page for page in pages if page.suffix != ".py" and page.is_file()):
         write(tree / DOC / page.relative_to(ROOT), page.read_bytes())
 
 
 def describe(tree: Path) -> None:
-    """What dpkg has to know: control file, checksums, scripts."""
+    """Write the files for dpkg: control file, checksums, scripts."""
     files = sorted(path for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
     sums = "".join(f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(tree)}\n" for path in files)  # noqa: S324
     size = sum(-(-path.stat().st_size // 1024) for path in files) + sum(not path.is_file() for path in tree.rglob("*"))
@@ -156,7 +156,7 @@ def main() -> None:
         describe(tree)
         for path in [tree, *tree.rglob("*")]:
             if path.is_dir() and not path.is_symlink():
-                path.chmod(0o755)  # whatever the umask is
+                path.chmod(0o755)  # despite the umask
         command = ["dpkg-deb", "--root-owner-group", "--build", str(tree), str(package)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
     sys.stdout.write(f"{package}\n")

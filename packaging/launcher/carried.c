@@ -1,15 +1,15 @@
 /*
  * The program that the launcher carries.  packaging/pack.py appends its files and a table of them to the launcher, and
- * writes into "carried" where they are.
+ * writes their offsets into "carried".
  *
- * The files are unpacked once per version, into a directory that nobody else may open, below directories that nobody
- * else may change (place.c).  A process holds a shared lock on its version's directory: that marks it as in use, and
- * the first run of a newer version removes versions that are not in use.
+ * The files are unpacked once per version, into a directory that no other user may open, below directories that no
+ * other user may change (place.c).  A process holds a shared lock on its version's directory, which marks it as in use.
+ * The first run of a newer version removes versions that are not in use.
  *
- * The files that were checked are the files that run.  The loader is executed by its descriptor, and it opens the rest
- * through the descriptor of the version's directory (/proc/self/fd/N): renaming or replacing a directory above changes
- * nothing.  Only root, or the user who owns the directory, can change a file in it.  A changed file has another ctime,
- * which nobody can set.  A checksum of all 28 MB would take a third of every start.
+ * The files that were checked are the files that run.  The loader is executed by its descriptor, and opens the rest
+ * through the descriptor of the version's directory (/proc/self/fd/N), so renaming or replacing a directory above has no
+ * effect.  Only root, or the user who owns the directory, can change a file in it.  A changed file has another ctime,
+ * which no process can set.  A checksum of all 28 MB would take a third of every start.
  */
 #include "carried.h"
 
@@ -21,13 +21,13 @@
 
 #define FNV_OFFSET 14695981039346656037ULL
 #define FNV_PRIME 1099511628211ULL
-#define STAMP ".stamp" /* what look() found when everything was unpacked */
+#define STAMP ".stamp" /* the sum of look() after unpacking */
 #define LOCK ".lock"
 
 struct carried carried = {.version = "packed over this"};
 static const uint8_t *self; /* this file, mapped */
 static const struct file *files;
-static const char *place; /* where versions lie, for messages */
+static const char *place; /* the directory of all versions, for messages */
 
 static void map_carried(void)
 {
@@ -55,7 +55,7 @@ static uint64_t mixed_in(uint64_t sum, const struct stat *st)
     return mixed(mixed(mixed(sum, st->st_ctim.tv_sec), st->st_ctim.tv_nsec), st->st_mode);
 }
 
-/* Looks at each directory in the path that is not in the path before it. */
+/* Checks each directory in the path that is not in the path before it. */
 static int look_above(int dir, const char *path, const char *before, uint64_t *sum)
 {
     struct stat st;
@@ -73,7 +73,7 @@ static int look_above(int dir, const char *path, const char *before, uint64_t *s
     return 1;
 }
 
-/* Whether each file and directory is there, ours alone, and each file of its size.  The sum changes if one changed. */
+/* Whether each file and directory exists and is ours alone, and each file has its size.  The sum changes with any. */
 static int look(int dir, uint64_t *sum)
 {
     struct stat st;
@@ -100,17 +100,17 @@ static int is_as_unpacked(int dir)
     return is_noted && look(dir, &found) && found == noted;
 }
 
-/* This version's directory, locked as in use; -1 if it is not there as it was unpacked. */
+/* Returns this version's directory, locked as in use; -1 if it is absent or not as it was unpacked. */
 static int open_version(int base)
 {
     struct stat st, linked;
     int dir = openat(base, carried.version, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (dir < 0)
         return -1;
-    /* Look at the mode first: others who could open it might hold its lock. */
+    /* Check the mode first, because another user who can open it might hold its lock. */
     if (!fstat(dir, &st) && is_ours_alone(&st)) {  /* guard: version-ours-alone (is_ours_alone(&st) -> 1) */
         lock(dir, LOCK_SH, place, carried.version);  /* guard: version-in-use */
-        /* Whoever removes it holds the lock exclusively: the directory that we have locked may have no name any more. */
+        /* A process removes it under an exclusive lock, so the directory that we have locked may have lost its name. */
         if (!fstatat(base, carried.version, &linked, AT_SYMLINK_NOFOLLOW) && st.st_ino == linked.st_ino &&
             is_as_unpacked(dir))
             return dir;
@@ -119,7 +119,7 @@ static int open_version(int base)
     return -1;
 }
 
-/* Removes a directory of ours that nobody uses, or that a process left half-made when it died. */
+/* Removes a directory of ours that is not in use, or that a process left incomplete when it died. */
 static void remove_tree(int parent, const char *name)
 {
     int dir = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -134,13 +134,13 @@ static void remove_tree(int parent, const char *name)
         unlinkat(parent, name, AT_REMOVEDIR);
 }
 
-/* Whether it is the name of a version's directory, or of a version that was put aside or is not whole. */
+/* Whether it is the name of a version's directory, or of a version that was put aside or is incomplete. */
 static int is_version(const char *name)
 {
     return !strcmp(name, "new") || !strncmp(name, "old-", 4) || (strlen(name) == 16 && strspn(name, "0123456789abcdef") == 16);
 }
 
-/* Removes other versions and their remains, and nothing else that may be there. */
+/* Removes other versions and their remains, and no other files. */
 static void remove_others(int base)
 {
     int again = openat(base, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), is_only_ours = 1;
@@ -153,7 +153,7 @@ static void remove_others(int base)
     }
     if (others)
         closedir(others);
-    /* An older version made it readable for everybody. */
+    /* An older version made it readable for all users. */
     if (is_only_ours)
         fchmod(base, 0700);
 }
@@ -181,7 +181,7 @@ static void write_file(int dir, const char *name, const void *data, size_t size,
     close(fd);
 }
 
-/* Removes or renames what has this version's name: it is damaged, or others may read it, and it may be in use. */
+/* Removes or renames the directory of this version: it is damaged, or other users may read it, and it may be in use. */
 static void put_aside(int base)
 {
     uint64_t number;
@@ -193,10 +193,10 @@ static void put_aside(int base)
     }
 }
 
-/* With the base's lock held: one process unpacks, the others wait and find it done. */
+/* Call this with the base's lock held: one process unpacks, the others wait and find the result. */
 static void unpack(int base)
 {
-    uint64_t sum = FNV_OFFSET; /* of everything that is carried */
+    uint64_t sum = FNV_OFFSET; /* of all carried data */
     for (const uint64_t *w = (const void *)(self + carried.start); w < (const uint64_t *)(self + carried.size); w++)
         sum = mixed(sum, *w);
     if (sum != carried.sum)  /* guard: sum */
@@ -219,8 +219,8 @@ static void unpack(int base)
     remove_others(base);
 }
 
-/* Locks out others that would unpack.  The lock is a file of its own that nobody else can open: others may have opened
- * the base when an older version made it, and whoever has opened a directory can lock it. */
+/* Locks out other processes that would unpack.  The lock is a separate file that no other user can open.  Other users
+ * may have opened the base, which an older version made, and can lock a directory that they have opened. */
 static int lock_base(int base)
 {
     struct stat st;
@@ -233,7 +233,7 @@ static int lock_base(int base)
     return fd;
 }
 
-/* Opens the directory of all versions; it is made if need be. */
+/* Opens the directory of all versions; makes it if it does not exist. */
 static int open_base(void)
 {
     static char path[PATH_MAX];
@@ -249,7 +249,7 @@ static int open_base(void)
     place = path;
     int base = open_place(path);
     if (!fstatvfs(base, &st) && st.f_flag & ST_NOEXEC)
-        FAIL("5", 0, place, " is on a file system that is mounted noexec, and the program cannot run there; mount it exec, or have HPN_PROGRAM_DIR in the environment of whoever calls me name a directory that is on another one, such as /opt/cni/hpn");
+        FAIL("5", 0, place, " is on a file system that is mounted noexec, and the program cannot run there; mount it exec, or set HPN_PROGRAM_DIR in the caller's environment to a directory on another file system, such as /opt/cni/hpn");
     return base;
 }
 

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Where the carried files begin in this file, and their table; their number and checksum; this file's size with them. */
+/* Offsets of the carried files and their table in this file; their number and checksum; this file's size with them. */
 struct carried { char version[24]; uint64_t start, table, count, sum, size; };
 struct file { uint64_t offset, size; uint32_t mode; char path[108]; };
 
@@ -32,13 +32,13 @@ const char *digits(char *room, uint64_t number);
 /* Milliseconds of a clock that never goes back. */
 int64_t now(void);
 
-/* The carried program's directory.  It is unpacked if need be, and locked as in use until this process ends. */
+/* Returns the carried program's directory, unpacked, and locked as in use until this process ends. */
 int carried_directory(void);
 
-/* A directory, made if need be.  Only we and root can put anything into it, or replace a directory above it. */
+/* Opens a directory; makes it if it does not exist.  Only we and root can write to it, or replace a directory above. */
 int open_place(const char *path);
 
-/* It is ours and nobody else may write it; or nobody else may even open it. */
+/* Whether we own it and no other user may write it; or no other user may even open it. */
 int is_ours(const struct stat *st);
 int is_ours_alone(const struct stat *st);
 

@@ -1,8 +1,9 @@
 /*
- * dist/hpn: asks the agent; if there is none, it runs the program that it carries.  docs/develop/agent.md has the frames.
+ * dist/hpn: sends the request to the agent; without an agent it runs the program that it carries.
+ * docs/develop/protocol.md has the frames.
  *
- * It is static, and uses no stdio and no malloc on the way to the agent: it runs for every command, and takes little
- * longer than an empty program.
+ * It is static, and uses no stdio and no malloc on the way to the agent, because it runs for every command.  It takes
+ * little longer than an empty program.
  */
 #include "carried.h"
 
@@ -19,7 +20,7 @@
 #define STDIN_MOST (4 << 20)
 #define REPLY_MOST (16 << 20)
 #define NUDGE_AFTER 200 /* ms without an answer */
-#define TAKEN_MOST 2000 /* ms that an agent may take to say that it has taken a request */
+#define TAKEN_MOST 2000 /* ms until an agent must confirm that it has taken a request */
 
 struct request { char magic[4], version[16]; uint32_t ipam, variables, input; };
 struct reply { char word; struct __attribute__((packed)) { uint32_t code, out, err; }; char text[2 * REPLY_MOST]; };
@@ -33,7 +34,7 @@ static void print(int fd, const char *data, size_t size)
     for (ssize_t n; size && (n = write(fd, data, size)) > 0; data += n, size -= n) {}
 }
 
-/* Paths come from the environment: a character that JSON would escape becomes a question mark. */
+/* Paths come from the environment, so a character that JSON would escape becomes a question mark. */
 static char *join(char *end, const char *limit, const char *more)
 {
     for (unsigned char c; (c = *more) && end < limit; more++)
@@ -72,8 +73,8 @@ int64_t now(void)
     return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
-/* Passes the pod's namespace and a netlink socket inside it along: the agent may not see the path, and need not enter
- * the namespace. */
+/* Sends also the pod's namespace and a netlink socket inside it, because the agent may not see the path, and then need
+ * not enter the namespace. */
 static int send_request(int fd, struct request *q)
 {
     union { char room[CMSG_SPACE(2 * sizeof(int))]; struct cmsghdr head; } control = {0};
@@ -113,7 +114,7 @@ static void nudge(int fd, const struct sockaddr_un *address)
     }
 }
 
-/* Reads as much of the agent's answer as comes in time. */
+/* Reads the part of the agent's answer that arrives in time; returns its size. */
 static size_t receive(int fd, struct reply *r)
 {
     const char *limit = getenv("HPN_AGENT_TIMEOUT");
@@ -155,7 +156,7 @@ static void ask_agent(size_t variables)
     strcpy(address.sun_path, path);
     /* guard below: another-version = memset(q.version, 'f', sizeof q.version); */
     memcpy(q.version, carried.version, sizeof q.version);
-    /* EAGAIN is a full queue: then the work is done here. */
+    /* EAGAIN means a full queue; then this process does the work. */
     if (connect(fd, (void *)&address, sizeof address) || fcntl(fd, F_SETFL, 0) ||
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout) ||
         /* guard below: agents-uid ((peer.uid && peer.uid != geteuid()) -> 0) */
@@ -164,7 +165,7 @@ static void ask_agent(size_t variables)
         return;
     nudge(fd, &address);  /* guard: nudge = (void)nudge; */
     size_t got = receive(fd, &r);
-    /* Until the agent says that it has taken the request, we may give it up: after the shutdown it cannot say so. */
+    /* Until the agent confirms the request, we may give up: after the shutdown it cannot confirm. */
     if (!got) {
         shutdown(fd, SHUT_RDWR);  /* guard: given-up */
         recv(fd, &r.word, 1, MSG_DONTWAIT);
@@ -179,7 +180,7 @@ static void ask_agent(size_t variables)
     _exit(r.code);
 }
 
-/* Gives the program the stdin that was read for the agent. */
+/* Restores stdin, which was read for the agent. */
 static void rewind_input(size_t variables)
 {
     int again = memfd_create("stdin", MFD_CLOEXEC);
@@ -189,7 +190,7 @@ static void rewind_input(size_t variables)
         FAIL("5", errno, "cannot keep stdin");
 }
 
-/* hpn install copies this file, and nobody else asks which it is. */
+/* Sets HPN_FILE to this file's path, which only hpn install needs. */
 static void name_this_file(void)
 {
     static char path[PATH_MAX];
@@ -207,7 +208,7 @@ _Noreturn static void run_carried(int argc, char **argv)
     stpcpy(stpcpy(program, path), "/hpn");
     stpcpy(stpcpy(name, path), loader);
     stpcpy(stpcpy(script, path), "/boot.pyc");
-    /* The process has the loader's name now, and an agent has to know its own version. */
+    /* The process is about to get the loader's name, and an agent must know its own version. */
     setenv("HPN_ARGV0", argv[0], 1);
     setenv("HPN_VERSION", carried.version, 1);
     if (!cni)

@@ -1,5 +1,5 @@
 /*
- * A directory for a program that root runs: others can neither change it, nor replace it, nor lock it.
+ * A directory for a program that root runs, which other users can neither change, nor replace, nor lock.
  */
 #include "carried.h"
 
@@ -9,7 +9,7 @@
 #define LINKS_MOST 40
 
 uid_t me;
-static uid_t top; /* the owner of "/": root, or in a user namespace the user that stands for root */
+static uid_t top; /* the owner of "/": root, or in a user namespace the user that root appears as */
 
 int is_ours(const struct stat *st)
 {
@@ -32,8 +32,8 @@ _Noreturn static void give_up(const char *path, int number)
     FAIL("5", number, "HPN_PROGRAM_DIR=", path, ": it cannot be made or opened");
 }
 
-/* Whoever may change a directory or a link can replace everything below it.  In a sticky directory they cannot replace
- * what another user owns, and each step checks the owner.  A user's own directories are that user's business. */
+/* A user who may change a directory or a link can replace all below it.  In a sticky directory that user cannot replace
+ * another user's files, and each step checks the owner.  A user's own directories are that user's responsibility. */
 static void check(const struct stat *st, const char *path, const char *which)
 {
     if (st->st_uid && st->st_uid != me && st->st_uid != top)  /* guard: owner */
@@ -56,7 +56,7 @@ static size_t next(char *rest, char *name)
     return size;
 }
 
-/* Goes one step down by descriptor, and makes the directory if it is absent. */
+/* Opens the next directory by descriptor; makes it if it is absent. */
 static int step(int at, const char *name, int is_last, struct stat *st)
 {
     int fd = openat(at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -77,7 +77,7 @@ static int follow(int link, int from, char *rest, size_t room)
     return *target == '/' ? open("/", O_PATH | O_CLOEXEC) : dup(from);
 }
 
-/* Goes by descriptors from "/", so that the directories that were checked are those that are used. */
+/* Goes by descriptors from "/", so the checked directories are those that are used. */
 int open_place(const char *path)
 {
     static char rest[2 * PATH_MAX], seen[2 * PATH_MAX + NAME_MAX];
@@ -120,7 +120,7 @@ int open_place(const char *path)
     return base;
 }
 
-/* The process that holds the lock, as digits; NULL if the kernel does not tell. */
+/* Returns the process that holds the lock, as digits; NULL if it is unknown. */
 static const char *holder(int fd)
 {
     static char all[1 << 16];

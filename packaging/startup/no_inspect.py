@@ -1,6 +1,6 @@
-"""Spares dataclasses the module inspect, which imports ast, dis and tokenize.
+"""Replace the module inspect for dataclasses, because it imports ast, dis and tokenize.
 
-dataclasses asks it for the signature that is the docstring of a class that has none.  Nothing here reads docstrings.
+dataclasses uses it for a signature as the docstring of a class without one.  No code here reads docstrings.
 """
 
 import sys

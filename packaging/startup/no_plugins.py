@@ -1,6 +1,6 @@
-"""Spares pydantic its search for plugins: in the frozen program there are no distributions that could have one.
+"""Replace importlib.metadata, by which pydantic searches plugins, because it imports all of email.
 
-The search is importlib.metadata's, which imports all of email.
+The frozen program has no distributions, so there are no plugins.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Spares dataclasses the compiler: it writes the methods of a class as text, which record.py had compiled."""
+"""Replace exec in dataclasses, which writes a class's methods as text, by code that record.py compiled."""
 
 import dataclasses
 from marshal import loads
@@ -7,7 +7,7 @@ from recorded_dataclasses import TABLE
 
 
 def execute(text: str, *where: dict[str, object]) -> None:
-    """As exec() has it."""
+    """Run text like exec(), by its recorded code if there is one."""
     found = TABLE.get(text)
     exec(loads(found) if found else text, *where)  # noqa: S102, S302
 

@@ -1,4 +1,4 @@
-"""Spares re its compiler, which is written in Python: record.py kept what that makes of our expressions."""
+"""Replace the compiler of re, which is written in Python, by its recorded results (record.py)."""
 
 import _sre
 from re import _compiler
@@ -10,7 +10,7 @@ compile_expression = _compiler.compile
 
 
 def expression(pattern: Any, flags: int = 0) -> Any:
-    """As re has it."""
+    """Compile a regular expression like re, from its recorded numbers if there are any."""
     found = TABLE.get((pattern, flags))
     return _sre.compile(*found) if found else compile_expression(pattern, flags)
 

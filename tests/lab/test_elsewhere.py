@@ -84,7 +84,7 @@ def test_the_pf_is_elsewhere(
     back = pf_elsewhere()
     for _ in range(2):
         error = node.refused("DEL", pod)
-        assert (error["code"], "bring it back" in error["msg"]) == (NOT_THERE, True)
+        assert (error["code"], "move the interface back" in error["msg"]) == (NOT_THERE, True)
         assert node.record(pod).exists()
     # The VF itself is home.
     assert pod.links() == set()

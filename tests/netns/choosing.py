@@ -17,5 +17,5 @@ def by_pf(host: Host, **keys: Any) -> dict[str, Any]:
 def chosen(host: Host, pod: Pod, **keys: Any) -> str:
     """The address of the VF that ADD decides for.  It goes no further: the veth that stands for the PF has none."""
     msg = str(host.refused("ADD", pod, by_pf(host, **keys))["msg"])
-    assert msg.startswith("rail0 tells nothing of VF "), msg
-    return msg.removeprefix("rail0 tells nothing of VF ")[: len(pci.VF)]
+    assert msg.startswith("rail0 reports no VF "), msg
+    return msg.removeprefix("rail0 reports no VF ")[: len(pci.VF)]

@@ -215,6 +215,6 @@ def test_prevresult_says_what_another_plugin_made(
     changed = result | {"routes": said}
     if said and said[0]["dst"] == "10.60.0.0/16":
         error = host.refused("CHECK", pod, conf | {"prevResult": changed})
-        assert "route 10.60.0.0/16 is another" in error["msg"]
+        assert "route 10.60.0.0/16 differs" in error["msg"]
     in_pod(*commands)(host, pod, result)
     assert host.checked(pod, conf, changed).exit_code == 0

@@ -126,4 +126,4 @@ def test_a_vf_that_is_up_and_nobody_needs(host: Host, pod: Pod) -> None:
     ip("-6", "route", "add", "fd00:8::/64", "dev", "vf0", "proto", "kernel")
     ip("-6", "route", "add", "default", "via", "fe80::1", "dev", "vf0", "proto", "ra")
     error = host.refused("ADD", pod, by_device(host))
-    assert error["msg"].startswith("rail0 tells nothing of VF "), error
+    assert error["msg"].startswith("rail0 reports no VF "), error

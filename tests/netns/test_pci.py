@@ -112,12 +112,12 @@ def test_a_device_that_a_dead_pod_has(host: Host, make_pod: Callable[[], Pod], s
 def test_a_device_of_a_dead_pod_that_cannot_be_put_back(
     host: Host, make_pod: Callable[[], Pod], sys_tree: Path
 ) -> None:
-    """The veth that stands for the PF tells nothing of a VF, so nobody can say that its VLAN is gone."""
+    """The veth in place of the PF reports no VF, so the VLAN may still be set."""
     one, two = make_pod(), make_pod()
     record = owned_by(one, host, vlan=[5, 0, "802.1q"])
     one.gone()
     error = host.refused("ADD", two, by_device(host))
-    assert (error["code"], "tells nothing of VF 0" in error["msg"]) == (101, True)
+    assert (error["code"], "reports no VF 0" in error["msg"]) == (101, True)
     assert record.exists()
 
 
@@ -227,7 +227,7 @@ def test_a_pf_in_switchdev_mode(host: Host, pod: Pod, sys_tree: Path) -> None:
         (sys_tree / "class/net" / name / "phys_port_name").write_text(f"{port}\n")
     assert chosen(host, pod) == pci.VF
     error = host.refused("ADD", pod, by_device(host))
-    assert (error["code"], f"rail0 tells nothing of VF {pci.VF}" in error["msg"]) == (101, True)
+    assert (error["code"], f"rail0 reports no VF {pci.VF}" in error["msg"]) == (101, True)
 
 
 @pytest.mark.usefixtures("two_vfs")

@@ -85,7 +85,7 @@ TAKEN = [
         """{"cniVersion": "0.3.1", "name": "ib", "type": "hpn", "master": "rail0", "pkey": "0x223F",
             "rdmaIsolation": true, "ibKubernetesEnabled": true,
             "ipam": {"type": "hpn-ipam", "subnet": "10.56.0.0/24"}}""",
-        says=('pkey "0x223F" is passed over', "rdmaIsolation true is passed over", "ibKubernetesEnabled true is"),
+        says=('pkey "0x223F" is ignored', "rdmaIsolation true is ignored", "ibKubernetesEnabled true is"),
     ),
 ]
 

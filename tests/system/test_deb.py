@@ -199,7 +199,7 @@ def test_addresses_alone_keep_it_too(node: Node) -> None:
     node.machine.ok("sh", "-c", "hpn-ipam </root/conf", **env, PATH="/usr/lib/cni:/usr/bin:/bin")
     assert "10.56.0.2, fd00:56::2 of eth0 of container c1, network net" in refused(node)
     broken = "cd /usr/lib/cni; mv hpn whole; ln -s /bin/true hpn; dpkg --remove hpn-cni; mv whole hpn"
-    assert "/usr/lib/cni/hpn says nothing of them" in node.machine.run("sh", "-c", broken).stderr
+    assert "/usr/lib/cni/hpn reports nothing about them" in node.machine.run("sh", "-c", broken).stderr
     node.machine.ok("hpn", "ipam", "release", "net", "c1:eth0", "--force")
     assert node.dpkg("--remove", "hpn-cni").returncode == 0
 

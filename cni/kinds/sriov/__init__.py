@@ -1,11 +1,11 @@
-"""An SR-IOV VF: configured through its PF, moved into the pod with its RDMA devices, and put back as it was.
+"""Kind sriov: a VF, configured through its PF, moved into the pod with its RDMA devices, and restored.
 
-The VF is known by its PCI address wherever it is and whatever it is called: under /sys while it is the
-host's, by IFLA_PARENT_DEV_NAME in the pod.  When a pod's namespace dies, the kernel brings netdev and RDMA
-devices home by itself, late and under the pod's name (default_device_exit_net, rdma_dev_exit_net).
+The VF is identified by its PCI address, in any namespace and under any name: by /sys on the host, and by
+IFLA_PARENT_DEV_NAME in the pod.  When a pod's namespace dies, the kernel brings netdev and RDMA devices home by itself,
+late and under the pod's name (default_device_exit_net, rdma_dev_exit_net).
 
-A VF that a userspace driver has (vfio-pci) gets its attributes and no more; a PF itself (pfOnly) is moved as a
-VF is, and has no attributes.
+A VF of a userspace driver (vfio-pci) only gets its attributes.  A PF itself (pfOnly) moves like a VF, and has no
+attributes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,14 +26,12 @@ from base.state import owned, places
 from base.state.pod import Pod
 from cni.features import rdma
 from cni.kinds import device, escaped
-from cni.kinds.device import Netdev
 from cni.kinds.escaped import Search
 from cni.kinds.sriov import attributes, infiniband
 from cni.kinds.sriov.attributes import Plan
 from hardware import needed
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic.
     from base.protocol.location import Location
     from cni.models import NetConf
     from cni.models.sriov import Sriov
@@ -41,13 +39,13 @@ if TYPE_CHECKING:
 
 @contextmanager
 def claiming(conf: "NetConf") -> Iterator[None]:
-    """Kind.claiming: one ADD at a time chooses among a PF and its VFs, whether it names one or takes any."""
+    """Kind.claiming: one ADD at a time chooses among a PF and its VFs."""
     with owned.lock(_pf_address(cast("Sriov", conf.attach))):
         yield
 
 
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
-    """Kind.plan."""
+    """Kind.plan: choose the function, and read its state on the host and on its PF."""
     wanted = cast("Sriov", conf.attach)
     function = _find(wanted, conf.where, host)
     pf = attributes.netdev_of_pf(function.pf, host) if function.pf else None
@@ -55,39 +53,28 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
         function = infiniband.wait_until_complete(function)
     name = sysfs.uplink(function)
     link = device.here(host, name, function.address) if name else None
-    if link:
-        device.refuse_taken_altname(link, function.address, pod)
-    else:
-        device.refuse_what_needs_an_interface(wanted, function.driver, function.address)
-    moved, rdma_devs = rdma.of_function(wanted.rdma, function)
+    common = device.Moved.common(wanted, function, link, pod)
     is_ib = any(side.infiniband for side in (pf, link) if side)
     if is_ib:
         infiniband.refuse(conf, function)
     elif conf.guid:
-        raise InvalidConfig(f"guid {conf.guid!r}: {function.address} is Ethernet, which has none; remove guid")
+        raise InvalidConfig(f"guid {conf.guid!r}: {function.address} is Ethernet, which has no GUID; remove guid")
     number, before = _on_pf(conf, function, pf) if pf else (-1, Vf())
     guids, before = infiniband.guids(conf.guid, before, function.address)
     if link:
         device.refuse_unnamed(link, function.address)
     return Plan(
-        device=function.address,
-        incarnation=sysfs.incarnation(function.address),
-        pf=function.pf,
+        **common,
         number=number,
-        netdev=link.name if link else "",
-        home=Netdev.of(link) if link else None,
         before=before,
         wanted=wanted.attributes() | ({"mac": conf.mac} if conf.mac and function.pf else {}) | guids,
         mac=conf.mac,
-        mtu=wanted.mtu,
-        rdma=moved,
-        rdma_devs=rdma_devs,
         port=infiniband.port(function) if is_ib else None,
     ).to_json()
 
 
 def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
-    """Kind.attach: attributes on the PF, then one message that moves and renames, then the RDMA devices."""
+    """Kind.attach: set attributes on the PF, move and rename the netdev by one message, then move the RDMA devices."""
     p = Plan.from_json(plan)
     link = device.here(host, p.netdev, p.device) if p.home else None
     if link and p.mac:
@@ -97,10 +84,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
         return None
     if p.port:
         return infiniband.give(host, p, p.port, pod, ifname)
-    there = device.give(host, link, p, pod, ifname)
-    rdma.give(p.rdma, pod)
-    rdma.rename(p.rdma, p.rdma_devs, pod)
-    return there
+    return device.give(host, link, p, pod, ifname)
 
 
 def interfaces(plan: Json, link: Link | None, host: Rtnl, pod: Pod, ifname: str) -> tuple[Interface, ...]:
@@ -109,7 +93,7 @@ def interfaces(plan: Json, link: Link | None, host: Rtnl, pod: Pod, ifname: str)
     pf = attributes.netdev_of_pf(p.pf, host) if p.pf else None
     mac, mtu = (link.mac, link.mtu) if link else ("", 0)
     if pf and not link:
-        # Nobody on this side can ask the device itself; where the PF gave it no MAC, it chooses one.
+        # The host cannot read the device itself, which chooses a MAC if the PF gave it none.
         mac, mtu = attributes.now(host, p).mac or "", pf.mtu
     ours = Interface(ifname, mac, sandbox=pod.path, mtu=mtu, pci_id=p.device)
     return (ours, Interface(pf.name, pf.mac, mtu=pf.mtu, pci_id=p.pf)) if pf else (ours,)
@@ -130,29 +114,25 @@ def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None])
 
 
 def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
-    """Kind.check."""
+    """Kind.check: compare interface, attributes on the PF, and RDMA devices."""
     p = Plan.from_json(plan)
-    device.refuse_gone(p)
+    link = device.check(p, pod, ifname, p.device)
     if why := attributes.differing(host, p):
         raise CheckFailed(f"VF {p.device} has {why}")
-    link = device.check(p, pod, ifname, p.device)
     if link and p.port:
         infiniband.check(p, pod)
-    elif link and p.home:
-        device.refuse_other_arp(link, p.home)
-        rdma.check(p.rdma, p.rdma_devs, pod)
     return link
 
 
 def status(conf: "NetConf", host: Rtnl) -> None:
-    """Kind.status: with ``pf``, whether an ADD would get a device.  With ``deviceID`` the device is not looked at: it
-    may be in the pod that it was chosen for."""
+    """Kind.status: with ``pf``, check that an ADD would get a device.  With ``deviceID`` the device is not checked,
+    because it may be in the pod that it was chosen for."""
     wanted = cast("Sriov", conf.attach)
     if wanted.rdma.mode != "off":
         rdma.is_exclusive(wanted.rdma)
     if wanted.pf:
         function = _find(wanted, conf.where, host)
-        # An ADD may take it just now, and then another is free.
+        # The device has no link if an ADD takes it just now; then another one is free.
         if (name := sysfs.uplink(function)) and (link := host.link(name)):
             device.refuse_unnamed(link, function.address)
         rdma.of_function(wanted.rdma, function)
@@ -163,19 +143,20 @@ def describe(plan: Json, interfaces: list[Json]) -> tuple[str, Json]:
     address, pf = str(plan["device"]), plan["pf"]
     if not pf:
         return address, {"device": address}
-    # The name it had then: a record tells of nothing that came later.
+    # The PF's name at ADD's time, as everything in a record.
     name = "".join(i["name"] for i in interfaces[1:2])
     described = {"device": address, "pf": pf, "pfName": name, "vf": plan["number"]}
     return f"{address} VF {plan['number']} of {name or pf}", described
 
 
 def _on_pf(conf: "NetConf", function: sysfs.Function, pf: Link) -> tuple[int, Vf]:
-    """The VF's number on its PF, and its attributes now.  Raises CniError for a wish that the PF cannot fulfil."""
+    """Return the VF's number on its PF, and its present attributes.  Raises LinkUnavailable; InvalidConfig for a value
+    that the PF cannot have."""
     wanted = cast("Sriov", conf.attach)
     vfs = vf.parse(pf.vfs)
     number = next((n for n, address in enumerate(sysfs.vfs(function.pf)) if address == function.address), -1)
     if number not in vfs:
-        raise LinkUnavailable(f"{pf.name} tells nothing of VF {function.address}; is it its PF?")
+        raise LinkUnavailable(f"{pf.name} reports no VF {function.address}; is it the VF's PF?")
     if wanted.mtu > pf.mtu:
         raise InvalidConfig(f"mtu {wanted.mtu} is above {pf.mtu}, that of PF {pf.name!r}; lower it or raise that")
     for key in ("min_tx_rate", "max_tx_rate"):
@@ -208,7 +189,7 @@ def _put_back(p: Plan, pod: Pod | None, ifname: str, host: Rtnl) -> int:
 
 
 def _pf_address(wanted: "Sriov") -> str:
-    """The address of the PF whose lock is to be taken; empty if there is no such PF, which ``find`` refuses."""
+    """Return the address of the PF to lock; empty if there is no such PF, which ``_find`` refuses."""
     if wanted.pf:
         return sysfs.address_of(wanted.pf)
     function = sysfs.function(wanted.deviceID)
@@ -216,8 +197,8 @@ def _pf_address(wanted: "Sriov") -> str:
 
 
 def _find(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
-    """The function that the configuration asks for, if no attachment has it.  Raises CniError, which says why there is
-    none."""
+    """Return the function that the configuration asks for, if no attachment has it.  Raises CniError with the
+    reason."""
     state_dirs = places.state_dirs_with(where.state_dir)
     if wanted.pfOnly:
         return _find_pf(wanted.pf, state_dirs, host)
@@ -237,8 +218,8 @@ def _find(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
 
 
 def _find_vf(address: str) -> sysfs.Function:
-    """The VF at an address.  It has its netdev, unless a userspace driver has the VF.  Waits while a dying namespace
-    still has the netdev."""
+    """Return the VF at an address, with its netdev or a userspace driver.  Waits while a dying namespace still has the
+    netdev.  Raises CniError."""
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         function = sysfs.function(address)
         if function is None:
@@ -255,7 +236,7 @@ def _find_vf(address: str) -> sysfs.Function:
 
 
 def _vfs_of(pf: str) -> tuple[str, ...]:
-    """The addresses of the PF's VFs, in the order of their numbers.  Raises LinkUnavailable if there are none,
+    """Return the addresses of the PF's VFs, in the order of their numbers.  Raises LinkUnavailable if there are none;
     OSError."""
     address = sysfs.address_of(pf)
     if not address:
@@ -268,7 +249,8 @@ def _vfs_of(pf: str) -> tuple[str, ...]:
 
 
 def _find_free_vf(pf: str, addresses: tuple[str, ...], use: owned.Use, host: Rtnl) -> sysfs.Function:
-    """The first VF that no attachment has, that is down on the host, and that nobody needs there.  Raises NoneFree."""
+    """Return the first VF that no attachment has, that is down on the host, and that the host does not need.  Raises
+    NoneFree."""
     why = ""
     for address in addresses:
         if address in use.devices:  # guard: any-owned
@@ -292,7 +274,7 @@ def _find_free_vf(pf: str, addresses: tuple[str, ...], use: owned.Use, host: Rtn
 
 
 def _find_pf(pf: str, state_dirs: Sequence[Path], host: Rtnl) -> sysfs.Function:
-    """The PF itself.  Refuses one that the host, or another pod, needs where it is."""
+    """Return the PF itself.  Raises CniError if the host or another pod needs it on the host."""
     if owner := owned.owner(state_dirs, pf):  # guard: pf-owned
         raise DeviceInUse(f"pf {pf!r} belongs to {owner.title}, since {owner.time}; delete that first", owner.device)
     function = sysfs.function(sysfs.address_of(pf))

@@ -1,11 +1,8 @@
-"""A VF's attributes: those that the PF keeps, and the MAC, which PF and VF both have; and the plan that has them.
-
-The plan is what the journal keeps of a device that is moved: what it was on the host, and what it is to be.
-"""
+"""A VF's attributes, which its PF keeps, and its MAC, which PF and VF both have; and the plan with all of them."""
 
 import errno
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 
 from base.kernel import links, sysfs, vf
 from base.kernel.links import IFF_UP, IFLA_ADDRESS, Link, pack_mac
@@ -14,88 +11,55 @@ from base.kernel.rtnl import Rtnl
 from base.kernel.vf import Vf
 from base.protocol.errors import KernelRefused, LinkUnavailable, doing
 from base.protocol.spec import Json
-from cni.features.rdma import Devices
-from cni.kinds.device import Netdev
+from cni.kinds.device import Moved
 
 _NO_MAC = "00:00:00:00:00:00"
-# The configuration's keys that an attribute is set by.
+# The configuration's keys that set an attribute, if they differ from its name.
 _KEYS = {"vlan": "vlan, vlanQoS, vlanProto", "rate": "min_tx_rate, max_tx_rate"}
 
 
 @dataclass(frozen=True)
 class Port:
-    """What an InfiniBand function has beside the netdev: its driver, its RDMA devices by name, and the mode that
-    its netdev was in."""
+    """The state of an InfiniBand function on the host besides its netdev: driver, names of RDMA devices, and the
+    netdev's mode."""
 
     driver: str
     rdma: tuple[str, ...]
     mode: str
 
 
-@dataclass(frozen=True)
-class Plan:
-    """One device, known by its PCI address and, because another may come to be there, its ``incarnation``
-    (kernel/sysfs.py).
+@dataclass(frozen=True, kw_only=True)
+class Plan(Moved):
+    """One VF; or a PF, if ``pf`` is empty and ``number`` -1.
 
-    ``pf`` is its PF's address and ``number`` its index there; empty and -1 for a PF that is moved itself.
-    ``netdev`` is its name on the host, and ``home`` all that it was there; empty and None where a userspace driver
-    has the device.  ``before`` and ``wanted`` are attributes on the PF (kernel/vf.py), ``mac`` what the netdev
-    itself gets, ``rdma`` what moves with it, ``rdma_devs`` the names of the RDMA devices that the pod has, moved or
-    shared, ``port`` what there is besides where the link is InfiniBand, and ``index`` its ifindex in the pod once it
-    is there.
+    ``number`` is the VF's index on its PF.  ``before`` and ``wanted`` are attributes on the PF (base/kernel/vf.py).
+    ``mac`` is the MAC that the netdev itself gets.  ``port`` is what an InfiniBand function has besides.
     """
 
-    device: str
-    incarnation: int
-    pf: str
     number: int
-    netdev: str
-    home: Netdev | None
     before: Vf
     wanted: Json
     mac: str
-    mtu: int
-    rdma: Devices
-    rdma_devs: list[str]
     port: Port | None = None
-    index: int = 0
-
-    @property
-    def software(self) -> None:
-        """Device.Moved: there is a function behind each."""
-        return None
-
-    @property
-    def exists(self) -> bool:
-        return sysfs.incarnation(self.device) == self.incarnation
-
-    def to_json(self) -> Json:
-        return asdict(self)
 
     @classmethod
     def from_json(cls, body: Json) -> "Plan":
-        """Of ``to_json``, which JSON turned tuples into lists of."""
         port = body["port"] and Port(**{**body["port"], "rdma": tuple(body["port"]["rdma"])})
-        return cls(
-            **{**body, "home": Netdev.from_json(body["home"]), "port": port, "before": Vf.from_json(body["before"])}
-        )
-
-    def at(self, index: int) -> "Plan":
-        return replace(self, index=index)
+        return super().from_json({**body, "port": port, "before": Vf.from_json(body["before"])})
 
 
 def now(host: Rtnl, p: Plan) -> Vf:
-    """The VF's attributes, as its PF has them.  Raises LinkUnavailable."""
+    """Return the VF's present attributes on its PF.  Raises LinkUnavailable."""
     pf = netdev_of_pf(p.pf, host)
     try:
         return vf.parse(pf.vfs)[p.number]
     except KeyError as e:
-        raise LinkUnavailable(f"{pf.name} tells nothing of VF {p.number} ({p.device}); is it its PF?") from e
+        raise LinkUnavailable(f"{pf.name} reports no VF {p.number} ({p.device}); is it the VF's PF?") from e
 
 
 def apply(host: Rtnl, p: Plan) -> None:
-    """Set every attribute that the configuration asks for.  Raises KernelRefused, which names the key that the driver
-    does not take."""
+    """Set every attribute that the configuration asks for.  Raises KernelRefused with the key that the driver
+    refuses."""
     for name, value in p.wanted.items():
         try:
             _set(host, p, name, value)
@@ -108,7 +72,7 @@ def apply(host: Rtnl, p: Plan) -> None:
 
 
 def differing(host: Rtnl, p: Plan) -> str:
-    """The attribute in which the VF is not as ADD set it, in words; empty if there is none."""
+    """Return the first attribute that differs from ADD's value, in words; empty if there is none."""
     found: Json = vars(now(host, p)) if p.wanted else {}
     for name, value in p.wanted.items():
         if found[name] != (tuple(value) if isinstance(value, list) else value):
@@ -117,10 +81,10 @@ def differing(host: Rtnl, p: Plan) -> str:
 
 
 def restore(host: Rtnl, p: Plan) -> None:
-    """Put every attribute on the PF back, whoever changed it.  Raises OSError, which names the attribute that the
-    driver does not take, and LinkUnavailable if the PF is in another namespace and has something that we set.
+    """Restore every attribute on the PF.  Raises OSError with the attribute that the driver refuses; LinkUnavailable if
+    the PF is in another namespace and still has an attribute that we set.
 
-    What the PF's driver has no more is not put back: in another mode of its switch (devlink) there are others.
+    An attribute that the driver no longer has is skipped: in another mode of its switch (devlink) there are others.
     """
     try:
         found = now(host, p)
@@ -137,8 +101,8 @@ def restore(host: Rtnl, p: Plan) -> None:
 
 
 def _set_or_own(host: Rtnl, p: Plan, name: str) -> None:
-    """Put one attribute back.  A driver that does not take that a VF has no MAC (cxgb4, qede, be2net, liquidio) is
-    given the VF's own one, so that no other VF has it, nor the pod's."""
+    """Restore one attribute.  Some drivers (cxgb4, qede, be2net, liquidio) refuse to remove a VF's MAC.  Then set the
+    VF's own MAC, which no other VF has, so that the pod's MAC goes."""
     value = getattr(p.before, name)
     try:
         _set(host, p, name, value)
@@ -146,7 +110,7 @@ def _set_or_own(host: Rtnl, p: Plan, name: str) -> None:
         # guard below: no-mac-only (name, value)
         if (name, value) != ("mac", _NO_MAC) or e.errno not in (errno.EINVAL, errno.EADDRNOTAVAIL):
             raise
-        # A userspace driver's has none that we know.
+        # The MAC of a userspace driver's VF is unknown.
         _set(host, p, name, p.home.mac if p.home else f"02:{os.urandom(5).hex(':')}")
 
 
@@ -175,13 +139,13 @@ def _set(host: Rtnl, p: Plan, name: str, value: object) -> None:
 
 
 def netdev_of_pf(address: str, host: Rtnl) -> Link:
-    """The PF's netdev, with the attributes that it has of its VFs.  Raises LinkUnavailable."""
+    """Return the PF's netdev with its VFs' attributes.  Raises LinkUnavailable."""
     function = sysfs.function(address)
     name = sysfs.uplink(function) if function else ""
     link = host.link(name, filters=links.RTEXT_FILTER_SKIP_STATS | vf.RTEXT_FILTER_VF) if name else None
     if link is None:
         raise LinkUnavailable(
-            f"PF {address} has no network interface on the host; bind its driver, or bring it back from the namespace "
-            "that it is in"
+            f"PF {address} has no network interface on the host; bind its driver, or move the interface back from "
+            "its namespace"
         )
     return link

@@ -1,11 +1,11 @@
-"""What is different where the link is InfiniBand.
+"""VFs and PFs with an InfiniBand link.
 
-The netdev is ib_ipoib's, which is a client of the RDMA device: when that moves, the netdev goes and another is born,
-in the first namespace, or since Linux 7 in the RDMA device's.  So the RDMA device moves first, both ways, and the
-netdev is looked for afterwards, by the PCI function it is of.
+The netdev belongs to ib_ipoib, a client of the RDMA device.  When that device moves, the kernel removes the netdev and
+makes another one, in the first namespace, or since Linux 7 in the RDMA device's.  So the RDMA device moves first, in
+both directions, and then we search the netdev by its PCI function.
 
-A VF gets its GUIDs through the PF, and mlx5's VF reads them when its driver is bound: a change takes another bind.
-RDMA device and netdev are others then, so no index or name of theirs in the journal is relied on.
+A VF gets its GUIDs through the PF, and mlx5's VF reads them only when its driver is bound, so a change takes another
+bind.  That replaces RDMA device and netdev, so we rely on no index or name of theirs in the journal.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,26 +28,25 @@ from cni.kinds.sriov import attributes
 from cni.kinds.sriov.attributes import Plan, Port
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic.
     from cni.models import NetConf
 
 T = TypeVar("T")
 
-# What an IPoIB netdev cannot be told, and why.
+# Keys that an IPoIB netdev does not support, and why.
 _REFUSED: Final = {
-    "mac": "whose address is made of its GUID; remove mac, or set guid",
-    "vlan": "whose partitions (pkeys) the subnet manager sets; remove vlan",
-    "spoofchk": "which has no MAC to be checked; remove spoofchk",
-    "trust": "which has no MAC to be trusted with; remove trust",
+    "mac": "which derives its address from its GUID; remove mac, or set guid",
+    "vlan": "where the subnet manager sets partitions (pkeys); remove vlan",
+    "spoofchk": "which has no MAC to check; remove spoofchk",
+    "trust": "which has no MAC to trust it with; remove trust",
 }
-# No GUID.  ib-sriov-cni leaves this, too, with a VF that had none.
+# No GUID.  ib-sriov-cni too sets this on a VF that had none.
 _NONE: Final = "ff:ff:ff:ff:ff:ff:ff:ff"
 _REBIND_TIMEOUT: Final = 20.0
 
 
 def wait_until_complete(function: sysfs.Function) -> sysfs.Function:
-    """The function with its netdev and RDMA devices.  Waits for those that a dying namespace still has: an RDMA device
-    that comes home takes away a netdev that has come already.  Raises TryAgain."""
+    """Return the function with its netdev and RDMA devices.  Waits for those that a dying namespace still has, because
+    an RDMA device that comes home removes a netdev that came before.  Raises TryAgain."""
 
     def here() -> sysfs.Function | None:
         now = sysfs.function(function.address)
@@ -59,28 +58,28 @@ def wait_until_complete(function: sysfs.Function) -> sysfs.Function:
 
 
 def port(function: sysfs.Function) -> Port:
-    """What DEL has to put back besides the netdev."""
+    """Return the function's state that DEL restores besides the netdev."""
     return Port(function.driver, function.rdma_devs, sysfs.ipoib_mode(function.netdevs[0]) if function.netdevs else "")
 
 
 def refuse(conf: "NetConf", function: sysfs.Function) -> None:
-    """Raise InvalidConfig for what an InfiniBand function cannot have."""
+    """Raise InvalidConfig for a key that an InfiniBand function does not support."""
     asked = {key: getattr(conf.attach, key) for key in _REFUSED} | {"mac": conf.mac or None}
     for key, why in _REFUSED.items():
         if asked[key] is not None:
             raise InvalidConfig(f"{key} {asked[key]!r}: {function.address} is InfiniBand, {why}")
     if name := conf.attach.rdma.name:
         raise InvalidConfig(
-            f"rdma.name {name!r}: {function.address} is InfiniBand, where it is not kept; remove rdma.name"
+            f"rdma.name {name!r}: {function.address} is InfiniBand, where a name is not kept; remove rdma.name"
         )
     if conf.attach.soft_roce:
-        raise InvalidConfig(f"rdma.mode rxe: {function.address} is InfiniBand, over which there is no RoCE; set auto")
+        raise InvalidConfig(f"rdma.mode rxe: {function.address} is InfiniBand, which has no RoCE; set auto")
     if conf.guid and not function.pf:
         raise InvalidConfig(f"guid {conf.guid!r}: {function.address} is a PF, which has its own; remove guid")
 
 
 def guids(wanted: str, before: Vf, address: str) -> tuple[Json, Vf]:
-    """The attributes that give the VF this GUID, and those it had before: its PF's, else its own."""
+    """Return the attributes that give the VF this GUID, and those from before: the PF's, else the VF's own."""
     if not wanted:
         return {}, before
     node, port = (own if own.strip("0:") else _NONE for own in sysfs.guids(address) or (_NONE, _NONE))
@@ -89,7 +88,7 @@ def guids(wanted: str, before: Vf, address: str) -> tuple[Json, Vf]:
 
 
 def give(host: Rtnl, p: Plan, port: Port, pod: Pod, ifname: str) -> Link:
-    """Move the function into the pod, after its PF was told the GUID.  Raises TryAgain, OSError."""
+    """Move the function into the pod, after its PF got the GUID.  Raises TryAgain, OSError."""
     if guid := p.wanted.get("port_guid"):
         _adopt_guids(p, port, guid, guid)
         _rename(p, port)
@@ -112,10 +111,10 @@ def detach(host: Rtnl, p: Plan, port: Port, pod: Pod | None, ifname: str) -> Non
                 _move(p, pod, to=own, of=pod.fd)
             device.take(p, pod, ifname, own)
     if p.pf:
-        # Before it is bound again, which is when it reads its GUIDs.
+        # Before the next bind, in which the VF reads its GUIDs.
         attributes.restore(host, p)
     if p.home and (name := _settle(host, p, port)):
-        # The MAC has a queue pair's number in it, and is nobody's to set.
+        # The MAC contains a queue pair's number and cannot be set.
         device.restore(host, device.here(host, name, p.device), p.home, set_mac=None)
 
 
@@ -127,14 +126,14 @@ def check(p: Plan, pod: Pod) -> None:
 
 
 def _settle(host: Rtnl, p: Plan, port: Port) -> str:
-    """Wait until the function's devices are on the host and have the GUIDs that the PF has now.  Returns the netdev's
-    name; empty if no driver makes one.  Raises TryAgain, OSError."""
+    """Wait until the function's devices are on the host with the GUIDs that the PF has now.  Returns the netdev's name;
+    empty if no driver makes one.  Raises TryAgain, OSError."""
     rebound = "port_guid" in p.wanted
     if rebound:
         with _try_again_later():
             pci.wait(p.device, _REBIND_TIMEOUT)
     function = sysfs.function(p.device)
-    # With no driver at all it may be us who died while it had none.
+    # Without a driver, an earlier undo may have died between unbind and bind.
     if function is None or function.driver in sysfs.USERSPACE or not (function.driver or rebound):
         return ""
     if function.driver and not _rdma_home(p.device):
@@ -146,14 +145,14 @@ def _settle(host: Rtnl, p: Plan, port: Port) -> str:
         return ""
     _, link = _until(lambda: _find_netdev(host, p, None), f"the IPoIB interface of {p.device} has not come back yet")
     if port.mode and sysfs.ipoib_mode(link.name) != port.mode:
-        # Before the MTU, of which a datagram allows less.
+        # Before the MTU, which is lower in datagram mode.
         with doing(f"setting {link.name} ({p.device}) to mode {port.mode}"):
             sysfs.set_ipoib_mode(link.name, port.mode)
     return link.name
 
 
 def _adopt_guids(p: Plan, port: Port, *guids: str | None) -> None:
-    """Have the VF, on the host, take over the node and port GUID that its PF has for it."""
+    """Bind the VF's driver again, on the host, unless it already has the node and port GUID that its PF keeps."""
     if sysfs.guids(p.device) == guids:
         return
     with numbers.lock():
@@ -163,8 +162,8 @@ def _adopt_guids(p: Plan, port: Port, *guids: str | None) -> None:
 
 
 def _rename(p: Plan, port: Port) -> None:
-    """Give the RDMA devices, on the host, the names they had: a device plugin may have promised them by these.  A name
-    that another device has now stays with that device."""
+    """Restore the RDMA devices' names on the host, by which a device plugin may have offered them.  A name that another
+    device has now stays with that device."""
     for now, was in zip(sysfs.rdma_names(p.device), port.rdma, strict=False):
         index = rdma_netlink.index_of(now)
         if now != was and index is not None:
@@ -173,7 +172,7 @@ def _rename(p: Plan, port: Port) -> None:
 
 
 def _move(p: Plan, pod: Pod, *, to: int, of: int | None) -> None:
-    """Move the function's RDMA devices from the namespace ``of``, None for the host's, to the namespace ``to``."""
+    """Move the function's RDMA devices from the namespace ``of`` (None: the host's) to the namespace ``to``."""
     for name in sysfs.rdma_names(p.device):
         index = rdma_netlink.index_of(name, of)
         if index is not None:
@@ -183,8 +182,8 @@ def _move(p: Plan, pod: Pod, *, to: int, of: int | None) -> None:
 
 
 def _rdma_home(address: str) -> bool:
-    """Wait until the function's RDMA devices are on the host; whether it has any still, for without its RDMA driver it
-    has none.  Raises TryAgain."""
+    """Wait until the function's RDMA devices are on the host.  Returns False if it has none, as without an RDMA driver.
+    Raises TryAgain."""
     elsewhere = False
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         if _rdma_here(address):
@@ -202,7 +201,7 @@ def _rdma_here(address: str) -> bool:
 
 
 def _find_netdev(host: Rtnl, p: Plan, pod: Pod | None) -> tuple[Rtnl, Link] | None:
-    """The netdev, with a socket in its namespace: the host's or the pod's."""
+    """Return the netdev with a socket in its namespace: the host's or the pod's."""
     function = sysfs.function(p.device)
     if function and function.netdevs and (link := host.link(function.netdevs[0])):
         return host, link
@@ -213,7 +212,7 @@ def _find_netdev(host: Rtnl, p: Plan, pod: Pod | None) -> tuple[Rtnl, Link] | No
 
 @contextmanager
 def _try_again_later() -> Iterator[None]:
-    """Turn a timeout into TryAgain: the driver may be done by then."""
+    """Turn a timeout into TryAgain, because the driver may complete later."""
     try:
         yield
     except TimeoutError as e:
@@ -221,7 +220,7 @@ def _try_again_later() -> Iterator[None]:
 
 
 def _until(look: Callable[[], T | None], otherwise: str) -> T:
-    """Call ``look`` until it returns something, which is returned.  Raises TryAgain."""
+    """Call ``look`` until its result is true, and return that.  Raises TryAgain."""
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         if seen := look():
             return seen

@@ -1,4 +1,4 @@
-"""How duplicate addresses are looked for, by configuration and link."""
+"""The mode of duplicate address detection, by configuration and link."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which link is ours, of a kind that is over a master."""
+"""Recognition of our link over a master."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A configuration -> NetConf: every key, what it takes, what it refuses and in which words."""
+"""A configuration -> NetConf: every key, its valid values, and the messages for invalid ones."""
 
 from pathlib import Path
 from typing import Any
@@ -172,7 +172,7 @@ def test_unknown_key(document: dict[str, Any], key: str, shown: str) -> None:
     assert error.msg == f"{key} {shown} is not a key we know; correct it, remove it, or set strict to false"
 
 
-# What runtimes add: of the specification, libcni and Multus.
+# Keys that runtimes add: of the specification, libcni and Multus.
 RUNTIME_KEYS: dict[str, Any] = {
     "prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": "eth0"}]},
     "runtimeConfig": {"ips": ["10.0.0.5"], "CNIDeviceInfoFile": "/run/x", "portMappings": []},
@@ -211,7 +211,7 @@ def test_strict_false_passes_over_the_unknown_only() -> None:
 
 def test_several_problems_at_once() -> None:
     error = refused(conf(mtuu=9000, foo=[1], mtu=-1, dad="on"))
-    # What is wrong comes before what is unknown, and its code is the answer's.
+    # A wrong value comes before an unknown key, and gives the error its code.
     assert error.code == 7
     assert error.msg.startswith("mtu -1: ")
     others = ['dad "on": ', "mtuu 9000 is not a key", "foo [1] is not a key"]

@@ -1,4 +1,4 @@
-"""Keys of a configuration that is about a device: VF or PF, its attributes and GUID, RDMA."""
+"""Keys of a configuration for a device: VF or PF, its attributes and GUID, RDMA."""
 
 from typing import Any
 
@@ -98,8 +98,8 @@ def test_guid_precedence(runtime: str | None, args: str | None, env: str | None,
         ("00:11:22:33:44:55:66:7g", "is not a GUID"),
         pytest.param("0011223344556677\n", "is not a GUID"),
         ("", "is not a GUID"),
-        ("00:00:00:00:00:00:00:00", "stands for no GUID"),
-        ("FFFFFFFFFFFFFFFF", "stands for no GUID"),
+        ("00:00:00:00:00:00:00:00", "means no GUID"),
+        ("FFFFFFFFFFFFFFFF", "means no GUID"),
     ],
 )
 def test_guid_refused(text: str, why: str) -> None:

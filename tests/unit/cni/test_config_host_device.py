@@ -1,4 +1,4 @@
-"""stdin's JSON -> NetConf for kind host-device: which key says which device, and what is refused."""
+"""stdin's JSON -> NetConf for kind host-device: the keys that name the device, and refusals."""
 
 from typing import Any
 
@@ -42,12 +42,12 @@ def test_which_device(keys: dict[str, Any], named: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("keys", "msg"),
     [
-        ({}, "nothing says which device; set device, hwaddr, kernelpath or pciBusID"),
+        ({}, "no key names a device; set device, hwaddr, kernelpath or pciBusID"),
         (
             {"device": "eth1", "pciBusID": PCI},
-            f"device 'eth1' and deviceID '{PCI}' each say which device; remove all but",
+            f"device 'eth1' and deviceID '{PCI}' each name a device; remove all but",
         ),
-        ({"device": "eth1", "deviceID": SF}, f"device 'eth1' and deviceID '{SF}' each say which device"),
+        ({"device": "eth1", "deviceID": SF}, f"device 'eth1' and deviceID '{SF}' each name a device"),
         ({"device": "a/b"}, 'device "a/b": cannot name an interface'),
         ({"hwaddr": "x"}, 'hwaddr "x": is not a MAC address'),
         ({"kernelpath": "/etc"}, 'kernelpath "/etc": must be a device\'s path below /sys/devices/'),

@@ -1,4 +1,4 @@
-"""Whose MAC an attachment gets, in which spelling, and which MAC nobody gets."""
+"""The source of an attachment's MAC, its spellings, and refused MACs."""
 
 from typing import Any
 

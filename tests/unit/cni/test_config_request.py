@@ -1,4 +1,4 @@
-"""What comes with a configuration: the pod, the earlier result, the places of state and log, a peer's spelling."""
+"""A request around a configuration: the pod, the earlier result, the paths of state and log, a peer's spelling."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_pod_name(cni_args: str, pod: str) -> None:
 
 
 def test_pods_of_one_configuration() -> None:
-    """What is the same for all is parsed once; what a pod asks for is its own."""
+    """Equal configurations are parsed once; a pod's own requests are not shared."""
 
     def of(cni_args: str, **keys: Any) -> NetConf:
         return config.of(Request({"CNI_ARGS": cni_args}, json.dumps(conf(**keys)).encode()))
@@ -166,9 +166,9 @@ def test_what_is_passed_over_is_said() -> None:
     keys = {"pkey": "0x6", "ibKubernetesEnabled": True, "vfioPciMode": False}
     loaded = config.load(conf(deviceID="0000:3b:00.2", **keys), "")
     assert [line.partition(":")[0] for line in loaded.remarks] == [
-        "ibKubernetesEnabled true is passed over",
-        'pkey "0x6" is passed over',
-        "vfioPciMode false is passed over",
+        "ibKubernetesEnabled true is ignored",
+        'pkey "0x6" is ignored',
+        "vfioPciMode false is ignored",
     ]
     assert config.load(conf(), "").remarks == ()
     assert refused(conf(pkeys="0x6")).code == 2

@@ -1,4 +1,4 @@
-"""IPAM plugins that are programs of their own: found on CNI_PATH, run, and understood."""
+"""IPAM plugins that are separate programs: found on CNI_PATH, run, and parsed."""
 
 import json
 import os
@@ -172,7 +172,7 @@ def test_own_error(install: Install, request_in: Request, document: str, code: i
         ("echo oops; exit 3", "IPAM plugin plug ended with status 3 and no CNI error", "oops\n"),
         ("echo '[]'; exit 1", "IPAM plugin plug ended with status 1 and no CNI error", "[]\n"),
         ("echo null; exit 1", "IPAM plugin plug ended with status 1 and no CNI error", "null\n"),
-        # an error without its code is none
+        # an error without a code is invalid
         ("""echo '{"msg": "x"}'; exit 1""", "IPAM plugin plug ended with status 1 and no CNI error", '{"msg": "x"}\n'),
         (
             """echo '{"code": [5]}'; exit 1""",

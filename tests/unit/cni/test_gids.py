@@ -1,4 +1,4 @@
-"""GID tables from a tree like the one under /sys, and what is made of them."""
+"""GID tables from a tree like /sys, and their evaluation."""
 
 import os
 import threading
@@ -21,7 +21,7 @@ EMPTY = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
 class Sys:
-    """A RoCE device mlx5_0 whose port has six places, and an InfiniBand one, mlx5_1."""
+    """A RoCE device mlx5_0 with six entries on its port, and an InfiniBand device, mlx5_1."""
 
     def __init__(self, path: Path) -> None:
         self.port = path / "class/infiniband/mlx5_0/ports/1"
@@ -73,7 +73,7 @@ def test_no_tables(sys: Sys) -> None:
 
 
 def test_found_when_the_last_is_there(sys: Sys) -> None:
-    """Found are the v1 and v2 entries of our interface's addresses; other entries and link-local ones are ignored."""
+    """It finds the v1 and v2 entries of our interface's addresses, and ignores link-local and other entries."""
     watch, log = sys.watch(), list[str]()
     sys.put(0, "fe80::1")
     sys.put(1, gids.gid(V4), V1)

@@ -1,5 +1,5 @@
-"""A container's device nodes against those that its RDMA device has in the pod.  The device is a tree of the test's
-own, and what renumbers it is the test."""
+"""A container's device nodes against those of its RDMA device in the pod.  The device is a tree, which the test
+renumbers."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def renumber(device: Path, number: int) -> None:
-    """As a move does."""
+    """Renumber the device's nodes, as a move does."""
     for folder in ("infiniband_verbs", "infiniband_mad"):
         for node in list((device / folder).iterdir()):
             node.rename(node.with_name(f"{node.name.rstrip('0123456789')}{number}"))
@@ -47,7 +47,7 @@ def renumber(device: Path, number: int) -> None:
 def attached(
     device: Path, number: int = 4, *, uid: str = "", plan: dict[str, Any] | None = None, **keys: Any
 ) -> list[str]:
-    """What ADD logs, if the device has another number afterwards."""
+    """Return ADD's log for a device that gets another number."""
     attach = Sriov(**{"deviceID": VF, "rdma": Rdma(required=True)} | keys)
     args = f"IgnoreUnknown=1;K8S_POD_UID={uid}" if uid else ""
     log = list[str]()
@@ -62,7 +62,7 @@ def test_the_numbers_stay(device: Path) -> None:
 
 
 def test_another_number(device: Path) -> None:
-    """The pod's next ADD finds the number that the first left, and fails all the same; its successor has that one."""
+    """The pod's next ADD finds the number that the first ADD left, and still fails; its successor gets that number."""
     said = f"rdma.required: {VF} has uverbs2, issm2, umad2 in the pod, and had uverbs4, issm4, umad4 when the container"
     for _ in range(2):
         with pytest.raises(LinkUnavailable, match=said):
@@ -71,7 +71,7 @@ def test_another_number(device: Path) -> None:
 
 
 def test_a_pod_without_a_uid(device: Path) -> None:
-    """Nobody could know it again."""
+    """It cannot be identified later."""
     with pytest.raises(LinkUnavailable):
         attached(device, 2)
     assert attached(device, 2) == []
@@ -168,7 +168,7 @@ def test_a_damaged_file(device: Path, text: str) -> None:
 
 @pytest.mark.usefixtures("device")
 def test_what_comes_home_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another's driver may hang, and a pod must be deletable.  Mostly nobody is at it."""
+    """Another process's driver may hang, and a pod must be deletable.  Usually the lock is free."""
     monkeypatch.setattr(numbers, "_MOMENT", 0.05)
     with numbers.lock(), numbers.lock_for_a_moment():
         pass

@@ -1,4 +1,4 @@
-"""Kind ipoib: its keys, and the bytes that the kernel gets of them."""
+"""Kind ipoib: its keys, and their bytes for the kernel."""
 
 import struct
 from typing import Any
@@ -49,7 +49,7 @@ def test_pkey(given: Any, pkey: int | None) -> None:
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"pkey": 0}, ("pkey 0:", "no partition", "leave it out")),
+        ({"pkey": 0}, ("pkey 0:", "no partition", "remove it")),
         ({"pkey": "0x8000"}, ('pkey "0x8000":', "no partition")),
         ({"pkey": "0x10000"}, ('pkey "0x10000":', '"0x8001"')),
         ({"pkey": 65536}, ("pkey 65536:", "below 65536")),
@@ -96,7 +96,7 @@ def test_the_message(umcast: bool) -> None:
 @pytest.mark.parametrize(
     ("master", "says"),
     [
-        # The kernel would take it for an IPoIB interface.
+        # The kernel would treat it as an IPoIB interface.
         (Link(5, "bond0", IFF_UP, "", 2044, kind="bond", hardware=ARPHRD_INFINIBAND), "'bond0' is bond"),
         (Link(6, "ib0.8001", IFF_UP, "", 2044, kind="ipoib", parent=5, hardware=ARPHRD_INFINIBAND), "itself a child"),
         (Link(7, "eth0", IFF_UP, "02:00:00:00:00:01", 1500), "'eth0' is not InfiniBand"),

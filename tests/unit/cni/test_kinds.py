@@ -1,4 +1,4 @@
-"""The table of kinds: what a row leads to is whole, and a start pays for one of them."""
+"""The table of kinds: every row's module is complete, and a start imports only one."""
 
 import inspect
 import re
@@ -57,6 +57,6 @@ def test_a_start_imports_the_model_in_use(keys: dict[str, str], imported: str) -
 
 
 def test_help_names_every_kind() -> None:
-    """It is a text, so that help imports no kind."""
+    """The help has the names as text, so it imports no kind."""
     (line,) = (line for line in HELP.splitlines() if '"kind"' in line)
     assert set(kinds.KINDS) <= set(re.findall(r"[\w-]+", line))

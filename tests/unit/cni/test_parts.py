@@ -1,4 +1,4 @@
-"""Which features are imported, and when."""
+"""The imports of features, by command and configuration."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ RARE = ["program", "expected", "routing", "rxe", "steering", "tuning"]
 
 
 def imported(code: str) -> set[str]:
-    """The modules of cni/features that a process has after it ran this."""
+    """Return the modules of cni/features that a process has imported after this code."""
     shown = (
         "import sys; print(*(m.removeprefix('cni.features.') for m in sys.modules if m.startswith('cni.features.')))"
     )
@@ -44,6 +44,6 @@ def test_no_such_feature() -> None:
 
 
 def test_a_soft_roce_device_has_a_name_that_ucx_takes() -> None:
-    """UCX cuts a longer one off, and then finds no such device."""
+    """UCX truncates a longer one, and then finds no such device."""
     names = {features.rxe.name() for _ in range(100)}
     assert (len(names), {len(name) <= 15 for name in names}) == (100, {True})

@@ -1,4 +1,4 @@
-"""Which table each address gets, and which routes the table has; no kernel is needed."""
+"""The routing table of each address, and the table's routes, without a kernel."""
 
 from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
@@ -37,7 +37,7 @@ def test_tables(first: int | None, used: set[int], given: tuple[Ip, ...], tables
 
 @pytest.mark.parametrize(("first", "used"), [(7, {7}), (7, {8}), (252, {1}), (2**32 - 1, {1})])
 def test_no_table(first: int, used: set[int]) -> None:
-    """Two tables are needed from there on, and one of them is in use, the kernel's, or beyond the last number."""
+    """Of the two tables from there on, one is in use, the kernel's, or above the last number."""
     with pytest.raises(InvalidConfig, match=f"policyRouting.table {first}: "):
         routing.planned(first, used, Result(ips=TWO))
 

@@ -1,4 +1,4 @@
-"""What is put back of a device's interrupts, in a tree like /proc/irq."""
+"""Restored interrupts of a device, in a tree like /proc/irq."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ IRQS = {str(number): {"value": "1", "before": "0-3"} for number in (9, 10, 100)}
 
 @pytest.fixture
 def irq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of each interrupt the file; all are as ADD left them."""
+    """Return each interrupt's file, with the value that ADD left."""
     for number in IRQS:
         (tmp_path / number).mkdir()
         (tmp_path / number / "smp_affinity_list").write_text("1\n")
@@ -39,7 +39,7 @@ def test_all_of_them(irq: Path) -> None:
 
 
 def test_one_that_is_refused_does_not_keep_the_others(irq: Path) -> None:
-    """It is a directory here, which nobody can write to as a file."""
+    """It is a directory here, which cannot be written as a file."""
     (irq / "9/smp_affinity_list").unlink()
     (irq / "9/smp_affinity_list").mkdir()
     steering.put_back_interrupts(record(), (9, 10, 100))
@@ -55,6 +55,6 @@ def test_what_somebody_has_changed_stays(irq: Path) -> None:
     (irq / "10/smp_affinity_list").write_text("2\n")
     steering.put_back_interrupts(record(), (9, 10, 100))
     assert now(irq) == ["0-3", "2", "0-3"]
-    # Of an ADD that was killed nobody knows what the kernel made of the values.
+    # After an ADD that was killed, the kernel's spelling of the values is unknown.
     steering.put_back_interrupts(record(complete=False), (9, 10, 100))
     assert now(irq) == ["0-3", "0-3", "0-3"]

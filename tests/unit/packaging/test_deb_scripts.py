@@ -1,4 +1,4 @@
-"""What the Debian package's scripts decide (packaging/deb), run below a directory, with a program that is broken."""
+"""Decisions of the Debian package's scripts (packaging/deb), run below a directory, with a broken program."""
 
 import subprocess
 from pathlib import Path
@@ -28,7 +28,7 @@ class Script(Protocol):
 
 @pytest.fixture
 def script(scripts: Path, tmp_path: Path) -> Script:
-    """Runs a script with each of its paths below the test's directory."""
+    """Runs a script with all of its paths below the test's directory."""
 
     def run(name: str, *words: str, **env: str) -> Done:
         return below(tmp_path, (scripts / name).read_text(), name, *words, **env)
@@ -53,8 +53,8 @@ def program(root: Path, code: str) -> None:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("exit 0", "hpn says nothing of them"),
-        ("exit 1", "hpn says nothing of them"),
+        ("exit 0", "hpn reports nothing about them"),
+        ("exit 1", "hpn reports nothing about them"),
         ("echo cannot unpack >&2; exit 1", "cannot unpack"),
         ("echo cannot unpack >&2", "cannot unpack"),
         ("echo no pod has an interface or an address of hpn; exit 1", "no pod has"),
@@ -97,7 +97,7 @@ def test_leases_of_another_schema(script: Script, tmp_path: Path, data_dir: str)
     assert done.returncode == 1
     assert f"\n{path}\nNothing was replaced" in done.stderr
     assert script("preinst", "upgrade", "9", HPN_FORCE="1").returncode == 0
-    # Damage is no version's.
+    # Damaged files do not count.
     path.write_bytes(b"\0" * 512 + path.read_bytes())
     assert script("preinst", "upgrade", "9").returncode == 0
 

@@ -1,4 +1,4 @@
-"""What the build compiles (packaging/record.py), so that a start compiles nothing (packaging/startup)."""
+"""Code that the build compiles (packaging/record.py), so that a start compiles nothing (packaging/startup)."""
 
 import subprocess
 import sys
@@ -8,8 +8,8 @@ ROOT = Path(__file__).parents[3]
 PACKAGING = ROOT / "packaging"
 MODULES = ["cni.commands", "cni.config", "cni.models.sriov", "ipam.config", "ipam.stores.files.store"]
 
-# Imports what argv names, from an empty interpreter, where compiling text, parsing an expression or asking for a
-# signature is an error; then shows that what was recorded is what would have been made.
+# Imports the modules in argv into an empty interpreter, where compiling text, parsing an expression or querying a
+# signature is an error.  Then compares the recorded code with code compiled now.
 START = """
 import builtins, sys
 from re import _compiler
@@ -39,7 +39,7 @@ assert min(map(len, (methods, annotations))) > 50 and len(precompiled_re.TABLE) 
 
 
 def run(*argv: str | Path) -> None:
-    """Run isolated, without docstrings."""
+    """Run Python isolated, without docstrings."""
     command = [sys.executable, "-OO", "-I", "-S", *map(str, argv)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

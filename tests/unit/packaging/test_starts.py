@@ -10,12 +10,12 @@ import pytest
 from support.cluster_nodes import Cluster
 from test_layering import LIBRARIES, ROOT, within
 
-# Of what nodes share, all that a command needs that finds room in the node's own blocks.
-_PARTS = ("allocate", "rules", "rules.block_math", "rules.network", "node_blocks")
+# The modules for shared pools that a command needs if the node's own blocks have room.
+_PARTS = ("allocate", "rules", "rules.block_math", "rules.network", "state", "state.node_blocks")
 QUIET = tuple(f"ipam.cluster.{part}" for part in _PARTS)
 
 
-# Libraries that each cost more to import than an answer takes, and the starts that need none of them.
+# Libraries that each take longer to import than a reply takes, and the starts that need none of them.
 @pytest.mark.parametrize(
     ("words", "environ"),
     [
@@ -59,7 +59,7 @@ def test_no_cni_command_pays_for_hpn_node(tmp_path: Path, program: str, command:
 
 
 def test_no_validator_is_built_that_nobody_needs() -> None:
-    """Each takes two milliseconds, and a model that is a part of another needs none of its own."""
+    """Each takes 2 ms, and a model inside another needs none of its own."""
     script = """
 from cni import config
 from cni.models import Common, Rdma
@@ -74,7 +74,7 @@ print(config.load(conf, "").attach.rdma.required, Rdma.__pydantic_complete__, Ma
 
 @pytest.mark.parametrize("command", ["ADD", "CHECK", "STATUS", "GC", "DEL"])
 def test_with_room_nothing_is_imported_that_speaks_to_a_store(cluster: Cluster, command: str) -> None:
-    """TLS alone takes as long as an answer, and OpenSSL four megabytes."""
+    """TLS alone takes as long as a reply, and OpenSSL takes 4 MB."""
     node = cluster.node("node1")
     node.add("a")  # the node has a block from now on, with room
     kept = {"cni.dev/valid-attachments": [{"containerID": "a", "ifname": "net1"}]} if command == "GC" else {}
@@ -94,5 +94,5 @@ def test_with_room_nothing_is_imported_that_speaks_to_a_store(cluster: Cluster, 
 
 
 def _timed(stderr: bytes) -> set[str]:
-    """What Python said that it imported, with -X importtime."""
+    """Return the imported modules from the output of -X importtime."""
     return {line.rpartition(b"|")[2].strip().decode() for line in stderr.splitlines()}

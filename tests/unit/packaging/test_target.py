@@ -1,4 +1,4 @@
-"""What of another architecture goes into the program in place of this machine's files (packaging/target.py)."""
+"""Files of another architecture in place of this machine's (packaging/target.py)."""
 
 import importlib
 import os
@@ -15,7 +15,7 @@ PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 @pytest.fixture
 def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module, with a root of arm64 that has a library, an extension and a wheel."""
+    """Return the module, with a root of arm64 that has a library, an extension and a wheel."""
     for path in ("usr/lib/aarch64-linux-gnu/libfound.so.3", "lib/aarch64-linux-gnu/libc.so.6", f"usr/bin/{PYTHON}"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
@@ -33,7 +33,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, root: Path | str) -> ModuleType:
 
 def test_a_file_of_a_package(there: ModuleType, tmp_path: Path) -> None:
     assert there.counterpart(f"/usr/lib/{HERE}/libfound.so.3") == tmp_path / "usr/lib/aarch64-linux-gnu/libfound.so.3"
-    # Where /lib is a link to /usr/lib, and the package says /lib.
+    # /lib is a link to /usr/lib, and the package lists /lib.
     assert there.counterpart(f"/usr/lib/{HERE}/libc.so.6") == tmp_path / "lib/aarch64-linux-gnu/libc.so.6"
     assert there.counterpart(f"/usr/bin/{PYTHON}") == tmp_path / "usr/bin" / PYTHON
 

@@ -12,7 +12,7 @@ SHOW = "import tricks; print(*tricks.TRICKS); print(*tricks.TRICKS.values()); pr
 
 
 def show(without: str) -> tuple[list[str], list[str], list[str]]:
-    """All tricks, the modules that they import, and those that the build does."""
+    """Return all tricks, the modules that they import, and the tricks of the build."""
     environ = {"HPN_WITHOUT": without, "PYTHONPATH": str(ROOT / "packaging")}
     done = subprocess.run([sys.executable, "-c", SHOW], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -64,7 +64,20 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     pci.is_sys(tree.root, monkeypatch)
     before, wanted = Vf(NONE, spoofchk=True), {"mac": PODS, "spoofchk": False}
     number = sysfs.incarnation(VF)
-    return Plan(VF, number, PF, 0, "ens1v0", HOME, before, wanted, PODS, 0, [], [])
+    return Plan(
+        device=VF,
+        incarnation=number,
+        pf=PF,
+        number=0,
+        netdev="ens1v0",
+        home=HOME,
+        before=before,
+        wanted=wanted,
+        mac=PODS,
+        mtu=0,
+        rdma=[],
+        rdma_devs=[],
+    )
 
 
 def test_a_driver_that_takes_all(plan: Plan) -> None:

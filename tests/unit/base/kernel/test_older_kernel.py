@@ -19,8 +19,8 @@ def test_no_device_is_moved_that_could_not_be_found_again() -> None:
     with pytest.raises(LinkUnavailable) as refused:
         refuse_unnamed(Link(5, "rail0v0", 0, "02:00:00:00:00:01", 1500), ADDRESS)
     assert str(refused.value) == (
-        f"'rail0v0' of {ADDRESS}: Linux {os.uname().release} does not say in a pod which device an interface is of; "
-        "use a kernel from 5.14 on, or kind macvlan over it"
+        f"'rail0v0' of {ADDRESS}: Linux {os.uname().release} does not report in a pod which device an "
+        "interface belongs to; use a kernel from 5.14 on, or kind macvlan over it"
     )
     refuse_unnamed(Link(5, "rail0v0", 0, "02:00:00:00:00:01", 1500, device=ADDRESS), ADDRESS)
 

@@ -166,7 +166,7 @@ def test_the_name_decides_which_plugin_answers(installed: Path) -> None:
     assert alone["code"] == 107
     assert (whole["code"], whole["msg"]) == (
         7,
-        "prevResult is missing; CHECK compares with what ADD answered",
+        "prevResult is missing; CHECK compares the pod with ADD's result",
     )
 
 

@@ -1,0 +1,1 @@
+../testhca/contexts.h
