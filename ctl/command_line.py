@@ -3,11 +3,18 @@
 import argparse
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from base.protocol.errors import IoFailure
 from base.protocol.location import IPAM_DIR, STATE_DIR
 from base.protocol.spec import Json
+
+# The path where most runtimes find the plugin.
+PLUGIN: Final = "/opt/cni/bin/hpn"
+# The program's own loader, in a directory that is named by the version (docs/develop/protocol.md).
+_LOADER: Final = "ld-hpn.so.2"
 
 
 def parser_for(
@@ -67,6 +74,14 @@ def word(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("an empty word names nothing; leave it out, or name something")
     return text
+
+
+def build_of(process: str) -> str:
+    """The version of hpn that a process of /proc runs; empty for other programs and for unreadable processes."""
+    with suppress(OSError):
+        path = os.readlink(f"{process}/exe").removesuffix(" (deleted)").split("/")
+        return path[-2] if path[-1] == _LOADER else ""
+    return ""
 
 
 def as_document(body: Json) -> str:

@@ -68,8 +68,8 @@ COMMANDS: Final = {
     "devinfo": "ctl.devinfo.answer",
     "top": "ctl.traffic.top.answer",
     "doctor": "ctl.doctor.command.answer",
-    "install": "ctl.installation.install.answer",
-    "uninstall": "ctl.installation.uninstall.answer",
+    "install": "ctl.installation.command.answer_install",
+    "uninstall": "ctl.installation.command.answer_uninstall",
 }
 
 

@@ -20,7 +20,6 @@ from base.state import journal
 from ctl.doctor.model import Blocks, Cluster, Definition
 from ctl.doctor.networks import networks
 from ctl.doctor.reading import Reader
-from ctl.installation.state import state_dirs
 from ipam.cluster import BLOCK
 from ipam.cluster.state import node_blocks
 from ipam.cluster.state.node_blocks import NodeBlocks
@@ -160,8 +159,9 @@ def _shared(root: Path) -> Iterator[tuple[str, Config]]:
 
 def _all(root: Path) -> Iterator[tuple[str, Config]]:
     read = Reader(root)
-    yield from ((one.source, one.conf) for one in networks(read))
+    found, state_dirs = networks(read), read.state_dirs()
     for path, why in read.unread.items():
         raise IoFailure(f"reading {path}: {why}; run hpn as root")
-    for state_dir in state_dirs(root):
+    yield from ((one.source, one.conf) for one in found)
+    for state_dir in state_dirs:
         yield from ((f"{path}", record.config) for path, record in journal.files(state_dir) if record)

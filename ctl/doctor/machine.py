@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from base.kernel import syscalls, sysfs
+from ctl.command_line import build_of
 from ctl.doctor.model import Disk, Machine, Process
 from ctl.doctor.reading import Reader
 
@@ -16,8 +17,6 @@ IRQBALANCE: Final = "irqbalance"
 MULTUS: Final = "multus-daemon"  # thick: commands run in its container, and within its memory
 # Bytes: where there is no limit, version 1 of cgroups has a number near 2^63.
 _NO_LIMIT: Final = 1 << 60
-# Our processes run by a loader of our own, which lies in a directory of its version's name (docs/develop/protocol.md).
-_LOADER: Final = "ld-hpn.so.2"
 _MEMLOCK: Final = "Max locked memory"
 
 
@@ -51,7 +50,7 @@ def _processes(read: Reader) -> Iterator[Process]:
         theirs = sysfs.link(f"{path}/ns/pid")
         # guard below: pods (host or not (theirs and host))
         if number.isdecimal() and (theirs == host or not (theirs and host)):
-            name, build = read.line(f"{path}/comm"), _build(path)
+            name, build = read.line(f"{path}/comm"), build_of(path)
             if build or name in (*RUNTIMES, IRQBALANCE, MULTUS):
                 words = tuple(read.line(f"{path}/cmdline").rstrip("\0").split("\0"))
                 memory = _memory(read, read.line(f"{path}/cgroup"))
@@ -72,14 +71,6 @@ def _numa(read: Reader) -> Iterator[tuple[int, frozenset[int]]]:
     for name in read.names(folder):
         if (number := name.removeprefix("node")).isdecimal() and name != number:
             yield int(number), read.ranges(f"{folder}/{name}/cpulist")
-
-
-def _build(path: str) -> str:
-    try:
-        way = os.readlink(f"{path}/exe").removesuffix(" (deleted)").split("/")
-    except OSError:  # a kernel thread, or somebody else's
-        return ""
-    return way[-2] if way[-1] == _LOADER else ""
 
 
 def _memlock(limits: str) -> int | None:

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from ctl.command_line import PLUGIN
 from ctl.doctor.model import Programs, Socket
 from ctl.doctor.reading import Reader
-from ctl.installation import layout
 
 AGENT: Final = "/run/hpn/agent.sock"
 REGISTRY: Final = "/var/lib/kubelet/plugins_registry"
@@ -21,7 +21,7 @@ _LISTENS: Final = 0x10000  # __SO_ACCEPTCON, of the flags in /proc/net/unix
 
 def programs(read: Reader, file: str, build: str) -> Programs:
     """What is there; ``file`` is the program that runs now, and ``build`` its version."""
-    plugin = read.at(layout.HPN)
+    plugin = read.at(PLUGIN)
     is_this: bool | None = None
     if file:
         with suppress(OSError):

@@ -2,10 +2,13 @@
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from base.kernel import cpus, files
+from base.protocol.location import STATE_DIR
+from base.state import places
 
 # /proc/sys refuses to be read by more than the kernel can allocate in one piece (proc_sys_call_handler).
 _PIECE: Final = 1 << 16  # guard: pieces = 1 << 24
@@ -67,6 +70,14 @@ class Reader:
         except OSError as e:
             self._note(folder, e)
             return ()
+
+    def state_dirs(self) -> list[Path]:
+        """The default state directory, then those that attachments noted (base/state/places.py)."""
+        notes, found = self.at(places.ELSEWHERE), set[Path]()
+        for name in self.names(notes):
+            with suppress(OSError):  # the attachment ended meanwhile
+                found.add(Path(self.at(os.readlink(f"{notes}/{name}"))))
+        return [Path(self.at(STATE_DIR)), *sorted(found)]
 
     def stat(self, path: str) -> os.stat_result | None:
         """What a path leads to; None where that is not there, or cannot be said."""

@@ -1,6 +1,5 @@
 """State on disk: attachments and leases, read without a lock and without changing anything."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from base.protocol import arguments
 from base.protocol.errors import BadEnvironment, CniError
 from base.protocol.location import IPAM_DIR, STATE_DIR
 from base.protocol.spec import Json
-from base.state import journal, numbers, places, trust
+from base.state import journal, numbers, trust
 from base.state.record import LOST, Record
 from cni.attachments import Found, are_dead, of_our_shape
 from ctl.doctor import cluster
@@ -26,7 +25,7 @@ Listing = Iterable[tuple[Path, Record | None]]
 
 def state_of(read: Reader) -> State:
     """What is in the default directories, and in those that attachments have noted or name."""
-    state_dirs = _state_dirs(read)
+    state_dirs = read.state_dirs()
     found = [one for state_dir in state_dirs for one in _records(read, state_dir, journal.files)]
     stranded = [one for state_dir in state_dirs for _, one in _records(read, state_dir, journal.refused)]
     attached = [one for _, one in found if one]
@@ -50,15 +49,6 @@ def state_of(read: Reader) -> State:
         tuple(_unsafe(folders)),
         tuple(cluster.blocks(read, data_dirs)),
     )
-
-
-def _state_dirs(read: Reader) -> list[Path]:
-    """The default state directory, then those that attachments noted (base/state/places.py)."""
-    notes, found = read.at(places.ELSEWHERE), set[Path]()
-    for name in read.names(notes):
-        with suppress(OSError):  # its attachment has ended meanwhile
-            found.add(Path(read.at(os.readlink(f"{notes}/{name}"))))
-    return [Path(read.at(STATE_DIR)), *sorted(found)]
 
 
 def _data_dirs(read: Reader, state_dirs: Sequence[Path], attached: Sequence[Attachment]) -> list[Path]:

@@ -8,7 +8,7 @@ from support.installed import UNITS, program, tree
 
 from base.protocol.errors import InvalidConfig
 from ctl.installation import layout
-from ctl.installation.install import install
+from ctl.installation.command import install
 
 
 @pytest.mark.parametrize("text", ["", "\x7fELF half", "#!/bin/sh\necho theirs\n"])
@@ -18,7 +18,7 @@ def test_a_file_that_is_not_hpn(root: Path, tmp_path: Path, path: str, text: str
     theirs = root / path
     theirs.parent.mkdir(parents=True)
     theirs.write_text(text)
-    with pytest.raises(InvalidConfig, match=re.escape(f"/{path} is not what hpn install has put there, or a part")):
+    with pytest.raises(InvalidConfig, match=re.escape(f"/{path} is not a file of hpn install, or only a part")):
         install(root, program(tmp_path), UNITS, "")
     assert tree(root) == {path: text}
     theirs.unlink()
@@ -31,7 +31,7 @@ def test_a_link_to_something_else(root: Path, tmp_path: Path, path: str, target:
     theirs = root / path
     theirs.parent.mkdir(parents=True)
     theirs.symlink_to(target)
-    with pytest.raises(InvalidConfig, match=re.escape(f"/{path} is a link to {target}, which is none of hpn's names")):
+    with pytest.raises(InvalidConfig, match=re.escape(f"/{path} is a link to {target}, which is not a path of hpn")):
         install(root, program(tmp_path), UNITS, "")
     assert tree(root) == {path: f"-> {target}"}
 

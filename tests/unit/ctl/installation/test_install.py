@@ -10,7 +10,7 @@ from support.installed import ROOT, UNITS, program, tree
 
 from base.protocol.errors import CniError, InvalidConfig, IoFailure, TryAgain
 from ctl.installation import files, layout
-from ctl.installation.install import answer, install
+from ctl.installation.command import answer_install, install
 
 
 def test_what_it_puts_where(root: Path, tmp_path: Path) -> None:
@@ -43,7 +43,6 @@ def test_what_an_interrupted_install_left(root: Path, tmp_path: Path) -> None:
     whole = tree(root)
     for path in (layout.HPN, layout.IPAM, layout.COMMAND, f"{layout.UNITS}/{layout.AGENT}"):
         (root / layout.temporary(path)).write_text("half")
-    (root / layout.LOCK).touch(0o600)
     install(root, program(tmp_path), UNITS, "")
     assert tree(root) == whole
 
@@ -93,7 +92,7 @@ def test_without_units(root: Path, tmp_path: Path) -> None:
 def test_what_does_not_run_is_not_installed(root: Path, tmp_path: Path, code: str, why: str) -> None:
     install(root, program(tmp_path), UNITS, "")
     before = tree(root)
-    with pytest.raises(IoFailure, match="so the old one stands") as e:
+    with pytest.raises(IoFailure, match="so the old one stays") as e:
         install(root, program(tmp_path, "two", code), UNITS, "")
     assert why in e.value.msg
     assert tree(root) == before
@@ -103,9 +102,9 @@ def test_units_are_not_put_without_their_program(root: Path, tmp_path: Path) -> 
     """They are of the version that runs there: the program comes first, and all that can fail with it."""
     install(root, program(tmp_path), {name: f"{text}# an older one\n" for name, text in UNITS.items()}, "")
     (root / layout.UNITS / layout.AGENT_SOCKET).unlink()
-    (root / layout.wish(layout.AGENT_SOCKET)).unlink()
+    (root / layout.wants_link(layout.AGENT_SOCKET)).unlink()
     before = tree(root)
-    with pytest.raises(IoFailure, match="so the old one stands"):
+    with pytest.raises(IoFailure, match="so the old one stays"):
         install(root, program(tmp_path, "two", "exit 7"), UNITS, "")
     assert tree(root) == before
 
@@ -182,7 +181,7 @@ def test_a_unit_of_somebody_elses(root: Path, tmp_path: Path) -> None:
     unit = root / layout.UNITS / layout.NODE
     unit.parent.mkdir(parents=True)
     unit.write_text("[Service]\nExecStart=/opt/other node\n")
-    with pytest.raises(InvalidConfig, match=r"hpn-node\.service is not what hpn install has put there"):
+    with pytest.raises(InvalidConfig, match=r"hpn-node\.service is not a file of hpn install"):
         install(root, program(tmp_path), UNITS, "")
     assert list(tree(root)) == [f"{layout.UNITS}/{layout.NODE}"]
 
@@ -206,15 +205,15 @@ def test_a_unit_that_must_not_start(root: Path, tmp_path: Path) -> None:
 def test_two_at_once(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_LOCK_TIMEOUT", 0.1)
     with files.exclusive(root):
-        with pytest.raises(TryAgain, match=rf"hpn.lock was held by .*{os.getpid()}"):
+        with pytest.raises(TryAgain, match=rf"opt/cni/bin was held by .*{os.getpid()}"):
             install(root, program(tmp_path), UNITS, "")
-        assert list(tree(root)) == [layout.LOCK]
+        assert tree(root) == {}
     install(root, program(tmp_path), UNITS, "")
 
 
 def test_from_its_sources() -> None:
     with pytest.raises(IoFailure, match="runs from its sources"):
-        answer([], "", "")
+        answer_install([], "", "")
 
 
 def test_a_file_that_was_removed(root: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from support.installed import UNITS, killed_at, program, tree
 
 from base.protocol.errors import IoFailure
 from ctl.installation import layout
-from ctl.installation.install import install
+from ctl.installation.command import install
 
 
 @pytest.mark.parametrize("before", ["nothing", "another version"])
@@ -51,7 +51,7 @@ def test_a_disk_that_fails(root: Path, tmp_path: Path, call: str, monkeypatch: p
 
     with monkeypatch.context() as broken:
         broken.setattr(os, call, fail)
-        with pytest.raises(IoFailure, match="No space left on device; see that it is writable and has room"):
+        with pytest.raises(IoFailure, match="No space left on device; check that it is writable and has room"):
             install(root, program(tmp_path, "two"), UNITS, "")
     assert tree(root) == before
     install(root, program(tmp_path, "two"), UNITS, "")

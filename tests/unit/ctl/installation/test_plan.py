@@ -17,7 +17,7 @@ def told(*put: str, enabled: str = "", **running: Unit) -> list[str]:
     ("path", "reload"),
     [
         (f"{layout.UNITS}/{layout.NODE}", True),
-        (layout.wish(layout.NODE), True),
+        (layout.wants_link(layout.NODE), True),
         (layout.HPN, False),
         (layout.COMMAND, False),
     ],

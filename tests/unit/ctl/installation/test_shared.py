@@ -16,7 +16,7 @@ from unit.ctl.test_inspect import VF, save
 from unit.ipam.cluster.test_kubernetes import NO_PAGE, status
 
 from base.state import node
-from ctl.installation.install import checked
+from ctl.installation.command import checked
 
 # A command's connections end with its process.
 pytestmark = pytest.mark.filterwarnings("ignore:.*ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning")

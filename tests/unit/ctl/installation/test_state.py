@@ -15,7 +15,7 @@ from unit.ctl.test_inspect import VF, save
 
 from base.protocol.errors import IoFailure
 from base.state import durable
-from ctl.installation.install import answer, install
+from ctl.installation.command import answer_install, install
 
 RECORD = "run/hpn/attachments/rail0/0123456789abcdef:hpn0.json"
 
@@ -53,7 +53,7 @@ def refused(root: Path, folder: Path, path: Path, why: str) -> None:
 
 def checked(root: Path) -> tuple[str, int]:
     """What hpn install --check says."""
-    return answer(["--check", "--root", f"{root}"], "", "")
+    return answer_install(["--check", "--root", f"{root}"], "", "")
 
 
 @pytest.mark.parametrize(
