@@ -4,18 +4,22 @@ Not called inspect.py: beside a __main__.py that is run as a file it would be fo
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from base.protocol.spec import Json
 from base.state.record import LOST
 from cni import attachment_state, interface_location
 from cni.attachments import WORDS, Found, are_dead, describe, list_all, states, with_error
-from ctl import allocations, command_line, selection
+from ctl import command_line, selection
 from ctl.command_line import as_document
 from ctl.screen import Table, moment, text
 
+if TYPE_CHECKING:
+    from base.kubelet.podresources import Held
+
+KUBELET: Final = "/var/lib/kubelet"
 _LISTED_COLUMNS = ("POD", "IFNAME", "NETWORK", "DEVICE", "ADDRESS", "RDMA", "STATE")
 _MEMBERS = ("kind", "device", "netdev", "master", "addresses", WORDS)
 
@@ -66,15 +70,13 @@ def answer_inspect(words: Sequence[str]) -> tuple[str, int]:
     """What the command prints, and its exit status.  Raises IoFailure, and SystemExit for wrong options."""
     about = "Show what is attached; of what WHAT names, all that is known, and where it is now."
     parser = selection.parser("inspect", about, "hpn inspect default/worker-0", what="*")
-    parser.add_argument(
-        "--kubelet-dir", type=Path, default=Path(allocations.KUBELET), help=f"default {allocations.KUBELET}"
-    )
+    parser.add_argument("--kubelet-dir", type=Path, default=Path(KUBELET), help=f"default {KUBELET}")
     options = parser.parse_args(words)
     state_dirs = command_line.state_dirs(options)
     if options.what:
         return _of_some(options)
     attachments, unreadable, refused = list_all(state_dirs)
-    rest = allocations.match(attachments, allocations.allocated(options.kubelet_dir))
+    rest = match(attachments, allocated(options.kubelet_dir))
     if options.json:
         document = {
             "stateDirs": [str(state_dir) for state_dir in state_dirs],
@@ -96,7 +98,7 @@ def answer_inspect(words: Sequence[str]) -> tuple[str, int]:
         for a in refused
     ]
     parts = parts or [f"nothing is attached, says {', '.join(map(str, state_dirs))}"]
-    parts += ["", "given by kubelet, and no interface of the pod's:", allocations.table(rest)] if rest else []
+    parts += ["", "given by kubelet, and no interface of the pod's:", allocated_table(rest)] if rest else []
     return text(parts), 0
 
 
@@ -124,7 +126,7 @@ def _of_some(options: argparse.Namespace) -> tuple[str, int]:
     """The same of those that a word names, with all that is known of each."""
     found = selection.selected(options, options.what)
     known = [all_known(one) for one in found]
-    allocations.match([a for a in known if "device" in a or "master" in a], allocations.allocated(options.kubelet_dir))
+    match([a for a in known if "device" in a or "master" in a], allocated(options.kubelet_dir))
     unknown = selection.unknown(options.what, found)
     status = 1 if unknown else 0
     if options.json:
@@ -225,3 +227,53 @@ def _values(a: Json) -> Iterator[tuple[str, str]]:
 
 def _mac(a: Json) -> str:
     return f"MAC {a['mac']}" if a["mac"] else ""
+
+
+def allocated(kubelet: Path) -> "list[Held]":
+    """The devices that containers have, says the kubelet that keeps its state there; none if there is none."""
+    socket = kubelet / "pod-resources" / "kubelet.sock"
+    if not socket.is_socket():
+        return []
+    # Only here, because most of what this takes is the import.
+    from base.kubelet.podresources import pods  # noqa: PLC0415
+
+    return pods(socket)
+
+
+def match(attachments: Iterable[Json], given: "Iterable[Held]") -> list[Json]:
+    """Put "resource" into the attachments whose device kubelet gave to their pod; what it gave besides."""
+    attachments = list(attachments)
+    rest = list[Json]()
+    for one in given:
+        ids = [identity for identity in one.ids if not _mark(attachments, one, identity)]
+        if ids:
+            rest.append({"pod": _pod(one), "container": one.container, "resource": one.resource, "ids": ids})
+    return rest
+
+
+def allocated_table(rest: Iterable[Json]) -> Table:
+    """What ``match`` has left over."""
+    rows = [(one["pod"], one["container"], one["resource"], ", ".join(one["ids"])) for one in rest]
+    return Table(("POD", "CONTAINER", "RESOURCE", "DEVICES"), rows)
+
+
+def _mark(attachments: Iterable[Json], one: "Held", identity: str) -> bool:
+    """Whether an attachment of the pod is made of what this ID stands for."""
+    found = False
+    for a in attachments:
+        # Who calls the plugin by hand names no pod.
+        if a["pod"] in ("", _pod(one)) and _stands_for(identity, a):
+            a.setdefault("resource", {"name": one.resource, "id": identity, "container": one.container})
+            found = True
+    return found
+
+
+def _stands_for(identity: str, a: Json) -> bool:
+    """An ID is a device's own, or with a number behind it where containers share the device."""
+    device, _, number = identity.rpartition("-")
+    own = {a.get(key) for key in ("device", "netdev", "master")} - {None, ""}
+    return identity in own or (number.isdecimal() and device in own)
+
+
+def _pod(one: "Held") -> str:
+    return f"{one.namespace}/{one.pod}"

@@ -1,4 +1,4 @@
-"""State on disk: attachments and leases, read without a lock and without changing anything."""
+"""Facts about the state on disk: attachments and leases, read without locks and without changes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -24,7 +24,7 @@ Listing = Iterable[tuple[Path, Record | None]]
 
 
 def state_of(read: Reader) -> State:
-    """What is in the default directories, and in those that attachments have noted or name."""
+    """The state in the default directories, and in those that attachments noted or name."""
     state_dirs = read.state_dirs()
     found = [one for state_dir in state_dirs for one in _records(read, state_dir, journal.files)]
     stranded = [one for state_dir in state_dirs for _, one in _records(read, state_dir, journal.refused)]
@@ -52,7 +52,7 @@ def state_of(read: Reader) -> State:
 
 
 def _data_dirs(read: Reader, state_dirs: Sequence[Path], attached: Sequence[Attachment]) -> list[Path]:
-    """Where networks have their leases: the default, those of state directories, and what attachments name."""
+    """The directories of leases: the default, those of state directories, and those that attachments name."""
     sections = [one.conf.get("ipam") for one in attached]
     named = [section.get("dataDir") for section in sections if isinstance(section, dict)]
     ours = {Path(read.at(IPAM_DIR)), *(folder / "ipam" for folder in state_dirs)}
@@ -60,7 +60,7 @@ def _data_dirs(read: Reader, state_dirs: Sequence[Path], attached: Sequence[Atta
 
 
 def _records(read: Reader, state_dir: Path, listed: Callable[[Path], Listing]) -> list[tuple[str, Attachment | None]]:
-    """Each record's path, and the record; None for one that cannot be read."""
+    """Each record's path, and the record; None for an unreadable one."""
     try:
         is_refused = listed is journal.refused
         found = [Found(state_dir, path, of_our_shape(record), is_refused) for path, record in listed(state_dir)]

@@ -15,7 +15,7 @@ from base.protocol.spec import Json
 from cni.attachments import list_all
 from ctl.command_line import add_state_dir, as_document, parser_for, state_dirs, word
 from ctl.hints import libraries, workload
-from ctl.hints.lines import FORMS, Line, Set, Unset, write
+from ctl.hints.libraries import FORMS, Line, Set, Unset, write
 
 # Of a container id: fewer characters may be anybody's.
 _SHORTEST: Final = 4

@@ -8,8 +8,7 @@ from support.hinted import BOTH, INFINIBAND, IPV6, ONE, OTHER, PAGE, SOCKETS, TW
 
 from base.state.record import Record
 from ctl.hints.command import read
-from ctl.hints.libraries import lines
-from ctl.hints.lines import Set
+from ctl.hints.libraries import Set, lines
 from ctl.hints.workload import Seen, of, prefix
 
 LEAVE = "unset NCCL_IB_GID_INDEX  # NCCL chooses the GID itself"

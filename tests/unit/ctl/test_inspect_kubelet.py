@@ -15,7 +15,7 @@ from base.kubelet import podresources
 from base.kubelet import podresources_pb2 as pr
 from base.kubelet.podresources import Held
 from base.protocol.spec import Key
-from ctl.allocations import match
+from ctl.inspection import match
 from ctl.main import main
 
 PAGE = (Path(__file__).parents[3] / "docs/user/inspect.md").read_text()

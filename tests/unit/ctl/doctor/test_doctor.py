@@ -170,7 +170,11 @@ def test_json(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(capsys.readouterr().out)
     (found,) = document["findings"]
     assert document["checks"] == list(CHECKS)
-    assert (found["id"], found["severity"], found["evidence"]) == ("rdma-cm-missing", "warning", f"{path} is not there")
+    assert (found["id"], found["severity"], found["evidence"]) == (
+        "rdma-cm-missing",
+        "warning",
+        f"{path} does not exist",
+    )
     assert found["remedy"].startswith("modprobe rdma_ucm")
 
 
@@ -213,7 +217,7 @@ def test_no_agent_and_how_much_multus_may_have(node: Node, cgroup: str, file: st
     node.at("run/hpn/agent.sock").unlink()
     ((name, found),) = node.findings()
     assert (name, found.severity) == ("agent-missing", severity)
-    assert ("/proc/905 (multus-daemon) may have 50 MiB" in found.evidence) == (severity == "warning")
+    assert ("/proc/905 (multus-daemon) has a limit of 50 MiB" in found.evidence) == (severity == "warning")
 
 
 def test_a_socket_of_systemds_is_left_alone(node: Node) -> None:
