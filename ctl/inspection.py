@@ -1,6 +1,6 @@
-"""hpn list and hpn inspect: what is attached, where, and by which GIDs it is reached.
+"""hpn list and hpn inspect: the attachments, their place, their GIDs, and kubelet's allocations.
 
-Not called inspect.py: beside a __main__.py that is run as a file it would be found for the standard library's.
+A module inspect.py beside a __main__.py that runs as a file would hide the standard library's.
 """
 
 import argparse
@@ -25,8 +25,8 @@ _MEMBERS = ("kind", "device", "netdev", "master", "addresses", WORDS)
 
 
 def answer_list(words: Sequence[str]) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises IoFailure, and SystemExit for wrong options."""
-    about = "List the attachments, and how each stands: attached, dead, half-attached ... (docs/user/inspect.md)."
+    """The command's output and exit status.  Raises IoFailure, and SystemExit for wrong options."""
+    about = "List the attachments and their states: attached, dead, half-attached ... (docs/user/inspect.md)."
     options = selection.parser("list", about, "hpn list --json", what="").parse_args(words)
     found = selection.selected(options, [])
     listed = [_listed(one, *stands) for one, stands in zip(found, states(found), strict=True)]
@@ -48,7 +48,7 @@ def _listed(one: Found, word: str, why: str) -> Json:
 
 
 def _troubles(one: Found, a: Json) -> Iterator[str]:
-    """Lines below the table: why the attachment does not stand, and the last error that a command had with it."""
+    """Lines below the table: why an attachment is not in order, and its last failed command."""
     if a["state"] != attachment_state.ATTACHED:
         yield f"{one.title}: {a['why']}"
     if error := one.last_error():
@@ -67,8 +67,8 @@ _COLUMNS: Final = (
 
 
 def answer_inspect(words: Sequence[str]) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises IoFailure, and SystemExit for wrong options."""
-    about = "Show what is attached; of what WHAT names, all that is known, and where it is now."
+    """The command's output and exit status.  Raises IoFailure, and SystemExit for wrong options."""
+    about = "Show the attachments; with WHAT, all details of those, and where their interfaces are now."
     parser = selection.parser("inspect", about, "hpn inspect default/worker-0", what="*")
     parser.add_argument("--kubelet-dir", type=Path, default=Path(KUBELET), help=f"default {KUBELET}")
     options = parser.parse_args(words)
@@ -93,17 +93,18 @@ def answer_inspect(words: Sequence[str]) -> tuple[str, int]:
     ]
     parts += [f"{path} cannot be read; {_remedy(path)}" for path in unreadable]
     parts += [
-        f"{_who(a)} of {a['network']} is detached, and its IPAM would not release {', '.join(a['addresses']) or 'it'}: "
-        f"{a['trouble']}; release that by hand, then remove {a['file']}"
+        f"{_who(a)} of {a['network']} is detached, and its IPAM plugin did not release "
+        f"{', '.join(a['addresses']) or 'it'}: "
+        f"{a['trouble']}; release them by hand, then remove {a['file']}"
         for a in refused
     ]
-    parts = parts or [f"nothing is attached, says {', '.join(map(str, state_dirs))}"]
-    parts += ["", "given by kubelet, and no interface of the pod's:", allocated_table(rest)] if rest else []
+    parts = parts or [f"nothing is attached (searched {', '.join(map(str, state_dirs))})"]
+    parts += ["", "allocated by kubelet, but not an interface of the pod:", allocated_table(rest)] if rest else []
     return text(parts), 0
 
 
 def _is_unreadable(a: Json) -> bool:
-    """Whether the attachment's record stands in for one that could not be read, and its pod may live."""
+    """True if the record replaces an unreadable one, and its pod may be alive."""
     return bool(a["kind"] == LOST and a["alive"])
 
 
@@ -112,8 +113,8 @@ def _trouble(a: Json) -> str:
 
 
 def _remedy(unreadable: Path) -> str:
-    """What is to be done about a file of the journal that cannot be read."""
-    # No command reads what was detached already.
+    """The remedy for an unreadable file of the journal."""
+    # No command reads the record of a detached attachment.
     is_refused = unreadable.parts[-3] == "refused"
     return (
         "it is detached: release its addresses by hand, then remove that file"
@@ -123,7 +124,7 @@ def _remedy(unreadable: Path) -> str:
 
 
 def _of_some(options: argparse.Namespace) -> tuple[str, int]:
-    """The same of those that a word names, with all that is known of each."""
+    """The output for the attachments that a word names, with all details."""
     found = selection.selected(options, options.what)
     known = [all_known(one) for one in found]
     match([a for a in known if "device" in a or "master" in a], allocated(options.kubelet_dir))
@@ -139,7 +140,7 @@ def _of_some(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def _table(attachments: Sequence[Json]) -> Table:
-    """With the column of resources only where kubelet gave any of it."""
+    """The table; it has the column RESOURCE only if kubelet allocated a device."""
     rows: list[tuple[str, ...]] = [_COLUMNS, *(row for a in attachments for row in _rows(a))]
     if not any("resource" in a for a in attachments):
         column = _COLUMNS.index("RESOURCE")
@@ -192,7 +193,7 @@ def all_known(one: Found) -> Json:
         try:
             place = interface_location.of(one.record)
         except OSError as e:
-            place = interface_location.Place("unknown", f"could not be looked for: {e.strerror or e}")
+            place = interface_location.Place("unknown", f"could not be searched for: {e.strerror or e}")
         body["now"] = {"where": place.where, "words": place.sentence, "name": place.name, "netns": place.netns}
     return body
 
@@ -230,18 +231,18 @@ def _mac(a: Json) -> str:
 
 
 def allocated(kubelet: Path) -> "list[Held]":
-    """The devices that containers have, says the kubelet that keeps its state there; none if there is none."""
+    """The devices that the kubelet with this directory has allocated to containers; none without a kubelet."""
     socket = kubelet / "pod-resources" / "kubelet.sock"
     if not socket.is_socket():
         return []
-    # Only here, because most of what this takes is the import.
+    # The import takes most of the time, and many nodes have no such socket.
     from base.kubelet.podresources import pods  # noqa: PLC0415
 
     return pods(socket)
 
 
 def match(attachments: Iterable[Json], given: "Iterable[Held]") -> list[Json]:
-    """Put "resource" into the attachments whose device kubelet gave to their pod; what it gave besides."""
+    """Add "resource" to the attachments whose device kubelet allocated to their pod; return the other allocations."""
     attachments = list(attachments)
     rest = list[Json]()
     for one in given:
@@ -252,16 +253,16 @@ def match(attachments: Iterable[Json], given: "Iterable[Held]") -> list[Json]:
 
 
 def allocated_table(rest: Iterable[Json]) -> Table:
-    """What ``match`` has left over."""
+    """The allocations that ``match`` returned."""
     rows = [(one["pod"], one["container"], one["resource"], ", ".join(one["ids"])) for one in rest]
     return Table(("POD", "CONTAINER", "RESOURCE", "DEVICES"), rows)
 
 
 def _mark(attachments: Iterable[Json], one: "Held", identity: str) -> bool:
-    """Whether an attachment of the pod is made of what this ID stands for."""
+    """True if an attachment of the pod uses the device of this ID."""
     found = False
     for a in attachments:
-        # Who calls the plugin by hand names no pod.
+        # A call of the plugin by hand names no pod.
         if a["pod"] in ("", _pod(one)) and _stands_for(identity, a):
             a.setdefault("resource", {"name": one.resource, "id": identity, "container": one.container})
             found = True
@@ -269,7 +270,7 @@ def _mark(attachments: Iterable[Json], one: "Held", identity: str) -> bool:
 
 
 def _stands_for(identity: str, a: Json) -> bool:
-    """An ID is a device's own, or with a number behind it where containers share the device."""
+    """True if the ID is one of the attachment's devices, or one with a number appended, as for shared devices."""
     device, _, number = identity.rpartition("-")
     own = {a.get(key) for key in ("device", "netdev", "master")} - {None, ""}
     return identity in own or (number.isdecimal() and device in own)

@@ -1,6 +1,6 @@
-"""What each communication library should be told of a pod's interfaces: pure.
+"""The variables of each communication library for a pod's interfaces, and their formats: pure.
 
-docs/user/hints.md says for each variable where its meaning, its form and its version were read.
+docs/user/hints.md gives the source of each variable's meaning, format and version.
 """
 
 import json
@@ -14,18 +14,17 @@ from ctl.hints.workload import Port, Workload
 
 LIBRARIES: Final = ("nccl", "ucx", "mpi", "nvshmem")
 
-# NCCL's releases of version 2: from the first it chooses a GID itself, from the second also beside entries of a table
-# that other namespaces have.
+# Releases of NCCL 2: from the first it chooses a GID itself; from the second it also ignores GIDs of other namespaces.
 _CHOOSES: Final = 21
 _CHOOSES_IN_A_CONTAINER: Final = 26
 _GID_INDEX: Final = "NCCL_IB_GID_INDEX"
-# UCX cuts off the rest of a device's name, and finds no such device (UCT_MD_NAME_MAX in src/uct/api/uct.h).
+# UCX truncates longer device names, and then finds no such device (UCT_MD_NAME_MAX in src/uct/api/uct.h).
 _LONGEST_OF_UCX: Final = 15
 
 
 @dataclass(frozen=True)
 class Set:
-    """A variable that should have the value."""
+    """A variable to set."""
 
     name: str
     value: str
@@ -33,7 +32,7 @@ class Set:
 
 @dataclass(frozen=True)
 class Unset:
-    """A variable that should not be there, and why."""
+    """A variable to leave unset, and why."""
 
     name: str
     why: str
@@ -52,10 +51,10 @@ FORMS: Final = ("env", "conf", "yaml")
 
 
 def lines(library: str, workload: Workload, release: int | None = None, *, template: bool = False) -> list[Line]:
-    """What to tell one of LIBRARIES.
+    """The lines for one of LIBRARIES.
 
-    ``release`` is NCCL's, 26 of version 2.26; None if nobody knows.  With ``template`` nothing is said that another pod
-    of the same template would not have (NCCL only).
+    ``release`` is NCCL's: 26 for version 2.26; None if unknown.  ``template`` restricts them to values that all pods of
+    the template share (NCCL only).
     """
     match library:
         case "nccl":
@@ -90,7 +89,7 @@ def _gid_of_a_template(workload: Workload, release: int | None) -> Iterator[Line
 
 
 def _gid_of_nccl(workload: Workload, release: int | None) -> Iterator[Line]:
-    """What to do about the one index that NCCL can be given for all ports."""
+    """Lines about NCCL's one GID index for all ports."""
     leave, newer = "NCCL chooses the GID itself", f"2.{_CHOOSES_IN_A_CONTAINER}"
     if not workload.has_gids:
         return
@@ -106,7 +105,7 @@ def _gid_of_nccl(workload: Workload, release: int | None) -> Iterator[Line]:
 
 
 def _exactly(ports: Sequence[Port]) -> str:
-    """These ports and no other: without "=", mlx5_1 would stand for mlx5_10 too."""
+    """These ports only: without "=", mlx5_1 would also match mlx5_10."""
     return "=" * bool(ports) + _list(ports)
 
 
@@ -171,9 +170,9 @@ def _indexes(workload: Workload) -> str:
 
 
 def write(lines: Sequence[Line], form: str) -> str:
-    """The lines in one of FORMS: what a shell reads, KEY=VALUE as /etc/nccl.conf has it, or ``env`` of a container.
+    """The lines in one of FORMS: for a shell, as KEY=VALUE for /etc/nccl.conf, or as ``env`` of a container.
 
-    What cannot be printed becomes an escape: a name with a newline in it must not begin a line of its own.
+    Unprintable characters are escaped: a newline in a name must not begin a new line.
     """
     written = {"env": _env, "conf": _conf, "yaml": _yaml}[form]([_printable(line) for line in lines])
     return "".join(f"{line}\n" for line in written)
@@ -201,7 +200,7 @@ def _env(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def _conf(lines: Sequence[Line]) -> Iterator[str]:
-    """Such a file takes the rest of a line as it is, and knows a comment only at the beginning of one."""
+    """Such a file uses the rest of a line as it is, and allows a comment only at the start of a line."""
     for line in lines:
         match line:
             case Set(name, value):

@@ -37,7 +37,7 @@ def test_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert checked(tmp_path, capsys, 0) == []
     assert checked(tmp_path, capsys, 1, "default/worker-0") == []
     assert main(["hpn", "check", "--state-dir", str(tmp_path), "10.56.0.2"]) == 1
-    assert capsys.readouterr().out == f"nothing is attached that is called 10.56.0.2, says {tmp_path}\n"
+    assert capsys.readouterr().out == f"no attachment is called 10.56.0.2 (searched {tmp_path})\n"
 
 
 def test_a_pod_that_cannot_be_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ def test_a_word_that_names_nothing_beside_one_that_does(
     dry = ["--dry-run"] if command == "repair" else []
     assert main([*words, *dry]) == 1
     *rest, last = capsys.readouterr().out.splitlines()
-    assert last == f"nothing is attached that is called typo or fault, says {tmp_path}"
+    assert last == f"no attachment is called typo or fault (searched {tmp_path})"
     assert any("half" in line for line in rest)
     assert main([*words, *dry, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
@@ -33,7 +33,7 @@ def test_a_word_that_names_nothing_beside_one_that_does(
 def test_only_words_that_name_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     save(tmp_path, VF)
     assert main(["hpn", command, "--state-dir", str(tmp_path), "typo"]) == 1
-    assert capsys.readouterr().out == f"nothing is attached that is called typo, says {tmp_path}\n"
+    assert capsys.readouterr().out == f"no attachment is called typo (searched {tmp_path})\n"
 
 
 @pytest.mark.parametrize("command", ["inspect", "check", "repair", "hints"])

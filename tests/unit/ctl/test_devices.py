@@ -108,7 +108,7 @@ def test_one_of_them(tree: Tree, state: Path) -> None:
     for name in (VF1, "mlx5_2"):
         ((title, *cells),) = table(shown(tree, name, state=state))[1:]
         assert (title, cells[-1]) == (f"vf1 {VF1}", POD)
-    with pytest.raises(LinkUnavailable, match=f"no NIC here is called 'rail9'; there is {PF}"):
+    with pytest.raises(LinkUnavailable, match=f"no NIC here is called 'rail9'; the NICs are: {PF}"):
         answer(["rail9", "--state-dir", f"{tree.root}"], tree.root)
 
 

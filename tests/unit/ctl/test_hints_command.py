@@ -21,12 +21,12 @@ def test_whom_it_finds(hints: Hints, what: str) -> None:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("train-1", "nothing is attached to 'train-1', says "),
+        ("train-1", "nothing is attached to 'train-1' (searched "),
         ("012", "nothing is attached"),
         ("default/train", "nothing is attached"),
         ("/proc/self/ns/net", "nothing is attached"),
         ("dead", "its pod is gone"),
-        ("twice", "'twice' is the name of several: a/twice (a), b/twice (b); give namespace/pod"),
+        ("twice", "'twice' matches several pods: a/twice (a), b/twice (b); give namespace/pod"),
     ],
 )
 def test_whom_it_does_not_find(hints: Hints, what: str, words: str) -> None:

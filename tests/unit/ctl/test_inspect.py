@@ -108,7 +108,7 @@ def test_of_one_by_its_pci_address(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_nothing_of_that_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path, VF)
     assert main(["hpn", "inspect", "--state-dir", str(tmp_path), "0000:3b:10.7"]) == 1
-    assert capsys.readouterr().out == f"nothing is attached that is called 0000:3b:10.7, says {tmp_path}\n"
+    assert capsys.readouterr().out == f"no attachment is called 0000:3b:10.7 (searched {tmp_path})\n"
 
 
 def test_of_one_that_another_version_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

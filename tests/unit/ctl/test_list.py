@@ -63,7 +63,7 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["hpn", "list", "--state-dir", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"nothing is attached, says {tmp_path}\n"
+    assert capsys.readouterr().out == f"nothing is attached (searched {tmp_path})\n"
 
 
 def test_dead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

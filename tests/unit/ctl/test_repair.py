@@ -62,9 +62,9 @@ def test_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert repaired(tmp_path, capsys, 0) == []
     words = here(tmp_path)
     assert main(["hpn", "repair", *words]) == 0
-    assert capsys.readouterr().out == "nothing is half-done, and nothing is left of the dead\n"
+    assert capsys.readouterr().out == "no attachment is incomplete, and dead pods left nothing\n"
     assert main(["hpn", "repair", *words, "default/worker-0"]) == 1
-    assert capsys.readouterr().out.startswith("nothing is attached that is called default/worker-0")
+    assert capsys.readouterr().out.startswith("no attachment is called default/worker-0")
 
 
 def test_an_add_that_did_not_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -207,6 +207,6 @@ def test_a_file_that_is_there_stays(
     for name in ("r.html", "link.html", "no/such.html"):
         assert elsewhere(name) == 1
     said = capsys.readouterr().err
-    assert said.count("is there already; name another file, or remove it") == 2
-    assert "cannot be made: No such file or directory" in said
+    assert said.count("exists already; name another file, or remove it") == 2
+    assert "cannot be created: No such file or directory" in said
     assert (tmp_path / "r.html").read_text() == "mine"

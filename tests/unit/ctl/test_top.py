@@ -225,7 +225,7 @@ def test_line_by_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 def test_one_of_many_is_to_be_named(tmp_path: Path, port: Path) -> None:
     (port.parent / "2").mkdir()
-    with pytest.raises(BadEnvironment, match=r"there are mlx5_0/1, mlx5_0/2: name one"):
+    with pytest.raises(BadEnvironment, match=r"these match: mlx5_0/1, mlx5_0/2; name one"):
         top.answer(["-l"], tmp_path)
     assert top.answer(["-l", "mlx5_0/2", "--count", "1", "--interval", "0.1"], tmp_path)[0].count("rx") == 1
 
