@@ -249,8 +249,8 @@ def _row(listed: Listed) -> tuple[str, ...]:
     if isinstance(one, Kept):
         since, until = map(moment, (one.released, one.until))
         until = "the next boot" if one.boot else until
-        whose = one.sticky.rpartition(":")[0] or one.pod or one.mac or "-"
-        return addresses, whose, "-", f"{word} until {until}", since, "-"
+        owner = one.sticky.rpartition(":")[0] or one.pod or one.mac or "-"
+        return addresses, owner, "-", f"{word} until {until}", since, "-"
     since = moment(one.time)
     return addresses, one.owner.pod or "-", one.owner.key.ifname, word, since, one.owner.key.container_id[:_ID_DIGITS]
 

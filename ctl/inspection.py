@@ -149,8 +149,8 @@ def _table(attachments: Sequence[Json]) -> Table:
 
 
 def _rows(a: Json) -> Iterator[tuple[str, ...]]:
-    """The attachment's lines: one for each address on each RDMA port that has a GID of it.  The first also has what is
-    the attachment's own."""
+    """The attachment's lines: one for each address and RDMA port with a GID of it.  Only the first has the attachment's
+    own columns."""
     who = _who(a)
     state = ("alive" if a["alive"] else "dead") + ("" if a["complete"] else ", incomplete")
     state = attachment_state.UNREADABLE if _is_unreadable(a) else state
@@ -170,6 +170,7 @@ def _who(a: Json) -> str:
 
 
 def _addresses(a: Json) -> Iterator[tuple[str, str, str, str]]:
+    """Cells for each address: the address, RDMA port, and its GID indexes of RoCE v2 and v1."""
     for address in a["addresses"]:
         gids = [gid for gid in a["rdma"]["gids"] if gid["address"] == address.partition("/")[0]]
         ports = sorted({(gid["device"], gid["port"]) for gid in gids})
@@ -181,7 +182,7 @@ def _addresses(a: Json) -> Iterator[tuple[str, str, str, str]]:
 
 
 def all_known(one: Found) -> Json:
-    """As JSON, with WORDS."""
+    """All details as JSON, with WORDS."""
     word, why = one.state()
     body: Json = {**selection.identified(one), "state": word, "why": why, "record": str(one.path)}
     if one.record is None:
@@ -199,7 +200,7 @@ def all_known(one: Found) -> Json:
 
 
 def detail_lines(one: Found, a: Json) -> Iterator[str]:
-    """The same for a person: whose it is, then a name and a value in each line."""
+    """The details for a person: the title, then one name and value per line."""
     yield one.title
     for name, value in _values(a):
         if value:

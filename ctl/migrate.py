@@ -62,14 +62,14 @@ def import_leases(options: argparse.Namespace) -> tuple[str, int]:
         if is_ours and not options.dry_run:
             durable.make_private(options.path)
         if into:
-            said, status = _enter(into, store, leases, others, log, dry_run=options.dry_run)
+            output, status = _enter(into, store, leases, others, log, dry_run=options.dry_run)
         elif collisions := store.adopt(leases, dry_run=options.dry_run):
-            said, status = text([*collisions, f"{name}: nothing was imported"]), 1
+            output, status = text([*collisions, f"{name}: nothing was imported"]), 1
         else:
-            said, status = text([*log, *_said(name, leases, dry_run=options.dry_run)]), 0
+            output, status = text([*log, *_summary(name, leases, dry_run=options.dry_run)]), 0
         if is_ours and not status and not options.dry_run:
             migrate.set_aside(options.path, leases, options.ifname)
-    return said, status
+    return output, status
 
 
 def _enter(
@@ -81,10 +81,10 @@ def _enter(
     if moved.conflicts:
         return text([*moved.conflicts, f"{into.name}: nothing was imported"]), 1
     blocks = import_export.blocks_in_words(into, moved, dry_run=dry_run)
-    return text([*log, *blocks, *_said(into.name, leases, dry_run=dry_run)]), 0
+    return text([*log, *blocks, *_summary(into.name, leases, dry_run=dry_run)]), 0
 
 
-def _said(name: str, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
+def _summary(name: str, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
     verb = "would import" if dry_run else "imported"
     lines = [f"{verb} {', '.join(map(str, one.ips))} of {one.owner.key} {one.owner.pod}".rstrip() for one in leases]
     return [*lines, f"{name}: {verb} {len(leases)} leases"]

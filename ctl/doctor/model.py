@@ -243,7 +243,7 @@ class RenamedFile:
 class Attachment:
     """A record of the journal.
 
-    - ``file``: its path.  ``whose``: the attachment's name for people.  ``age``: seconds since ADD began.
+    - ``file``: its path.  ``title``: the attachment's name for people.  ``age``: seconds since ADD began.
     - ``state``, ``why``: see cni/attachment_state.py.  ``is_lost``: whether it replaces an unreadable record.
     - ``device``: the bus address of its own device; empty for none.
     - ``trouble``: why its IPAM plugin does not release; empty for none.
@@ -252,7 +252,7 @@ class Attachment:
     """
 
     file: str
-    whose: str
+    title: str
     netns: str = ""
     alive: bool = True
     state: str = attachment_state.ATTACHED

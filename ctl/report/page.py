@@ -108,8 +108,8 @@ def _rest(documents: Mapping[str, Json]) -> Iterator[str]:
     unread = [f"{path} cannot be read" for path in documents["attachments"].get("unreadable", [])]
     unread += documents["devices"].get("unread", [])
     if unread:
-        said = "".join(f'<p class="error">{_text(line)}</p>' for line in unread)
-        yield f"<h2>What is unknown</h2>{said}"
+        lines = "".join(f'<p class="error">{_text(line)}</p>' for line in unread)
+        yield f"<h2>What is unknown</h2>{lines}"
 
 
 def _pool(pool: Json) -> list["Cell"]:
@@ -152,8 +152,8 @@ def _cell(cell: Cell) -> str:
 def _troubles(answers: Iterable[Answer]) -> Iterator[str]:
     troubles = [one for one in answers if one.trouble]
     if troubles:
-        said = "".join(f'<p class="error">{_text(one.command)}: {_text(one.trouble)}</p>' for one in troubles)
-        yield f"<h2>What could not be read</h2>{said}"
+        lines = "".join(f'<p class="error">{_text(one.command)}: {_text(one.trouble)}</p>' for one in troubles)
+        yield f"<h2>What could not be read</h2>{lines}"
 
 
 def _raw(answers: Mapping[str, Answer]) -> Iterator[str]:

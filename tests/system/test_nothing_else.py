@@ -59,11 +59,11 @@ ANSWERS = {
     "gids": (0, "n_gids_found="),
     "devinfo": (1, "there is no RDMA device in this network namespace"),
     "top --count 1": (1, "no RDMA device is visible"),
-    "doctor": (ANY, "/opt/cni/bin/hpn is not there"),  # it also sees agents that the machine has
+    "doctor": (ANY, "/opt/cni/bin/hpn does not exist"),  # it also sees agents that the machine has
     "report /run/node.html": (0, "/run/node.html: 5 parts"),
     "report /node.html": (1, "/node.html cannot be created: Read-only file system"),
     "install --check": (0, "this version understands the state on this node"),
-    "install": (1, "hpn install: /opt: Read-only file system; see that it is writable"),
+    "install": (1, "hpn install: /opt: Read-only file system; check that it is writable"),
     "install --root /run": (0, "put /opt/cni/bin/hpn"),
     "uninstall --check": (0, "no pod has an interface or an address of hpn"),
     "uninstall --root /run": (0, "/opt/cni/bin/hpn"),

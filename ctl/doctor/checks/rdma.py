@@ -122,6 +122,6 @@ def device_nodes_differ(facts: Facts) -> Iterator[Finding]:
         if one.lost_nodes and one.state == attachment_state.ATTACHED:
             yield Finding(
                 Severity.WARNING,
-                f"{one.file}: {one.whose}: {one.device} has lost {', '.join(one.lost_nodes)}",
+                f"{one.file}: {one.title}: {one.device} has lost {', '.join(one.lost_nodes)}",
                 "delete the pod: its successor gets the present device nodes; or set cdi: true in the device file",
             )

@@ -24,7 +24,7 @@ def record_unreadable(facts: Facts) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, f"{path} is not an intact record of an attachment", attachment_state.REMEDY)
     for one in facts.state.attachments:
         if one.state == attachment_state.UNREADABLE:
-            yield Finding(Severity.ERROR, f"{one.file}: {one.whose}: {one.trouble}", attachment_state.REMEDY)
+            yield Finding(Severity.ERROR, f"{one.file}: {one.title}: {one.trouble}", attachment_state.REMEDY)
 
 
 def leases_unreadable(facts: Facts) -> Iterator[Finding]:
@@ -40,23 +40,23 @@ def attachment_dead(facts: Facts) -> Iterator[Finding]:
         if one.state == attachment_state.DEAD:
             # hpn gc ignores unreadable records.
             remedy = "hpn repair" if one.is_lost else "hpn gc"
-            yield Finding(Severity.WARNING, f"{one.file}: {one.whose}: its pod is gone", remedy)
+            yield Finding(Severity.WARNING, f"{one.file}: {one.title}: its pod is gone", remedy)
 
 
 def attachment_incomplete(facts: Facts) -> Iterator[Finding]:
     """An ADD was killed, and the runtime has not sent the DEL that would undo it; or an undo did not end."""
     for one in facts.state.attachments:
         if one.state == attachment_state.HALF_DETACHED:
-            yield Finding(Severity.WARNING, f"{one.file}: {one.whose}: {one.why}", "hpn repair")
+            yield Finding(Severity.WARNING, f"{one.file}: {one.title}: {one.why}", "hpn repair")
         if one.state == attachment_state.HALF_ATTACHED and one.age > _UNDER_WAY:
-            evidence = f"{one.file}: {one.whose}: ADD began {one.age / 60:.0f} minutes ago and is not complete"
+            evidence = f"{one.file}: {one.title}: ADD began {one.age / 60:.0f} minutes ago and is not complete"
             yield Finding(Severity.WARNING, evidence, "hpn repair")
 
 
 def attachment_stranded(facts: Facts) -> Iterator[Finding]:
     """An interface is detached, and its IPAM plugin refused to release the addresses."""
     for one in facts.state.stranded:
-        evidence = f"{one.file}: {one.whose}: {one.trouble}"
+        evidence = f"{one.file}: {one.title}: {one.trouble}"
         yield Finding(
             Severity.WARNING,
             evidence,
