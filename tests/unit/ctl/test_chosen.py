@@ -1,4 +1,4 @@
-"""The words by which list, inspect, check, repair and hints are asked for an attachment."""
+"""The words by which list, inspect, check, repair and hints select attachments."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_only_words_that_name_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("command", ["inspect", "check", "repair", "hints"])
 def test_an_empty_word(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
-    """As of a variable that is not set.  VF has no pod's name."""
+    """As from an unset variable.  VF has no pod name."""
     save(tmp_path, VF)
     with pytest.raises(SystemExit) as ended:
         main(["hpn", command, "--state-dir", str(tmp_path), ""])
@@ -50,7 +50,7 @@ def test_an_empty_word(tmp_path: Path, capsys: pytest.CaptureFixture[str], comma
 def test_a_directory_that_is_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    """It was misspelt.  Only the default is not there before the first ADD."""
+    """A misspelt name.  Only the default may be missing, before the first ADD."""
     no_leases = ["--data-dir", f"{tmp_path}"] if words[0] in ("gc", "repair") else []
     argv = ["hpn", *words, "--state-dir", f"{tmp_path}/misspelt", *no_leases]
     assert main(argv) == 1

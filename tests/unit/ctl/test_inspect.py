@@ -1,4 +1,4 @@
-"""hpn inspect of records that need a NIC to come about."""
+"""hpn inspect on records that need a NIC."""
 
 import json
 from dataclasses import replace
@@ -74,7 +74,7 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line per address and port; the attachment's own in the first of them."""
+    """A line per address and port; the attachment's own columns are in the first."""
     save(tmp_path, VF)
     lines = shown(tmp_path, capsys).splitlines()
     assert [line.split() for line in lines[1:]] == [
@@ -119,7 +119,7 @@ def test_of_one_that_another_version_wrote(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_one_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No DEL reads what is in refused/."""
+    """No DEL reads the files in refused/."""
     for folder in ("attachments", "refused"):
         (tmp_path / folder / "rail0").mkdir(parents=True)
         (tmp_path / folder / "rail0/0123456789abcdef:hpn0.json").write_text("{")

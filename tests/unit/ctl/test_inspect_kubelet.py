@@ -1,4 +1,4 @@
-"""hpn inspect beside a kubelet whose PodResources grpcio serves."""
+"""hpn inspect beside a kubelet, played by a grpcio server of PodResources."""
 
 import json
 import threading
@@ -46,7 +46,7 @@ T0 = replace(
 
 @pytest.fixture
 def answer() -> list[bytes | None]:
-    """What kubelet answers; None for nothing as long as the test lasts."""
+    """kubelet's answer; None for no answer during the test."""
     return [GIVEN.SerializeToString()]
 
 
@@ -75,7 +75,7 @@ def kubelet(tmp_path: Path, answer: list[bytes | None]) -> Iterator[Path]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kubelet on a busy machine may take its time."""
+    """A kubelet on a busy machine may be slow."""
     monkeypatch.setattr(podresources.pods, "__defaults__", (podresources.SOCKET, 60.0))
 
 

@@ -1,4 +1,4 @@
-"""hpn install --api-server: a kubeconfig for the node, by which blocks of addresses are claimed."""
+"""hpn install --api-server: the node's kubeconfig for claiming blocks of addresses."""
 
 import base64
 import json
@@ -20,13 +20,13 @@ TOKEN = ".".join(
 
 @pytest.fixture(autouse=True)
 def units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the tree; a test before may have put something in front of sys.path."""
+    """The tree's units; an earlier test may have prepended to sys.path."""
     monkeypatch.syspath_prepend(ROOT)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    """Where kubelet has what it projects into a pod."""
+    """The directory of kubelet's projected credential."""
     made = tmp_path / "pods" / "uid" / "credential"
     (made / "..data").mkdir(parents=True)
     for name, text in (("token", TOKEN), ("ca.crt", "authority")):

@@ -1,4 +1,4 @@
-"""hpn uninstall, without systemd: what goes, what stays, and when it is refused."""
+"""hpn uninstall without systemd: removed files, kept files, and refusals."""
 
 import errno
 import os
@@ -89,7 +89,7 @@ def test_what_others_wrote_stays_and_is_named(installed: Path) -> None:
 
 
 def test_what_was_copied_by_hand(root: Path, tmp_path: Path) -> None:
-    """As docs/user/install.md had it before there was hpn install."""
+    """Copies by hand, as an older install.md described them."""
     for path in (layout.HPN, layout.COMMAND, f"{layout.UNITS}/x"):
         (root / path).parent.mkdir(parents=True)
     (root / layout.HPN).write_bytes(program(tmp_path).read_bytes())
@@ -157,7 +157,7 @@ def leases_that_are_none(root: Path) -> tuple[Path, str]:
 
 @pytest.mark.parametrize("make", [unreadable_line, leases_that_are_none])
 def test_leases_that_cannot_be_read(installed: Path, make: Callable[[Path], tuple[Path, str]]) -> None:
-    """A pod may have them."""
+    """A pod may own them."""
     path, why = make(installed)
     with pytest.raises(NotAvailable, match=re.escape(f"{path}{why}")):
         uninstall(installed)
@@ -174,7 +174,7 @@ def test_a_lease_that_was_set_aside(installed: Path, *, is_over: bool) -> None:
 
 
 def test_blocks_of_a_shared_pool(installed: Path) -> None:
-    """Uninstalling gives none back, and says how."""
+    """Uninstalling frees no blocks, and reports how to free them."""
     folder = installed / "var/lib/cni/hpn/ipam/net"
     folder.mkdir(parents=True, mode=0o700)
     write(folder, NodeBlocks("net", "etcd", "c", "node1", "m", 16, blocks=(OwnedBlock(3, "u", "node1"),)))
@@ -188,7 +188,7 @@ def test_blocks_of_a_shared_pool(installed: Path) -> None:
 
 
 def test_notes_that_cannot_be_read(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They say where other attachments are."""
+    """They name the directories of other attachments."""
     notes = installed / "run" / "hpn" / "elsewhere"
     notes.mkdir(parents=True)
     listed = os.listdir
@@ -204,7 +204,7 @@ def test_notes_that_cannot_be_read(installed: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_who_would_be_left_without_it(installed: Path) -> None:
-    """What the Debian package asks before it goes, which nothing but this sentence lets go."""
+    """The Debian package's question before removal; only this sentence allows it."""
     words = ["--check", "--root", f"{installed}"]
     assert answer_uninstall(words) == (f"{NOBODY}\n", 0)
     assert f'[ "$said" = "{NOBODY}" ]' in (ROOT / "packaging" / "deb" / "prerm").read_text()
