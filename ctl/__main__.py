@@ -1,7 +1,7 @@
-"""The one program: its name and environment decide what it is (docs/user/install.md).
+"""The entry of the one program; its name and environment decide what it is (docs/user/install.md).
 
-Called ``hpn-ipam`` it is the IPAM plugin; with CNI_COMMAND set it is the CNI plugin with that IPAM inside;
-otherwise a person is at the keyboard.
+As ``hpn-ipam`` it is the IPAM plugin; with CNI_COMMAND set it is the CNI plugin with that IPAM inside; otherwise it is
+the operator's command.
 """
 
 import gc
@@ -14,10 +14,10 @@ IPAM = "hpn-ipam"
 
 
 def main() -> NoReturn:
-    """Be what we were called as."""
-    # The launcher's name, not that of what it carries and unpacked (packaging/launcher).
+    """Run as the plugin, a daemon or the operator's command."""
+    # The launcher's name, not that of the unpacked program (packaging/launcher).
     sys.argv[0] = os.environ.pop("HPN_ARGV0", sys.argv[0])
-    # A person's command line needs none of the plugin's imports, and neither plugin the other's.
+    # An operator's command needs none of the plugin's imports, and neither plugin needs the other's.
     version = os.environ.pop("HPN_VERSION", "")
     file = os.environ.pop("HPN_FILE", "")
     if "CNI_COMMAND" not in os.environ:
@@ -37,15 +37,15 @@ def main() -> NoReturn:
 
         from ctl.main import main as operator  # noqa: PLC0415
 
-        # As any tool whose reader has seen enough, as head has: without a word.
+        # End silently if the reader of the output, such as head, ends.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         sys.exit(operator(sys.argv, file, version))
-    # As in the frozen program from its first module on (packaging/hpn.spec).
+    # The frozen program does this before its first module (packaging/hpn.spec).
     gc.disable()
     try:
         plugin()
     except SystemExit as e:
-        # Taking all modules apart, object by object, takes a tenth of an ADD; the kernel has it done at once.
+        # Freeing all modules object by object takes a tenth of an ADD; the kernel frees them at once.
         os._exit(int(e.code or 0))
 
 

@@ -1,4 +1,4 @@
-"""hpn ipam: who has which address, and what an operator can do about it."""
+"""hpn ipam: show addresses and their owners, release, verify and move them."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -19,19 +19,19 @@ from ipam.stores import access
 from ipam.stores.holdings import Contents, Kept, Lease, Listed, Lost
 
 _BAR: Final = 30
-_ID_DIGITS: Final = 12  # of a container's id: so many are shown, and so many name it
+_ID_DIGITS: Final = 12  # digits of a container's id: shown, and enough to name it
 _SIGNS: Final = "#x~=!*?"
 _MOMENTS: Final = ("released", "cool", "until")
 _WHOSE: Final = (
-    "a container (its id, or twelve digits or more of it) or a pod ([namespace/]name), both with :ifname or without"
+    "a container (its id, or at least its first 12 digits) or a pod ([namespace/]name), with or without :ifname"
 )
 _COLUMNS: Final = ("ADDRESS", "POD", "IFNAME", "STATE", "SINCE", "CONTAINER")
 
 
 def answer(words: Sequence[str]) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
+    """The command's output and exit status.  Raises CniError, and SystemExit for wrong options."""
     options = parser().parse_args(words)
-    if options.command != "import":  # which makes it
+    if options.command != "import":  # which creates it
         data_dir(options)
     if options.command in ("blocks", "release-node") or getattr(options, "cluster", False):
         return cluster.answer(options)
@@ -48,16 +48,20 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of all commands."""
+    """The options of all subcommands."""
     common = argparse.ArgumentParser(add_help=False)
     add_data_dir(common)
-    whole = parser_for("ipam", "Look at addresses, free them, move them.", "example: hpn ipam lease default/worker-0")
+    whole = parser_for("ipam", "Show addresses, release them, move them.", "example: hpn ipam lease default/worker-0")
     commands = whole.add_subparsers(dest="command", required=True)
     for name, about, some in (
-        ("show", "the pools of every network: used, dead, free, and by whom", "*"),
-        ("lease", "all that is known of an attachment, an address, or a pod's", "?"),
-        ("gc", "release what is provably dead, and what a probe found in use by other hosts (conflict)", "*"),
-        ("verify", "compare index and leases, checksums, what is in quarantine; changes nothing", "*"),
+        ("show", "show the pools of every network: used, dead and free addresses, and their owners", "*"),
+        ("lease", "show all details of the leases of an attachment, an address or a pod", "?"),
+        (
+            "gc",
+            "release addresses of provably dead pods, and those that a probe found in use by other hosts (conflict)",
+            "*",
+        ),
+        ("verify", "check index, leases, checksums and quarantine; changes nothing", "*"),
     ):
         command = commands.add_parser(name, help=about, description=about, parents=[common])
         if name == "lease":
@@ -67,16 +71,16 @@ def parser() -> argparse.ArgumentParser:
         if name in ("show", "lease", "gc"):
             command.add_argument("--json", action="store_true", help="one JSON document")
         if name == "show":
-            cluster.add_cluster(command, "the pools that the cluster shares, as its store has them")
+            cluster.add_cluster(command, "the cluster's shared pools, from its store")
         if name == "gc":
-            command.add_argument("--dry-run", action="store_true", help="only say what would go")
-            cluster.add_cluster(command, "suspect nodes that are dead, and in the end remove their blocks")
+            command.add_argument("--dry-run", action="store_true", help="only report what would be released")
+            cluster.add_cluster(command, "suspect dead nodes, and remove their blocks after the grace")
     cluster.add_to(commands, common)
     migrate.add_to(commands, common)
     release = commands.add_parser("release", help="release one attachment's addresses", parents=[common])
     release.add_argument("network")
-    release.add_argument("key", metavar="WHAT", help=f"{_WHOSE}, or an address; it must fit one lease only")
-    release.add_argument("--force", action="store_true", help="also if it is not provably dead")
+    release.add_argument("key", metavar="WHAT", help=f"{_WHOSE}, or an address; it must match exactly one lease")
+    release.add_argument("--force", action="store_true", help="also if the pod may be alive")
     return whole
 
 
@@ -85,7 +89,7 @@ def _show(options: argparse.Namespace) -> tuple[str, int]:
     if options.json:
         return as_document({"dataDir": str(options.data_dir), "networks": [_described(one) for one in found]}), 0
     lines = [line for one in found for line in _pictured(one)]
-    return text(lines or [f"no address is held, says {options.data_dir}"]), 0
+    return text(lines or [f"no address is held (searched {options.data_dir})"]), 0
 
 
 def _lease(options: argparse.Namespace) -> tuple[str, int]:
@@ -98,7 +102,7 @@ def _lease(options: argparse.Namespace) -> tuple[str, int]:
     if options.json:
         return as_document({"dataDir": str(options.data_dir), "leases": wanted}), 0 if wanted else 1
     blocks = ["\n".join(f"{name:12} {_words(_dated(name, value))}" for name, value in one.items()) for one in wanted]
-    nothing = f"no lease of {options.what or 'anybody'} in {options.data_dir}"
+    nothing = f"no lease of {options.what or 'any pod'} in {options.data_dir}"
     return text(["\n\n".join(blocks) or nothing]), 0 if wanted else 1
 
 
@@ -106,19 +110,19 @@ def _release(options: argparse.Namespace) -> tuple[str, int]:
     (network,) = networks(options.data_dir, sandboxes.gone, [options.network])
     held = _meant(network, options.key)
     if not held:
-        return text([f"{options.key} holds nothing in {network.place}; see: hpn ipam lease"]), 1
+        return text([f"{options.key} holds no address in {network.place}; list the leases: hpn ipam lease"]), 1
     if len(held) > 1:
-        return text([f"{options.key} may be {' or '.join(map(str, held))}: name one of them; nothing is released"]), 1
+        return text([f"{options.key} may be {' or '.join(map(str, held))}; nothing was released.  Name one of them"]), 1
     ((key, one),) = held.items()
     ips = ", ".join(map(str, one.holding.ips))
     if state(one) != "dead" and not options.force:
-        return text([f"{key} may be alive and use {ips}; its runtime's DEL releases that, or add --force"]), 1
+        return text([f"{key} may be alive and use {ips}; let its runtime's DEL release them, or add --force"]), 1
     access.open_in(options.data_dir, network.name, []).release(key)
     return text([f"released {ips} of {key}"]), 0
 
 
 def _meant(network: Contents, what: str) -> dict[Key, Listed]:
-    """The leases of attachments that a person may mean by it; the only one if it is an attachment's whole name."""
+    """The leases that the argument may mean; the only one if it is an attachment's full name."""
     held = {one.holding.owner.key: one for one in network.listed if isinstance(one.holding, Lease)}
     whole = {key: one for key, one in held.items() if f"{key}" == what}
     return whole or {key: one for key, one in held.items() if _is_called(_about(one), what)}
@@ -133,8 +137,8 @@ def _gc(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def release_dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> tuple[list[str], list[str]]:
-    """Release what is provably dead: a line for each, and one for each network that failed.  Raises CniError if nobody
-    knows what there is."""
+    """Release provably dead leases: a line for each, and one for each network that failed.  Raises CniError if leases
+    cannot be listed."""
     done, failed = list[str](), list[str]()
     for network in networks(data_dir, sandboxes.gone, names):
         dead, conflicts = (
@@ -169,7 +173,7 @@ def _verify(options: argparse.Namespace) -> tuple[str, int]:
     for network in found:
         store = access.open_in(options.data_dir, network.name, [])
         lines += [f"{network.name}: {problem}" for problem in store.verify()]
-    good = f"{len(found)} networks, {sum(len(one.listed) for one in found)} leases: all is as it should be"
+    good = f"{len(found)} networks, {sum(len(one.listed) for one in found)} leases: no problem found"
     return text(lines or [good]), 1 if lines else 0
 
 
@@ -191,9 +195,9 @@ def _about(one: Listed) -> Json:
 
 
 def _is_called(lease: Json, what: str) -> bool:
-    """Whether a person may mean this lease by it: an address; or a pod or container, with ``:ifname`` or without.
+    """True if the argument can mean this lease: an address; or a pod or container, with or without ``:ifname``.
 
-    The first digits of a container's id name it, and so does the pod's name without the namespace, as everywhere.
+    A container may be given by the first digits of its id, and a pod without its namespace.
     """
     word, _, ifname = what.partition(":")
     container_id, pod = str(lease.get("containerID", "")), str(lease.get("pod", ""))
@@ -204,12 +208,12 @@ def _is_called(lease: Json, what: str) -> bool:
 
 
 def _pictured(network: Contents) -> Iterator[str]:
-    """A bar for each pool, and a line for each holder."""
+    """A bar for each pool, and a line for each owner."""
     yield f"{network.name}  ({network.place})"
     blocks = own_blocks(Path(network.place))
     if blocks != []:
-        which = "which nobody can read" if blocks is None else ", ".join(map(str, blocks))
-        yield f"  nodes share this pool, and this one gives from its own blocks ({which}); see: hpn ipam blocks"
+        which = "unreadable" if blocks is None else ", ".join(map(str, blocks))
+        yield f"  nodes share this pool, and this node allocates from its own blocks ({which}); see: hpn ipam blocks"
     for pool in pools(network):
         yield f"  {', '.join(pool['ranges']) or 'outside its ranges'}"
         yield f"    {_bar(pool)}"
@@ -223,7 +227,7 @@ def _pictured(network: Contents) -> Iterator[str]:
     if network.unreadable:
         yield f"  lines {list(network.unreadable)} cannot be read; the next call sets them aside"
     if network.quarantined:
-        yield f"  {len(network.quarantined)} files in {network.place}/quarantine: leases that could not be read"
+        yield f"  {len(network.quarantined)} files of unreadable leases in {network.place}/quarantine"
     yield ""
 
 
@@ -244,8 +248,8 @@ def _row(listed: Listed) -> tuple[str, ...]:
     if isinstance(one, Kept):
         since, until = map(moment, (one.released, one.until))
         until = "the next boot" if one.boot else until
-        whose = one.sticky.rpartition(":")[0] or one.pod or one.mac or "-"
-        return addresses, whose, "-", f"{word} until {until}", since, "-"
+        owner = one.sticky.rpartition(":")[0] or one.pod or one.mac or "-"
+        return addresses, owner, "-", f"{word} until {until}", since, "-"
     since = moment(one.time)
     return addresses, one.owner.pod or "-", one.owner.key.ifname, word, since, one.owner.key.container_id[:_ID_DIGITS]
 

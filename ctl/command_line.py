@@ -1,21 +1,28 @@
-"""What commands have in common: options with an example, where state is, and one JSON document."""
+"""Shared by the commands: parsers, state directories, JSON output, the installed program."""
 
 import argparse
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from base.protocol.errors import IoFailure
 from base.protocol.location import IPAM_DIR, STATE_DIR
 from base.protocol.spec import Json
 
+# The path where most runtimes find the plugin.
+PLUGIN: Final = "/opt/cni/bin/hpn"
+# The program's own loader, in a directory that is named by the version (docs/develop/protocol.md).
+_LOADER: Final = "ld-hpn.so.2"
+
 
 def parser_for(
-    command: str, about: str, example: str, *, fails: str = "something is wrong or not there"
+    command: str, about: str, example: str, *, fails: str = "something is wrong or missing"
 ) -> argparse.ArgumentParser:
-    """A parser that has no options yet.  The command's help ends with the example, as it is, and the exit statuses.
+    """A parser without options.  Its help ends with the example and the exit statuses.
 
-    ``fails`` says when the status is 1.
+    ``fails`` describes exit status 1.
     """
     return argparse.ArgumentParser(
         prog=f"hpn {command}",
@@ -26,13 +33,13 @@ def parser_for(
 
 
 def add_state_dir(parser: argparse.ArgumentParser) -> None:
-    """Add --state-dir; ``state_dirs`` says what it comes to."""
-    parser.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
+    """Add --state-dir, which ``state_dirs`` evaluates."""
+    parser.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those of attachments with a stateDir")
 
 
 def state_dirs(options: argparse.Namespace) -> list[Path]:
-    """Where to look for attachments.  Raises IoFailure if somebody named a directory that is not there."""
-    from base.state import places  # noqa: PLC0415  # half of the commands look at no attachment
+    """The directories of attachments.  Raises IoFailure if --state-dir names a missing directory."""
+    from base.state import places  # noqa: PLC0415  # half of the commands read no attachment
 
     if options.state_dir is None:
         return places.state_dirs()
@@ -40,35 +47,43 @@ def state_dirs(options: argparse.Namespace) -> list[Path]:
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
-    """Add --data-dir, where leases are."""
+    """Add --data-dir, the directory of leases."""
     parser.add_argument("--data-dir", type=Path, default=Path(IPAM_DIR), help=f"default {IPAM_DIR}")
 
 
 def data_dir(options: argparse.Namespace) -> Path:
-    """Where leases are.  Raises IoFailure if somebody named a directory that is not there."""
+    """The directory of leases.  Raises IoFailure if --data-dir names a missing directory."""
     return _there("--data-dir", options.data_dir, IPAM_DIR, "dataDir or <stateDir>/ipam")
 
 
 def _there(option: str, directory: Path, default: str, what: str) -> Path:
-    """The directory; all is well in one that is misspelt.  The default is made by the first ADD."""
+    """The directory, which must exist unless it is the default: the first ADD creates that.  A misspelt one would look
+    empty."""
     try:
         os.stat(directory)
     except (FileNotFoundError, NotADirectoryError) as e:
         if f"{directory}" != default:  # guard: misspelt
             raise IoFailure(f"{option} {directory}: {e.strerror}; give {what}") from e
     except OSError:
-        pass  # who reads it says why
+        pass  # the code that reads it reports why
     return directory
 
 
 def word(text: str) -> str:
-    """The type of a word that names something, for argparse.  An empty one, as of a shell's variable that is not set,
-    would name what has no name."""
+    """An argparse type: a non-empty name.  An unset shell variable gives an empty one, which would match everything."""
     if not text:
-        raise argparse.ArgumentTypeError("an empty word names nothing; leave it out, or name something")
+        raise argparse.ArgumentTypeError("an empty word names nothing; omit it, or give a name")
     return text
 
 
+def build_of(process: str) -> str:
+    """The version of hpn that a process of /proc runs; empty for other programs and for unreadable processes."""
+    with suppress(OSError):
+        path = os.readlink(f"{process}/exe").removesuffix(" (deleted)").split("/")
+        return path[-2] if path[-1] == _LOADER else ""
+    return ""
+
+
 def as_document(body: Json) -> str:
-    """What ``--json`` prints."""
+    """The output of ``--json``."""
     return json.dumps(body, indent=1) + "\n"

@@ -1,6 +1,7 @@
-"""hpn devinfo: what ibv_devinfo prints (rdma-core's libibverbs/examples/devinfo.c), without libibverbs.
+"""hpn devinfo: the output of ibv_devinfo (rdma-core's libibverbs/examples/devinfo.c), without libibverbs.
 
-/sys and RDMA netlink say it.  What only verbs say is left out, but where the driver is known (docs/user/devices.md).
+The values come from /sys and RDMA netlink.  Values that only verbs provide are left out, except for known drivers
+(docs/user/devices.md).
 """
 
 import re
@@ -18,10 +19,10 @@ from ctl.command_line import as_document, parser_for
 from hardware import rdma_devices
 from hardware.rdma_devices import Gid, Hca, Port
 
-# What a line says, by the name that ibv_devinfo gives it.
+# Values by ibv_devinfo's names.
 Fields = Iterator[tuple[str, str]]
 
-# By enum rdma_node_type (include/rdma/ib_verbs.h), and with libibverbs' numbers of transports.
+# Keyed by enum rdma_node_type (include/rdma/ib_verbs.h); the values contain libibverbs' transport numbers.
 _TRANSPORTS: Final = {4: "iWARP (1)", 5: "usNIC (2)", 6: "usNIC UDP (3)", 7: "unspecified (4)"}
 _INFINIBAND: Final = "InfiniBand (0)"
 _STATES: Final = {1: "PORT_DOWN", 2: "PORT_INIT", 3: "PORT_ARMED", 4: "PORT_ACTIVE"}
@@ -30,7 +31,7 @@ _PHYS_STATES: Final = {
     7: "PHY TEST",
 }  # fmt: skip
 _WIDTHS: Final = {"1": 1, "4": 2, "8": 4, "12": 8, "2": 16}
-# SDR is not here: the kernel says it of speeds that it does not know, too (rate_show).
+# SDR is missing: the kernel also reports it for unknown speeds (rate_show).
 _SPEEDS: Final = {
     "DDR": "5.0 Gbps (2)", "QDR": "10.0 Gbps (4)", "FDR10": "10.0 Gbps (8)", "FDR": "14.0 Gbps (16)",
     "EDR": "25.0 Gbps (32)", "HDR": "50.0 Gbps (64)", "NDR": "100.0 Gbps (128)",
@@ -43,23 +44,23 @@ _FLAGS: Final = {
     "MEM_WINDOW_TYPE_2B": 24, "RC_IP_CSUM": 25, "RAW_IP_CSUM": 26, "MANAGED_FLOW_STEERING": 29,
 }  # fmt: skip
 _TAB: Final = 8
-_DEVICE: Final = (1, 40)  # tabs before a name, and the column of its value
+_DEVICE: Final = (1, 40)  # tabs before a name, and the column of the value
 _PORT: Final = (3, 48)
 _EXAMPLE: Final = "example: hpn devinfo -v -d mlx5_0"
 
 
 def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises LinkUnavailable, OSError where /sys shows no devices, and
-    SystemExit for wrong options."""
+    """The command's output and exit status.  Raises LinkUnavailable, OSError if /sys shows no devices, and SystemExit
+    for wrong options."""
     about = "Show RDMA devices and their ports, as ibv_devinfo does."
     parser = parser_for("devinfo", about, _EXAMPLE)
-    parser.add_argument("-d", "--ib-dev", default="", metavar="DEVICE", help="this one; default: all")
-    parser.add_argument("-v", "--verbose", action="store_true", help="more, as GIDs")
+    parser.add_argument("-d", "--ib-dev", default="", metavar="DEVICE", help="this device; default: all")
+    parser.add_argument("-v", "--verbose", action="store_true", help="more values, such as GIDs")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options = parser.parse_args(words)
     found = rdma_devices.one_of(rdma_devices.hcas(root), options.ib_dev)
     if not found:
-        raise LinkUnavailable("there is no RDMA device in this network namespace; see: hpn devices")
+        raise LinkUnavailable("there is no RDMA device in this network namespace; list the NICs: hpn devices")
     if options.json:
         document = {"devices": [_described(hca, root, verbose=options.verbose) for hca in found]}
         return as_document(document), 0
@@ -70,7 +71,7 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
 def _lines(hca: Hca, root: Path, *, verbose: bool) -> Iterator[str]:
     yield f"hca_id:\t{printable(hca.name)}"
     yield from _padded(_DEVICE, _of_device(hca, root))
-    if verbose and root == sysfs.SYS:  # RDMA netlink knows this machine only
+    if verbose and root == sysfs.SYS:  # RDMA netlink describes only this machine
         yield from _capabilities(hca)
     for port in hca.ports:
         yield f"\t\tport:\t{port.number}"
@@ -107,7 +108,7 @@ def _of_port(hca: Hca, port: Port, root: Path) -> Fields:
 
 
 def _more_of_port(hca: Hca, port: Port) -> Fields:
-    if port.link_layer != rdma_devices.ROCE:  # else verbs add a flag to what /sys says
+    if port.link_layer != rdma_devices.ROCE:  # for RoCE, verbs add a flag to the value in /sys
         yield "port_cap_flags", f"0x{port.number_of('cap_mask'):08x}"
     yield "sm_sl", f"{port.number_of('sm_sl')}"
     yield "pkey_tbl_len", f"{rdma_devices.pkey_places(port)}"
@@ -127,7 +128,7 @@ def _transport(hca: Hca) -> str:
 
 
 def _shown(hca: Hca, port: Port) -> Iterator[Gid]:
-    """Those whose lower half is set."""
+    """The GIDs with a nonzero lower half."""
     return (gid for gid in rdma_devices.gids(hca, port) if gid.gid[20:].strip("0:"))
 
 
@@ -144,7 +145,7 @@ def _short(gid: str) -> str:
 
 
 def _capabilities(hca: Hca) -> Iterator[str]:
-    """Nothing where RDMA netlink does not say."""
+    """The device's capability flags; nothing if RDMA netlink does not report them."""
     with suppress(OSError):
         index = rdma_netlink.index_of(hca.name)
         if index is not None:
@@ -161,7 +162,7 @@ def _named(flags: int) -> Iterator[str]:
 
 
 def _padded(where: tuple[int, int], fields: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Lines with their values in one column, by tabs."""
+    """Lines with their values in one column, aligned with tabs."""
     tabs, column = where
     for name, value in fields:
         missing = column - tabs * _TAB - len(name) - 1

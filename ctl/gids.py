@@ -1,4 +1,4 @@
-"""hpn gids: the GID tables of RDMA devices, as show_gids of mlnx-tools prints them."""
+"""hpn gids: the GID tables of RDMA devices, in the format of mlnx-tools' show_gids."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from ctl.command_line import as_document, parser_for
 from hardware import rdma_devices
 from hardware.rdma_devices import Gid, Hca
 
-# show_gids pads with these very tabs and blanks.
+# show_gids pads with exactly these tabs and blanks.
 _HEADER: Final = (
     "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV",
     "---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---",
@@ -22,11 +22,11 @@ _EXAMPLE: Final = "example: hpn gids mlx5_0 1"
 
 
 def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises LinkUnavailable, OSError where /sys shows no devices, and
-    SystemExit for wrong options."""
+    """The command's output and exit status.  Raises LinkUnavailable, OSError if /sys shows no devices, and SystemExit
+    for wrong options."""
     about = "Show the GIDs of RDMA devices, as show_gids does."
     parser = parser_for("gids", about, _EXAMPLE)
-    parser.add_argument("device", nargs="?", default="", help="an RDMA device, as mlx5_0; default: all")
+    parser.add_argument("device", nargs="?", default="", help="an RDMA device, such as mlx5_0; default: all")
     parser.add_argument("port", nargs="?", type=int, help="default: all")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options = parser.parse_args(words)
@@ -38,7 +38,7 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
 
 
 def _gids(root: Path, device: str, port: int | None) -> Iterator[Gid]:
-    """In the order of show_gids, which is that of names: 10 comes before 2."""
+    """The GIDs in the order of show_gids, which sorts names: 10 comes before 2."""
     for hca in sorted(rdma_devices.one_of(rdma_devices.hcas(root), device), key=lambda hca: hca.name):
         _complain(hca, port)
         for one in sorted(hca.ports, key=lambda one: str(one.number)):
@@ -47,7 +47,7 @@ def _gids(root: Path, device: str, port: int | None) -> Iterator[Gid]:
 
 
 def _complain(hca: Hca, port: int | None) -> None:
-    """Raise LinkUnavailable if the port is not there."""
+    """Raise LinkUnavailable if the device lacks the port."""
     numbers = [one.number for one in hca.ports]
     if port is not None and port not in numbers:
         there = ", ".join(map(str, numbers)) or "none"
@@ -59,7 +59,7 @@ def _is_set(gid: Gid) -> bool:
 
 
 def _row(gid: Gid) -> tuple[str, ...]:
-    # An address has a column of its own, and two blanks behind it.
+    # An address is followed by two blanks; without one the column is a tab.
     address = f"{gid.address}  " if gid.address else "\t"
     # guard below: a-terminal-obeys-the-device (printable)
     ids = (printable(gid.device), f"{gid.port}", f"{gid.index}", gid.gid)

@@ -1,28 +1,32 @@
-"""hpn list and hpn inspect: what is attached, where, and by which GIDs it is reached.
+"""hpn list and hpn inspect: the attachments, their place, their GIDs, and kubelet's allocations.
 
-Not called inspect.py: beside a __main__.py that is run as a file it would be found for the standard library's.
+A module inspect.py beside a __main__.py that runs as a file would hide the standard library's.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from base.protocol.spec import Json
 from base.state.record import LOST
 from cni import attachment_state, interface_location
 from cni.attachments import WORDS, Found, are_dead, describe, list_all, states, with_error
-from ctl import allocations, command_line, selection
+from ctl import command_line, selection
 from ctl.command_line import as_document
 from ctl.screen import Table, moment, text
 
+if TYPE_CHECKING:
+    from base.kubelet.client import Held
+
+KUBELET: Final = "/var/lib/kubelet"
 _LISTED_COLUMNS = ("POD", "IFNAME", "NETWORK", "DEVICE", "ADDRESS", "RDMA", "STATE")
 _MEMBERS = ("kind", "device", "netdev", "master", "addresses", WORDS)
 
 
 def answer_list(words: Sequence[str]) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises IoFailure, and SystemExit for wrong options."""
-    about = "List the attachments, and how each stands: attached, dead, half-attached ... (docs/user/commands.md)."
+    """The command's output and exit status.  Raises IoFailure, and SystemExit for wrong options."""
+    about = "List the attachments and their states: attached, dead, half-attached ... (docs/user/inspect.md)."
     options = selection.parser("list", about, "hpn list --json", what="").parse_args(words)
     found = selection.selected(options, [])
     listed = [_listed(one, *stands) for one, stands in zip(found, states(found), strict=True)]
@@ -44,7 +48,7 @@ def _listed(one: Found, word: str, why: str) -> Json:
 
 
 def _troubles(one: Found, a: Json) -> Iterator[str]:
-    """Lines below the table: why the attachment does not stand, and the last error that a command had with it."""
+    """Lines below the table: why an attachment is not in order, and its last failed command."""
     if a["state"] != attachment_state.ATTACHED:
         yield f"{one.title}: {a['why']}"
     if error := one.last_error():
@@ -63,18 +67,16 @@ _COLUMNS: Final = (
 
 
 def answer_inspect(words: Sequence[str]) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises IoFailure, and SystemExit for wrong options."""
-    about = "Show what is attached; of what WHAT names, all that is known, and where it is now."
+    """The command's output and exit status.  Raises IoFailure, and SystemExit for wrong options."""
+    about = "Show the attachments; with WHAT, all details of those, and where their interfaces are now."
     parser = selection.parser("inspect", about, "hpn inspect default/worker-0", what="*")
-    parser.add_argument(
-        "--kubelet-dir", type=Path, default=Path(allocations.KUBELET), help=f"default {allocations.KUBELET}"
-    )
+    parser.add_argument("--kubelet-dir", type=Path, default=Path(KUBELET), help=f"default {KUBELET}")
     options = parser.parse_args(words)
     state_dirs = command_line.state_dirs(options)
     if options.what:
         return _of_some(options)
     attachments, unreadable, refused = list_all(state_dirs)
-    rest = allocations.match(attachments, allocations.allocated(options.kubelet_dir))
+    rest = match(attachments, allocated(options.kubelet_dir))
     if options.json:
         document = {
             "stateDirs": [str(state_dir) for state_dir in state_dirs],
@@ -91,17 +93,18 @@ def answer_inspect(words: Sequence[str]) -> tuple[str, int]:
     ]
     parts += [f"{path} cannot be read; {_remedy(path)}" for path in unreadable]
     parts += [
-        f"{_who(a)} of {a['network']} is detached, and its IPAM would not release {', '.join(a['addresses']) or 'it'}: "
-        f"{a['trouble']}; release that by hand, then remove {a['file']}"
+        f"{_who(a)} of {a['network']} is detached, and its IPAM plugin did not release "
+        f"{', '.join(a['addresses']) or 'it'}: "
+        f"{a['trouble']}; release them by hand, then remove {a['file']}"
         for a in refused
     ]
-    parts = parts or [f"nothing is attached, says {', '.join(map(str, state_dirs))}"]
-    parts += ["", "given by kubelet, and no interface of the pod's:", allocations.table(rest)] if rest else []
+    parts = parts or [f"nothing is attached (searched {', '.join(map(str, state_dirs))})"]
+    parts += ["", "allocated by kubelet, but not an interface of the pod:", allocated_table(rest)] if rest else []
     return text(parts), 0
 
 
 def _is_unreadable(a: Json) -> bool:
-    """Whether the attachment's record stands in for one that could not be read, and its pod may live."""
+    """True if the record replaces an unreadable one, and its pod may be alive."""
     return bool(a["kind"] == LOST and a["alive"])
 
 
@@ -110,8 +113,8 @@ def _trouble(a: Json) -> str:
 
 
 def _remedy(unreadable: Path) -> str:
-    """What is to be done about a file of the journal that cannot be read."""
-    # No command reads what was detached already.
+    """The remedy for an unreadable file of the journal."""
+    # No command reads the record of a detached attachment.
     is_refused = unreadable.parts[-3] == "refused"
     return (
         "it is detached: release its addresses by hand, then remove that file"
@@ -121,10 +124,10 @@ def _remedy(unreadable: Path) -> str:
 
 
 def _of_some(options: argparse.Namespace) -> tuple[str, int]:
-    """The same of those that a word names, with all that is known of each."""
+    """The output for the attachments that a word names, with all details."""
     found = selection.selected(options, options.what)
     known = [all_known(one) for one in found]
-    allocations.match([a for a in known if "device" in a or "master" in a], allocations.allocated(options.kubelet_dir))
+    match([a for a in known if "device" in a or "master" in a], allocated(options.kubelet_dir))
     unknown = selection.unknown(options.what, found)
     status = 1 if unknown else 0
     if options.json:
@@ -137,7 +140,7 @@ def _of_some(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def _table(attachments: Sequence[Json]) -> Table:
-    """With the column of resources only where kubelet gave any of it."""
+    """The table; it has the column RESOURCE only if kubelet allocated a device."""
     rows: list[tuple[str, ...]] = [_COLUMNS, *(row for a in attachments for row in _rows(a))]
     if not any("resource" in a for a in attachments):
         column = _COLUMNS.index("RESOURCE")
@@ -146,8 +149,8 @@ def _table(attachments: Sequence[Json]) -> Table:
 
 
 def _rows(a: Json) -> Iterator[tuple[str, ...]]:
-    """The attachment's lines: one for each address on each RDMA port that has a GID of it.  The first also has what is
-    the attachment's own."""
+    """The attachment's lines: one for each address and RDMA port with a GID of it.  Only the first has the attachment's
+    own columns."""
     who = _who(a)
     state = ("alive" if a["alive"] else "dead") + ("" if a["complete"] else ", incomplete")
     state = attachment_state.UNREADABLE if _is_unreadable(a) else state
@@ -167,6 +170,7 @@ def _who(a: Json) -> str:
 
 
 def _addresses(a: Json) -> Iterator[tuple[str, str, str, str]]:
+    """Cells for each address: the address, RDMA port, and its GID indexes of RoCE v2 and v1."""
     for address in a["addresses"]:
         gids = [gid for gid in a["rdma"]["gids"] if gid["address"] == address.partition("/")[0]]
         ports = sorted({(gid["device"], gid["port"]) for gid in gids})
@@ -178,7 +182,7 @@ def _addresses(a: Json) -> Iterator[tuple[str, str, str, str]]:
 
 
 def all_known(one: Found) -> Json:
-    """As JSON, with WORDS."""
+    """All details as JSON, with WORDS."""
     word, why = one.state()
     body: Json = {**selection.identified(one), "state": word, "why": why, "record": str(one.path)}
     if one.record is None:
@@ -190,13 +194,13 @@ def all_known(one: Found) -> Json:
         try:
             place = interface_location.of(one.record)
         except OSError as e:
-            place = interface_location.Place("unknown", f"could not be looked for: {e.strerror or e}")
+            place = interface_location.Place("unknown", f"could not be searched for: {e.strerror or e}")
         body["now"] = {"where": place.where, "words": place.sentence, "name": place.name, "netns": place.netns}
     return body
 
 
 def detail_lines(one: Found, a: Json) -> Iterator[str]:
-    """The same for a person: whose it is, then a name and a value in each line."""
+    """The details for a person: the title, then one name and value per line."""
     yield one.title
     for name, value in _values(a):
         if value:
@@ -225,3 +229,53 @@ def _values(a: Json) -> Iterator[tuple[str, str]]:
 
 def _mac(a: Json) -> str:
     return f"MAC {a['mac']}" if a["mac"] else ""
+
+
+def allocated(kubelet: Path) -> "list[Held]":
+    """The devices that the kubelet with this directory has allocated to containers; none without a kubelet."""
+    socket = kubelet / "pod-resources" / "kubelet.sock"
+    if not socket.is_socket():
+        return []
+    # The import takes most of the time, and many nodes have no such socket.
+    from base.kubelet.client import pods  # noqa: PLC0415
+
+    return pods(socket)
+
+
+def match(attachments: Iterable[Json], given: "Iterable[Held]") -> list[Json]:
+    """Add "resource" to the attachments whose device kubelet allocated to their pod; return the other allocations."""
+    attachments = list(attachments)
+    rest = list[Json]()
+    for one in given:
+        ids = [identity for identity in one.ids if not _mark(attachments, one, identity)]
+        if ids:
+            rest.append({"pod": _pod(one), "container": one.container, "resource": one.resource, "ids": ids})
+    return rest
+
+
+def allocated_table(rest: Iterable[Json]) -> Table:
+    """The allocations that ``match`` returned."""
+    rows = [(one["pod"], one["container"], one["resource"], ", ".join(one["ids"])) for one in rest]
+    return Table(("POD", "CONTAINER", "RESOURCE", "DEVICES"), rows)
+
+
+def _mark(attachments: Iterable[Json], one: "Held", identity: str) -> bool:
+    """True if an attachment of the pod uses the device of this ID."""
+    found = False
+    for a in attachments:
+        # A call of the plugin by hand names no pod.
+        if a["pod"] in ("", _pod(one)) and _stands_for(identity, a):
+            a.setdefault("resource", {"name": one.resource, "id": identity, "container": one.container})
+            found = True
+    return found
+
+
+def _stands_for(identity: str, a: Json) -> bool:
+    """True if the ID is one of the attachment's devices, or one with a number appended, as for shared devices."""
+    device, _, number = identity.rpartition("-")
+    own = {a.get(key) for key in ("device", "netdev", "master")} - {None, ""}
+    return identity in own or (number.isdecimal() and device in own)
+
+
+def _pod(one: "Held") -> str:
+    return f"{one.namespace}/{one.pod}"

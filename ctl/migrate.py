@@ -1,4 +1,4 @@
-"""hpn ipam import and export: from other IPAMs, and back to host-local."""
+"""hpn ipam import and export: leases from other IPAM plugins, and back to host-local."""
 
 import argparse
 import json
@@ -23,31 +23,30 @@ if TYPE_CHECKING:
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
     """Add the two commands with their options."""
     about = (
-        "take over what host-local (a network's directory), whereabouts (IPPools as JSON or YAML) or nv-ipam (its node "
-        "daemon's store) has given; from node: what this node has given itself, into the pool of a cluster by its "
-        "configuration"
+        "import the leases of host-local (a network's directory), whereabouts (IPPools as JSON or YAML) or nv-ipam "
+        "(the node daemon's store); from node: this node's own leases, into the pool of a cluster by its configuration"
     )
     command = commands.add_parser("import", help=about, description=about, parents=[common])
     sources = ("host-local", "node", "nv-ipam", "whereabouts")
     command.add_argument("--from", dest="source", choices=sources, required=True)
-    command.add_argument("path", type=Path, nargs="?", help="of whereabouts also: what --kubeconfig says")
-    whom = "whereabouts: ask the API server for the IPPools, as this says"
+    command.add_argument("path", type=Path, nargs="?", help="for whereabouts, --kubeconfig may replace it")
+    whom = "whereabouts: read the IPPools from the API server with this credential"
     command.add_argument("--kubeconfig", type=Path, metavar="FILE", help=whom)
-    into = "the network's configuration with ipam.cluster: claim the blocks that the addresses are in too"
+    into = "the network's configuration with ipam.cluster: also claim the blocks of the addresses"
     command.add_argument("--cluster", type=Path, dest="into", metavar="CONFIGURATION", help=into)
-    command.add_argument("--network", help="default: of host-local the directory's name")
+    command.add_argument("--network", help="default for host-local: the directory's name")
     command.add_argument("--pods", type=Path, help="whereabouts: a file of this node's pods, namespace/name a line")
     pool = "nv-ipam, whereabouts: a pool of the network; default: all"
     command.add_argument("--pool", action="append", default=[], help=pool)
-    command.add_argument("--ifname", default="", help="of entries that do not name their interface")
-    command.add_argument("--dry-run", action="store_true", help="only say what would be taken over")
-    about = "write a network's leases as host-local's files; to node: leave the pool that a cluster shares"
+    command.add_argument("--ifname", default="", help="for entries that name no interface")
+    command.add_argument("--dry-run", action="store_true", help="only report what would be imported")
+    about = "write a network's leases as host-local's files; to node: leave the cluster's shared pool"
     command = commands.add_parser("export", help=about, description=about, parents=[common])
     command.add_argument("--to", choices=("host-local", "node"), required=True)
     command.add_argument("network")
-    what = "of host-local: the network's directory, as /var/lib/cni/networks/NETWORK"
+    what = "for host-local: the network's directory, such as /var/lib/cni/networks/NETWORK"
     command.add_argument("path", type=Path, nargs="?", help=what)
-    command.add_argument("--dry-run", action="store_true", help="only say what would be written")
+    command.add_argument("--dry-run", action="store_true", help="only report what would be written")
 
 
 def import_leases(options: argparse.Namespace) -> tuple[str, int]:
@@ -63,14 +62,14 @@ def import_leases(options: argparse.Namespace) -> tuple[str, int]:
         if is_ours and not options.dry_run:
             durable.make_private(options.path)
         if into:
-            said, status = _enter(into, store, leases, others, log, dry_run=options.dry_run)
+            output, status = _enter(into, store, leases, others, log, dry_run=options.dry_run)
         elif collisions := store.adopt(leases, dry_run=options.dry_run):
-            said, status = text([*collisions, f"{name}: nothing was imported"]), 1
+            output, status = text([*collisions, f"{name}: nothing was imported"]), 1
         else:
-            said, status = text([*log, *_said(name, leases, dry_run=options.dry_run)]), 0
+            output, status = text([*log, *_summary(name, leases, dry_run=options.dry_run)]), 0
         if is_ours and not status and not options.dry_run:
             migrate.set_aside(options.path, leases, options.ifname)
-    return said, status
+    return output, status
 
 
 def _enter(
@@ -82,10 +81,10 @@ def _enter(
     if moved.conflicts:
         return text([*moved.conflicts, f"{into.name}: nothing was imported"]), 1
     blocks = import_export.blocks_in_words(into, moved, dry_run=dry_run)
-    return text([*log, *blocks, *_said(into.name, leases, dry_run=dry_run)]), 0
+    return text([*log, *blocks, *_summary(into.name, leases, dry_run=dry_run)]), 0
 
 
-def _said(name: str, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
+def _summary(name: str, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
     verb = "would import" if dry_run else "imported"
     lines = [f"{verb} {', '.join(map(str, one.ips))} of {one.owner.key} {one.owner.pod}".rstrip() for one in leases]
     return [*lines, f"{name}: {verb} {len(leases)} leases"]
@@ -98,7 +97,7 @@ def _into(file: Path, data_dir: Path) -> "Network":
 
 
 def _is_same(path: Path, directory: Path) -> bool:
-    """Whether host-local's directory is the store's own."""
+    """True if host-local's directory is the store's own."""
     try:
         return path.samefile(directory)
     except OSError:
@@ -107,9 +106,9 @@ def _is_same(path: Path, directory: Path) -> bool:
 
 @contextmanager
 def _source(options: argparse.Namespace, *, is_ours: bool) -> Iterator[tuple[list[Lease], list[Lease]]]:
-    """What is to be imported, and what other nodes have of the same pool."""
+    """The leases to import, and those of other nodes in the same pool."""
     match options.source:
-        # The store has the same lock, and takes it itself.
+        # The store takes the same lock itself.
         case "host-local" if is_ours:
             yield migrate.from_host_local(options.path, options.ifname), []
         case "host-local":
@@ -125,11 +124,11 @@ def _source(options: argparse.Namespace, *, is_ours: bool) -> Iterator[tuple[lis
 
 
 def _refuse_unless_one(options: argparse.Namespace) -> None:
-    """Raise InvalidConfig if it is not said from where, or twice."""
+    """Raise InvalidConfig if the source is missing, or is given twice."""
     if options.kubeconfig and options.source != "whereabouts":
-        raise InvalidConfig(f"--kubeconfig is of no use for --from {options.source}; leave it out, and give a path")
+        raise InvalidConfig(f"--kubeconfig does not apply to --from {options.source}; give a path instead")
     if bool(options.path) == bool(options.kubeconfig):
-        what = "a path or --kubeconfig, one of them" if options.source == "whereabouts" else "a path"
+        what = "either a path or --kubeconfig" if options.source == "whereabouts" else "a path"
         raise InvalidConfig(f"import --from {options.source}: give {what}")
 
 
@@ -154,19 +153,21 @@ def export_leases(options: argparse.Namespace) -> tuple[str, int]:
 
         return text(import_export.leave(options.data_dir, options.network, dry_run=options.dry_run)), 0
     if options.path is None:
-        raise InvalidConfig("export --to host-local: a path is missing; give the network's directory of host-local's")
+        raise InvalidConfig("export --to host-local: a path is missing; give host-local's directory of the network")
     (network,) = networks(options.data_dir, sandboxes.gone, [options.network])
     holdings = [one.holding for one in network.listed]
     if lost := [one for one in holdings if isinstance(one, Lost)]:
         ips = ", ".join(str(ip) for one in lost for ip in one.ips)
-        raise IoFailure(f"{network.name}: leases of {ips} could not be read, so nobody knows whose they are")
+        raise IoFailure(
+            f"{network.name}: leases of {ips} could not be read, so their owners are unknown; nothing was exported"
+        )
     leases = [one for one in holdings if isinstance(one, Lease)]
     last = [max(ips, key=int) for ips in ([i for o in leases for i in o.ips if i.version == v] for v in (4, 6)) if ips]
     collisions = migrate.to_host_local(options.path, leases, last, dry_run=options.dry_run)
     if collisions:
         return text([*collisions, f"{network.name}: nothing was exported"]), 1
     kept = sum(isinstance(one, Kept) for one in holdings)
-    note = f"; {kept} that are kept back after their release are free there" if kept else ""
+    note = f"; {kept} addresses kept back after their release are free there" if kept else ""
     verb = "would export" if options.dry_run else "exported"
     return text([f"{network.name}: {verb} {len(leases)} leases{note}"]), 0
 
@@ -182,7 +183,7 @@ def _decoded(file: Path, remedy: str) -> Any:
             return json.loads(data)
         except (ValueError, RecursionError) as e:
             raise InvalidConfig(f"{file} is not JSON ({e}); {remedy}") from e
-    from base.yaml_document import parse  # noqa: PLC0415  # with a library that nothing else here needs
+    from base.yaml_document import parse  # noqa: PLC0415  # the only user of its library here
 
     try:
         return parse(data, is_yaml=True).value

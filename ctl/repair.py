@@ -1,4 +1,4 @@
-"""hpn check, hpn repair and hpn gc: attachments compared with what ADD left, finished or undone."""
+"""hpn check, hpn repair and hpn gc: compare attachments with what ADD created, finish or undo them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +16,13 @@ from ctl.screen import Table, moment, progress, text
 from ipam import main as ipam
 
 _COLUMNS = ("POD", "IFNAME", "NETWORK", "STATE", "WHY")
-# Of these a command's own answer tells more.
+# In these states another command is at work, and reports errors itself.
 _AT_WORK = (attachment_state.ATTACHING, attachment_state.DETACHING, attachment_state.DETACHED)
 
 
 def answer_check(words: Sequence[str]) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises IoFailure, and SystemExit for wrong options."""
-    about = "Compare attachments with what ADD left, as CNI's CHECK does, and change nothing (docs/user/commands.md)."
+    """The command's output and exit status.  Raises IoFailure, and SystemExit for wrong options."""
+    about = "Compare attachments with what ADD created, as CNI's CHECK does; change nothing (docs/user/inspect.md)."
     options = selection.parser("check", about, "hpn check default/worker-0", what="*").parse_args(words)
     found = selection.selected(options, options.what)
     checked = [_checked(one) for one in progress(found, "checking")]
@@ -37,7 +37,7 @@ def answer_check(words: Sequence[str]) -> tuple[str, int]:
 
 
 def _checked(one: Found) -> Json:
-    """How the attachment stands and, if it is attached, what CHECK says."""
+    """The attachment's state, and for an attached one the result of CHECK."""
     word, why, code = *one.state(), 0
     if word == attachment_state.ATTACHED and one.record:
         word, why = "ok", ""
@@ -54,10 +54,10 @@ def _row(a: Json) -> tuple[str, ...]:
 
 
 def answer_repair(words: Sequence[str]) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises IoFailure, and SystemExit for wrong options."""
-    about = "Undo or finish what is half-done, and what dead pods left; complete attachments of living pods stay."
+    """The command's output and exit status.  Raises IoFailure, and SystemExit for wrong options."""
+    about = "Undo or finish incomplete attachments, and undo those of dead pods; complete ones of living pods stay."
     parser = selection.parser("repair", about, "hpn repair --dry-run", what="*")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="only report the steps")
     add_data_dir(parser)
     options = parser.parse_args(words)
     state_dirs, data_dir = command_line.state_dirs(options), command_line.data_dir(options)
@@ -81,7 +81,7 @@ def answer_repair(words: Sequence[str]) -> tuple[str, int]:
         *problems,
         *([selection.nothing(options, unknown)] if unknown else []),
     ]
-    return text(lines or ["nothing is half-done, and nothing is left of the dead"]), status
+    return text(lines or ["no attachment is incomplete, and dead pods left nothing"]), status
 
 
 def _leftovers(state_dirs: Sequence[Path], what: Sequence[str]) -> list[Task]:
@@ -89,7 +89,7 @@ def _leftovers(state_dirs: Sequence[Path], what: Sequence[str]) -> list[Task]:
 
 
 def _done(task: Task, *, dry_run: bool) -> Json | None:
-    """What was done, or would be; None if another command has done it first."""
+    """The step that was done, or would be; None if another command already did it."""
     problem, remarks = "", list[str]()
     if task.can_be_done and not dry_run:
         try:
@@ -111,10 +111,10 @@ def _sentence(task: Task, problem: str, *, done: bool) -> str:
 
 
 def answer_gc(words: Sequence[str]) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
+    """The command's output and exit status.  Raises CniError, and SystemExit for wrong options."""
     about = "Undo the attachments of pods that are provably dead, and release their addresses."
     parser = parser_for("gc", about, "example: hpn gc --dry-run")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+    parser.add_argument("--dry-run", action="store_true", help="only report what would be undone")
     add_state_dir(parser)
     add_data_dir(parser)
     options = parser.parse_args(words)
@@ -135,7 +135,8 @@ def _obituary(record: Record, *, dry_run: bool) -> str:
 
 
 def release_leases(data_dir: Path, state_dirs: Sequence[Path], *, dry_run: bool) -> tuple[list[str], list[str]]:
-    """Release the addresses of the dead, there and below each state directory: what is released, and what failed."""
+    """Release the addresses of dead pods in ``data_dir`` and below each state directory: lines for released ones, and
+    for failures."""
     done, failed = list[str](), list[str]()
     for folder in dict.fromkeys((data_dir, *(state_dir / "ipam" for state_dir in state_dirs))):
         try:

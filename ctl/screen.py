@@ -1,7 +1,7 @@
-"""What a person sees: tables, sentences, and how far the work is.
+"""Output for people: tables, sentences, and progress.
 
-On a terminal rich draws, with colours and to the terminal's width.  Elsewhere the same words stand in plain columns,
-for grep and for a ticket, and nobody waits for rich's import.
+On a terminal rich draws it in colour and at the terminal's width.  Elsewhere the same text is in plain columns, for
+grep and for a ticket, without the time of rich's import.
 """
 
 import io
@@ -19,51 +19,51 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-# Of the first word of a cell: how it is drawn.
+# The first word of a cell -> its style.
 _STYLES: Final = {
     **dict.fromkeys(("alive", "attached", "ok", "up", "active", "held", "yes"), "green"),
     **dict.fromkeys(("dead", "down", "error", "lost", "wrong", "unreadable", "refused"), "bold red"),
     **dict.fromkeys(("warning", "incomplete", "half-attached", "half-detached", "doubtful", "init", "armed"), "yellow"),
     "-": "dim",
 }
-_PATIENCE: Final = 1.0  # seconds of work before a bar is shown
+_QUIET: Final = 1.0  # seconds of work before a bar appears
 
 
 class Alarm(str):
-    """A cell that is drawn as what is wrong, whatever it says."""
+    """A cell that is drawn as an error, whatever its text."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns: a header, and rows that are as long as it is."""
+    """A header, and rows of the same length."""
 
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
 
 
 def text(parts: Iterable[Table | str]) -> str:
-    """The parts, one below the other, each with a newline behind it.
+    """The parts below each other, each with a newline.
 
-    What cannot be printed stands there as an escape: names may come from a pod, and a terminal would obey them.
+    Unprintable characters are escaped: names may come from a pod, and a terminal would obey them.
     """
     return _drawn(parts) if os.isatty(1) else "".join(f"{line}\n" for part in parts for line in _plain(part))
 
 
 def show(words: str) -> None:
-    """Write it to stdout at once: for a command that goes on until it is stopped."""
+    """Write to stdout at once, for a command that runs until it is stopped."""
     sys.stdout.write(words)
     sys.stdout.flush()
 
 
 def show_over(line: str) -> None:
-    """Show a line: on a terminal in the place of the one before, elsewhere below it."""
+    """Show a line: on a terminal it replaces the previous one, elsewhere it follows it."""
     show(f"\r{line}" if os.isatty(1) else f"{line}\n")
 
 
 def live(frames: Iterable[Sequence[Table | str]]) -> None:
-    """Show frames as they come: on a terminal each in the place of the one before, elsewhere one below the other."""
+    """Show frames as they come: on a terminal each replaces the previous one, elsewhere they follow each other."""
     if not os.isatty(1):
         for frame in frames:
             show(text([*frame, ""]))
@@ -78,19 +78,19 @@ def live(frames: Iterable[Sequence[Table | str]]) -> None:
 
 
 def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
-    """The items; after a second of work on them a bar on stderr, if that is a terminal."""
+    """Yield the items; after 1 s of work show a bar on stderr, if that is a terminal."""
     if not os.isatty(2):
         yield from items
         return
     begun = time.monotonic()
     for number, item in enumerate(items):
         yield item
-        if time.monotonic() - begun > _PATIENCE:
+        if time.monotonic() - begun > _QUIET:
             rest = items[number + 1 :]
             break
     else:
         return
-    # Imported here, because most commands end before that.
+    # Most commands end before they need this import.
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress  # noqa: PLC0415
 
@@ -103,7 +103,7 @@ def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
 
 
 def moment(when: str | int) -> str:
-    """A time of the journal or the leases, to the second: "2026-11-22 16:08:57Z".
+    """A time to the second: "2026-11-22 16:08:57Z".
 
     ``when`` is ISO 8601 in UTC, or seconds since 1970.
     """

@@ -1,4 +1,4 @@
-"""The attachments that a command is about: those that its words name, in the state directories that it looks in."""
+"""The attachments that a command's arguments name."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ _WHAT = (
 
 
 def parser(command: str, about: str, example: str, *, what: str) -> argparse.ArgumentParser:
-    """The command's options, with those that all of these commands have.  ``what`` is how often a word that names
-    attachments may stand there, as argparse's nargs; empty for never."""
+    """The options of a command about attachments.  ``what`` is argparse's nargs for words that name attachments; empty
+    for none."""
     made = parser_for(command, about, f"example: {example}")
     if what:
         made.add_argument("what", nargs=what, type=word, default=[], metavar="WHAT", help=f"{_WHAT}; default: all")
@@ -26,13 +26,13 @@ def parser(command: str, about: str, example: str, *, what: str) -> argparse.Arg
 
 
 def selected(options: argparse.Namespace, what: Sequence[str]) -> list[Found]:
-    """The attachments that a word names, all if there is no word.  Raises IoFailure."""
+    """The attachments that match a word, all without words.  Raises IoFailure."""
     found = find(state_dirs(options))
     return [one for one in found if not what or any(map(one.is_called, what))]
 
 
 def identified(one: Found) -> Json:
-    """The members by which each of the commands names an attachment in JSON."""
+    """The members that identify an attachment in every command's JSON."""
     return {
         "pod": one.record.pod if one.record else "",
         "network": one.network,
@@ -42,17 +42,17 @@ def identified(one: Found) -> Json:
 
 
 def unknown(words: Sequence[str], found: Sequence[Found]) -> list[str]:
-    """The words that name none of these."""
+    """The words that match none of these attachments."""
     return [what for what in words if not any(one.is_called(what) for one in found)]
 
 
 def without_words(a: Json) -> Json:
-    """The same for JSON: WORDS are for people."""
+    """The description for JSON: without WORDS, which are for people."""
     return {key: value for key, value in a.items() if key != WORDS}
 
 
 def failure(error: Json) -> str:
-    """An attachment's last error, for people: the command, when, and what it answered."""
+    """An attachment's last error for people: the command, the time, the code and the message."""
     at, details = moment(str(error["time"])), f" ({error['details']})" if "details" in error else ""
     return f"{error['command']} failed, {at}, code {error['code']}: {error['msg']}{details}"
 
@@ -60,15 +60,12 @@ def failure(error: Json) -> str:
 def words_of(error: Exception) -> str:
     """An error as one sentence for people."""
     notes = "; ".join(getattr(error, "__notes__", ()))
-    said = f"{getattr(error, 'msg', '') or getattr(error, 'strerror', '') or error}"
-    return f"{said} ({notes})" if notes else said
+    message = f"{getattr(error, 'msg', '') or getattr(error, 'strerror', '') or error}"
+    return f"{message} ({notes})" if notes else message
 
 
 def nothing(options: argparse.Namespace, what: Sequence[str]) -> str:
     """The sentence for no attachment found."""
     where = ", ".join(map(str, state_dirs(options)))
-    return (
-        f"nothing is attached that is called {' or '.join(what)}, says {where}"
-        if what
-        else (f"nothing is attached, says {where}")
-    )
+    found = f"no attachment is called {' or '.join(what)}" if what else "nothing is attached"
+    return f"{found} (searched {where})"

@@ -57,7 +57,6 @@ CHANGES = ("cni.main", "cni.commands", "cni.collect", "cni.repair", "ipam.main",
 SHOWS = (
     "selection",
     "inspection",
-    "allocations",
     "hints",
     "devices",
     "gids",

@@ -1,4 +1,4 @@
-"""hpn devices: the node's NICs, who has them, and what is near them."""
+"""hpn devices: the node's NICs, their users, and nearby GPUs."""
 
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,36 +17,36 @@ from hardware.functions import Function, Node
 from hardware.model import Kind
 from hardware.rdma_devices import Hca
 
-_MODES = {True: "exclusive, each is in one network namespace", False: "shared, every network namespace sees all"}
+_MODES = {True: "exclusive: each is in one network namespace", False: "shared: every network namespace sees all"}
 
 
 def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises CniError, OSError where /sys shows no devices, and
-    SystemExit for wrong options."""
+    """The command's output and exit status.  Raises CniError, OSError if /sys shows no devices, and SystemExit for
+    wrong options."""
     options = _parser().parse_args(words)
     sysfs.refuse_hidden(root)
     looked_in = state_dirs(options) if options.state_dir else None
     try:
         node = functions.node(root, looked_in)
     except OSError as e:
-        raise IoFailure(f"the kernel does not say where the default route is: {e.strerror}") from e
+        raise IoFailure(f"reading the default route from the kernel: {e.strerror}") from e
     found = list(_chosen(node.functions, options.device))
     if options.device and not found:
-        there = ", ".join(one.device.id for one in node.functions) or "nothing"
-        raise LinkUnavailable(f"no NIC here is called {options.device!r}; there is {there}")
+        there = ", ".join(one.device.id for one in node.functions) or "none"
+        raise LinkUnavailable(f"no NIC here is called {options.device!r}; the NICs are: {there}")
     if options.json:
         return as_document(_document(node, found)), 0
     return text(_parts(node, found, options.verbose, root)), 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    about = "Show the node's NICs with their VFs: who has them, their RDMA devices, the nearest GPUs."
+    about = "Show the node's NICs and VFs: their users, their RDMA devices, the nearest GPUs."
     parser = parser_for("devices", about, "example: hpn devices -v rail0")
     parser.add_argument(
         "device",
         nargs="?",
         default="",
-        help="an interface, PCI address or RDMA device, a PF with its VFs; default: all",
+        help="an interface, PCI address or RDMA device; a PF includes its VFs; default: all",
     )
     parser.add_argument(
         "-v", "--verbose", action="count", default=0,
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _chosen(found: Iterable[Function], name: str) -> Iterator[Function]:
-    """Those with that name, a PF with all that is below it."""
+    """The devices with that name; a PF with its VFs and subfunctions."""
     for one in found:
         if not name or name in _names(one):
             yield one
@@ -86,7 +86,7 @@ def _parts(node: Node, found: list[Function], verbose: int, root: Path) -> Itera
 
 
 def _section(lines: Iterable[str]) -> Iterator[str]:
-    """The lines with an empty one above them, if there are any."""
+    """The lines below an empty one; nothing without lines."""
     if found := list(lines):
         yield "\n".join(["", *found])
 
@@ -129,12 +129,12 @@ def _described_hca(hca: Hca) -> Json:
 _COLUMNS: Final = (
     "DEVICE", "NETDEV", "ID", "DRIVER", "NUMA", "VFS", "ESWITCH", "RDMA", "STATE", "LINK", "GPUS", "USED BY",
 )  # fmt: skip
-_MAY_GO: Final = ("ESWITCH", "GPUS")  # columns that are left out where no device has anything there
+_MAY_GO: Final = ("ESWITCH", "GPUS")  # columns that are omitted if they are empty
 _NONE: Final = "-"
 
 
 def table(found: Iterable[Function]) -> Table:
-    """A line for each device, VFs and scalable functions below their PF."""
+    """A line for each device; VFs and subfunctions follow their PF."""
     rows = [row for one in found for row in _tree(one)]
     gone = [n for n, name in enumerate(_COLUMNS) if name in _MAY_GO and all(row[n] == _NONE for row in rows)]
     header, *kept = (tuple(cell for n, cell in enumerate(row) if n not in gone) for row in (_COLUMNS, *rows))
@@ -180,7 +180,7 @@ def _vfs(one: Function) -> str:
 
 
 def used_by(one: Function) -> str:
-    """Who has the device, in words; empty for a PF that nobody has as a whole."""
+    """A phrase for the device's user; empty for a PF that has none as a whole."""
     if one.holder or one.device.kind in (Kind.PF, Kind.NETDEV):
         return one.holder or ("host" if one.device.reserved else "")
     return "host" if one.device.needed else "free"

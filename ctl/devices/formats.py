@@ -1,4 +1,4 @@
-"""Lines that other programs have: OFED's ibdev2netdev, and selectors for device plugins."""
+"""Output in the formats of other programs: OFED's ibdev2netdev, and selectors for device plugins."""
 
 import json
 import re
@@ -14,13 +14,14 @@ from hardware.model import Kind
 from hardware.rdma_devices import Hca, Port
 
 _MELLANOX: Final = "0x15b3"
-# Vital product data (PCI Local Bus 3.0, appendix I): the tags of its name and of what cannot be written.
+# Vital product data (PCI Local Bus 3.0, appendix I): the tags of the name, of read-only fields, and of the end.
 _NAME, _READ_ONLY, _END = 0x82, 0x90, 0x78
-_HEADER: Final = 3  # a tag, and the length of what follows
+_HEADER: Final = 3  # a tag, and the length of its data
 
 
 def ibdev2netdev(hcas: Iterable[Hca], root: Path = sysfs.SYS, *, verbose: bool = False) -> Iterator[str]:
-    """A line for each port whose interface is in this namespace; with ``verbose`` those of ``ibdev2netdev -v``."""
+    """A line for each port with an interface in this namespace; with ``verbose`` in the format of ``ibdev2netdev
+    -v``."""
     for hca in hcas:
         for port in hca.ports:
             if port.netdev:
@@ -47,7 +48,7 @@ def _model(hca: Hca, root: Path) -> str:
 
 
 def _product(path: str) -> tuple[str, str]:
-    """The product's name and part number; "" and "NA" where they cannot be read, as without privileges."""
+    """The product's name and part number; "" and "NA" if unreadable, as without privileges."""
     try:
         data = Path(path).read_bytes()
     except OSError:
@@ -76,11 +77,11 @@ def _text(data: bytes) -> str:
 
 
 Selectors = Mapping[str, object]
-_PREFIX: Final = "example.com"  # kubelet wants one; of the other program's it is a flag
+_PREFIX: Final = "example.com"  # kubelet requires one; the other program takes it as a flag
 
 
 def hpn_node(found: list[Function]) -> str:
-    """An entry of ``resources`` for the VFs of each PF, or for a PF that has none; empty for nothing to offer."""
+    """Entries of ``resources`` for the VFs of each PF, or for a PF without VFs; empty for nothing to offer."""
     entries = [line for name, kind, selectors in _entries(found) for line in _entry(name, kind, selectors)]
     return "\n".join(["resources:", *entries]) if entries else ""
 
@@ -93,7 +94,7 @@ def sriov_network_device_plugin(found: list[Function]) -> str:
 
 
 def _entries(found: list[Function]) -> Iterator[tuple[str, str, Selectors]]:
-    """A name, a kind, and selectors that both programs know."""
+    """A name, a kind, and selectors in the syntax of both programs."""
     for pf in found:
         if pf.device.kind is not Kind.PF or pf.device.reserved:
             continue
@@ -115,7 +116,7 @@ def _common(one: Function) -> dict[str, object]:
 
 
 def _of_pf(pf: Function, vfs: list[Function], *, whole: bool) -> dict[str, object]:
-    """The PF by the name of its interface, or by its address without one, and which of its VFs."""
+    """The PF by its interface's name, or else by its address; and a range of its VFs."""
     numbers = [one.device.index for one in vfs]
     some = "" if whole else f"#{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"#{numbers[0]}"
     if pf.device.pf_netdev:

@@ -1,8 +1,8 @@
-"""What a cluster's API server and the store of its shared pools have for this node.
+"""Facts from the cluster: its API server, and the store of its shared pools.
 
-A NetworkAttachmentDefinition names the resource of its pods by an annotation (Network Plumbing WG, "De-facto Standard",
-section 3.2.2).  A node's resources are in its Node object's status; where a driver of DRA answers for one, the
-DeviceClass names it (KEP-5004).
+A NetworkAttachmentDefinition names the resource of its pods in an annotation (Network Plumbing WG, "De-facto Standard",
+section 3.2.2).  A Node object's status lists a node's resources; a DeviceClass names the resources of a DRA driver
+(KEP-5004).
 """
 
 import re
@@ -20,7 +20,6 @@ from base.state import journal
 from ctl.doctor.model import Blocks, Cluster, Definition
 from ctl.doctor.networks import networks
 from ctl.doctor.reading import Reader
-from ctl.installation.state import state_dirs
 from ipam.cluster import BLOCK, node_blocks
 from ipam.cluster.node_blocks import NodeBlocks
 from ipam.stores import access
@@ -36,8 +35,8 @@ _OURS: Final = r'"type"\s*:\s*"hpn(-ipam)?"'
 
 
 def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
-    """What the API server says to whom the kubeconfig names; None where it says nothing, and why is noted."""
-    from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, and few ask
+    """The API server's facts, read with the kubeconfig's credential; None if they cannot be read, which is noted."""
+    from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, which few runs need
 
     budget.begin()
     try:
@@ -73,7 +72,7 @@ def _inside(body: Json, *keys: str) -> Json:
 
 
 def blocks(read: Reader, data_dirs: Iterable[Path]) -> Iterator[Blocks]:
-    """Those of each network; a store is asked only where the files are this node's own."""
+    """The blocks of each network.  A store is read only for this node's own files."""
     silent = cache(silence if read.root == Path("/") else lambda _: "")
     for file in sorted(file for folder in data_dirs for file in folder.glob(f"*/{node_blocks.FILE}")):
         try:
@@ -90,13 +89,13 @@ def _counted(file: Path, mine: NodeBlocks, silent: str) -> Blocks:
     contents = access.open_in(file.parent.parent, file.parent.name, []).contents()
     have = counting.counted(mine, counting.pool(mine, contents.sets), counting.held_in(contents))
     states = Counter(block.state for block in mine.blocks)
-    # A node without a block has given numbers that names have, and needs none.
+    # A node without a block gives only numbers reserved for names, and needs none.
     room = counting.room(have, mine) if have.free and mine.blocks else -1
     return Blocks(f"{file}", states, room, time.time() - mine.looked, silent)
 
 
 def silence(kind: str) -> str:
-    """Why the store cannot be asked; empty if it answers."""
+    """Why the store cannot be read; empty if it answers."""
     from ipam.cluster.backends import backend  # noqa: PLC0415  # few nodes have such a network
 
     budget.begin()
@@ -108,9 +107,9 @@ def silence(kind: str) -> str:
 
 
 def refusals(root: Path) -> list[str]:
-    """In words, of each network whose addresses the nodes share, why no block could be claimed for it.
+    """A line for each shared network for which no block could be claimed, with the reason.
 
-    No store is asked where there is no such network.  Raises IoFailure if it cannot be seen whether there is one.
+    Without such a network, no store is asked.  Raises IoFailure if configurations or records cannot be read.
     """
     from ipam import config  # noqa: PLC0415  # few nodes have such a network
     from ipam.cluster.rules.network import Network  # noqa: PLC0415
@@ -131,7 +130,7 @@ def refusals(root: Path) -> list[str]:
 
 
 def _refusal(network: "Network") -> str:
-    """Why the store would refuse it, though it answers; empty if it would not."""
+    """Why an answering store would refuse a claim; empty if it would not."""
     # Few nodes have such a network.
     from ipam.cluster.backends import backend  # noqa: PLC0415
     from ipam.cluster.reconcile import sync  # noqa: PLC0415
@@ -148,7 +147,7 @@ def _refusal(network: "Network") -> str:
 
 
 def _shared(root: Path) -> Iterator[tuple[str, Config]]:
-    """Configurations with ``ipam.cluster``, of the node's files and of its attachments; each network once."""
+    """The configurations with ``ipam.cluster``, from the node's files and its attachments; each network once."""
     seen = set[object]()
     for source, conf in _all(root):
         ipam, name = conf.get("ipam"), conf.get("name")
@@ -159,8 +158,9 @@ def _shared(root: Path) -> Iterator[tuple[str, Config]]:
 
 def _all(root: Path) -> Iterator[tuple[str, Config]]:
     read = Reader(root)
-    yield from ((one.source, one.conf) for one in networks(read))
+    found, state_dirs = networks(read), read.state_dirs()
     for path, why in read.unread.items():
         raise IoFailure(f"reading {path}: {why}; run hpn as root")
-    for state_dir in state_dirs(root):
+    yield from ((one.source, one.conf) for one in found)
+    for state_dir in state_dirs:
         yield from ((f"{path}", record.config) for path, record in journal.files(state_dir) if record)

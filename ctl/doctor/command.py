@@ -1,4 +1,4 @@
-"""hpn doctor: what is wrong with this node, and what mends it."""
+"""hpn doctor: report the problems of this node, and their remedies."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,18 +17,18 @@ _EXAMPLE: Final = """\
 example:
   hpn doctor                                          # as root; docs/user/operations.md explains each finding
   hpn doctor --json | jq -r '.findings[] | select(.severity == "error") | .id'
-  hpn doctor --kubeconfig /etc/kubernetes/admin.conf  # NetworkAttachmentDefinitions too, which the API server has
+  hpn doctor --kubeconfig /etc/kubernetes/admin.conf  # NetworkAttachmentDefinitions of the API server too
 """
 
 
 def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, int]:
-    """What the command prints, and its exit status; ``file`` is the program that runs now, ``build`` its version.
-    Raises SystemExit for wrong options."""
-    about = "Say what is wrong with this node, and what mends it.  Nothing is changed."
+    """The command's output and exit status.  ``file`` is the running program, ``build`` its version.  Raises SystemExit
+    for wrong options."""
+    about = "Report the problems of this node, and their remedies.  Nothing is changed."
     parser = parser_for("doctor", about, _EXAMPLE, fails="there is an error or a warning")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--root", type=Path, default=Path("/"), help="where the node's files are; default /")
-    as_whom = "ask the API server for NetworkAttachmentDefinitions and nodes, as whom this names"
+    parser.add_argument("--root", type=Path, default=Path("/"), help="the directory of the node's files; default /")
+    as_whom = "also read NetworkAttachmentDefinitions and nodes from the API server, with this credential"
     parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help=as_whom)
     options = parser.parse_args(words)
     found = findings(facts(options.root, file, build, options.kubeconfig))
@@ -40,7 +40,7 @@ def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, 
 
 
 def findings(known: Facts) -> list[tuple[str, Finding]]:
-    """What the checks find, each with the check's id; the worst first."""
+    """The findings of all checks, each with the check's id; the most severe first."""
     found = [(name, finding) for name, check in CHECKS.items() for finding in check(known)]
     return sorted(found, key=lambda pair: _ORDER[pair[1].severity])
 
@@ -59,8 +59,8 @@ def _parts(found: Sequence[tuple[str, Finding]]) -> Iterator[screen.Table | str]
 
 
 def facts(root: Path, file: str, build: str, kubeconfig: Path | None = None) -> Facts:
-    """The facts of the node whose files are below the root; ``file`` is the program that runs now, ``build`` its
-    version.  With a ``kubeconfig`` the API server is asked too."""
+    """The facts of the node with its files below ``root``, and of the API server if there is a ``kubeconfig``.
+    ``file`` is the running program, ``build`` its version."""
     read = Reader(root)
     on_disk = state.state_of(read)
     found = Facts(

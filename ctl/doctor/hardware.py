@@ -1,4 +1,4 @@
-"""Network controllers and RDMA, from /sys and /dev."""
+"""Facts about network controllers and RDMA, from /sys and /dev."""
 
 import os
 import socket
@@ -19,12 +19,12 @@ from hardware.rdma_devices import Hca
 _MODE: Final = "/sys/module/ib_core/parameters/netns_mode"
 _SHARED: Final = {"Y": "shared", "N": "exclusive"}  # "Share device among net namespaces" (ib_core's parameter)
 _RDMA_CM: Final = "/dev/infiniband/rdma_cm"
-# The configuration space is a file of this many bytes at most.
+# Bytes of the configuration space that every user can read.
 _HEADER: Final = 64
 
 
 def hardware(read: Reader) -> Hardware:
-    """What the machine has."""
+    """The machine's devices."""
     mode, rdma_cm = read.at(_MODE), read.at(_RDMA_CM)
     try:
         found = inventory.devices(Path(read.at("/sys")), Path(read.at(f"{inventory.MEMORY}")))
@@ -76,7 +76,7 @@ def _nic(read: Reader, device: Device, hcas: tuple[Hca, ...]) -> Nic:
         dcb=_dcb(read, net) if device.kind is Kind.PF and net else None,
         place=functions.place(device.id, Path(read.at("/sys"))),
         hcas=ours,
-        # sysfs hides what is in another namespace, and keeps the directory that it is in (kobject_rename).
+        # sysfs hides an interface of another namespace, and keeps its directory (kobject_rename).
         is_elsewhere=os.path.isdir(f"{path}/net") and not read.names(f"{path}/net"),
     )
 
@@ -96,9 +96,10 @@ def _traffic_classes(read: Reader, hcas: tuple[Hca, ...]) -> Iterator[tuple[str,
 
 
 def _dcb(read: Reader, net: str) -> Dcb | None:
-    """Of an interface that this namespace has too; the files may be another machine's."""
+    """The priorities of an interface.  None if it is not in this namespace, because the files may be another
+    machine's."""
     name = os.path.basename(net)
-    with suppress(OSError):  # most drivers do not know it
+    with suppress(OSError):  # most drivers do not support it
         if read.is_this_kernel and socket.if_nametoindex(name) == read.number(f"{net}/ifindex"):
             with rtnl.open_in() as asking:
                 return dcb.get(asking, name)
@@ -110,11 +111,11 @@ def _path(read: Reader, address: str) -> str:
 
 
 def _space(read: Reader, address: str) -> bytes:
-    """The configuration space; noted as not read where it ends with its header."""
+    """The configuration space; noted as unread if it ends after its header."""
     path = f"{_path(read, address)}/config"
     space = read.data(path) or b""
     if len(space) == _HEADER and os.geteuid():
-        read.unread[path] = "all but its first 64 bytes is for root"
+        read.unread[path] = "only root can read more than its first 64 bytes"
     return space
 
 
@@ -124,18 +125,18 @@ def _link(read: Reader, path: str, which: str) -> Link | None:
         found = Link(float(speed.partition(" ")[0]), width or 0)
     except ValueError:  # no PCIe, or "Unknown"
         return None
-    return found if found.width and found.width < 64 else None  # 63 and 255 stand for unknown
+    return found if found.width and found.width < 64 else None  # 63 and 255 mean unknown
 
 
 def _tables(read: Reader) -> Iterator[GidTable]:
-    """Of each RoCE port."""
+    """The GID table of each RoCE port."""
     try:
         root = os.open(read.at("/sys"), os.O_PATH | os.O_DIRECTORY)
     except OSError:
         return
     try:
         for name in read.names(read.at("/sys/class/infiniband")):
-            with suppress(OSError):  # it went to a pod meanwhile
+            with suppress(OSError):  # it moved into a pod meanwhile
                 for table in gids.tables(root, name):
                     path = read.at(f"/sys/class/infiniband/{name}/ports/{table.port}/gids")
                     yield GidTable(path, table.length, len(table.entries))
@@ -143,8 +144,8 @@ def _tables(read: Reader) -> Iterator[GidTable]:
         os.close(root)
 
 
-# The configuration space (PCI Express Base Specification, section 7).  Without CAP_SYS_ADMIN the kernel gives its first
-# 64 bytes only, which have none of this.
+# The configuration space (PCI Express Base Specification, section 7).  Without CAP_SYS_ADMIN the kernel shows only its
+# first 64 bytes, which contain none of this.
 _STATUS, _HAS_LIST, _LIST = 0x06, 0x10, 0x34
 _EXPRESS: Final = 0x10  # capability: PCI Express
 _DEVICE_CONTROL: Final = 8
@@ -155,13 +156,13 @@ _ACS_CONTROL: Final = 6
 _ATS: Final = 0x0F  # extended capability: Address Translation Services
 _ATS_CONTROL: Final = 6
 _ATS_ENABLED: Final = 1 << 15
-# P2P Request Redirect, P2P Completion Redirect, Upstream Forwarding does nothing by itself.
+# P2P Request Redirect and P2P Completion Redirect; Upstream Forwarding alone has no effect.
 _REDIRECTS: Final = 1 << 2 | 1 << 3
 
 
 def device_control(space: bytes) -> tuple[bool, int] | None:
-    """Of the register Device Control: whether writes may be ordered freely, and the largest read request in bytes.
-    None where the space does not have it."""
+    """The register Device Control: whether writes may be reordered, and the largest read request in bytes.  None if the
+    space lacks it."""
     for at, kind in _capabilities(space):
         if kind == _EXPRESS and (control := _word(space, at + _DEVICE_CONTROL)) is not None:
             return bool(control & _RELAXED), 128 << (control >> 12 & 7)
@@ -169,13 +170,12 @@ def device_control(space: bytes) -> tuple[bool, int] | None:
 
 
 def redirects(space: bytes) -> bool:
-    """Whether ACS sends requests between devices below this bridge by way of the root complex."""
+    """True if ACS sends requests between devices below this bridge through the root complex."""
     return bool(_control(space, _ACS, _ACS_CONTROL) & _REDIRECTS)
 
 
 def translates(space: bytes) -> bool | None:
-    """Whether the function asks the IOMMU for addresses beforehand (ATS is enabled).  None where the space ends before
-    that is said."""
+    """True if ATS is enabled: the function asks the IOMMU for addresses in advance.  None if the space is too short."""
     return bool(_control(space, _ATS, _ATS_CONTROL) & _ATS_ENABLED) if len(space) > _EXTENDED else None
 
 
@@ -185,7 +185,7 @@ def _control(space: bytes, kind: int, offset: int) -> int:
 
 
 def _capabilities(space: bytes) -> Iterator[tuple[int, int]]:
-    """The offset and the ID of each."""
+    """The offset and ID of each capability."""
     if not (_word(space, _STATUS) or 0) & _HAS_LIST:
         return
     at, seen = (_word(space, _LIST) or 0) & 0xFC, set[int]()
@@ -205,5 +205,5 @@ def _extended(space: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _word(space: bytes, at: int) -> int | None:
-    """Sixteen bits; None where the space ends before."""
+    """Sixteen bits; None beyond the end of the space."""
     return int(struct.unpack_from("<H", space, at)[0]) if at + 2 <= len(space) else None

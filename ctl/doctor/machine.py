@@ -1,4 +1,4 @@
-"""The kernel, its processes and disks."""
+"""Facts about the kernel, its processes and disks."""
 
 import os
 import time
@@ -7,17 +7,16 @@ from contextlib import suppress
 from typing import Final
 
 from base.kernel import syscalls, sysfs
+from ctl.command_line import build_of
 from ctl.doctor.model import Disk, Machine, Process
 from ctl.doctor.reading import Reader
 
-# By the processes' comm.  containerd and CRI-O start containers, which have their limits.
+# The comm of containerd and CRI-O, which start containers with their own limits.
 RUNTIMES: Final = ("containerd", "crio")
 IRQBALANCE: Final = "irqbalance"
-MULTUS: Final = "multus-daemon"  # thick: commands run in its container, and within its memory
-# Bytes: where there is no limit, version 1 of cgroups has a number near 2^63.
+MULTUS: Final = "multus-daemon"  # thick: commands run in its container, within its memory limit
+# Bytes.  Without a limit, version 1 of cgroups shows a number near 2^63.
 _NO_LIMIT: Final = 1 << 60
-# Our processes run by a loader of our own, which lies in a directory of its version's name (docs/develop/agent.md).
-_LOADER: Final = "ld-hpn.so.2"
 _MEMLOCK: Final = "Max locked memory"
 
 
@@ -44,14 +43,14 @@ def machine(read: Reader, folders: Iterable[str]) -> Machine:
 
 
 def _processes(read: Reader) -> Iterator[Process]:
-    """Those of the host, as far as that can be told: any pod can call a process of its own as it likes."""
+    """The host's processes, as far as they can be recognized: a pod can give its process any name."""
     host = sysfs.link(read.at("/proc/1/ns/pid"))
     for number in read.names(read.at("/proc")):
         path = read.at(f"/proc/{number}")
         theirs = sysfs.link(f"{path}/ns/pid")
         # guard below: pods (host or not (theirs and host))
         if number.isdecimal() and (theirs == host or not (theirs and host)):
-            name, build = read.line(f"{path}/comm"), _build(path)
+            name, build = read.line(f"{path}/comm"), build_of(path)
             if build or name in (*RUNTIMES, IRQBALANCE, MULTUS):
                 words = tuple(read.line(f"{path}/cmdline").rstrip("\0").split("\0"))
                 memory = _memory(read, read.line(f"{path}/cgroup"))
@@ -59,8 +58,11 @@ def _processes(read: Reader) -> Iterator[Process]:
 
 
 def _packages(read: Reader) -> Iterator[tuple[str, str]]:
-    """Of those that are installed (man 5 deb-control).  The program is not asked itself: whoever can call a process as
-    he likes would have us run his."""
+    """The installed packages (man 5 deb-control).
+
+    The program itself is not asked for its version: a user's process of that name would make doctor run the user's
+    program.
+    """
     for block in read.line(read.at(_STATUS)).split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and line[0] != " ")
         if fields.get("Package") in _PACKAGES and fields.get("Status", "").endswith(" installed"):
@@ -74,14 +76,6 @@ def _numa(read: Reader) -> Iterator[tuple[int, frozenset[int]]]:
             yield int(number), read.ranges(f"{folder}/{name}/cpulist")
 
 
-def _build(path: str) -> str:
-    try:
-        way = os.readlink(f"{path}/exe").removesuffix(" (deleted)").split("/")
-    except OSError:  # a kernel thread, or somebody else's
-        return ""
-    return way[-2] if way[-1] == _LOADER else ""
-
-
 def _memlock(limits: str) -> int | None:
     """The soft limit (man 5 proc_pid_limits)."""
     for line in limits.splitlines():
@@ -92,7 +86,7 @@ def _memlock(limits: str) -> int | None:
 
 
 def _memory(read: Reader, cgroups: str) -> int | None:
-    """The limit of the cgroup that a process is in (man 7 cgroups, /proc/PID/cgroup), in either version."""
+    """The limit of a process's cgroup, from /proc/PID/cgroup (man 7 cgroups); versions 1 and 2."""
     for line in cgroups.splitlines():
         _, controllers, group = line.split(":", 2)
         if "memory" in controllers.split(","):
@@ -110,7 +104,7 @@ def _disks(folders: Iterable[str]) -> Iterator[Disk]:
     """Each file system once."""
     seen = set[int]()
     for folder in folders:
-        with suppress(OSError):  # it is not there, or not to be seen
+        with suppress(OSError):  # it does not exist, or is hidden
             if (device := os.stat(folder).st_dev) not in seen:
                 seen.add(device)
                 found = os.statvfs(folder)

@@ -1,6 +1,6 @@
-"""What doctor knows of a node, as values: facts, and what is found in them.
+"""The facts about a node, and findings, as values.
 
-A path in a fact is the one that was read, so that a person can look there too.
+A path in a fact is the path that was read, so that a person can read it too.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,8 +19,8 @@ from node.model import Settings
 
 @dataclass(frozen=True)
 class Definition:
-    """A NetworkAttachmentDefinition ("namespace/name"), the resource that its pods ask for, empty for none, and whether
-    it is for hpn."""
+    """A NetworkAttachmentDefinition: "namespace/name", the resource of its pods (empty for none), and whether it is for
+    hpn."""
 
     name: str
     resource: str = ""
@@ -29,7 +29,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What the API server says: how many nodes there are, which resources any of them has, and the networks."""
+    """Facts from the API server: the number of nodes, the resources that any node offers, and the networks."""
 
     nodes: int
     offered: frozenset[str]
@@ -38,8 +38,12 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Blocks:
-    """This node's blocks of a network that the cluster shares: how many in each state, room for how many attachments
-    (-1: not known), and how many seconds ago the store said so; ``silent`` is why it does not now."""
+    """This node's blocks of a shared network.
+
+    - ``states``: the number of blocks in each state.  ``room``: attachments that still fit; -1 if unknown.
+    - ``seen``: seconds since the store confirmed the blocks.  ``silent``: why the store cannot be read now; empty if it
+      can.
+    """
 
     file: str
     states: Mapping[str, int]
@@ -52,7 +56,7 @@ NOWHERE: Final = Place("", (), -1)
 
 
 class Severity(StrEnum):
-    """How bad it is: pods fail or will fail; something is slower, older or fuller than it should be; good to know."""
+    """Pods fail or will fail; something is slower, older or fuller than it should be; information."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -61,7 +65,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found: what was read where, and the command or key that mends it."""
+    """The result of a check: the value that was read and its path, and the command or key that repairs it."""
 
     severity: Severity
     evidence: str
@@ -70,12 +74,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Process:
-    """A process that matters here: a container runtime, irqbalance, or one of ours.
+    """A container runtime, irqbalance, Multus's daemon or a process of hpn.
 
     - ``name``: its comm.  ``words``: its command line.
-    - ``memlock``: how many bytes it may lock in memory; None for no limit, or where it is not known.
+    - ``memlock``: the bytes that it may lock in memory; None if unlimited or unknown.
     - ``build``: the version of hpn that it runs; empty for other programs.
-    - ``memory``: how many bytes its cgroup may have; None for no limit, or where it is not known.
+    - ``memory``: the limit of its cgroup in bytes; None if unlimited or unknown.
     """
 
     path: str
@@ -88,7 +92,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Disk:
-    """The file system of a state directory: bytes, and inodes (0 where it does not count them)."""
+    """The file system of a state directory: bytes, and inodes (0 if the file system does not count them)."""
 
     path: str
     size: int
@@ -103,9 +107,9 @@ class Machine:
 
     - ``rp_filter``: the values of ``all`` and ``default``, by path.
     - ``numa``: the processors of each NUMA node.
-    - ``packages``: the versions of Debian's packages of containerd, by name; ``packages_path``: where they stand.
-    - ``now``: the clock, in seconds since 1970; 0 where the files are not this kernel's.  ``synchronized``: whether
-      something keeps it right.
+    - ``packages``: the versions of Debian's containerd packages, by name.  ``packages_path``: their source.
+    - ``now``: the clock, in seconds since 1970; 0 for another kernel's files.  ``synchronized``: whether a time source
+      synchronizes it.
     """
 
     kernel: str = ""
@@ -122,7 +126,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Link:
-    """A PCIe link: GT/s for each lane, and lanes."""
+    """A PCIe link: GT/s per lane, and lanes."""
 
     speed: float
     width: int
@@ -135,16 +139,16 @@ class Link:
 class Nic:
     """A network controller.
 
-    - ``path``: its directory in /sys.  ``mtu``, ``speed`` (Mbit/s): of its interface, 0 where that is not known.
-    - ``link``: its PCIe link now; ``most``: the best that it and the port above it can; None where /sys does not say.
-    - ``relaxed``: whether it may order its writes freely; None where its configuration space cannot be read.
-    - ``read_request``: the bytes that it asks for at a time; 0 likewise.  ``ats``: whether it asks the IOMMU for
-      addresses beforehand; None likewise.
-    - ``interrupts``: its IRQs.  ``affinity``: of a PF the processors that each goes to, by path.
-    - ``traffic_classes``: of its RDMA devices, where the driver says, by path.
-    - ``dcb``: what the interface of a PF does with priorities, where the driver says.
-    - ``place``: what is above it.
-    - ``hcas``: its RDMA devices, where the host sees them.
+    - ``path``: its directory in /sys.  ``mtu``, ``speed`` (Mbit/s): of its interface; 0 if unknown.
+    - ``link``: its PCIe link now.  ``most``: the best link of it and the port above; None if /sys does not show them.
+    - ``relaxed``: whether it may reorder writes.  ``ats``: whether it asks the IOMMU for addresses in advance.  None if
+      its configuration space cannot be read.
+    - ``read_request``: the largest read request in bytes; 0 if unknown.
+    - ``interrupts``: its IRQs.  ``affinity``: for a PF, the processors of each IRQ, by path.
+    - ``traffic_classes``: of its RDMA devices, by path, if the driver shows them.
+    - ``dcb``: the priority settings of a PF's interface, if the driver shows them.
+    - ``place``: the bridges above it.
+    - ``hcas``: its RDMA devices, if the host sees them.
     - ``is_elsewhere``: whether its interface is in another namespace than the host's.
     """
 
@@ -168,7 +172,7 @@ class Nic:
 
 @dataclass(frozen=True)
 class GidTable:
-    """The GID table of an RDMA port: how many places it has, and how many have an entry."""
+    """The GID table of an RDMA port: its size, and the number of used entries."""
 
     path: str
     size: int
@@ -179,11 +183,11 @@ class GidTable:
 class Hardware:
     """Devices and RDMA.
 
-    - ``rdma_mode``: "exclusive" or "shared"; empty where the kernel has no RDMA.  ``rdma_mode_path``: where it stands.
-    - ``rdma_cm``: whether the device node is there; ``rdma_cm_path``: where.
-    - ``gpus``: what is above each.
-    - ``redirecting``: the bridges whose ACS sends what one device below writes to another by the root complex, each
-      with its directory in /sys.
+    - ``rdma_mode``: "exclusive" or "shared"; empty if the kernel has no RDMA.  ``rdma_mode_path``: its file.
+    - ``rdma_cm``: whether the device node exists.  ``rdma_cm_path``: its path.
+    - ``gpus``: the bridges above each.
+    - ``redirecting``: bridges whose ACS redirects traffic between devices below them to the root complex, with their
+      directories in /sys.
     """
 
     nics: tuple[Nic, ...] = ()
@@ -198,10 +202,10 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Network:
-    """A configuration of ours, from a file or a living attachment.
+    """A configuration for hpn, from a file or a living attachment.
 
-    - ``source``: the file.  ``refused``: why we refuse it; empty if we take it.
-    - ``is_the_runtimes``: whether the runtime itself attaches each pod to it: the first of its directory.
+    - ``source``: the file.  ``refused``: why hpn refuses it; empty if valid.
+    - ``is_the_runtimes``: whether the runtime attaches every pod to it: it is the first file of the directory.
     """
 
     source: str
@@ -212,7 +216,10 @@ class Network:
 
 @dataclass(frozen=True)
 class NodeFile:
-    """The file of hpn node: what it says, or why it is refused.  ``is_ours``: whether it lies where only ours lies."""
+    """The file of hpn node: its settings, or why it is refused.
+
+    - ``is_ours``: whether its path is one that only hpn uses.
+    """
 
     path: str
     settings: Settings | None
@@ -222,7 +229,10 @@ class NodeFile:
 
 @dataclass(frozen=True)
 class RenamedFile:
-    """A file under the name that it had in an older version, its name now, and whether there is none of that name."""
+    """A file under the name of an older version, and its new name.
+
+    - ``is_alone``: whether no file has the new name.
+    """
 
     old: str
     new: str
@@ -233,17 +243,16 @@ class RenamedFile:
 class Attachment:
     """A record of the journal.
 
-    - ``file``: its path.  ``whose``: the attachment's name for people.  ``age``: seconds since ADD began.
-    - ``state``, ``why``: how it stands (cni/attachment_state.py).  ``is_lost``: whether it stands in for a record that
-      could not be read.
-    - ``device``: the bus address of what it has for itself; empty for none.
-    - ``trouble``: why its IPAM plugin will not release; empty for none.
-    - ``lost_nodes``: device nodes that its pod was promised of the device, and that the device does not have.
-    - ``subnets``: of its IPv4 addresses.  ``has_rules``: whether it is routed by source address.
+    - ``file``: its path.  ``title``: the attachment's name for people.  ``age``: seconds since ADD began.
+    - ``state``, ``why``: see cni/attachment_state.py.  ``is_lost``: whether it replaces an unreadable record.
+    - ``device``: the bus address of its own device; empty for none.
+    - ``trouble``: why its IPAM plugin does not release; empty for none.
+    - ``lost_nodes``: device nodes that Allocate gave to the pod, and that the device no longer has.
+    - ``subnets``: of its IPv4 addresses.  ``has_rules``: whether source-based rules route it.
     """
 
     file: str
-    whose: str
+    title: str
     netns: str = ""
     alive: bool = True
     state: str = attachment_state.ATTACHED
@@ -261,7 +270,7 @@ class Attachment:
 
 @dataclass(frozen=True)
 class Pool:
-    """The addresses of a network's range set: how many, and how many are not free."""
+    """A network's range set: the number of addresses, of taken ones, and of those that dead pods hold."""
 
     place: str
     ranges: tuple[str, ...]
@@ -274,10 +283,10 @@ class Pool:
 class State:
     """State on disk.
 
-    - ``folders``: the directories that it is in.
-    - ``unreadable``: records that cannot be read.  ``stranded``: records whose IPAM plugin would not release.
-    - ``leases``: what is wrong with files of leases, in words, by their directory.
-    - ``unsafe``: a state directory, and what of the way others than root can change, and what mends that; in words.
+    - ``folders``: its directories.
+    - ``unreadable``: unreadable records.  ``stranded``: records whose IPAM plugin does not release.
+    - ``leases``: a directory of leases, and a phrase for its damage.
+    - ``unsafe``: a state directory, a phrase for the part of its path that others can change, and the remedy.
     """
 
     folders: tuple[str, ...] = ()
@@ -292,7 +301,8 @@ class State:
 
 @dataclass(frozen=True)
 class Socket:
-    """A plugin's socket or the agent's, whether anybody listens, and which resource a device plugin offers there."""
+    """A plugin's or the agent's socket: whether a process listens, and the resource that a device plugin offers
+    there."""
 
     path: str
     listens: bool
@@ -303,11 +313,11 @@ class Socket:
 class Programs:
     """Programs and their sockets.
 
-    - ``plugin``: the path where runtimes find us; ``runs``: whether it is a file that can be run.
-    - ``is_this``: whether it is the program that runs now, byte by byte; None where that is not known.
-    - ``build``: the version of the program that runs now; empty where it runs from its sources.
-    - ``registry``: kubelet's directory for plugins' sockets; empty where there is none.
-    - ``agent``: where the agent's socket is, if there is one.
+    - ``plugin``: the path where runtimes find hpn.  ``runs``: whether it is an executable file.
+    - ``is_this``: whether its bytes equal the running program's; None if unknown.
+    - ``build``: the version of the running program; empty if it runs from its sources.
+    - ``registry``: kubelet's directory of plugin sockets; empty if there is none.
+    - ``agent``: the path of the agent's socket.
     """
 
     plugin: str = ""
@@ -322,8 +332,12 @@ class Programs:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that was read.  ``cluster``: None if nobody said as whom to ask.  ``without_names``: the file that can say
-    what configurations may name, if it does not.  ``unread``: what could not be, and why."""
+    """All facts.
+
+    - ``cluster``: None without a kubeconfig.
+    - ``without_names``: the policy file, if it does not limit the names that configurations use; else empty.
+    - ``unread``: the unreadable files, and why.
+    """
 
     machine: Machine = Machine()
     hardware: Hardware = Hardware()

@@ -1,6 +1,6 @@
 """Configurations on the node: the runtime's directory, and the file of hpn node.
 
-NetworkAttachmentDefinitions are the API server's.  What their attachments were made of is in the journal (state.py).
+NetworkAttachmentDefinitions are in the API server; the journal holds the configuration of each attachment (state.py).
 """
 
 import json
@@ -22,12 +22,12 @@ _FOLDER: Final = "/etc/cni/net.d"
 _SUFFIXES: Final = (".conf", ".conflist", ".json")  # libcni's
 _OURS: Final = "hpn"
 _IPAM: Final = "hpn-ipam"
-# Stands for the device that a runtime would name.
+# A placeholder for the device that a runtime would name.
 _DEVICE: Final = "0000:00:00.0"
 
 
 def networks(read: Reader) -> tuple[Network, ...]:
-    """Those that name us, from the runtime's directory."""
+    """The networks for hpn, from the runtime's directory."""
     folder = read.at(_FOLDER)
     paths = [f"{folder}/{name}" for name in read.names(folder) if name.endswith(_SUFFIXES)]
     file = _policy_file(read)
@@ -39,7 +39,7 @@ def networks(read: Reader) -> tuple[Network, ...]:
 def _networks(path: str, data: bytes, node_file: str) -> Iterator[Network]:
     try:
         document = json.loads(data)
-    except (ValueError, RecursionError):  # whose it is cannot be said
+    except (ValueError, RecursionError):  # it cannot be attributed to a plugin
         return
     plugins = document.get("plugins", [document]) if isinstance(document, dict) else ()
     for plugin in plugins if isinstance(plugins, list) else ():
@@ -62,30 +62,30 @@ def _network(path: str, conf: Json, node_file: str) -> Network:
 
 
 def _needs_device(conf: spec.Config) -> bool:
-    """Whether the runtime would name the device, for nothing else does."""
+    """True if the runtime would name the device, because no key does."""
     return conf.get("kind") in ("sriov", "host-device") and not conf.keys() & {"pf", "device", "deviceID", "pciBusID"}
 
 
 def without_names(read: Reader) -> str:
-    """The file that can say what configurations may name, where it does not, or is not there; else empty."""
+    """The policy file if it does not limit names, or does not exist; else empty."""
     path = _policy_file(read)
     return "" if f'"{node.NAMES}"'.encode() in (read.data(path) or b"") else path
 
 
 def _policy_file(read: Reader) -> str:
-    """The policy file that is there; its new name without any."""
+    """The existing policy file; its new name if there is none."""
     return node.in_force(read.at(node.FILE), read.at(node.OLD_FILE))
 
 
 def renamed_files(read: Reader) -> Iterator[RenamedFile]:
-    """Files that have the name of an older version."""
+    """The files with the name of an older version."""
     for old, new in ((node.OLD_FILE, node.FILE), (f"{node_config.OLD}", f"{node_config.OURS}")):
         if read.stat(read.at(old)):
             yield RenamedFile(read.at(old), read.at(new), is_alone=not read.stat(read.at(new)))
 
 
 def node_file(read: Reader) -> NodeFile | None:
-    """The first that is there of those that hpn node looks for; None without one."""
+    """The first existing file of hpn node's default paths; None without one."""
     for default in node_config.DEFAULTS:
         path = Path(read.at(f"{default}"))
         if read.stat(f"{path}"):

@@ -1,4 +1,4 @@
-"""Our program where runtimes find it, and the sockets of agents and plugins."""
+"""Facts about the installed program, and about the sockets of agents and plugins."""
 
 import errno
 import filecmp
@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from ctl.command_line import PLUGIN
 from ctl.doctor.model import Programs, Socket
 from ctl.doctor.reading import Reader
-from ctl.installation import layout
 
 AGENT: Final = "/run/hpn/agent.sock"
 REGISTRY: Final = "/var/lib/kubelet/plugins_registry"
@@ -20,8 +20,8 @@ _LISTENS: Final = 0x10000  # __SO_ACCEPTCON, of the flags in /proc/net/unix
 
 
 def programs(read: Reader, file: str, build: str) -> Programs:
-    """What is there; ``file`` is the program that runs now, and ``build`` its version."""
-    plugin = read.at(layout.HPN)
+    """The programs.  ``file`` is the running program, and ``build`` its version."""
+    plugin = read.at(PLUGIN)
     is_this: bool | None = None
     if file:
         with suppress(OSError):
@@ -40,8 +40,8 @@ def programs(read: Reader, file: str, build: str) -> Programs:
 
 
 def _sockets(read: Reader) -> Iterator[Socket]:
-    """The agent's, and those of plugins that kubelet would call."""
-    # To connect to a socket of systemd's would start the agent.  So first who is known to listen.
+    """The agent's socket, and those of plugins that kubelet would call."""
+    # Connecting to a socket of systemd's would start the agent, so the kernel's list comes first.
     listening = set(_listening(read.line(read.at("/proc/net/unix"))))
     registry = [f"{REGISTRY}/{name}" for name in read.names(read.at(REGISTRY)) if not name.startswith(".")]
     for path in (AGENT, *registry):
@@ -52,14 +52,14 @@ def _sockets(read: Reader) -> Iterator[Socket]:
 
 
 def _resource(path: str) -> str:
-    # Imported here, because most of what this takes is the import, and many nodes have no such socket.
+    # The import is slow, and many nodes have no such socket.
     from base.kubelet.client import resource  # noqa: PLC0415
 
     return resource(Path(path))
 
 
 def _listening(table: str) -> Iterator[str]:
-    """The paths at which somebody of our network namespace listens (man 5 proc_pid_net)."""
+    """The paths with a listening process of this network namespace (man 5 proc_pid_net)."""
     for line in table.splitlines()[1:]:
         fields = line.split(maxsplit=7)
         if len(fields) > 7 and int(fields[3], 16) & _LISTENS:  # guard: listens (& _LISTENS)
@@ -67,11 +67,11 @@ def _listening(table: str) -> Iterator[str]:
 
 
 def _accepts(path: str) -> bool:
-    """Whether anybody listens there; also where that cannot be said."""
+    """True if a process listens there, or if that is unknown."""
     folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-            # A path may be longer than a socket's address.
+            # The path may be too long for a socket's address.
             return probe.connect_ex(f"/proc/self/fd/{folder}/{os.path.basename(path)}") != errno.ECONNREFUSED
     finally:
         os.close(folder)

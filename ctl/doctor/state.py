@@ -1,4 +1,4 @@
-"""State on disk: attachments and leases, read without a lock and without changing anything."""
+"""Facts about the state on disk: attachments and leases, read without locks and without changes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -11,7 +11,7 @@ from base.protocol import arguments
 from base.protocol.errors import BadEnvironment, CniError
 from base.protocol.location import IPAM_DIR, STATE_DIR
 from base.protocol.spec import Json
-from base.state import journal, numbers, places, trust
+from base.state import journal, numbers, trust
 from base.state.record import LOST, Record
 from cni.attachments import Found, are_dead, of_our_shape
 from ctl.doctor import cluster
@@ -24,8 +24,8 @@ Listing = Iterable[tuple[Path, Record | None]]
 
 
 def state_of(read: Reader) -> State:
-    """What is in the default directories, and in those that attachments have noted or name."""
-    state_dirs = _state_dirs(read)
+    """The state in the default directories, and in those that attachments noted or name."""
+    state_dirs = read.state_dirs()
     found = [one for state_dir in state_dirs for one in _records(read, state_dir, journal.files)]
     stranded = [one for state_dir in state_dirs for _, one in _records(read, state_dir, journal.refused)]
     attached = [one for _, one in found if one]
@@ -51,14 +51,8 @@ def state_of(read: Reader) -> State:
     )
 
 
-def _state_dirs(read: Reader) -> list[Path]:
-    """The default state directory, then those that attachments noted (base/state/places.py)."""
-    notes = read.at(places.ELSEWHERE)
-    return [Path(read.at(STATE_DIR)), *sorted(Path(read.at(one)) for one in places.targets(notes, read.names(notes)))]
-
-
 def _data_dirs(read: Reader, state_dirs: Sequence[Path], attached: Sequence[Attachment]) -> list[Path]:
-    """Where networks have their leases: the default, those of state directories, and what attachments name."""
+    """The directories of leases: the default, those of state directories, and those that attachments name."""
     sections = [one.conf.get("ipam") for one in attached]
     named = [section.get("dataDir") for section in sections if isinstance(section, dict)]
     ours = {Path(read.at(IPAM_DIR)), *(folder / "ipam" for folder in state_dirs)}
@@ -66,7 +60,7 @@ def _data_dirs(read: Reader, state_dirs: Sequence[Path], attached: Sequence[Atta
 
 
 def _records(read: Reader, state_dir: Path, listed: Callable[[Path], Listing]) -> list[tuple[str, Attachment | None]]:
-    """Each record's path, and the record; None for one that cannot be read."""
+    """Each record's path, and the record; None for an unreadable one."""
     try:
         is_refused = listed is journal.refused
         found = [Found(state_dir, path, of_our_shape(record), is_refused) for path, record in listed(state_dir)]

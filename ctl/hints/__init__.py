@@ -1,5 +1,5 @@
-"""hpn hints: what programs in a pod should be told of its interfaces.
+"""hpn hints: environment variables for programs in a pod.
 
-``workload`` is what ADD made, ``libraries`` what each library wants to know of it, ``lines`` how that is written, and
-``command`` the command.
+``workload`` describes the pod's attachments, ``libraries`` derives each library's variables, and ``command`` is the
+command.
 """

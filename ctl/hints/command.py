@@ -1,4 +1,4 @@
-"""hpn hints: the environment that a pod's program should have, from what ADD made."""
+"""hpn hints: the environment for a pod's program, from its attachments."""
 
 import argparse
 import os
@@ -15,20 +15,20 @@ from base.protocol.spec import Json
 from cni.attachments import list_all
 from ctl.command_line import add_state_dir, as_document, parser_for, state_dirs, word
 from ctl.hints import libraries, workload
-from ctl.hints.lines import FORMS, Line, Set, Unset, write
+from ctl.hints.libraries import FORMS, Line, Set, Unset, write
 
-# Of a container id: fewer characters may be anybody's.
+# Characters of a container id; fewer are ambiguous.
 _SHORTEST: Final = 4
 _EXAMPLES: Final = """examples:
   hpn hints default/train-0
   hpn hints train-0 --for ucx --form yaml
   hpn hints /run/netns/pod1 --nccl-version 2.21
-  hpn hints train-0 --template --form yaml     for the template that train-0 was made by
+  hpn hints train-0 --template --form yaml     for the template of train-0
 """
 
 
 def answer(words: Sequence[str]) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
+    """The command's output and exit status.  Raises CniError, and SystemExit for wrong options."""
     options = _parse(words)
     looked_in = state_dirs(options)
     attachments = _of(options.what, list_all(looked_in)[0], looked_in)
@@ -40,42 +40,42 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
-    about = "Print the environment that a program in the pod should have (docs/user/workloads.md)."
+    about = "Print the environment for a program in the pod (docs/user/hints.md)."
     parser = parser_for("hints", about, _EXAMPLES)
     parser.add_argument(
         "what", type=word, metavar="WHAT", help="a pod, namespace/pod, container id or its beginning, or a netns"
     )
     parser.add_argument("--for", dest="library", choices=libraries.LIBRARIES, default="nccl", help="default nccl")
-    parser.add_argument("--nccl-version", type=_release, metavar="2.N", help="which NCCL it is; default: any")
+    parser.add_argument("--nccl-version", type=_release, metavar="2.N", help="the version of NCCL; default: any")
     parser.add_argument("--form", choices=FORMS, default="env", help="shell, file of KEY=VALUE, or a container's YAML")
-    parser.add_argument("--template", action="store_true", help="only what holds for all pods of its template; NCCL's")
+    parser.add_argument("--template", action="store_true", help="only values for all pods of its template; NCCL only")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     add_state_dir(parser)
     options = parser.parse_args(words)
     if options.template and options.library != "nccl":
-        parser.error(f"--template is for NCCL; a template says nothing of devices to {options.library}")
+        parser.error(f"--template is for NCCL only: {options.library} needs device names, which differ from pod to pod")
     return options
 
 
 def _release(text: str) -> int:
-    """26 of 2.26, 2.26.2 and 2.26.2-1."""
+    """26 for 2.26, 2.26.2 and 2.26.2-1."""
     found = re.fullmatch(r"v?2\.(\d{1,4})([.-].*)?", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is no version of NCCL 2, such as 2.26")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version of NCCL 2, such as 2.26")
     return int(found[1])
 
 
 def _of(what: str, attachments: Sequence[Json], state_dirs: Sequence[Path]) -> list[Json]:
-    """The attachments of the one pod that ``what`` names.  Raises CheckFailed if there is none, or more than one."""
+    """The attachments of the one pod that ``what`` names.  Raises CheckFailed for none, or more than one."""
     named = [a for a in attachments if _is_called(a, what)]
     alive = [a for a in named if a["alive"] and a["complete"]]
     if not alive:
-        why = "its pod is gone, or its ADD has not ended" if named else f"says {', '.join(map(str, state_dirs))}"
-        raise CheckFailed(f"nothing is attached to {what!r}, {why}; see: hpn inspect")
+        why = "its pod is gone, or its ADD is incomplete" if named else f"searched {', '.join(map(str, state_dirs))}"
+        raise CheckFailed(f"nothing is attached to {what!r} ({why}); list the attachments: hpn inspect")
     pods = {(a["containerID"], a["pod"]) for a in alive}
     if len(pods) > 1:
         some = ", ".join(sorted(f"{pod or '-'} ({container[:12]})" for container, pod in pods))
-        raise CheckFailed(f"{what!r} is the name of several: {some}; give namespace/pod, or more of the container id")
+        raise CheckFailed(f"{what!r} matches several pods: {some}; give namespace/pod, or more of the container id")
     return alive
 
 
@@ -92,7 +92,7 @@ def _is_same_file(one: str, other: str) -> bool:
 
 
 def _look(attachments: Sequence[Json]) -> workload.Seen:
-    """What the pod's namespace tells besides; nothing where nobody may look, or the namespace is gone."""
+    """Facts from the pod's namespace; nothing if it is inaccessible or gone."""
     devices = [device for a in attachments for device in a["rdma"]["devices"]]
     try:
         fd = os.open(attachments[0]["netns"], os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -109,9 +109,9 @@ def _look(attachments: Sequence[Json]) -> workload.Seen:
 
 
 def read(sys: Path, devices: Iterable[str]) -> tuple[dict[str, list[int]], dict[str, int]]:
-    """The numbers of the RDMA devices' ports, and the devices' traffic classes, where there are any.
+    """The port numbers of RDMA devices, and their traffic classes, if there are any.
 
-    ``sys`` is a directory like /sys.  Only the vendor's driver of mlx5 has traffic classes there.
+    ``sys`` is a directory like /sys.  Only the vendor's mlx5 driver shows traffic classes there.
     """
     ports, classes = dict[str, list[int]](), dict[str, int]()
     for device in devices:

@@ -1,30 +1,60 @@
-"""What each communication library should be told of a pod's interfaces: pure.
+"""The variables of each communication library for a pod's interfaces, and their formats: pure.
 
-docs/user/workloads.md says for each variable where its meaning, its form and its version were read.
+docs/user/hints.md gives the source of each variable's meaning, format and version.
 """
 
+import json
+import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from ctl.hints.lines import Line, Note, Set, Unset
+from base.table import printable
 from ctl.hints.workload import Port, Workload
 
 LIBRARIES: Final = ("nccl", "ucx", "mpi", "nvshmem")
 
-# NCCL's releases of version 2: from the first it chooses a GID itself, from the second also beside entries of a table
-# that other namespaces have.
+# Releases of NCCL 2: from the first it chooses a GID itself; from the second it also ignores GIDs of other namespaces.
 _CHOOSES: Final = 21
 _CHOOSES_IN_A_CONTAINER: Final = 26
 _GID_INDEX: Final = "NCCL_IB_GID_INDEX"
-# UCX cuts off the rest of a device's name, and finds no such device (UCT_MD_NAME_MAX in src/uct/api/uct.h).
+# UCX truncates longer device names, and then finds no such device (UCT_MD_NAME_MAX in src/uct/api/uct.h).
 _LONGEST_OF_UCX: Final = 15
 
 
-def lines(library: str, workload: Workload, release: int | None = None, *, template: bool = False) -> list[Line]:
-    """What to tell one of LIBRARIES.
+@dataclass(frozen=True)
+class Set:
+    """A variable to set."""
 
-    ``release`` is NCCL's, 26 of version 2.26; None if nobody knows.  With ``template`` nothing is said that another pod
-    of the same template would not have (NCCL only).
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Unset:
+    """A variable to leave unset, and why."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence for people."""
+
+    text: str
+
+
+Line = Set | Unset | Note
+
+FORMS: Final = ("env", "conf", "yaml")
+
+
+def lines(library: str, workload: Workload, release: int | None = None, *, template: bool = False) -> list[Line]:
+    """The lines for one of LIBRARIES.
+
+    ``release`` is NCCL's: 26 for version 2.26; None if unknown.  ``template`` restricts them to values that all pods of
+    the template share (NCCL only).
     """
     match library:
         case "nccl":
@@ -59,7 +89,7 @@ def _gid_of_a_template(workload: Workload, release: int | None) -> Iterator[Line
 
 
 def _gid_of_nccl(workload: Workload, release: int | None) -> Iterator[Line]:
-    """What to do about the one index that NCCL can be given for all ports."""
+    """Lines about NCCL's one GID index for all ports."""
     leave, newer = "NCCL chooses the GID itself", f"2.{_CHOOSES_IN_A_CONTAINER}"
     if not workload.has_gids:
         return
@@ -75,7 +105,7 @@ def _gid_of_nccl(workload: Workload, release: int | None) -> Iterator[Line]:
 
 
 def _exactly(ports: Sequence[Port]) -> str:
-    """These ports and no other: without "=", mlx5_1 would stand for mlx5_10 too."""
+    """These ports only: without "=", mlx5_1 would also match mlx5_10."""
     return "=" * bool(ports) + _list(ports)
 
 
@@ -137,3 +167,59 @@ def _list(ports: Sequence[Port]) -> str:
 
 def _indexes(workload: Workload) -> str:
     return ", ".join(f"{port} {port.index if port.family else 'none'}" for port in workload.ports)
+
+
+def write(lines: Sequence[Line], form: str) -> str:
+    """The lines in one of FORMS: for a shell, as KEY=VALUE for /etc/nccl.conf, or as ``env`` of a container.
+
+    Unprintable characters are escaped: a newline in a name must not begin a new line.
+    """
+    written = {"env": _env, "conf": _conf, "yaml": _yaml}[form]([_printable(line) for line in lines])
+    return "".join(f"{line}\n" for line in written)
+
+
+def _printable(line: Line) -> Line:
+    match line:
+        case Set(name, value):
+            return Set(name, printable(value))
+        case Unset(name, why):
+            return Unset(name, printable(why))
+        case Note(text):
+            return Note(printable(text))
+
+
+def _env(lines: Sequence[Line]) -> Iterator[str]:
+    for line in lines:
+        match line:
+            case Set(name, value):
+                yield f"export {name}={shlex.quote(value) if value else ''}"
+            case Unset(name, why):
+                yield f"unset {name}  # {why}"
+            case Note(text):
+                yield f"# {text}"
+
+
+def _conf(lines: Sequence[Line]) -> Iterator[str]:
+    """Such a file uses the rest of a line as it is, and allows a comment only at the start of a line."""
+    for line in lines:
+        match line:
+            case Set(name, value):
+                yield f"{name}={value}"
+            case _:
+                yield _comment(line)
+
+
+def _yaml(lines: Sequence[Line]) -> Iterator[str]:
+    if any(isinstance(line, Set) for line in lines):
+        yield "env:"
+    for line in lines:
+        match line:
+            case Set(name, value):
+                yield f"- name: {name}"
+                yield f"  value: {json.dumps(value)}"
+            case _:
+                yield _comment(line)
+
+
+def _comment(line: Unset | Note) -> str:
+    return f"# {line.text}" if isinstance(line, Note) else f"# leave {line.name} out: {line.why}"

@@ -1,4 +1,4 @@
-"""What ADD made for a pod, as a program in the pod needs it: pure, from the attachments that the journal has."""
+"""A pod's attachments, as a program in the pod needs them: pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,15 +8,18 @@ from typing import Final
 
 from base.protocol.spec import Json
 
-# The interface that a pod of Kubernetes has of the cluster's own network.
+# A Kubernetes pod's interface to the cluster network.
 CLUSTERS: Final = "eth0"
 _V2: Final = "RoCE v2"
 
 
 @dataclass(frozen=True)
 class Port:
-    """A port of an RDMA device that the pod has: ``index`` and ``family`` (4 or 6) are those of its best GID of type
-    RoCE v2, IPv4 before IPv6; 0 is the family where there is none, as on InfiniBand."""
+    """A port of the pod's RDMA device.
+
+    - ``index``, ``family`` (4 or 6): of its best RoCE v2 GID, IPv4 before IPv6.  ``family`` is 0 without one, as on
+      InfiniBand.
+    """
 
     device: str
     number: int
@@ -24,15 +27,18 @@ class Port:
     family: int = 0
 
     def __str__(self) -> str:
-        """As NCCL, UCX and NVSHMEM write a port."""
+        """The port in the notation of NCCL, UCX and NVSHMEM."""
         return f"{self.device}:{self.number}"
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A pod's attachments: the names of the ``interfaces``, in their order, the RDMA ``ports`` of all of them, the
-    interface ``socket`` by which programs find each other, and the ``traffic_class`` that all devices have; None if
-    they differ, or nobody knows."""
+    """A pod's attachments.
+
+    - ``interfaces``: their names, in order.  ``ports``: all RDMA ports.
+    - ``socket``: the interface by which programs find each other.
+    - ``traffic_class``: of all devices; None if they differ or it is unknown.
+    """
 
     interfaces: tuple[str, ...]
     ports: tuple[Port, ...]
@@ -47,24 +53,24 @@ class Workload:
 
     @property
     def has_gids(self) -> bool:
-        """Whether any port has a GID."""
+        """True if any port has a GID."""
         return any(port.family for port in self.ports)
 
     @property
     def only_ipv6(self) -> bool:
-        """Whether every port that has a GID has one of an IPv6 address, and none of IPv4."""
+        """True if all ports with a GID have only IPv6 ones."""
         return {port.family for port in self.ports if port.family} == {6}
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """What the RDMA devices' names begin with, for pods that are not there yet: mlx5 of mlx5_4."""
+        """Common prefixes of the RDMA devices' names, for pods that do not exist yet: mlx5 for mlx5_4."""
         return tuple(dict.fromkeys(prefix(port.device) for port in self.ports))
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the pod's namespace tells besides: the ``names`` of its interfaces, None if unknown; and of RDMA devices the
-    numbers of their ``ports`` and their traffic ``classes``, where they are known."""
+    """Facts from the pod's namespace: the interfaces' ``names``, None if unknown; and for RDMA devices their ``ports``
+    and traffic ``classes``, if known."""
 
     names: Sequence[str] | None = None
     ports: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -72,9 +78,9 @@ class Seen:
 
 
 def of(attachments: Iterable[Json], seen: Seen) -> Workload:
-    """The workload of a pod's attachments, as cni/attachments.py describes them.
+    """The workload of a pod's attachments, in the format of cni/attachments.py.
 
-    A device without GIDs has the ports that were seen, or port 1, the first.
+    A device without GIDs has the ports in ``seen``, or else port 1.
     """
     rails = sorted(attachments, key=lambda a: _natural(a["ifname"]))
     found = dict[str, Port]()
@@ -91,7 +97,7 @@ def of(attachments: Iterable[Json], seen: Seen) -> Workload:
 
 
 def prefix(device: str) -> str:
-    """The part of an RDMA device's name that its neighbours have too: mlx5 of mlx5_4, rocep of rocep26s0."""
+    """The prefix that an RDMA device's name shares with its neighbours: mlx5 for mlx5_4, rocep for rocep26s0."""
     before, underscore, _ = device.rpartition("_")
     return before if underscore and before else re.match(r"\D*", device)[0] or device  # type: ignore[index]  # matches
 

@@ -1,15 +1,17 @@
-"""The files of an installation on disk: each is put in the place of another at once, or removed."""
+"""The installed files on disk: compare them with what must be there, replace each in one step, remove them."""
 
 import errno
 import filecmp
 import io
 import json
 import os
+import posixpath
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
@@ -23,19 +25,19 @@ from ctl.installation.layout import Entry
 Kind = Literal["nothing", "file", "link", "directory", "something else"]
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_LOCK: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SMALL: Final = 1 << 16
-_CHUNK: Final = 1 << 20
-# Seconds for the new program's first answer: it may unpack what it carries.
+# Seconds for the new program's first answer, before which it may unpack itself.
 _TIMEOUT: Final = 60.0
 _LOCK_TIMEOUT: Final = 10.0
 _SHOWN: Final = 200
-# Variables that name where the program is unpacked.
+# Variables that determine where the program unpacks itself.
 _KEPT: Final = ("HPN_PROGRAM_DIR", "HOME")
+# The target of a masked unit's link (man 1 systemctl, mask).
+_MASK: Final = "/dev/null"
 
 
 def kind(path: Path) -> Kind:
-    """What is at the path; a link is not followed.  Raises OSError."""
+    """The kind of the file at a path; a link is not followed.  Raises OSError."""
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -57,22 +59,22 @@ def text(path: Path) -> str:
     return ""
 
 
-def is_hpn(path: Path) -> bool:
-    """Whether it is the program, of any version.  Raises OSError."""
+def _is_hpn(path: Path) -> bool:
+    """True for the program of any version.  Raises OSError."""
     if kind(path) != "file":
         return False
     with path.open("rb") as file:
         return layout.SIGN in file.read(layout.SIGN_WITHIN)
 
 
-def is_current(root: Path, entry: Entry, program: Path) -> bool:
-    """Whether the entry is there as the program that runs would put it.  Raises OSError."""
+def _is_current(root: Path, entry: Entry, program: Path) -> bool:
+    """True if the entry is installed as ``_put`` would install it.  Raises OSError."""
     path = root / entry.path
     if kind(path) != ("link" if entry.kind == "link" else "file"):
         return False
     match entry.kind:
         case "program":
-            filecmp.clear_cache()  # it knows files by size and time
+            filecmp.clear_cache()  # its key is size and time only
             return stat.S_IMODE(path.stat().st_mode) == 0o755 and filecmp.cmp(path, program, shallow=False)
         case "name":
             return kind(root / entry.text) == "file" and path.samefile(root / entry.text)
@@ -82,38 +84,25 @@ def is_current(root: Path, entry: Entry, program: Path) -> bool:
 
 @contextmanager
 def exclusive(root: Path) -> Iterator[None]:
-    """No other install or uninstall of this root runs meanwhile.  Raises TryAgain, InvalidConfig, OSError."""
-    path = _below(root, layout.LOCK)
-    _make_folder(path.parent)
-    fd = _locked(path)
+    """Exclude other installs and uninstalls of this root.  Raises TryAgain, InvalidConfig, OSError.
+
+    The lock is the plugin directory's: a lock file would itself have to be removed.
+    """
+    folder = _below(root, layout.HPN).parent
+    _make_folder(folder)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        locks.take(fd, f"{folder}", _LOCK_TIMEOUT)  # guard: lock
         yield
     finally:
-        with suppress(OSError):
-            path.unlink()
         os.close(fd)
 
 
-def _locked(path: Path) -> int:
-    while True:
-        fd = os.open(path, _LOCK, 0o600)
-        try:
-            locks.take(fd, f"/{layout.LOCK}", _LOCK_TIMEOUT)  # guard: lock
-            with suppress(FileNotFoundError):
-                # The holder before may have removed the file.
-                if os.path.samestat(os.fstat(fd), path.lstat()):
-                    return fd
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
+def _put(root: Path, entry: Entry, program: Path) -> None:
+    """Replace the file at the entry's path: write the new one beside it, sync, rename.
 
-
-def put(root: Path, entry: Entry, program: Path) -> None:
-    """Put the entry in the place of what is at its path: beside it first, on disk, then by its name.
-
-    A program is run before it gets its name.  Raises IoFailure, InvalidConfig and OSError; then the old file stands,
-    and nothing is left beside it.
+    A program is run before the rename.  Raises IoFailure, InvalidConfig and OSError; then the old file is unchanged and
+    the new one removed.
     """
     path, new = _below(root, entry.path), _below(root, layout.temporary(entry.path))
     _make_folder(path.parent)
@@ -138,11 +127,8 @@ def put(root: Path, entry: Entry, program: Path) -> None:
         raise
 
 
-def remove(root: Path, path: str) -> None:
-    """Remove what is at the path, and all that is in it; it is fine if there is nothing.
-
-    Raises OSError, InvalidConfig.
-    """
+def _remove(root: Path, path: str) -> None:
+    """Remove a file, or a directory with its contents, if it exists.  Raises OSError, InvalidConfig."""
     there = _below(root, path)
     with suppress(FileNotFoundError):
         _clear(there)
@@ -150,7 +136,7 @@ def remove(root: Path, path: str) -> None:
 
 
 def _below(root: Path, path: str) -> Path:
-    """The path below the root, without a link on the way.  Raises InvalidConfig if that is outside of the root."""
+    """The path below the root, with the links in its directories resolved.  Raises InvalidConfig if they lead out."""
     folder, _, name = path.rpartition("/")
     real = Path(os.path.realpath(root / folder))
     if not real.is_relative_to(os.path.realpath(root)):  # guard: below-the-root
@@ -159,7 +145,7 @@ def _below(root: Path, path: str) -> Path:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make the directory and its missing parents, each on disk and with mode 755, whatever the umask is."""
+    """Make a directory and its missing parents, synced and with mode 755 under any umask."""
     if not folder.is_dir():
         _make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -169,7 +155,7 @@ def _make_folder(folder: Path) -> None:
 
 def _write(path: Path, source: BinaryIO, mode: int) -> None:
     with os.fdopen(os.open(path, _NEW, 0o600), "wb") as file:
-        shutil.copyfileobj(source, file, _CHUNK)
+        shutil.copyfileobj(source, file)
         file.flush()
         os.fchmod(file.fileno(), mode)
         os.fsync(file.fileno())
@@ -183,22 +169,22 @@ def _clear(path: Path) -> None:
 
 
 def _run(program: Path) -> None:
-    """Run the new program: it is to answer as a CNI plugin.  Raises IoFailure."""
+    """Run the new program as a CNI plugin and check its answer.  Raises IoFailure."""
     try:
         why = _refusal(program)
     except subprocess.TimeoutExpired:
         why = f"no answer for {_TIMEOUT:g} s"
     except OSError as e:
-        why = f"{e.strerror}; is its file system mounted noexec"
+        why = f"{e.strerror}; check whether its file system is mounted noexec"
         if e.errno == errno.ENOEXEC and (theirs := machine(f"{program}")):
             here = os.uname().machine
-            why = f"{e.strerror}; it is built for {theirs}, and this machine is {here}: take the hpn for {here}"
+            why = f"{e.strerror}; it is built for {theirs}, and this machine is {here}: use the hpn for {here}"
     if why:
-        raise IoFailure(f"the new file {program.name} does not run, so the old one stands: {why}")
+        raise IoFailure(f"the new file {program.name} does not run, so the old one stays: {why}")
 
 
 def _refusal(program: Path) -> str:
-    """Why the program's answer to VERSION is not ours; empty if it is."""
+    """Why the program's answer to VERSION is wrong; empty if it is right."""
     env = {word: os.environ[word] for word in _KEPT if word in os.environ} | {"CNI_COMMAND": "VERSION", "HPN_AGENT": ""}
     done = subprocess.run([program], env=env, input=b"{}", capture_output=True, timeout=_TIMEOUT, check=False)  # noqa: S603
     with suppress(ValueError, TypeError, KeyError):
@@ -206,3 +192,124 @@ def _refusal(program: Path) -> str:
             return ""
     shown = (done.stdout or done.stderr)[:_SHOWN].decode(errors="replace").strip()
     return f"exit status {done.returncode}, and it printed {shown!r}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """Install the entry at the path, or remove the file or directory there if there is no entry."""
+
+    path: str
+    entry: Entry | None = None
+    why: str = ""
+
+    def __str__(self) -> str:
+        target = ""
+        if self.entry and self.entry.kind in ("name", "link"):
+            target = f", another name of /{self.entry.text}" if self.entry.kind == "name" else f" -> {self.entry.text}"
+        why = f" ({self.why})" if self.why else ""
+        return f"{'put' if self.entry else 'remove'} /{self.path}{target}{why}"
+
+
+def do(root: Path, steps: Iterable[Step], program: Path) -> None:
+    """Carry out the steps.  Raises CniError and OSError."""
+    for step in steps:
+        if step.entry:
+            _put(root, step.entry, program)
+        else:
+            _remove(root, step.path)
+
+
+def entries(root: Path, units: Mapping[str, str], more: Sequence[Entry], *, has_node_file: bool) -> list[Entry]:
+    """The entries to install, in this order.  Raises OSError.
+
+    The program comes first: it is large and is run, so a full or noexec disk leaves the units unchanged.  A unit is
+    enabled only when it is new, because an administrator may have disabled it later.  Its link precedes the unit, so
+    that an install interrupted between the two still enables it.
+    """
+    there = {unit: root / layout.UNITS / unit for unit in units}
+    links = [
+        Entry(layout.wants_link(unit), "link", f"/{layout.UNITS}/{unit}")
+        for unit in layout.WANTED_BY
+        if unit in units
+        and kind(there[unit]) == "nothing"  # guard: enabled-once
+        and (unit != layout.NODE or has_node_file)
+    ]
+    return [
+        Entry(layout.HPN, "program"),
+        Entry(layout.IPAM, "name", layout.HPN),
+        Entry(layout.COMMAND, "link", f"/{layout.HPN}"),
+        *links,
+        *(
+            Entry(f"{layout.UNITS}/{unit}", "file", content)
+            for unit, content in units.items()
+            if text(there[unit]) != _MASK  # guard: masked
+        ),
+        *more,
+    ]
+
+
+def steps_of_install(root: Path, wanted: Sequence[Entry], program: Path) -> list[Step]:
+    """The steps that are still to do.  Raises OSError, and InvalidConfig for a file that hpn install did not write."""
+    left = (path for entry in wanted if is_there(root, path := layout.temporary(entry.path)))
+    steps = [Step(path, why="left by an interrupted install") for path in left]  # guard: left-over (left -> ())
+    replaced = set[str]()
+    for entry in wanted:
+        is_new_name = entry.kind == "name" and entry.text in replaced
+        if is_new_name or not _is_current(root, entry, program):
+            replaced.add(entry.path)
+            steps.append(Step(entry.path, entry, _replaced(root, entry)))
+    return steps
+
+
+def steps_of_uninstall(root: Path, units: Mapping[str, str]) -> tuple[list[Step], list[str]]:
+    """The steps that remove an installation of any version, and the paths of its names that hold other files.
+
+    Raises OSError.
+    """
+    contents = {f"{layout.UNITS}/{unit}": content for unit, content in units.items()}
+    names = (layout.KUBECONFIG, layout.COMMAND, layout.IPAM, layout.HPN)
+    paths = [*contents, *map(layout.wants_link, layout.WANTED_BY), *names]
+    there = [path for path in paths if is_there(root, path)]
+    ours = [path for path in there if _is_ours(root, path, contents.get(path, ""))]
+    left = [path for path in map(layout.temporary, paths) if is_there(root, path)]
+    return [Step(path) for path in (*ours, *left)], [path for path in there if path not in ours]
+
+
+def is_there(root: Path, path: str) -> bool:
+    """True if the path exists; a link is not followed.  Raises OSError."""
+    return kind(root / path) != "nothing"
+
+
+def _replaced(root: Path, entry: Entry) -> str:
+    """A phrase for the file that the entry replaces.  Raises InvalidConfig if hpn install did not write that file."""
+    found, target = kind(root / entry.path), text(root / entry.path)
+    match found:
+        case "nothing":
+            return ""
+        case _ if _is_ours(root, entry.path, entry.text):
+            return f"instead of a link to {target}" if found == "link" else "instead of another version"
+        case "file":
+            what = "not a file of hpn install, or only a part of one that an interrupted copy left"
+        case "link":
+            what = f"a link to {target}, which is not a path of hpn"
+        case _:
+            what = "a directory" if found == "directory" else "not a regular file"
+    raise InvalidConfig(f"/{entry.path} is {what}; nothing was replaced.  Move it away, then run hpn install again")
+
+
+def _is_ours(root: Path, path: str, content: str) -> bool:
+    """True if hpn install, of any version, may replace or remove the file at the path.
+
+    That includes a copy of the unit ``content`` that a person made, and a link to the program that a person or the
+    Debian package made.
+    """
+    what, found = kind(root / path), text(root / path)
+    if path in (layout.HPN, layout.IPAM, layout.COMMAND):
+        if what == "link":
+            target = posixpath.normpath(posixpath.join("/", posixpath.dirname(path), found))
+            return target in (f"/{layout.HPN}", layout.PACKAGED)  # guard: another-link = True
+        return path != layout.COMMAND and _is_hpn(root / path)  # guard: another-program = True
+    if path == layout.KUBECONFIG or path.startswith(f"{layout.UNITS}/hpn-"):
+        is_copy = bool(content) and found == content.partition("\n")[2]
+        return what == "file" and (found.startswith(layout.MARK) or is_copy)  # guard: another-unit = True
+    return what == "link"

@@ -1,4 +1,4 @@
-"""The state on a node: what of it this version would not understand, and which pods need the program to detach them."""
+"""The state on a node: files that this version does not understand, and pods that still need the program."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from base.state.record import LOST, Record
 from cni import attachments
 from cni.kinds import KINDS
 from ipam import sandboxes
-from ipam.cluster import node_blocks as blocks
+from ipam.cluster import node_blocks
 from ipam.inventory import networks
 from ipam.inventory import state as state_of
 from ipam.stores import access
@@ -21,7 +21,7 @@ from ipam.stores.holdings import Contents, Lease, Listed, Lost
 
 
 def below(root: Path, path: str) -> Path:
-    """The absolute path, as the root has it."""
+    """The path of the node's absolute path below the root."""
     return root / path.lstrip("/")
 
 
@@ -35,20 +35,24 @@ def state_dirs(root: Path) -> list[Path]:
     try:
         targets = places.targets(f"{notes}", os.listdir(notes) if notes.is_dir() else ())
     except OSError as e:
-        raise IoFailure(f"reading {e.filename}: {e.strerror}; run hpn as root") from e  # guard: notes-unread
+        raise _unread(e, notes) from e  # guard: notes-unread
     noted = sorted(below(root, target) for target in targets)
     return [default, *noted]  # guard: elsewhere (noted)
 
 
+def _unread(e: OSError, path: Path) -> IoFailure:
+    return IoFailure(f"reading {e.filename or path}: {e.strerror}; run hpn as root")
+
+
 def data_dirs(root: Path) -> list[Path]:
-    """Where networks have their leases.  Raises IoFailure."""
+    """The directories of leases.  Raises IoFailure."""
     return [below(root, IPAM_DIR), *(one / "ipam" for one in state_dirs(root))]  # guard: state-ipam (ipam)
 
 
 def unknown(root: Path) -> Iterator[str]:
-    """In words, each whole file of state that this version does not understand.
+    """A phrase for each intact state file that this version does not understand.  Raises IoFailure.
 
-    No version reads damaged files, and each sets them aside, so they are not among these.  Raises IoFailure.
+    Damaged files are not among them, because every version sets those aside.
     """
     for state_dir in state_dirs(root):
         for path in sorted((state_dir / "attachments").glob("*/*.json")):
@@ -58,7 +62,7 @@ def unknown(root: Path) -> Iterator[str]:
         try:
             names = access.networks(data_dir)
         except OSError as e:
-            raise IoFailure(f"reading {e.filename or data_dir}: {e.strerror}; run hpn as root") from e
+            raise _unread(e, data_dir) from e
         yield from filter(None, (access.unknown(data_dir, name) for name in names))
 
 
@@ -84,10 +88,9 @@ def _of_schema(path: Path) -> str:
 
 
 def holders(root: Path) -> list[str]:
-    """A line for each attachment whose pod may live, and for each address that is held.
+    """A line for each attachment that may be alive, and for each address that is held.  Raises IoFailure, OSError.
 
-    Records and leases that cannot be read get a line too, because a pod may need what they stood for.
-    Raises IoFailure, OSError.
+    Unreadable records and leases have a line too, because a pod may depend on them.
     """
     attached, unreadable, _ = attachments.list_all(state_dirs(root))
     living = {Key(one["containerID"], one["ifname"]): one for one in attached if one["alive"]}
@@ -101,7 +104,7 @@ def holders(root: Path) -> list[str]:
                 is_set_aside = isinstance(one.holding, Lost) and not one.is_over  # guard: set-aside = False
                 if not is_named and (is_held or is_set_aside):
                     lines.append(_of_lease(network.name, one))
-            lines += _unread(network)  # guard: leases-unread
+            lines += _unreadable_leases(network)  # guard: leases-unread
     return lines
 
 
@@ -109,29 +112,27 @@ def _of_lease(network: str, one: Listed) -> str:
     addresses = ", ".join(map(str, one.holding.ips))
     if isinstance(one.holding, Lease):
         return f"{addresses} of {one.holding.owner.key.of(one.holding.owner.pod, network)}"
-    if isinstance(one.holding, Lost):
-        return f"{addresses} of network {network}, whose lease could not be read"
-    return f"{addresses} of network {network}, which a deleted pod may still use"
+    why = "whose lease could not be read" if isinstance(one.holding, Lost) else "which a deleted pod may still use"
+    return f"{addresses} of network {network}, {why}"
 
 
-def _unread(network: Contents) -> Iterator[str]:
+def _unreadable_leases(network: Contents) -> Iterator[str]:
     if network.problem:
-        yield f"{network.problem}; nobody knows what it holds"
+        yield f"{network.problem}; its contents are unknown"
     if network.unreadable:
         yield f"{network.place}/leases, line {', '.join(map(str, network.unreadable))}, which cannot be read"
 
 
 def claimed(root: Path) -> Iterator[str]:
-    """A line for each network of which the cluster's store still has blocks for this node.  Raises IoFailure."""
-    for file in sorted(file for data_dir in data_dirs(root) for file in data_dir.glob(f"*/{blocks.FILE}")):
+    """A line for each network for which the cluster's store still lists blocks of this node.  Raises IoFailure."""
+    for file in sorted(file for data_dir in data_dirs(root) for file in data_dir.glob(f"*/{node_blocks.FILE}")):
         try:
-            mine = blocks.read(file.parent)
+            mine = node_blocks.read(file.parent)
         except RecordUnreadable:
-            yield f"{file} cannot be read; see on another node what this one has: hpn ipam show --cluster"
+            yield f"{file} cannot be read; check this node's blocks on another node: hpn ipam show --cluster"
             continue
         if mine and mine.blocks:
             yield (
-                f"the cluster's store says still that node {mine.node} has {len(mine.blocks)} blocks of "
-                f"{mine.network}; to have them free at once, on another node: "
-                f"hpn ipam release-node {mine.node} {mine.network} --force"
+                f"the cluster's store still lists {len(mine.blocks)} blocks of {mine.network} for node {mine.node}; to "
+                f"free them at once, run on another node: hpn ipam release-node {mine.node} {mine.network} --force"
             )

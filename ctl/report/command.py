@@ -1,4 +1,4 @@
-"""hpn report: all that is known of the node on one page, for a ticket."""
+"""hpn report: the output of the reading commands on one HTML page, for a ticket."""
 
 import json
 import os
@@ -16,11 +16,11 @@ from ctl.screen import progress
 
 _EXAMPLE: Final = """\
 example:
-  hpn report node7.html         one file; it loads nothing, and holds names, addresses and MACs of the node
+  hpn report node7.html         one file; it loads nothing, and contains the node's names, addresses and MACs
 """
 
 
-# Of each part of the report: the command that fills it, in words, the function that answers it, and what it is asked.
+# Part of the report -> its command line, the function of that command, and its arguments.
 PARTS: Final = {
     "findings": ("hpn doctor --json", "ctl.doctor.command.answer", ["--json"]),
     "attachments": ("hpn inspect --json", "ctl.inspection.answer_inspect", ["--json"]),
@@ -31,14 +31,14 @@ PARTS: Final = {
 
 
 def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, int]:
-    """Write the page; what is printed, and the exit status.  ``file`` is the program that runs now, ``build`` its
-    version.  Raises IoFailure, and SystemExit for wrong options."""
+    """Write the page; return the output and the exit status.  ``file`` is the running program, ``build`` its version.
+    Raises IoFailure, and SystemExit for wrong options."""
     what, fails = (
-        "Write all that is known of this node as one HTML page.",
-        "the file is there already or cannot be written",
+        "Write the output of the reading commands as one HTML page.",
+        "the file exists or cannot be written",
     )
     parser = parser_for("report", what, _EXAMPLE, fails=fails)
-    parser.add_argument("file", type=Path, metavar="FILE.html", help="is made, and must not be there yet")
+    parser.add_argument("file", type=Path, metavar="FILE.html", help="the new file; it must not exist")
     target = parser.parse_args(words).file
     answers = {part: ask(part, file, build) for part in progress(tuple(PARTS), "Asking")}
     name = platform.node()
@@ -52,13 +52,13 @@ def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, 
 
 
 def _write(file: Path, text: str) -> None:
-    """Make the file, readable by its owner alone, because it names pods and their addresses."""
+    """Create the file with mode 600, because it names pods and their addresses."""
     try:
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError as e:
-        raise IoFailure(f"{file} is there already; name another file, or remove it") from e
+        raise IoFailure(f"{file} exists already; name another file, or remove it") from e
     except OSError as e:
-        raise IoFailure(f"{file} cannot be made: {e.strerror}") from e
+        raise IoFailure(f"{file} cannot be created: {e.strerror}") from e
     try:
         with open(fd, "w", encoding="utf-8") as f:
             f.write(text)
@@ -68,14 +68,14 @@ def _write(file: Path, text: str) -> None:
 
 
 def ask(part: str, file: str, build: str) -> Answer:
-    """What the command of a part says; ``file`` and ``build`` are of the program that runs now."""
+    """The answer of one part's command; ``file`` and ``build`` are the running program's."""
     command, path, words = PARTS[part]
     try:
-        # Only one of them compares this program with what is installed.
+        # Only doctor compares this program with the installed one.
         more = (file, build) if part == "findings" else ()
         text, _ = function(path)(words, *more)
         return Answer(command, json.loads(text))
     except (CniError, OSError) as e:
         return Answer(command, {}, str(e))
-    except Exception as e:  # noqa: BLE001  # a node that breaks one command is the node whose report is needed
+    except Exception as e:  # noqa: BLE001  # a node that breaks one command needs the report most
         return Answer(command, {}, f"{type(e).__name__}: {e}")

@@ -1,4 +1,4 @@
-"""Pure: the node as a picture.  Of each NUMA node its NICs, of each NIC its GPUs and VFs, and who has them."""
+"""The node as a picture: for each NUMA node its NICs, for each NIC its GPUs and VFs, and their pods.  Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from base.table import printable
 _GAP, _CELL, _PER_ROW, _NIC_HIGH, _POD_HIGH = 14, 19, 16, 60, 44
 _GPU_AT, _NIC_AT, _POD_AT, _WIDE = 96, 236, 680, 960
 _NIC_WIDE: Final = _PER_ROW * _CELL + 12
-# A line is as its NIC, and the colours can be told apart by most people.
+# A line has its NIC's colour; most people can distinguish these.
 _COLOURS: Final = ("#1c7ed6", "#e8590c", "#2f9e44", "#9c36b5", "#0c8599", "#c2255c", "#66a80f", "#5f3dc4")
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Nic:
-    """A PF, or another device that stands alone; ``top`` is where it is drawn."""
+    """A PF or a standalone device; ``top`` is its vertical position."""
 
     device: Json
     top: int
@@ -27,7 +27,7 @@ class Nic:
 
     @property
     def below(self) -> list[Json]:
-        """Its VFs and scalable functions.  hpn devices says these, and the GPUs, of PFs only."""
+        """Its VFs and subfunctions.  hpn devices lists these, and GPUs, for PFs only."""
         return list(self.device.get("below", ()))
 
     @property
@@ -36,15 +36,16 @@ class Nic:
         return _NIC_HIGH + rows * _CELL + (6 if rows else 0)
 
     def cells(self) -> Iterator[tuple[Json, Point]]:
-        """Its VFs and scalable functions, and where they are."""
+        """Its VFs and subfunctions, with their positions."""
         for number, one in enumerate(self.below):
             row, column = divmod(number, _PER_ROW)
             yield one, (_NIC_AT + 6 + column * _CELL, self.top + _NIC_HIGH + row * _CELL)
 
     def ends(self) -> Iterator[tuple[str, Point]]:
-        """Where lines to pods begin, by the names that attachments have: bus addresses, and the NIC's interfaces.
+        """The start of lines to pods, by the names in attachments: bus addresses, and the NIC's interfaces.
 
-        That is at the NIC's edge, beside the VF's row, so that no line crosses a word."""
+        It is at the NIC's edge, beside the VF's row, so that no line crosses text.
+        """
         edge = float(_NIC_AT + _NIC_WIDE)
         yield from (
             (name, (edge, self.top + _NIC_HIGH / 2)) for name in (self.device["device"], *self.device["netdevs"])
@@ -53,13 +54,13 @@ class Nic:
 
 
 def draw(devices: Sequence[Json], attachments: Sequence[Json]) -> str:
-    """An SVG element.  ``devices`` and ``attachments`` are as ``hpn devices --json`` and ``hpn inspect --json`` say."""
+    """An SVG element.  The arguments are the lists of ``hpn devices --json`` and ``hpn inspect --json``."""
     nics = _placed(devices)
     pods: dict[str, list[Json]] = {}
     for a in attachments:
         pods.setdefault(_pod(a), []).append(a)
     bottom = max((nic.top + nic.high for nic in nics), default=0)
-    step = max((bottom - _GAP) / max(len(pods), 1), _POD_HIGH + _GAP)  # beside the NICs, and over one another never
+    step = max((bottom - _GAP) / max(len(pods), 1), _POD_HIGH + _GAP)  # spread beside the NICs, without overlap
     places = {pod: 2 * _GAP + number * step for number, pod in enumerate(pods)}
     high = max(bottom, *(top + _POD_HIGH for top in places.values()), 0) + 2 * _GAP
     parts = [*_numa_nodes(nics), *(part for nic in nics for part in _nic(nic))]
@@ -71,7 +72,7 @@ def draw(devices: Sequence[Json], attachments: Sequence[Json]) -> str:
 
 
 def _placed(devices: Sequence[Json]) -> list[Nic]:
-    """Those of one NUMA node together, with room between two nodes."""
+    """The NICs by NUMA node, with a gap between nodes."""
     nics: list[Nic] = []
     top, numa = _GAP * 2, object()
     for number, device in enumerate(sorted(devices, key=lambda d: (_numa(d), str(d["device"])))):

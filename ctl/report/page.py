@@ -1,4 +1,4 @@
-"""Pure: the report as one HTML page, which loads nothing and runs nothing."""
+"""The report as one HTML page, which loads nothing and runs nothing.  Pure."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,11 +12,11 @@ from base.table import printable_lines
 from ctl.report.drawing import draw
 from ctl.screen import moment
 
-# No source of anything but the page's own style: what a name says is text, whatever it says.
+# Only the page's own style: names from pods stay text.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-# By day and by night.
+# Light and dark.
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #212529; --dim: #6c757d; --line: #ced4da; --paper: #fff; --box: #f8f9fa;
   --bad: #c92a2a; --warn: #b35c00; --good: #2b8a3e; }
@@ -41,7 +41,7 @@ svg .dead { stroke: var(--bad); stroke-width: 2; } svg .line { fill: none; strok
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of one command: its command line, its document, and why there is none."""
+    """A command's answer: its command line, its document, and why there is none."""
 
     command: str
     document: Json
@@ -49,7 +49,7 @@ class Answer:
 
 
 def page(title: str, about: Sequence[str], answers: Mapping[str, Answer]) -> str:
-    """The page.  ``about`` are the lines below the title; ``answers`` has what each command said."""
+    """The page.  ``about`` is the lines below the title; ``answers`` the answer for each part."""
     documents = {part: one.document for part, one in answers.items()}
     sections = [*_sections(documents), *_troubles(answers.values()), *_raw(answers)]
     head = (
@@ -89,7 +89,7 @@ def _attachment(a: Json) -> list["Cell"]:
 
 
 def _trouble(a: Json) -> str:
-    """What was wrong with it, and what its last command that failed answered."""
+    """The attachment's trouble, and the error of its last failed command."""
     lines, error = [a["trouble"]] if "trouble" in a else [], a.get("lastError")
     if error:
         lines.append(f"{error['command']} failed, {moment(error['time'])}, code {error['code']}: {error['msg']}")
@@ -97,7 +97,7 @@ def _trouble(a: Json) -> str:
 
 
 def _rest(documents: Mapping[str, Json]) -> Iterator[str]:
-    """What is no attachment any more, and what could not be found out."""
+    """Detached attachments whose addresses are not released, and unreadable items."""
     refused = [
         [a["pod"] or a["containerID"][:12], a["network"], "\n".join(a["addresses"]), a.get("trouble", ""), a["file"]]
         for a in documents["attachments"].get("refused", [])
@@ -108,8 +108,8 @@ def _rest(documents: Mapping[str, Json]) -> Iterator[str]:
     unread = [f"{path} cannot be read" for path in documents["attachments"].get("unreadable", [])]
     unread += documents["devices"].get("unread", [])
     if unread:
-        said = "".join(f'<p class="error">{_text(line)}</p>' for line in unread)
-        yield f"<h2>What is unknown</h2>{said}"
+        lines = "".join(f'<p class="error">{_text(line)}</p>' for line in unread)
+        yield f"<h2>What is unknown</h2>{lines}"
 
 
 def _pool(pool: Json) -> list["Cell"]:
@@ -119,7 +119,7 @@ def _pool(pool: Json) -> list["Cell"]:
 
 def _state(a: Json) -> tuple[str, str]:
     word = "alive" if a["alive"] else "dead"
-    if a["kind"] == LOST and a["alive"]:  # its record is damaged, and nobody can say that it is well
+    if a["kind"] == LOST and a["alive"]:  # a damaged record does not show whether the attachment is in order
         return LOST, LOST
     return word if a["complete"] else f"{word}, incomplete", word
 
@@ -136,7 +136,7 @@ Cell = str | int | tuple[str, str]
 
 
 def _section(title: str, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """A table; a cell of two has its text, and the class that colours it."""
+    """A table.  A cell of two strings has its text, and the class that colours it."""
     if not rows:
         return f'<h2>{_text(title)}</h2><p class="dim">none</p>'
     cells = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
@@ -152,12 +152,12 @@ def _cell(cell: Cell) -> str:
 def _troubles(answers: Iterable[Answer]) -> Iterator[str]:
     troubles = [one for one in answers if one.trouble]
     if troubles:
-        said = "".join(f'<p class="error">{_text(one.command)}: {_text(one.trouble)}</p>' for one in troubles)
-        yield f"<h2>What could not be read</h2>{said}"
+        lines = "".join(f'<p class="error">{_text(one.command)}: {_text(one.trouble)}</p>' for one in troubles)
+        yield f"<h2>What could not be read</h2>{lines}"
 
 
 def _raw(answers: Mapping[str, Answer]) -> Iterator[str]:
-    """Each document whole, for whoever wants to compute with it."""
+    """Each document, for processing by programs."""
     yield "<h2>The documents</h2>"
     for one in answers.values():
         text = json.dumps(one.document, indent=1)

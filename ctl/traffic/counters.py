@@ -1,9 +1,8 @@
-"""What one RDMA port has counted since the driver was loaded: octets, packets, errors, under whichever names its driver
-gives them.
+"""The counters of RDMA ports: bytes, packets and errors, under the names of each driver.
 
-Octets are in one of three places.  ``counters/port_*_data`` counts words of four octets (InfiniBand 16.1.3.5), on mlx5
-also for RoCE and per VF.  Other drivers count octets in hw_counters.  soft-RoCE of older kernels counts none.  Then the
-interface below it says how much it carried, and that is more than RDMA where it carries anything else.
+Bytes are in one of three places.  ``counters/port_*_data`` counts words of four bytes (InfiniBand 16.1.3.5), on mlx5
+also for RoCE and per VF.  Other drivers count bytes in hw_counters.  soft-RoCE of older kernels counts none: then the
+interface below it counts, which includes traffic other than RDMA.
 """
 
 import re
@@ -20,7 +19,7 @@ from hardware import ports
 from hardware.ports import Owner, Port, every
 from ipam.pool import interface_id
 
-# Of received and of sent octets: names that drivers use, and the octets in one of what they count.
+# Drivers' names of received and sent data, and the bytes per count.
 _BYTES: Final = (
     (("port_rcv_data", "port_xmit_data"), 4),  # mlx5, mlx4, hfi1
     (("rx_bytes_cnt", "tx_bytes_cnt"), 1),  # erdma, in the kernel
@@ -35,7 +34,7 @@ _PACKETS: Final = (
     ("rx_pkts", "tx_pkts"),
     ("rcvd_pkts", "sent_pkts"),  # rxe
 )
-# What is wrong when it grows; the rest counts work, or what is usual (CNPs, RNR answers that were waited for).
+# Counters that indicate errors; others count work, or normal events (CNPs, RNR answers).
 _ERRORS: Final = re.compile(
     r"out_of_sequence|out_of_seq_request|packet_seq_err|rcvd_seq_err|implied_nak_seq_err|local_ack_timeout_err"
     r"|rnr_nak_retry_err|retry_exceeded_err|retry_rnr_exceeded_err|completer_retry_err|send_err|out_of_buffer"
@@ -48,10 +47,10 @@ _ERRORS: Final = re.compile(
 
 @dataclass(frozen=True)
 class Totals:
-    """What a port has counted: octets, packets, and errors by their names.
+    """The counters of a port: bytes, packets, and errors by name.
 
-    - ``netdev``: the interface that counted the octets, where the RDMA device does not.
-    - ``known``: whether anybody counts octets.
+    - ``netdev``: the interface that counted the bytes, if the RDMA device does not.
+    - ``known``: whether bytes are counted at all.
     """
 
     rx_bytes: int = 0
@@ -64,13 +63,13 @@ class Totals:
 
 
 def read(port: Port, root: Path) -> Totals:
-    """What the port has counted by now.  ``root`` is the /sys in which its interface may be."""
+    """The port's counters now.  ``root`` is the /sys that may show its interface."""
     found = port.counters()
     errors = {name: value for name, value in sorted(found.items()) if _ERRORS.fullmatch(name)}
     rx_packets, tx_packets = _pair(found, _PACKETS) or (0, 0)
-    for names, octets in _BYTES:
+    for names, unit in _BYTES:
         if pair := _pair(found, [names]):
-            return Totals(pair[0] * octets, pair[1] * octets, rx_packets, tx_packets, errors)
+            return Totals(pair[0] * unit, pair[1] * unit, rx_packets, tx_packets, errors)
     netdev = _netdev(port, root)
     if not netdev:
         return Totals(0, 0, rx_packets, tx_packets, errors, known=False)
@@ -80,15 +79,15 @@ def read(port: Port, root: Path) -> Totals:
 
 
 def _pair(found: Mapping[str, int], names: Sequence[tuple[str, str]]) -> tuple[int, int] | None:
-    """The first two counters that are both there."""
+    """The first pair of counters that both exist."""
     return next(((found[rx], found[tx]) for rx, tx in names if rx in found and tx in found), None)
 
 
 def _netdev(port: Port, root: Path) -> str:
-    """The interface of a port, if it is in the namespace of that /sys; empty if not.
+    """The port's interface, if it is in the namespace of that /sys; else empty.
 
-    An RDMA device names its interface wherever that is.  One of the same name may be here, so the MAC has to agree with
-    the GUID that the device has made of it (addrconf_addr_eui48).
+    An RDMA device names its interface in any namespace, and this namespace may have another one of that name.  So its
+    MAC must match the GUID that the device derived from it (addrconf_addr_eui48).
     """
     name = sysfs.line(f"{port.path}/gid_attrs/ndevs/0")
     mac = sysfs.line(root / "class/net" / name / "address") if name and "/" not in name else ""
@@ -107,7 +106,7 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class Seen:
-    """A port at one moment: its state as the kernel names it ("ACTIVE"), who has it, and what it has counted."""
+    """A port at one moment: its state in the kernel's words ("ACTIVE"), its owner, and its counters."""
 
     state: str
     owner: Owner
@@ -115,15 +114,15 @@ class Seen:
 
     @property
     def pod(self) -> str:
-        """The pod by namespace and name, or by the name that it has without one; empty for nobody."""
+        """The pod as namespace/name, or by name alone; empty for none."""
         return "/".join(filter(None, self.owner))
 
 
 @dataclass(frozen=True)
 class Sample:
-    """All ports, and when they were read, in seconds of the monotonic clock.
+    """All ports, and the time of reading in seconds of the monotonic clock.
 
-    ``wanted``: the devices, ports and pods that were asked for; all if it is empty.
+    ``wanted``: the requested devices, ports and pods; empty for all.
     """
 
     at: float
@@ -132,7 +131,7 @@ class Sample:
 
     @property
     def shown(self) -> Mapping[Name, Seen]:
-        """The ports that were asked for.  The others are there to compare these with."""
+        """The requested ports.  The others are needed for comparison."""
         return {
             name: seen
             for name, seen in self.ports.items()
@@ -141,7 +140,7 @@ class Sample:
 
 
 def sample(wanted: Set[str], remark: Callable[[str], None], root: Path = sysfs.SYS) -> Sample:
-    """Read all ports.  ``remark`` is told what cannot be seen."""
+    """Read all ports.  ``remark`` receives a sentence for each thing that cannot be read."""
     records = [record for folder in places.state_dirs() for _, record in journal.files(folder) if record]
     found = every(records, remark, root)
     ports = {(port.rdma_dev, port.number): _seen(port, records, remark) for port in found}
@@ -149,7 +148,7 @@ def sample(wanted: Set[str], remark: Callable[[str], None], root: Path = sysfs.S
 
 
 def _words(name: Name, seen: Seen) -> set[str]:
-    """What a person may call it by."""
+    """The names by which a person can request it."""
     return {name[0], "/".join(name), seen.owner[1], seen.pod} - {""}
 
 
@@ -158,8 +157,7 @@ def _seen(port: Port, records: Iterable[Record], remark: Callable[[str], None]) 
 
 
 def _totals(port: Port, records: Iterable[Record], remark: Callable[[str], None]) -> Totals:
-    """What it has counted.  A pod's soft-RoCE device is over an interface in the pod, also where the host sees the
-    device."""
+    """The port's counters.  A pod's soft-RoCE device uses an interface in the pod, even if the host sees the device."""
     found = read(port, port.root)
     for record in records:
         if not found.known and port.rdma_dev in record.rdma_devs:

@@ -1,6 +1,7 @@
-"""Pure: two samples -> what went through meanwhile, its history, and how people read it.
+"""Traffic between two samples, its history, and its display.  Pure.
 
-``hpn top -l`` shares its layout with vnstat -l and eadm stat -l."""
+``hpn top -l`` has the layout of vnstat -l and eadm stat -l.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +12,14 @@ from typing import Final
 from ctl.traffic.counters import Totals
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
-# A rail is behind if it carries less than this part of the median of its pod's rails, and that is anything to speak of.
+# A rail is behind below this share of the median of its pod's rails, if the median is above _IDLE.
 _BEHIND: Final = 0.5
-_IDLE: Final = 1e6  # octets a second
+_IDLE: Final = 1e6  # bytes per second
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Octets and packets per second, and errors that were counted in that time."""
+    """Bytes and packets per second, and the errors counted in that time."""
 
     rx: float = 0.0
     tx: float = 0.0
@@ -28,14 +29,14 @@ class Rates:
 
     @property
     def directions(self) -> tuple[float, float, float, float]:
-        """Octets received and sent, then packets."""
+        """Bytes received and sent, then packets."""
         return self.rx, self.tx, self.rx_packets, self.tx_packets
 
 
 def between(before: Totals, after: Totals, seconds: float) -> Rates:
-    """What went through between two samples.
+    """The traffic between two samples.
 
-    A counter that is smaller than before began again at zero: the device was taken away and is back.
+    A counter that decreased restarted at zero: the device was removed and came back.
     """
 
     def per_second(name: str) -> float:
@@ -51,16 +52,16 @@ def _grown(before: int, after: int) -> int:
 
 
 def behind(own: float, rails: Sequence[float]) -> float | None:
-    """The part of the median of the pod's rails that this one carries, where that is low; None where all is well.
+    """This rail's share of the median of its pod's rails, if it is low; None if it is normal.
 
-    ``rails``: octets per second of all of them, this one among them.
+    ``rails``: bytes per second of all rails, including this one.
     """
     middle = median(rails) if len(rails) > 1 else 0.0
     return own / middle if middle > _IDLE and own < _BEHIND * middle else None
 
 
 def sparkline(values: Iterable[float]) -> str:
-    """A bar for each value; the highest of them has the highest bar, and nothing has the lowest."""
+    """A bar for each value, scaled to the highest; zero has the lowest bar."""
     values = list(values)
     most = max(values, default=0.0)
     return "".join(_BARS[round(value / most * (len(_BARS) - 1))] if most else _BARS[0] for value in values)
@@ -68,39 +69,39 @@ def sparkline(values: Iterable[float]) -> str:
 
 @dataclass(frozen=True)
 class History:
-    """All that was seen of one direction: octets or packets, and their rates per second."""
+    """All traffic of one direction: bytes or packets, and their rates per second."""
 
     total: float = 0.0
     most: float = 0.0
     least: float | None = None
 
     def with_one(self, rate: float, seconds: float) -> "History":
-        """The history, after a time at this rate."""
+        """The history after ``seconds`` more at this rate."""
         least = rate if self.least is None else min(self.least, rate)
         return History(self.total + rate * seconds, max(self.most, rate), least)
 
     def average(self, seconds: float) -> float:
-        """All of it by all of the time."""
+        """The total divided by the time."""
         return self.total / seconds if seconds else 0.0
 
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-# Of what was received, and of what was sent.
+# Received and sent.
 Both = tuple[History, History]
 _RULE: Final = f"{'-' * 38}+{'-' * 18}"
 
 
-def size(octets: float) -> str:
-    """In the unit that fits: "0 B", "11.06 GiB"."""
+def size(amount: float) -> str:
+    """Bytes in a suitable unit: "0 B", "11.06 GiB"."""
     power = 0
-    while octets >= 1024 and power < len(_UNITS) - 1:
-        octets, power = octets / 1024, power + 1
-    return f"{octets:.2f} {_UNITS[power]}" if power else f"{octets:.0f} B"
+    while amount >= 1024 and power < len(_UNITS) - 1:
+        amount, power = amount / 1024, power + 1
+    return f"{amount:.2f} {_UNITS[power]}" if power else f"{amount:.0f} B"
 
 
-def bits(octets: float) -> str:
-    """Octets a second as the bits that links are sold by: "93.41 Gb/s"."""
-    value, units = octets * 8, iter(("b", "Kb", "Mb", "Gb", "Tb"))
+def bits(amount: float) -> str:
+    """Bytes per second as bits per second, the unit of links: "93.41 Gb/s"."""
+    value, units = amount * 8, iter(("b", "Kb", "Mb", "Gb", "Tb"))
     unit = next(units)
     while value >= 1000 and unit != "Tb":
         value, unit = value / 1000, next(units)
@@ -115,13 +116,13 @@ def now_line(at: datetime, rates: Rates) -> str:
     )
 
 
-def summary(device: str, octets: Both, packets: Both, seconds: float) -> Iterator[str]:
-    """What is shown at the end; of each pair the first is what was received."""
+def summary(device: str, sizes: Both, packets: Both, seconds: float) -> Iterator[str]:
+    """The lines at the end; the first of each pair is received traffic."""
     yield from ("", "", f" {device}  /  traffic statistics", "", f"{'rx':>29}{'|':>10}       tx")
     yield _RULE
-    yield from _part("bytes", [size(history.total) for history in octets])
+    yield from _part("bytes", [size(history.total) for history in sizes])
     yield _RULE
-    yield from _histories([[f"{size(value)}/s" for value in _three(history, seconds)] for history in octets])
+    yield from _histories([[f"{size(value)}/s" for value in _three(history, seconds)] for history in sizes])
     yield _RULE
     yield from _part("packets", [f"{history.total:.0f}" for history in packets])
     yield _RULE

@@ -1,4 +1,4 @@
-"""hpn top: RDMA traffic as it goes, per device and per pod."""
+"""hpn top: live RDMA traffic, per device and pod."""
 
 import argparse
 import json
@@ -27,25 +27,27 @@ _HEADER: Final = ("POD", "RDMA/PORT", "STATE", "RX", "TX", "RX p/s", "TX p/s", "
 _EXAMPLE: Final = """\
 example:
   hpn top                       all ports, once a second
-  hpn top default/train-0       those that this pod has
+  hpn top default/train-0       the ports of this pod
   hpn top mlx5_0 -l             one device: a line a second, and a summary on Ctrl-C
   hpn top --count 1 --json      one sample for a script"""
 
-# A sample, the rates since the one before it by the names of the ports, and the seconds between the two.
+# A sample, the rates since the previous one by port, and the seconds between the two.
 Step = tuple[Sample, dict[Name, Rates], float]
 
 
 def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
-    """Show the traffic until Ctrl-C, or ``--count`` samples of it; what is left to print, and the exit status.
+    """Show the traffic until Ctrl-C, or for ``--count`` samples; return the remaining output and the exit status.
 
-    Raises BadEnvironment if no RDMA device is as asked for, and OSError where /sys shows no devices.
+    Raises BadEnvironment if no RDMA device matches, and OSError if /sys shows no devices.
     """
     options = _parser().parse_args(words)
     sysfs.refuse_hidden(root)
     remarks = dict[str, None]()
 
     def read() -> Sample:
-        return sample(set(options.what), lambda said: remarks.setdefault(f"{said}; run it as root on the host"), root)
+        return sample(
+            set(options.what), lambda remark: remarks.setdefault(f"{remark}; run it as root on the host"), root
+        )
 
     first = read()
     _complain(first, options, remarks)
@@ -64,7 +66,7 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_for("top", "Show RDMA traffic as it goes.", _EXAMPLE)
+    parser = parser_for("top", "Show live RDMA traffic.", _EXAMPLE)
     parser.add_argument("what", nargs="*", metavar="DEVICE|POD", help="an RDMA device, or a pod (default: all)")
     parser.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="between samples; default 1")
     parser.add_argument("--count", type=_number, default=0, metavar="N", help="stop after N samples")
@@ -76,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _seconds(word: str) -> float:
     with suppress(ValueError):
-        if 0.1 <= (value := float(word)) <= _DAY:  # which nan is not
+        if 0.1 <= (value := float(word)) <= _DAY:  # false for nan
             return value
     raise argparse.ArgumentTypeError(f"{word!r} is not a number from 0.1 to {_DAY}")
 
@@ -89,10 +91,10 @@ def _number(word: str) -> int:
 
 
 def _steps(first: Sample, interval: float, count: int, read: Callable[[], Sample]) -> Iterator[Step]:
-    """Samples, one per interval, and what went through since the one before; for ever, if ``count`` is 0."""
+    """Samples, one per interval, and the rates since the previous one; endless if ``count`` is 0."""
     before, due = first, first.at
     for _ in range(count) if count else repeat(None):
-        # Not from sample to sample, which would add up what each takes.
+        # Sleeping a full interval after each sample would accumulate the samples' own time.
         due = max(due + interval, time.monotonic() - interval)
         time.sleep(max(due - time.monotonic(), 0.0))
         after = read()
@@ -102,36 +104,36 @@ def _steps(first: Sample, interval: float, count: int, read: Callable[[], Sample
 
 
 def _complain(found: Sample, options: argparse.Namespace, remarks: Iterable[str]) -> None:
-    """Raise BadEnvironment if there is nothing to show, or too much."""
+    """Raise BadEnvironment if there is no port to show, or too many."""
     if not found.shown:
-        seen = "; ".join(remarks) or "hpn devices shows what is here"
-        what = f"{', '.join(options.what)} has no RDMA device" if options.what else "no RDMA device is to be seen"
+        seen = "; ".join(remarks) or "list the devices: hpn devices"
+        what = f"{', '.join(options.what)} has no RDMA device" if options.what else "no RDMA device is visible"
         raise BadEnvironment(f"{what}: {seen}")
     if options.l and len(found.shown) != 1:
         names = ", ".join("/".join(name) for name in found.shown)
-        raise BadEnvironment(f"-l is for one port, and there are {names}: name one of them")
+        raise BadEnvironment(f"-l shows one port, and these match: {names}; name one of them")
 
 
 def _rates(before: Sample, name: Name, seen: Seen, seconds: float) -> Rates:
-    """A port that was not there before has carried nothing that anybody saw."""
+    """The port's rates; zero for a port that the previous sample lacks."""
     old = before.ports.get(name)
     return between(old.totals, seen.totals, seconds) if old else Rates()
 
 
 def _line_by_line(steps: Iterator[Step], name: Name) -> str:
-    """The layout of vnstat -l, which eadm stat -l has too; the summary, for the end.
+    """Show the layout of vnstat -l and eadm stat -l; return the summary.
 
-    While the port is away, which may be at any time, it carries nothing.
+    A port may disappear at any time; while it is away, it carries nothing.
     """
     histories, seconds, device = [History()] * 4, 0.0, printable(name[0])
     try:
         show(f"Monitoring {device}...    (press CTRL-C to stop)\n\n")
         for _, rates, passed in steps:
             now = rates.get(name, Rates())
-            # Counted before it is shown, so that Ctrl-C at the first line has a summary of that line.
+            # Counted before it is shown, so that Ctrl-C at the first line still gives a summary.
             histories = [one.with_one(rate, passed) for one, rate in zip(histories, now.directions, strict=True)]
             seconds += passed
-            show_over(now_line(datetime.now(), now))  # noqa: DTZ005  # the clock on the wall, as vnstat has it
+            show_over(now_line(datetime.now(), now))  # noqa: DTZ005  # local time, as in vnstat
     except KeyboardInterrupt:
         pass
     lines = summary(device, (histories[0], histories[1]), (histories[2], histories[3]), seconds) if seconds else ()
@@ -149,7 +151,7 @@ def _document(step: Step) -> str:
 
 
 def _frames(steps: Iterator[Step], remarks: dict[str, None]) -> Iterator[list[Table | str]]:
-    """A table for each step, with how each port went on, and with the errors since the first."""
+    """A table for each step, with each port's history, and the errors since the start."""
     histories = defaultdict[Name, deque[float]](lambda: deque(maxlen=_SHOWN))
     errors = defaultdict[Name, Counter[str]](Counter)
     for after, rates, _ in steps:
@@ -165,7 +167,7 @@ def _frames(steps: Iterator[Step], remarks: dict[str, None]) -> Iterator[list[Ta
 
 
 def _rails(after: Sample, rates: Mapping[Name, Rates], seen: Seen) -> list[float]:
-    """What each port of the same pod sends.  Ports that nobody has are no rails of one another."""
+    """The rates sent by each port of the same pod.  Ports without an owner are not compared."""
     if seen.owner == NOBODY:
         return []
     return [rates[name].tx for name, one in after.ports.items() if one.owner == seen.owner]
@@ -179,15 +181,15 @@ def _row(name: Name, seen: Seen, now: Rates, history: str) -> tuple[str, ...]:
 
 
 def _errors(counted: Counter[str], now: Rates) -> str:
-    """All since the start; an alarm where one of them has just grown."""
+    """All errors since the start; an alarm if one of them has just increased."""
     cell = ", ".join(f"{name} +{number}" for name, number in sorted(counted.items())) or "-"
     return Alarm(cell) if now.errors else cell
 
 
 def _notes(after: Sample) -> Iterator[str]:
-    """What the numbers are not."""
+    """The limits of the displayed numbers."""
     for (device, port), seen in after.shown.items():
         if seen.totals.netdev:
-            yield f"{device}/{port} counts no octets: these are all that {seen.totals.netdev} carried, RDMA or not"
+            yield f"{device}/{port} counts no bytes: these are all bytes of {seen.totals.netdev}, RDMA or not"
         elif not seen.totals.known:
-            yield f"{device}/{port}: its driver counts no octets"
+            yield f"{device}/{port}: its driver counts no bytes"

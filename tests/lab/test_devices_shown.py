@@ -93,7 +93,7 @@ def test_functions(node: Node) -> None:
         assert vf["device"] == (device / f"virtfn{number}").resolve().name
         assert (vf["netdevs"], vf["driver"], vf["usedBy"]) == ([f"{PF}v{number}"], "igbvf", "free")
         assert [hca["device"] for hca in vf["rdma"]] == [f"hca0v{number}"]
-    assert "\nRDMA devices are exclusive, each is in one network namespace\n" in ours("devices")
+    assert "\nRDMA devices are exclusive: each is in one network namespace\n" in ours("devices")
 
 
 def test_a_vf_that_a_pod_has(node: Node, pod: Pod) -> None:

@@ -89,7 +89,7 @@ def test_rdma_mode(root: Path) -> None:
     conf = {"cniVersion": "1.0.0", "name": "rail0", "plugins": [plugin]}
     (root / "etc/cni/net.d/10-rail0.conflist").write_text(json.dumps(conf))
     one = found(root)["rdma-mode"]
-    assert "netns_mode says that RDMA is in exclusive mode" in one.evidence
+    assert "netns_mode shows exclusive mode" in one.evidence
     assert rdma("system", "show") == ["netns exclusive copy-on-fork on"]
     command = one.remedy.partition(",")[0].split()
     assert command == ["rdma", "system", "set", "netns", "shared"]
@@ -103,7 +103,7 @@ def test_rdma_mode(root: Path) -> None:
 def test_what_the_file_asks_for(root: Path) -> None:
     (root / "etc/hpn/devices.yaml").write_text(NODE.format(rule="{selectors: {ifNames: [rail0]}, mtu: 2000}"))
     one = found(root)["node-not-as-asked"]
-    assert "net/rail0/mtu: 1500, asked for is mtu 2000, says" in one.evidence
+    assert "net/rail0/mtu: 1500; the device file asks for mtu 2000 (" in one.evidence
     try:
         ip("link", "set", PF, "mtu", "2000")
         assert set(found(root)) == {"mtu-differs"}
@@ -196,7 +196,7 @@ def test_the_clock(root: Path) -> None:
         assert clock() == []
         time.clock_settime(time.CLOCK_REALTIME, 365 * 86400)
         assert clock() == [("clock-wrong", Severity.ERROR)]
-        assert "the clock says 1971-01-01 00:00" in found(root)["clock-wrong"].evidence
+        assert "the clock shows 1971-01-01 00:00" in found(root)["clock-wrong"].evidence
     finally:
         time.clock_settime(time.CLOCK_REALTIME, right + time.monotonic())
     assert clock() == unsynchronized  # for whoever sets it says no more than the time

@@ -36,7 +36,7 @@ def attachments(host: Host) -> list[dict[str, Any]]:
 def test_nothing(host: Host) -> None:
     host.state.mkdir()
     done = inspect("--state-dir", host.state)
-    assert (done.returncode, done.stdout) == (0, f"nothing is attached, says {host.state}\n")
+    assert (done.returncode, done.stdout) == (0, f"nothing is attached (searched {host.state})\n")
     assert attachments(host) == []
     assert not list(host.state.iterdir())
 

@@ -152,4 +152,4 @@ def test_all_that_is_known(host: Host, pod: Pod) -> None:
     host.record(pod).write_text("{")
     lines = said(host, "inspect", pod.name).splitlines()
     assert "unreadable" in lines[1]
-    assert "nothing is attached that is called 10.0.0.1" in said(host, "inspect", "10.0.0.1", status=1)
+    assert "no attachment is called 10.0.0.1" in said(host, "inspect", "10.0.0.1", status=1)

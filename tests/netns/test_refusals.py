@@ -115,7 +115,7 @@ def test_after_so_many_refusals_people_have_to_look(host: Host, pod: Pod) -> Non
     assert pod.links() == set()
     (kept,) = (host.state / "refused" / "rail0").iterdir()
     text, document = inspect(host)
-    told = "a/b of rail0 is detached, and its IPAM would not release 10.56.0.2/24: script: no such pool; release that"
+    told = "a/b of rail0 is detached, and its IPAM plugin did not release 10.56.0.2/24: script: no such pool; release"
     assert text == f"{told} by hand, then remove {kept}\n"
     assert (document["attachments"], document["refused"][0]["file"]) == ([], str(kept))
     ipam(host, refuse="none")

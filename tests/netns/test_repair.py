@@ -131,7 +131,7 @@ def test_an_add_at_the_same_time(host: Host, pod: Pod) -> None:
         (listed,) = json.loads(ran(host, "list", "--json").stdout)["attachments"]
         assert listed["state"] == "attaching"
         done = ran(host, "repair", pod.name)
-        assert (done.returncode, done.stdout) == (0, "nothing is half-done, and nothing is left of the dead\n")
+        assert (done.returncode, done.stdout) == (0, "no attachment is incomplete, and dead pods left nothing\n")
         done = ran(host, "check")
         assert (done.returncode, "attaching" in done.stdout) == (0, True)
     assert reply.result().exit_code == 0

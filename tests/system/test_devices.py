@@ -55,7 +55,7 @@ def test_rdma_devices(call: list[str]) -> None:
         assert (devinfo.returncode, devinfo.stderr) == (0, "")
         assert all(f"hca_id:\t{name}\n" in devinfo.stdout for name in there)
     else:
-        said = "hpn devinfo: there is no RDMA device in this network namespace; see: hpn devices\n"
+        said = "hpn devinfo: there is no RDMA device in this network namespace; list the NICs: hpn devices\n"
         assert (devinfo.returncode, devinfo.stdout, devinfo.stderr) == (1, "", said)
 
 

@@ -51,7 +51,7 @@ def test_check_of_a_chain(machine: Machine) -> None:
     assert (known["containerID"], known["now"]["where"]) == (fabric.container_id(pod), "pod")
     assert told(machine, "repair") == []
     machine.ok("del", pod)
-    assert hpn(machine, "list") == f"nothing is attached, says {machine.state}\n"
+    assert hpn(machine, "list") == f"nothing is attached (searched {machine.state})\n"
 
 
 def test_a_killed_add(machine: Machine) -> None:
@@ -117,5 +117,5 @@ def test_adds_beside_repairs(machine: Machine) -> None:
         said = [process.communicate(timeout=60)[0] for process in loops]
     assert [process.returncode for process in loops] == [0, 0], said
     assert {line for text in said for line in text.splitlines()} == {
-        "nothing is half-done, and nothing is left of the dead"
+        "no attachment is incomplete, and dead pods left nothing"
     }

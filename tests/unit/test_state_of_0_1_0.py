@@ -16,7 +16,7 @@ from base.protocol.spec import Key
 from base.state import journal
 from base.state.record import Record
 from ctl.installation import state
-from ctl.installation.install import install
+from ctl.installation.command import install
 from ipam.stores import Sandbox, access
 from ipam.stores.holdings import Kept, Lease
 

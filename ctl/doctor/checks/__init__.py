@@ -1,6 +1,6 @@
-"""What doctor looks for.  A check is a pure function from facts to findings.
+"""The checks of hpn doctor: each is a pure function from facts to findings.
 
-docs/user/operations.md explains each by its id.
+docs/user/operations.md explains each finding by its id.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Final
 from ctl.doctor.checks import cluster, devices, node, pci, programs, rdma, state
 from ctl.doctor.model import Check
 
-# In the order of use: what keeps pods from starting is first.
+# Causes that keep pods from starting come first.
 CHECKS: Final[Mapping[str, Check]] = {
     "plugin-missing": programs.plugin_missing,
     "plugin-differs": programs.plugin_differs,

@@ -1,4 +1,4 @@
-"""What the cluster has for this node: networks with their resources, and blocks of addresses."""
+"""Checks of the cluster: resources of networks, and this node's blocks of addresses."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -7,61 +7,64 @@ from ctl.doctor.model import Facts, Finding, Severity
 
 
 def resource_nobody_has(facts: Facts) -> Iterator[Finding]:
-    """A pod of this network asks for a resource, and stays Pending for ever."""
+    """A network names a resource that no node offers.  Its pods stay Pending."""
     cluster = facts.cluster
     for one in cluster.definitions if cluster else ():
         if cluster and one.resource and one.resource not in cluster.offered:
             yield Finding(
                 Severity.ERROR,
-                f"NetworkAttachmentDefinition {one.name} names the resource {one.resource}, of which none of the "
-                f"{cluster.nodes} nodes has any",
-                "offer it (resources in the device file, or in the other device plugin's), or correct the annotation "
+                f"NetworkAttachmentDefinition {one.name} names the resource {one.resource}, which none of the "
+                f"{cluster.nodes} nodes offers",
+                "offer it (resources in the device file, or in another device plugin's), or correct the annotation "
                 "k8s.v1.cni.cncf.io/resourceName",
             )
 
 
 def names_unlisted(facts: Facts) -> Iterator[Finding]:
-    """Whoever may write a definition may name whatever the node has: fine where that is the node's administrator."""
+    """Authors of NetworkAttachmentDefinitions may name every device of the node.  That is right if they are its
+    administrators."""
     ours = [one.name for one in facts.cluster.definitions if one.is_ours] if facts.cluster else []
     if ours and facts.without_names:
         yield Finding(
             Severity.NOTE,
             f"{facts.without_names} has no allowedNames, so NetworkAttachmentDefinitions for hpn ({len(ours)}, such as "
             f"{ours[0]}) may name every network, master, PF and device",
-            "where others than the node's administrator write them, list in allowedNames what they may name",
+            "if other people than the node's administrators write them, list the permitted names in allowedNames",
         )
 
 
-# Seconds.  A node looks every 600, and others may have its blocks after 3600.
+# Seconds.  A node sends a heartbeat every 600 s; others may reclaim its blocks after 3600 s.
 _LONG: Final = 1800.0
 
 
 def blocks_unseen(facts: Facts) -> Iterator[Finding]:
-    """Others may take this node for dead, and its addresses; and it gets no more blocks."""
+    """Other nodes may suspect this node and reclaim its blocks; until then it gets no new ones."""
     for one in facts.state.blocks:
         if one.silent:
-            evidence = f"{one.file}: the store that has these blocks does not answer as it should: {one.silent}"
-            yield Finding(Severity.ERROR, evidence, "what the message says; new pods get addresses while there is room")
+            evidence = f"{one.file}: the store of these blocks cannot be read: {one.silent}"
+            yield Finding(
+                Severity.ERROR, evidence, "follow this message; new pods get addresses until the node's blocks are full"
+            )
         elif one.seen > _LONG:
-            evidence = f"{one.file}: this node last saw its blocks in the store {one.seen / 60:.0f} minutes ago"
-            yield Finding(Severity.ERROR, evidence, "systemctl restart hpn-node, which looks at once")
+            evidence = f"{one.file}: this node last read its blocks from the store {one.seen / 60:.0f} minutes ago"
+            yield Finding(Severity.ERROR, evidence, "systemctl restart hpn-node, which reads them at once")
 
 
 def block_lost(facts: Facts) -> Iterator[Finding]:
-    """Another node has taken a block while pods of this one had addresses of it."""
+    """Another node owns a block whose addresses pods of this node still use."""
     for one in facts.state.blocks:
         if lost := one.states.get("lost", 0):
-            evidence = f"{one.file}: {lost} of its blocks are another node's by now, and pods have addresses of them"
+            evidence = f"{one.file}: {lost} of its blocks now belong to other nodes, and pods here use their addresses"
             yield Finding(
-                Severity.ERROR, evidence, "delete these pods: hpn ipam show says which, hpn ipam blocks whose"
+                Severity.ERROR, evidence, "delete these pods: hpn ipam show lists them, hpn ipam blocks the new owners"
             )
 
 
 def blocks_full(facts: Facts) -> Iterator[Finding]:
-    """The next ADD has to ask the store for a block, and the cluster may have none."""
+    """The next ADD must claim a block from the store, and the cluster may have none left."""
     for one in facts.state.blocks:
         if not one.room:
             evidence = f"{one.file}: this node's blocks ({one.states.get('held', 0)}) have no address left"
             yield Finding(
-                Severity.WARNING, evidence, "hpn ipam show --cluster says whether the cluster has blocks left"
+                Severity.WARNING, evidence, "check whether the cluster has free blocks: hpn ipam show --cluster"
             )

@@ -1,4 +1,4 @@
-"""The machine, and rails beside each other."""
+"""Checks of the machine and of its rails, which are compared with each other."""
 
 import re
 import time
@@ -17,13 +17,13 @@ _STRICT = 1  # Documentation/networking/ip-sysctl.rst, rp_filter
 
 
 def rails(facts: Facts) -> tuple[Nic, ...]:
-    """The PFs that are for pods: those with RDMA or VFs, but for what the host's default route leaves by."""
+    """The PFs for pods: those with RDMA or VFs, except the ones that carry the host's default route."""
     pfs = [nic for nic in facts.hardware.nics if nic.device.kind is Kind.PF and not nic.device.reserved]
     return tuple(nic for nic in pfs if nic.device.rdma or nic.device.vfs)
 
 
 def alike(facts: Facts) -> Mapping[str, Sequence[Nic]]:
-    """Rails of one model, by its PCI vendor and device."""
+    """The rails of each model, by PCI vendor and device."""
     found = defaultdict[str, list[Nic]](list)
     for nic in rails(facts):
         found[f"{nic.device.vendor}:{nic.device.product}"].append(nic)
@@ -31,31 +31,33 @@ def alike(facts: Facts) -> Mapping[str, Sequence[Nic]]:
 
 
 def kernel_too_old(facts: Facts) -> Iterator[Finding]:
-    """Namespaces have no cookies there, so a pod that is dead may not be provably so before a reboot."""
+    """Older kernels give namespaces no cookie, so some pods cannot be proven dead before a reboot."""
     machine = facts.machine
     found = re.match(r"(\d+)\.(\d+)", machine.kernel)
     if found and tuple(map(int, found.groups())) < _OLDEST:
         evidence = f"{machine.kernel_path}: {machine.kernel}"
-        yield Finding(Severity.WARNING, evidence, f"Linux {_OLDEST[0]}.{_OLDEST[1]} or later")
+        yield Finding(Severity.WARNING, evidence, f"install Linux {_OLDEST[0]}.{_OLDEST[1]} or later")
 
 
 def clock_wrong(facts: Facts) -> Iterator[Finding]:
-    """A clock that says a time before hpn was written, as one without a battery does after each boot."""
+    """The clock shows a time before hpn was written, as after a boot without a battery."""
     if 0 < facts.machine.now < _WRITTEN:
-        said = time.strftime("%F %TZ", time.gmtime(facts.machine.now))
-        yield Finding(Severity.ERROR, f"the clock says {said}", f"{_NTP}; then hwclock --systohc")
+        now = time.strftime("%F %TZ", time.gmtime(facts.machine.now))
+        yield Finding(Severity.ERROR, f"the clock shows {now}", f"{_NTP}; then hwclock --systohc")
 
 
 def clock_unsynchronized(facts: Facts) -> Iterator[Finding]:
-    """Nothing has told the kernel that its clock is right."""
+    """No time source has told the kernel that its clock is right."""
     if not facts.machine.synchronized and facts.machine.now >= _WRITTEN:
-        said = "adjtimex(2) says STA_UNSYNC: nothing keeps the clock right"
-        yield Finding(Severity.NOTE, said, f"{_NTP}; with chrony its directive rtcsync")
+        evidence = "adjtimex(2) reports STA_UNSYNC: no time source synchronizes the clock"
+        yield Finding(Severity.NOTE, evidence, f"{_NTP}; chrony also needs its directive rtcsync")
 
 
 def rp_filter(facts: Facts) -> Iterator[Finding]:
-    """A pod with two interfaces in one subnet drops what comes in by the one that it would not answer by.  A new
-    namespace has the host's values."""
+    """A pod with two interfaces in one subnet drops packets that arrive on the interface it would not reply on.
+
+    A new namespace copies the host's values.
+    """
     strict = [f"{path}: {value}" for path, value in facts.machine.rp_filter.items() if value == _STRICT]
     if not strict or any(value > _STRICT for value in facts.machine.rp_filter.values()):
         return
@@ -68,12 +70,12 @@ def rp_filter(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING,
                 f"{', '.join(strict)}; pod {pod} has several interfaces in {', '.join(shared)}",
-                'in the configurations "multiRail": true, or "sysctl": {"net.ipv4.conf.IFNAME.rp_filter": "2"}',
+                'set "multiRail": true in the configurations, or "sysctl": {"net.ipv4.conf.IFNAME.rp_filter": "2"}',
             )
 
 
 def mtu_differs(facts: Facts) -> Iterator[Finding]:
-    """Rails of one model with different MTUs: what is larger than the smallest is lost between them, or slow."""
+    """Rails of one model have different MTUs.  Larger packets between them are lost or slow."""
     for model, nics in sorted(alike(facts).items()):
         known = [nic for nic in nics if nic.mtu and nic.device.link_type == "ether"]
         if len({nic.mtu for nic in known}) > 1:
@@ -82,25 +84,25 @@ def mtu_differs(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING,
                 f"NICs {model}: {values}",
-                f"mtu: {most} in pfs of the device file, or ip link set IFNAME mtu {most}, if the switches take it",
+                f"set mtu: {most} in pfs of the device file, or ip link set IFNAME mtu {most}, if the switches allow",
             )
 
 
 def speed_differs(facts: Facts) -> Iterator[Finding]:
-    """A rail that is slower than others of its model holds up all of a job."""
+    """A rail is slower than others of its model, and delays a whole job."""
     for model, nics in sorted(alike(facts).items()):
         best = max(nic.speed for nic in nics)
         for nic in nics:
             if 0 < nic.speed < best:
                 yield Finding(
                     Severity.WARNING,
-                    f"{nic.path}/net/{nic.device.netdevs[0]}/speed: {nic.speed}; another NIC {model} has {best}",
-                    f"look at cable, transceiver and switch port; ethtool {nic.device.netdevs[0]}",
+                    f"{nic.path}/net/{nic.device.netdevs[0]}/speed: {nic.speed}; another NIC {model} reaches {best}",
+                    f"check cable, transceiver and switch port: ethtool {nic.device.netdevs[0]}",
                 )
 
 
 def port_down(facts: Facts) -> Iterator[Finding]:
-    """A rail's RDMA port that is not active, while that of another one of its model is."""
+    """A rail's RDMA port is not active, although a port of the same model is."""
     for nics in alike(facts).values():
         ports = [(hca, port) for nic in nics for hca in nic.hcas for port in hca.ports]
         for hca, port in ports if any(port.state == ACTIVE for _, port in ports) else ():
@@ -108,50 +110,50 @@ def port_down(facts: Facts) -> Iterator[Finding]:
                 yield Finding(
                     Severity.WARNING,
                     f"{hca.path}/ports/{port.number}/state: {port.state_name}",
-                    f"ip link set {port.netdev or 'IFNAME'} up; then look at cable, switch port and subnet manager",
+                    f"ip link set {port.netdev or 'IFNAME'} up; then check cable, switch port and subnet manager",
                 )
 
 
 def traffic_class_differs(facts: Facts) -> Iterator[Finding]:
-    """Rails of one model whose packets are marked differently: switches treat them differently then."""
+    """Rails of one model mark packets differently, so switches treat them differently."""
     for model, nics in sorted(alike(facts).items()):
-        told = {path: value for nic in nics for path, value in nic.traffic_classes.items()}
-        if len(set(told.values())) > 1:
-            values = ", ".join(f"{path}: {value}" for path, value in sorted(told.items()))
+        classes = {path: value for nic in nics for path, value in nic.traffic_classes.items()}
+        if len(set(classes.values())) > 1:
+            values = ", ".join(f"{path}: {value}" for path, value in sorted(classes.items()))
             yield Finding(
                 Severity.WARNING,
                 f"NICs {model}: {values}",
-                "echo NUMBER into each of these files, the same for all",
+                "write the same number into each of these files: echo NUMBER >FILE",
             )
 
 
 def vf_elsewhere(facts: Facts) -> Iterator[Finding]:
-    """A VF's interface is in a namespace, and hpn has not put it there: another plugin's pod, or a stray."""
+    """A VF's interface is in a namespace where hpn did not put it: another plugin's pod, or a leftover."""
     ours = {one.device for one in facts.state.attachments if one.alive}
     for nic in facts.hardware.nics:
         if nic.device.kind is Kind.VF and nic.is_elsewhere and nic.device.id not in ours:
             yield Finding(
                 Severity.NOTE,
-                f"{nic.path}/net: the interface is in another namespace, and no attachment has {nic.device.id}",
-                "nothing, if another CNI plugin has given it to a pod; else it comes home when that namespace ends",
+                f"{nic.path}/net: the interface is in another namespace, and no attachment holds {nic.device.id}",
+                "nothing, if another CNI plugin moved it into a pod; otherwise it returns when that namespace ends",
             )
 
 
 def pfc_differs(facts: Facts) -> Iterator[Finding]:
-    """Rails of one model that treat priorities differently: one of them loses packets, or its switch port stops."""
+    """Rails of one model treat priorities differently: one of them loses packets, or its switch port stops."""
     for model, nics in sorted(alike(facts).items()):
-        told = {f"{nic.path}/net/{nic.device.netdevs[0]}": nic.dcb for nic in nics if nic.dcb}
-        if len(set(told.values())) > 1:
+        settings = {f"{nic.path}/net/{nic.device.netdevs[0]}": nic.dcb for nic in nics if nic.dcb}
+        if len(set(settings.values())) > 1:
             yield Finding(
                 Severity.WARNING,
-                f"NICs {model}: {'. '.join(f'{path}: {dcb}' for path, dcb in sorted(told.items()))}",
-                "dcb pfc set dev IFNAME prio-pfc PRIORITY:on, dcb app replace dev IFNAME dscp-prio DSCP:PRIORITY: the "
-                "same for all, and as the switches have it",
+                f"NICs {model}: {'. '.join(f'{path}: {dcb}' for path, dcb in sorted(settings.items()))}",
+                "dcb pfc set dev IFNAME prio-pfc PRIORITY:on, dcb app replace dev IFNAME dscp-prio DSCP:PRIORITY: set "
+                "the same for all, to match the switches",
             )
 
 
 def traffic_class_lossy(facts: Facts) -> Iterator[Finding]:
-    """RDMA is marked with a DSCP whose priority has no flow control, and another priority has."""
+    """RDMA uses a DSCP whose priority has no flow control, although another priority has it."""
     for nic in rails(facts):
         for path, value in nic.traffic_classes.items() if nic.dcb and nic.dcb.pfc else ():
             found = re.search(r"tclass=(\d+)", value)
@@ -160,8 +162,8 @@ def traffic_class_lossy(facts: Facts) -> Iterator[Finding]:
             if nic.dcb and priority is not None and priority not in nic.dcb.pfc:
                 yield Finding(
                     Severity.WARNING,
-                    f"{path}: {value}, so DSCP {dscp}, of priority {priority}; {nic.path}/net/{nic.device.netdevs[0]} "
-                    f"has {nic.dcb}",
-                    f"dcb pfc set dev {nic.device.netdevs[0]} prio-pfc {priority}:on, if the switches have that; else "
-                    "another NUMBER into the file: four times a DSCP whose priority has PFC",
+                    f"{path}: {value}, which is DSCP {dscp} with priority {priority}; "
+                    f"{nic.path}/net/{nic.device.netdevs[0]} has {nic.dcb}",
+                    f"dcb pfc set dev {nic.device.netdevs[0]} prio-pfc {priority}:on, if the switches do the "
+                    "same; else write another number into the file: four times a DSCP whose priority has PFC",
                 )

@@ -1,4 +1,4 @@
-"""Configurations: the networks', and hpn node's."""
+"""Checks of configurations: those of the networks, and the device file of hpn node."""
 
 import os
 from collections.abc import Iterator
@@ -9,41 +9,43 @@ from hardware.model import Kind
 from node.model import PfRule
 from node.offer.offers import agrees
 
-# Where Debian's packages have the program; another one may run from elsewhere.
+# The path in Debian's packages.  A containerd of another origin has no package version.
 _PACKAGED: Final = "/usr/bin/containerd"
 
 
 def configuration_refused(facts: Facts) -> Iterator[Finding]:
-    """A network that no pod can be attached to."""
+    """hpn refuses a network's configuration, so no pod can be attached to it."""
     for network in facts.networks:
         if network.refused:
-            yield Finding(Severity.ERROR, f"{network.source}: {network.refused}", "what that says, in this file")
+            yield Finding(
+                Severity.ERROR, f"{network.source}: {network.refused}", "correct this file as the error states"
+            )
 
 
 def runtime_too_old(facts: Facts) -> Iterator[Finding]:
-    """The runtime does not know the cniVersion of its own network, and says so when ADD has succeeded."""
+    """The runtime does not support the cniVersion of its own network, and fails only after ADD has succeeded."""
     machine = facts.machine
     if not any(process.words[0] == _PACKAGED for process in machine.processes):
         return
     for network in facts.networks:
         asked = network.conf.get("cniVersion")
         for package, version in machine.packages.items():
-            # From 1.1.0 on it takes containerd 2.  Debian's versions may have an epoch in front.
+            # cniVersion 1.1.0 needs containerd 2.  A Debian version may begin with an epoch.
             if network.is_the_runtimes and asked == "1.1.0" and version.rpartition(":")[2].startswith(("0.", "1.")):
                 yield Finding(
                     Severity.ERROR,
                     f"{network.source}: cniVersion is {asked}; {machine.packages_path}: {package} is {version}, which "
-                    "takes 1.0.0 at most",
-                    '"cniVersion": "1.0.0", and for newer runtimes "cniVersions": ["1.0.0", "1.1.0"] beside it',
+                    "supports 1.0.0 at most",
+                    'set "cniVersion": "1.0.0", and for newer runtimes also "cniVersions": ["1.0.0", "1.1.0"]',
                 )
 
 
 def node_file_refused(facts: Facts) -> Iterator[Finding]:
-    """hpn node does not start with this file, or leaves out a resource of it."""
+    """hpn node does not start with this file, or leaves out one of its resources."""
     file = facts.node_file
     if not file:
         return
-    remedy = f"mend it, then: hpn node --check {file.path}"
+    remedy = f"correct it, then: hpn node --check {file.path}"
     if file.refused:
         yield Finding(Severity.ERROR, file.refused, remedy)
     for line in file.settings.left_out if file.settings else ():
@@ -51,29 +53,31 @@ def node_file_refused(facts: Facts) -> Iterator[Finding]:
 
 
 def file_renamed(facts: Facts) -> Iterator[Finding]:
-    """A file has the name that it had in an older version, and is read under it only where it is alone."""
+    """A file has the name of an older version, which hpn reads only if the new name does not exist."""
     for one in facts.renamed:
         if one.is_alone:
-            evidence = f"{one.old} is the name that {one.new} had in older versions, and is read still"
-            remedy = f"mv {one.old} {one.new}, once the node goes back to no older version: it would not read that"
+            evidence = f"{one.old} has the name of older versions, which hpn still reads; the new name is {one.new}"
+            remedy = (
+                f"mv {one.old} {one.new}, unless the node may return to an older version: that reads the old name only"
+            )
             yield Finding(Severity.NOTE, evidence, remedy)
         else:
-            evidence = f"{one.old} is there, and {one.new}, which is its name now"
-            remedy = f"see that {one.new} has all of it, then: rm {one.old}"
+            evidence = f"{one.old} exists beside {one.new}, which is its new name"
+            remedy = f"move its settings to {one.new}, then: rm {one.old}"
             yield Finding(Severity.WARNING, evidence, remedy)
 
 
 def node_not_running(facts: Facts) -> Iterator[Finding]:
-    """kubelet is here, and nobody offers it what the file says."""
+    """kubelet runs here, and no process offers it the devices of the device file."""
     file, programs = facts.node_file, facts.programs
     served = any(one.listens and os.path.basename(one.path).startswith("hpn-") for one in programs.sockets)
     if file and file.is_ours and file.settings and programs.registry and not served:
-        evidence = f"{file.path} is there, and nobody listens at {programs.registry}/hpn-*.sock"
-        yield Finding(Severity.ERROR, evidence, "systemctl enable --now hpn-node.service, or apply the DaemonSet")
+        evidence = f"{file.path} exists, and no process listens on {programs.registry}/hpn-*.sock"
+        yield Finding(Severity.ERROR, evidence, "systemctl enable --now hpn-node.service, or deploy the DaemonSet")
 
 
 def node_not_as_asked(facts: Facts) -> Iterator[Finding]:
-    """A PF does not have what ``pfs`` of the device file asks for."""
+    """A PF differs from ``pfs`` of the device file."""
     file = facts.node_file
     if not file or not file.settings:
         return
@@ -82,13 +86,13 @@ def node_not_as_asked(facts: Facts) -> Iterator[Finding]:
         for evidence in (line for nic in pfs if agrees(rule.selector, nic.device) for line in _differences(nic, rule)):
             yield Finding(
                 Severity.WARNING,
-                f"{evidence}, says {file.path} in {rule.source}",
-                "hpn node --dry-run says what keeps it; then: systemctl reload hpn-node",
+                f"{evidence} ({file.path}, {rule.source})",
+                "find the reason: hpn node --dry-run; then: systemctl reload hpn-node",
             )
 
 
 def _differences(nic: Nic, rule: PfRule) -> Iterator[str]:
     if rule.num_vfs is not None and rule.num_vfs != nic.device.vfs:
-        yield f"{nic.path}/sriov_numvfs: {nic.device.vfs}, asked for is numVfs {rule.num_vfs}"
+        yield f"{nic.path}/sriov_numvfs: {nic.device.vfs}; the device file asks for numVfs {rule.num_vfs}"
     if rule.mtu is not None and nic.mtu not in (0, rule.mtu):
-        yield f"{nic.path}/net/{nic.device.netdevs[0]}/mtu: {nic.mtu}, asked for is mtu {rule.mtu}"
+        yield f"{nic.path}/net/{nic.device.netdevs[0]}/mtu: {nic.mtu}; the device file asks for mtu {rule.mtu}"

@@ -1,4 +1,4 @@
-"""Programs, and what could not be looked at."""
+"""Checks of programs and their sockets, and the list of files that could not be read."""
 
 import os
 from collections import defaultdict
@@ -8,74 +8,74 @@ from typing import Final
 from ctl.doctor.machine import MULTUS
 from ctl.doctor.model import Facts, Finding, Severity
 
-_COMMAND: Final = 28  # MiB that a command takes which does its work itself (docs/user/performance.md)
-_NAMED: Final = 3  # paths that a finding names
+_COMMAND: Final = 28  # MiB for a command without an agent (docs/user/performance.md)
+_NAMED: Final = 3  # paths in one finding
 
 
 def plugin_missing(facts: Facts) -> Iterator[Finding]:
-    """The runtime finds no program of ours that it could run.  Where nothing here needs one, that is only noted."""
+    """The runtime finds no executable hpn.  This is only a note if nothing on the node needs it."""
     programs = facts.programs
     if programs.runs or not programs.plugin:
         return
     used = facts.networks or facts.state.attachments or facts.node_file
-    what = "is no file that can be run" if programs.is_there else "is not there"
+    what = "is not an executable file" if programs.is_there else "does not exist"
     severity = Severity.ERROR if used or programs.is_there else Severity.NOTE
-    yield Finding(severity, f"{programs.plugin} {what}", "hpn install, with the file of the version that is wanted")
+    yield Finding(severity, f"{programs.plugin} {what}", "run hpn install from the file of the wanted version")
 
 
 def plugin_differs(facts: Facts) -> Iterator[Finding]:
-    """The runtime runs another program than the person does."""
+    """The runtime runs another program than the operator."""
     if facts.programs.runs and facts.programs.is_this is False:
-        evidence = f"{facts.programs.plugin} is another file than the program that runs now"
-        yield Finding(Severity.WARNING, evidence, "hpn install, with the file of the version that is wanted")
+        evidence = f"{facts.programs.plugin} is not the same file as the running program"
+        yield Finding(Severity.WARNING, evidence, "run hpn install from the file of the wanted version")
 
 
 def daemon_differs(facts: Facts) -> Iterator[Finding]:
-    """A daemon of another version: the agent's help is refused then, and hpn node has what that version has."""
+    """A daemon runs another version: an agent then refuses requests, and hpn node behaves as that version."""
     programs = facts.programs
-    if not programs.build or programs.is_this is False:  # which of the versions is wanted is not known then
+    if not programs.build or programs.is_this is False:  # then the wanted version is unknown
         return
     for process in facts.machine.processes:
         daemon = next((word for word in process.words if word in ("agent", "node")), "")
         if daemon and process.build not in ("", programs.build):
             evidence = (
-                f"{process.path}/exe is hpn {daemon} of build {process.build}; the program here is {programs.build}"
+                f"{process.path}/exe is hpn {daemon} of build {process.build}; this program is build {programs.build}"
             )
-            yield Finding(Severity.WARNING, evidence, f"systemctl restart hpn-{daemon}.service, or its pod")
+            yield Finding(Severity.WARNING, evidence, f"systemctl restart hpn-{daemon}.service, or restart its pod")
 
 
 def socket_dead(facts: Facts) -> Iterator[Finding]:
-    """A socket at which nobody listens.  kubelet asks at a plugin's again and again."""
+    """No process listens on a socket.  kubelet keeps trying to connect to a plugin's."""
     for socket in facts.programs.sockets:
         if not socket.listens:
             yield Finding(
                 Severity.WARNING,
-                f"{socket.path}: nobody listens there",
-                f"start the program whose it is, {_owner(socket.path)}; if that is gone for good: rm {socket.path}",
+                f"{socket.path}: no process listens on this socket",
+                f"start its program, {_owner(socket.path)}; if that was removed for good: rm {socket.path}",
             )
 
 
 def agent_missing(facts: Facts) -> Iterator[Finding]:
-    """Nobody answers commands: each starts the program anew, within the memory of whoever calls it."""
+    """No agent answers commands.  Each then starts a process of its own, in the memory limit of its caller."""
     programs = facts.programs
     used = facts.networks or facts.state.attachments
     if not (programs.runs and used) or programs.agent in [socket.path for socket in programs.sockets]:
         return
     evidence = (
-        f"no agent listens at {programs.agent}, so each command starts the program anew, which takes {_COMMAND} MiB"
+        f"no agent listens at {programs.agent}, so each command starts its own process, which needs {_COMMAND} MiB"
     )
     limits = [(one.memory, one.path) for one in facts.machine.processes if one.name == MULTUS and one.memory]
     for limit, path in limits:
-        evidence += f"; {path} ({MULTUS}) may have {limit >> 20} MiB for itself and all commands that run at once"
+        evidence += f"; {path} ({MULTUS}) has a limit of {limit >> 20} MiB for itself and all commands that run at once"
     yield Finding(
         Severity.WARNING if limits else Severity.NOTE,
         evidence,
-        "systemctl enable --now hpn-agent.socket, or the agent of packaging/kubernetes",
+        "systemctl enable --now hpn-agent.socket, or deploy the agent of packaging/kubernetes",
     )
 
 
 def resource_twice(facts: Facts) -> Iterator[Finding]:
-    """Two device plugins offer one resource.  kubelet believes the one that came last."""
+    """Two device plugins offer one resource.  kubelet uses the one that registered last."""
     by_name = defaultdict[str, list[str]](list)
     for socket in facts.programs.sockets:
         if socket.resource:
@@ -85,7 +85,7 @@ def resource_twice(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.ERROR,
                 f"{' and '.join(paths)} both offer {name}",
-                "take the node out of one plugin's DaemonSet, or the resource out of one plugin's file",
+                "remove the node from one plugin's DaemonSet, or the resource from one plugin's file",
             )
 
 
@@ -95,7 +95,7 @@ def _owner(path: str) -> str:
 
 
 def not_readable(facts: Facts) -> Iterator[Finding]:
-    """What could not be read, so nothing is known of it."""
+    """Files and directories that could not be read.  The other checks ignore them."""
     by_reason = defaultdict[str, list[str]](list)
     for path, why in facts.unread:
         by_reason[why].append(path)

@@ -1,4 +1,4 @@
-"""RDMA: the kernel's mode against what is asked of it, and what programs in pods need."""
+"""Checks of RDMA: the kernel's mode, and the needs of programs in pods."""
 
 from collections.abc import Iterator
 
@@ -8,14 +8,14 @@ from ctl.doctor.model import Facts, Finding, Severity
 from hardware.model import Kind
 from node.model import Sharing, Verbs
 
-# Of a GID table that is fuller, a few more pods find no place.
+# In a fuller GID table, a few more pods find no free entry.
 _FULL = 0.9
 _NO_GUID = "0000:0000:0000:0000"
 _WANTS = {"exclusive": "exclusive", "shared": "shared", "rxe": "shared"}
 
 
 def rdma_mode(facts: Facts) -> Iterator[Finding]:
-    """Somebody asks for the other mode: of pods ADD fails, and containers cannot open what they are given."""
+    """A configuration needs the other mode: ADD fails, or containers cannot open their RDMA device."""
     hardware = facts.hardware
     if not hardware.rdma_mode:
         return
@@ -23,14 +23,14 @@ def rdma_mode(facts: Facts) -> Iterator[Finding]:
         if wanted != hardware.rdma_mode:
             yield Finding(
                 Severity.ERROR,
-                f"{source}, and {hardware.rdma_mode_path} says that RDMA is in {hardware.rdma_mode} mode",
-                f"rdma system set netns {wanted}, while there is no network namespace but the host's; for later boots "
-                f"rdmaNamespaces: {wanted} in the device file",
+                f"{source}, but {hardware.rdma_mode_path} shows {hardware.rdma_mode} mode",
+                f"rdma system set netns {wanted}, while no network namespace but the host's exists; for later boots "
+                f"set rdmaNamespaces: {wanted} in the device file",
             )
 
 
 def _wishes(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Who asks for which mode."""
+    """The sources that need an RDMA mode, each with that mode."""
     attached = [(one.file, one.conf) for one in facts.state.attachments if one.alive]
     for source, conf in (*((one.source, one.conf) for one in facts.networks if not one.refused), *attached):
         rdma = conf.get("rdma")
@@ -44,11 +44,11 @@ def _wishes(facts: Facts) -> Iterator[tuple[str, str]]:
             yield f"{file.path}: rdmaNamespaces is {wanted}", wanted
         for one in file.settings.resources:
             if one.sharing is Sharing.SHARED and one.verbs is not Verbs.NONE:
-                yield f"{file.path}: {one.source} gives many containers one RDMA device", "shared"
+                yield f"{file.path}: {one.source} shares one RDMA device among containers", "shared"
 
 
 def rdma_absent(facts: Facts) -> Iterator[Finding]:
-    """The kernel has no RDMA, so nothing here is said of it.  It is an error where a network needs it."""
+    """The kernel has no RDMA, so the RDMA checks are silent.  This is an error if a network needs RDMA."""
     if facts.hardware.rdma_mode or facts.hardware.rdma_mode_path in dict(facts.unread):
         return
     needing = [source for source, _ in _wishes(facts)]
@@ -57,29 +57,29 @@ def rdma_absent(facts: Facts) -> Iterator[Finding]:
         for one in facts.networks
         if isinstance(rdma := one.conf.get("rdma"), dict) and rdma.get("required") is True
     ]
-    evidence = f"{facts.hardware.rdma_mode_path} is not there: the kernel has no RDMA"
+    evidence = f"{facts.hardware.rdma_mode_path} does not exist: the kernel has no RDMA"
     remedy = "load the NIC's RDMA driver: modprobe mlx5_ib"
     if needing:
         yield Finding(Severity.ERROR, f"{evidence}; {'; '.join(needing)}", remedy)
     else:
-        yield Finding(Severity.NOTE, evidence, f"nothing, if no pod is to have RDMA; else {remedy}")
+        yield Finding(Severity.NOTE, evidence, f"nothing, if no pod needs RDMA; else {remedy}")
 
 
 def rdma_cm_missing(facts: Facts) -> Iterator[Finding]:
-    """Containers are refused that ask hpn node for an RDMA device, and ib_write_bw -R finds no event channel."""
+    """hpn node refuses containers that ask for an RDMA device, and ib_write_bw -R finds no event channel."""
     hardware = facts.hardware
     if hardware.rdma_cm or hardware.rdma_cm_path in dict(facts.unread):
         return
     if hardware.rdma_mode and any(nic.device.rdma for nic in hardware.nics):
         yield Finding(
             Severity.WARNING,
-            f"{hardware.rdma_cm_path} is not there",
+            f"{hardware.rdma_cm_path} does not exist",
             "modprobe rdma_ucm; for the next boot: echo rdma_ucm >/etc/modules-load.d/rdma_ucm.conf",
         )
 
 
 def memlock(facts: Facts) -> Iterator[Finding]:
-    """Containers have the limit of the runtime that starts them.  Without CAP_IPC_LOCK they cannot register more."""
+    """Containers inherit the limit of their runtime.  Without CAP_IPC_LOCK they cannot register more memory."""
     if not any(nic.device.rdma for nic in facts.hardware.nics):
         return
     for process in facts.machine.processes:
@@ -87,19 +87,19 @@ def memlock(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING,
                 f"{process.path}/limits of {process.name}: Max locked memory is {process.memlock} bytes",
-                f"LimitMEMLOCK=infinity below [Service] in systemctl edit {process.name}, and restart it; or IPC_LOCK "
-                "for the containers",
+                f"set LimitMEMLOCK=infinity below [Service] with systemctl edit {process.name}, and restart it; or "
+                "give the containers IPC_LOCK",
             )
 
 
 def gid_table_full(facts: Facts) -> Iterator[Finding]:
-    """Addresses of further macvlans and ipvlans will have no GID."""
+    """Addresses of further macvlans and ipvlans will get no GID."""
     for table in facts.hardware.tables:
         if table.size and table.used >= _FULL * table.size:
             yield Finding(
                 Severity.WARNING,
-                f"{table.path}: {table.used} of {table.size} places are taken",
-                "fewer pods over this device, or VFs, which have a table each; hpn gc, if dead pods have some",
+                f"{table.path}: {table.used} of {table.size} entries are used",
+                "attach fewer pods to this device, or use VFs, which have a table each; hpn gc, if dead pods hold some",
             )
 
 
@@ -112,16 +112,16 @@ def vf_guid_zero(facts: Facts) -> Iterator[Finding]:
                 yield Finding(
                     Severity.WARNING,
                     f"{hca.path}/node_guid: {hca.node_guid}",
-                    "guids: true in pfs of the device file, or guid in the network's configuration",
+                    "set guids: true in pfs of the device file, or guid in the network's configuration",
                 )
 
 
 def device_nodes_differ(facts: Facts) -> Iterator[Finding]:
-    """The container may not open its RDMA device: a move gave that another number than Allocate has told."""
+    """A container may not open its RDMA device, because the device was renumbered after Allocate."""
     for one in facts.state.attachments:
         if one.lost_nodes and one.state == attachment_state.ATTACHED:
             yield Finding(
                 Severity.WARNING,
-                f"{one.file}: {one.whose}: {one.device} has lost {', '.join(one.lost_nodes)}",
-                "delete the pod, and its successor is given the device's nodes of now; or cdi: true in the device file",
+                f"{one.file}: {one.title}: {one.device} has lost {', '.join(one.lost_nodes)}",
+                "delete the pod: its successor gets the present device nodes; or set cdi: true in the device file",
             )

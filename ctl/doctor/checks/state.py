@@ -1,83 +1,83 @@
-"""State on disk: attachments, leases, and room for more."""
+"""Checks of the state on disk: attachments, leases, and free space."""
 
 from collections.abc import Iterator
 
 from cni import attachment_state
 from ctl.doctor.model import Facts, Finding, Severity
 
-# Seconds.  An ADD that is not complete after that was killed: no wait of it is as long.
+# Seconds.  No ADD waits this long, so an incomplete one was killed.
 _UNDER_WAY = 600.0
 _FULL = 0.9
-# A file system with less than a twentieth of its bytes or inodes free, and with less than so many.
+# A disk is nearly full with less than a twentieth of its bytes or inodes free, and less than 64 MiB or 1,000 inodes.
 _LITTLE, _SHARE, _FEW = 64 << 20, 20, 1000
 
 
 def state_unsafe(facts: Facts) -> Iterator[Finding]:
-    """hpn does not believe state that others could have written, so each command fails."""
+    """Users other than root could change the state, so hpn does not trust it, and each command fails."""
     for folder, words, remedy in facts.state.unsafe:
-        yield Finding(Severity.ERROR, f"{folder}: {words}", f"see what is in it, then: {remedy}")
+        yield Finding(Severity.ERROR, f"{folder}: {words}", f"check its contents, then: {remedy}")
 
 
 def record_unreadable(facts: Facts) -> Iterator[Finding]:
-    """Nobody knows what that attachment changed."""
+    """A damaged record: the changes of that attachment are unknown."""
     for path in facts.state.unreadable:
-        yield Finding(Severity.ERROR, f"{path} is no whole record of an attachment", attachment_state.REMEDY)
+        yield Finding(Severity.ERROR, f"{path} is not an intact record of an attachment", attachment_state.REMEDY)
     for one in facts.state.attachments:
         if one.state == attachment_state.UNREADABLE:
-            yield Finding(Severity.ERROR, f"{one.file}: {one.whose}: {one.trouble}", attachment_state.REMEDY)
+            yield Finding(Severity.ERROR, f"{one.file}: {one.title}: {one.trouble}", attachment_state.REMEDY)
 
 
 def leases_unreadable(facts: Facts) -> Iterator[Finding]:
-    """Addresses may be lost to pods until somebody has looked."""
+    """Damaged leases.  Pods cannot get their addresses until an operator has decided about them."""
     for place, why in facts.state.leases:
-        remedy = "hpn ipam verify says more; what is in quarantine can go (rm) when no pod has these addresses"
+        remedy = "see the details: hpn ipam verify; remove files in quarantine (rm) when no pod uses these addresses"
         yield Finding(Severity.ERROR, f"{place}: {why}", remedy)
 
 
 def attachment_dead(facts: Facts) -> Iterator[Finding]:
-    """A pod is gone and its interface, device and addresses are still taken."""
+    """A pod is gone, and its interface, device and addresses are still taken."""
     for one in facts.state.attachments:
         if one.state == attachment_state.DEAD:
-            # hpn gc leaves alone what nobody could read.
+            # hpn gc ignores unreadable records.
             remedy = "hpn repair" if one.is_lost else "hpn gc"
-            yield Finding(Severity.WARNING, f"{one.file}: {one.whose}: its pod is gone", remedy)
+            yield Finding(Severity.WARNING, f"{one.file}: {one.title}: its pod is gone", remedy)
 
 
 def attachment_incomplete(facts: Facts) -> Iterator[Finding]:
     """An ADD was killed, and the runtime has not sent the DEL that would undo it; or an undo did not end."""
     for one in facts.state.attachments:
         if one.state == attachment_state.HALF_DETACHED:
-            yield Finding(Severity.WARNING, f"{one.file}: {one.whose}: {one.why}", "hpn repair")
+            yield Finding(Severity.WARNING, f"{one.file}: {one.title}: {one.why}", "hpn repair")
         if one.state == attachment_state.HALF_ATTACHED and one.age > _UNDER_WAY:
-            evidence = f"{one.file}: {one.whose}: begun {one.age / 60:.0f} minutes ago, and not complete"
+            evidence = f"{one.file}: {one.title}: ADD began {one.age / 60:.0f} minutes ago and is not complete"
             yield Finding(Severity.WARNING, evidence, "hpn repair")
 
 
 def attachment_stranded(facts: Facts) -> Iterator[Finding]:
-    """A pod's interface is detached, and its IPAM plugin would not take its addresses back."""
+    """An interface is detached, and its IPAM plugin refused to release the addresses."""
     for one in facts.state.stranded:
-        evidence = f"{one.file}: {one.whose}: {one.trouble}"
+        evidence = f"{one.file}: {one.title}: {one.trouble}"
         yield Finding(
             Severity.WARNING,
             evidence,
-            f"hpn repair, which asks once more; else release them there by hand, then: rm {one.file}",
+            f"hpn repair, which tries again; if that fails, release them by hand, then: rm {one.file}",
         )
 
 
 def pool_nearly_full(facts: Facts) -> Iterator[Finding]:
-    """Soon ADD finds no address."""
+    """ADD will soon find no free address."""
     for pool in facts.state.pools:
         if pool.taken >= _FULL * pool.size:
             yield Finding(
                 Severity.WARNING,
                 f"{pool.place}: {pool.taken} of {pool.size} addresses of {', '.join(pool.ranges)} are taken, "
                 f"{pool.dead} by dead pods",
-                "hpn gc" if pool.dead else "a larger range or a further one; hpn ipam show says who has them",
+                "hpn gc" if pool.dead else "enlarge the range or add one; hpn ipam show lists the owners",
             )
 
 
 def disk_nearly_full(facts: Facts) -> Iterator[Finding]:
-    """An ADD that cannot write its record fails."""
+    """ADD fails if it cannot write its record."""
     for disk in facts.machine.disks:
         if disk.size and disk.free < min(_LITTLE, disk.size // _SHARE):
             evidence = f"the file system of {disk.path} has {disk.free >> 10} KiB free of {disk.size >> 10}"

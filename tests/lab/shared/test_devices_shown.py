@@ -42,4 +42,4 @@ def test_an_interface_of_software(rxe: str) -> None:
     (row,) = (line for line in text.splitlines() if line.startswith("soft0 "))
     assert f" {rxe}/1 " in row
     assert f"\n{rxe} port 1 ==> soft0 (Up)\n" in text
-    assert "\nRDMA devices are shared, every network namespace sees all\n" in text
+    assert "\nRDMA devices are shared: every network namespace sees all\n" in text

@@ -1,4 +1,4 @@
-"""hpn check, of records that need a NIC to come about; tests/netns has those of real interfaces."""
+"""hpn check on records that need a NIC; tests/netns has those of real interfaces."""
 
 import base64
 import io
@@ -37,7 +37,7 @@ def test_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert checked(tmp_path, capsys, 0) == []
     assert checked(tmp_path, capsys, 1, "default/worker-0") == []
     assert main(["hpn", "check", "--state-dir", str(tmp_path), "10.56.0.2"]) == 1
-    assert capsys.readouterr().out == f"nothing is attached that is called 10.56.0.2, says {tmp_path}\n"
+    assert capsys.readouterr().out == f"no attachment is called 10.56.0.2 (searched {tmp_path})\n"
 
 
 def test_a_pod_that_cannot_be_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +63,7 @@ def test_a_running_add_is_not_wrong(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_half_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It stays where it is."""
+    """It stays in place."""
     save(tmp_path, VF)
     file = tmp_path / "attachments/rail0/0123456789abcdef:hpn0.json"
     half = file.read_bytes()[:100]

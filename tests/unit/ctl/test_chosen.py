@@ -1,4 +1,4 @@
-"""The words by which list, inspect, check, repair and hints are asked for an attachment."""
+"""The words by which list, inspect, check, repair and hints select attachments."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_a_word_that_names_nothing_beside_one_that_does(
     dry = ["--dry-run"] if command == "repair" else []
     assert main([*words, *dry]) == 1
     *rest, last = capsys.readouterr().out.splitlines()
-    assert last == f"nothing is attached that is called typo or fault, says {tmp_path}"
+    assert last == f"no attachment is called typo or fault (searched {tmp_path})"
     assert any("half" in line for line in rest)
     assert main([*words, *dry, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
@@ -33,12 +33,12 @@ def test_a_word_that_names_nothing_beside_one_that_does(
 def test_only_words_that_name_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     save(tmp_path, VF)
     assert main(["hpn", command, "--state-dir", str(tmp_path), "typo"]) == 1
-    assert capsys.readouterr().out == f"nothing is attached that is called typo, says {tmp_path}\n"
+    assert capsys.readouterr().out == f"no attachment is called typo (searched {tmp_path})\n"
 
 
 @pytest.mark.parametrize("command", ["inspect", "check", "repair", "hints"])
 def test_an_empty_word(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
-    """As of a variable that is not set.  VF has no pod's name."""
+    """As from an unset variable.  VF has no pod name."""
     save(tmp_path, VF)
     with pytest.raises(SystemExit) as ended:
         main(["hpn", command, "--state-dir", str(tmp_path), ""])
@@ -50,7 +50,7 @@ def test_an_empty_word(tmp_path: Path, capsys: pytest.CaptureFixture[str], comma
 def test_a_directory_that_is_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    """It was misspelt.  Only the default is not there before the first ADD."""
+    """A misspelt name.  Only the default may be missing, before the first ADD."""
     no_leases = ["--data-dir", f"{tmp_path}"] if words[0] in ("gc", "repair") else []
     argv = ["hpn", *words, "--state-dir", f"{tmp_path}/misspelt", *no_leases]
     assert main(argv) == 1

@@ -1,4 +1,4 @@
-"""What bash offers for the beginning of a command line (packaging/completion)."""
+"""bash's completion of a command line (packaging/completion)."""
 
 import shlex
 import subprocess
@@ -21,7 +21,7 @@ def hpn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def offered(hpn: Path, *words: str, **env: str) -> list[str]:
-    """What is offered for the last of the words."""
+    """The completions of the last word."""
     argv = ["bash", "-euc", SCRIPT, "bash", ROOT / "packaging" / "completion" / "hpn.bash", hpn, *words]
     done = subprocess.run(
         argv, env={"PATH": "/usr/bin:/bin", **env}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
@@ -69,7 +69,7 @@ def test_words(hpn: Path, words: list[str], some: set[str]) -> None:
 
 @pytest.mark.parametrize("words", [["verison", "--"], ["inspect", "x"], ["node", "--config", "/e"]])
 def test_nothing_of_its_own(hpn: Path, words: list[str]) -> None:
-    """bash offers files then."""
+    """bash then completes file names."""
     assert offered(hpn, *words) == []
 
 

@@ -1,4 +1,4 @@
-"""What zsh offers for the beginning of a command line (packaging/completion/_hpn), typed at a terminal."""
+"""zsh's completion of a command line (packaging/completion/_hpn), typed at a terminal."""
 
 import os
 import pty
@@ -29,7 +29,7 @@ bindkey '\eb' show
 
 @contextmanager
 def terminal(*argv: str | Path, cwd: Path) -> Iterator[int]:
-    """The program at a terminal of its own: what is written to the descriptor is typed."""
+    """The program at its own terminal: bytes written to the descriptor are typed."""
     ours, its = pty.openpty()
     env = {"PATH": os.environ["PATH"], "TERM": "dumb", "HOME": str(cwd), "CNI_COMMAND": "ADD"}
     with subprocess.Popen(argv, stdin=its, stdout=its, stderr=its, cwd=cwd, env=env, start_new_session=True) as process:

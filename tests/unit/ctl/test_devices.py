@@ -1,4 +1,4 @@
-"""hpn devices, of trees like the one under /sys."""
+"""hpn devices on trees in the format of /sys."""
 
 import json
 import re
@@ -59,7 +59,7 @@ resources:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    """A PF with three VFs, below one switch with a GPU; a pod has the second VF, and another namespace the third."""
+    """A PF with three VFs, below one switch with a GPU.  A pod holds the second VF, and another namespace the third."""
     tree = Tree(tmp_path / "sys")
     pf = tree.pci(PF, above=SWITCH, numa_node=1, sriov_totalvfs=8)
     vfs = [tree.pci(address, above=SWITCH, pf=PF, numa_node=1) for address in (VF0, VF1, VF2)]
@@ -77,7 +77,7 @@ def tree(tmp_path: Path) -> Tree:
 
 @pytest.fixture
 def state(tmp_path: Path, tree: Tree) -> Path:
-    """The journal has the pod's attachment."""
+    """The journal contains the pod's attachment."""
     key = Key("c0ffee", "hpn0")
     link = {"device": VF1, "incarnation": 0}
     record = Record("rail0", key, "/run/netns/x", Identity(1, 2, 3), "sriov", link, {}, pod="default/pod1")
@@ -92,7 +92,7 @@ def shown(tree: Tree, *words: str, state: Path | None = None) -> str:
 
 
 def table(text: str) -> list[tuple[str, ...]]:
-    """Columns are two blanks apart at least; the first begins with two where a device is below another."""
+    """Columns are at least two blanks apart; a device below another is indented by two."""
     lines = text.splitlines()
     starts = [match.start() for match in re.finditer(r"(?<!\S)\S+(?: BY)?", lines[0])]
     return [tuple(line[begin:end].rstrip() for begin, end in zip_longest(starts, starts[1:])) for line in lines]
@@ -108,7 +108,7 @@ def test_one_of_them(tree: Tree, state: Path) -> None:
     for name in (VF1, "mlx5_2"):
         ((title, *cells),) = table(shown(tree, name, state=state))[1:]
         assert (title, cells[-1]) == (f"vf1 {VF1}", POD)
-    with pytest.raises(LinkUnavailable, match=f"no NIC here is called 'rail9'; there is {PF}"):
+    with pytest.raises(LinkUnavailable, match=f"no NIC here is called 'rail9'; the NICs are: {PF}"):
         answer(["rail9", "--state-dir", f"{tree.root}"], tree.root)
 
 
@@ -125,14 +125,14 @@ def test_lines_of_ibdev2netdev(tree: Tree) -> None:
 
 
 def test_numbers_that_are_none(tree: Tree) -> None:
-    """As no kernel writes them."""
+    """No kernel writes such numbers."""
     (tree.root / "bus/pci/devices" / PF / "device").write_text("0xNVIDIA\n")
     (tree.root / "class/infiniband/mlx5_0/node_type").write_text("010: CA\n")
     assert " (NA - " in shown(tree, "-vv").split("\n\n")[1].splitlines()[0]
 
 
 def test_lines_of_a_bond_and_of_two_ports(tmp_path: Path) -> None:
-    """RoCE's interface is that of the GIDs, so the bond; InfiniBand's is the one with the number of the port."""
+    """A RoCE port's interface is that of its GIDs, so the bond; an InfiniBand port's is found by port number."""
     tree = Tree(tmp_path / "sys")
     roce, infiniband = tree.pci(PF), tree.pci("fffe:5e:00.0", **{"class": "0x020700"})
     tree.netdev("ens1f0", roce, carrier=1)
@@ -149,7 +149,7 @@ def test_lines_of_a_bond_and_of_two_ports(tmp_path: Path) -> None:
 
 
 def test_selectors(tree: Tree, state: Path) -> None:
-    """Both programs find with them the VFs that the table shows."""
+    """Both programs select exactly the VFs in the table."""
     _, _, own, theirs = shown(tree, "-v", state=state).split("\n\n")
     assert f"{own}\n" == OWN
     names = ["rail0_vf", "rail0_vf2"]
@@ -193,7 +193,7 @@ def test_without_a_nic(tmp_path: Path) -> None:
 
 
 def test_soft_roce(tmp_path: Path) -> None:
-    """It is over an interface that may be no NIC's."""
+    """Its interface need not belong to a NIC."""
     tree = Tree(tmp_path / "sys")
     tree.netdev("veth0", carrier=1, mtu=1500)
     tree.netdev("veth1", carrier=1, mtu=1500)
@@ -205,7 +205,7 @@ def test_soft_roce(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_cannot_be_read(tree: Tree, tmp_path: Path) -> None:
-    """Who has what is then not known, and a person is told so."""
+    """Users of devices are then unknown, and the output reports that."""
     state = tmp_path / "unreadable"
     state.mkdir()
     (state / "attachments").symlink_to("attachments")

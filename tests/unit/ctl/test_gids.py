@@ -1,4 +1,4 @@
-"""hpn gids: the text of show_gids, of trees like the one under /sys."""
+"""hpn gids: the text of show_gids, on trees in the format of /sys."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def table(tree: Tree, *words: str) -> list[str]:
 
 
 def test_a_table(tree: Tree) -> None:
-    """What show_gids prints of a NIC with an address, byte by byte."""
+    """show_gids' output for a NIC with an address, byte by byte."""
     one = port(hca(tree, "mlx5_0", tree.pci("0000:3b:00.0")))
     for index, (value, kind) in enumerate(((LINK_LOCAL, V1), (LINK_LOCAL, V2), (MAPPED, V1), (MAPPED, V2))):
         gid(one, index, value, kind, "rdma0")
@@ -48,7 +48,7 @@ def test_a_table(tree: Tree) -> None:
 
 
 def test_holes(tree: Tree) -> None:
-    """Free places, places that cannot be read, and a GID that is not set yet are no entries."""
+    """Free, unreadable and unset entries are not listed."""
     one = port(hca(tree, "mlx5_0", tree.pci("0000:3b:00.0")), places=6)
     gid(one, 0, "")
     gid(one, 1, "fe80:0000:0000:0000:0000:0000:0000:0000", V1, "rdma0")
@@ -64,7 +64,7 @@ def test_holes(tree: Tree) -> None:
 
 
 def test_order(tree: Tree) -> None:
-    """That of show_gids, which goes by ls."""
+    """The order of show_gids, which is that of ls."""
     for name in ("mlx5_2", "mlx5_10"):
         path = hca(tree, name, tree.pci(f"0000:3b:00.{name[-1]}"))
         for number in (1, 2):
@@ -79,7 +79,7 @@ def test_order(tree: Tree) -> None:
 
 
 def test_infiniband(tree: Tree) -> None:
-    """Its GIDs are of no interface."""
+    """Its GIDs have no interface."""
     one = port(hca(tree, "mlx5_0", tree.pci("0000:3b:00.0")), link_layer="InfiniBand")
     gid(one, 0, "fe80:0000:0000:0000:b8ce:f603:0012:3456", V1)
     assert table(tree) == ["mlx5_0\t1\t0\tfe80:0000:0000:0000:b8ce:f603:0012:3456\t\t\tv1\t", "n_gids_found=1"]

@@ -1,4 +1,4 @@
-"""hpn hints: what each library is told, line by line."""
+"""hpn hints: the variables of each library, line by line."""
 
 from pathlib import Path
 
@@ -8,8 +8,7 @@ from support.hinted import BOTH, INFINIBAND, IPV6, ONE, OTHER, PAGE, SOCKETS, TW
 
 from base.state.record import Record
 from ctl.hints.command import read
-from ctl.hints.libraries import lines
-from ctl.hints.lines import Set
+from ctl.hints.libraries import Set, lines
 from ctl.hints.workload import Seen, of, prefix
 
 LEAVE = "unset NCCL_IB_GID_INDEX  # NCCL chooses the GID itself"
@@ -25,7 +24,7 @@ NVSHMEM = ("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=eth0", "NVSHMEM_ENABLE_NIC_PE_MAPP
 
 
 def shell(*lines: str) -> str:
-    """The lines as a shell takes them; those that are no assignment are as they stand."""
+    """The lines as a shell reads them; lines without an assignment stay as they are."""
     return "".join(f"{line if line.startswith(('unset ', '# ')) else f'export {line}'}\n" for line in lines)
 
 
@@ -172,7 +171,7 @@ def test_yaml_is_yaml(hints: Hints) -> None:
 
 
 def test_rails_in_their_order(hints: Hints) -> None:
-    """Ten rails and more; a port that two attachments share is in once."""
+    """More than ten rails; a port of two attachments appears once."""
     rails = tuple(rail(f"hpn{n}", gid(f"mlx5_{n}", 3)) for n in (10, 2, 0, 1))
     shared = rail("hpn11", gid("mlx5_0", 3))
     said = hints((*rails, shared))
@@ -192,7 +191,7 @@ def test_prefix(device: str, begins: str) -> None:
 
 
 def test_what_sysfs_tells(tmp_path: Path) -> None:
-    """The tree of a pod with a device of two ports, one with a traffic class, and one that is gone."""
+    """A pod with a device of two ports, one with a traffic class, and a missing one."""
     devices = tmp_path / "class/infiniband"
     for device, ports in (("mlx4_0", "21"), ("mlx5_4", "1"), ("mlx5_5", "1")):
         for port in ports:

@@ -1,4 +1,4 @@
-"""hpn hints: whose they are, as a document, and that no name in them is a command."""
+"""hpn hints: the selected pod, the JSON document, and safe quoting of names."""
 
 import json
 import shlex
@@ -21,12 +21,12 @@ def test_whom_it_finds(hints: Hints, what: str) -> None:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("train-1", "nothing is attached to 'train-1', says "),
+        ("train-1", "nothing is attached to 'train-1' (searched "),
         ("012", "nothing is attached"),
         ("default/train", "nothing is attached"),
         ("/proc/self/ns/net", "nothing is attached"),
         ("dead", "its pod is gone"),
-        ("twice", "'twice' is the name of several: a/twice (a), b/twice (b); give namespace/pod"),
+        ("twice", "'twice' matches several pods: a/twice (a), b/twice (b); give namespace/pod"),
     ],
 )
 def test_whom_it_does_not_find(hints: Hints, what: str, words: str) -> None:
@@ -86,7 +86,7 @@ def test_every_variable_has_its_source(hints: Hints) -> None:
 
 @pytest.mark.parametrize("name", ["a\nexit 3", "$(exit 3)", "'; exit 3; '", "\x1b[2J", "`exit 3`"])
 def test_a_name_is_never_a_command(hints: Hints, name: str) -> None:
-    """A shell that reads the lines gets variables, whatever a device is called."""
+    """A shell that reads the lines only sets variables, with any device name."""
     one, without = rail("hpn0", gid(name, 3)), rail("hpn0", devices=(name,))
     for records in ((one,), (one, OTHER), (without,)):
         for library in LIBRARIES:

@@ -1,4 +1,4 @@
-"""hpn inspect of records that need a NIC to come about."""
+"""hpn inspect on records that need a NIC."""
 
 import json
 from dataclasses import replace
@@ -74,7 +74,7 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line per address and port; the attachment's own in the first of them."""
+    """A line per address and port; the attachment's own columns are in the first."""
     save(tmp_path, VF)
     lines = shown(tmp_path, capsys).splitlines()
     assert [line.split() for line in lines[1:]] == [
@@ -108,7 +108,7 @@ def test_of_one_by_its_pci_address(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_nothing_of_that_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path, VF)
     assert main(["hpn", "inspect", "--state-dir", str(tmp_path), "0000:3b:10.7"]) == 1
-    assert capsys.readouterr().out == f"nothing is attached that is called 0000:3b:10.7, says {tmp_path}\n"
+    assert capsys.readouterr().out == f"no attachment is called 0000:3b:10.7 (searched {tmp_path})\n"
 
 
 def test_of_one_that_another_version_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +119,7 @@ def test_of_one_that_another_version_wrote(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_one_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No DEL reads what is in refused/."""
+    """No DEL reads the files in refused/."""
     for folder in ("attachments", "refused"):
         (tmp_path / folder / "rail0").mkdir(parents=True)
         (tmp_path / folder / "rail0/0123456789abcdef:hpn0.json").write_text("{")

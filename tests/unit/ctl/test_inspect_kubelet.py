@@ -1,4 +1,4 @@
-"""hpn inspect beside a kubelet whose PodResources grpcio serves."""
+"""hpn inspect beside a kubelet, played by a grpcio server of PodResources."""
 
 import json
 import threading
@@ -15,7 +15,7 @@ from base.kubelet import client
 from base.kubelet import podresources_pb2 as pr
 from base.kubelet.client import Held
 from base.protocol.spec import Key
-from ctl.allocations import match
+from ctl.inspection import match
 from ctl.main import main
 
 PAGE = (Path(__file__).parents[3] / "docs/user/commands.md").read_text()
@@ -46,7 +46,7 @@ T0 = replace(
 
 @pytest.fixture
 def answer() -> list[bytes | None]:
-    """What kubelet answers; None for nothing as long as the test lasts."""
+    """kubelet's answer; None for no answer during the test."""
     return [GIVEN.SerializeToString()]
 
 
@@ -75,7 +75,7 @@ def kubelet(tmp_path: Path, answer: list[bytes | None]) -> Iterator[Path]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kubelet on a busy machine may take its time."""
+    """A kubelet on a busy machine may be slow."""
     monkeypatch.setattr(client.pods, "__defaults__", (client.SOCKET, 60.0))
 
 

@@ -38,7 +38,7 @@ def of_another_boot(net, cid):
 def test_show_nothing(hpn, net):
     folder = net.state / "ipam"
     folder.mkdir()
-    assert hpn("show") == f"no address is held, says {folder}\n"
+    assert hpn("show") == f"no address is held (searched {folder})\n"
     assert not list(folder.iterdir())
 
 
@@ -184,7 +184,7 @@ def test_release(hpn, net):
     net.add("a")
     net.add("dead")
     of_another_boot(net, "dead")
-    assert "holds nothing" in hpn("release", "net", "b:net1", status=1)
+    assert "holds no address" in hpn("release", "net", "b:net1", status=1)
     assert "no network other" in hpn("release", "other", "a:net1", status=1)
     assert "may be alive and use 10.0.0.2, fd00::2" in hpn("release", "net", "a:net1", status=1)
     assert "released 10.0.0.3, fd00::3" in hpn("release", "net", "dead:net1")
@@ -216,7 +216,7 @@ def test_what_fits_several_or_none_releases_nothing(hpn, net, what):
     before = net.leases()
     said = hpn("release", "net", what, "--force", status=1)
     several = what in ("p", "abcdef012345", "p:net1")
-    assert said.startswith(f"{what} may be {LONG}:net1 or {LIKE}:net1" if several else f"{what} holds nothing")
+    assert said.startswith(f"{what} may be {LONG}:net1 or {LIKE}:net1" if several else f"{what} holds no address")
     assert net.leases() == before
 
 
@@ -261,7 +261,7 @@ def test_gc_says_what_it_did_and_what_it_could_not(net, capsys, tmp_path, comman
 def test_verify(hpn, net):
     net.add("a")
     net.add("b")
-    assert hpn("verify") == "1 networks, 2 leases: all is as it should be\n"
+    assert hpn("verify") == "1 networks, 2 leases: no problem found\n"
     # An index that lies, and is believed: of an address that is held it says that it is free.
     index = net.dir / "index"
     page = index.read_bytes().rindex(b"\x01\x00\x00\x80")

@@ -268,6 +268,6 @@ def test_export_says_what_is_lost_with_it(hpn, net, tmp_path):
     net.ipam = {"subnet": "10.0.0.0/24", "releaseCooldown": 1000}
     net.add("a")
     net.call("DEL", "a")
-    assert "1 that are kept back after their release are free there" in hpn(
+    assert "1 addresses kept back after their release are free there" in hpn(
         "export", "--to", "host-local", "net", tmp_path / "there"
     )

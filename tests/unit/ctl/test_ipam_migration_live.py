@@ -117,7 +117,7 @@ def test_no_kubeconfig(hpn: Hpn, asked: tuple[Server, Path]) -> None:
 
 
 def test_from_where(hpn: Hpn, server: Server, tmp_path: Path) -> None:
-    assert "give a path or --kubeconfig, one of them" in hpn(tmp_path / "dump", status=1)
-    assert "--kubeconfig is of no use for --from nv-ipam" in hpn(source="nv-ipam", status=1)
+    assert "give either a path or --kubeconfig" in hpn(tmp_path / "dump", status=1)
+    assert "--kubeconfig does not apply to --from nv-ipam" in hpn(source="nv-ipam", status=1)
     assert main(["hpn", "ipam", "import", "--from", "host-local"]) == 1
     assert server.asked == []

@@ -29,7 +29,7 @@ def test_this_nodes_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ["net.2", "10.1.0.32-10.1.0.47,", "fd00:1::20-fd00:1::2f", "held", "0", "0", "yes"],
     ]
     assert main(["hpn", "ipam", "show", *words[3:]]) == 0
-    assert "nodes share this pool, and this one gives from its own blocks (0, 2)" in capsys.readouterr().out
+    assert "nodes share this pool, and this node allocates from its own blocks (0, 2)" in capsys.readouterr().out
     assert main(["hpn", "ipam", "show", *words[3:], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["networks"][0]["blocks"] == [0, 2]
     node_blocks.write(net.dir, has.having(OwnedBlock(2, "v", "node1", LOST)))
@@ -63,7 +63,7 @@ def test_a_file_of_blocks_that_cannot_be_read(tmp_path: Path, capsys: pytest.Cap
     words = ["--data-dir", str(tmp_path / "ipam")]
     assert main(["hpn", "ipam", "show", *words]) == 0
     said = capsys.readouterr().out
-    assert "its own blocks (which nobody can read)" in said
+    assert "its own blocks (unreadable)" in said
     assert "10.1.0.2" in said
     assert main(["hpn", "ipam", "blocks", *words]) == 1
     assert "hpn ipam: " in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""hpn list, and how an attachment stands, of records that need a NIC to come about."""
+"""hpn list and the states of attachments, on records that need a NIC."""
 
 import io
 import json
@@ -63,7 +63,7 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["hpn", "list", "--state-dir", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"nothing is attached, says {tmp_path}\n"
+    assert capsys.readouterr().out == f"nothing is attached (searched {tmp_path})\n"
 
 
 def test_dead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +71,7 @@ def test_dead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_add_that_runs_and_one_that_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The lock tells them apart."""
+    """The lock distinguishes them."""
     save(tmp_path, HALF)
     with journal.lock(tmp_path, HALF.network, HALF.key):
         (running,) = listed(tmp_path, capsys)
@@ -94,7 +94,7 @@ def test_an_undo_that_did_not_end(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_an_add_that_ends_between_two_looks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its record is read while the ADD runs, and its lock after that."""
+    """Its record is read while ADD runs, and its lock afterwards."""
     save(tmp_path, HALF)
     looked = journal.at_work
 
@@ -107,7 +107,7 @@ def test_an_add_that_ends_between_two_looks(
 
 
 def test_a_record_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Half of one, as a disk that was full leaves it; its name says whose it is."""
+    """Half a record, as from a full disk; its file name identifies the attachment."""
     save(tmp_path, VF, replace(HALF, kind=LOST, trouble="kept in quarantine"))
     file = tmp_path / "attachments/rail0/0123456789abcdef:hpn0.json"
     file.write_bytes(file.read_bytes()[:100])
@@ -131,7 +131,7 @@ def test_what_its_ipam_would_not_release(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_below_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Why one does not stand, and what the last command answered; of one that stands only that."""
+    """Why an attachment is not in order, and its last error; for one in order only the error."""
     save(tmp_path, VF, HALF)
     error = {"time": "2026-01-02T03:04:05.678+00:00", "command": "CHECK", "code": 107, "msg": "a route is lost"}
     durable.write(journal.Entry(tmp_path, "rail0", VF.key).error_file, error)

@@ -1,4 +1,4 @@
-"""The report of a node that has everything: whole, well formed, and harmless whatever a name says."""
+"""The report of a node with every kind of data: complete, well formed, and safe with any name."""
 
 import re
 import stat
@@ -21,7 +21,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def device(number: int, vfs: int = 4, **more: Any) -> dict[str, Any]:
-    """A PF as hpn devices --json has it, whose VFs are free."""
+    """A PF in the format of hpn devices --json, with free VFs."""
     address = f"0000:{number:02x}:00.0"
     below = [
         {"device": f"0000:{number:02x}:00.{vf + 1}", "kind": "vf", "index": vf, "netdevs": [], "driver": "mlx5_core",
@@ -48,7 +48,7 @@ def told(**documents: Any) -> dict[str, Answer]:
 
 
 class Tags(HTMLParser):
-    """What a page consists of."""
+    """The tags of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_each_attachment_has_a_line_from_its_device() -> None:
 
 @pytest.mark.parametrize("kind", ["netdev", "vf", "sf"])
 def test_a_device_that_is_no_pf_is_drawn_alone(kind: str) -> None:
-    """Soft-RoCE's interface, or a VF whose PF is another machine's: hpn devices says neither VFs nor GPUs of it."""
+    """Soft-RoCE's interface, or a VF without its PF: hpn devices lists neither VFs nor GPUs for it."""
     alone = {name: value for name, value in device(1).items() if name not in ("below", "gpus")} | {"kind": kind}
     drawn = draw([device(0), alone], [attachment("default/a", "", master="rail1", kind="macvlan")])
     assert sum(one[0] == "nic" for one in boxes(drawn)) == 2
@@ -92,7 +92,7 @@ def test_a_device_that_is_no_pf_is_drawn_alone(kind: str) -> None:
 
 
 def boxes(drawn: str) -> list[tuple[str, float, float, float, float]]:
-    """Of each rectangle its class, its left and right edge, and its upper and lower one."""
+    """Each rectangle's class, left and right edge, upper and lower edge."""
     found = []
     for rect in ET.fromstring(drawn).iter(f"{SVG}rect"):
         x, y, wide, high = (float(str(rect.get(name))) for name in ("x", "y", "width", "height"))
@@ -137,7 +137,7 @@ def test_what_could_not_be_read_is_said() -> None:
 
 
 def test_a_command_that_breaks_does_not_take_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another kernel's files may hold what no command expects; the report is where that is to be seen."""
+    """Another kernel's files may break a command; the report must show that."""
 
     def broken(*_words: object) -> tuple[str, int]:
         raise KeyError("below")
@@ -172,7 +172,7 @@ def test_what_is_wrong_with_an_attachment_is_said() -> None:
     ],
 )  # fmt: skip
 def test_how_an_attachment_is(is_: dict[str, Any], state: str) -> None:
-    """Of a damaged record nobody knows whether its pod is well."""
+    """A damaged record does not show whether its pod is in order."""
     whole = page("t", [], told(attachments={"attachments": [attachment("default/a", **is_)]}))
     kind = state.partition(",")[0]
     assert f'<td class="{kind}">{state}</td>' in whole
@@ -186,7 +186,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str]
 
 
 def test_of_this_machine(elsewhere: Callable[[str], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All parts answer, and the documents are in it whole."""
+    """All parts answer, and the page contains their documents."""
     assert elsewhere("r.html") == 0, capsys.readouterr()
     file = tmp_path / "r.html"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -207,6 +207,6 @@ def test_a_file_that_is_there_stays(
     for name in ("r.html", "link.html", "no/such.html"):
         assert elsewhere(name) == 1
     said = capsys.readouterr().err
-    assert said.count("is there already; name another file, or remove it") == 2
-    assert "cannot be made: No such file or directory" in said
+    assert said.count("exists already; name another file, or remove it") == 2
+    assert "cannot be created: No such file or directory" in said
     assert (tmp_path / "r.html").read_text() == "mine"

@@ -1,4 +1,4 @@
-"""hpn top, from trees like /sys whose counters grow as a driver's do."""
+"""hpn top, on trees in the format of /sys with growing counters."""
 
 import json
 import os
@@ -45,7 +45,7 @@ DRIVERS: dict[str, tuple[dict[str, dict[str, int | str]], tuple[int, int, int, i
 
 @pytest.fixture
 def port(tmp_path: Path) -> Path:
-    """The directory of the one port of mlx5_0, which is active and over eth0."""
+    """The directory of mlx5_0's one port, which is active and uses eth0."""
     tree = Tree(tmp_path)
     home = tree.pci(PF)
     tree.netdev("eth0", home, address=MAC)
@@ -59,7 +59,7 @@ def port(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine's attachments are none of the test's."""
+    """Hide this machine's own attachments."""
     monkeypatch.setattr("ctl.traffic.counters.places.state_dirs", list)
 
 
@@ -90,7 +90,7 @@ def test_soft_roce_counts_by_its_interface(tmp_path: Path, port: Path) -> None:
 
 
 def test_another_interface_of_that_name_is_not_asked(tmp_path: Path, port: Path) -> None:
-    """The device's own may be in a pod."""
+    """The device's own interface may be in a pod."""
     files(port / "hw_counters", rcvd_pkts=3, sent_pkts=4)
     files(tmp_path / "class/net/eth0/statistics", rx_bytes=40, tx_bytes=80)
     write(tmp_path / "class/net/eth0", address="02:00:00:00:00:0b")
@@ -98,7 +98,7 @@ def test_another_interface_of_that_name_is_not_asked(tmp_path: Path, port: Path)
 
 
 def grow(counters: Path, stop: threading.Event) -> None:
-    """Count up, in both directions, until told to stop."""
+    """Count up in both directions until stopped."""
     number = 0
     # time: the pace of counters
     while not stop.wait(0.01):
@@ -112,7 +112,7 @@ def grow(counters: Path, stop: threading.Event) -> None:
 
 @pytest.fixture
 def growing(port: Path) -> Iterator[Path]:
-    """The port's counters, which grow, sent twice as fast as received."""
+    """The port's counters; it sends twice as fast as it receives."""
     files(port / "counters", port_rcv_data=0, port_xmit_data=0, port_rcv_packets=0, port_xmit_packets=0)
     stop = threading.Event()
     thread = threading.Thread(target=grow, args=(port / "counters", stop))
@@ -123,7 +123,7 @@ def growing(port: Path) -> Iterator[Path]:
 
 
 def test_all_that_is_counted_is_shown(tmp_path: Path, growing: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What went through by the rates is what the counters grew by meanwhile."""
+    """The rates add up to the counters' growth."""
     before = int((growing / "port_xmit_data").read_text()) * 4
     assert top.answer(["--json", "--count", "5", "--interval", "0.2"], tmp_path) == ("", 0)
     after = int((growing / "port_xmit_data").read_text()) * 4
@@ -139,7 +139,7 @@ def seen(tx: int = 0, *, owner: tuple[str, str] = ("", ""), errors: Mapping[str,
 
 
 def rows(*samples: dict[str, Seen]) -> list[tuple[str, ...]]:
-    """The last table, of samples that are a second apart."""
+    """The last table, from samples one second apart."""
     taken = [Sample(float(at), {(name, "1"): one for name, one in ports.items()}) for at, ports in enumerate(samples)]
     rest = iter(taken[1:])
     steps = top._steps(taken[0], 0.0, len(taken) - 1, lambda: next(rest))
@@ -149,7 +149,7 @@ def rows(*samples: dict[str, Seen]) -> list[tuple[str, ...]]:
 
 
 def test_a_rail_that_is_behind() -> None:
-    """It is held against its own pod's rails, and no other's."""
+    """It is compared only with its own pod's rails."""
     pod, other = ("ns", "a"), ("ns", "b")
     rates = {"r0": (10**9, pod), "r1": (10**9, pod), "r2": (10**8, pod), "r3": (10**8, other), "r4": (10**8, other)}
     table = rows({name: seen(owner=owner) for name, (_, owner) in rates.items()},
@@ -165,14 +165,14 @@ def test_idle_rails_are_not_compared() -> None:
 
 
 def test_errors_that_grow() -> None:
-    """All since the start, and an alarm only while they grow."""
+    """All errors since the start, and an alarm only while they grow."""
     steps = [{"a": seen(errors={"out_of_sequence": number, "symbol_error": 7})} for number in (5, 8, 8)]
     ((*_, grown),), ((*_, still),) = rows(*steps[:2]), rows(*steps)
     assert (grown, type(grown), still, type(still)) == ("out_of_sequence +3", Alarm, "out_of_sequence +3", str)
 
 
 def test_counters_that_began_again() -> None:
-    """A device that was away and is back has not carried less than nothing."""
+    """A device that came back shows no negative traffic."""
     assert rows({"a": seen(10**9)}, {"a": seen(1000)})[0][4] == "8.00 Kb/s"
     assert rows({}, {"a": seen(10**9)})[0][4] == "0 b/s"
 
@@ -204,7 +204,7 @@ LAST = """\
 
 
 def test_line_by_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The layout of eadm stat -l, as a user's document shows it."""
+    """The layout of eadm stat -l, from a user's document."""
     monkeypatch.setattr(time, "sleep", lambda _: None)
     mib = 2**20
     fast = Rates(52.43 * mib, 52.10 * mib, 38990, 37488)
@@ -225,7 +225,7 @@ def test_line_by_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 def test_one_of_many_is_to_be_named(tmp_path: Path, port: Path) -> None:
     (port.parent / "2").mkdir()
-    with pytest.raises(BadEnvironment, match=r"there are mlx5_0/1, mlx5_0/2: name one"):
+    with pytest.raises(BadEnvironment, match=r"these match: mlx5_0/1, mlx5_0/2; name one"):
         top.answer(["-l"], tmp_path)
     assert top.answer(["-l", "mlx5_0/2", "--count", "1", "--interval", "0.1"], tmp_path)[0].count("rx") == 1
 
@@ -258,7 +258,7 @@ SIGINT_HEARD = ("env", "--default-signal=INT")
 
 @pytest.mark.parametrize(("words", "first", "last"), [([], "POD", ""), (["-l"], "Monitoring", "seconds")])
 def test_ctrl_c(tmp_path: Path, growing: Path, words: list[str], first: str, last: str) -> None:
-    """It ends well; with -l by the summary."""
+    """It ends normally; with -l with the summary."""
     outer, inner = pty.openpty()
     command = [sys.executable, "-c", RUN, str(tmp_path), "--interval", "0.1", *words]
     at_keyboard: dict[str, Any] = {"cwd": ROOT, "stdout": inner, "stderr": inner, "env": os.environ | {"TERM": "xterm"}}
@@ -278,7 +278,7 @@ def test_ctrl_c(tmp_path: Path, growing: Path, words: list[str], first: str, las
 
 
 def test_ctrl_c_as_the_first_line_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was shown is in the summary."""
+    """The summary includes every shown line."""
 
     def interrupted(_: str) -> None:
         raise KeyboardInterrupt

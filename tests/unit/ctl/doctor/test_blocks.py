@@ -1,4 +1,4 @@
-"""What hpn doctor asks of the store that a cluster's nodes share; what it finds in files is in doctor_blocks.py."""
+"""hpn doctor's questions to the shared store; doctor_blocks.py has its findings from files."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_the_files_of_another_root_say_nothing_of_this_nodes_store(cluster: Clus
 
 
 def test_a_node_that_has_given_numbers_for_names_alone(cluster: Cluster, tmp_path: Path) -> None:
-    """It has no block, and needs none."""
+    """It owns no block, and needs none."""
     one = node(cluster, "a")
     one.add("c1", *WEB)
     assert one.mine.blocks == ()

@@ -1,4 +1,4 @@
-"""hpn doctor on the files of a node: each finding is brought about, and gone after its remedy."""
+"""hpn doctor on a node's files: each finding appears, and disappears after its remedy."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_nothing_is_found_where_all_is_well(node: Node, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("name", CASES)
 def test_found_and_gone(node: Node, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing else is found meanwhile: what is wrong is said once."""
+    """There is no other finding meanwhile: one fault gives one finding."""
     if name == "resource-twice":  # a plugin on a busy machine may take its time
         monkeypatch.setattr(client.resource, "__defaults__", (60.0,))
     steps = CASES[name](node)
@@ -88,7 +88,7 @@ def test_a_network_that_the_policy_file_does_not_allow(node: Node) -> None:
 
 @pytest.mark.parametrize("name", ["etc/cni/hpn.json", "etc/hpn/policy.json"])
 def test_the_policy_file_under_either_name(node: Node, name: str) -> None:
-    """It is enforced; and of both, the new one."""
+    """hpn enforces the file under either name; if both exist, only the new one."""
     node.at(name).write_text('{"allowedNames": {"pf": [], "device": []}}')
     assert "configuration-refused" in {one for one, _ in node.findings()}
     node.at("etc/cni/hpn.json").write_text('{"allowedNames": {"pf": [], "device": []}}')
@@ -97,7 +97,7 @@ def test_the_policy_file_under_either_name(node: Node, name: str) -> None:
 
 
 def as_nobody(node: Node) -> list[tuple[str, str, str]]:
-    """What somebody finds who is not root."""
+    """The findings for a user other than root."""
     node.findings()  # imports what nobody may not be able to read
     reading, writing = os.pipe()
     if not (child := os.fork()):
@@ -120,7 +120,7 @@ def as_nobody(node: Node) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("fields", [{"result": {"ips": [{}]}}, {"time": "today"}, {"link": []}, {"config": None}])
 def test_a_record_of_which_parts_are_not_as_we_write_them(node: Node, fields: dict[str, Any]) -> None:
-    """The checksum holds, so somebody has written it: a sentence, and no traceback."""
+    """The checksum matches, so someone wrote it: a sentence, and no traceback."""
     path = node.save(ALIVE, **fields)
     ((name, one),) = node.findings()
     assert (name, one.evidence.split()[0]) == ("record-unreadable", str(path))
@@ -137,14 +137,14 @@ def test_a_record_of_which_parts_are_not_as_we_write_them(node: Node, fields: di
     ],
 )
 def test_a_command_that_mends_it(node: Node, fields: dict[str, Any], name: str, remedy: str) -> None:
-    """Tests of hpn repair and of hpn gc show that it does."""
+    """The tests of hpn repair and hpn gc prove the remedy."""
     path = node.save(ALIVE, **{"trouble": "because", **fields})
     ((found, one),) = node.findings()
     assert (found, one.remedy, one.evidence.split(": ")[0]) == (name, remedy, str(path))
 
 
 def test_of_a_pod_nothing_is_said(node: Node) -> None:
-    """Processes of a container may be called as they like."""
+    """A container's processes can have any name."""
     for number, namespace in ((1, 4026531836), (811, 4026531836), (4711, 4026532999)):
         node.process(number, "containerd" if number > 1 else "systemd", "8388608")
         (node.at(f"proc/{number}/ns") / "pid").parent.mkdir(exist_ok=True)
@@ -156,7 +156,7 @@ def test_of_a_pod_nothing_is_said(node: Node) -> None:
 
 
 def test_a_sys_that_is_hidden(node: Node) -> None:
-    """Nothing is said of what the machine has, only that."""
+    """The only finding is the hidden /sys, and none about devices."""
     (node.root / "sys").rename(node.root / "aside")
     (finding,) = [one for name, one in node.findings() if name in ("not-readable", "rdma-absent")]
     assert f"{node.root}/sys shows no devices" in finding.evidence
@@ -170,7 +170,11 @@ def test_json(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(capsys.readouterr().out)
     (found,) = document["findings"]
     assert document["checks"] == list(CHECKS)
-    assert (found["id"], found["severity"], found["evidence"]) == ("rdma-cm-missing", "warning", f"{path} is not there")
+    assert (found["id"], found["severity"], found["evidence"]) == (
+        "rdma-cm-missing",
+        "warning",
+        f"{path} does not exist",
+    )
     assert found["remedy"].startswith("modprobe rdma_ucm")
 
 
@@ -187,7 +191,7 @@ def test_the_worst_is_first_and_notes_are_no_fault(node: Node, capsys: pytest.Ca
 
 
 def test_files_as_the_kernel_has_them() -> None:
-    """What /proc/sys, /proc and /sys refuse to a careless reader."""
+    """Files of /proc/sys, /proc and /sys that fail a careless reader."""
     read = Reader(Path("/"))
     assert read.line("/proc/sys/kernel/osrelease") == os.uname().release
     assert read.line("/proc/self/comm") == Path("/proc/self/comm").read_text().strip()
@@ -213,11 +217,11 @@ def test_no_agent_and_how_much_multus_may_have(node: Node, cgroup: str, file: st
     node.at("run/hpn/agent.sock").unlink()
     ((name, found),) = node.findings()
     assert (name, found.severity) == ("agent-missing", severity)
-    assert ("/proc/905 (multus-daemon) may have 50 MiB" in found.evidence) == (severity == "warning")
+    assert ("/proc/905 (multus-daemon) has a limit of 50 MiB" in found.evidence) == (severity == "warning")
 
 
 def test_a_socket_of_systemds_is_left_alone(node: Node) -> None:
-    """A connection would start the agent.  That somebody listens is in the kernel's table."""
+    """A connection would start the agent.  The kernel's table shows that the socket is listening."""
     table = node.at("proc/net/unix")
     line = "0000000000000000: 00000002 00000000 {:08x} 0001 01 4711 /run/hpn/agent.sock\n"
     head = table.read_text()
@@ -232,7 +236,7 @@ def test_a_socket_of_systemds_is_left_alone(node: Node) -> None:
 
 
 def test_an_irqbalance_that_is_none(node: Node) -> None:
-    """Any user may start a process of that name.  Its number is longer than int takes."""
+    """Any user may start a process of that name, here with a number too long for int."""
     node.process(700, "irqbalance", "8388608", f"--banirq={'9' * 5000}", "--banirq=0040")
     ((name, one),) = node.findings()
     assert (name, "IRQs 41, 42 of" in one.evidence) == ("irqbalance", True)

@@ -1,4 +1,4 @@
-"""What hpn doctor says of Ethernet's priorities and of the clock, from what a kernel has said."""
+"""hpn doctor's findings about Ethernet priorities and the clock, from recorded kernel answers."""
 
 import struct
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ MLX5 = Dcb((3,), tuple((dscp, dscp >> 3) for dscp in range(64)))
 
 
 def answer(pfc: int, *apps: tuple[int, int, int], trust: bytes = b"") -> bytes:
-    """The kernel's answer, as net/dcb/dcbnl.c puts it together; an application is its selector, priority, protocol."""
+    """The kernel's answer in the layout of net/dcb/dcbnl.c; an application is selector, priority, protocol."""
     ieee = attr(1, bytes(59))  # struct ieee_ets
     ieee += attr(2, struct.pack("=BBBxHxx16Q", 8, pfc, 0, 0, *range(16)))
     ieee += attr(3, b"".join(attr(2 if app[0] == PCP else 1, struct.pack("=BBH", *app)) for app in apps))
@@ -64,7 +64,7 @@ def node() -> Iterator[Node]:
 
 
 def known(node: Node, *priorities: Dcb | None) -> Facts:
-    """The node's facts, with what its two rails do with priorities."""
+    """The node's facts, with the priority settings of its two rails."""
     found = facts(node.root, "", "")
     by_pf = dict(zip(PFS, priorities, strict=True))
     nics = tuple(replace(nic, dcb=by_pf.get(nic.device.id)) for nic in found.hardware.nics)
@@ -89,14 +89,13 @@ def mark(node: Node, *classes: int) -> None:
 
 
 def test_rdma_that_is_marked_for_another_priority(node: Node) -> None:
-    """106 is DSCP 26 and an ECN bit; 160 is DSCP 40, of priority 5."""
+    """106 is DSCP 26 and an ECN bit; 160 is DSCP 40, priority 5."""
     mark(node, 160, 160)
     found: list[tuple[str, Finding]] = command.findings(known(node, MLX5, MLX5))
     assert [name for name, _ in found] == ["traffic-class-lossy"] * 2
     for (_, one), number in zip(found, (0, 1), strict=True):
-        assert (
-            f"infiniband/mlx5_{number}/tc/1/traffic_class: Global tclass=160, so DSCP 40, of priority 5" in one.evidence
-        )
+        marked = f"infiniband/mlx5_{number}/tc/1/traffic_class: Global tclass=160, which is DSCP 40 with priority 5"
+        assert marked in one.evidence
         assert one.remedy.startswith(f"dcb pfc set dev rail{number} prio-pfc 5:on")
     also = Dcb((3, 5), MLX5.dscp)
     assert command.findings(known(node, also, also)) == []
@@ -118,7 +117,7 @@ def test_where_nobody_can_say_which_priority_that_is(node: Node, priorities: Dcb
     ],
 )  # fmt: skip
 def test_the_clock(now: float, synchronized: bool, found: dict[str, str]) -> None:
-    """What is wrong is said once; of files without this kernel's nothing is said."""
+    """One fault gives one finding; files of another kernel give none."""
     machine = replace(Facts().machine, now=now, synchronized=synchronized)
     said = [(name, one) for name, one in command.findings(Facts(machine)) if name.startswith("clock")]
     assert {name: one.severity for name, one in said} == found

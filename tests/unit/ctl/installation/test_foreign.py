@@ -1,4 +1,4 @@
-"""hpn install where its names are already in use: by others it replaces nothing, and its own it takes over."""
+"""hpn install where its names are in use: it replaces its own files, and no others."""
 
 import re
 from pathlib import Path
@@ -8,17 +8,17 @@ from support.installed import UNITS, program, tree
 
 from base.protocol.errors import InvalidConfig
 from ctl.installation import layout
-from ctl.installation.install import install
+from ctl.installation.command import install
 
 
 @pytest.mark.parametrize("text", ["", "\x7fELF half", "#!/bin/sh\necho theirs\n"])
 @pytest.mark.parametrize("path", [layout.HPN, layout.IPAM])
 def test_a_file_that_is_not_hpn(root: Path, tmp_path: Path, path: str, text: str) -> None:
-    """Also one that a copy left empty or in part: nobody can tell whose it was."""
+    """Also an empty or partial copy, because its origin is unknown."""
     theirs = root / path
     theirs.parent.mkdir(parents=True)
     theirs.write_text(text)
-    with pytest.raises(InvalidConfig, match=re.escape(f"/{path} is not what hpn install has put there, or a part")):
+    with pytest.raises(InvalidConfig, match=re.escape(f"/{path} is not a file of hpn install, or only a part")):
         install(root, program(tmp_path), UNITS, "")
     assert tree(root) == {path: text}
     theirs.unlink()
@@ -31,7 +31,7 @@ def test_a_link_to_something_else(root: Path, tmp_path: Path, path: str, target:
     theirs = root / path
     theirs.parent.mkdir(parents=True)
     theirs.symlink_to(target)
-    with pytest.raises(InvalidConfig, match=re.escape(f"/{path} is a link to {target}, which is none of hpn's names")):
+    with pytest.raises(InvalidConfig, match=re.escape(f"/{path} is a link to {target}, which is not a path of hpn")):
         install(root, program(tmp_path), UNITS, "")
     assert tree(root) == {path: f"-> {target}"}
 
@@ -48,7 +48,7 @@ def test_a_link_to_something_else(root: Path, tmp_path: Path, path: str, target:
     ],
 )
 def test_a_link_to_hpn(root: Path, tmp_path: Path, path: str, target: str) -> None:
-    """As a package that is gone, or a person, has made it."""
+    """A link that a removed package or a person made."""
     install(root, program(tmp_path), UNITS, "")
     whole = tree(root)
     (root / path).unlink()
@@ -59,7 +59,7 @@ def test_a_link_to_hpn(root: Path, tmp_path: Path, path: str, target: str) -> No
 
 
 def test_a_program_that_only_its_owner_may_run(root: Path, tmp_path: Path) -> None:
-    """It is hpn's, whatever its mode."""
+    """It is hpn's, with any mode."""
     install(root, program(tmp_path), UNITS, "")
     (root / layout.HPN).chmod(0o700)
     assert "put /opt/cni/bin/hpn (instead of another version)" in install(root, program(tmp_path), UNITS, "")

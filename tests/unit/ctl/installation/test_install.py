@@ -1,4 +1,4 @@
-"""hpn install, without systemd: what is there, what is replaced, and what is refused."""
+"""hpn install without systemd: installed, replaced and refused files."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from support.installed import ROOT, UNITS, program, tree
 
 from base.protocol.errors import CniError, InvalidConfig, IoFailure, TryAgain
 from ctl.installation import files, layout
-from ctl.installation.install import answer, install
+from ctl.installation.command import answer_install, install
 
 
 def test_what_it_puts_where(root: Path, tmp_path: Path) -> None:
@@ -38,12 +38,11 @@ def test_again_is_nothing(root: Path, tmp_path: Path) -> None:
 
 
 def test_what_an_interrupted_install_left(root: Path, tmp_path: Path) -> None:
-    """Of another version, and the one that is there is to stay."""
+    """Leftovers of another version; the installed one stays."""
     install(root, program(tmp_path), UNITS, "")
     whole = tree(root)
     for path in (layout.HPN, layout.IPAM, layout.COMMAND, f"{layout.UNITS}/{layout.AGENT}"):
         (root / layout.temporary(path)).write_text("half")
-    (root / layout.LOCK).touch(0o600)
     install(root, program(tmp_path), UNITS, "")
     assert tree(root) == whole
 
@@ -93,19 +92,19 @@ def test_without_units(root: Path, tmp_path: Path) -> None:
 def test_what_does_not_run_is_not_installed(root: Path, tmp_path: Path, code: str, why: str) -> None:
     install(root, program(tmp_path), UNITS, "")
     before = tree(root)
-    with pytest.raises(IoFailure, match="so the old one stands") as e:
+    with pytest.raises(IoFailure, match="so the old one stays") as e:
         install(root, program(tmp_path, "two", code), UNITS, "")
     assert why in e.value.msg
     assert tree(root) == before
 
 
 def test_units_are_not_put_without_their_program(root: Path, tmp_path: Path) -> None:
-    """They are of the version that runs there: the program comes first, and all that can fail with it."""
+    """Units belong to their program's version, so the program and its failures come first."""
     install(root, program(tmp_path), {name: f"{text}# an older one\n" for name, text in UNITS.items()}, "")
     (root / layout.UNITS / layout.AGENT_SOCKET).unlink()
-    (root / layout.wish(layout.AGENT_SOCKET)).unlink()
+    (root / layout.wants_link(layout.AGENT_SOCKET)).unlink()
     before = tree(root)
-    with pytest.raises(IoFailure, match="so the old one stands"):
+    with pytest.raises(IoFailure, match="so the old one stays"):
         install(root, program(tmp_path, "two", "exit 7"), UNITS, "")
     assert tree(root) == before
 
@@ -122,7 +121,7 @@ def test_of_another_architecture(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["usr/bin/env", "opt/cni/bin/loopback"])
 def test_a_root_of_another_architecture(root: Path, path: str) -> None:
-    """It is an image's; or a node's that emulates the program, of which a DaemonSet's pod has the plugins only."""
+    """An image's root; or a node that emulates the program, and shows a DaemonSet's pod only the plugins."""
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_bytes(Path("/bin/true").read_bytes()[:18] + (0xF3).to_bytes(2, "little"))
     why = f"and {root / path} for riscv64; nothing was replaced.  Install the hpn that is built for riscv64"
@@ -155,7 +154,7 @@ def test_a_link_is_not_followed(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_link_on_the_way_stays_below_the_root(root: Path, tmp_path: Path) -> None:
-    """As systems with a read-only /usr have them; one that leads out of an image would be followed to this node's."""
+    """Systems with a read-only /usr have such links; one out of an image would lead to this node's files."""
     (root / "var" / "opt").mkdir(parents=True)
     (root / "opt").symlink_to("var/opt")
     install(root, program(tmp_path), UNITS, "")
@@ -169,7 +168,7 @@ def test_a_link_on_the_way_stays_below_the_root(root: Path, tmp_path: Path) -> N
 
 
 def test_the_mode_of_directories(root: Path, tmp_path: Path) -> None:
-    """Whatever the umask is, which stays as it was."""
+    """The mode does not depend on the umask, which stays unchanged."""
     before = os.umask(0o077)
     try:
         install(root, program(tmp_path), UNITS, "")
@@ -182,7 +181,7 @@ def test_a_unit_of_somebody_elses(root: Path, tmp_path: Path) -> None:
     unit = root / layout.UNITS / layout.NODE
     unit.parent.mkdir(parents=True)
     unit.write_text("[Service]\nExecStart=/opt/other node\n")
-    with pytest.raises(InvalidConfig, match=r"hpn-node\.service is not what hpn install has put there"):
+    with pytest.raises(InvalidConfig, match=r"hpn-node\.service is not a file of hpn install"):
         install(root, program(tmp_path), UNITS, "")
     assert list(tree(root)) == [f"{layout.UNITS}/{layout.NODE}"]
 
@@ -206,15 +205,15 @@ def test_a_unit_that_must_not_start(root: Path, tmp_path: Path) -> None:
 def test_two_at_once(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_LOCK_TIMEOUT", 0.1)
     with files.exclusive(root):
-        with pytest.raises(TryAgain, match=rf"hpn.lock was held by .*{os.getpid()}"):
+        with pytest.raises(TryAgain, match=rf"opt/cni/bin was held by .*{os.getpid()}"):
             install(root, program(tmp_path), UNITS, "")
-        assert list(tree(root)) == [layout.LOCK]
+        assert tree(root) == {}
     install(root, program(tmp_path), UNITS, "")
 
 
 def test_from_its_sources() -> None:
     with pytest.raises(IoFailure, match="runs from its sources"):
-        answer([], "", "")
+        answer_install([], "", "")
 
 
 def test_a_file_that_was_removed(root: Path, tmp_path: Path) -> None:

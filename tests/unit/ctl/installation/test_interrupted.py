@@ -1,4 +1,4 @@
-"""hpn install, killed before each step that another process could notice, and with a disk that fails."""
+"""hpn install, killed before each step that another process could notice, and with a failing disk."""
 
 import os
 from pathlib import Path
@@ -8,12 +8,12 @@ from support.installed import UNITS, killed_at, program, tree
 
 from base.protocol.errors import IoFailure
 from ctl.installation import layout
-from ctl.installation.install import install
+from ctl.installation.command import install
 
 
 @pytest.mark.parametrize("before", ["nothing", "another version"])
 def test_killed_at_every_step(root: Path, tmp_path: Path, before: str) -> None:
-    """Each name is the old program, the new one, or not there; and the next install leaves what a first one leaves."""
+    """Each name is the old program, the new one, or missing; the next install gives the result of a first one."""
     old, new = program(tmp_path, "old"), program(tmp_path, "new")
     known = {old.read_text(), new.read_text(), "-> /opt/cni/bin/hpn", *UNITS.values()}
     known |= {"-> /etc/systemd/system/hpn-agent.socket"}
@@ -51,7 +51,7 @@ def test_a_disk_that_fails(root: Path, tmp_path: Path, call: str, monkeypatch: p
 
     with monkeypatch.context() as broken:
         broken.setattr(os, call, fail)
-        with pytest.raises(IoFailure, match="No space left on device; see that it is writable and has room"):
+        with pytest.raises(IoFailure, match="No space left on device; check that it is writable and has room"):
             install(root, program(tmp_path, "two"), UNITS, "")
     assert tree(root) == before
     install(root, program(tmp_path, "two"), UNITS, "")

@@ -1,4 +1,4 @@
-"""hpn install --api-server: a kubeconfig for the node, by which blocks of addresses are claimed."""
+"""hpn install --api-server: the node's kubeconfig for claiming blocks of addresses."""
 
 import base64
 import json
@@ -9,8 +9,7 @@ from support.installed import ROOT, program, tree
 
 from base.protocol.errors import InvalidConfig
 from ctl.installation import layout
-from ctl.installation.install import answer, install
-from ctl.installation.uninstall import uninstall
+from ctl.installation.command import answer_install, install, uninstall
 from ipam.cluster.backends import credentials
 
 TOKEN = ".".join(
@@ -21,13 +20,13 @@ TOKEN = ".".join(
 
 @pytest.fixture(autouse=True)
 def units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the tree; a test before may have put something in front of sys.path."""
+    """The tree's units; an earlier test may have prepended to sys.path."""
     monkeypatch.syspath_prepend(ROOT)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    """Where kubelet has what it projects into a pod."""
+    """The directory of kubelet's projected credential."""
     made = tmp_path / "pods" / "uid" / "credential"
     (made / "..data").mkdir(parents=True)
     for name, text in (("token", TOKEN), ("ca.crt", "authority")):
@@ -71,7 +70,7 @@ def test_it_goes_with_the_rest(root: Path, tmp_path: Path, folder: str) -> None:
 def test_somebody_elses_stays(root: Path, tmp_path: Path, folder: str) -> None:
     (root / layout.KUBECONFIG).parent.mkdir(parents=True)
     (root / layout.KUBECONFIG).write_text("mine")
-    with pytest.raises(InvalidConfig, match=r"hpn.kubeconfig is not what hpn install has put there"):
+    with pytest.raises(InvalidConfig, match=r"hpn.kubeconfig is not a file of hpn install"):
         put(root, tmp_path, "10.96.0.1:443", folder)
     install(root, program(tmp_path), {}, "")
     uninstall(root)
@@ -95,6 +94,6 @@ def test_what_is_refused(server: str, folder: str, why: str) -> None:
 
 def test_one_is_nothing_without_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        answer(["--api-server", "a:443"], "/program", "")
+        answer_install(["--api-server", "a:443"], "/program", "")
     assert ended.value.code == 2
     assert "--api-server and --credential go together" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What systemd is told after an install."""
+"""The systemctl commands after an install."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def told(*put: str, enabled: str = "", **running: Unit) -> list[str]:
     ("path", "reload"),
     [
         (f"{layout.UNITS}/{layout.NODE}", True),
-        (layout.wish(layout.NODE), True),
+        (layout.wants_link(layout.NODE), True),
         (layout.HPN, False),
         (layout.COMMAND, False),
     ],
@@ -27,7 +27,7 @@ def test_its_files_are_read_again_where_they_are_new(path: str, *, reload: bool)
 
 
 def test_its_files_are_read_again_where_systemd_has_not_read_them() -> None:
-    """An install before this one put them, and was killed."""
+    """An earlier install wrote them, and was killed."""
     assert told(node_service=Unit(is_stale=True)) == ["daemon-reload"]
     assert told(node_service=Unit()) == []
 
@@ -44,7 +44,7 @@ def test_what_is_not_enabled_is_left_alone() -> None:
 
 
 def test_what_runs_another_version_is_replaced() -> None:
-    """Whoever started it, and also if nothing had to be put: an install before this one was interrupted."""
+    """Whoever started it, and even if no file was written: an earlier install was interrupted."""
     assert told(agent_service=Unit(True, OTHER), node_service=Unit(True, THIS)) == ["restart hpn-agent.service"]
     assert told(agent_service=Unit(True, THIS), node_service=Unit(True, "")) == ["restart hpn-node.service"]
     assert told(agent_service=Unit(False, OTHER)) == []

@@ -1,4 +1,4 @@
-"""hpn install --check where nodes share addresses: what their store would refuse is said before an ADD needs it."""
+"""hpn install --check with shared pools: it reports a store's refusals before an ADD needs the store."""
 
 import json
 import time
@@ -16,7 +16,7 @@ from unit.ctl.test_inspect import VF, save
 from unit.ipam.cluster.test_kubernetes import NO_PAGE, status
 
 from base.state import node
-from ctl.installation.install import checked
+from ctl.installation.command import checked
 
 # A command's connections end with its process.
 pytestmark = pytest.mark.filterwarnings("ignore:.*ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning")
@@ -77,7 +77,7 @@ def test_nobody_is_asked_without_a_network_of_the_cluster(root: Path, server: Se
 
 
 def test_nobody_is_asked_for_another_root(root: Path, server: Server) -> None:
-    """Its files name what is on that node."""
+    """Its files name paths of the other node."""
     configure(root, cluster=SHARED)
     assert checked(root, is_this_node=False) == (WELL, 0)
     assert server.asked == []
@@ -135,7 +135,7 @@ def test_a_configuration_that_cannot_be(root: Path, server: Server) -> None:
 
 
 def test_unreachable_is_found_once(root: Path, cluster: Cluster) -> None:
-    """Two networks of one store, which does not answer."""
+    """Two networks share one store, which does not answer."""
     cluster.node("node1").enter()
     for name in ("rail0", "rail1"):
         configure(root, name, cluster={"store": "etcd"})
@@ -146,7 +146,7 @@ def test_unreachable_is_found_once(root: Path, cluster: Cluster) -> None:
 
 
 def test_a_network_that_only_an_attachment_has(root: Path, cluster: Cluster) -> None:
-    """Its NetworkAttachmentDefinition is the API server's; its attachments' records have what was in it."""
+    """The NetworkAttachmentDefinition is in the API server; the attachments' records contain its configuration."""
     cluster.node("node1").enter()
     conf = configure(root, cluster={"store": "etcd"})
     (root / "etc" / "cni" / "net.d" / "rail0.conflist").unlink()

@@ -1,4 +1,4 @@
-"""Before anything is replaced, hpn install looks whether it understands the state on the node."""
+"""hpn install checks, before it replaces anything, that it understands the node's state."""
 
 import hashlib
 import json
@@ -15,13 +15,13 @@ from unit.ctl.test_inspect import VF, save
 
 from base.protocol.errors import IoFailure
 from base.state import durable
-from ctl.installation.install import answer, install
+from ctl.installation.command import answer_install, install
 
 RECORD = "run/hpn/attachments/rail0/0123456789abcdef:hpn0.json"
 
 
 def written(root: Path, **members: object) -> Path:
-    """A record as some version writes it, with these members changed."""
+    """A record with these members changed, as another version could write it."""
     save(root / "run" / "hpn", VF)
     path = root / RECORD
     document = json.loads(path.read_text())
@@ -52,8 +52,8 @@ def refused(root: Path, folder: Path, path: Path, why: str) -> None:
 
 
 def checked(root: Path) -> tuple[str, int]:
-    """What hpn install --check says."""
-    return answer(["--check", "--root", f"{root}"], "", "")
+    """The output of hpn install --check."""
+    return answer_install(["--check", "--root", f"{root}"], "", "")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_record_of_another_schema(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["fifo", "link"])
 @pytest.mark.parametrize("command", [["install", "--check"], ["install", "--dry-run"], ["uninstall", "--check"]])
 def test_a_fifo_in_place_of_a_record(root: Path, what: str, command: list[str]) -> None:
-    """It is damage, which each version sets aside, and nobody waits for its other end."""
+    """It counts as damage, which every version sets aside; no command waits for its other end."""
     path = written(root)
     path.unlink()
     os.mkfifo(path if what == "fifo" else root / "fifo")
@@ -93,7 +93,7 @@ def test_a_fifo_in_place_of_a_record(root: Path, what: str, command: list[str]) 
 
 
 def test_a_record_without_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not read for its schema: no version writes so much."""
+    """Its schema is not read: no version writes such a large record."""
     path = written(root)
     path.write_text(json.dumps({"schema": 2}).ljust(1 << 18))
     with pytest.raises(IoFailure, match="has schema 2"):
@@ -103,7 +103,7 @@ def test_a_record_without_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_record_in_a_directory_of_its_own(root: Path, tmp_path: Path) -> None:
-    """The note names the path as the root has it."""
+    """The note names the path below the root."""
     path = written(root, later=1)
     other = root / "var" / "elsewhere"
     other.mkdir(parents=True)
@@ -132,7 +132,7 @@ def test_all_that_are_unknown_are_counted(root: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_read_or_damaged_is_no_obstacle(root: Path, tmp_path: Path) -> None:
-    """No version reads what is damaged, and each puts it aside."""
+    """No version reads damaged files, and every version sets them aside."""
     damaged = written(root).with_name("c2:hpn0.json")
     damaged.write_bytes((root / RECORD).read_bytes()[:100])
     damaged.with_name("c3:hpn0.json").write_text((root / RECORD).read_text().replace("rail0", "rail1"))
@@ -153,7 +153,7 @@ def node_file(root: Path, *, more: str = "") -> Path:
 
 
 def test_a_file_that_hpn_node_of_this_version_refuses(root: Path, tmp_path: Path) -> None:
-    """A newer version's key: after a rollback the node would offer nothing."""
+    """A newer version's key: after a rollback hpn node would offer nothing."""
     node_file(root)
     install(root, program(tmp_path), UNITS, "")
     before = tree(root) | {"etc/hpn/devices.yaml": node_file(root, more=", later: 1").read_text()}
@@ -165,7 +165,7 @@ def test_a_file_that_hpn_node_of_this_version_refuses(root: Path, tmp_path: Path
 
 
 def test_a_file_that_no_hpn_node_reads(root: Path, tmp_path: Path) -> None:
-    """It is disabled, or comes from elsewhere."""
+    """hpn node is disabled, or starts from elsewhere."""
     node_file(root)
     install(root, program(tmp_path), UNITS, "")
     node_file(root, more=", later: 1")

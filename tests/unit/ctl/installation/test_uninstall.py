@@ -1,4 +1,4 @@
-"""hpn uninstall, without systemd: what goes, what stays, and when it is refused."""
+"""hpn uninstall without systemd: removed files, kept files, and refusals."""
 
 import errno
 import os
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ipam.cluster.state.node_blocks import NodeBlocks, OwnedBlock, write
 from support.installed import ROOT, UNITS, killed_at, program, tree
 from unit.ctl.installation.test_state import leases
 from unit.ctl.test_inspect import VF, save
@@ -14,9 +15,7 @@ from unit.ctl.test_inspect import VF, save
 from base.protocol.errors import IoFailure, NotAvailable
 from base.state import durable
 from ctl.installation import layout
-from ctl.installation.install import install
-from ctl.installation.uninstall import NOBODY, answer, uninstall
-from ipam.cluster.node_blocks import NodeBlocks, OwnedBlock, write
+from ctl.installation.command import NOBODY, answer_uninstall, install, uninstall
 from node.provision.model import OPTION_FILE
 
 
@@ -90,7 +89,7 @@ def test_what_others_wrote_stays_and_is_named(installed: Path) -> None:
 
 
 def test_what_was_copied_by_hand(root: Path, tmp_path: Path) -> None:
-    """As docs/user/install.md had it before there was hpn install."""
+    """Copies by hand, as an older install.md described them."""
     for path in (layout.HPN, layout.COMMAND, f"{layout.UNITS}/x"):
         (root / path).parent.mkdir(parents=True)
     (root / layout.HPN).write_bytes(program(tmp_path).read_bytes())
@@ -153,12 +152,12 @@ def unreadable_line(root: Path) -> tuple[Path, str]:
 def leases_that_are_none(root: Path) -> tuple[Path, str]:
     path = root / "var/lib/cni/hpn/ipam/rail0/leases"
     path.mkdir(parents=True)
-    return path, ": not a file; move it away; nobody knows what it holds"
+    return path, ": not a file; move it away; its contents are unknown"
 
 
 @pytest.mark.parametrize("make", [unreadable_line, leases_that_are_none])
 def test_leases_that_cannot_be_read(installed: Path, make: Callable[[Path], tuple[Path, str]]) -> None:
-    """A pod may have them."""
+    """A pod may own them."""
     path, why = make(installed)
     with pytest.raises(NotAvailable, match=re.escape(f"{path}{why}")):
         uninstall(installed)
@@ -170,11 +169,12 @@ def test_a_lease_that_was_set_aside(installed: Path, *, is_over: bool) -> None:
     boot = "an older one" if is_over else durable.boot_id()
     leases(installed, '{"schema": 1}', f'{{"unreadable":"f","key":"00","boot":"{boot}","addresses":["10.56.0.2"]}}')
     who = ["10.56.0.2 of network rail0, whose lease could not be read"]
-    assert answer(["--check", "--root", f"{installed}"]) == (f"{NOBODY if is_over else who[0]}\n", 1 - is_over)
+    words = ["--check", "--root", f"{installed}"]
+    assert answer_uninstall(words) == (f"{NOBODY if is_over else who[0]}\n", 1 - is_over)
 
 
 def test_blocks_of_a_shared_pool(installed: Path) -> None:
-    """Uninstalling gives none back, and says how."""
+    """Uninstalling frees no blocks, and reports how to free them."""
     folder = installed / "var/lib/cni/hpn/ipam/net"
     folder.mkdir(parents=True, mode=0o700)
     write(folder, NodeBlocks("net", "etcd", "c", "node1", "m", 16, blocks=(OwnedBlock(3, "u", "node1"),)))
@@ -182,12 +182,13 @@ def test_blocks_of_a_shared_pool(installed: Path) -> None:
     (folder.parent / "other" / "blocks").write_text("{")
     said = uninstall(installed)
     assert not (folder / "blocks").exists()
-    assert any("node node1 has 1 blocks of net; to have them free at once, on another node" in line for line in said)
+    hint = "still lists 1 blocks of net for node node1; to free them at once, run on another node"
+    assert any(hint in line for line in said)
     assert any(line.startswith(f"{folder.parent}/other/blocks cannot be read") for line in said)
 
 
 def test_notes_that_cannot_be_read(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They say where other attachments are."""
+    """They name the directories of other attachments."""
     notes = installed / "run" / "hpn" / "elsewhere"
     notes.mkdir(parents=True)
     listed = os.listdir
@@ -203,14 +204,14 @@ def test_notes_that_cannot_be_read(installed: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_who_would_be_left_without_it(installed: Path) -> None:
-    """What the Debian package asks before it goes, which nothing but this sentence lets go."""
+    """The Debian package's question before removal; only this sentence allows it."""
     words = ["--check", "--root", f"{installed}"]
-    assert answer(words) == (f"{NOBODY}\n", 0)
+    assert answer_uninstall(words) == (f"{NOBODY}\n", 0)
     assert f'[ "$said" = "{NOBODY}" ]' in (ROOT / "packaging" / "deb" / "prerm").read_text()
     save(installed / "run" / "hpn", VF)
     held(installed, durable.boot_id(), 2)
     before = tree(installed)
-    said, status = answer(words)
+    said, status = answer_uninstall(words)
     assert status == 1
     assert [line.partition(",")[0] for line in said.splitlines()] == [
         "hpn0 of container 0123456789ab",
@@ -224,7 +225,7 @@ def test_who_would_be_left_without_it(installed: Path) -> None:
 def test_the_debian_package_is_left_to_apt(root: Path, tmp_path: Path, command: str) -> None:
     (root / layout.PACKAGE).parent.mkdir(parents=True)
     (root / layout.PACKAGE).write_text("/.\n/opt\n/opt/cni/bin/hpn\n")
-    with pytest.raises(IoFailure, match=re.escape("the Debian package hpn-cni has put /opt/cni/bin/hpn there")):
+    with pytest.raises(IoFailure, match=re.escape("the Debian package hpn-cni installed /opt/cni/bin/hpn")):
         _ = install(root, program(tmp_path), UNITS, "") if command == "install" else uninstall(root)
     assert list(tree(root)) == [layout.PACKAGE]
     (root / layout.PACKAGE).write_text("/etc/hpn\n")  # removed, and not purged

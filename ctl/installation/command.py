@@ -1,0 +1,253 @@
+"""hpn install, and hpn uninstall: this program's file, its names and its units, installed and removed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from base.kernel.files import machine
+from base.protocol.errors import IoFailure, NotAvailable
+from ctl.command_line import parser_for
+from ctl.installation import files, layout, state, systemd
+from ctl.installation.files import Step, is_there
+from ctl.installation.layout import Entry
+from ctl.screen import text
+from node.config import DEFAULTS, Refused, read
+
+_NAMED = 10
+# The Debian package's prerm compares the output of hpn uninstall --check with this sentence.
+NOBODY: Final = "no pod has an interface or an address of hpn"
+
+
+def answer_install(words: Sequence[str], program: str, version: str) -> tuple[str, int]:
+    """The command's output and exit status.  ``program`` is the running file, and ``version`` its build.
+
+    Raises CniError, and SystemExit for wrong options.
+    """
+    about = "Install this program, or another version of it."
+    parser = parser_for("install", about, "example: hpn install --dry-run", fails="it is refused, or fails")
+    parser.add_argument("--root", type=Path, default=Path("/"), help="install below this directory; default /")
+    parser.add_argument("--no-units", action="store_true", help="install no systemd units")
+    server = f"write /{layout.KUBECONFIG}, the credential for claiming blocks of addresses"
+    parser.add_argument("--api-server", metavar="HOST:PORT", help=server)
+    credential = "the node's directory with token and ca.crt for --api-server"
+    parser.add_argument("--credential", metavar="DIRECTORY", help=credential)
+    parser.add_argument("--dry-run", action="store_true", help="only report the steps")
+    check = "only check whether this version understands the node's state and could claim addresses; 1 if not"
+    parser.add_argument("--check", action="store_true", help=check)
+    options = parser.parse_args(words)
+    if options.check:
+        return checked(options.root, is_this_node=options.root.samefile("/"))
+    if not program:
+        raise IoFailure(
+            "this hpn runs from its sources; build a binary and install that: make binary; dist/hpn install"
+        )
+    if bool(options.api_server) != bool(options.credential):
+        parser.error("--api-server and --credential go together")
+    more = [layout.kubeconfig(options.api_server, options.credential)] if options.api_server else []
+    units = {} if options.no_units else layout.carried_units()
+    return text(install(options.root, Path(program), units, version, more=more, dry_run=options.dry_run)), 0
+
+
+def install(
+    root: Path,
+    program: Path,
+    units: Mapping[str, str],
+    version: str,
+    *,
+    more: Sequence[Entry] = (),
+    dry_run: bool = False,
+) -> list[str]:
+    """Install the program, the units and ``more`` below the root; a line for each step.  Raises CniError.
+
+    Only root may be able to write below ``root``: another user could replace a directory by a link meanwhile.
+    """
+    try:
+        _refuse_package(root, "install")  # guard: package
+        _refuse_foreign(root, program)
+        _refuse_unknown_state(root)  # guard: state
+        wanted = files.entries(root, units, more, has_node_file=_node_file(root) is not None)
+        steps = files.steps_of_install(root, wanted, program)
+        put = [step.path for step in steps if step.entry]
+        enabled = {one for one in layout.WANTED_BY if _is_enabled(root, one) or layout.wants_link(one) in put}
+        if units and layout.NODE in enabled:
+            _refuse_node_file(root)  # guard: configuration
+        if steps and not dry_run:
+            with files.exclusive(root):
+                steps = files.steps_of_install(root, wanted, program)
+                files.do(root, steps, program)
+        commands = list[tuple[str, ...]]()
+        if units and systemd.runs_here(root):
+            commands += systemd.commands(put, enabled, systemd.running(units), version)
+        for words in () if dry_run else commands:
+            systemd.run(*words)
+    except OSError as e:
+        raise _failure("install", e) from e
+    lines = [*map(str, steps), *(f"systemctl {' '.join(words)}" for words in commands)]
+    lines = [f"would {line}" for line in lines] if dry_run else lines
+    return [*(lines or ["it is already installed"]), *_hints(root, units)]
+
+
+def checked(root: Path, *, is_this_node: bool) -> tuple[str, int]:
+    """A report of whether this version fits the node, and the exit status.  Only ``is_this_node`` asks shared stores.
+
+    Raises IoFailure if this version does not understand the state, or the device file of an enabled hpn node.
+    """
+    try:
+        _refuse_unknown_state(root)  # guard: state-checked
+        if _is_enabled(root, layout.NODE):
+            _refuse_node_file(root)
+    except OSError as e:
+        raise _failure("install", e) from e
+    lines = ["this version understands the state on this node"]
+    if not is_this_node:  # guard: another-nodes-files
+        return text(lines), 0
+    from ctl.doctor import cluster  # noqa: PLC0415  # no install needs its imports
+
+    refusals = cluster.refusals(root)
+    return text([*lines, *refusals]), 1 if refusals else 0
+
+
+def answer_uninstall(words: Sequence[str]) -> tuple[str, int]:
+    """The command's output and exit status.  Raises CniError, and SystemExit for wrong options."""
+    about = "Remove the files of hpn install, and hpn's state.  Configurations stay."
+    fails = "pods have interfaces or addresses of hpn, or it fails"
+    parser = parser_for("uninstall", about, "example: hpn uninstall --check", fails=fails)
+    parser.add_argument("--root", type=Path, default=Path("/"), help="uninstall below this directory; default /")
+    parser.add_argument("--force", action="store_true", help="also while pods have interfaces; the state then stays")
+    parser.add_argument("--check", action="store_true", help="only list pods with interfaces or addresses; 1 if any")
+    options = parser.parse_args(words)
+    if options.check:
+        lines = holders(options.root)
+        return text(lines or [NOBODY]), 1 if lines else 0
+    return text(uninstall(options.root, force=options.force)), 0
+
+
+def holders(root: Path) -> list[str]:
+    """A line for each interface and address that needs the program for its release.  Raises CniError."""
+    try:
+        return state.holders(root)
+    except OSError as e:
+        raise _failure("uninstall", e) from e
+
+
+def uninstall(root: Path, *, force: bool = False) -> list[str]:
+    """Uninstall below the root; a line for each step, and for each file that stays.
+
+    Raises NotAvailable if pods have interfaces or addresses, and other CniErrors.
+    """
+    units = layout.carried_units()
+    try:
+        _refuse_package(root, "uninstall")
+        if not force:
+            _refuse_while_held(root)  # guard: held
+        noted = state.state_dirs(root)[1:]
+        removed, others = files.steps_of_uninstall(root, units)
+        if not removed and not any(is_there(root, path) for path in layout.STATE):
+            return ["nothing of hpn is installed"]
+        with files.exclusive(root):
+            stopped = _stop(root, removed, units)
+            files.do(root, removed, Path())
+            reloaded = ["systemctl daemon-reload"] if stopped else []
+            if stopped:
+                systemd.run("daemon-reload")
+            # A pod attached meanwhile keeps the state: a later install detaches it.
+            kept, claimed = state.holders(root), [*state.claimed(root)]
+            gone = [] if kept else [Step(path) for path in layout.STATE if is_there(root, path)]  # guard: kept ([])
+            files.do(root, gone, Path())
+    except OSError as e:
+        raise _failure("uninstall", e) from e
+    left = [*others, *(path for path in (*layout.STATE, *layout.CONFIGURATION) if is_there(root, path))]
+    return [
+        *(f"{step}" for step in (*stopped, *removed, *reloaded, *gone)),
+        *(f"left: /{path}" for path in left),
+        *(f"left: {path}, which a configuration names as its stateDir" for path in noted),
+        *claimed,
+        *(f"still attached: {one}" for one in kept[:_NAMED]),
+    ]
+
+
+def _refuse_package(root: Path, command: str) -> None:
+    """Raise IoFailure if the Debian package installed the program.  Raises OSError."""
+    if f"/{layout.HPN}" in files.text(root / layout.PACKAGE).split("\n"):
+        raise IoFailure(
+            f"the Debian package hpn-cni installed /{layout.HPN}; {command} with apt, or remove the package first: apt "
+            "remove hpn-cni"
+        )
+
+
+def _failure(command: str, e: OSError) -> IoFailure:
+    """The system error with its path and a remedy."""
+    where = f"{e.filename2 or e.filename}: " if e.filename2 or e.filename else ""
+    return IoFailure(
+        f"{where}{e.strerror}; check that it is writable and has room, and run hpn {command} as root again"
+    )
+
+
+def _refuse_foreign(root: Path, program: Path) -> None:
+    """Raise IoFailure if the root, such as an image's, is for another architecture.  Raises OSError."""
+    ours = machine(f"{program}")
+    for path in (root / one for one in layout.PROGRAMS if ours and files.kind(root / one) == "file"):
+        if (theirs := machine(f"{path}")) not in ("", ours):
+            raise IoFailure(
+                f"this hpn is built for {ours}, and {path} for {theirs}; nothing was replaced.  Install the hpn that "
+                f"is built for {theirs}: from its Debian package, image or make binary (docs/develop/packaging.md)"
+            )
+
+
+def _refuse_unknown_state(root: Path) -> None:
+    """Raise IoFailure if this version does not understand some of the node's state."""
+    if unknown := list(state.unknown(root)):
+        more = f", and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise IoFailure(
+            f"{unknown[0]}{more}; nothing was replaced.  This version could not detach these attachments or release "
+            "these leases: install the version that wrote them or a newer one, or delete their pods first (hpn "
+            "inspect, hpn ipam show)"
+        )
+
+
+def _refuse_node_file(root: Path) -> None:
+    """Raise IoFailure if hpn node of this version would refuse its file."""
+    if path := _node_file(root):
+        try:
+            # The unit may give a prefix to resources that have none.
+            read(state.below(root, f"{path}"), prefix="any.prefix")
+        except Refused as e:
+            raise IoFailure(f"hpn node of this version would refuse its file; nothing was replaced.  {e.msg}") from e
+
+
+def _node_file(root: Path) -> Path | None:
+    """The file that hpn node would read."""
+    return next((path for path in DEFAULTS if state.below(root, f"{path}").exists()), None)
+
+
+def _is_enabled(root: Path, unit: str) -> bool:
+    return files.kind(root / layout.wants_link(unit)) == "link"
+
+
+def _hints(root: Path, units: Mapping[str, str]) -> Iterator[str]:
+    if not units:
+        return
+    if _node_file(root) is None and not _is_enabled(root, layout.NODE):
+        yield f"{layout.NODE} is not enabled: write {DEFAULTS[0]}, then: systemctl enable --now {layout.NODE}"
+    if not systemd.runs_here(root):
+        yield "systemd does not run there; it reads the units when it starts"
+
+
+def _refuse_while_held(root: Path) -> None:
+    if lines := state.holders(root):
+        more = [f"and {len(lines) - _NAMED} more"] if len(lines) > _NAMED else []
+        raise NotAvailable(
+            f"pods have interfaces or addresses of hpn: {'; '.join([*lines[:_NAMED], *more])}.  Nothing was removed.  "
+            "Delete these pods, run hpn gc for the dead ones, or add --force, which leaves their interfaces alone"
+        )
+
+
+def _stop(root: Path, removed: list[Step], units: Mapping[str, str]) -> list[str]:
+    """Stop the units that are removed; the command as a line, if there are any."""
+    gone = [unit for unit in units if f"{layout.UNITS}/{unit}" in [step.path for step in removed]]
+    if not gone or not systemd.runs_here(root):
+        return []
+    # The socket goes first: it would start the agent again.
+    words = ("stop", *sorted(gone, key=lambda unit: unit != layout.AGENT_SOCKET))
+    systemd.run(*words)
+    return [f"systemctl {' '.join(words)}"]
