@@ -105,7 +105,7 @@ def _data_dir(conf: Config) -> str:
 
 
 def networks_with_blocks(data_dirs: Iterable[Path]) -> Iterator[Path]:
-    """The directories of networks with blocks of this node (ipam/cluster/state/node_blocks.py)."""
+    """The directories of networks with blocks of this node (ipam/cluster/node_blocks.py)."""
     return (path.parent for folder in data_dirs for path in sorted(folder.glob("*/blocks")))
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ipam.cluster.state.node_blocks import NodeBlocks, OwnedBlock, write
 from support.installed import ROOT, UNITS, killed_at, program, tree
 from unit.ctl.installation.test_state import leases
 from unit.ctl.test_inspect import VF, save
@@ -16,6 +15,7 @@ from base.protocol.errors import IoFailure, NotAvailable
 from base.state import durable
 from ctl.installation import layout
 from ctl.installation.command import NOBODY, answer_uninstall, install, uninstall
+from ipam.cluster.node_blocks import NodeBlocks, OwnedBlock, write
 from node.provision.model import OPTION_FILE
 
 
