@@ -107,12 +107,12 @@ def _pick(own: RangeSet, column: Sequence[RangeSet], asked: Address | None, book
         return asked or leases.kept(own, book) or _next(own, column, book)
     address = _address(own, number)
     because = f"ipam.align: this container has {sibling}, host number {number}"
+    if address is None:
+        raise AddressUnavailable(f"{because}, which is outside of {own.key}; {_REMEDY}")
     if asked not in (None, address):  # guard: same-number
         raise AddressUnavailable(
             f"requested address {asked} differs from {address}, which has its host number; {because}"
         )
-    if address is None:
-        raise AddressUnavailable(f"{because}, which is outside of {own.key}; {_REMEDY}")
     if address not in own:  # guard: in-range
         raise AddressUnavailable(f"{because}, and {address} {leases.why_not([own], address)}; {_REMEDY}")
     if address not in book.mine and (owner := book.holder(address)):  # guard: held

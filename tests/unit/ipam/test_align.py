@@ -71,6 +71,16 @@ def test_a_request_that_is_another_number(net):
     assert "this container has 10.1.0.2, host number 2" in answer["msg"]
 
 
+def test_a_request_where_the_subnet_lacks_the_containers_number(net):
+    """The error names the number that the subnet lacks, not the requested address."""
+    net = net()
+    on(net, "eth1")
+    net.ipam |= {"rails": [A, B | {"subnet": "10.2.0.0/31"}], "align": True}
+    answer = refused(net, "eth2", args="IP=10.2.0.1")
+    assert answer["code"] == 102
+    assert "host number 2, which is outside of ipam.rails[1]" in answer["msg"]
+
+
 def test_a_request_for_anothers_number(net):
     """Another container has this number on another rail, and may need it here."""
     net = net(align=True)
