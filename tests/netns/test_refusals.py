@@ -116,7 +116,7 @@ def test_after_so_many_refusals_people_have_to_look(host: Host, pod: Pod) -> Non
     (kept,) = (host.state / "refused" / "rail0").iterdir()
     text, document = inspect(host)
     told = "a/b of rail0 is detached, and its IPAM plugin did not release 10.56.0.2/24: script: no such pool; release"
-    assert text == f"{told} by hand, then remove {kept}\n"
+    assert text == f"{told} them by hand, then remove {kept}\n"
     assert (document["attachments"], document["refused"][0]["file"]) == ([], str(kept))
     ipam(host, refuse="none")
     host.ok("ADD", pod, conf, CNI_PATH=path)
