@@ -28,9 +28,8 @@ EXHAUSTED = 103
 FINE = {0, 5, 11, EXHAUSTED}
 # Numbers of a block.
 SIZE = 4
-# Unsuccessful rounds after which the pool counts as exhausted.  Each round may bring the blocks of dead nodes a step
-# nearer to reclaim.  A search asks about eight nodes at random, so many nodes need as many more rounds to find a dead
-# one.
+# Unsuccessful rounds before the pool counts as exhausted: each may bring dead nodes' blocks a step nearer to reclaim. A
+# search asks about eight random nodes, so many nodes need more rounds.
 PASSES = 8
 PODS = 12
 # A node with a recreated object must check its blocks within this time.  Until then others suspect it, and a node that
@@ -131,8 +130,7 @@ class World:
         self._ask(worker, {"node": worker.nodes[0], "verb": "KEEP", "cid": ""})
 
     def have_all_names(self) -> list[str]:
-        """Allocate the addresses of all names on one node, including those of dead nodes; return the names that
-        failed."""
+        """Allocate the addresses of all names, including those of dead nodes; return the names that failed."""
         until, missing = self.clock.now() + 4 * HOUR, list(NAMES)
         worker, node = next((w, n) for w in self.workers for n in w.nodes if n not in self.dead)
         while missing and self.clock.now() < until:

@@ -96,8 +96,7 @@ def test_the_api_server_is_down(pool: Cluster, held: Document, opened: Opener) -
 
 
 def test_a_node_whose_object_is_deleted_is_heard_of(pool: Cluster, opened: Opener) -> None:
-    """The node's Lease goes with its object, and kubelet makes no Lease without a Node object; hpn's Lease goes with
-    the node's last block."""
+    """Without a Node object, hpn's own Lease shows that the node lives; it goes with the node's last block."""
     node2, admin = opened(NODE2), opened(ADMIN)
     made = create(admin, block("heard-of", 0, "node2"))
     assert own(node2, "node2", 1, "heard-of") == [made.name]
