@@ -26,7 +26,7 @@ CONTAINER = ("unshare", "--mount")
 
 
 def entered(*container: str) -> list[str]:
-    """The first process's mounts and working directory, for a host and for a process in one of its containers."""
+    """The mount namespace and the working directory of the host's first process, and of a process in its container."""
     done = subprocess.run(
         [*HOST, *container, sys.executable, "-c", ENTER],
         capture_output=True, text=True, check=True, timeout=60, env=os.environ | {"PYTHONPATH": str(ROOT)},
