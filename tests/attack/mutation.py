@@ -102,7 +102,7 @@ def place(dice: random.Random, conf: Conf, state: Path) -> None:
 
 
 def places(state: Path) -> list[Any]:
-    """Valid and invalid values for a state directory, none of which selects a default."""
+    """Valid and invalid values for a state directory, without one that selects a default."""
     return [f"{state}/deep", f"{state}//./x", "relative", "/etc/shadow", "/dev/zero", "/proc/x", 5, ["x"], "/a\0b"]
 
 
