@@ -93,7 +93,8 @@ def test_resolv_conf(host: Host, pod: Pod, elsewhere: str) -> None:
 
 
 def test_resolv_conf_of_the_hosts_secrets(host: Host, pod: Pod, allowed: Path) -> None:
-    """This path is not in the list above: if a log there were not refused, the test would write to it."""
+    """ADD and STATUS refuse /etc/shadow.  The list above omits it, because test_log_file would write to a log that is
+    not refused."""
     refused_to_resolve(host, pod, "/etc/shadow")
 
 

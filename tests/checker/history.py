@@ -15,8 +15,8 @@ class History:
 
     A pod of a StatefulSet keeps one address wherever it runs.
 
-    An attachment owns an address from the answer that allocates it until a caller requests its release, or until the
-    node dies with all its pods.  An attachment without an answer owns no address that anyone knows.
+    The answer to ADD makes an attachment the owner of an address.  The ownership ends with a request to release it, or
+    with the death of the node and all its pods.  An attachment without an answer owns no address that anyone knows.
     """
 
     wrong: list[str] = field(default_factory=list)

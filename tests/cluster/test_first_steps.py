@@ -33,8 +33,8 @@ def removal() -> list[str]:
 def left(node: Host) -> str:
     """The files of hpn on the node, by name.
 
-    /run/written holds the files that hide the machine's own.  /var/lib/containerd holds remains of other tests'
-    containers, which containerd removes later.
+    The search omits /run/written, which holds copies that hide the machine's own files.  It also omits
+    /var/lib/containerd: containerd removes remains of other tests' containers later.
     """
     names = ("-name", "*hpn*", "-o", "-name", "*example.com*")
     others = ("(", "-path", "/run/written", "-o", "-path", "/run/proc", "-o", "-path", "/var/lib/containerd", ")")

@@ -196,7 +196,7 @@ def test_dad_when_add_returns(host: Host, pod: Pod, dad: Any, expected: set[str]
 @pytest.mark.parametrize("dad", ["quick", "optimistic", "off", "wait"])
 def test_address_can_be_used_at_once(host: Host, pod: Pod, dad: str) -> None:
     """The address works from the first packet on.  The far end speaks first, so that the pod learns its MAC: the kernel
-    sends no solicitation from an untested address (RFC 4429, section 3.2)."""
+    sends no solicitation from an address under test (RFC 4429, section 3.2)."""
     if dad == "wait":
         pod.quick_dad()
     ip("addr", "add", "fd00:56::1/64", "dev", "fabric", "nodad")

@@ -1,4 +1,5 @@
-"""CHECK of the interface and its master: MTU, MAC, mode, ARP, state up, and no upper interface except a VRF."""
+"""CHECK of the interface and its master: MTU, MAC, mode, ARP and state up, and that it is enslaved only to a VRF if at
+all."""
 
 import json
 from collections.abc import Iterator

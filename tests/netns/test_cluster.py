@@ -122,7 +122,7 @@ def test_where_nobody_can_be_asked_and_there_is_no_other_block(host: Host, pod: 
 
 
 def test_a_requested_address_of_such_a_block(host: Host, pod: Pod, forgotten: Cluster) -> None:
-    """A requested address of such a block is allocated without a probe."""
+    """A requested address of such a block is allocated even without an interface for the probe."""
     reply = asked_early(host, pod, runtimeConfig={"ips": ["10.56.0.35"]})
     assert reply.exit_code == 0, reply.stdout
     assert given(json.loads(reply.stdout))[0] == "10.56.0.35/24"

@@ -70,8 +70,8 @@ def test_no_line_is_free(disk: Path, net: Net) -> None:
 
 
 def test_a_line_is_free_and_the_index_has_no_room(disk: Path, net: Net) -> None:
-    """If a line is free but the index has no room, ADD and DEL still work: the index may be stale, but must not block
-    anyone."""
+    """If a line is free but the index has no room, ADD and DEL still work.  The index may be stale, and must block no
+    command."""
     given = {"a:net1": net.add("a")}
     filler = filled(disk)
     for i in range(12):

@@ -117,7 +117,8 @@ def test_half_an_attachment_of_a_dead_pod(host: Host, pod: Pod, valid: dict[str,
 
 
 def test_half_an_attachment_of_a_living_pod(host: Host, pod: Pod) -> None:
-    """GC keeps an incomplete attachment in a living pod, whose ADD may be running, unless a list omits it."""
+    """Without a list GC keeps an incomplete attachment in a living pod, since its ADD may be running.  If a list omits
+    the attachment, its ADD has failed."""
     host.ok("ADD", pod)
     host.rewrite(host.record(pod), complete=False, result={})
     collect(host)

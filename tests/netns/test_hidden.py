@@ -1,5 +1,5 @@
-"""If /proc or /sys is not mounted, hidden or read-only, or the kernel lacks RDMA, a message reports that, and no change
-is made or record forgotten.
+"""If /proc or /sys is missing, hidden or read-only, or the kernel lacks RDMA, a message reports it.  The command
+changes nothing and forgets nothing.
 
 The plugin runs as a process in its own mount namespace with something hidden.
 """

@@ -25,8 +25,8 @@ WAIT = 0.5  # seconds
 
 @pytest.fixture(autouse=True)
 def a_request(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test is a request with little time, and with little patience for a silent kernel.  A test that waits longer
-    than both fails."""
+    """Each test is a request with little time, and with little patience for a silent kernel.  A test that hangs
+    fails."""
 
     def hangs(*_: object) -> None:
         raise AssertionError("it hangs")

@@ -37,7 +37,7 @@ def macvlan(netns: str, name: str = "net1", master: str = "rail0") -> None:
 
 
 def test_none(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """The host's own links do not count as a pod's, nor do links over a pod's own interface, whatever its index."""
+    """The host's own links do not count as a pod's, nor do links over pods' own interfaces, whatever their index."""
     pod, other = make_pod(), make_pod()
     ip("link", "add", "link", "rail0", "name", "own0", "type", "macvlan")
     ip("link", "add", "veth0", "type", "veth", "peer", "name", "eth0", "netns", pod.name)

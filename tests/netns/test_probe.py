@@ -115,8 +115,8 @@ def test_a_range_in_which_others_have_all(host: Host, pod: Pod) -> None:
 
 @pytest.mark.parametrize("disabled", ["0", "1"])
 def test_pod_without_ipv6_so_far(host: Host, pod: Pod, disabled: str) -> None:
-    """The probe works in a pod without IPv6 so far, although a macvlan then passes answers to all nodes only to a
-    member of that group."""
+    """The probe works in a pod without IPv6 so far.  A macvlan then passes answers to all nodes only to members of that
+    group."""
     pod.sysctl("ipv6/conf/default/disable_ipv6", disabled)
     other_has("fd00:56::2/64")
     assert "fd00:56::3/64" in given(host.ok("ADD", pod, conf(host)))

@@ -82,7 +82,7 @@ def test_refused_without_a_trace(host: Host, pod: Pod, rails: Callable[..., dict
             rails(...),
             7,
             "names no device, so no rail; set master, deviceID or pf",
-        ),  # the default route's master is known to the test
+        ),  # hpn-ipam does not know the default route's
         (rails("rail0"), 102, f"10.56.0.2 is held by hpn0 of container {pod.name[:12]}, network"),
         (rails("rail1") | {"runtimeConfig": {"ips": ["10.57.0.9"]}}, 102, "differs from 10.57.0.2"),
         (rails("rail1", ranges=[[{"subnet": "10.1.0.0/24"}]]), 7, "ipam.ranges beside ipam.rails"),

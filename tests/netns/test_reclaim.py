@@ -189,8 +189,8 @@ def test_who_may_not_see_processes_does_not_judge(host: Host) -> None:
 
 
 def test_who_is_shown_no_others_processes_does_not_judge() -> None:
-    """A process that sees only its user's processes reports no result, as with systemd's ProtectProc=ptraceable and
-    without CAP_SYS_PTRACE."""
+    """The search reports no result if /proc hides other processes, as with systemd's ProtectProc=ptraceable and without
+    CAP_SYS_PTRACE."""
     look = "from base.kernel import netns; print(netns.inhabited())"
     hide = 'mount -t proc -o hidepid=ptraceable proc /proc && exec "$@"'
     bounded = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", sys.executable, "-c", look]
@@ -198,8 +198,8 @@ def test_who_is_shown_no_others_processes_does_not_judge() -> None:
     assert subprocess.check_output(words, text=True, cwd=ROOT) == "None\n"
 
 
-# One process that another user may not read, with an age and for a time, in their own PID namespace; and the other
-# user's finding and its number of pauses before.
+# Starts a process that another user may not read until it is AGE + HIDDEN seconds old.  That user searches at AGE, and
+# prints its finding and its number of pauses.
 BEYOND = """
 import ctypes, json, os, sys, time
 from base.kernel import netns
