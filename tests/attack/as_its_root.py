@@ -1,6 +1,6 @@
-"""Run a script as root of the user namespace that has a network namespace: `python as_its_root.py NETNS SCRIPT ARG...`.
+"""Run a script as root of a network namespace's user namespace: `python as_its_root.py NETNS SCRIPT ARG...`.
 
-This is what a container of a pod with ``hostUsers: false`` is, but for its files: on the host it is nobody.
+A container of a pod with ``hostUsers: false`` runs so, except for its files: on the host its user has no privileges.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ NS_GET_USERNS = 0xB701  # man 2 ioctl_ns
 
 
 def enter(path: str) -> None:
-    """Its user namespace last, which gives all capabilities there and takes those of here."""
+    """Enter the user namespace last: it grants all capabilities there and removes those of the host."""
     libc = ctypes.CDLL(None, use_errno=True)
     net = os.open(path, os.O_RDONLY)
     for fd in (net, fcntl.ioctl(net, NS_GET_USERNS)):
@@ -26,7 +26,7 @@ def enter(path: str) -> None:
 
 if __name__ == "__main__":
     _, netns, script, *_ = sys.argv
-    # Read before: afterwards the file may be out of reach.
+    # Read the script first: afterwards the file may be out of reach.
     code = compile(Path(script).read_text(), script, "exec")
     enter(netns)
     del sys.argv[:2]

@@ -1,4 +1,4 @@
-"""The attackers of docs/user/security.md, a file or a folder each, with the netns tier's host and pods."""
+"""The attackers of docs/user/security.md, with a file or a folder each, and the netns tier's host and pods."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ __all__ = ["host", "ipvlan", "kind", "make_pod", "pod", "pods"]
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A directory of root's that everybody can reach; those of pytest are its user's own."""
+    """A directory of root that every user can reach; pytest's own directories admit only one user."""
     with TemporaryDirectory(prefix="hpn-test-", dir="/tmp") as path:
         Path(path).chmod(0o755)
         yield Path(path)
@@ -25,7 +25,7 @@ def public() -> Iterator[Path]:
 
 @pytest.fixture
 def hpn(public: Path) -> Path:
-    """A copy of the binary that everybody can run."""
+    """A copy of the binary that every user can run."""
     if os.geteuid() != 0:
         require("attack", "root, to be somebody else")
     if not Path(os.environ.get("HPN_BINARY", "")).is_file():
@@ -37,7 +37,7 @@ def hpn(public: Path) -> Path:
 
 @pytest.fixture
 def in_time() -> Iterator[None]:
-    """The test takes no longer than a few calls may."""
+    """Assert that the test takes no longer than a few calls may."""
     elapsed = Elapsed()
     yield
     assert elapsed.seconds() < 2 * SLOW

@@ -1,6 +1,6 @@
-"""What a hostile pod does: run inside its namespace, as `python hostile.py ATTACK`, until it is killed.
+"""Attacks of a hostile pod: run in its namespace as `python hostile.py ATTACK` until killed.
 
-It shares no code with what it attacks.  An attack that has to make something first says so by a line when it is ready.
+The file shares no code with the plugin.  An attack with preparations prints a line when it is ready.
 """
 
 import itertools
@@ -42,9 +42,9 @@ def netlink() -> socket.socket:
 
 
 def do(sock: socket.socket, *messages: bytes) -> None:
-    """Have it done; whether it was is no matter."""
+    """Request a change, and ignore the outcome."""
     data = b"".join(messages)
-    if not data:  # of which the kernel would complain
+    if not data:  # the kernel would complain
         return
     with suppress(OSError):
         sock.sendto(data, (0, 0))
@@ -54,7 +54,7 @@ def do(sock: socket.socket, *messages: bytes) -> None:
 
 
 def indexes() -> list[int]:
-    """Of all links but the loopback."""
+    """The indexes of all links except the loopback."""
     return [index for index, text in socket.if_nameindex() if text != "lo"]
 
 
@@ -64,7 +64,7 @@ def ready() -> None:
 
 
 def unicast() -> None:
-    """Fill the netlink socket of the process (argument) whose number is its port, and every other that is listed."""
+    """Flood the netlink socket with the process number (argument) as its port, and every other listed socket."""
     sock, first, own = netlink(), int(sys.argv[2]), {0}
     sock.bind((0, 0))
     own.add(sock.getsockname()[0])
@@ -83,7 +83,7 @@ def unicast() -> None:
 
 
 def multicast() -> None:
-    """Tell whoever listens to links that every link is gone, and too much of it."""
+    """Report to all listeners that every link is gone, in excessive messages."""
     sock = netlink()
     sock.setblocking(False)
     lies = [message(DELLINK, link(index), 0) + bytes(60000) for index in range(1, 300)]
@@ -94,7 +94,7 @@ def multicast() -> None:
 
 
 def announcements() -> None:
-    """Have the kernel itself say more about links than a socket has room for."""
+    """Make the kernel itself announce more about links than a socket can hold."""
     sock = netlink()
     do(sock, message(NEWLINK, link(0, name("chatty"), bridge()), CREATE))
     chatty = socket.if_nametoindex("chatty")
@@ -108,7 +108,7 @@ def bridge() -> bytes:
 
 
 def renames() -> None:
-    """Every link has another name at every moment."""
+    """Rename every link all the time."""
     sock = netlink()
     ready()
     for n in itertools.count():
@@ -118,14 +118,14 @@ def renames() -> None:
 
 
 def decoys() -> None:
-    """The name and the MAC are another link's."""
+    """Give the name and the MAC to another link."""
     sock = netlink()
     ready()
     for n in itertools.count():
         for index, text in socket.if_nameindex():
             if text == "hpn0":
                 address = b"\2\0\0\0\0\1"
-                with suppress(OSError):  # it is gone again
+                with suppress(OSError):  # the link is gone again
                     address = bytes.fromhex(Path("/sys/class/net/hpn0/address").read_text().strip().replace(":", ""))
                 do(sock, message(NEWLINK, link(index, name(f"was{n % 999}"), attr(ADDRESS, b"\2\0\0\0\0\1"))))
                 do(sock, message(NEWLINK, link(0, name("hpn0"), attr(ADDRESS, address), bridge()), CREATE))
@@ -156,7 +156,7 @@ def removals() -> None:
 
 
 def altnames() -> None:
-    """More than an answer about a link has room for."""
+    """Give links more altnames than an answer about a link can hold."""
     sock = netlink()
     ready()
     for n in itertools.count():
@@ -166,7 +166,7 @@ def altnames() -> None:
 
 
 def links() -> None:
-    """So many (argument), and more of them come and go."""
+    """Create this many links (argument), and add and remove more all the time."""
     sock, wanted = netlink(), int(sys.argv[2])
     for first in range(0, wanted, 50):
         do(sock, *(message(NEWLINK, link(0, name(f"d{n}"), bridge()), CREATE) for n in range(first, first + 50)))
@@ -178,7 +178,7 @@ def links() -> None:
 
 
 def _route(n: int) -> bytes:
-    """10.128.0.0 and on, one of 50 tables."""
+    """A route to 10.128.0.0 or a later address, in one of 50 tables."""
     table = 100 + n % 50
     head = struct.pack("=BBBBBBBBI", 2, 32, 0, 0, table, 4, 253, 1, 0)
     return head + attr(1, struct.pack("!I", 0x0A800000 + n)) + attr(4, struct.pack("=I", 1))
@@ -190,7 +190,7 @@ def _rule(n: int) -> bytes:
 
 
 def _made(kind: int, undo: int, body: Callable[[int], bytes]) -> None:
-    """So many (argument), and they change all the time."""
+    """Create this many objects (argument), and change them all the time."""
     sock, wanted = netlink(), int(sys.argv[2])
     for first in range(0, wanted, 200):
         do(sock, *(message(kind, body(n), CREATE) for n in range(first, first + 200)))
@@ -209,7 +209,7 @@ def rules() -> None:
 
 
 def addresses() -> None:
-    """Take away what the link is given, and give it what others have: duplicate detection begins again and again."""
+    """Remove the link's addresses, and add other pods' addresses: duplicate detection restarts again and again."""
     sock = netlink()
     ready()
     for n in itertools.count():
@@ -223,7 +223,7 @@ def addresses() -> None:
 
 
 def spoofs() -> None:
-    """Say of every IPv4 address that somebody asks for: it is ours."""
+    """Claim every IPv4 address of an ARP request."""
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
     ready()
     while True:
@@ -236,7 +236,7 @@ def spoofs() -> None:
 
 
 def claims() -> None:
-    """Say of every IPv6 address that somebody solicits: it is ours."""
+    """Claim every IPv6 address of a neighbor solicitation."""
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
     for index in indexes():
         everything = struct.pack("=iHH8x", index, ALLMULTI, 0)

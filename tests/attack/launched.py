@@ -1,4 +1,4 @@
-"""The launcher and the agent as a runtime runs them, and a local user's processes beside them."""
+"""The launcher and the agent as a runtime runs them, and processes of a local user beside them."""
 
 import json
 import os
@@ -14,7 +14,7 @@ NOBODY = 65534
 
 
 def run(hpn: Path, base: Path, agent: Path | str = "", **env: str) -> subprocess.CompletedProcess[str]:
-    """VERSION as a runtime asks for it."""
+    """Run VERSION as a runtime does."""
     environ = {"HPN_AGENT": str(agent), "HPN_PROGRAM_DIR": str(base), "CNI_COMMAND": "VERSION", **env}
     return subprocess.run([hpn], env=environ, input="", capture_output=True, text=True, check=False, timeout=60)
 
@@ -31,7 +31,7 @@ def answers(hpn: Path, base: Path, agent: Path | str = "") -> bool:
 
 @contextmanager
 def somebody(code: str, *arguments: str | Path) -> Iterator[str]:
-    """A process of nobody's that has said something; ended afterwards."""
+    """Run a process as the unprivileged user, and yield its first line of output."""
     argv = ["/usr/bin/python3", "-I", "-c", code, *map(str, arguments)]
     with subprocess.Popen(argv, user=NOBODY, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -43,7 +43,7 @@ def somebody(code: str, *arguments: str | Path) -> Iterator[str]:
 
 @contextmanager
 def agent(hpn: Path, base: Path, path: Path) -> Iterator[list[int]]:
-    """One that listens there; its processes."""
+    """Run an agent that listens there, and yield its processes."""
     environ = {"HPN_PROGRAM_DIR": str(base)}
     with subprocess.Popen([hpn, "agent", "--socket", path], env=environ, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -57,14 +57,14 @@ def agent(hpn: Path, base: Path, path: Path) -> Iterator[list[int]]:
 
 
 def states(pid: int) -> set[str]:
-    """Of its threads."""
+    """The states of a process's threads."""
     stats = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")]
     return {stat.rpartition(")")[2].split()[0] for stat in stats}
 
 
 @contextmanager
 def stopped(pids: list[int]) -> Iterator[None]:
-    """Whole: until its first thread has stopped, the others may take a request."""
+    """Stop these processes with all their threads: until its first thread stops, another may still accept a request."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""Configurations that somebody mutilated: values, keys and bytes of good ones changed.  A seed repeats them."""
+"""Valid configurations with random changes to values, keys and bytes; a seed repeats them."""
 
 import copy
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 Conf = dict[str, Any]
 
-# What is put in any value's place.
+# Replacements for any value.
 VALUES: Sequence[Any] = (
     *(None, True, False, 0, 1, -1, 2**31, 2**32, 2**64, 10**400, 1.5, 1e308, float("nan"), float("inf")),
     *("", " ", "x", "a\nb", 'a"b', "' $(touch X) #", "\x00", "\x1b[2J", "\ud800", "\u2028", "é" * 300, "x" * 70_000),
@@ -32,14 +32,14 @@ KEYS: Sequence[str] = (
     *("rails", "align", "routes", "releaseCooldown", "sticky", "resolvConf", "eui64", "guid", "link_state"),
     *("CNIDeviceInfoFile", "ips", "ipRanges", "sandbox", "interfaces", "x", "", "\n", "é", "Master", "MTU"),
 )  # fmt: skip
-# Keys that lead to directories are given the test's only: an administrator may have them anywhere.
+# Keys of directories get only paths of the test: an administrator may have them anywhere.
 PLACES = ("stateDir", "dataDir")
-# What takes its time when it is right.
+# Keys that take time if their values are valid.
 SLOW = ("probe", "dad", "gidTimeout")
 
 
 def mutants(seed: int, bases: Sequence[Conf], state: Path) -> Iterator[bytes]:
-    """stdin after stdin, without end."""
+    """An endless stream of configurations for stdin."""
     dice = random.Random(seed)
     while True:
         conf = copy.deepcopy(dice.choice(bases))
@@ -90,7 +90,7 @@ CHANGES: Sequence[Callable[[random.Random, Conf], None]] = (_replace, _replace, 
 
 
 def place(dice: random.Random, conf: Conf, state: Path) -> None:
-    """Keep it in the test's directory and time."""
+    """Restrict the configuration to the test's directory, and mostly to fast keys."""
     for within in list(objects(conf)):
         for key in [key for key in within if key.lower() in map(str.lower, PLACES)]:
             del within[key]
@@ -102,7 +102,7 @@ def place(dice: random.Random, conf: Conf, state: Path) -> None:
 
 
 def places(state: Path) -> list[Any]:
-    """Where state may be, and what is none; nothing that would stand for a default."""
+    """Valid and invalid values for a state directory, without one that selects a default."""
     return [f"{state}/deep", f"{state}//./x", "relative", "/etc/shadow", "/dev/zero", "/proc/x", 5, ["x"], "/a\0b"]
 
 
@@ -114,7 +114,7 @@ def mutilated(dice: random.Random, stdin: bytes) -> bytes:
 
 
 def is_contained(stdin: bytes, state: Path) -> bool:
-    """Whether it still leads to no directory but the test's."""
+    """Report whether the configuration still names only directories of the test."""
     try:
         conf = json.loads(stdin)
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""The IPAM's files damaged at random: never an address for two, no hang, no traceback.
+"""With randomly damaged files, the IPAM allocates no address twice, and neither hangs nor prints a traceback.
 
-The witness is a table of its own: who was told which address, and was not told that it is gone.
+The witness is the test's own table of all allocated addresses without a release.
 """
 
 import faulthandler
@@ -23,7 +23,7 @@ from support.ipam_calls import Net
 
 from ctl.main import main
 
-# Seconds that a call may take at the most.
+# The longest time that a call may take, in seconds.
 MOST = 10.0
 IPAM = {"ranges": [[{"subnet": "10.0.0.0/26"}], [{"subnet": "fd00::/64"}]]}
 LONG = "K8S_POD_NAMESPACE=" + "n" * 250 + ";K8S_POD_NAME=" + "p" * 60
@@ -31,13 +31,13 @@ FILES = ("leases", "index", "ranges", "lock", "quarantine")
 NO_FILES = ("directory", "fifo", "link", "device", "socket", "gone")
 
 Holders = dict[str, set[str]]
-# A file with holes: its size, and where it is none what is there.
+# A file with holes: its size, and its parts with data.
 Sparse = tuple[int, list[tuple[int, bytes]]]
 
 
 @contextmanager
 def soon() -> Iterator[None]:
-    """What is in here must end."""
+    """Fail if the context takes too long."""
 
     def late(_signal: int, _frame: object) -> None:
         faulthandler.dump_traceback(sys.__stderr__)
@@ -53,7 +53,7 @@ def soon() -> Iterator[None]:
 
 
 class Store:
-    """A network's files as they were at some moments, each with who held what, and their present state."""
+    """A network's files at several moments with the owners of that time, and their present state."""
 
     def __init__(self, folder: Path) -> None:
         self.net = Net(folder, IPAM)
@@ -72,7 +72,7 @@ class Store:
         return path.read_bytes()[: 1 << 16] if name != "index" else _sparse(path), path.stat()
 
     def restored(self) -> None:
-        """All as it was at the last moment; in place, so that the files are the same ones."""
+        """Restore the last moment in place, so that the inodes stay the same."""
         files, alive = self.moments[-1]
         self.alive = {key: set(held) for key, held in alive.items()}
         for path in self.net.dir.iterdir():
@@ -85,7 +85,7 @@ class Store:
             self.put(name, content, was)
         now = (self.net.dir / "leases").stat()
         if now.st_ino != inode or now.st_ino != files["leases"][1].st_ino:
-            self.net.reply("STATUS")  # its index is rebuilt
+            self.net.reply("STATUS")  # this rebuilds the index
             self.moments[-1] = ({f: self._read(f) for f in FILES[:4]}, alive)
 
     def put(self, name: str, content: bytes | Sparse, was: os.stat_result | None) -> None:
@@ -110,7 +110,7 @@ def _sparse(path: Path) -> Sparse:
 
 
 def _used(fd: int, chance: random.Random) -> int:
-    """Some place that was written; holes are most of an index."""
+    """A random position with data; an index consists mostly of holes."""
     places = list(_written(fd))
     if not places:
         return 0
@@ -119,19 +119,19 @@ def _used(fd: int, chance: random.Random) -> int:
 
 
 def _written(fd: int) -> Iterator[tuple[int, int]]:
-    """Where the file is no hole: from the first byte of each part to behind its last (man 2 lseek)."""
+    """The start and end of each part with data (man 2 lseek)."""
     size, at = os.fstat(fd).st_size, 0
     while at < size:
         try:
             start = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError:  # ENXIO: the rest is a hole
+        except OSError:  # ENXIO: only a hole follows
             return
         at = os.lseek(fd, start, os.SEEK_HOLE)
         yield start, at
 
 
 def damage(store: Store, chance: random.Random) -> str:
-    """Do one; what it was."""
+    """Apply one random damage, and return its description."""
     name = chance.choice(("leases", "leases", "index", "index", "ranges", "lock", "quarantine"))
     kinds = [*BYTES, "bits", "old", "no file", *(("lines", "line") if name == "leases" else ())]
     kind = "no file" if name == "quarantine" else chance.choice(kinds)
@@ -141,7 +141,7 @@ def damage(store: Store, chance: random.Random) -> str:
     was, keep = path.stat(), chance.random() < 0.5
     old, before = chance.choice(store.moments[:-1])[0][name]
     if kind == "old":
-        # With its index, and its times, the past is as true as the present was: nobody can tell.
+        # An old copy with its index and its times is as consistent as the present file, so no check can detect it.
         store.put(name, old, before if keep else None)
         return f"{name}: an old copy, times {keep}"
     fd = os.open(path, os.O_RDWR)
@@ -180,7 +180,7 @@ BYTES: dict[str, Callable[[int, int, random.Random], object]] = {
 
 
 def _lines(fd: int, source: bytes, chance: random.Random) -> None:
-    """Two lines swapped, or an old one put back."""
+    """Swap two lines, or restore an old one."""
     one, other = (chance.randrange(14) * 512 for _ in "12")
     now = os.pread(fd, 512, one)
     if source[: 1 << 16] == os.pread(fd, 1 << 16, 0):
@@ -219,14 +219,14 @@ def answered(store: Store, command: str, cid: str = "", **more: Any) -> dict[str
 
 
 def given(store: Store, cid: str, **more: Any) -> None:
-    """An ADD, and that what it gives is no other's."""
+    """Run an ADD, and assert that no other pod owns its addresses."""
     answer = answered(store, "ADD", cid, **more)
     if "ips" in answer:
         ips = {ip["address"].partition("/")[0] for ip in answer["ips"]}
         others = {ip: other for other, held in store.alive.items() for ip in held if other != cid}
         twice = {ip: others[ip] for ip in ips if ip in others}
         assert not twice, f"{cid} was given what others have: {twice}"
-        # One who lives and asks again may be told others only if nobody else is told his.
+        # A live pod that repeats ADD may get other addresses, as long as no other pod gets its first ones.
         store.alive[cid] = store.alive.get(cid, set()) | ips
 
 
@@ -238,11 +238,11 @@ def shown(store: Store, *words: str) -> None:
 
 
 def used(store: Store, chance: random.Random) -> None:
-    """All that is ever asked, in any order."""
+    """Run every command in random order."""
 
     def delete() -> None:
         cid = chance.choice([*store.alive])
-        # Its interface is gone before its addresses are asked for; 108 says that they were released.
+        # The runtime removes the interface before the release; code 108 reports that the addresses are released.
         if answered(store, "DEL", cid).get("code") in (None, 108):
             store.alive.pop(cid)
 

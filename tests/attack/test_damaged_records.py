@@ -1,7 +1,6 @@
-"""Damaged records: whatever became of an attachment's record, its address is not given to another while its interface
-stands, and its pod can be deleted.
+"""Whatever damages an attachment's record, its address stays reserved while its interface exists, and DEL succeeds.
 
-The witness is ``ip``: which address is on which interface.
+The witness is ``ip``, with the addresses of every interface.
 """
 
 import os
@@ -68,12 +67,12 @@ def pods(make_pod: MakePod) -> list[Pod]:
 
 
 def on_links(pods: list[Pod]) -> list[str]:
-    """Every IPv4 address on any interface of ours, as often as it is there."""
+    """The IPv4 addresses of all interfaces of the pods, with duplicates."""
     return [a for pod in pods for link in pod.links() for a in pod.addresses(link) if ":" not in a]
 
 
 def delete(host: Host, pod: Pod) -> None:
-    """As a runtime does it, which repeats DEL until it succeeds: what is wrong with a record is said once."""
+    """Repeat DEL until it succeeds, as a runtime does; it reports the damaged record once."""
     codes = list[int]()
     while (reply := host.call("DEL", pod)).exit_code:
         codes.append(108 if '"code":108' in reply.stdout else 0)
@@ -83,7 +82,7 @@ def delete(host: Host, pod: Pod) -> None:
 
 
 def test_damaged_records(host: Host, pods: list[Pod]) -> None:
-    """One of three attachments has its record damaged; after that pods come and go."""
+    """After damage to one of three records, no address is on two interfaces while pods come and go."""
     dice = random.Random(drawn.seed())
     for round_ in range(drawn.count(1_000, "damages")):
         for pod in pods:
@@ -91,7 +90,7 @@ def test_damaged_records(host: Host, pods: list[Pod]) -> None:
         victim, damage = dice.choice(pods), dice.choice(ALL)
         damage(host.record(victim), dice)
         for _ in range(dice.randrange(3)):
-            # Another pod goes and comes back, and gets what is free by then.
+            # Delete and attach another pod, so that it gets a free address.
             other = dice.choice([pod for pod in pods if pod != victim])
             host.ok("DEL", other)
             host.ok("ADD", other, host.conf(ipam={"type": "hpn-ipam", "subnet": "10.56.0.0/24"}))
@@ -108,7 +107,7 @@ def test_damaged_records(host: Host, pods: list[Pod]) -> None:
 
 
 def test_an_address_of_an_interface_that_was_not_found(host: Host, pods: list[Pod]) -> None:
-    """The record is unreadable, and the pod has renamed the interface: nobody gets what may be in use."""
+    """If the record is unreadable and the pod renamed its interface, no pod gets the possibly used address."""
     first, second, third = pods
     conf = host.conf(ipam={"type": "hpn-ipam", "subnet": "10.56.0.0/29"})
     host.ok("ADD", first, conf)
@@ -136,7 +135,7 @@ def test_a_stranger_under_the_name_stays(host: Host, pods: list[Pod]) -> None:
 
 
 def test_gc_finds_the_namespace_in_what_is_left(host: Host, pods: list[Pod]) -> None:
-    """GC is told no namespace; the record's path and identity can still be read, and agree with what is there."""
+    """GC receives no namespace; it finds the pod by the path and identity that the damaged record still shows."""
     pod = pods[0]
     host.ok("ADD", pod)
     record = host.record(pod)
@@ -148,7 +147,7 @@ def test_gc_finds_the_namespace_in_what_is_left(host: Host, pods: list[Pod]) -> 
 
 
 def test_add_over_an_unreadable_record(host: Host, pods: list[Pod]) -> None:
-    """Said once; then what stood is removed, and the pod gets its interface."""
+    """ADD reports the damage once; the next one removes the old interface and attaches the pod."""
     pod = pods[0]
     host.ok("ADD", pod)
     host.record(pod).write_bytes(b"")
@@ -160,7 +159,7 @@ def test_add_over_an_unreadable_record(host: Host, pods: list[Pod]) -> None:
 
 
 def test_an_altname_is_a_strangers(host: Host, pods: list[Pod]) -> None:
-    """The pod may have a macvlan of another plugin's that answers to our name as well."""
+    """DEL leaves another plugin's macvlan that carries the attachment's name as altname."""
     pod = pods[0]
     host.ok("ADD", pod)
     pod.ip("link", "delete", "hpn0")
@@ -173,7 +172,7 @@ def test_an_altname_is_a_strangers(host: Host, pods: list[Pod]) -> None:
 
 
 def test_the_hosts_own_namespace_is_no_pods(host: Host, pods: list[Pod]) -> None:
-    """A runtime that names it, by mistake, has nothing removed there."""
+    """DEL removes nothing from the host's namespace if a runtime names it by mistake."""
     pod = pods[0]
     host.ok("ADD", pod)
     ip("link", "add", "link", "rail0", "name", "hpn0", "type", "macvlan", "mode", "bridge")

@@ -1,4 +1,4 @@
-"""A local user without privileges, against the agent and its socket."""
+"""A local user without privileges attacks the agent and its socket."""
 
 import os
 import socket
@@ -25,19 +25,19 @@ print("closed")
 
 
 def test_another_user_asks_the_agent(hpn: Path, public: Path) -> None:
-    """Also where somebody made its socket writable to all: the agent looks who it is."""
+    """The agent checks its peer's user, so it refuses another user even if its socket is writable for all."""
     path = public / "s"
     with agent(hpn, public / "program", path) as pids:
         path.chmod(0o666)
         with somebody(CONNECTS, path) as said:
             assert said == "closed"
         assert answers(hpn, Path("/proc/nowhere"), path)
-        # 200 have come, and the processes have a dozen descriptors each for themselves.
+        # 200 connections arrived; each process needs a dozen descriptors for itself.
         until(lambda: max(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids) < 50)
 
 
 def test_another_users_agent_is_not_asked(hpn: Path, public: Path) -> None:
-    """A socket that he listens at, where root was told to ask."""
+    """The launcher does not ask the agent of another user, even at the socket that root configured."""
     path = public / "his" / "s"
     path.parent.mkdir()
     os.chown(path.parent, NOBODY, NOBODY)
@@ -51,7 +51,7 @@ def test_another_users_agent_is_not_asked(hpn: Path, public: Path) -> None:
 
 @pytest.mark.parametrize("many", [1, 2])
 def test_workers_that_are_stopped(hpn: Path, public: Path, many: int) -> None:
-    """One: the other has it.  Both: the launcher does it itself."""
+    """With one stopped worker the other one serves; with both stopped the launcher runs the command itself."""
     base, path = public / "program", public / "s"
     with agent(hpn, base, path) as pids:
         for stopping in [pids[1:2], pids[2:3]] if many == 1 else [pids[1:]]:
@@ -59,12 +59,12 @@ def test_workers_that_are_stopped(hpn: Path, public: Path, many: int) -> None:
             time.sleep(0.2)
             with stopped(stopping):
                 for _ in range(3):
-                    # Again: the other may have had no processor in time, and then the launcher does it itself.
+                    # Repeat: without processor time for the other worker, the launcher runs the command itself.
                     until(lambda: answers(hpn, Path("/proc/nowhere") if many == 1 else base, path))
 
 
 def started(hpn: Path, public: Path, *words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """An agent that should give up at once."""
+    """Start an agent that must exit at once."""
     environ = {"HPN_PROGRAM_DIR": str(public / "program"), **env}
     argv = [hpn, "agent", *words]
     return subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=60)

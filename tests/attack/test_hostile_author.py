@@ -1,4 +1,5 @@
-"""Whoever writes a pod, and no NetworkAttachmentDefinition.  Multus copies the pod's cni-args into args.cni."""
+"""The author of a pod, who cannot write a NetworkAttachmentDefinition.  Multus copies the pod's cni-args into
+args.cni."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from ipam import main as hpn_ipam
 from ipam.rails import device_of
 
 GUID = "00:11:22:33:44:55:66:77"
-# What the author of the definition and kubelet have decided.
+# The choices of the definition's author and of kubelet.
 VF = {"cniVersion": "1.1.0", "name": "n", "type": "hpn", "kind": "sriov", "vlan": 100, "deviceID": "0000:ff:00.2"}
 STICKY = {"type": "hpn-ipam", "subnet": "10.56.0.0/24", "sticky": 3600}
 
@@ -32,14 +33,14 @@ def may_choose(node_file: Path, *keys: str) -> None:
 
 
 def asked(command: str, conf: dict[str, Any], args: str = "") -> dict[str, Any]:
-    """The answer to a command for a pod that is not there."""
+    """The answer to a command for an absent pod."""
     of_pod = {"CNI_CONTAINERID": "c", "CNI_NETNS": "/nonexistent/p", "CNI_IFNAME": "hpn0", "CNI_PATH": "/nonexistent"}
     environ = {"CNI_COMMAND": command, "CNI_ARGS": f"{of('mine/p')};{args}", **of_pod}
     return dict(json.loads(hpn(Request(environ, json.dumps(conf).encode()), PROGRAMS).stdout or "{}"))
 
 
 def refusal(conf: dict[str, Any], **args: Any) -> str:
-    """What ADD and STATUS say of this choice of the pod's; empty if ADD got as far as to look for the pod."""
+    """The refusal of the pod's choice by ADD and STATUS; empty if ADD got as far as opening the pod's namespace."""
     conf = conf | {"args": {"cni": args}}
     error = asked("ADD", conf)
     if error["code"] == 4:
@@ -83,7 +84,8 @@ def test_what_nobody_can_allow(node_file: Path, key: str, value: Any) -> None:
 
 
 def test_the_device_is_kubelets_choice() -> None:
-    """Multus puts the device plugin's choice into the configuration, or into runtimeConfig if that is asked for."""
+    """A pod cannot override kubelet's device, which Multus puts into the configuration or, by its capability, into
+    runtimeConfig."""
     named = {"cniVersion": "1.1.0", "name": "n", "type": "hpn", "args": {"cni": {"deviceID": "0000:5e:00.7"}}}
     keys: dict[str, Any]
     for keys in ({"deviceID": "0000:3b:00.2"}, {"runtimeConfig": {"deviceID": "0000:3b:00.2"}}):
@@ -95,7 +97,7 @@ def test_the_device_is_kubelets_choice() -> None:
 
 
 def test_what_other_plugins_take_too(host: Host, pod: Pod) -> None:
-    """Addresses, MAC and MTU; labels and other keys that are not ours, and tuning's sysctls."""
+    """ADD takes addresses, MAC and MTU from the pod, and ignores labels, tuning's sysctls and other unknown keys."""
     ours = {"mac": "02:00:00:00:00:07", "ips": ["10.56.0.77"], "mtu": 1400}
     others = {"labels": [{"key": "app", "value": "x"}], "sysctl": {"net.core.somaxconn": "1"}, "vlan": "", "vf": None}
     host.ok("ADD", pod, host.conf(args={"cni": ours | others}))
@@ -106,7 +108,7 @@ def test_what_other_plugins_take_too(host: Host, pod: Pod) -> None:
 
 
 def test_the_guid_of_ib_kubernetes() -> None:
-    """It says by a key of the definition that it gives GUIDs."""
+    """A pod may set a GUID if a key of the definition declares that ib-kubernetes assigns GUIDs."""
     args = {"guid": GUID, "mellanox.infiniband.app": "configured"}
     assert refusal(VF | {"ibKubernetesEnabled": True}, **args) == ""
     for more in ({}, {"ibKubernetesEnabled": False}):
@@ -134,7 +136,7 @@ def test_what_the_runtime_says_is_no_pods(node_file: Path) -> None:
     ['{"podMayChoose": "mac"}', '{"podMayChoose": ["deviceID"]}', '{"podMayChoose": [7]}', '{"podMayChoose": [[]]}'],
 )
 def test_a_broken_list(tmp_path: Path, node_file: Path, text: str) -> None:
-    """It could say anything, so nobody is attached by it.  A pod goes all the same."""
+    """An invalid list could allow anything, so ADD refuses every pod.  DEL still succeeds."""
     node_file.write_text(text)
     said = refusal(VF)
     assert ("podMayChoose" in said, str(node_file) in said) == (True, True)
@@ -142,7 +144,7 @@ def test_a_broken_list(tmp_path: Path, node_file: Path, text: str) -> None:
 
 
 def test_anothers_sticky_address(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """A pod's author has the names of the own namespace, as by the pod's name, and no other."""
+    """A pod's author may use the sticky names of the own namespace only."""
     victim, thief, again = make_pod(), make_pod(), make_pod()
     conf = host.conf(ipam=STICKY)
     host.ok("ADD", victim, conf, CNI_ARGS=of("red/web-0"))
@@ -162,7 +164,7 @@ def test_anothers_sticky_address(host: Host, make_pod: Callable[[], Pod]) -> Non
 
 
 def test_under_another_main_plugin(host: Host, node_file: Path) -> None:
-    """hpn-ipam judges what it reads itself; the rest is that plugin's."""
+    """hpn-ipam checks the keys that it reads, and leaves the others to the main plugin."""
     environ = {
         "CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c", "CNI_NETNS": "/run/netns/p", "CNI_IFNAME": "net1",
         "CNI_PATH": "/nonexistent", "CNI_ARGS": of("blue/p"),
@@ -181,7 +183,7 @@ def test_under_another_main_plugin(host: Host, node_file: Path) -> None:
 
 
 def test_an_attachment_from_before(host: Host, pod: Pod) -> None:
-    """What is refused now may have been attached once: CHECK and DEL go by the record."""
+    """CHECK and DEL of an existing attachment follow its record, even if ADD would refuse it now."""
     result = host.ok("ADD", pod, host.conf())
     conf = host.conf(args={"cni": {"deviceID": "0000:5e:00.7", "sticky": "victim/db-0"}})
     assert host.refused("STATUS", None, conf)["code"] == 7
@@ -192,7 +194,7 @@ def test_an_attachment_from_before(host: Host, pod: Pod) -> None:
 
 @pytest.mark.parametrize(("where", "value"), [("runtimeConfig", 0), ("args", 0), ("args", "0")])
 def test_a_number_that_is_zero(where: str, value: int | str) -> None:
-    """VF 0 and VLAN 0 are some."""
+    """The numbers 0 of a VF and of a VLAN count as set."""
     asked = {"vf": value, "vlan": value}
     source = {"runtimeConfig": asked} if where == "runtimeConfig" else {"args": {"cni": asked}}
     conf = {"cniVersion": "1.1.0", "name": "n", "type": "hpn", "pf": "rail0", "vf": 3, "vlan": 100}

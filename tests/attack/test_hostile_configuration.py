@@ -1,4 +1,4 @@
-"""Whoever writes a NetworkAttachmentDefinition: every key is theirs, and none makes them the host's root."""
+"""The author of a NetworkAttachmentDefinition controls every key, and gains no root access to the host."""
 
 import json
 import os
@@ -14,13 +14,13 @@ from base.protocol.errors import InvalidConfig, IoFailure
 from base.state import node
 from cni.features import device_info
 
-SLOW = 10.0  # seconds, that no call takes
+SLOW = 10.0  # seconds that no call takes
 VF = {"device": "0000:3b:10.1", "pf": "0000:3b:00.0"}
 
 
 @pytest.fixture
 def allowed(tmp_path: Path, node_file: Path) -> Path:
-    """The one directory that the node's administrator allows."""
+    """The only directory that the node's administrator allows."""
     folder = tmp_path / "allowed"
     folder.mkdir()
     node_file.write_text(json.dumps({"allowedPaths": {key: [str(folder)] for key in node.DEFAULTS}}))
@@ -29,7 +29,7 @@ def allowed(tmp_path: Path, node_file: Path) -> Path:
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A file of the host's, which nothing may read or write."""
+    """A file of the host that nothing may read or write."""
     file = tmp_path / "shadow"
     file.write_text('nameserver 192.0.2.66\n{"type": "pci"}\n')
     return file
@@ -43,7 +43,7 @@ def victim(tmp_path: Path) -> Path:
     ]
 )
 def elsewhere(request: pytest.FixtureRequest, allowed: Path, victim: Path) -> str:
-    """A path that is none of the allowed, or that something else than a file is at."""
+    """A path outside the allowed directory, or one without a regular file."""
     (allowed / "link").symlink_to(victim)
     (allowed / "folder-link").symlink_to(victim.parent)
     (allowed / "folder").mkdir()
@@ -66,13 +66,13 @@ def resolving(host: Host, path: str) -> dict[str, Any]:
 
 
 def listing(folder: Path) -> dict[str, int]:
-    """All that is in there but our state, and its size."""
+    """All paths in the folder except the state, with their sizes."""
     files = {str(p.relative_to(folder)): p.lstat().st_size for p in folder.rglob("*")}
     return {name: size for name, size in files.items() if not name.startswith(("state", "elsewhere"))}
 
 
 def test_log_file(host: Host, pod: Pod, victim: Path, elsewhere: str) -> None:
-    """Refused before anything is done; and a pod goes all the same."""
+    """Commands refuse the path before any change, and DEL and GC succeed without it."""
     host.ok("ADD", pod)
     before = listing(host.tmp_path)
     conf = host.conf(logFile=elsewhere, logLevel="debug")
@@ -93,7 +93,8 @@ def test_resolv_conf(host: Host, pod: Pod, elsewhere: str) -> None:
 
 
 def test_resolv_conf_of_the_hosts_secrets(host: Host, pod: Pod, allowed: Path) -> None:
-    """Here and not above: a log that is not refused would be written."""
+    """ADD and STATUS refuse /etc/shadow.  The list above omits it, because test_log_file would write to a log that is
+    not refused."""
     refused_to_resolve(host, pod, "/etc/shadow")
 
 
@@ -106,7 +107,7 @@ def refused_to_resolve(host: Host, pod: Pod, elsewhere: str) -> None:
 
 
 def test_device_information(victim: Path, elsewhere: str) -> None:
-    """Multus sets runtimeConfig, and so can who writes the configuration."""
+    """The path comes from runtimeConfig, which Multus sets and the author of a configuration can set."""
     with pytest.raises(InvalidConfig) as e:
         device_info.plan({"runtimeConfig": {"CNIDeviceInfoFile": elsewhere}}, VF)
     assert elsewhere in e.value.msg
@@ -115,7 +116,7 @@ def test_device_information(victim: Path, elsewhere: str) -> None:
 
 
 def test_device_information_that_changes_meanwhile(allowed: Path, victim: Path) -> None:
-    """A link that comes after ADD looked is not followed either, by the write or by what undoes it."""
+    """Neither the write nor its undo follows a link that appears after ADD's check."""
     folder = allowed / "cni"
     folder.mkdir()
     planned = device_info.plan({"runtimeConfig": {"CNIDeviceInfoFile": f"{folder}/pod"}}, VF)
@@ -133,13 +134,13 @@ def test_device_information_that_changes_meanwhile(allowed: Path, victim: Path) 
 
 
 def test_defaults(host: Host, pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the policy file."""
+    """The default paths apply without a policy file."""
     monkeypatch.setattr(node, "FILE", str(tmp_path / "absent.json"))
     for path in ("/etc/passwd", "/root/.bashrc", "/run/systemd/resolve/../../../etc/passwd", "/etc/resolv.conf.d/x"):
         assert host.refused("STATUS", None, resolving(host, path))["code"] == 7
     for path in (f"{tmp_path}/log", "/var/log/hpnx/log", "/nonexistent/log"):
         assert "not below /var/log/hpn," in host.refused("STATUS", None, host.conf(logFile=path))["msg"]
-    resolv = Path("/etc/resolv.conf")  # a link, on many nodes
+    resolv = Path("/etc/resolv.conf")  # a link on many nodes
     if resolv.exists():
         host.ok("STATUS", None, resolving(host, str(resolv)))
 
@@ -163,7 +164,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("text", BROKEN, ids=range(len(BROKEN)))
 def test_a_broken_node_file(host: Host, pod: Pod, node_file: Path, text: str) -> None:
-    """An error that says where to look; pods go all the same.  Nobody is attached, whatever is asked for."""
+    """ADD and STATUS refuse every configuration with the path of the broken file; DEL and GC still succeed."""
     host.ok("ADD", pod)
     node_file.write_text(text)
     conf = host.conf(logFile=str(host.tmp_path / "log"))

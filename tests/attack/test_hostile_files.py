@@ -1,4 +1,5 @@
-"""A local user without privileges: what they put in a file's place is refused or set aside, and never waited for."""
+"""A local user without privileges replaces files: commands refuse or set aside the replacement, and never wait for
+it."""
 
 import os
 import stat
@@ -50,7 +51,7 @@ def test_what_is_no_lock(tmp_path: Path, make: Callable[[Path], None]) -> None:
 @pytest.mark.parametrize("make", [fifo, link, device, folder, theirs])
 @pytest.mark.parametrize("where", ["locks/attachment-{n}", "ipam/rail0/lock"])
 def test_a_command_that_finds_no_lock(host: Host, pod: Pod, where: str, make: Callable[[Path], None]) -> None:
-    """Error 5 with its name; and again when it is gone all is well."""
+    """DEL fails with code 5 and the lock's path, and succeeds once the path is free."""
     host.ok("ADD", pod)
     (held,) = (host.state / "locks").glob("attachment-*")
     path = host.state / where.format(n=held.name.rpartition("-")[2])
@@ -63,7 +64,7 @@ def test_a_command_that_finds_no_lock(host: Host, pod: Pod, where: str, make: Ca
 
 
 def test_a_lock_that_others_can_open(tmp_path: Path) -> None:
-    """Put right, though not taken from who has it open."""
+    """Lock repairs the file's mode, but does not end existing access."""
     path = durable.directory(tmp_path / "s") / "lock"
     path.touch()
     path.chmod(0o644)
@@ -73,7 +74,7 @@ def test_a_lock_that_others_can_open(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [fifo, link, device, folder])
 def test_what_is_no_record(host: Host, pod: Pod, make: Callable[[Path], None]) -> None:
-    """Set aside like any other that cannot be read."""
+    """DEL sets the replacement aside like any other unreadable record."""
     host.ok("ADD", pod)
     record = host.record(pod)
     record.unlink()
@@ -86,7 +87,7 @@ def test_what_is_no_record(host: Host, pod: Pod, make: Callable[[Path], None]) -
 
 @pytest.mark.parametrize("make", [fifo, link, device, folder])
 def test_what_is_no_unfinished_record(host: Host, pod: Pod, make: Callable[[Path], None]) -> None:
-    """In the place where one is written: at worst an error, never a wait, and nothing outside is written."""
+    """ADD may fail with an error, but neither waits nor writes elsewhere."""
     host.ok("ADD", pod)
     host.ok("DEL", pod)
     temporary = host.record(pod).with_name(f"{host.record(pod).name}.tmp")

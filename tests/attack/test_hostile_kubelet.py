@@ -1,4 +1,4 @@
-"""A local user without privileges, against the sockets by which kubelet is spoken to."""
+"""A local user without privileges attacks the sockets between hpn node and kubelet."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ def root() -> None:
 
 
 def test_another_user_asks_a_plugin(public: Path) -> None:
-    """Also where somebody made the socket writable to all: the server looks who it is."""
+    """The server checks its peer's user, so it refuses another user even if its socket is writable for all."""
     with serving(public / "s.sock") as served:
         served.path.chmod(0o666)
 
@@ -43,7 +43,7 @@ def test_another_user_asks_a_plugin(public: Path) -> None:
 
 
 def test_another_users_kubelet_is_not_believed(public: Path) -> None:
-    """A socket that he listens at, where kubelet's is looked for."""
+    """The client rejects the socket of another user at kubelet's path."""
     path = public / "his" / "kubelet.sock"
     path.parent.mkdir(mode=0o777)
     path.parent.chmod(0o777)

@@ -1,4 +1,4 @@
-"""A local user without privileges, against the launcher and what it unpacks."""
+"""A local user without privileges attacks the launcher and its unpacked program."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ import pytest
 from attack.launched import NOBODY, agent, answers, error, run, somebody
 from support.topology import until
 
-# Locks all that it can open of a directory and what is in it, says so, and keeps it.
+# Locks every readable file of a directory, prints their number, and holds them.
 LOCKS = """
 import fcntl, os, sys, time
 kept = []
@@ -28,9 +28,10 @@ time.sleep(3600)
 
 
 def test_flock_by_another_user(hpn: Path, public: Path) -> None:
-    """Of all that he can open, before it is unpacked, when it is used, and when an agent begins."""
+    """The user locks all readable files: before the program is unpacked, while it is in use, and when an agent
+    starts."""
     base = public / "program"
-    base.mkdir(mode=0o755)  # as an older version made it
+    base.mkdir(mode=0o755)  # the mode that older versions used
     with somebody(LOCKS, base) as opened:
         assert opened == "1"
         assert answers(hpn, base)
@@ -43,7 +44,7 @@ def test_flock_by_another_user(hpn: Path, public: Path) -> None:
 
 
 def test_flock_of_a_version_that_was_open_to_all(hpn: Path, public: Path) -> None:
-    """Whoever opened it then has it open still: another is unpacked."""
+    """A user may still hold a directory that was once open to all, so the launcher unpacks another one."""
     assert answers(hpn, public / "program")
     (directory,) = (path for path in (public / "program").iterdir() if path.is_dir())
     directory.parent.chmod(0o755)
@@ -55,7 +56,7 @@ def test_flock_of_a_version_that_was_open_to_all(hpn: Path, public: Path) -> Non
 
 @pytest.mark.parametrize("what", [".lock", "the version"])
 def test_no_wait_without_end(hpn: Path, public: Path, what: str) -> None:
-    """Also where root holds a lock: who, and of what, is said."""
+    """The wait is bounded even if root holds the lock, and the error names the holder and the file."""
     base = public / "program"
     assert answers(hpn, base)
     (directory,) = (path for path in base.iterdir() if path.is_dir())
@@ -86,7 +87,7 @@ def test_no_wait_without_end(hpn: Path, public: Path, what: str) -> None:
     ],
 )
 def test_a_parent_that_others_may_change(hpn: Path, public: Path, mode: int, owner: int, refused: str) -> None:
-    """They would put their own in the place of what was checked."""
+    """The launcher refuses a parent in which others could replace a checked file."""
     parent = public / "parent"
     base = parent / "between" / "program"
     base.parent.mkdir(parents=True)
@@ -103,7 +104,7 @@ def test_a_parent_that_others_may_change(hpn: Path, public: Path, mode: int, own
 
 @pytest.mark.parametrize("owner", [0, NOBODY])
 def test_a_link_on_the_way(hpn: Path, public: Path, owner: int) -> None:
-    """Root's are followed; another's lead where he likes, and elsewhere the next time."""
+    """The launcher follows root's links only: another user could redirect a link at any time."""
     (public / "disk").mkdir()
     sticky = public / "sticky"
     sticky.mkdir()
@@ -126,7 +127,7 @@ def test_a_link_to_itself(hpn: Path, public: Path) -> None:
 
 
 def test_a_parent_that_changes_all_the_time(hpn: Path, public: Path) -> None:
-    """Two directories take turns at one name: root runs what it checked, or refuses."""
+    """Two directories alternate under one name: root runs the checked program or refuses."""
     good, bad = public / "good", public / "bad"
     assert answers(hpn, good / "program")
     shutil.copytree(good, bad)
@@ -157,7 +158,7 @@ def test_a_parent_that_changes_all_the_time(hpn: Path, public: Path) -> None:
 
 
 def test_what_runs_goes_by_descriptors(hpn: Path, public: Path) -> None:
-    """What it opens later, it opens in the directory that was checked, whatever has its name by then."""
+    """The program opens later files in the checked directory, even if another one has its name by then."""
     base = public / "program"
     with agent(hpn, base, public / "s") as pids:
         (version,) = (path for path in base.iterdir() if path.is_dir())

@@ -1,4 +1,4 @@
-"""A log that cannot be written, or that a user has prepared: what a command answers, and what it does, is the same."""
+"""A log that cannot be written, or that a user prepared, changes neither a command's answer nor its effects."""
 
 import json
 import os
@@ -17,7 +17,7 @@ FULL = "logFile '{}' cannot be written: No space left on device"
 
 @pytest.fixture
 def folder(public: Path, node_file: Path) -> Path:
-    """A directory of a user's, which an administrator was so careless to allow."""
+    """A user's directory that a careless administrator allows."""
     (public / "logs").mkdir()
     os.chown(public / "logs", NOBODY, NOBODY)
     node_file.write_text(json.dumps({"allowedPaths": {"logFile": [str(public / "logs")]}}))
@@ -25,7 +25,7 @@ def folder(public: Path, node_file: Path) -> Path:
 
 
 def attached(host: Host, pod: Pod, log: Path, *words: str, **keys: Any) -> None:
-    """ADD, CHECK and DEL succeed and do what they do, and each says these words, if any."""
+    """Assert that ADD, CHECK and DEL succeed with these warnings, if any."""
     conf = host.conf(logFile=str(log), logLevel="debug", **keys)
     result = host.call("ADD", pod, conf)
     checked = host.call("CHECK", pod, conf | {"prevResult": json.loads(result.stdout)})
@@ -59,11 +59,11 @@ def test_a_read_only_disk(host: Host, pod: Pod, tmp_path: Path) -> None:
 
 
 def test_a_full_log_on_a_full_disk(host: Host, pod: Pod, tmp_path: Path, monkeypatch: Any) -> None:
-    """There it cannot get another name."""
+    """The log cannot be renamed there."""
     monkeypatch.setattr("base.state.log_file.LIMIT", 10)
     with mounted(tmp_path / "disk") as disk:
         log = disk / "log"
-        log.write_text("x" * os.sysconf("SC_PAGESIZE"))  # no room is left in its last page
+        log.write_text("x" * os.sysconf("SC_PAGESIZE"))  # its last page is full
         (disk / "log.old").mkdir()
         filled(disk)
         first = f"logFile {str(log)!r} is full and cannot be renamed to log.old: Is a directory"
@@ -71,7 +71,7 @@ def test_a_full_log_on_a_full_disk(host: Host, pod: Pod, tmp_path: Path, monkeyp
 
 
 def test_a_users_file(host: Host, pod: Pod, folder: Path) -> None:
-    """They could read what comes in, or change what was written."""
+    """A command does not write to a user's log, because that user could read and change it."""
     log = folder / "log"
     log.write_text("theirs\n")
     os.chown(log, NOBODY, NOBODY)
@@ -86,7 +86,7 @@ def test_a_users_file(host: Host, pod: Pod, folder: Path) -> None:
 
 @pytest.mark.parametrize("older", [False, True])
 def test_links_of_a_user(host: Host, pod: Pod, folder: Path, monkeypatch: Any, older: bool) -> None:
-    """In the log's place it is refused; in the place of the older one it is removed, and what it leads to stands."""
+    """A link in place of the log is refused; one in place of the old log is removed, and its target stays."""
     victim, log = folder.parent / "victim", folder / "log"
     victim.write_text("precious")
     monkeypatch.setattr("base.state.log_file.LIMIT", 1)
@@ -101,7 +101,7 @@ def test_links_of_a_user(host: Host, pod: Pod, folder: Path, monkeypatch: Any, o
 
 
 def test_whatever_a_user_puts_there(host: Host, make_pod: Callable[[], Pod], folder: Path) -> None:
-    """Whatever is there when it is looked at: a file, a link, a FIFO, a directory, nothing."""
+    """DEL and GC succeed with a link, a FIFO, a directory or a file in place of the log."""
     victim, log = folder.parent / "victim", folder / "log"
     victim.write_text("precious")
     kinds: list[Callable[[], object]] = [

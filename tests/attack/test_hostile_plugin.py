@@ -1,4 +1,4 @@
-"""A local user without privileges: root runs no IPAM plugin that they could have written."""
+"""A local user without privileges: root runs no IPAM plugin that the user could have written."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ def asking(host: Host, plugin: Path) -> dict[str, Any]:
 
 
 def test_a_plugin_is_run(host: Host, pod: Pod, plugin: Path) -> None:
-    """That what is refused below is refused for a reason; a group of root's may write."""
+    """A plugin that only root's group can write runs: the control to the refusals below."""
     plugin.chmod(0o775)
     plugin.parent.chmod(0o1777)
     assert host.ok("ADD", pod, **asking(host, plugin))["ips"][0]["address"] == "10.9.0.2/24"
@@ -73,7 +73,7 @@ def test_a_plugin_that_others_could_have_written(
 
 @pytest.mark.parametrize("binary", [False, True])
 def test_a_plugin_that_is_swapped(plugin: Path, binary: bool) -> None:
-    """What was looked at is what runs, whatever has the name then."""
+    """The checked file runs, whatever file has its name by then."""
     if binary:
         shutil.copy("/bin/echo", plugin)
     fd = program.open_trusted(str(plugin))
@@ -89,7 +89,7 @@ def test_a_plugin_that_is_swapped(plugin: Path, binary: bool) -> None:
 
 @pytest.mark.parametrize("script", ["sleep 1000", "trap '' TERM; sleep 1000; sleep 1000", "sleep 1000 & exit 0"])
 def test_a_plugin_that_hangs(host: Host, pod: Pod, plugin: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Ended with all that it started; ADD is undone, and the lock is free."""
+    """ADD ends the plugin with all its processes, undoes its own changes and releases the lock."""
     hangs = f"[ $CNI_COMMAND = DEL ] || {{ {script}; }}"
     plugin.write_text(f"#!/bin/sh\necho $$ >>{plugin}.pids; cat >/dev/null; {hangs}\n")
     monkeypatch.setattr(program, "TIMEOUT", 0.5)
@@ -102,7 +102,7 @@ def test_a_plugin_that_hangs(host: Host, pod: Pod, plugin: Path, monkeypatch: py
 
 
 def groups_alive(groups: list[str]) -> list[str]:
-    """The processes, but for zombies, that are of one of these process groups."""
+    """The live processes of these process groups, without zombies."""
     alive = list[str]()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -112,5 +112,5 @@ def groups_alive(groups: list[str]) -> list[str]:
 
 
 def test_the_bound_of_a_plugin() -> None:
-    """docs/user/security.md says 90 s."""
+    """docs/user/security.md promises 90 s."""
     assert program.TIMEOUT + program.GRACE <= 95

@@ -1,7 +1,7 @@
-"""A pod with root and CAP_NET_ADMIN in its namespace, which runs while it is attached: what it does is in hostile.py.
+"""A pod with root and CAP_NET_ADMIN in its namespace attacks its own attachment, as in hostile.py.
 
-Its own ADD may fail of it.  No call takes longer than is promised, its DEL succeeds all the same, nothing of it is
-left, and nobody else waits for it.
+Its own ADD may fail.  No call exceeds its promised time, DEL succeeds and leaves nothing behind, and other pods do not
+wait for it.
 """
 
 import os
@@ -27,10 +27,10 @@ from base.kernel import budget, neighbors, netns
 HOSTILE = Path(__file__).with_name("hostile.py")
 ITS_ROOT = Path(__file__).with_name("as_its_root.py")
 ROOT = Path(__file__).parents[2]
-BOUND = 10.0  # seconds for waits and work; docs/user/security.md
+BOUND = 10.0  # seconds for waits and work, from docs/user/security.md
 ROUNDS = 5
 
-# What the pod does, and what else than usually the configuration asks for.
+# The attack of the pod, and additional keys of the configuration.
 ATTACKS: dict[str, tuple[str, dict[str, Any]]] = {
     "unicasts": ("unicast {pid}", {}),
     "unicasts, and rules to be made": ("unicast {pid}", {"policyRouting": True}),
@@ -47,13 +47,13 @@ ATTACKS: dict[str, tuple[str, dict[str, Any]]] = {
     "altnames": ("altnames", {}),
     "addresses": ("addresses", {}),
 }
-# Those that do not touch what the pod is given: ADD succeeds.
+# These attacks leave the pod's own interface alone, so ADD succeeds.
 HARMLESS = list(ATTACKS)[:7]
 
 
 @pytest.fixture(autouse=True)
 def awake() -> Iterator[None]:
-    """A call that hangs is ended, and so is the test."""
+    """End a call that hangs, and fail the test."""
 
     def hangs(*_: object) -> None:
         raise TimeoutError("it hangs")
@@ -65,7 +65,7 @@ def awake() -> Iterator[None]:
 
 @contextmanager
 def attacking(pod: Pod, attack: str) -> Iterator[None]:
-    """While the pod does that."""
+    """Run the attack in the pod for the duration of the context."""
     as_root = [sys.executable, str(ITS_ROOT), pod.path]
     inside = as_root if are_in_user_namespaces() else ["ip", "netns", "exec", pod.name, sys.executable]
     argv = [*inside, str(HOSTILE), *attack.format(pid=os.getpid()).split()]
@@ -80,7 +80,7 @@ def attacking(pod: Pod, attack: str) -> Iterator[None]:
 
 
 def timed(host: Host, command: str, pod: Pod, conf: dict[str, Any]) -> int:
-    """The call's exit status, in time."""
+    """Run a command, assert its time, and return its exit status."""
     signal.alarm(120)
     elapsed = Elapsed()
     reply = host.call(command, pod, conf)
@@ -111,7 +111,7 @@ def test_no_call_is_long_and_nothing_is_left(host: Host, make_pod: Callable[[], 
 def test_nobody_pays_for_the_lock_that_another_has(
     host: Host, make_pod: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All calls wait for the kernel's lock of links for longer than a pod may delay them, and none is refused."""
+    """All calls succeed although the kernel's lock of links is held for longer than a pod may delay them."""
     monkeypatch.setattr(budget, "REQUEST", 0.5)
     monkeypatch.setattr(budget, "UNDOING", 0.3)
     monkeypatch.setattr(neighbors, "_SILENCE", 0.05)
@@ -125,7 +125,7 @@ def test_nobody_pays_for_the_lock_that_another_has(
 
 
 def test_answers_to_every_probe(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """Who probes is told so after some tries; who does not is not concerned, nor is who probes afterwards."""
+    """An ADD with a probe fails after some tries.  ADD succeeds without a probe, or after the attack."""
     pod, other = make_pod(), make_pod()
     probing = host.conf(ipam={"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}]], "probe": 0.2})
     assert timed(host, "ADD", pod, host.conf()) == 0
@@ -141,7 +141,7 @@ def test_answers_to_every_probe(host: Host, make_pod: Callable[[], Pod]) -> None
 
 @with_both
 def test_answers_to_every_solicitation(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """An ADD that looks for duplicates finds one, says so, and leaves nothing; who does not look is not concerned."""
+    """An ADD with duplicate detection fails, names the address and leaves nothing.  ADD succeeds without detection."""
     pod, other = make_pod(), make_pod()
     off = host.conf(dad="off")
     assert timed(host, "ADD", pod, off) == 0
@@ -158,7 +158,7 @@ def test_answers_to_every_solicitation(host: Host, make_pod: Callable[[], Pod]) 
 
 
 class Agent:
-    """The plugin's: the binary's, asked by its launcher, if there is one; else the source's, asked as by a launcher."""
+    """An agent: the binary's with its launcher, if there is a binary, else one from the source."""
 
     VERSION = "0123456789abcdef"
     SERVE = f"""
@@ -181,7 +181,7 @@ workers.serve(socket.socket(fileno=int(sys.argv[1])), {VERSION!r}, main.answer)
         until(path.exists)
 
     def call(self, host: Host, command: str, pod: Pod, conf: dict[str, Any]) -> int:
-        """Its exit status, in time."""
+        """Run a command through the agent, assert its time, and return its exit status."""
         request, elapsed = host.request(command, pod, conf), Elapsed(*children(self.process.pid))
         status = (self._launched if self.binary else self._sent)(dict(request.environ), request.stdin, pod)
         took = elapsed.seconds()
@@ -189,7 +189,7 @@ workers.serve(socket.socket(fileno=int(sys.argv[1])), {VERSION!r}, main.answer)
         return status
 
     def _launched(self, environ: dict[str, str], stdin: bytes, _pod: Pod) -> int:
-        # Nowhere to unpack: the agent has to do it.
+        # Without a directory to unpack into, only the agent can answer.
         environ |= {"HPN_AGENT": self.path, "HPN_PROGRAM_DIR": "/proc/nowhere"}
         done = subprocess.run([self.binary], env=environ, input=stdin, capture_output=True, check=False, timeout=60)
         return done.returncode
@@ -209,7 +209,7 @@ workers.serve(socket.socket(fileno=int(sys.argv[1])), {VERSION!r}, main.answer)
         return int.from_bytes(answer[1:5], sys.byteorder)
 
     def terminated(self) -> int:
-        """Its exit status, after SIGTERM."""
+        """Send SIGTERM, and return the exit status."""
         self.process.terminate()
         return self.process.wait(60)
 

@@ -1,4 +1,4 @@
-"""A local user without privileges: root waits for no lock of theirs, and trusts no directory of theirs."""
+"""A local user without privileges: root waits for no lock of that user, and trusts no directory of theirs."""
 
 import ctypes
 import fcntl
@@ -29,7 +29,7 @@ def kept_in(host: Host, folder: Path, **keys: Any) -> dict[str, Any]:
 
 
 def test_locks(host: Host, make_pod: Callable[[], Pod], public: Path) -> None:
-    """They lock all that they can open; nobody waits."""
+    """Commands do not wait although the user locks all readable files."""
     host.state = public / "hpn"
     one, two = make_pod(), make_pod()
     host.ok("ADD", one)
@@ -46,7 +46,7 @@ def test_locks(host: Host, make_pod: Callable[[], Pod], public: Path) -> None:
 
 
 def test_what_we_make_is_ours_alone(host: Host, pod: Pod, public: Path) -> None:
-    """Whatever umask the runtime has."""
+    """Only root can read new files and directories, whatever the runtime's umask."""
     before = os.umask(0)
     try:
         host.state = public / "a/hpn"
@@ -84,7 +84,7 @@ def by_their_link(folder: Path) -> None:
 def test_a_parent_that_others_can_change(
     host: Host, pod: Pod, public: Path, make: Callable[[Path], None], key: str, deep: bool
 ) -> None:
-    """Named, with what to do; nothing is made in there, and nothing that is there is believed."""
+    """The error names the directory and the remedy; the command creates nothing there and uses nothing from there."""
     make(public)
     before = sorted(public.rglob("*"))
     folder = public / "hpn" / "deep" if deep else public / "hpn"
@@ -101,7 +101,7 @@ def test_a_parent_that_others_can_change(
 
 
 def test_state_that_they_prepared(host: Host, pod: Pod, public: Path) -> None:
-    """Locks that they hold, in directories of theirs: refused at once, not waited for."""
+    """The command refuses the user's directories at once, without waiting for the locks that the user holds there."""
     of_theirs(public)
 
     def prepare() -> list[str]:
@@ -118,7 +118,7 @@ def test_state_that_they_prepared(host: Host, pod: Pod, public: Path) -> None:
 
 
 def test_a_parent_that_changes_hands_later(host: Host, make_pod: Callable[[], Pod], public: Path) -> None:
-    """A process that found it good once looks again when another directory is in its place."""
+    """A process that trusted a directory checks again after a replacement."""
     folder = public / "hpn"
     host.ok("ADD", make_pod(), kept_in(host, folder))
     of_everybody(public)
@@ -137,7 +137,7 @@ def test_a_parent_that_changes_hands_later(host: Host, make_pod: Callable[[], Po
 
 
 def test_a_sticky_directory(host: Host, pod: Pod, public: Path) -> None:
-    """As /tmp: nobody can take from there what root made."""
+    """A sticky directory such as /tmp is fine: other users cannot remove root's files."""
     public.chmod(0o1777)
     host.state = public / "hpn"
     result = host.ok("ADD", pod)
@@ -146,7 +146,7 @@ def test_a_sticky_directory(host: Host, pod: Pod, public: Path) -> None:
 
 
 def test_a_directory_of_another_purpose(host: Host, pod: Pod, public: Path) -> None:
-    """No network's name makes our files appear among others': sudoers.d, cron.d."""
+    """A network's name never adds files to a directory of another purpose, such as sudoers.d or cron.d."""
     (public / "rail0").mkdir()
     (public / "locks").mkdir()
     leases, state = host.conf(), kept_in(host, public)
@@ -159,7 +159,7 @@ def test_a_directory_of_another_purpose(host: Host, pod: Pod, public: Path) -> N
 
 @pytest.mark.parametrize("link", [False, True])
 def test_the_administrators_own_links(host: Host, pod: Pod, public: Path, link: bool) -> None:
-    """/var/run is one."""
+    """Links of the administrator, such as /var/run, are followed."""
     (public / "run").mkdir()
     (public / "var").mkdir()
     (public / "var" / "run").symlink_to("../run" if link else f"{public}/run")
@@ -173,7 +173,8 @@ def test_the_administrators_own_links(host: Host, pod: Pod, public: Path, link: 
 def test_a_lock_that_somebody_holds(
     host: Host, pod: Pod, public: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Who has a descriptor of one from when they could: bounded, and named, whatever they call themselves."""
+    """A user with an old descriptor holds a lock: the wait is bounded, and the error names the process, whatever its
+    name."""
     host.state = public / "hpn"
     host.ok("ADD", pod)
     monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.3)
@@ -195,7 +196,7 @@ def test_a_lock_that_somebody_holds(
 
 
 def test_a_lock_of_host_locals(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose directory is for everybody to read: its import does not wait for ever either."""
+    """The import waits a bounded time for host-local's lock, which every user can open."""
     monkeypatch.setattr(migrate, "LOCK_TIMEOUT", 0.3)
     (public / "lock").touch()
     with nobody(lambda: flocked(public)) as taken:
@@ -214,13 +215,13 @@ def test_a_namespace_that_is_none(host: Host, pod: Pod, public: Path) -> None:
 
 
 def test_the_bounds() -> None:
-    """docs/user/security.md says 10 s."""
+    """docs/user/security.md promises 10 s."""
     assert journal.LOCK_TIMEOUT <= SLOW
     assert stores.LOCK_TIMEOUT <= SLOW
 
 
 def test_found_good_and_forgotten(tmp_path: Path) -> None:
-    """What is known of directories has a bound, for a configuration names them."""
+    """The cache of trusted directories is bounded, because a configuration names them."""
     for n in range(300):
         trust.refuse_unless_ours(str(durable.directory(tmp_path / f"{n}")))
     assert len(trust._good) <= 256

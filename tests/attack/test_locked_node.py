@@ -1,4 +1,5 @@
-"""A node whose file says what configurations may name: who writes a NetworkAttachmentDefinition names nothing else."""
+"""A policy file restricts the names in configurations: the author of a NetworkAttachmentDefinition can use no
+others."""
 
 import json
 from pathlib import Path
@@ -25,20 +26,20 @@ LEASES = {"type": "hpn-ipam", "subnet": "10.56.0.0/24"}
 
 @pytest.fixture
 def locked(node_file: Path) -> Path:
-    """The policy file, as security.md has it."""
+    """The policy file of security.md."""
     node_file.write_text(EXAMPLE.partition("```")[0])
     return node_file
 
 
 def asked(command: str, conf: dict[str, Any], **environ: str) -> dict[str, Any]:
-    """The answer to a command for a pod that is not there."""
+    """The answer to a command for an absent pod."""
     of_pod = {"CNI_CONTAINERID": "c", "CNI_NETNS": "/nonexistent/p", "CNI_IFNAME": "hpn0", "CNI_PATH": "/nonexistent"}
     request = Request({"CNI_COMMAND": command, **of_pod, **environ}, json.dumps(conf).encode())
     return dict(json.loads(hpn(request, PROGRAMS).stdout or "{}"))
 
 
 def refusal(conf: dict[str, Any], **environ: str) -> str:
-    """What ADD and STATUS say; empty if ADD got as far as to look for the pod."""
+    """The refusal by ADD and STATUS; empty if ADD got as far as opening the pod's namespace."""
     error = asked("ADD", conf, **environ)
     if error["code"] == 4:
         assert "CNI_NETNS" in error["msg"]
@@ -48,7 +49,7 @@ def refusal(conf: dict[str, Any], **environ: str) -> str:
 
 
 def test_the_example(host: Host, pod: Pod, locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A definition that keeps to it is served, with state where it is by default."""
+    """A definition within the limits works, with its state in the default directory."""
     assert locked.exists()
     monkeypatch.setattr(location, "STATE_DIR", str(host.state))
     monkeypatch.setattr(places, "STATE_DIR", str(host.state))
@@ -69,7 +70,7 @@ def test_the_example(host: Host, pod: Pod, locked: Path, monkeypatch: pytest.Mon
 
 
 def test_the_file_under_its_name_of_older_versions(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is enforced as before, and the message names it; of both the new one counts."""
+    """The file of older versions is enforced, and messages name it; the new file takes precedence."""
     old, new = locked, locked.with_name("policy.json")
     monkeypatch.setattr(node, "OLD_FILE", f"{old}")
     monkeypatch.setattr(node, "FILE", f"{new}")
@@ -84,7 +85,7 @@ def test_the_file_under_its_name_of_older_versions(locked: Path, monkeypatch: py
 
 
 def test_the_file_is_renamed_meanwhile(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the looks for its new name and for its old one: no ADD is without it."""
+    """The file is renamed between the reads of its new and its old name: ADD still enforces it."""
     new = locked.with_name("policy.json")
     monkeypatch.setattr(node, "OLD_FILE", f"{locked}")
     monkeypatch.setattr(node, "FILE", f"{new}")
@@ -104,7 +105,7 @@ def test_the_file_is_renamed_meanwhile(locked: Path, monkeypatch: pytest.MonkeyP
     ("conf", "says"),
     [
         (MACVLAN, ""),
-        (MACVLAN | DEVICE | {"kind": "macvlan"}, ""),  # Multus adds it, and a macvlan has no use for it
+        (MACVLAN | DEVICE | {"kind": "macvlan"}, ""),  # Multus adds the key, and a macvlan ignores it
         (NAMED | DEVICE | {"kind": "sriov"}, ""),
         (NAMED | {"kind": "sriov", "runtimeConfig": {"deviceID": "0000:5e:00.2"}}, ""),
         (MACVLAN | {"master": "eth0", "linkInContainer": True}, ""),
@@ -152,16 +153,16 @@ def test_directories(node_file: Path, tmp_path: Path) -> None:
     for folder in (f"{tmp_path}/a", f"{tmp_path}/b/../c"):
         assert "ipam.dataDir" in refusal(MACVLAN | {"ipam": LEASES | {"dataDir": folder}})
     assert refusal(MACVLAN | {"ipam": LEASES | {"dataDir": f"{tmp_path}/b"}}) == ""
-    assert asked("ADD", MACVLAN | {"ipam": {"type": "host-local", "dataDir": "/x"}})["code"] == 106  # its own
+    assert asked("ADD", MACVLAN | {"ipam": {"type": "host-local", "dataDir": "/x"}})["code"] == 106  # of host-local
 
 
 def test_what_multus_leaves_of_a_configuration(locked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """STATUS of a cluster network that Multus has stripped of all keys takes no node down."""
+    """STATUS succeeds for a cluster network without its keys, which Multus strips, so the node stays ready."""
     assert locked.exists()
     monkeypatch.setattr(location, "STATE_DIR", f"{tmp_path}/state")
     stripped = {"cniVersion": "1.1.0", "name": "storage", "type": "hpn", "ipam": {"type": "hpn-ipam"}}
     assert asked("STATUS", stripped).get("code") != 7
-    # An ADD of so little is a macvlan over the default route's interface.
+    # An ADD without keys would be a macvlan over the default route's interface.
     added = asked("ADD", stripped | {"ipam": {"type": "dhcp"}})
     assert (added["code"], "allowedNames" in added["msg"]) == (7, True)
     environ = {"CNI_COMMAND": "STATUS", "CNI_PATH": "/nonexistent"}
@@ -213,7 +214,7 @@ def test_a_directory_of_another_purpose_of_ours(tmp_path: Path, keys: dict[str, 
 
 
 def test_a_directory_where_a_network_has_its_leases(tmp_path: Path) -> None:
-    """Wherever that is, and wherever the program is."""
+    """Neither another network's leases nor the program's directory can hold a network's leases, wherever they are."""
 
     def add(name: str, folder: Path, **environ: str) -> dict[str, Any]:
         conf = NAMED | {"name": name, "ipam": LEASES | {"dataDir": f"{folder}"}}

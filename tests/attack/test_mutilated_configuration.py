@@ -1,4 +1,4 @@
-"""Configurations that nobody thought of, each asked for with every command; what fails says which it was."""
+"""Run every command with random configurations; a failure names the configuration."""
 
 import itertools
 import json
@@ -18,13 +18,13 @@ from support.topology import PROGRAMS, Host, Pod
 from base.state import node, places
 from cni.main import run as hpn
 
-SLOW = 10.0  # seconds, that no call takes
+SLOW = 10.0  # seconds that no call takes
 COMMANDS = ("STATUS", "ADD", "CHECK", "DEL", "GC")
 
 
 @pytest.fixture
 def log(host: Host, node_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A log, below the one directory that the node allows; and state in memory, for the disk is slow."""
+    """A log below the only allowed directory, and the state in memory, because the disk is slow."""
     folder = host.tmp_path / "allowed"
     node_file.write_text(json.dumps({"allowedPaths": {key: [str(folder)] for key in node.DEFAULTS}}))
     folder.mkdir()
@@ -35,7 +35,7 @@ def log(host: Host, node_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def shown() -> Iterator[dict[str, Any]]:
-    """What our own examples give to hpn; with the host's master, that some of them work."""
+    """The project's own example configurations, with the host's master so that some of them work."""
     for plugin in itertools.chain(*map(plugins, texts().values()), *map(requests, FILES)):
         if plugin["type"] == "hpn":
             yield plugin | ({"master": "rail0"} if "master" in plugin else {})
@@ -43,7 +43,7 @@ def shown() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture
 def nowhere(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The directory that we work in: an own one, for others make files in the checkout at the same time."""
+    """Use a separate working directory, because other tests create files in the checkout."""
     folder = host.tmp_path / "nowhere"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -51,7 +51,7 @@ def nowhere(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nowhere")
 def test_mutilated_configurations(host: Host, pod: Pod, log: Path) -> None:
-    """No trace of Python, no wait, nothing made outside, and everything undone."""
+    """No command prints a traceback, waits or creates files elsewhere, and DEL undoes everything."""
     bases = [*shown(), host.conf(logFile=str(log), logLevel="debug"), host.conf(policyRouting=True), host.conf()]
     outside, added, count = surroundings(host), 0, drawn.count(5_000, "mutilations")
     for n, stdin in enumerate(itertools.islice(mutants(drawn.seed(), bases, host.state), count)):
@@ -64,7 +64,7 @@ def test_mutilated_configurations(host: Host, pod: Pod, log: Path) -> None:
 
 
 def survived(host: Host, pod: Pod, stdin: bytes, said: str) -> bool:
-    """Whether ADD took it."""
+    """Run all commands with the configuration; return True if ADD succeeded."""
     result: dict[str, Any] = {}
     for command in COMMANDS:
         asked = json.dumps(json.loads(stdin) | {"prevResult": result}).encode() if result else stdin
@@ -84,7 +84,7 @@ def survived(host: Host, pod: Pod, stdin: bytes, said: str) -> bool:
 
 
 def surroundings(host: Host) -> set[str]:
-    """What is there outside of the state directory, by name."""
+    """The paths outside the state directory."""
     folders = [Path("/"), Path.cwd(), host.tmp_path.parent, host.tmp_path, host.tmp_path / "allowed"]
     folders += [Path(at) for at, _, _ in os.walk("/etc")]
     names = {f"{folder}/{name}" for folder in folders for name in os.listdir(folder)}

@@ -1,6 +1,6 @@
-"""Configuration files of hpn node that nobody thought of: the program takes them, or refuses them in words.
+"""hpn node accepts random configuration files or refuses them with a message.
 
-What fails says which it was.
+A failure names the file.
 """
 
 import copy
@@ -21,7 +21,7 @@ from node.config.values import why_refused
 from node.model import Selector, Settings
 
 MOST = 50_000
-# What the other files have in these places.
+# Valid values from other files.
 MEANT: Sequence[Any] = (
     *(
         "a",
@@ -43,7 +43,7 @@ MEANT: Sequence[Any] = (
 
 
 def documents(seed: int) -> Iterator[tuple[bytes, bool]]:
-    """File after file without end, and whether it is read as YAML."""
+    """An endless stream of files, each with a flag for YAML."""
     dice = random.Random(seed)
     keys = sorted({key for file in ALL for one in objects(file) for key in one})
     while True:
@@ -61,7 +61,7 @@ def documents(seed: int) -> Iterator[tuple[bytes, bool]]:
 
 
 def written(file: dict[str, Any], dice: random.Random, *, is_yaml: bool) -> bytes:
-    """As YAML only if that is short: PyYAML takes its time."""
+    """Encode short files as YAML only: PyYAML is slow."""
     text = json.dumps(file)
     if is_yaml and len(text) < 20_000 and "\\ud800" not in text and dice.random() < 0.7:
         text = yaml.safe_dump(file, allow_unicode=True)
@@ -69,7 +69,7 @@ def written(file: dict[str, Any], dice: random.Random, *, is_yaml: bool) -> byte
 
 
 def test_mutilated_files() -> None:
-    """No exception but Refused, whose sentence is one line that any terminal can show; what is taken can be offered."""
+    """Every error is a Refused with one printable line; every accepted file describes resources that can be offered."""
     taken, count = 0, drawn.count(5_000, "mutilations")
     for number, (data, is_yaml) in enumerate(islice(documents(drawn.seed()), count)):
         said = f"number {number}, yaml {is_yaml}: {data[:2000]!r}"

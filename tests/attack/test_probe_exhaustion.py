@@ -1,4 +1,4 @@
-"""A pod that answers every probe: it must not keep addresses from the others."""
+"""A pod that answers every probe cannot withhold addresses from other pods."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from ctl.main import main
 RANGES = [[{"subnet": "10.56.0.0/26"}]]
 SIZE = 61
 
-# Answers every ARP request on hpn0, with its own MAC or with another one each time.
+# Answers every ARP request on hpn0, with its own MAC or with a new one each time.
 LIAR = """
 import os, socket, sys
 sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0806))

@@ -1,4 +1,4 @@
-"""A local user without privileges: a process of its own, which keeps what it took until it is let go."""
+"""A process of a local user without privileges, which keeps its locks and files until it is released."""
 
 import fcntl
 import json
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 NOBODY = 65534
-SLOW = 10.0  # seconds, that no call takes
+SLOW = 10.0  # seconds that no call takes
 
 
 @contextmanager
 def nobody(act: Callable[[], Any]) -> Iterator[Any]:
-    """What ``act`` answers to that user, whose process lives on until this ends."""
+    """Run ``act`` as that user and yield its result; the process lives until the context ends."""
     answer, told = os.pipe()
     waits, goes = os.pipe()
     child = os.fork()
@@ -45,7 +45,7 @@ def nobody(act: Callable[[], Any]) -> Iterator[Any]:
 
 
 def flocked(folder: Path) -> list[str]:
-    """Take the lock of everything in there that can be opened in any way, and of the folder."""
+    """Lock the folder and every file in it that the user can open."""
     taken = list[str]()
     for path in [folder, *reachable(folder)]:
         for flags in (os.O_RDONLY, os.O_RDWR, os.O_WRONLY):

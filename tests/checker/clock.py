@@ -1,6 +1,6 @@
-"""A clock that goes faster than the machine's, and is the same in all processes of a test.
+"""A clock that runs faster than the machine's clock and shows the same time in all processes of a test.
 
-Its time is eight bytes of a file that all of them have mapped, and one of them sets it on.
+The time is eight bytes of a file that all processes map.  One process advances it.
 """
 
 import math
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Seconds of the machine's between two settings, and the most that one of them counts for: the clock of a machine that
-# is so busy that nobody is served goes slower.
+# Seconds of the machine's clock between two updates, and the most that one update counts for.  On a machine too busy to
+# serve anyone, the clock therefore runs slower.
 _TICK, _MOST = 0.01, 0.1
 
 
 class Clock:
-    """The clock whose time (seconds since 1970) is in that file.  It does not go beyond ``until``, if that is set in
-    the process that sets it on."""
+    """The clock that keeps its time (seconds since 1970) in that file.  It stops at ``until``, if the advancing process
+    sets that."""
 
     def __init__(self, file: Path | str) -> None:
         with open(file, "r+b") as mapped:
@@ -38,7 +38,8 @@ class Clock:
 
 @contextmanager
 def going(file: Path, speed: float) -> Iterator[Clock]:
-    """A new clock in that file, so many times as fast as the machine's, and set on meanwhile."""
+    """Create a clock in that file, this many times as fast as the machine's, and advance it for the duration of the
+    context."""
     file.write_bytes(bytes(8))
     clock, ended = Clock(file), threading.Event()
     clock._time[0] = time.time()

@@ -1,4 +1,4 @@
-"""What goes wrong, drawn by a seed, and how often each of it did."""
+"""Draw faults from a seed, and count how often each occurred."""
 
 import json
 import os
@@ -14,53 +14,53 @@ from checker.record import Record
 from checker.servers import Servers
 
 SPEED = float(os.environ.get("HPN_CHECKER_SPEED", "1200"))
-# Seconds for which a node is waited for, as the checker's clock has them.
+# The grace of a node in seconds of the checker's clock.
 HOUR = 3600
-GRACE = HOUR / SPEED  # seconds that a dead node is waited for, as the machine's clock has them
-# By so many seconds the store's clock may jump at any time.
+GRACE = HOUR / SPEED  # the same in seconds of the machine's clock
+# The store's clock may jump by this many seconds at any time.
 SMALL = 120
-# What of the proxy's faults costs no time.
+# The proxy's faults that take no time.
 QUICK = ("busy", "broken", "dropped", "denied", "lost", "failed", "twice")
-# Steps of a command, and a few more, before which it may be killed.
+# A command may be killed before any of these steps.  It has slightly fewer steps.
 STEPS = 70
-# Seconds that a node's clock is wrong by; the last brings it to before any program of today was written.
+# Errors of a node's clock in seconds.  The last one sets it to a time before any current program was written.
 WRONG = (0, 0, 60, 7200, -7200, 30 * 86400, -30 * 86400, -1_700_000_000)
 
 
 @dataclass
 class Faults:
-    """Those of commands, clocks, servers and of the proxy before these.  ``count`` has what was drawn here; the proxy
-    counts for itself."""
+    """Faults of commands, clocks, servers and the proxy.  ``count`` holds the faults drawn here; the proxy counts its
+    own."""
 
     draw: random.Random
     servers: Servers
     proxy: "subprocess.Popen[str]"
     record: Record
     count: Counter[str] = field(default_factory=Counter)
-    # Of each node whose clock is wrong, by how many seconds.
+    # The error of each wrong node clock, in seconds.
     ahead: dict[str, int] = field(default_factory=dict)
     _rates: Mapping[str, float] = field(default_factory=dict)
     _proxys: Mapping[str, int] = field(default_factory=dict)
 
     def of_command(self, node: str, *, may_be_killed: bool) -> dict[str, Any]:
-        """What goes wrong with a command of that node, as node.py is told."""
+        """Draw the fault of a command of that node, in node.py's format."""
         ahead = {"ahead": self.ahead.get(node, 0)}
         if may_be_killed and self.draw.random() < 0.4:
             return {**ahead, "step": self.draw.randrange(STEPS)}
         if may_be_killed and self.draw.random() < 0.1:
             self.count["disk full"] += 1
-            # From the beginning, or from there on.
+            # The disk is full from the first step, or from a later one.
             return {**ahead, "full": self.draw.choice((0, self.draw.randrange(STEPS)))}
         return ahead
 
     def strike(self, nodes: Sequence[str], *, is_hour_promised: bool) -> None:
-        """Something else goes wrong, or ends, or nothing does.  The store's clock jumps by no hour while one is
-        promised to a node."""
+        """Begin or end one more fault, or do nothing.  The store's clock never jumps by an hour while a node is
+        promised an hour."""
         what = self.draw.random()
         if what < 0.08:
             rates = {kind: self.draw.choice((0, 0, 0, 0.02, 0.1)) for kind in QUICK}
             rates["silent"] = self.draw.choice((0, 0, 0, 0.003))
-            # A node that waits for longer than it is waited for is cut off, and then nothing is promised.
+            # A node that waits longer than its grace is cut off, and then nothing is promised.
             if GRACE < 2 * SILENCE:
                 rates["silent"] = 0
             was = int(self._rates.get("jump", 0))
@@ -80,13 +80,13 @@ class Faults:
             self.record.note("node's clock", node=node, ahead=ahead)
 
     def end(self) -> None:
-        """All is as it should be from now on."""
+        """End all faults."""
         self.ahead.clear()
         self._set({})
         self.servers.heal()
 
     def all(self) -> dict[str, int]:
-        """How often each was, by its name."""
+        """The number of occurrences by fault."""
         return dict(sorted((self.count + Counter(self._proxys)).items()))
 
     def _set(self, rates: Mapping[str, float]) -> None:

@@ -1,22 +1,22 @@
-"""What happened, and what of it must not have.  Pure."""
+"""The history of a run, and its violations.  Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
 def name_in(cid: str) -> str:
-    """The name of a container's pod: that of a StatefulSet's pod stands before a dot ("web-0.c12")."""
+    """The name of a container's pod: in a StatefulSet, the part before the dot ("web-0.c12")."""
     return cid.partition(".")[0]
 
 
 @dataclass
 class History:
-    """Which attachment has which addresses, as those who asked know it.
+    """The addresses of each attachment, as the callers know them.
 
-    A pod of a StatefulSet has one address all the time, wherever it runs.
+    A pod of a StatefulSet keeps one address wherever it runs.
 
-    An address is an attachment's from the answer that gives it until somebody asks to take it back, or until the node
-    is dead and all its pods with it.  An attachment of which no answer came has nothing that anybody knows of.
+    The answer to ADD makes an attachment the owner of an address.  The ownership ends with a request to release it, or
+    with the death of the node and all its pods.  An attachment without an answer owns no address that anyone knows.
     """
 
     wrong: list[str] = field(default_factory=list)
@@ -26,7 +26,7 @@ class History:
     _of_name: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def gave(self, owner: str, addresses: Iterable[str]) -> None:
-        """The answer of an ADD."""
+        """Record the answer of an ADD."""
         addresses = tuple(addresses)
         before = self._of.get(owner, addresses)
         if before != addresses:
@@ -41,24 +41,24 @@ class History:
         self.given += 1
 
     def takes_back(self, owner: str) -> None:
-        """A DEL begins."""
+        """Record the start of a DEL."""
         for address in self._of.pop(owner, ()):
             if self._owners.get(address) == owner:
                 del self._owners[address]
 
     def died(self, node: str) -> None:
-        """The node, with its pods."""
+        """Record the death of the node and its pods."""
         for owner in [owner for owner in self._of if owner.partition(" ")[0] == node]:
             self.takes_back(owner)
 
     def held(self) -> Mapping[str, str]:
-        """Of each address whose it is."""
+        """The owner of each address."""
         return dict(self._owners)
 
 
 def lost_blocks(documents: Mapping[int, str], held: Mapping[str, Iterable[int]]) -> list[str]:
-    """What store and nodes do not agree on when all is quiet: of each block the node that its document names, and of
-    each node the blocks that it has."""
+    """Disagreements between store and nodes once all is quiet, from the node that each block's document names and the
+    blocks that each node owns."""
     has = {index: node for node, indexes in held.items() for index in indexes}
     wrong = [f"block {index} is {node}'s, which does not know it" for index, node in documents.items()
              if index not in has]  # fmt: skip

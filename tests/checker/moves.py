@@ -1,4 +1,4 @@
-"""How blocks changed hands, by what an etcd itself remembers: every change of every key since it was made."""
+"""Count changes of block ownership from etcd's own history: every change of every key since its creation."""
 
 import json
 import urllib.request
@@ -7,22 +7,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-# After all that is to be read.
+# The key that ends the history to read.
 _LAST = b"last"
 CLAIMED, RETURNED, TAKEN = "claimed", "given back", "taken over"
 
 
 def moves(url: str, prefix: str, owner: Callable[[Any], str]) -> dict[str, int]:
-    """Of the documents whose keys begin so how many were made, removed, and given from one node to another; ``owner``
-    says of a document's body whose it is.
+    """Count created, removed and transferred documents below a key prefix; ``owner`` returns the owner that a
+    document's body names.
 
-    It must not have been compacted.  Raises OSError.
+    The history must not be compacted.  Raises OSError.
     """
     return counted((key, owner(json.loads(value)) if value else "") for key, value in _ever(url, prefix))
 
 
 def counted(changes: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Pure: of changes as they were, each a key and its owner from then on, which is "" if nobody has it."""
+    """Count changes in order; each is a key and its new owner, or "" for no owner.  Pure."""
     owners, found = dict[str, str](), Counter[str]()
     for key, now in changes:
         was, owners[key] = owners.get(key, ""), now
@@ -32,7 +32,7 @@ def counted(changes: Iterable[tuple[str, str]]) -> dict[str, int]:
 
 
 def _ever(url: str, prefix: str) -> Iterator[tuple[str, bytes]]:
-    """All changes of keys that begin so, as they were: the key and its value, which is empty where it was removed."""
+    """Yield all changes of keys with that prefix in order: the key and its value, which is empty after a removal."""
     _asked(url, "/v3/kv/put", {"key": _text(_LAST), "value": ""}).close()
     wanted = {"key": "AA==", "range_end": "AA==", "start_revision": "1"}
     with _asked(url, "/v3/watch", {"create_request": wanted}) as lines:

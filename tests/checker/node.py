@@ -1,12 +1,12 @@
-"""The nodes of a cluster: their IPAM's commands, each in a process that may be killed before any of its steps.
+"""The nodes of a cluster: the commands of their IPAM, each in a process that may be killed before any of its steps.
 
     node.py {"clock": path, "folder": ..., "conf": {...}, "netns": ...}
 
-A line of its input is a command: {"node", "verb", "cid", "step", "full", "ahead", "together"}, where a verb is one of
-CNI's, or KEEP for what the agent does while nobody asks.  The command is killed before its step of that number, counted
-from 0, or never; the node's disk is full from its step ``full`` on; its clock is ``ahead`` by so many seconds.  With
-``together`` it is not forked, for nodes of which there are many.  The answer is {"code", "ips", "msg"}, with "killed"
-if it was.
+Each line of its input is a command: {"node", "verb", "cid", "step", "full", "ahead", "together"}.  A verb is a CNI
+command, or KEEP for the agent's background work.  The command is killed before the step with number ``step``, counted
+from 0, or never.  The node's disk is full from its step ``full`` on; its clock is ``ahead`` by this many seconds.  With
+``together`` the command is not forked, for the many nodes of one process.  The answer is {"code", "ips", "msg"}, with
+"killed" for a killed command.
 """
 
 import json
@@ -34,7 +34,7 @@ from ipam.main import run
 from ipam.stores import none_gone
 
 Command = dict[str, Any]
-# What is sent to the store is a step, too.
+# Sending to the store counts as a step, too.
 killing._CALLS.add("sendall")
 
 
@@ -67,7 +67,7 @@ class Nodes:
         return {"code": 11 if any(one.problem for one in reports) else 0, "ips": [], "msg": str(reports)}
 
     def forked(self, command: Command) -> Command:
-        """The same in a child, which may be killed."""
+        """Run the command in a child process that may be killed."""
         reading, writing = os.pipe()
         child = os.fork()
         if not child:

@@ -1,4 +1,4 @@
-"""The processes of a checker's world: they end with it."""
+"""The processes of a checker's world, which end with it."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class Worker:
-    """A process that acts for nodes, and what it was told last."""
+    """A process that acts for nodes, and its latest command."""
 
     process: "subprocess.Popen[str]"
     nodes: list[str]
@@ -32,7 +32,7 @@ class Worker:
         return found
 
 
-# A link without ARP, on which nothing is probed for.
+# A link without ARP, so no probe runs on it.
 LINK = "ip tuntap add hpn0 mode tun; ip link set hpn0 up; echo; exec sleep 100000"
 
 

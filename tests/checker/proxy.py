@@ -1,10 +1,11 @@
-"""A process between nodes and a store's servers, which loses, delays and refuses as it is told, and sets their clock.
+"""A proxy between nodes and a store's servers, which loses, delays and refuses requests on command and sets their
+clock.
 
     proxy.py {"servers": [URL...], "clock": path, "record": path, "seed": 7, "cert": path, "key": path}
 
-It prints its own URLs, one for each server.  Each line of its input is an object of rates, as {"lost": 0.1}: of
-RATES, how many of the requests that goes wrong with; and of "jump", seconds that the servers' clock is set forth.  The
-answer says how often each of RATES has been.
+It prints its own URLs, one for each server.  Each line of its input is an object of rates, such as {"lost": 0.1}.  A
+key of RATES sets the share of requests with that fault; "jump" sets the servers' clock forward by seconds.  The answer
+counts the occurrences of each fault.
 """
 
 import asyncio
@@ -25,14 +26,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from checker.clock import Clock
 from checker.record import Record, recording
 
-# Before the server is asked, and after it has done it.
+# The first three faults precede the request to the server; the next three follow it.
 BUSY, BROKEN, DROPPED = "busy", "broken", "dropped"
 LOST, FAILED, SILENT = "lost", "failed", "silent"
-# The answer is that a change does not fit what is there: though it would, or because something on the way has sent it
-# twice, and by now it is made.
+# The proxy answers that a change conflicts with the current state.  DENIED refuses a valid change; TWICE sends it
+# twice, so the second one conflicts with the first.
 DENIED, TWICE = "denied", "twice"
 RATES = (BUSY, BROKEN, DROPPED, DENIED, LOST, FAILED, SILENT, TWICE)
-# What no key of an etcd is like.
+# A condition that no etcd key meets.
 _NEVER = {"target": "VERSION", "result": "LESS", "version": "0"}
 # Longer than a node waits for an answer.
 SILENCE = 3.5
@@ -46,7 +47,7 @@ class Proxy:
         self._tasks = set[asyncio.Task[None]]()
 
     def begin(self, server: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection; nobody else keeps the task."""
+        """Serve a connection.  Keep a reference to the task, because the loop holds none."""
         task = asyncio.get_running_loop().create_task(self.serve(server, reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -79,7 +80,7 @@ class Proxy:
                     return
                 writer.write(self._head(*((500, b"{}") if fault == FAILED else answer)))
                 await writer.drain()
-        except (OSError, HTTPException, asyncio.IncompleteReadError):  # the server is killed, or the node
+        except (OSError, HTTPException, asyncio.IncompleteReadError):  # the server or the node is killed
             pass
         finally:
             writer.close()
@@ -94,7 +95,7 @@ class Proxy:
 
 
 async def _request(reader: asyncio.StreamReader) -> bytes:
-    """One request, to be sent on as it is; nothing at the end."""
+    """Read one request in the form to forward; empty at the end of the connection."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
@@ -111,9 +112,9 @@ def _in_words(request: bytes) -> dict[str, str]:
 
 
 def _compares(request: bytes, fault: str) -> bool:
-    """Whether the request may be answered so: it makes a change if something is as it was.
+    """Report whether this fault fits the request: it changes the store on condition that something is unchanged.
 
-    What makes an etcd's key is never denied.  An etcd that denies this shows a key that is there.
+    DENIED never applies to the creation of an etcd key, because etcd's denial would show an existing key.
     """
     if _is_for_etcd(request):
         return (b'"target":"MOD"' if fault == DENIED else b'"compare":[{') in request
@@ -125,7 +126,7 @@ def _is_for_etcd(request: bytes) -> bool:
 
 
 async def _denied(server: str, request: bytes) -> tuple[int, bytes]:
-    """What is said of a change if another was faster.  Raises OSError, HTTPException."""
+    """Answer a change as if another node was faster.  Raises OSError, HTTPException."""
     if not _is_for_etcd(request):
         return 409, b'{"message": "the object has been modified"}'
     head, _, text = request.partition(b"\r\n\r\n")
@@ -152,7 +153,7 @@ async def _answer(server: str, request: bytes) -> tuple[int, bytes]:
 
 
 class _Read:
-    """What was read, as HTTPResponse wants a socket."""
+    """Received bytes with the interface that HTTPResponse requires of a socket."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw

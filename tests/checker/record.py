@@ -1,7 +1,7 @@
-"""What a run did and in which order, a line for each thing, in a file that is there when the run has failed.
+"""Record the steps of a run in order, one line each, in a file that remains after a failure.
 
-Whoever finds an address with two owners reads there who asked for what, what was answered, what went wrong, and what
-the store was asked meanwhile: each with the time of the checker's clock, and of the store's, which jumps.
+If an address has two owners, the file shows requests, answers, faults and the store's traffic.  Each line has the time
+of the checker's clock and of the store's clock, which jumps.
 """
 
 import json
@@ -17,14 +17,14 @@ from checker.clock import Clock
 
 @dataclass
 class Record:
-    """``jump`` is by how much the store's clock is ahead of the checker's."""
+    """The record of a run; ``jump`` is the lead of the store's clock over the checker's clock."""
 
     clock: Clock
     to: FileIO
     jump: float = 0.0
 
     def note(self, what: str, **about: Any) -> None:
-        """One write, because several processes write to the file."""
+        """Append one line in a single write, because several processes write to the file."""
         now = self.clock.now()
         line = {"clock": round(now, 1), "store": round(now + self.jump, 1), "what": what, **about}
         self.to.write(json.dumps(line).encode() + b"\n")

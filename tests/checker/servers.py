@@ -1,4 +1,4 @@
-"""What a checker's world does to the servers of a store."""
+"""The interface between a checker's world and the servers of a store."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -7,31 +7,32 @@ from typing import Any, Protocol
 
 
 class Servers(Protocol):
-    """A store's real servers, and what a test does to them.  ``jumps``: by how many seconds their clock may be off."""
+    """A store's real servers, and a test's control over them.  ``jumps`` lists the errors in seconds that their clock
+    may have."""
 
     urls: Sequence[str]
     jumps: Sequence[int]
 
     def settings(self, proxies: Sequence[str], folder: Path) -> Mapping[str, Any]:
-        """What a node's file says of the store."""
+        """The store's section of a node's file."""
 
     def born(self, node: str) -> None:
-        """The node is there, and heard of."""
+        """Announce a new, live node."""
 
     def dead(self, node: str) -> None:
-        """The node is gone, and not heard of any more."""
+        """Report the node as gone and silent."""
 
     def replaced(self, node: str) -> bool:
-        """The node's object is deleted and made again while its pods run; False if nodes have none."""
+        """Delete and recreate the node's object while its pods run; return False if the store has no such objects."""
 
     def harm(self, draw: random.Random) -> bool:
-        """Kill what the store consists of, or start it again, or let it be; whether it was killed."""
+        """Kill a part of the store, restart it or leave it alone; return True for a kill."""
 
     def heal(self) -> None:
-        """All of it runs."""
+        """Make all parts of the store run."""
 
     def blocks(self) -> dict[int, str]:
-        """Of each block its document's node, as the servers themselves say."""
+        """The node of each block's document, from the servers themselves."""
 
     def moves(self) -> dict[str, int]:
-        """How often blocks were claimed, given back and taken over, as an etcd has it."""
+        """Counts of claimed, returned and reclaimed blocks, from etcd's history."""

@@ -1,4 +1,4 @@
-"""The two stores as the checker has them: what of each is killed, and how a node dies there."""
+"""The two stores of the checker: how their servers are killed, and how a node dies there."""
 
 import json
 import random
@@ -25,19 +25,19 @@ NODES = "/api/v1/nodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 BLOCKS = "/apis/hpn-cni.io/v1/hpnblocks"
 _CONFLICT, _ABSENT = 409, 404
-# Seconds that servers may take to start, on a machine that is busy.
+# Seconds that servers may take to start on a busy machine.
 _PATIENCE = 300
 
 
 @dataclass
 class ThreeMembers:
-    """An etcd; of its members one may be killed at a time."""
+    """An etcd with three members.  At most one of them is killed at a time."""
 
     etcd: Etcds
     down: int | None = None
     urls: Sequence[str] = field(init=False)
-    # A node that comes back gives addresses before it has told that it lives.  Until then only the hour protects what
-    # it has: a clock that jumps by more is the end of that, and nothing is promised.
+    # A node that comes back allocates addresses before it has reported itself alive.  Until then only the hour protects
+    # its blocks, so a larger jump of the clock would end that protection, and nothing is promised.
     jumps: Sequence[int] = (60, -60)
 
     def __post_init__(self) -> None:
@@ -47,10 +47,10 @@ class ThreeMembers:
         return {"etcd": {"endpoints": list(proxies)}}
 
     def born(self, node: str) -> None:
-        """It tells so itself."""
+        """Do nothing: the node announces itself."""
 
     def dead(self, node: str) -> None:
-        """Its lease is over."""
+        """End the node's lease."""
         last_seen = json.dumps({"node": node, "heard": 1}).encode()
         self._change([gateway.delete(f"/hpn/alive/{node}"), gateway.put(f"/hpn/nodes/{node}", last_seen)])
 
@@ -94,16 +94,17 @@ class ThreeMembers:
 
 @dataclass
 class ApiServer:
-    """An API server, which is killed and started again.
+    """An API server that is killed and restarted.
 
-    ``authority`` has signed the proxy's certificate.  ``up`` is when the server was first seen to serve since then.
+    ``authority`` signed the proxy's certificate.  ``up`` is the time of the server's first answer since its latest
+    start.
     """
 
     api: Api
     authority: bytes
     up: float | None = None
     urls: Sequence[str] = field(init=False)
-    # All that live have a Node object and a Lease.
+    # All live nodes have a Node object and a Lease.
     jumps: Sequence[int] = (60, 7200, -7200)
 
     def __post_init__(self) -> None:
@@ -116,7 +117,7 @@ class ApiServer:
         return {"kubernetes": {"kubeconfig": str(file)}}
 
     def born(self, node: str) -> None:
-        """It has a Node object, and a Lease that never ends: the clock goes too fast for one that is renewed."""
+        """Create a Node object and a Lease that never ends: the clock runs too fast to renew one."""
         self._change("POST", NODES, {"metadata": {"name": node}})
         lease = {"holderIdentity": node, "renewTime": "2099-01-01T00:00:00.000000Z", "leaseDurationSeconds": 40}
         self._change("POST", LEASES, {"metadata": {"name": node}, "spec": lease})
@@ -126,13 +127,13 @@ class ApiServer:
         self._change("DELETE", f"{LEASES}/{node}")
 
     def replaced(self, node: str) -> bool:
-        """Somebody deletes the Node object, and kubelet makes another."""
+        """Delete the Node object and create another, as kubelet does."""
         self._change("DELETE", f"{NODES}/{node}")
         self._change("POST", NODES, {"metadata": {"name": node}})
         return True
 
     def harm(self, draw: random.Random) -> bool:
-        """When it has been up for some seconds it is killed, and takes some seconds to start."""
+        """Kill the server once it has served for some seconds.  It takes some seconds to start."""
         if self.up is None and self._answers():
             self.up = time.monotonic()
         # time: how long a side is up at least, drawn
@@ -165,7 +166,7 @@ class ApiServer:
         return False
 
     def _asked(self, method: str, path: str, body: Mapping[str, Any] | None, patience: float) -> dict[str, Any]:
-        """Raises OSError, urllib.error.HTTPError."""
+        """Send one request.  Raises OSError, urllib.error.HTTPError."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": "Bearer root", "Content-Type": "application/json"}
         asked = urllib.request.Request(self.api.url + path, data, headers, method=method)
@@ -175,14 +176,14 @@ class ApiServer:
             return found
 
     def _change(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The answer, as soon as there is one."""
+        """Repeat the request until it succeeds, and return the answer."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             try:
                 return self._asked(method, path, body, 10)
             except urllib.error.HTTPError as e:
                 with e:
-                    if e.code in (_CONFLICT, _ABSENT):  # an earlier one was done
+                    if e.code in (_CONFLICT, _ABSENT):  # an earlier attempt succeeded
                         return {}
             except OSError:
                 pass

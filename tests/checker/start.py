@@ -1,4 +1,4 @@
-"""A run of the checker begins: a world with its processes, its clock and its draw."""
+"""Start a run of the checker: a world with its processes, its clock and its seed."""
 
 import json
 import random
@@ -27,8 +27,8 @@ def world(
     ipam: Mapping[str, Any],
     secured: Mapping[str, str],
 ) -> Iterator[World]:
-    """A few nodes with two processes each, and many that share one: ``nodes`` says how many of either.  ``secured`` is
-    a certificate for the proxy."""
+    """A world of a few nodes with two processes each, and many nodes that share one process.  ``nodes`` gives both
+    numbers.  ``secured`` is a certificate for the proxy."""
     few, many = nodes
     file = folder / "clock"
     with ExitStack() as stack:
@@ -53,6 +53,6 @@ def world(
         it = World(folder, servers, draw, Faults(draw, servers, proxy, noted), workers, clock, stores)
         for worker in workers:
             assert worker.process.stdout
-            worker.process.stdout.readline()  # it has imported all
+            worker.process.stdout.readline()  # the process has finished its imports
         it.live([*names, *fakes])
         yield it

@@ -1,8 +1,8 @@
-"""Nodes, a store and what goes wrong between them, drawn by a seed; and afterwards, what must be so.
+"""Nodes, a store and faults between them, drawn from a seed, with the checks that follow.
 
-Nodes run in processes of their own (node.py), and reach the store by a proxy (proxy.py).  Of a few, the commands are
-processes that may be killed; of many more, they are one process.  All have a clock that goes so fast that an hour takes
-seconds.
+Nodes run in processes of their own (node.py) and reach the store through a proxy (proxy.py).  For a few nodes, each
+command is a process that may be killed; the many other nodes share one process.  All clocks run so fast that an hour
+takes seconds.
 """
 
 import json
@@ -23,19 +23,19 @@ from checker.history import History, lost_blocks, name_in
 from checker.processes import Worker
 from checker.servers import Servers
 
-# What may be answered: all well, no room on disk, ask again, no address left.
+# The codes that a node may answer: success, no room on disk, try again later, no address left.
 EXHAUSTED = 103
 FINE = {0, 5, 11, EXHAUSTED}
 # Numbers of a block.
 SIZE = 4
-# How often nodes ask in vain before there is nothing: each time what dead nodes have may come a step nearer.  A search
-# asks about eight nodes at random, so of many nodes it takes as many as that to find a dead one.
+# Unsuccessful rounds before the pool counts as exhausted: each may bring dead nodes' blocks a step nearer to reclaim. A
+# search asks about eight random nodes, so many nodes need more rounds.
 PASSES = 8
 PODS = 12
-# A node whose object is made anew is sure to look at its blocks so soon: others take it for dead until it has, and a
-# node that does not get to look for an hour is promised nothing.
+# A node with a recreated object must check its blocks within this time.  Until then others suspect it, and a node that
+# does not check for an hour is promised nothing.
 SOON = HOUR - 2 * SMALL - 60
-# A StatefulSet's pods: each may be on any node, and on two.
+# A StatefulSet's pods: each may run on any node, and on two nodes.
 NAMES = [f"web-{n}" for n in range(5)]
 
 
@@ -50,21 +50,21 @@ class World:
     stores: Mapping[str, Any]
     history: History = field(default_factory=History)
     codes: Counter[int] = field(default_factory=Counter)
-    # Of each node its attachments: True if all is known of it, False if its last command had no good answer.
+    # The attachments of each node: True if all is known of one, False if its last command had no good answer.
     pods: dict[str, dict[str, bool]] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
-    # Nodes that something is about to happen to, when their last command has ended.
+    # Nodes that die, or lose their disk or object, after their current command.
     doomed: set[str] = field(default_factory=set)
     # Nodes that came back with an empty disk.
     wiped: set[str] = field(default_factory=set)
-    # Of nodes whose object was made anew and that have not looked since then, when they have to have looked.
+    # The deadline for the next check of each node with a recreated object, as long as the check is due.
     awaited: dict[str, float] = field(default_factory=dict)
-    # Of these, until when nothing happens on them.
+    # The time until which such a node is left idle.
     asleep: dict[str, float] = field(default_factory=dict)
     number: int = 0
 
     def live(self, nodes: Sequence[str]) -> None:
-        """These nodes are there, with an empty disk."""
+        """Add these nodes, each with an empty disk."""
         for node in nodes:
             shutil.rmtree(self.folder / node, ignore_errors=True)
             (self.folder / node).mkdir()
@@ -76,7 +76,7 @@ class World:
         self.dead -= set(nodes)
 
     def run(self, seconds: float) -> None:
-        """Pods come and go, and things go wrong."""
+        """Start and end pods while faults occur."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for worker in self.workers:
@@ -86,7 +86,7 @@ class World:
             self._harm()
 
     def settle(self) -> None:
-        """All faults end, and every node does what it does while nobody asks, for longer than a node is waited for."""
+        """End all faults, and let every node run its background work for longer than the grace."""
         self._wait_for_all()
         for worker, node in [(w, n) for w in self.workers for n in w.nodes if n in self.awaited]:
             while node in self.awaited:
@@ -101,10 +101,10 @@ class World:
                     self._ask(worker, {"node": node, "verb": "KEEP", "cid": ""})
 
     def unknown(self) -> list[str]:
-        """What store and nodes do not agree on.
+        """Disagreements between store and nodes.
 
-        The blocks of a machine that is dead are nobody's until they are taken, and a node that came back with an empty
-        disk may not have asked for its own yet.
+        Blocks of a dead machine have no owner until another node reclaims them.  A node with an emptied disk may not
+        have asked for its blocks yet.
         """
         alive = [node for node in self.pods if node not in self.dead]
         held = {node: _held(self.folder / node) for node in alive}
@@ -117,11 +117,11 @@ class World:
         return lost_blocks(documents, held)
 
     def name_all(self) -> None:
-        """Each name has its address once, and no pod: from then on that never changes."""
+        """Allocate an address for each name once and end its pod, so that the address is fixed from then on."""
         worker = self.workers[0]
         for name in NAMES:
             command = self._new(worker.nodes[0], name)
-            # A store that has only begun may answer too late on a busy machine.  A runtime asks again.
+            # A store that has just started may answer too late on a busy machine.  A runtime repeats the request.
             until = time.monotonic() + 300
             while code := self._ask(worker, command):
                 assert code != EXHAUSTED, name
@@ -130,7 +130,7 @@ class World:
         self._ask(worker, {"node": worker.nodes[0], "verb": "KEEP", "cid": ""})
 
     def have_all_names(self) -> list[str]:
-        """Give a node all names' addresses, those too that dead nodes have; the names that it does not get."""
+        """Allocate the addresses of all names, including those of dead nodes; return the names that failed."""
         until, missing = self.clock.now() + 4 * HOUR, list(NAMES)
         worker, node = next((w, n) for w in self.workers for n in w.nodes if n not in self.dead)
         while missing and self.clock.now() < until:
@@ -138,10 +138,10 @@ class World:
         return missing
 
     def exhaust(self, all_there_are: int) -> int:
-        """Give all that there is, also what dead nodes had; how many addresses are held then.
+        """Allocate every address, including those of dead nodes, and return the number of held addresses.
 
-        Every node gives what its blocks have, and at first those of one block more.  What is left then one node of each
-        worker claims: a node that is refused has looked at all blocks.
+        Every node first allocates all addresses of its blocks and of one more block.  Then one node of each worker
+        claims the rest: a refused node has checked all blocks.
         """
         until, passes, more = self.clock.now() + 4 * HOUR, 0, SIZE
         in_vain = PASSES + len(self.pods) // PASSES
@@ -161,7 +161,7 @@ class World:
         return len(self.history.held())
 
     def told(self) -> str:
-        """What happened."""
+        """A summary of the run."""
         about = {"blocks": self.servers.moves(), "faults": self.faults.all(), "answers": self.codes}
         words = (f"{kind}: {', '.join(f'{what} {n}' for what, n in counts.items())}" for kind, counts in about.items())
         return f"{self.history.given} addresses given; {'; '.join(words)}"
@@ -184,7 +184,7 @@ class World:
         return {**command, **self.faults.of_command(node, may_be_killed=not worker.together)}
 
     def _wanted(self) -> Sequence[str]:
-        """The names that pods on sleeping nodes have, if there are any: those whose addresses others might get."""
+        """The names of pods on idle nodes, if there are any: others might get their addresses."""
         now = self.clock.now()
         pods = [
             cid for node, until in self.asleep.items() if until > now for cid, known in self.pods[node].items() if known
@@ -207,7 +207,7 @@ class World:
         return {"node": node, "verb": verb, "cid": cid}
 
     def _ask(self, worker: Worker, command: dict[str, Any]) -> int:
-        """The answer's code.  Nothing kills this command."""
+        """Send a command that nothing kills, and return the answer's code."""
         self._tell(worker, {**command, "together": True})
         return self._heard(worker)
 
@@ -251,9 +251,9 @@ class World:
             self._fate(node)
 
     def _fate(self, node: str) -> None:
-        """The node dies with its pods, or comes back with an empty disk, or its object is made anew."""
+        """Kill the node and its pods, bring it back with an empty disk, or recreate its object."""
         if node in self.dead:
-            # Mostly it stays dead for long enough to lose what it has.
+            # A node usually stays dead long enough to lose its blocks.
             if self.draw.random() < 0.7:
                 return
             self.faults.count["node wiped"] += 1
@@ -270,8 +270,8 @@ class World:
             self.servers.dead(node)
 
     def _made_anew(self, node: str) -> None:
-        """Others may take the node for dead as soon as its object is gone, which is before the servers have answered.
-        And if it has not looked since the last time, its hour is of then."""
+        """Recreate the node's object.  Others may suspect the node once the object is gone, which is before the servers
+        answer.  If the node has not checked since the last time, its hour counts from that time."""
         now = self.clock.now()
         until = self.awaited.setdefault(node, now + SOON)
         self.asleep[node] = now + (until - now) * self.draw.random()
@@ -283,7 +283,7 @@ class World:
             self._wait_no_more(node)
 
     def _wait_no_more(self, node: str) -> None:
-        """It has looked, or is dead: the clock may go on without it."""
+        """Forget the deadline of a node that has checked or died, so that the clock may go on."""
         if self.awaited.pop(node, None):
             self.faults.record.note("waited for no more", node=node)
         self.asleep.pop(node, None)
@@ -295,6 +295,6 @@ class World:
 
 
 def _held(folder: Path) -> list[int]:
-    """The blocks that a node has on its disk."""
+    """The blocks that a node holds on its disk."""
     files = list(folder.glob("data/*/blocks"))
     return [block["index"] for file in files for block in json.loads(file.read_text())["body"]["blocks"]]

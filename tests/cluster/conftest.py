@@ -1,4 +1,4 @@
-"""What the cluster tier needs: one cluster for all its tests, and of a test that failed, what the daemons said."""
+"""The cluster tier's fixtures: one cluster for all tests, and its logs in the report of a failed test."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ from ipam.cluster.backends.kubernetes import Kubernetes
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The cluster, for the time of all tests."""
+    """The cluster that all tests share."""
     if lacking := two_nodes.missing():
         require("cluster", lacking)
     binary = Path(os.environ.get("HPN_BINARY", "unset"))
@@ -47,7 +47,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(whole: Cluster, nothing_left: None) -> Iterator[Cluster]:
-    """The cluster, with both nodes Ready; after the test no attachment, lease or namespace is left of its pods."""
+    """The cluster with both nodes Ready; after the test its pods leave no attachment, lease or namespace."""
 
     def picture() -> dict[str, Any]:
         return {name: (n.attachments(), n.leases(), n.namespaces()) for name, n in whole.nodes.items()}
@@ -63,7 +63,7 @@ def cluster(whole: Cluster, nothing_left: None) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def pool(whole: Cluster) -> Iterator[Cluster]:
-    """The cluster, whose API server keeps blocks of addresses."""
+    """The cluster with an API server that stores blocks of addresses."""
     api_server.apply(whole)
     api_server.await_leases(whole)
     yield whole
@@ -72,7 +72,7 @@ def pool(whole: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture
 def opened(pool: Cluster, nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
-    """Opens the store as whoever has the token; the test is in the API server's network."""
+    """Opens the store with the given token, from the API server's network."""
     stores = list[Kubernetes]()
 
     def of(token: str) -> Kubernetes:
@@ -82,7 +82,7 @@ def opened(pool: Cluster, nothing_left: None, tmp_path: Path, monkeypatch: pytes
         stores.append(store)
         return store
 
-    # A loaded machine is no server that does not answer.
+    # A server on a loaded machine may answer late.
     monkeypatch.setattr(http, "_PATIENCE", 60.0)
     monkeypatch.setattr(budget, "REQUEST", 120.0)
     assert pool.control.space
@@ -95,12 +95,12 @@ def opened(pool: Cluster, nothing_left: None, tmp_path: Path, monkeypatch: pytes
 
 @pytest.fixture
 def held(pool: Cluster, opened: Opener) -> Iterator[Document]:
-    """A block that node1 has; the policy is seen."""
+    """A block of node1 in an API server that enforces the policy."""
     network = f"policy-{os.urandom(4).hex()}"
     another = block(network, 9, "node1")
 
     def sees() -> bool:
-        """Whether node2 may not make a block for node1; until then it may."""
+        """Report whether node2 may no longer make a block for node1."""
         store = opened(NODE2)
         try:
             made = store.create(BLOCK, another.name, network, another.to_json())
@@ -117,7 +117,7 @@ def held(pool: Cluster, opened: Opener) -> Iterator[Document]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") -> Any:
-    """Show with a failure what the cluster looked like, and the ends of its logs."""
+    """Add the state of the cluster and the ends of its logs to the report of a failure."""
     report = yield
     it: Cluster | None = getattr(item, "funcargs", {}).get("whole")
     if report.failed and it:
@@ -129,13 +129,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
 
 @pytest.fixture
 def tree(cluster: Cluster) -> Iterator[Path]:
-    """A tree to make images of, and to write into."""
+    """A writable source tree to build images from."""
     with bare_nodes.made_tree(cluster) as it:
         yield it
 
 
 @pytest.fixture
 def bare(cluster: Cluster, tree: Path) -> Iterator[Cluster]:
-    """The cluster, on nodes that have nothing of hpn."""
+    """The cluster on nodes without any part of hpn."""
     with bare_nodes.bared(cluster, tree) as it:
         yield it

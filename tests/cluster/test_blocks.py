@@ -1,4 +1,4 @@
-"""Rounds of two nodes on real servers: what a node claims, gives back, has forgotten, and keeps from others."""
+"""Rounds of two nodes on real servers: blocks that a node claims, returns, recovers and protects."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -61,14 +61,14 @@ class Node:
         return mine
 
     def make(self, index: int) -> str:
-        """A block of this node in the store; its document's uid."""
+        """Create a block of this node in the store; return its document's uid."""
         block = Block(self.network, index, 4, self.name, self.machine.uid, self.mine.nonce())
         made = self.asked(lambda: self.documents.create(BLOCK, block.name, self.network, block.to_json()))
         assert made
         return made.uid
 
     def hold(self, index: int, *numbers: int, idle: float = 0) -> None:
-        """A block that it knows, with leases of these host numbers."""
+        """Create a block in the store and in the node's file, with leases of these host numbers."""
         block = OwnedBlock(index, self.make(index), self.name, idle=int(idle))
         node_blocks.write(self.folder, self.mine.having(block))
         for number in numbers:
@@ -82,12 +82,12 @@ class Node:
         return one
 
     def blocks(self) -> dict[int, Block]:
-        """Those of the network in the store, of all nodes."""
+        """The network's blocks of all nodes, from the store."""
         listed = self.asked(lambda: self.documents.listed(BLOCK, self.network))
         return {block.index: block for block in map(Block.of, listed)}
 
     def search(self) -> list[int]:
-        """The blocks that it may take from dead nodes."""
+        """The blocks that the node may reclaim from dead nodes."""
         listed = self.asked(lambda: self.documents.listed(BLOCK, self.network))
         return [block.index for _, block in reclaim.search(self.documents, self.machine, listed, [])]
 
@@ -123,7 +123,7 @@ class Rounds:
         assert node1.blocks()[0].node == "node1"
 
     def test_a_renamed_node(self, node1: Node) -> None:
-        """It keeps what its pods have, and gives nothing from there."""
+        """A renamed node keeps its pods' addresses, and allocates nothing more from their block."""
         node1.hold(0, 1)
         (block,) = node1.mine.blocks
         node_blocks.write(node1.folder, replace(node1.mine.having(replace(block, node="old")), node="old"))
@@ -139,7 +139,7 @@ class TestOnTheApiServer(Rounds):
     def test_a_node_object_deleted_while_pods_run(
         self, pool: Cluster, node1: Node, opens: Opens, tmp_path: Path
     ) -> None:
-        """Others take it for dead, and it answers; and then its blocks are of its new Node object."""
+        """Another node suspects the node, which refutes it.  Later the blocks name the node's new Node object."""
         node2 = Node(tmp_path, "node2", node1.network, opens("node2"))
         node2.hold(1, 5)
         pool.delete("node", "node2")
@@ -151,9 +151,9 @@ class TestOnTheApiServer(Rounds):
             assert node2.round().suspected == 1
             assert node1.blocks()[1].suspect == 0
             assert node1.search() == []
-            assert node1.blocks()[1].suspect == 0  # it was heard of
+            assert node1.blocks()[1].suspect == 0  # its Lease is recent
         finally:
-            pool.nodes["node2"].service("kubelet").stop()  # it makes its Node object when it starts
+            pool.nodes["node2"].service("kubelet").stop()  # kubelet creates its Node object when it starts
             pool.restore()
         node2.round()
         assert node1.blocks()[1].machine == node1.asked(lambda: node1.documents.machine("node2")).uid
@@ -174,7 +174,7 @@ class TestOnEtcd(Rounds):
             yield lambda _name: Etcd(gateway, "/hpn")
 
     def test_a_node_that_never_told_is_not_taken_for_dead(self, node1: Node, opens: Opens, tmp_path: Path) -> None:
-        """Nobody tells for a node without hpn node and agent; one that does a round tells from then on."""
+        """A node that never sent a heartbeat is not suspected; its first round sends one."""
         node2 = Node(tmp_path, "node2", node1.network, opens("node2"))
         node2.hold(1, 5)
         assert node1.search() == []

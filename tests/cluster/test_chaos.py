@@ -1,8 +1,8 @@
-"""Daemons are killed, and a node loses its power, while pods are attached.  All comes back, and nothing is left.
+"""Daemons are killed and a node loses its power while pods attach: everything recovers, and nothing is left over.
 
-Both nodes have rounds of their own at the same time.  In a round two pods with four rails each are wanted on the node.
-As soon as Multus has begun with one of them, something is killed at a moment of chance, and started again.  A third pod
-was there before, and stays.  The first rail has three devices, one for each: who loses one misses it in the next round.
+Both nodes run their own rounds in parallel.  Each round creates two pods with four rails each on the node.  As soon as
+Multus has begun with one of them, daemons are killed at a random moment and restarted.  A third pod exists before and
+stays.  The first rail has three devices, one for each pod, so a lost device is missing in the next round.
 """
 
 import itertools
@@ -28,16 +28,16 @@ RESOURCE = "hpn.test/rail0"
 OFFERED = {"name": RESOURCE, "kind": "master", "count": 3, "selectors": {"ifNames": ["rail0"]}}
 KILLED = (("kubelet",), ("containerd",), ("agent", "containerd"), ("node",), ("agent", "kubelet", "node"))
 POWER = ("power",)
-# Of each node.
+# The rounds of each node.
 ROUNDS = 3 * KILLED + 5 * (POWER,)
-# About as long as Multus takes for two pods.
+# About the time that Multus takes for two pods.
 WINDOW = 0.4
 PATIENCE = 90
 
 
 @pytest.fixture
 def offering(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster, whose nodes offer devices from their boot on."""
+    """The cluster with nodes that offer devices from boot on."""
     for node in cluster.nodes.values():
         offer(node, OFFERED).start()
     yield cluster
@@ -61,7 +61,7 @@ def test_killed_while_pods_are_attached(offering: Cluster) -> None:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Those of one node."""
+    """The rounds of one node."""
 
     cluster: Cluster
     node: Host
@@ -94,7 +94,7 @@ class Rounds:
         self.cluster.apply(*(manifests.pod(self.pod(name), **options) for name in names))
 
     def attached(self) -> list[Path]:
-        """What Multus keeps of the containers that it has begun with, and not taken down yet."""
+        """Multus's files of containers with an unfinished or complete attachment."""
         return [file for file in self.node.path("/var/lib/cni/multus").glob("*") if file.is_file()]
 
     def strike(self, victims: tuple[str, ...]) -> None:
@@ -109,7 +109,7 @@ class Rounds:
                 self.start(name)
 
     def start(self, name: str) -> None:
-        """Kubelet ends where containerd is not ready yet; that comes before it here."""
+        """Start the service.  kubelet exits unless containerd is ready, so wait for containerd, which comes first."""
         service = self.node.service(name)
         booted = service.log.read_text(errors="replace").count("successfully booted")
         service.start()
@@ -117,7 +117,7 @@ class Rounds:
             until(lambda: service.log.read_text(errors="replace").count("successfully booted") > booted, name, PATIENCE)
 
     def await_attached(self, *names: str) -> None:
-        """Until these pods are Ready with all their networks, and the node has nothing else of any pod."""
+        """Wait until these pods are Ready with all their networks, and the node holds nothing of any other pod."""
         pods = {f"default/{self.pod(name)}" for name in names}
         self.cluster.wait("Ready", *(f"pod/{self.pod(name)}" for name in names), timeout=PATIENCE)
         try:
@@ -131,7 +131,7 @@ class Rounds:
         assert len({*itertools.chain(*given)}) == len(names), f"a device was given twice: {given}"
 
     def given(self, names: tuple[str, ...]) -> list[list[str]]:
-        """The devices of each pod, says kubelet; none while it does not answer, or has just begun to."""
+        """The devices of each pod according to kubelet; none while it does not answer or has just started."""
         kubelet = str(self.node.path("/var/lib/kubelet/pod-resources/kubelet.sock"))
         try:
             return [list(podresources.devices("default", self.pod(n), kubelet).get(RESOURCE, ())) for n in names]
@@ -144,7 +144,7 @@ class Rounds:
         return attached == wanted and leases == {each[:2] for each in wanted} and sandboxes == len(pods)
 
     def found(self) -> tuple[set[Any], set[Any], int]:
-        """The attachments, the leases, and how many pods have a network namespace, or networks in Multus's keep."""
+        """The attachments, the leases, and the greater of two counts: pod namespaces, and pods in Multus's files."""
         attached = {(each["pod"], each["ifname"], each["alive"], each["complete"]) for each in self.node.attachments()}
         leases = {(lease["pod"], lease["ifname"]) for lease in self.node.leases()}
         namespaces = self.node.run("ls", "/run/netns").stdout.split()

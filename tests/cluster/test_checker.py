@@ -1,8 +1,8 @@
-"""No address has two owners, and no block is lost, whatever goes wrong: histories, on real servers.
+"""On real servers and under all faults, no address has two owners and no block is lost.
 
-Each run draws its faults by the day's seed (HPN_DRAW).  HPN_CHECKER_SECONDS is for a longer run,
-HPN_CHECKER_STORES one of the stores, and HPN_CHECKER_NODES how many nodes there are beside the few that are killed.
-HPN_CHECKER_SPEED says how fast the clocks go: at 300 or less the store may also be silent.
+Each run draws its faults from the day's seed (HPN_DRAW).  HPN_CHECKER_SECONDS sets a longer run, HPN_CHECKER_STORES
+selects one store, and HPN_CHECKER_NODES is the number of nodes besides the few that are killed.  HPN_CHECKER_SPEED is
+the speed of the clocks; at 300 or less the store may also be silent.
 """
 
 import os
@@ -29,18 +29,18 @@ from cluster import two_nodes
 from cluster.space import Failed
 
 MANIFESTS = Path(__file__).parents[2] / "packaging" / "kubernetes" / "cluster"
-# Of each store, and both at once.
+# The time for each store; both run in parallel.
 SECONDS = float(os.environ.get("HPN_CHECKER_SECONDS", "60" if drawn.draw().everything else "30"))
 STORES = os.environ.get("HPN_CHECKER_STORES", "etcd,kubernetes").split(",")
 MANY = int(os.environ.get("HPN_CHECKER_NODES", "20"))
 FEW = 3
-# So few blocks that nodes run out of them, and take those of dead nodes.
+# So few blocks that nodes run out of them and reclaim those of dead nodes.
 BLOCKS = FEW + MANY + max(8, MANY // 8)
 LAST = SIZE * BLOCKS - 1
-# Two blocks' numbers go to names.  What an address is kept back for is over before anybody asks again.
+# Names take the numbers of two blocks.  A sticky lease expires before anyone asks for its address again.
 IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.0.0.0/16", "rangeEnd": f"{IPv4Address('10.0.0.0') + LAST}"}]]}
 ASIDE = "8-15"
-ADDRESSES = LAST - 1 - 8  # without the network's own and the gateway's
+ADDRESSES = LAST - 1 - 8  # without the addresses of the network and the gateway
 
 
 def test_histories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +82,7 @@ def of_kubernetes(folder: Path) -> tuple[str, list[str]]:
 
 
 def checked(folder: Path, servers: Servers, store: str, secured: Mapping[str, str]) -> tuple[str, list[str]]:
-    """What happened, and what of it must not have."""
+    """Run the checker on a store; return the summary and the violations."""
     ipam = {**IPAM, "sticky": 1, "cluster": {"store": store, "blockSize": SIZE, "sticky": ASIDE}}
     with world(folder / "nodes", servers, drawn.seed(), (FEW, MANY), ipam, secured) as it:
         it.name_all()

@@ -1,4 +1,4 @@
-"""docs/user/cluster-addresses.md: its first steps, typed as they stand there; a released and a dead node."""
+"""The first steps of docs/user/cluster-addresses.md, typed verbatim, then a released node and a dead one."""
 
 import json
 import shlex
@@ -25,14 +25,14 @@ NODES, ADMIN, ACCOUNT = "/etc/cni/net.d/hpn.kubeconfig", "/run/admin.kubeconfig"
 
 
 def steps() -> dict[str, str]:
-    """The blocks of the page's first steps, by their kind."""
+    """The code blocks of the page's first steps, by kind."""
     page = ROOT / "docs" / "user" / "cluster-addresses.md"
     (section,) = (one for one in sections(page) if one.title == "First steps")
     return {block.kind: block.text for block in section.blocks}
 
 
 def ipam(cluster: Cluster, node: str, *words: str, check: bool = True) -> Any:
-    """What hpn ipam says on that node, decoded."""
+    """The decoded output of hpn ipam on that node."""
     return json.loads(cluster.nodes[node].run(HPN, "ipam", *words, "--json", check=check).stdout)
 
 
@@ -43,7 +43,7 @@ def address(cluster: Cluster, pod: str) -> str:
 
 
 def put(cluster: Cluster, node: str, file: str, token: str) -> None:
-    """Write a kubeconfig there.  The one that the cluster's kubelets have does not look whom it speaks to."""
+    """Write a kubeconfig on the node.  The cluster's kubelets use one that does not verify the server."""
     authority = cluster.control.path(f"{PKI}/apiserver.crt").read_bytes()
     server = {"server": f"https://{CONTROL}:6443", "certificate-authority-data": b64encode(authority).decode()}
     document = {
@@ -56,7 +56,7 @@ def put(cluster: Cluster, node: str, file: str, token: str) -> None:
 
 @pytest.fixture
 def pool(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster, whose nodes have credentials; afterwards it has nothing of a shared pool."""
+    """The cluster with credentials on its nodes; afterwards it has no trace of a shared pool."""
     for node in cluster.nodes:
         put(cluster, node, NODES, f"token-system:node:{node}")
         put(cluster, node, ADMIN, "token-admin")
@@ -70,7 +70,7 @@ def pool(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def forged(cluster: Cluster) -> str:
-    """What the API server says to node1 about a block of node2's; nothing is made."""
+    """The API server's answer to node1 about a block of node2's, in a dry run."""
     document = {"apiVersion": "hpn-cni.io/v1", "kind": "HpnBlock", "metadata": {"name": "forged.0"},
                 "spec": SPEC | {"network": "forged", "node": "node2"}}  # fmt: skip
     words = ("create", "--dry-run=server", "--as=system:node:node1", "--as-group=system:nodes", "--filename=-")
@@ -101,7 +101,7 @@ def test_first_steps_and_the_end_of_a_node(pool: Cluster, tmp_path: Path) -> Non
     assert address(pool, "a") != address(pool, "b")
     assert " 0% packet loss" in pool.execute("a", "ping", "-c", "1", "-I", "hpn0", address(pool, "b"))
 
-    # Who has which block, by the API server and by each node.
+    # The API server and each node agree on the owner of each block.
     blocks = {one["spec"]["node"]: one["spec"]["index"] for one in pool.get("hpnblocks")["items"]}
     for node in ("node1", "node2"):
         (block,) = ipam(pool, node, "blocks")["blocks"]
@@ -111,7 +111,7 @@ def test_first_steps_and_the_end_of_a_node(pool: Cluster, tmp_path: Path) -> Non
 
     until(lambda: "denied request" in forged(pool), "the API server to see the policy", 120, 0.2)
     await_leases(pool)
-    # A node may not remove another's; an administrator not that of a node that lives, unless that is meant.
+    # A node may not remove another node's blocks.  An administrator must force the removal of a live node's blocks.
     refused = ipam(pool, "node1", "release-node", "node2", "--force", check=False)
     assert (refused["blocks"][0]["what"], "node2" in refused["blocks"][0]["why"]) == ("failed", True)
     words = ("release-node", "node2", "--kubeconfig", ADMIN)
@@ -129,13 +129,13 @@ def test_first_steps_and_the_end_of_a_node(pool: Cluster, tmp_path: Path) -> Non
 
 @pytest.fixture
 def job(pool: Cluster, tmp_path: Path) -> Iterator[Path]:
-    """The CronJob's folder; its image is on the nodes."""
+    """The CronJob's folder, with its image on the nodes."""
     folder, archive = tmp_path / "cluster-gc", tmp_path / "image.tar"
     shutil.copytree(ROOT / "packaging" / "kubernetes" / "cluster-gc", folder)
     (tmp_path / "dist").mkdir()
     shutil.copy(pool.nodes["node1"].path(HPN), tmp_path / "dist" / "hpn")
     image.build(ROOT / "packaging" / "image" / "Dockerfile", tmp_path, JOB, archive)
-    # There are no Services here and no registry, and the pods' network does not lead to the API server.
+    # This cluster has no Services and no registry, and the pods' network does not lead to the API server.
     for file, written, ours in (
         ("gc.yaml", "restartPolicy: Never", "restartPolicy: Never\n          hostNetwork: true"),
         ("kubeconfig", "https://kubernetes.default.svc", f"https://{CONTROL}:6443"),
@@ -157,13 +157,13 @@ def job(pool: Cluster, tmp_path: Path) -> Iterator[Path]:
 
 
 def ended(cluster: Cluster) -> bool:
-    """Whether a pod of the Job has ended, as it should or not."""
+    """Report whether a pod of the Job has ended, successfully or not."""
     pods = cluster.get("pods", "--namespace=kube-system", "--selector=job-name=now")["items"]
     return any(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in pods)
 
 
 def test_the_job_that_gives_back_what_dead_nodes_have(pool: Cluster, job: Path) -> None:
-    """It suspects a node that nobody knows, by an account that may do that."""
+    """The Job suspects an unknown node, with an account that permits that."""
     apply(pool)
     pool.apply({"apiVersion": "hpn-cni.io/v1", "kind": "HpnBlock", "metadata": {"name": "net.0"}, "spec": SPEC})
     pool.kubectl("apply", f"--kustomize={job}")
@@ -181,7 +181,8 @@ def test_the_job_that_gives_back_what_dead_nodes_have(pool: Cluster, job: Path) 
 
 
 def test_pools_of_the_nodes_become_one_while_pods_run(pool: Cluster) -> None:
-    """docs/user/migration.md: everywhere first, then the configuration; and back."""
+    """docs/user/migration.md: the import runs on every node before the configuration changes, and the export reverses
+    it."""
     (config,) = documents(ROOT / "conf" / "nad-cluster.yaml")
     (plugin,) = config["plugins"]
     own = {key: value for key, value in plugin["ipam"].items() if key != "cluster"}

@@ -1,4 +1,4 @@
-"""packaging/kubernetes on nodes that have nothing of hpn, by the commands of docs/user/kubernetes.md."""
+"""packaging/kubernetes on nodes without any part of hpn, with the commands of docs/user/kubernetes.md."""
 
 import json
 import shlex
@@ -27,12 +27,12 @@ from support.pages import sections
 
 FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())"
 OTHER = b"0123456789abcdef"
-STAYING, COMING = 8, 6  # pods; the second number of each of two kinds
+STAYING, COMING = 8, 6  # pods; the second number applies to each of two kinds
 UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}
 
 
 def metrics() -> str:
-    """What the section has to append to the kustomization."""
+    """The lines that the section appends to the kustomization."""
     (section,) = (one for one in sections(PAGE) if one.title == "As a DaemonSet")
     (block,) = (block for block in section.blocks if block.kind == "yaml")
     return block.text
@@ -73,21 +73,22 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> N
 
 
 def a_file_that_is_refused(cluster: Cluster, tree: Path) -> None:
-    """It stops the rollout at the first node.  What the page says shows why, whichever of the pods is well."""
+    """A refused file stops the rollout at the first node.  The page's command shows the reason, whichever pod is
+    well."""
     apply, _, rollback, explain, _ = typed("As a DaemonSet")
     file = tree / "packaging" / "kubernetes" / "devices.yaml"
     file.write_text(file.read_text().replace("kind: master", "kind: mistake"))
     kubectl(cluster, tree, apply.splitlines()[0])
     _, *words = shlex.split(explain)
-    # It fails where a container is not made yet.
+    # The command fails until the container exists.
     until(lambda: "mistake" in cluster.kubectl(*words, check=False), "the reason", 120, 0.5)
     kubectl(cluster, tree, rollback)
 
 
 def assert_the_agent_answered(node: Host) -> None:
-    """A command that nobody answers unpacks its program on the node, and that is not there."""
+    """Assert that the agent served the commands: without it, a command unpacks its program on the node."""
     assert node.run("ls", "-A", "/var/lib/cni/hpn").stdout.split() == ["ipam"]
-    # It worked in the host's mounts, so whoever looks from there can prove that the pod is dead.
+    # The agent worked in the host's mounts, so a program there can prove that the pod is dead.
     seen = json.loads(node.run("sh", "-c", "cat /run/hpn/attachments/rail0/*").stdout)["body"]["identity"]
     first = node.run("stat", "-L", "-c", "%i", "/proc/1/ns/mnt", "/proc/1/ns/pid").stdout.split()
     assert [f"{seen['mounts']}", f"{seen['processes']}"] == first
@@ -95,7 +96,7 @@ def assert_the_agent_answered(node: Host) -> None:
 
 @pytest.fixture
 def crowd(bare: Cluster, tree: Path) -> Cluster:
-    """The DaemonSet, and a dozen pods that stay."""
+    """The DaemonSet, and a Deployment of pods that stay."""
     kubectl(bare, tree, typed("As a DaemonSet")[0])
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
     plugin = {"type": "hpn", "master": "rail0", "ipam": {"type": "hpn-ipam", "subnet": "10.56.0.0/24"}}
@@ -117,7 +118,7 @@ def staying() -> dict[str, Any]:
 
 
 def coming(name: str, network: str, resources: dict[str, int]) -> dict[str, Any]:
-    """A Job whose pods look at hpn0 and end.  It counts a pod that kubelet refuses as failed."""
+    """A Job whose pods read hpn0 and end.  A pod that kubelet refuses counts as failed."""
     one = template(name, network, resources)
     one["spec"] |= {"restartPolicy": "Never", "tolerations": [] if resources else [UNSCHEDULABLE]}
     one["spec"]["containers"][0]["command"] = ["/bin/sh", "-ec", "ip address show hpn0 | grep inet"]
@@ -126,7 +127,7 @@ def coming(name: str, network: str, resources: dict[str, int]) -> dict[str, Any]
 
 
 def counts(cluster: Cluster) -> dict[str, tuple[int, int]]:
-    """Of each Job, how many of its pods have succeeded and failed."""
+    """The numbers of succeeded and failed pods of each Job."""
     jobs = cluster.get("jobs")["items"]
     return {
         job["metadata"]["name"]: (job["status"].get("succeeded", 0), job["status"].get("failed", 0)) for job in jobs
@@ -134,7 +135,7 @@ def counts(cluster: Cluster) -> dict[str, tuple[int, int]]:
 
 
 def interfaces(cluster: Cluster) -> set[str]:
-    """What `ip` shows of every hpn0 on the nodes, with its index, MAC and address."""
+    """The lines of `ip` for every hpn0 on the nodes, with index, MAC and address."""
     script = """
         for pod in /run/netns/*; do
             for what in link "-4 address"; do nsenter --net="$pod" ip -oneline $what show hpn0; done
@@ -149,7 +150,8 @@ def programs(cluster: Cluster) -> set[bytes]:
 
 
 def test_another_version_and_back(crowd: Cluster, tree: Path) -> None:
-    """Pods stay, and others come and go: some want a device, and some come to nodes that are cordoned too."""
+    """Existing pods survive an upgrade and its rollback.  Other pods come and go: some with a device, some also on
+    cordoned nodes."""
     _, upgrade, rollback, *_ = typed("As a DaemonSet")
     containers, there = crowd.containers(), interfaces(crowd)
     assert len(containers) == STAYING
@@ -170,7 +172,7 @@ def test_another_version_and_back(crowd: Cluster, tree: Path) -> None:
 
 
 def make_another(cluster: Cluster, tree: Path) -> None:
-    """Let dist have a program of another version: it unpacks for itself, into a directory of that name."""
+    """Put a program of another version into dist.  It unpacks into a directory named after that version."""
     cluster.nodes["node1"].run("/opt/cni/bin/hpn", "version")
     (version,) = (
         one.name.encode()
@@ -184,7 +186,7 @@ def make_another(cluster: Cluster, tree: Path) -> None:
 
 
 def await_more(cluster: Cluster) -> None:
-    """Until as many pods of each kind have succeeded from now on as are there at a time, and one more."""
+    """Wait until more pods of each kind succeed than run at a time."""
     before = counts(cluster)
     until(
         lambda: all(now - before[name][0] > COMING for name, (now, _) in counts(cluster).items()),

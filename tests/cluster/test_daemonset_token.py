@@ -1,4 +1,4 @@
-"""packaging/kubernetes with a credential of its own, by the commands of docs/user/kubernetes.md."""
+"""packaging/kubernetes with its own credential, with the commands of docs/user/kubernetes.md."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from base.protocol import report
 
 
 def another_program(cluster: Cluster) -> None:
-    """hpn node begins anew on each node, and looks after its blocks: pods that live keep their addresses."""
+    """Restart hpn node on each node: it checks its blocks, and live pods keep their addresses."""
     leases = {name: node.leases() for name, node in cluster.nodes.items()}
     assert [len(some) for some in leases.values()] == [1, 1]
     before = {name: looked(node) for name, node in cluster.nodes.items()}
@@ -32,20 +32,20 @@ def another_program(cluster: Cluster) -> None:
 
 
 def looked(node: Host) -> int:
-    """When it last saw its blocks of the pool in the store."""
+    """The time of the node's last check of its blocks in the store."""
     body: dict[str, Any] = json.loads(node.path("/var/lib/cni/hpn/ipam/pool/blocks").read_text())["body"]
     return int(body["looked"])
 
 
 def test_a_credential_of_its_own(bare: Cluster, tree: Path) -> None:
-    """The nodes ask the API server with the token of the DaemonSet's pod, and give their pods from one pool."""
+    """The nodes use the token of the DaemonSet's pod for the API server, and allocate from one pool."""
     base = tree / "packaging" / "kubernetes"
     own = "components: [cluster/token]"
     assert own in PAGE.read_text()
     with (base / "kustomization.yaml").open("a") as kustomization:
         kustomization.write(f"{own}\n")
     token = base / "cluster" / "token" / "kustomization.yaml"
-    # There is no kube-proxy here, so the service's address leads nowhere.
+    # This cluster has no kube-proxy, so the service's address leads nowhere.
     named = {"KUBERNETES_SERVICE_HOST": CONTROL, "KUBERNETES_SERVICE_PORT": "6443"}
     server = [{"name": name, "value": value} for name, value in named.items()]
     patch = [
@@ -71,7 +71,7 @@ def test_a_credential_of_its_own(bare: Cluster, tree: Path) -> None:
         for pod, node in (("a", "node1"), ("b", "node2")):
             assert 0 <= int(address(bare, pod).rpartition(".")[2]) - of[node] < 16
         another_program(bare)
-        # Somebody takes a node for dead.  Its hpn node looks when a command on the node tells of little room.
+        # Suspect a node.  Its hpn node checks once a command on the node reports little room.
         block, tell = blocks[0], f"s.socket(s.AF_UNIX, s.SOCK_DGRAM).sendto({report.LOW!r}, {report.ROOM!r})"
         bare.kubectl("patch", "hpnblock", block["metadata"]["name"], "--type=merge", '--patch={"spec": {"suspect": 1}}')
         bare.nodes[block["spec"]["node"]].run(sys.executable, "-c", f"import socket as s; {tell}")

@@ -21,7 +21,7 @@ def network(name: str, resource: str) -> dict[str, object]:
 
 
 def test_a_network_whose_resource_no_node_has(cluster: Cluster, tmp_path: Path) -> None:
-    """cpu is no extended resource, and every node has it."""
+    """The check ignores cpu, which is no extended resource and exists on every node."""
     cluster.apply(network("right", "cpu"), network("wrong", "example.com/nobody"))
     read = Reader(Path("/"))
     with inside(cluster.control.space.pid):

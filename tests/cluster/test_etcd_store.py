@@ -1,4 +1,4 @@
-"""Documents in a real etcd: one member, three of which the leader is killed, one with TLS and users."""
+"""Documents in a real etcd: one member, three members that lose their leader, and one member with TLS and users."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcds]:
 class TestContract(Contract):
     @pytest.fixture
     def store(self, one: Etcds, opened: Opened) -> Documents:
-        """Below a prefix of its own: nothing is there yet."""
+        """An empty store under its own prefix."""
         return opened(*one.urls, prefix=f"/test-{next(_ever)}")
 
 
@@ -64,7 +64,7 @@ def test_pages(one: Etcds, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_node_is_silent(one: Etcds, opened: Opened) -> None:
-    """etcd itself forgets that the node lives, when its lease is over."""
+    """When its lease expires, etcd itself forgets that the node is alive."""
     store = opened(*one.urls, prefix="/silent", is_patient=True)
     create(store, block("net", 1))
     store.keep_alive("node1", 2)
@@ -85,7 +85,7 @@ def test_the_clock_is_the_servers(one: Etcds, opened: Opened) -> None:
 
 
 def test_a_lost_leader(opened: Opened, tmp_path: Path) -> None:
-    """Whatever member is asked, and whichever is killed, there is an answer, or a reason to ask again."""
+    """Whichever member is asked or killed, the store answers or gives a reason to retry."""
     with etcds(tmp_path, 3) as three:
         store = opened(*three.urls, is_patient=True)
         create(store, block("net", 0))
@@ -122,7 +122,7 @@ def _files(folder: Path, name: str, pair: tuple[bytes, bytes]) -> dict[str, Path
 def test_with_certificates_and_users(opened: Opened, signed: tuple[Authority, Path], tmp_path: Path) -> None:
     it, folder = signed
     theirs = _files(folder, "server", it.sign("/CN=etcd", names="IP:127.0.0.1"))
-    # With users, etcd takes no certificate with a common name at its gateway.
+    # With users enabled, etcd's gateway accepts no certificate with a common name.
     named = {key: str(path) for key, path in _files(folder, "named", it.sign("/CN=node1")).items()}
     ours = {key: str(path) for key, path in _files(folder, "client", it.sign("/O=nodes")).items()}
     tls = {"ca": folder / "ca.pem", **theirs}
@@ -140,7 +140,7 @@ def test_with_certificates_and_users(opened: Opened, signed: tuple[Authority, Pa
 
 
 def _enable_users(it: Etcds) -> None:
-    """root may do all, hpn what is below /hpn."""
+    """Enable users: root has all permissions, hpn those below /hpn."""
     permission = {"permType": "READWRITE", "key": gateway.base64("/hpn/"), "range_end": gateway.base64("/hpn0")}
     for path, body in (
         ("user/add", {"name": "root", "password": "root"}),

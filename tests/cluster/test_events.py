@@ -1,6 +1,6 @@
-"""docs/user/kubernetes.md: what `kubectl describe` shows when something is wrong; each row is brought about here.
+"""docs/user/kubernetes.md: each fault in the table causes the row's event in `kubectl describe`.
 
-A row's pattern is the page's own text: of what stands in backquotes, "..." and words in capitals stand for anything.
+A row's pattern is the quoted text of the page, with "..." and capitalized words as wildcards.
 """
 
 import json
@@ -30,7 +30,7 @@ OFFERED: dict[str, Any] = {
 
 
 def rows(title: str) -> dict[str, re.Pattern[str]]:
-    """Of each row of the table below this heading: its first cell, and what an event of it must look like."""
+    """The first cell of each row in the table below this heading, and the pattern of its event."""
     _, _, section = (ROOT / "docs" / "user" / "kubernetes.md").read_text().partition(f" {title}\n")
     section, _, _ = section.partition("\n#")
     cells = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| `")]
@@ -54,7 +54,7 @@ def network(name: str, plugin: dict[str, Any], version: str = "1.0.0", resource:
 
 
 def events(cluster: Cluster, pod: str) -> list[str]:
-    """Reason and message of each event of a pod that is there, and not of others that had its name."""
+    """The reason and message of each event of an existing pod, without those of earlier pods of that name."""
     uid = cluster.get("pod", pod)["metadata"]["uid"]
     found = cluster.get("events", f"--field-selector=involvedObject.uid={uid}")["items"]
     return [f"{event['reason']} {event['message']}" for event in found]
@@ -62,7 +62,7 @@ def events(cluster: Cluster, pod: str) -> list[str]:
 
 @pytest.fixture
 def offering(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster, whose nodes offer rail0, rail1 and vhost."""
+    """The cluster with nodes that offer rail0, rail1 and vhost."""
     for node in cluster.nodes.values():
         node.run("sh", "-ec", "mkdir -p /etc/hpn; umask 022; cat >/etc/hpn/devices.yaml", stdin=json.dumps(OFFERED))
         node.service("node").start()
@@ -72,17 +72,17 @@ def offering(cluster: Cluster) -> Iterator[Cluster]:
     for node in cluster.nodes.values():
         node.service("node").stop()
         node.run("rm", "-rf", "/etc/hpn")
-    await_offer(cluster, "0")  # or the next test takes what the API server has for what its kubelets know
+    await_offer(cluster, "0")  # otherwise the next test reads stale amounts from the API server
 
 
 def await_offer(cluster: Cluster, allocatable: str) -> None:
-    """Until both nodes have so much to give of what is offered last, as the API server has it."""
+    """Wait until the API server shows this allocatable amount of the last resource on both nodes."""
     for name in cluster.nodes:
         until(lambda name=name: amounts(cluster, name, "vhost")[1] == allocatable, f"{name} to tell", 120, 0.2)
 
 
 def amounts(cluster: Cluster, node: str, resource: str) -> tuple[str, str]:
-    """Of a node's resource, capacity and allocatable; empty where it has none."""
+    """Capacity and allocatable amount of a node's resource; empty without that resource."""
     status = cluster.get("node", node)["status"]
     name = f"{PREFIX}/{resource}"
     return status["capacity"].get(name, ""), status["allocatable"].get(name, "")
@@ -90,7 +90,7 @@ def amounts(cluster: Cluster, node: str, resource: str) -> tuple[str, str]:
 
 @contextmanager
 def something_wrong(ill: Host, bare: Host) -> Iterator[None]:
-    """One node has no carrier on rail1 and no /dev/net/tun, which vhost needs; one has no hpn."""
+    """Take the carrier of rail1 and /dev/net/tun, which vhost needs, from one node, and hpn from the other."""
     ill.switch.run("ip", "link", "set", f"{ill.name}-rail1", "down")
     ill.run("mount", "-t", "tmpfs", "tmpfs", "/dev/net")
     try:
@@ -111,7 +111,7 @@ def without_hpn(node: Host) -> Iterator[None]:
 
 
 def pods() -> list[dict[str, Any]]:
-    """One for each fault; "full" and "first" want the one address of the same pool."""
+    """One pod for each fault; "full" and "first" want the one address of a pool."""
     one_address = rail(4)
     one_address["ipam"]["ranges"] = [[{"subnet": "10.64.0.0/24", "rangeStart": "10.64.0.9", "rangeEnd": "10.64.0.9"}]]
     of_rail0 = {"resource": f"{PREFIX}/rail0"}
@@ -123,7 +123,7 @@ def pods() -> list[dict[str, Any]]:
     names = ("full", "first", "misspelled", "no-master", "too-old", "not-asked", "nowhere")
     on_node1 = [manifests.pod(name, node="node1", networks="full" if name == "first" else name) for name in names]
     late = manifests.pod("late", resources={f"{PREFIX}/rail1": 1})
-    late["spec"] |= {"nodeName": "node1", "nodeSelector": {}}  # as if the link had gone after the scheduler's choice
+    late["spec"] |= {"nodeName": "node1", "nodeSelector": {}}  # as if the link had failed after the scheduler's choice
     return [
         *networks, *on_node1, late,
         manifests.pod("unknown", resources={f"{PREFIX}/rail9": 1}),
@@ -167,7 +167,7 @@ def test_events_of_pods(offering: Cluster) -> None:
 
 @contextmanager
 def own_network(node: Host, plugin: dict[str, Any]) -> Iterator[None]:
-    """A node whose cluster network is hpn's, without Multus."""
+    """A node that uses hpn as its cluster network, without Multus."""
     multus, instead = node.path(MULTUS), node.path("/etc/cni/net.d/00-hpn.conflist")
     before = multus.read_text()
     multus.unlink()
@@ -194,7 +194,8 @@ def test_a_node_that_is_not_ready(cluster: Cluster) -> None:
 
 
 def test_hpn_node_stops(offering: Cluster) -> None:
-    """At once there is nothing to give; that kubelet forgets the resource after five minutes is not waited for."""
+    """The allocatable amount becomes 0 at once.  The test does not wait the five minutes until kubelet forgets the
+    resource."""
     node = offering.nodes["node1"]
     offering.apply(manifests.pod("has", node="node1", resources={f"{PREFIX}/rail0": 1}))
     offering.wait("Ready", "pod/has")
@@ -209,7 +210,7 @@ def test_hpn_node_stops(offering: Cluster) -> None:
 
 
 def test_a_reboot_without_hpn_node(offering: Cluster) -> None:
-    """kubelet refuses the pod that had a device, and says so as of a device that became unhealthy."""
+    """kubelet refuses the pod that had a device, with the reason of an unhealthy device."""
     row = next(like for cell, like in rows("When a pod does not start or end").items() if "unhealthy" in cell)
     offering.apply(manifests.pod("had", node="node2", resources={f"{PREFIX}/rail0": 1}))
     offering.wait("Ready", "pod/had")

@@ -1,4 +1,4 @@
-"""The page's way from nothing to two pods, typed as it stands there; and install.md's way back."""
+"""The steps of kubernetes.md from nothing to two pods, typed verbatim, and the removal by install.md."""
 
 import shlex
 import shutil
@@ -16,14 +16,14 @@ UNIT = "hpn-node.service"
 
 
 def steps() -> dict[str, str]:
-    """The blocks of the page's first section, by their kind."""
+    """The code blocks of the page's first section, by kind."""
     page = ROOT / "docs" / "user" / "kubernetes.md"
     (section,) = (one for one in sections(page) if one.title == "From nothing to two pods with RDMA")
     return {block.kind: block.text for block in section.blocks}
 
 
 def removal() -> list[str]:
-    """The lines that install.md has for the end."""
+    """The commands of install.md's section on removal."""
     (section,) = (
         one for one in (ROOT / "docs" / "user" / "install.md").read_text().split("\n## ") if one.startswith("Remove")
     )
@@ -31,10 +31,10 @@ def removal() -> list[str]:
 
 
 def left(node: Host) -> str:
-    """What the node has of hpn, by names.
+    """The files of hpn on the node, by name.
 
-    What hides a file of the machine's is below /run/written.  What other tests' containers had is containerd's, which
-    removes it when it has time.
+    The search omits /run/written, which holds copies that hide the machine's own files.  It also omits
+    /var/lib/containerd: containerd removes remains of other tests' containers later.
     """
     names = ("-name", "*hpn*", "-o", "-name", "*example.com*")
     others = ("(", "-path", "/run/written", "-o", "-path", "/run/proc", "-o", "-path", "/var/lib/containerd", ")")
@@ -44,7 +44,7 @@ def left(node: Host) -> str:
 
 @pytest.fixture
 def tree(whole: Cluster) -> Iterator[Path]:
-    """A folder that is as the tree after `make binary`, where all hosts see it."""
+    """A folder like the source tree after `make binary`, visible to all hosts."""
     with tempfile.TemporaryDirectory(prefix="hpn-test-") as folder:
         Path(folder, "packaging").symlink_to(ROOT / "packaging")
         Path(folder, "dist").mkdir()
@@ -53,7 +53,7 @@ def tree(whole: Cluster) -> Iterator[Path]:
 
 
 def typed(node: Host, line: str, folder: Path) -> str:
-    """What a line prints; what hpn would have systemd do is done as systemd does it."""
+    """Type a line and return its output; take the steps that systemd would take for hpn."""
     if line == "hpn uninstall":
         for name in ("agent", "node"):
             node.service(name).stop()
@@ -67,11 +67,11 @@ def typed(node: Host, line: str, folder: Path) -> str:
 
 @pytest.fixture
 def bare(cluster: Cluster, tree: Path) -> Iterator[Cluster]:
-    """The cluster, whose nodes have no hpn before the test; and as before after it."""
+    """The cluster with no hpn on its nodes; the state is restored after the test."""
     plugins = ("hpn", "hpn-ipam")
     for node in cluster.nodes.values():
         node.service("agent").stop()
-        # A host sees the machine's own, which is not the test's to remove from.
+        # A host sees the machine's own directory, which the test must not change.
         node.run("mount", "-t", "tmpfs", "tmpfs", "/usr/local/sbin")
         for name in plugins:
             node.path(f"/opt/cni/bin/{name}").unlink()

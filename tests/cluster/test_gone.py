@@ -1,4 +1,4 @@
-"""Nothing of a cluster is left on the machine, however it ends."""
+"""No part of a cluster is left on the machine, however the cluster ends."""
 
 import signal
 import subprocess
@@ -13,10 +13,10 @@ from cluster import keeper
 from cluster.space import CGROUPS, until
 from cluster.two_nodes import Cluster
 
-# What kubelet sets for the whole machine, where it finds other values.
+# The sysctls that kubelet sets for the whole machine if they differ.
 SYSCTLS = {"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
 FIXTURES = Path(keeper.__file__).parents[1]
-# A host with a process of its own: all that can be left, without the wait for Kubernetes.
+# A host with one process of its own: it has everything that could be left over, without the wait for Kubernetes.
 STARTER = textwrap.dedent(f"""
     import signal, sys, time
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
@@ -40,7 +40,7 @@ STARTER = textwrap.dedent(f"""
 
 @contextmanager
 def started() -> Iterator[tuple["subprocess.Popen[str]", Path]]:
-    """A process that has such a host up, and the cluster's folder."""
+    """Start a process that runs such a host; yield it with the cluster's folder."""
     with subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           start_new_session=True) as process:  # fmt: skip
         assert process.stdout
@@ -58,7 +58,7 @@ def started() -> Iterator[tuple["subprocess.Popen[str]", Path]]:
 
 
 def left(folder: Path) -> list[Path]:
-    """What is on the machine of the cluster that has this folder."""
+    """The remains of the cluster with this folder on the machine."""
     return [path for path in (folder, *CGROUPS.glob(f"*/{folder.name}")) if path.exists()]
 
 
@@ -72,7 +72,7 @@ def test_the_starter_is_ended(whole: Cluster, end: signal.Signals) -> None:
 
 
 def test_the_keeper_is_killed(whole: Cluster) -> None:
-    """Then the kernel ends all processes, and the next keeper removes the rest."""
+    """The kernel ends all processes, and the next keeper removes the rest."""
     with started() as (process, folder):
         [pid] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         subprocess.run(["kill", "-KILL", pid], check=True)
@@ -83,7 +83,7 @@ def test_the_keeper_is_killed(whole: Cluster) -> None:
 
 
 def test_kubelet_finds_sysctls_as_it_wants_them(cluster: Cluster) -> None:
-    """So it sets none of the machine's."""
+    """kubelet finds its wanted values, so it sets no sysctl of the machine."""
     for node in cluster.nodes.values():
         assert "Updating kernel flag" not in node.service("kubelet").log.read_text()
         for name, value in SYSCTLS.items():

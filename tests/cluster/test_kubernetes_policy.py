@@ -1,4 +1,4 @@
-"""What a node may write: its own blocks, and another's when that was taken for dead for long enough."""
+"""The blocks that a node may write: its own, and another node's after the grace of a suspicion."""
 
 import json
 from dataclasses import replace
@@ -57,13 +57,13 @@ def test_an_owner_gives_its_block_to_nobody(held: Document, opened: Opener) -> N
     assert "may not change block" in refused(lambda: node1.replace(held, held.body | {"node": "node2"}))
     changed = node1.replace(held, held.body | {"machine": "another", "claim": "another"})
     assert changed is not None
-    # And a block is a block: by the schema, for everybody.
+    # The schema keeps each block's place and size, even for an administrator.
     for wrong in ({"index": 3}, {"size": 8}, {"start": 5}, {"network": "other"}):
         assert refused(lambda wrong=wrong: opened(ADMIN).replace(changed, changed.body | wrong))
 
 
 def test_a_node_gives_up_a_number_for_its_name(held: Document, opened: Opener) -> None:
-    """Then any node may have it: for that name, and for another one when its time is over."""
+    """Any node may then own the number: for that name at once, for another name after its time."""
     node1, node2 = opened(NODE1), opened(NODE2)
     named = replace(block(held.body["network"], 7, "node1"), size=1, index=7, whose="default/web-0:net1", keep=60)
     mine = create(node1, named)
@@ -87,7 +87,7 @@ def test_a_block_is_never_nobodys(held: Document, opened: Opener) -> None:
 
 
 def suspected(store: Kubernetes, held: Document) -> Document:
-    """As a node does that takes the owner for dead: it says so, and then since when."""
+    """Suspect the owner as a node does: first mark the block, then write the time."""
     said = store.replace(held, held.body | {"suspect": SAID})
     assert said is not None
     assert "so; it may" in refused(lambda: store.replace(said, said.body | {"suspect": int(store.now()) - 3700}))
@@ -133,7 +133,7 @@ def test_an_owner_that_lives_says_so(held: Document, opened: Opener) -> None:
 
 
 def test_a_node_cannot_make_up_the_time(pool: Cluster, held: Document, opened: Opener) -> None:
-    """The policy's clock is what the API server writes into managedFields: a writer may write there too."""
+    """The policy reads the time from managedFields, which the API server fills in but a writer may also set."""
     since = suspected(opened(NODE2), held)
     whole = pool.get("hpnblock", held.name, "--show-managed-fields")
     entries = whole["metadata"]["managedFields"]
@@ -154,7 +154,7 @@ def test_a_node_cannot_make_up_the_time(pool: Cluster, held: Document, opened: O
 
 
 def test_a_service_account(pool: Cluster, held: Document, opened: Opener, tmp_path: Path) -> None:
-    """Its token says on which node it is used; one that does not say so is no node's."""
+    """An account's token names the node that uses it; a token without a node may write no node's blocks."""
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "hpn", "namespace": "kube-system"}}
     pool.apply(account)
     try:

@@ -1,4 +1,4 @@
-"""Documents on a real API server: the contract, what a person sees, and what is said when something is missing."""
+"""Documents on a real API server: the contract, kubectl's columns, and messages about missing parts."""
 
 import re
 
@@ -43,7 +43,7 @@ def test_what_a_person_sees(pool: Cluster, held: Document, opened: Opener) -> No
 
 
 def test_from_nothing(pool: Cluster, opened: Opener) -> None:
-    """What an administrator is told who has not applied the manifests, and what is so when they are applied."""
+    """Without the manifests, messages name the command that applies them; afterwards the store works."""
     remove(pool)
     try:
         admin, node1 = opened(ADMIN), opened(NODE1)
@@ -96,7 +96,7 @@ def test_the_api_server_is_down(pool: Cluster, held: Document, opened: Opener) -
 
 
 def test_a_node_whose_object_is_deleted_is_heard_of(pool: Cluster, opened: Opener) -> None:
-    """Its Lease goes with it, and kubelet makes none without a Node object; ours goes with the node's last block."""
+    """Without a Node object, hpn's own Lease shows that the node lives; it goes with the node's last block."""
     node2, admin = opened(NODE2), opened(ADMIN)
     made = create(admin, block("heard-of", 0, "node2"))
     assert own(node2, "node2", 1, "heard-of") == [made.name]
@@ -111,7 +111,7 @@ def test_a_node_whose_object_is_deleted_is_heard_of(pool: Cluster, opened: Opene
         assert abs(first.last_seen - node2.now()) < 60
         until(lambda: last_seen(node2) > first.last_seen, "it to be heard of again", 120, 0.5)
         lease = pool.get("lease", "node2", "--namespace=kube-node-lease")
-        owners = [owner["name"] for owner in lease["metadata"]["ownerReferences"]]  # those of tests before, too
+        owners = [owner["name"] for owner in lease["metadata"]["ownerReferences"]]  # including those of earlier tests
         assert made.name in owners
         for name in owners:
             budget.begin()
@@ -120,7 +120,7 @@ def test_a_node_whose_object_is_deleted_is_heard_of(pool: Cluster, opened: Opene
             assert admin.remove(there)
         until(lambda: known(node2) == Machine("node2"), "the Lease to go with the blocks", 120, 0.5)
     finally:
-        pool.nodes["node2"].service("kubelet").stop()  # it makes its Node object when it starts
+        pool.nodes["node2"].service("kubelet").stop()  # kubelet creates its Node object when it starts
         pool.restore()
         await_leases(pool)
     assert opened(ADMIN).machine("node2").uid

@@ -1,4 +1,4 @@
-"""A pod with the label gets network and resource from the API server, or it is refused, and the message says why."""
+"""The API server gives a labelled pod its network and resource, or refuses it with a reason."""
 
 import json
 import os
@@ -36,11 +36,11 @@ def asking(name: str, **more: Any) -> dict[str, Any]:
 
 
 def admitted(cluster: Cluster, *pods: dict[str, Any], namespace: str = "default") -> list[dict[str, Any]]:
-    """The pods as the API server would keep them.  Raises Failed where it refuses one."""
+    """The pods as the API server would store them.  Raises Failed if it refuses one."""
     words = ("create", "--dry-run=server", "--output=json", f"--namespace={namespace}", "--filename=-")
     said = cluster.kubectl(*words, stdin="\n---\n".join(json.dumps(pod) for pod in pods))
     kept = []
-    while said := said.lstrip():  # an object after the other
+    while said := said.lstrip():  # concatenated objects
         pod, end = json.JSONDecoder().raw_decode(said)
         kept.append(pod)
         said = said[end:]
@@ -54,7 +54,7 @@ def gained(pod: dict[str, Any]) -> tuple[str, list[dict[str, str]]]:
 
 
 def refusal(cluster: Cluster, pod: dict[str, Any]) -> str:
-    """Why the API server refuses the pod; empty where it does not."""
+    """The API server's reason to refuse the pod; empty if it accepts the pod."""
     try:
         admitted(cluster, pod)
     except Failed as e:
@@ -63,16 +63,18 @@ def refusal(cluster: Cluster, pod: dict[str, Any]) -> str:
 
 
 def await_meaning(cluster: Cluster, networks: str, known: str, **labels: str) -> None:
-    """Until a pod with these labels gets these networks, and one with an unknown value hears ``known``, or is taken.
+    """Wait until a pod with these labels gets these networks, and an unknown value is refused with ``known``, or
+    accepted.
 
-    The API server takes a second or so to see that policies are there, are others, or are gone.
+    The API server takes about a second to notice new, changed or removed policies.
     """
     pod, wrong = labelled(), labelled()
     pod["metadata"]["labels"] = labels
     wrong["metadata"]["labels"] = dict.fromkeys(labels, "unknown")
 
     def so() -> bool:
-        # The two policies are not seen at once: what a pod gets and whether it is taken are of one and the same answer.
+        # The API server notices the two policies at different times.  One answer must show both the networks and the
+        # refusal.
         try:
             (kept,) = admitted(cluster, pod)
         except Failed:
@@ -84,14 +86,14 @@ def await_meaning(cluster: Cluster, networks: str, known: str, **labels: str) ->
 
 
 def apply(cluster: Cluster) -> None:
-    """Make the policies as they are in the tree, whatever they were."""
+    """Restore the policies of the source tree."""
     cluster.kubectl("apply", f"--kustomize={POLICIES}")
     await_meaning(cluster, RAIL, "known are: rdma.", **RDMA)
 
 
 @pytest.fixture(scope="module")
 def policies(whole: Cluster) -> Iterator[None]:
-    """The policies, for the time of all tests here."""
+    """The policies, which all tests of this module share."""
     apply(whole)
     yield
     whole.kubectl("delete", f"--kustomize={POLICIES}", "--ignore-not-found")
@@ -100,14 +102,14 @@ def policies(whole: Cluster) -> Iterator[None]:
 
 @pytest.fixture
 def label(cluster: Cluster, policies: None) -> Cluster:
-    """The cluster, where the label means what it does in the tree."""
+    """The cluster with the label's meaning from the source tree."""
     return cluster
 
 
 WITH_IPS = '[{"name": "rail0", "interface": "hpn0", "ips": ["10.56.0.12/24"]}]'
 AS_JSON = '{"name": "rail0", "namespace": "default", "interface": "hpn0"}'
 STORAGE = '{"name": "storage", "cni-args": {"a": [1]}}'
-# Of each pod: what it has itself, and what it has when the API server has taken it.
+# Each pod before and after admission.
 PODS = {
     "with the label alone": (labelled(), (RAIL, [ONE])),
     "on another network too": (labelled("storage@net1"), (f"storage@net1,{RAIL}", [ONE])),
@@ -142,7 +144,7 @@ def test_what_a_pod_gets(label: Cluster) -> None:
 
 
 def test_a_pod_as_large_as_can_be(label: Cluster) -> None:
-    """An expression may cost so much and no more.  An annotation may have 256 KiB: these have not much less."""
+    """The policies admit annotations close to the limit of 256 KiB, so the cost limit of expressions suffices."""
     names = [f"network-number-{n}" for n in range(6500)]
     others = ",".join(names), json.dumps([{"name": name} for name in names])
     kept = admitted(label, *(labelled(networks) for networks in others))
@@ -150,7 +152,7 @@ def test_a_pod_as_large_as_can_be(label: Cluster) -> None:
 
 
 def test_pods_of_other_namespaces(label: Cluster) -> None:
-    """The network is default's, whatever the pod's namespace: a name without one is another network."""
+    """The network is in the namespace default, whatever the pod's namespace; a name without one is another network."""
     wanted = {
         "": RAIL,
         "rail0": f"rail0,{RAIL}",
@@ -168,18 +170,18 @@ def test_who_is_refused(label: Cluster) -> None:
     of_value, of_network, _ = refusals()
     assert of_value.search(refusal(label, misspelled))
     assert of_network.search(refusal(label, labelled(hostNetwork=True)))
-    # What is wrong with a pod besides is said as it is without the policies.
+    # The policies leave the messages about other faults of a pod unchanged.
     assert "spec.containers: Required value" in refusal(label, labelled(containers=[]))
     twice = labelled(containers=[container("x"), container("x")])
     assert 'spec.containers[1].name: Duplicate value: "x"' in refusal(label, twice)
-    # kubelet shows a static pod so, and what it runs is in a file of the node.
+    # kubelet shows a static pod as a mirror; a file of the node determines the real pod.
     static = misspelled | {"spec": misspelled["spec"] | {"nodeName": "node1"}}
     static["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "it"}
     assert [gained(pod) for pod in admitted(label, static)] == [("", [{}])]
 
 
 def test_the_policy_that_gives_is_missing(label: Cluster) -> None:
-    """No pod starts without what its label promises, and all others start."""
+    """Without that policy no labelled pod starts, and every other pod does."""
     label.delete("mutatingadmissionpolicybinding", "hpn-label")
     try:
         *_, row = refusals()
@@ -190,7 +192,7 @@ def test_the_policy_that_gives_is_missing(label: Cluster) -> None:
 
 
 def test_another_label(label: Cluster, tmp_path: Path) -> None:
-    """Its name and what it means are in one file of the user's own."""
+    """One file of the user defines the label's name and meaning."""
     meaning = {"fast": {"networks": ["rails@hpn0", "rails@hpn1"], "resources": ["example.com/rails"] * 2},
                "plain": {"networks": ["default/plain"]}}  # fmt: skip
     data = {"label": "example.com/fabric", "values": json.dumps(meaning)}
@@ -219,11 +221,11 @@ def test_another_label(label: Cluster, tmp_path: Path) -> None:
 
 @pytest.fixture
 def offering(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster, whose nodes offer rail0 and whose network is the page's."""
+    """The cluster with nodes that offer rail0, and with the page's network."""
     one = {"name": RESOURCE, "kind": "master", "count": 2, "selectors": {"ifNames": ["rail0"]}}
     for node in cluster.nodes.values():
         services.offer(node, one).start()
-    for name in cluster.nodes:  # the scheduler may still have what another test's kubelet said
+    for name in cluster.nodes:  # the scheduler may still use another test's amounts
         until(lambda name=name: allocatable(cluster, name) == "2", f"{name} to tell", 120, 0.2)
     cluster.kubectl("apply", "--filename=-", stdin=page("From nothing to two pods with RDMA")["yaml network.yaml"])
     yield cluster
@@ -244,7 +246,7 @@ def page(title: str) -> dict[str, str]:
 
 
 def refusals() -> list[re.Pattern[str]]:
-    """What the message of each row of the page's table is like: "..." stands for anything."""
+    """The pattern of each message in the page's table; "..." is a wildcard."""
     _, _, rest = (
         (ROOT / "docs" / "user" / "kubernetes.md").read_text().partition("### When a labelled pod is refused\n")
     )
@@ -253,7 +255,7 @@ def refusals() -> list[re.Pattern[str]]:
 
 
 def deployment(networks: str) -> dict[str, Any]:
-    """A pod on node2 as a Deployment has it, which is not changed itself."""
+    """A Deployment with a labelled pod on node2; the policies do not change the Deployment itself."""
     pod = labelled(networks, nodeSelector={"kubernetes.io/hostname": "node2"})
     metadata = pod["metadata"] | {"labels": RDMA | {"app": "b"}}
     spec = {"selector": {"matchLabels": {"app": "b"}}, "template": {"metadata": metadata, "spec": pod["spec"]}}
@@ -261,7 +263,7 @@ def deployment(networks: str) -> dict[str, Any]:
 
 
 def test_a_labelled_pod_as_the_page_has_it(offering: Cluster, label: Cluster) -> None:
-    """And a Deployment's, which names its address: they reach each other over hpn0."""
+    """The pod of the page and a Deployment's pod that requests its address reach each other over hpn0."""
     lines = page("One label")["sh kubectl"]
     assert lines.startswith(f"kubectl apply -k {POLICIES.relative_to(ROOT)}\n")
     offering.kubectl("delete", f"--kustomize={POLICIES}")
@@ -274,6 +276,6 @@ def test_a_labelled_pod_as_the_page_has_it(offering: Cluster, label: Cluster) ->
     assert " 0% packet loss" in offering.execute("c", "ping", "-c", "1", "-w", "10", "-I", "hpn0", "10.56.0.12")
     assert "PCIDEVICE_EXAMPLE_COM_RAIL0=" in offering.execute("c", "env")
     assert gained(offering.get("deployment", "b")["spec"]["template"]) == (WITH_IPS, [{}])
-    # Only a pod that is made is looked at.
+    # The policies check a pod only at its creation.
     offering.kubectl("label", "pod", "c", f"{LABEL}=unknown", "--overwrite")
     assert gained(offering.get("pod", "c"))[0] == RAIL

@@ -1,4 +1,4 @@
-"""Pods with interfaces of hpn's beside the cluster's own, as users of Multus have them."""
+"""Pods with hpn interfaces beside the cluster network, through Multus."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ MULTUS = "/etc/cni/net.d/00-multus.conf"
 
 
 def status(cluster: Cluster, pod: str) -> list[dict[str, Any]]:
-    """What Multus says of the pod's networks."""
+    """The pod's network status from Multus."""
     return list(json.loads(cluster.get("pod", pod)["metadata"]["annotations"][STATUS]))
 
 
@@ -26,7 +26,8 @@ def rail(number: int) -> dict[str, Any]:
 
 
 def test_two_pods_on_two_nodes(cluster: Cluster) -> None:
-    """With conf/'s definition as it is, and an address each, for both nodes have the same range."""
+    """The pods use the unchanged definition of conf/ and request an address each, because both nodes share one
+    range."""
     cluster.apply(CONF / "nad-macvlan.yaml")
     for name, node, number in (("a", "node1", 11), ("b", "node2", 12)):
         asked = [{"name": "rail0", "interface": "hpn0", "ips": [f"10.56.0.{number}/24", f"fd00:56::{number}/64"]}]
@@ -45,7 +46,7 @@ def test_two_pods_on_two_nodes(cluster: Cluster) -> None:
 
 
 def test_a_range_for_each_node(cluster: Cluster) -> None:
-    """A definition without a configuration means the node's own file of that name."""
+    """A definition without a configuration refers to the node's own file of that name."""
     for number, node in enumerate(cluster.nodes.values()):
         plugin = rail(0)
         plugin["ipam"]["ranges"] = [[{"subnet": "10.60.0.0/24", "rangeStart": f"10.60.0.{number * 100 + 1}"}]]
@@ -75,7 +76,7 @@ def test_eight_rails(cluster: Cluster) -> None:
 
 
 def test_in_a_user_namespace(cluster: Cluster) -> None:
-    """Root of the pod is nobody on the node, and its namespace's settings and devices are set up as any pod's."""
+    """Sysctls and devices work for a pod with root mapped to an unprivileged user of the node."""
     asked = rail(0) | {"policyRouting": True, "sysctl": {"net.ipv4.conf.IFNAME.rp_filter": "2"}}
     pods = [manifests.pod(name, node=f"node{n}", networks="rail0@hpn0") for n, name in ((1, "a"), (2, "b"))]
     for pod in pods:
@@ -101,7 +102,7 @@ def test_in_a_user_namespace(cluster: Cluster) -> None:
 
 @pytest.fixture
 def by_path(cluster: Cluster) -> Iterator[Host]:
-    """A node whose cluster network is hpn's, with directories of its own, and named by its path."""
+    """A node that uses hpn as its cluster network, by path and with its own directories."""
     node = cluster.nodes["node1"]
     file, multus = node.path("/etc/cni/multus/net.d/hpn.conflist"), node.path(MULTUS)
     plugin = rail(7) | {"stateDir": "/run/own/state"}
@@ -116,7 +117,7 @@ def by_path(cluster: Cluster) -> Iterator[Host]:
 
 
 def test_a_cluster_network_by_its_path(cluster: Cluster, by_path: Host) -> None:
-    """Multus strips it for STATUS and DEL: the node is Ready, and nothing is left of a pod."""
+    """Multus strips the configuration for STATUS and DEL; the node is still Ready, and no trace of a pod is left."""
     cluster.apply(manifests.pod("a", node="node1"))
     cluster.wait("Ready", "pod/a")
     assert cluster.get("pod", "a")["status"]["podIP"].startswith("10.67.0.")

@@ -1,4 +1,4 @@
-"""hpn node as it is shipped looks after its blocks in a real etcd: also when that was away for a time."""
+"""The released hpn node maintains its blocks in a real etcd, also after an outage of etcd."""
 
 import json
 import os
@@ -32,7 +32,7 @@ FIRST = int(ip_address("10.0.0.0"))
 
 
 class Store:
-    """What node1 has in the etcd."""
+    """The data of node1 in etcd."""
 
     def __init__(self, servers: Etcds, gateway: Gateway) -> None:
         self.servers, self.etcd = servers, Etcd(gateway, "/hpn")
@@ -42,7 +42,7 @@ class Store:
         return [Block.of(one) for one in self.etcd.listed(BLOCK, "net")]
 
     def suspect(self, index: int) -> None:
-        """As another node does."""
+        """Suspect the block's owner, as another node does."""
         budget.begin()
         (document,) = [one for one in self.etcd.listed(BLOCK, "net") if one.body["index"] == index]
         assert self.etcd.replace(document, document.body | {"suspect": SAID})
@@ -57,7 +57,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def process(store: Store) -> Iterator[NodeProcess]:
-    """Its node has a block of four numbers, and a pod on each of them."""
+    """hpn node on a node with one block of four numbers and a pod on each."""
     if not Path(binary := os.environ.get("HPN_BINARY", "unset")).exists():
         require("cluster", "HPN_BINARY, which `make test` sets after building it")
     with TemporaryDirectory(prefix="hpn-test-") as folder:
@@ -74,7 +74,7 @@ def process(store: Store) -> Iterator[NodeProcess]:
         file.write_text(json.dumps({"stores": {"etcd": {"endpoints": store.servers.urls}, "nodeName": "node1"}}))
         process = NodeProcess(Path(folder), [{"name": "example.com/vf", "kind": "vf"}])
         process.program = [binary]
-        run, _ = process.mounts  # it is in the machine's network namespace, whose sysfs there is
+        run, _ = process.mounts  # the process is in the machine's network namespace, and /sys shows that
         process.mounts = [
             run,
             "mount -t tmpfs tmpfs /var/lib && mkdir -p /var/lib/cni",
@@ -94,7 +94,7 @@ def test_it_claims_and_answers(process: NodeProcess, store: Store) -> None:
 
 
 def test_the_store_is_away(process: NodeProcess, store: Store) -> None:
-    """It says so once, and does it when it is asked and the store is back."""
+    """hpn node reports the outage once, and claims the block on request after the store is back."""
     store.servers.kill()
     with process:
         process.says("network net: ")

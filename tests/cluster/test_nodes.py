@@ -1,4 +1,4 @@
-"""The cluster is what the other tests take it for: two real nodes with a network, and nothing of it on the machine."""
+"""The cluster meets the other tests' assumptions: two real nodes with a network, and no trace on the machine."""
 
 from cluster import manifests
 from cluster.two_nodes import Cluster
@@ -20,7 +20,7 @@ def test_pods_reach_each_other_by_the_clusters_network(cluster: Cluster) -> None
 
 
 def test_a_node_loses_its_power(cluster: Cluster) -> None:
-    """Its pods are Ready again by themselves with all their networks, and nobody else's notice."""
+    """The node's pods become Ready again with all their networks, and other nodes' pods are not affected."""
     ipam = {"type": "hpn-ipam", "subnet": "10.56.0.0/24", "probe": True}
     cluster.apply(manifests.network("rail0", {"type": "hpn", "master": "rail0", "ipam": ipam}))
     pods = {"a": "node1", "b": "node2"}

@@ -1,4 +1,4 @@
-"""What a configuration file offers, where a real kubelet and scheduler count it."""
+"""The offers of a configuration file, as a real kubelet and scheduler count them."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from cluster.host import Host
 from cluster.space import until
 from cluster.two_nodes import Cluster
 
-# Where sriov-network-device-plugin has its file, and where hpn has its own, which goes before it.
+# The file of sriov-network-device-plugin, and the file of hpn, which takes precedence.
 PEERS, OURS = "/etc/pcidp/config.json", "/etc/hpn/devices.yaml"
 NOTHING = {"resourceList": [{"resourceName": "none", "selectors": {"drivers": ["nobodys"]}, "color": "red"}]}
 RAIL = """\
@@ -32,7 +32,7 @@ PLUGIN = {
 
 @pytest.fixture
 def node(cluster: Cluster) -> Iterator[Host]:
-    """node1, with hpn node still to be started; it is told of no file, and looks where each is by default."""
+    """node1 with hpn node not yet started; it gets no file as an argument and reads the default paths."""
     one = cluster.nodes["node1"]
     service = one.add_service("offers", ["/opt/cni/bin/hpn", "node"])
     yield one
@@ -59,7 +59,7 @@ def why_pending(cluster: Cluster, pod: str) -> str:
 
 
 def test_a_peers_file_where_that_program_has_it(cluster: Cluster, node: Host) -> None:
-    """A resource for which there is nothing is there, with 0, and the log says what nobody else does."""
+    """A resource without devices exists with amount 0, and only the log names the cause."""
     write(node, PEERS, json.dumps(NOTHING))
     node.service("offers").start()
     until(lambda: allocatable(cluster).get("intel.com/none") == "0", "the resource to be known", 120)
@@ -71,7 +71,7 @@ def test_a_peers_file_where_that_program_has_it(cluster: Cluster, node: Host) ->
 
 
 def test_ours_goes_before_it(cluster: Cluster, node: Host) -> None:
-    """One resource has a name that kubelet refuses, and the other is offered all the same."""
+    """kubelet refuses the name of one resource, and hpn node still offers the other."""
     write(node, PEERS, json.dumps(NOTHING))
     write(node, OURS, RAIL)
     node.service("offers").start()

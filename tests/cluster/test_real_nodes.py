@@ -1,4 +1,4 @@
-"""ADD, DEL and STATUS of a node whose store is a real one: it is away for an hour, or refuses what it is asked."""
+"""ADD, DEL and STATUS on a node with a real store that is down for an hour or refuses requests."""
 
 import json
 import sys
@@ -25,9 +25,9 @@ from ipam.cluster import node_blocks
 MANIFESTS = Path(__file__).parents[2] / "packaging" / "kubernetes" / "cluster"
 # Sixteen blocks of sixteen.
 POOL = {"subnet": "10.0.0.0/24"}
-# Makes a node by its name, what its file says of the store, and the section ipam.
+# Makes a node from its name, the store's settings and the section ipam.
 Makes = Callable[..., Node]
-# The program's connections end with its process; here they end when they are collected.
+# The program's connections end with its process; in a test the garbage collector ends them.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
 
 
@@ -47,14 +47,14 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Makes:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time of day, in seconds; the test sets it."""
+    """The time of day in seconds, which the test sets."""
     now = [1_800_000_000.0]
     monkeypatch.setattr("time.time", lambda: now[0])
     return now
 
 
 def refuse(node: Node, code: int, *words: str) -> None:
-    """It refuses an ADD, and says that; nothing is given, and nothing is the node's."""
+    """Assert that the node refuses an ADD with these words, and holds no lease and no block."""
     answered, said = node.refused("ADD", "a")
     assert (answered, [word for word in words if word not in said]) == (code, []), said
     assert not node.leases()
@@ -74,7 +74,7 @@ def test_an_etcd(make: Makes, clock: list[float], tmp_path: Path) -> None:
         inside = make("node2", settings, subnet="10.0.0.128/25")
         refuse(inside, 7, "subnet 10.0.0.128/25 overlaps 10.0.0.0/24", "write the subnet as on other nodes")
         hour(node1, clock, one.members, ThreeMembers(one))
-        # What another cluster's etcd says counts for nothing; the next look finds out whose it is.
+        # Another cluster's etcd proves nothing about the node's blocks; the next check compares the identities.
         make("node1", others)
         clock[0] += node_blocks.HEARTBEAT
         mine = node1.mine
@@ -111,7 +111,7 @@ def test_an_api_server(make: Makes, clock: list[float], tmp_path: Path) -> None:
         require("cluster", str(e))
     with api_server(tmp_path, programs, {"somebody": "people"}, tmp_path / "ca.pem") as api:
         side = ApiServer(api, api.authority)
-        # Who asks, by what its kubeconfig says of it.
+        # The settings by the user of their kubeconfig.
         who = kubeconfigs(tmp_path, side)
         apply = "kubectl apply -k packaging/kubernetes/cluster"
         refuse(make("node1", who({"token": "root"})), 111, "no such CustomResourceDefinition", apply)
@@ -134,7 +134,7 @@ def test_an_api_server(make: Makes, clock: list[float], tmp_path: Path) -> None:
 
 
 def kubeconfigs(folder: Path, side: ApiServer) -> Callable[[Mapping[str, str]], Mapping[str, Any]]:
-    """What a node's file says of the API server, by what the kubeconfig says of the user."""
+    """Make the API server's settings of a node from the user section of the kubeconfig."""
 
     def of(user: Mapping[str, str]) -> Mapping[str, Any]:
         about = side.settings([side.api.url], folder)
@@ -155,8 +155,8 @@ def files(folder: Path, signer: Authority, name: str, **about: str) -> tuple[Pat
 
 
 def hour(node: Node, clock: list[float], daemons: list[Server], servers: Servers) -> None:
-    """Pods come and go while the node has room, an hour long; then they are refused, with the reason.  When the store
-    is back all is well."""
+    """Stop the store for an hour: the node serves pods while it has room, then refuses them with the reason.  All works
+    again once the store is back."""
     (block,) = node.mine.giving
     for daemon in daemons:
         daemon.kill()
@@ -173,7 +173,7 @@ def hour(node: Node, clock: list[float], daemons: list[Server], servers: Servers
         answered, said = node.refused(command, "more")
         reasons = ("addresses are held", "Connection refused", "try again later")
         assert (answered, [word for word in reasons if word not in said]) == (code, []), said
-    # What is released is there again, without the store.
+    # A released address is available again without the store.
     assert node.call("DEL", given[0]) == {}
     assert node.add("another")
     assert node.call("ADD", "more")["code"] == 11

@@ -19,12 +19,12 @@ OFFERS = {"name": RESOURCE, "kind": "master", "count": 2, "selectors": {"ifNames
 
 @pytest.fixture
 def node(cluster: Cluster) -> Iterator[Host]:
-    """node1, with hpn node under way, and at boot before kubelet, as systemd has it."""
+    """node1 with a running hpn node, which starts before kubelet at boot, as with systemd."""
     one = cluster.nodes["node1"]
     service = offer(one, OFFERS)
     at_boot = one.at_boot
     service.start()
-    # The scheduler has what kubelet told the API server some seconds ago, perhaps of another test's hpn node.
+    # The scheduler uses amounts that kubelet reported seconds ago, perhaps those of another test's hpn node.
     until(lambda: known(one), "kubelet to know the devices", 120)
     until(lambda: allocatable(cluster) == DEVICES, "the devices to be allocatable", 120)
     yield one
@@ -34,12 +34,12 @@ def node(cluster: Cluster) -> Iterator[Host]:
 
 
 def allocatable(cluster: Cluster) -> int:
-    """What the scheduler counts with."""
+    """The allocatable amount that the scheduler uses."""
     return int(cluster.get("node", "node1")["status"]["allocatable"].get(RESOURCE, "0"))
 
 
 def known(node: Host) -> bool:
-    """Whether kubelet itself would give a device: its answer to GetAllocatableResources."""
+    """Report whether kubelet itself can allocate a device, from its answer to GetAllocatableResources."""
     path = node.path("/var/lib/kubelet/pod-resources/kubelet.sock")
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.default_authority", "localhost")]
     with grpc.insecure_channel(f"unix:{path}", options=options) as channel:
@@ -51,7 +51,7 @@ def known(node: Host) -> bool:
 
 
 def wait_until_known(node: Host, since: float) -> None:
-    """Until kubelet would give a device, of the boot after that moment."""
+    """Wait until the kubelet of a boot after that time can allocate a device."""
     socket = node.path("/var/lib/kubelet/device-plugins/kubelet.sock")
     until(lambda: socket.is_socket() and socket.stat().st_ctime >= since, "kubelet's socket", 120, 0.01)
     until(lambda: known(node), "kubelet to know the devices", 120, 0.01)
@@ -62,7 +62,7 @@ def holder(name: str) -> dict[str, object]:
 
 
 def devices(node: Host) -> dict[str, list[str]]:
-    """Which pod has which of them, says hpn inspect."""
+    """The devices of each pod, from hpn inspect."""
     report = json.loads(node.run("/opt/cni/bin/hpn", "inspect", "--json").stdout)
     return {one["pod"]: one["ids"] for one in report["unattached"] if one["resource"] == RESOURCE}
 
@@ -110,8 +110,8 @@ def test_the_plugin_restarts(cluster: Cluster, node: Host) -> None:
 
 @pytest.mark.parametrize("late", [0.0, 5.0], ids=["before_kubelet", "after_kubelet"])
 def test_a_pod_over_a_power_cut(cluster: Cluster, node: Host, late: float) -> None:
-    """With the plugin there first, as systemd has it, the pod comes back.  Five seconds after kubelet, as a DaemonSet's
-    pod is at best, kubelet has refused it for good."""
+    """If the plugin starts first, as with systemd, the pod comes back.  If it starts five seconds after kubelet, the
+    best case of a DaemonSet, kubelet refuses the pod for good."""
     cluster.apply(holder("a"))
     cluster.wait("Ready", "pod/a")
     before = cluster.containers("a")

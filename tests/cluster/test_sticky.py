@@ -1,4 +1,4 @@
-"""An address that a StatefulSet's pod has on two nodes in turn, on real servers."""
+"""A StatefulSet's pod moves between two nodes and keeps its address, on real servers."""
 
 import sys
 import time
@@ -28,10 +28,10 @@ _ever = count()
 
 
 class Named(Node):
-    """A node, and a network that no other test has."""
+    """A node, and a network that no other test uses."""
 
     def asked(self) -> dict[str, str]:
-        """Of each name the node that has its number, as the store says."""
+        """The owner of each name's number, from the store."""
         budget.begin()
         documents, _ = backend.opened("etcd").documents, self.enter()
         listed = documents.listed(BLOCK, f"{self.more['name']}/sticky")

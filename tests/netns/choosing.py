@@ -1,4 +1,4 @@
-"""Configurations that name a VF of the tree that tests draw (the fixture two_vfs), and which one an ADD chooses."""
+"""Configurations that name a VF of the tests' tree (the fixture two_vfs), and ADD's choice."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def by_pf(host: Host, **keys: Any) -> dict[str, Any]:
 
 
 def chosen(host: Host, pod: Pod, **keys: Any) -> str:
-    """The address of the VF that ADD decides for.  It goes no further: the veth that stands for the PF has none."""
+    """The address of the VF that ADD chooses.  ADD fails afterwards, because the veth in place of the PF has no VF."""
     msg = str(host.refused("ADD", pod, by_pf(host, **keys))["msg"])
     assert msg.startswith("rail0 reports no VF "), msg
     return msg.removeprefix("rail0 reports no VF ")[: len(pci.VF)]

@@ -16,13 +16,13 @@ def listed(*pods: Pod, ifname: str = "hpn0") -> list[dict[str, str]]:
 
 
 def collect(host: Host, conf: dict[str, Any] | None = None, **keys: Any) -> None:
-    """GC, which prints nothing when it succeeds."""
+    """Run GC, and assert that it succeeds without output."""
     reply = host.call("GC", None, (conf or host.conf()) | keys, CNI_IFNAME="")
     assert (reply.exit_code, reply.stdout) == (0, ""), reply
 
 
 def hpn_gc(host: Host, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """On this host's state, with nothing in the environment but these variables."""
+    """Run hpn gc on this host's state, with only these variables in the environment."""
     (none := host.tmp_path / "none").mkdir(exist_ok=True)
     folders = ("--state-dir", str(host.state), "--data-dir", str(none))
     command = [sys.executable, "-m", "ctl", "gc", *folders, *words]

@@ -1,5 +1,5 @@
-"""A host and pods of our own: every test runs in a fresh network namespace that is "the host" to it, so the
-machine's own interfaces are never seen, and pods are named namespaces beside it."""
+"""A host and its pods: each test runs in a fresh network namespace, which acts as the host.  Pods are named namespaces
+beside it, and the machine's own interfaces stay invisible."""
 
 import ctypes
 import os
@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @pytest.fixture
 def host(tmp_path: Path, nothing_left: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    """The namespace the plugin runs in: a veth pair rail0 (a master, MTU 1500) - fabric, both up."""
+    """The namespace of the plugin, with a veth pair rail0 (a master, MTU 1500) - fabric; both ends are up."""
     own = os.open("/proc/self/ns/net", os.O_RDONLY)
     monkeypatch.setattr(places, "ELSEWHERE", f"{tmp_path}/elsewhere")
     monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
@@ -36,14 +36,14 @@ def host(tmp_path: Path, nothing_left: None, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(autouse=True)
 def pods(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which kind pods are: HPN_PODS, which "userns" gives a user namespace of their own, says it of all tests."""
+    """The kind of the pods, from HPN_PODS: "userns" gives each pod its own user namespace, in all tests."""
     if kind := getattr(request, "param", ""):
         monkeypatch.setenv("HPN_PODS", kind)
 
 
 @pytest.fixture
 def make_pod(host: Host) -> Iterator[Callable[[], Pod]]:
-    """Make as many pods as the test needs; they are gone after it."""
+    """Make pods on demand; they are removed after the test."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(Pod.made())
 
@@ -55,7 +55,7 @@ def pod(make_pod: Callable[[], Pod]) -> Pod:
 
 @pytest.fixture
 def ipvlan(host: Host) -> str:
-    """The name of the kind, where the kernel has it."""
+    """The name of the kind, if the kernel supports it."""
     tried = subprocess.run(
         ["ip", "link", "add", "link", "rail0", "name", "probe", "type", "ipvlan"], capture_output=True, check=False
     )
@@ -72,7 +72,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def sys_tree(host: Host, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The PF of rail0, and one VF of it."""
+    """The PF of rail0, and one of its VFs."""
     root = host.tmp_path / "sys"
     pci.function(root, pci.PF, netdev="rail0")
     pci.function(root, pci.VF, pf=pci.PF)
@@ -82,7 +82,7 @@ def sys_tree(host: Host, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def two_vfs(host: Host, sys_tree: Path) -> None:
-    """The VF of the tree and another, both with interfaces that are down."""
+    """The VF of the tree and another one, both with interfaces that are down."""
     devices = sys_tree / "bus/pci/devices"
     (devices / pci.PF / "virtfn0").symlink_to(f"../{pci.VF}")
     (devices / pci.PF / "virtfn1").symlink_to(f"../{pci.ANOTHER}")

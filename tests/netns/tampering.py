@@ -1,4 +1,4 @@
-"""What the tests of CHECK share: an attachment, a change behind our back, and what CHECK says of it."""
+"""Helpers for the tests of CHECK: an attachment, an outside change, and CHECK's answer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +10,14 @@ ROUTES = ({"dst": "10.60.0.0/16"}, {"dst": "fd00:60::/48"})
 
 
 def routed(host: Host, *routes: dict[str, Any], **keys: Any) -> dict[str, Any]:
-    """A configuration whose IPAM gives these routes."""
+    """A configuration with these routes in the IPAM section."""
     conf = host.conf(**keys)
     conf["ipam"]["routes"] = list(routes or ROUTES)
     return conf
 
 
 def in_pod(*commands: str) -> Change:
-    """What ``ip`` does in the pod when it is given these lines."""
+    """A change that runs ``ip`` with these lines in the pod."""
 
     def change(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
         for command in commands:
@@ -27,8 +27,8 @@ def in_pod(*commands: str) -> Change:
 
 
 def caught(host: Host, pod: Pod, conf: dict[str, Any], change: Change, *says: str) -> None:
-    """CHECK is fine before the change, and after it says these words; it changes nothing itself, and keeps its error
-    beside the record."""
+    """Assert that CHECK passes before the change and fails with these words after it.  CHECK changes nothing itself,
+    and stores its error beside the record."""
     result = host.ok("ADD", pod, conf)
     reply = host.checked(pod, conf, result)
     assert (reply.exit_code, reply.stdout) == (0, ""), reply.stdout
@@ -45,7 +45,7 @@ def caught(host: Host, pod: Pod, conf: dict[str, Any], change: Change, *says: st
 
 
 def passes(host: Host, pod: Pod, conf: dict[str, Any], change: Change) -> None:
-    """CHECK is fine after the change, too."""
+    """Assert that CHECK passes after the change, too."""
     result = host.ok("ADD", pod, conf)
     change(host, pod, result)
     reply = host.checked(pod, conf, result)

@@ -1,4 +1,5 @@
-"""A command whose caller was killed while it waited begins nothing: another may have been sent, and answered, since."""
+"""A command begins nothing after its caller was killed: the runtime may have sent another one since, and have its
+answer."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +16,7 @@ NOTHING = {"cni.dev/valid-attachments": []}
 
 
 def abandoned(after: int, host: Host, command: str, pod: Pod, conf: dict[str, Any]) -> tuple[Reply, int]:
-    """The request, of whose caller it is asked so often before it is gone; and how often that was asked."""
+    """Run a request with a caller that disappears after this many checks; return the reply and the number of checks."""
     asked = 0
 
     def is_gone() -> bool:
@@ -29,8 +30,8 @@ def abandoned(after: int, host: Host, command: str, pod: Pod, conf: dict[str, An
 
 @pytest.mark.parametrize(("command", "looks"), [("ADD", 2), ("DEL", 1), ("GC", 3)])
 def test_nothing_is_begun(host: Host, make_pod: Callable[[], Pod], command: str, looks: int) -> None:
-    """Of ADD's looks the last is its IPAM's, with the store's lock; GC's are before its IPAM is asked, by the
-    IPAM once it has read the leases, and with the attachment's lock."""
+    """ADD checks for its caller last in the IPAM, with the store's lock.  GC checks before the call of its IPAM, in the
+    IPAM after the read of the leases, and with the attachment's lock."""
     pod, conf = make_pod(), host.conf(**NOTHING) if command == "GC" else host.conf()
     host.ok("ADD", make_pod())
     host.ok("DEL", pod)
@@ -50,7 +51,7 @@ def test_nothing_is_begun(host: Host, make_pod: Callable[[], Pod], command: str,
 
 
 def test_another_ipam_is_not_asked(host: Host, pod: Pod) -> None:
-    """It cannot ask, as ours does, whether anybody waits for its GC."""
+    """GC does not call another IPAM, because that one cannot check for the caller itself, as hpn-ipam does."""
     seen = host.tmp_path / "seen"
     path = host.program("script", f"cat >/dev/null; echo $CNI_COMMAND >> {seen}")
     request = host.request("GC", None, host.conf(ipam={"type": "script"}, **NOTHING), CNI_PATH=path, CNI_IFNAME="")

@@ -1,4 +1,4 @@
-"""Addresses, routes and sysctls as the kernel sees them."""
+"""Addresses, routes and sysctls as the kernel shows them."""
 
 from functools import partial
 from ipaddress import ip_interface
@@ -24,12 +24,12 @@ def routes(pod: Pod, family: str, *words: str) -> list[dict[str, Any]]:
 
 
 def delivered(pod: Pod, address: str) -> bool:
-    """Whether a packet to it is the pod's own."""
+    """Report whether the pod receives packets to the address."""
     return address in {r["dst"] for r in pod.ip("-6", "route", "show", "table", "local")}
 
 
 def devices(pod: Pod, family: str) -> list[str]:
-    """The interfaces of the default routes, in their order; IPv6 makes one route with two next hops of two."""
+    """The interfaces of the default routes in order.  IPv6 merges two routes into one with two next hops."""
     shown = pod.ip(family, "route", "show", "default")
     return [hop["dev"] for route in shown for hop in route.get("nexthops", [route])]
 
@@ -42,11 +42,11 @@ def devices(pod: Pod, family: str) -> list[str]:
         ({"mtu": 1400, "advmss": 1360}, (), {"metrics": [{"mtu": 1400, "advmss": 1360}]}),  # two in one attribute
         ({"priority": 7}, (), {"metric": 7}),
         ({"table": 100}, ("table", "100"), {"gateway": "10.56.0.1"}),
-        ({"table": 4_000_000}, ("table", "4000000"), {"gateway": "10.56.0.1"}),  # more than the header's byte
-        ({"scope": 253}, (), {"scope": "link", "gateway": None}),  # on-link: no gateway is filled in
-        ({"scope": 0}, (), {"scope": "global", "gateway": "10.56.0.1"}),  # what it is anyway
-        ({"gw": "10.56.0.9"}, (), {"gateway": "10.56.0.9"}),  # its own gateway stands
-        ({}, (), {"gateway": "10.56.0.1"}),  # and the range's where it has none
+        ({"table": 4_000_000}, ("table", "4000000"), {"gateway": "10.56.0.1"}),  # more than the byte in the header
+        ({"scope": 253}, (), {"scope": "link", "gateway": None}),  # on-link, so ADD adds no gateway
+        ({"scope": 0}, (), {"scope": "global", "gateway": "10.56.0.1"}),  # the default
+        ({"gw": "10.56.0.9"}, (), {"gateway": "10.56.0.9"}),  # the route's own gateway has precedence
+        ({}, (), {"gateway": "10.56.0.1"}),  # the range's gateway is the default
     ],
 )
 def test_route_attribute(
@@ -68,7 +68,7 @@ def test_route_attribute(
         ({"mtu": 1400, "advmss": 1360}, (), {"metrics": [{"mtu": 1400, "advmss": 1360}]}),
         ({"priority": 7}, (), {"metric": 7}),
         ({"table": 100}, ("table", "100"), {"gateway": "fd00:56::1"}),
-        ({"scope": 253}, (), {"gateway": None}),  # IPv6 knows no scope, but no gateway is none
+        ({"scope": 253}, (), {"gateway": None}),  # IPv6 has no scope, but a route without gateway is on-link
         ({}, (), {"gateway": "fd00:56::1"}),
     ],
 )
@@ -94,7 +94,7 @@ def test_default_routes_of_both_families(host: Host, pod: Pod) -> None:
 
 
 def test_default_route_beside_another_interfaces(host: Host, pod: Pod) -> None:
-    """As in a pod that has its cluster's network already; that one's route stays too."""
+    """ADD adds a default route beside the cluster network's one, which stays."""
     pod.ip("link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
     pod.ip("link", "set", "eth0", "up")
     for address, gateway in (("10.1.0.2/24", "10.1.0.1"), ("fd01::2/64", "fd01::1")):
@@ -109,7 +109,7 @@ def test_default_route_beside_another_interfaces(host: Host, pod: Pod) -> None:
 
 
 def test_a_route_that_cannot_be_undoes_everything(host: Host, pod: Pod) -> None:
-    """A gateway that no address of ours reaches: the kernel refuses the last step but one."""
+    """ADD undoes everything if the kernel refuses a route, its last step but one: the gateway is unreachable."""
     before = host.picture(pod)
     conf = host.conf()
     conf["ipam"]["routes"] = [{"dst": "10.60.0.0/16", "gw": "192.0.2.1"}]
@@ -123,7 +123,7 @@ def test_a_route_that_cannot_be_undoes_everything(host: Host, pod: Pod) -> None:
     ("address", "broadcast"),
     [
         ("10.56.0.2/24", "10.56.0.255"),
-        ("10.56.0.2/31", None),  # a link of two has no broadcast (RFC 3021)
+        ("10.56.0.2/31", None),  # a link of two addresses has no broadcast (RFC 3021)
         ("10.56.0.2/32", None),
         ("fd00:56::2/127", None),
         ("fd00:56::2/128", None),
@@ -158,7 +158,7 @@ def test_ipv6_stays_disabled_where_it_is_not_needed(host: Host, pod: Pod) -> Non
     [
         ("ipv4/conf/hpn0/arp_notify", "1"),  # announce again when the link comes back
         ("ipv6/conf/hpn0/ndisc_notify", "1"),
-        ("ipv6/conf/hpn0/keep_addr_on_down", "1"),  # nobody would give the address again
+        ("ipv6/conf/hpn0/keep_addr_on_down", "1"),  # nothing else would add the address again
         ("ipv6/conf/hpn0/optimistic_dad", "1"),
         ("ipv6/conf/hpn0/use_optimistic", "1"),
     ],
@@ -181,9 +181,9 @@ def test_addresses_survive_down_and_up(host: Host, pod: Pod) -> None:
 @pytest.mark.parametrize(
     ("dad", "expected"),
     [
-        ("optimistic", {"optimistic", "tentative"}),  # used while it is being tested
+        ("optimistic", {"optimistic", "tentative"}),  # in use during its test
         ("off", {"nodad"}),  # never tested
-        ("wait", set()),  # tested, and unique
+        ("wait", set()),  # tested and unique
         ("quick", set()),
         (..., set()),  # which is quick
     ],
@@ -195,8 +195,8 @@ def test_dad_when_add_returns(host: Host, pod: Pod, dad: Any, expected: set[str]
 
 @pytest.mark.parametrize("dad", ["quick", "optimistic", "off", "wait"])
 def test_address_can_be_used_at_once(host: Host, pod: Pod, dad: str) -> None:
-    """From the first packet on.  The far end speaks first, and the pod so learns its MAC: the kernel itself asks
-    nobody from an address that is still being tested (RFC 4429, section 3.2)."""
+    """The address works from the first packet on.  The far end speaks first, so that the pod learns its MAC: the kernel
+    sends no solicitation from an address under test (RFC 4429, section 3.2)."""
     if dad == "wait":
         pod.quick_dad()
     ip("addr", "add", "fd00:56::1/64", "dev", "fabric", "nodad")
@@ -206,9 +206,9 @@ def test_address_can_be_used_at_once(host: Host, pod: Pod, dad: str) -> None:
 
 
 def test_an_optimistic_address_is_local_at_once(host: Host, pod: Pod) -> None:
-    """Every time: where the address is there before the link is up, the kernel delivers to it only if its own
-    worker happens to look after that (addrconf_dad_begin)."""
-    pod.sysctl("ipv6/conf/default/dad_transmits", "1000")  # the address stays optimistic all the time
+    """An address works at once, every time.  If the kernel gets it before the link is up, delivery depends on the
+    moment of the kernel's own worker (addrconf_dad_begin)."""
+    pod.sysctl("ipv6/conf/default/dad_transmits", "1000")  # the address stays optimistic throughout
     for n in range(20):
         result = host.ok("ADD", pod, host.conf(dad="optimistic"), CNI_IFNAME=f"hpn{n}")
         until(partial(delivered, pod, result["ips"][1]["address"].partition("/")[0]))
@@ -227,7 +227,7 @@ def test_an_address_in_use_is_found_by_check(host: Host, pod: Pod) -> None:
 
 @pytest.mark.parametrize("dad", ["quick", "optimistic", "wait"])
 def test_master_without_carrier(host: Host, pod: Pod, dad: str) -> None:
-    """No cable is no error and nothing to wait for; the addresses work once there is one."""
+    """ADD neither fails nor waits without a cable; the addresses work once there is one."""
     pod.quick_dad()
     ip("link", "set", "fabric", "down")
     result = host.ok("ADD", pod, host.conf(dad=dad))
@@ -255,6 +255,6 @@ def test_of_several_changes_the_first_failure_is_told_and_the_others_were_tried(
             inside.change_all([addresses.adding_address(lo.index, address) for address in wanted])
         assert e.value.__notes__ == ["while adding address 10.57.0.2/24"]
         assert pod.addresses("lo") == {str(address) for address in (one, two, three)}
-        # No answer is left over that the next request could take for its own.
+        # No answer is left over that the next request could mistake for its own.
         assert inside.link("lo") == lo
         inside.change_all([links.setting_up(lo)])

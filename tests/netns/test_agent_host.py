@@ -1,4 +1,4 @@
-"""hpn agent --host: from a container it enters the mounts of the host's first process, or says what is missing."""
+"""hpn agent --host enters the mounts of the host's first process from a container, or reports a missing condition."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ CONTAINER = ("unshare", "--mount")
 
 
 def entered(*container: str) -> list[str]:
-    """Where its first process is and its working directory, of a host, and of what runs in a container of it."""
+    """The mount namespace and the working directory of the host's first process, and of a process in its container."""
     done = subprocess.run(
         [*HOST, *container, sys.executable, "-c", ENTER],
         capture_output=True, text=True, check=True, timeout=60, env=os.environ | {"PYTHONPATH": str(ROOT)},

@@ -1,4 +1,4 @@
-"""What the neighbours hear of a pod's addresses: gratuitous ARP and unsolicited NA, seen on the wire."""
+"""Neighbors on the wire receive gratuitous ARP and unsolicited NA for a pod's addresses."""
 
 import socket
 import struct
@@ -14,7 +14,7 @@ NA = 136
 
 
 class Fabric:
-    """The far end of the master: everything that arrives there, from its making on."""
+    """The far end of the master, with all frames since its creation."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -28,7 +28,7 @@ class Fabric:
                 return self._frames
 
     def announced_v4(self) -> list[tuple[str, str]]:
-        """(MAC, address) of every ARP packet whose sender and target address are the same."""
+        """The (MAC, address) of each ARP packet with equal sender and target addresses."""
         found = []
         for frame in self.frames():
             if frame[12:14] == struct.pack("!H", ETH_P_ARP):
@@ -40,7 +40,7 @@ class Fabric:
         return found
 
     def announced_v6(self) -> list[tuple[str, str, bool]]:
-        """(MAC, address, override) of every neighbour advertisement to all nodes."""
+        """The (MAC, address, override) of each neighbor advertisement to all nodes."""
         found = []
         for frame in self.frames():
             if frame[12:14] != struct.pack("!H", ETH_P_IPV6) or frame[20] != socket.IPPROTO_ICMPV6 or frame[54] != NA:
@@ -62,8 +62,8 @@ def fabric(host: Host) -> Iterator[Fabric]:
 
 @pytest.mark.parametrize("dad", ["off", "quick", "wait"])
 def test_announces_its_addresses(host: Host, pod: Pod, fabric: Fabric, dad: str) -> None:
-    """No neighbour may go on using an earlier pod's MAC.  An address that was tested, the kernel announces, a moment
-    after it has said so; what was not tested is announced before ADD returns."""
+    """Neighbors learn that an earlier pod's MAC is outdated.  The kernel announces a tested address a moment after the
+    test; ADD announces an untested one before it returns."""
     pod.quick_dad()
     mac = host.ok("ADD", pod, host.conf(dad=dad))["interfaces"][0]["mac"]
     assert (mac, "10.56.0.2") in fabric.announced_v4()
@@ -71,7 +71,8 @@ def test_announces_its_addresses(host: Host, pod: Pod, fabric: Fabric, dad: str)
 
 
 def test_announces_no_address_that_is_being_tested(host: Host, pod: Pod, fabric: Fabric) -> None:
-    """Another host may have it, and a NIC that hands the frame back would have it fail."""
+    """ADD does not announce an address during its test: another host may own it, and a NIC that reflects the frame
+    would fail the test."""
     mac = host.ok("ADD", pod, host.conf(dad="optimistic"))["interfaces"][0]["mac"]
     assert (mac, "10.56.0.2") in fabric.announced_v4()
     assert "fd00:56::2" not in {address for _, address, _ in fabric.announced_v6()}
@@ -89,7 +90,7 @@ def test_announces_again_when_the_link_comes_back(host: Host, pod: Pod, fabric: 
 
 
 def test_a_neighbour_learns_the_new_mac(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """The next pod with the address is reached at once, by whoever knew the last one."""
+    """Neighbors that know the previous pod reach the next pod with its address at once."""
     one, two = make_pod(), make_pod()
     ip("addr", "add", "10.56.0.1/24", "dev", "fabric")
     only = {"subnet": "10.56.0.0/24", "rangeStart": "10.56.0.7", "rangeEnd": "10.56.0.7"}

@@ -1,4 +1,4 @@
-"""What cannot be served is refused with a code, a message that names key, value and remedy, and no trace."""
+"""A refused request gets a code, a message with key, value and remedy, and no traceback."""
 
 import json
 import sys
@@ -58,7 +58,7 @@ def test_everything_that_is_wrong_is_said_at_once(host: Host, pod: Pod) -> None:
 
 
 def test_an_ipam_that_failed_to_give_is_asked_to_take_back(host: Host, pod: Pod) -> None:
-    """It may have died between the two (SPEC 1.1.0, section 4: on failure of ADD, its DEL is to be called)."""
+    """ADD calls the DEL of an IPAM that failed, because it may have died with an allocation (SPEC 1.1.0, section 4)."""
     seen = host.tmp_path / "seen"
     path = host.program("script", f"cat >/dev/null; echo $CNI_COMMAND >> {seen}; [ $CNI_COMMAND = DEL ]")
     assert host.refused("ADD", pod, host.conf(**SCRIPT), CNI_PATH=path)["code"] == 106
@@ -67,7 +67,7 @@ def test_an_ipam_that_failed_to_give_is_asked_to_take_back(host: Host, pod: Pod)
 
 
 def test_where_not_all_can_be_undone_the_record_stays(host: Host, pod: Pod) -> None:
-    """The IPAM plugin refuses both to give and to take back: DEL has to, and the error says so."""
+    """If the IPAM plugin refuses both ADD and DEL, the record stays, and the error points to DEL."""
     path = host.program("script", 'cat >/dev/null; echo \'{"code":142,"msg":"away"}\'; exit 1')
     conf = host.conf(**SCRIPT)
     error = host.refused("ADD", pod, conf, CNI_PATH=path)
@@ -81,8 +81,8 @@ def test_where_not_all_can_be_undone_the_record_stays(host: Host, pod: Pod) -> N
 
 
 def hpn_as(name: str, host: Host) -> tuple[str, Path]:
-    """This very program under another name; the CNI_PATH it is found with, and a file with a line for each start.  The
-    fourth start is the last, should it ask itself without end."""
+    """Install this program under another name; return its CNI_PATH, and a file with a line for each start.  The fourth
+    start ends an endless recursion."""
     starts = host.tmp_path / "starts"
     once_more = f"echo $CNI_COMMAND >> {starts}\n[ $(wc -l < {starts}) -lt 4 ] || exit 9"
     return host.program(name, f"{once_more}\ncd {ROOT} && exec {sys.executable} -m ctl"), starts
@@ -91,7 +91,8 @@ def hpn_as(name: str, host: Host) -> tuple[str, Path]:
 @pytest.mark.parametrize("command", ["ADD", "STATUS", "DEL", "GC"])
 @pytest.mark.parametrize("name", ["hpn", "rails"])
 def test_hpn_never_asks_itself_for_addresses(host: Host, pod: Pod, name: str, command: str) -> None:
-    """Neither by the name that it was called by, nor by a link of another; and it never gave any that could go back."""
+    """hpn never calls itself as IPAM, neither by its own name nor by a link.  DEL and GC succeed, since it allocated
+    nothing."""
     path, starts = hpn_as(name, host)
     starts.write_text("")
     reply = host.call(command, pod, host.conf(ipam={"type": name, "subnet": "10.56.0.0/24"}), CNI_PATH=path)

@@ -1,6 +1,6 @@
-"""CHECK: right after ADD, after what later plugins of a chain may change, and after what nobody may.
+"""CHECK right after ADD, after permitted changes by later plugins of a chain, and after forbidden changes.
 
-What it compares of the interface, its addresses, and routes and rules has a file each: test_check_*.py.
+The files test_check_*.py cover the interface, its addresses, and routes and rules.
 """
 
 from typing import Any
@@ -62,13 +62,13 @@ def another_pods_interface(host: Host, pod: Pod, _result: dict[str, Any]) -> Non
     "change",
     [
         nothing,  # right after ADD
-        another_address,  # later plugins may add addresses, whether they say so or not
+        another_address,  # later plugins may add addresses, with or without an entry in the result
         another_address_in_the_result,
         another_route,
-        another_mac_in_the_result,  # as tuning does, in capitals
-        a_route_taken_out_of_both,  # an address that prevResult lacks is not missed
-        another_interface_first,  # our interface's index is not always 0
-        same_name_on_the_host,  # a name is in a sandbox
+        another_mac_in_the_result,  # tuning writes it so, in capitals
+        a_route_taken_out_of_both,  # CHECK ignores an address that prevResult lacks
+        another_interface_first,  # the interface's index is not always 0
+        same_name_on_the_host,  # a name belongs to a sandbox
         another_pods_interface,
     ],
 )
@@ -77,7 +77,7 @@ def test_succeeds(host: Host, pod: Pod, version: str, change: Change) -> None:
 
 
 def test_a_tentative_address_is_fine(host: Host, pod: Pod) -> None:
-    """Without carrier an address stays tentative; an error would tell the runtime that the pod is lost."""
+    """CHECK passes with a tentative address, which remains without carrier; an error would report the pod as lost."""
     ip("link", "set", "fabric", "down")
     result = host.ok("ADD", pod, host.conf(dad="wait"))
     (link,) = pod.ip("addr", "show", "dev", "hpn0")
@@ -101,7 +101,7 @@ def link_replaced(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
 
 
 def link_replaced_by_its_double(_host: Host, pod: Pod, result: dict[str, Any]) -> None:
-    """Another interface of the same kind, mode, MAC and addresses."""
+    """Replace the link by another of the same kind, mode, MAC and addresses."""
     pod.ip("link", "delete", "hpn0")
     _double(pod, result)
 
@@ -110,7 +110,7 @@ def _double(pod: Pod, result: dict[str, Any]) -> None:
     mac = result["interfaces"][0]["mac"]
     ip("link", "add", "link", "rail0", "name", "made0", "address", mac, "type", "macvlan", "mode", "bridge")
     ip("link", "set", "made0", "netns", pod.name, "name", "hpn0")
-    # The kernel refuses a MAC that the master still has, and a namespace's links go some time after it.
+    # The kernel refuses a MAC that the master still uses, and frees a removed namespace's links later.
     until(lambda: pod.run("ip", "link", "set", "hpn0", "up").returncode == 0)
     for item in result["ips"]:
         pod.ip("addr", "add", item["address"], "dev", "hpn0")
@@ -146,7 +146,7 @@ def netns_replaced(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
 
 
 def netns_replaced_by_its_double(_host: Host, pod: Pod, result: dict[str, Any]) -> None:
-    """A new pod under the same path, with a similar interface that is not ours."""
+    """Put a new pod under the same path, with a similar interface of other origin."""
     pod.remade()
     _double(pod, result)
 
@@ -189,7 +189,7 @@ def test_fails(host: Host, pod: Pod, change: Change, says: tuple[str, ...]) -> N
 
 @pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
 def test_fails_in_every_version(host: Host, pod: Pod, version: str) -> None:
-    """No plugin says that it changed the MAC; the error has the version that was asked for."""
+    """CHECK refuses an unannounced change of the MAC, and its error carries the requested version."""
     conf = host.conf(cniVersion=version)
     result = host.ok("ADD", pod, conf)
     mac_changed(host, pod, result)
@@ -198,7 +198,7 @@ def test_fails_in_every_version(host: Host, pod: Pod, version: str) -> None:
 
 
 def test_a_record_of_an_older_boot(host: Host, pod: Pod) -> None:
-    """Each boot numbers anew what the record names, so its numbers may belong to others now."""
+    """CHECK refuses a record of an older boot: each boot assigns the record's numbers anew, possibly to others."""
     result = host.ok("ADD", pod)
     host.rewrite(host.record(pod), boot="00000000-0000-0000-0000-000000000000")
     error = host.refused("CHECK", pod, host.conf(prevResult=result))
@@ -206,7 +206,7 @@ def test_a_record_of_an_older_boot(host: Host, pod: Pod) -> None:
 
 
 def test_half_an_attachment(host: Host, pod: Pod) -> None:
-    """A killed ADD left half an attachment, and the pod still runs."""
+    """CHECK refuses the incomplete attachment of a killed ADD in a running pod."""
     result = host.ok("ADD", pod)
     host.rewrite(host.record(pod), complete=False)
     error = host.refused("CHECK", pod, host.conf(prevResult=result))
@@ -215,7 +215,7 @@ def test_half_an_attachment(host: Host, pod: Pod) -> None:
 
 
 def test_a_foreign_ipams_check(host: Host, pod: Pod) -> None:
-    """CHECK passes on the IPAM plugin's error with its code."""
+    """CHECK returns the IPAM plugin's error with its code."""
     document = '{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.2/24"}]}'
     refusal = '{"cniVersion":"1.1.0","code":142,"msg":"never heard of it"}'
     path = host.program(

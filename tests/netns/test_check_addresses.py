@@ -1,4 +1,4 @@
-"""CHECK of addresses: they are there, with their prefix length and scope, and for ever."""
+"""CHECK requires each address with its prefix length, scope and unlimited lifetime."""
 
 import pytest
 from netns.tampering import caught, in_pod, passes

@@ -1,4 +1,5 @@
-"""CHECK of the interface and its master: MTU, MAC, mode, ARP, up, and enslaved to nothing but a VRF."""
+"""CHECK of the interface and its master: MTU, MAC, mode, ARP and state up, and that it is enslaved only to a VRF if at
+all."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ TUNED = Path("/run/cni/tuning")
 
 
 def master(*words: str) -> Any:
-    """Change the master."""
+    """A change to the master."""
     return lambda _host, _pod, _result: ip("link", "set", "rail0", *words)
 
 
@@ -31,12 +32,13 @@ def test_mtu(host: Host, pod: Pod, kind: str) -> None:
 
 @pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
 def test_mtu_of_the_master(host: Host, pod: Pod, version: str) -> None:
-    """The kernel lowers it with the master's.  The record has it even if a result of that version has not."""
+    """The kernel lowers the MTU with the master's.  CHECK takes the expected MTU from the record if the result's
+    version has none."""
     caught(host, pod, host.conf(cniVersion=version), master("mtu", "1400"), "hpn0 has MTU 1400, expected 1500")
 
 
 def test_mtu_in_prevresult(host: Host, pod: Pod) -> None:
-    """If a plugin says that it changed the MTU, CHECK expects the MTU that it says."""
+    """CHECK expects the MTU that another plugin writes into prevResult."""
     result = host.ok("ADD", pod)
     result["interfaces"][0]["mtu"] = 1300
     error = host.refused("CHECK", pod, host.conf(prevResult=result))
@@ -47,7 +49,7 @@ def test_mtu_in_prevresult(host: Host, pod: Pod) -> None:
 
 @pytest.fixture
 def tuned(pod: Pod) -> Iterator[Path]:
-    """The file in which tuning says what it changed of hpn0."""
+    """The file in which tuning lists its changes to hpn0."""
     there = TUNED.exists()
     TUNED.mkdir(parents=True, exist_ok=True)
     file = TUNED / f"{pod.name}_hpn0.json"
@@ -61,14 +63,15 @@ def tuned(pod: Pod) -> Iterator[Path]:
     ("said", "passes"),
     [
         (json.dumps({"mtu": 1500}), True),
-        (json.dumps({"mac": OTHER_MAC}), False),  # it changed something else
+        (json.dumps({"mac": OTHER_MAC}), False),  # it changed another setting
         (json.dumps([]), False),
         ("{", False),
         (None, False),
     ],
 )
 def test_mtu_of_tuning(host: Host, pod: Pod, tuned: Path, said: str | None, passes: bool) -> None:
-    """tuning does not change the result, and compares the MTU itself; its own file tells that it changed the MTU."""
+    """CHECK accepts another MTU if tuning's own file lists it: tuning leaves the result alone and compares the MTU
+    itself."""
     result = host.ok("ADD", pod)
     if said is not None:
         tuned.write_text(said)
@@ -119,14 +122,14 @@ def test_what_others_may_do(host: Host, pod: Pod, commands: tuple[str, ...]) -> 
 
 @pytest.mark.parametrize("mode", ["l2", "l3", "l3s"])
 def test_arp_of_an_ipvlan(host: Host, pod: Pod, ipvlan: str, mode: str) -> None:
-    """An ipvlan that routes has no ARP."""
+    """A routing ipvlan has no ARP."""
     conf = host.conf(kind=ipvlan, mode=mode)
     change = in_pod(f"link set hpn0 arp {'off' if mode == 'l2' else 'on'}")
     caught(host, pod, conf, change, "hpn0 has ARP " + ("off" if mode == "l2" else "on"))
 
 
 def test_vrf(host: Host, pod: Pod) -> None:
-    """The chained plugin vrf puts the interface into a VRF, and its routes into the VRF's table."""
+    """CHECK passes after the chained plugin vrf moved the interface into a VRF, and its routes into the VRF's table."""
     if pod.run("ip", "link", "add", "blue", "type", "vrf", "table", "10").returncode:
         pytest.skip("this kernel has no vrf; runs in the lab")
     conf = host.conf()
@@ -140,7 +143,7 @@ def test_vrf(host: Host, pod: Pod) -> None:
 
 
 def test_a_record_that_does_not_know_the_mtu(host: Host, pod: Pod) -> None:
-    """The record is an older version's, and the result of before 1.1.0, so there is no MTU to compare with."""
+    """CHECK compares no MTU if neither the record of an older version nor the result before 1.1.0 has one."""
     conf = host.conf(cniVersion="1.0.0")
     result = host.ok("ADD", pod, conf)
     host.rewrite(host.record(pod), result=result)

@@ -1,4 +1,4 @@
-"""CHECK of what cuts a pod off while its interface, its addresses and its routes are there."""
+"""CHECK notices changes that cut a pod off while its interface, addresses and routes exist."""
 
 from typing import Any
 
@@ -41,9 +41,9 @@ def test_a_rule_behind_the_main_tables(host: Host, pod: Pod, moved: tuple[str, .
 @pytest.mark.parametrize(
     "commands",
     [
-        # As wg-quick adds it: the main table's default route is not taken.
+        # wg-quick's rule, which skips the main table's default route.
         ("rule add lookup main suppress_prefixlength 0 pref 10",),
-        # As a VRF needs it: local after all that lead into VRFs.
+        # The order for a VRF: the local table after all rules of VRFs.
         ("rule add lookup local pref 32000", "rule del lookup local pref 0"),
         ("rule add from 192.0.2.0/24 lookup main pref 10",),
     ],
@@ -53,7 +53,7 @@ def test_what_others_may_do(host: Host, pod: Pod, commands: tuple[str, ...]) -> 
 
 
 def test_the_kernel_makes_an_address_local_later(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does so in its own time after it has the address, which is late on a busy machine."""
+    """The kernel makes an address local in its own time, so CHECK reads the routes again on a busy machine."""
     conf, ask, seen = host.conf(), dump.routes, list[Any]()
     result = host.ok("ADD", pod, conf)
     route = ("local", "fd00:56::2", "dev", "hpn0", "table", "local")

@@ -1,4 +1,4 @@
-"""CHECK of routes and rules: each attribute that ADD promised, what is put in front of them, and what others may do."""
+"""CHECK of routes and rules: every attribute from ADD, anything before them, and permitted changes."""
 
 from typing import Any
 
@@ -140,17 +140,17 @@ def test_policy_routing(host: Host, pod: Pod, commands: tuple[str, ...], says: s
     "commands",
     [
         ("route add 192.0.2.0/24 dev hpn0",),
-        # More routes to the same destination; ours still comes first.
+        # Later routes to the same destination; the attachment's route still comes first.
         ("route add 10.60.0.0/16 via 10.56.0.99 dev hpn0 metric 77", "route add blackhole 10.60.0.0/16 metric 78"),
         ("-6 route add unreachable fd00:60::/48 metric 2000",),
-        # Parts of it, and what is for others.
+        # More specific routes, and rules for other sources.
         ("route add blackhole 10.60.7.0/24", "rule add from 10.56.0.3 blackhole", "rule add fwmark 3 blackhole"),
         ("rule add from 10.56.0.2 to 203.0.113.0/24 blackhole", "rule add not from 10.56.0.0/24 blackhole"),
-        # sbr: main to a table of its own, the connected network too.
+        # sbr moves the routes from main to another table, including the connected network.
         ("rule add from 10.56.0.2 lookup 100", "-6 rule add from fd00:56::2 lookup 100",
          "route add 10.56.0.0/24 dev hpn0 table 100", "route add 10.60.0.0/16 via 10.56.0.9 dev hpn0 table 100",
          "route del 10.60.0.0/16 table main", "route del 10.56.0.0/24 table main"),
-        # After the rules that count.
+        # A rule after the effective ones.
         ("rule add blackhole pref 32800",),
     ],
 )  # fmt: skip
@@ -173,14 +173,14 @@ def test_what_others_may_do(host: Host, pod: Pod, commands: tuple[str, ...]) -> 
     ],
 )
 def test_as_the_kernel_keeps_them(host: Host, pod: Pod, version: str, route: dict[str, Any]) -> None:
-    """The kernel's own defaults and bounds are no difference, in whichever version the result is."""
+    """CHECK ignores the kernel's own defaults and bounds, in every result version."""
     conf = routed(host, route, cniVersion=version)
     passes(host, pod, conf, in_pod())
 
 
 @pytest.mark.parametrize("policy", [False, True], ids=["main table", "policyRouting"])
 def test_two_default_routes_that_the_kernel_shows_as_one(host: Host, pod: Pod, policy: bool) -> None:
-    """Each of two rails has an IPv6 default route, and the kernel shows one multipath route with the first one's
+    """CHECK passes although the kernel merges the IPv6 default routes of two rails into one route with the first one's
     metrics."""
     ip("link", "add", "rail1", "type", "veth", "peer", "name", "fabric1")
     ip("link", "set", "rail1", "up")
@@ -208,7 +208,7 @@ def test_two_default_routes_that_the_kernel_shows_as_one(host: Host, pod: Pod, p
 def test_prevresult_says_what_another_plugin_made(
     host: Host, pod: Pod, said: list[dict[str, Any]], commands: tuple[str, ...]
 ) -> None:
-    """As route-override does.  Then CHECK expects what prevResult says, and ADD's own route is a difference."""
+    """CHECK expects the routes in prevResult, as written by route-override, instead of ADD's own."""
     conf = routed(host, V4)
     result = host.ok("ADD", pod, conf)
     assert host.checked(pod, conf, result).exit_code == 0

@@ -1,6 +1,7 @@
-"""Addresses of a block whose leases nobody knows: the link is asked before one is given for the first time.
+"""ADD probes an address before its first use if the block's leases are unknown.
 
-The other host is the far end of the master, as in test_probe.py: a pod of a node that was taken for dead, and lives.
+The other host is the far end of the master, as in test_probe.py.  It stands for the pod of a node that was suspected,
+and is alive.
 """
 
 import json
@@ -28,13 +29,13 @@ _ARP = b"\x08\x06"
 
 
 def earlier_claim(host: Host) -> str:
-    """What a claim from that directory begins with, and its end."""
+    """An earlier claim from that directory: the prefix of the directory's claims, and another suffix."""
     return f"{node_blocks.place_of(host.state / 'ipam' / 'net')}-earlier"
 
 
 @pytest.fixture
 def forgotten(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """A store that says that this node has block 2, of which the node knows nothing."""
+    """A store that assigns block 2 to this node, which does not know about it."""
     cluster = Cluster(tmp_path, monkeypatch)
     cluster.node("node1").enter()
     block = Block("net", 2, 16, "node1", "uid of node1", earlier_claim(host))
@@ -86,7 +87,7 @@ def test_only_the_first_use_is_probed_for(host: Host, pod: Pod, forgotten: Clust
 
 
 def asked_early(host: Host, pod: Pod, **more: Any) -> Reply:
-    """Another main plugin, that asks before there is an interface."""
+    """Ask the IPAM as another main plugin does that has no interface yet."""
     environ = {
         "CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c", "CNI_IFNAME": "net1", "CNI_NETNS": pod.path, "CNI_PATH": "/none",
     }  # fmt: skip
@@ -94,7 +95,7 @@ def asked_early(host: Host, pod: Pod, **more: Any) -> Reply:
 
 
 def full(cluster: Cluster) -> None:
-    """Another node has all other blocks, and lives."""
+    """Assign all other blocks to another node, which is alive."""
     cluster.store.machines["node2"] = Machine("node2", "uid of node2", cluster.store.clock)
     for index in {*range(16)} - {2}:
         block = Block("net", index, 16, "node2", "uid of node2", "theirs")
@@ -121,7 +122,7 @@ def test_where_nobody_can_be_asked_and_there_is_no_other_block(host: Host, pod: 
 
 
 def test_a_requested_address_of_such_a_block(host: Host, pod: Pod, forgotten: Cluster) -> None:
-    """Whoever names it has it."""
+    """A requested address of such a block is allocated even without an interface for the probe."""
     reply = asked_early(host, pod, runtimeConfig={"ips": ["10.56.0.35"]})
     assert reply.exit_code == 0, reply.stdout
     assert given(json.loads(reply.stdout))[0] == "10.56.0.35/24"
@@ -129,7 +130,7 @@ def test_a_requested_address_of_such_a_block(host: Host, pod: Pod, forgotten: Cl
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_device_of_a_userspace_driver(host: Host, pod: Pod, forgotten: Cluster, *, is_full: bool) -> None:
-    """There never is an interface, and the pod gets its address all the same."""
+    """A device of a userspace driver never has an interface, but its pod still gets an address."""
     if is_full:
         full(forgotten)
     environ = {
@@ -152,7 +153,7 @@ def test_where_the_link_cannot_be_asked(host: Host, pod: Pod, forgotten: Cluster
 
 
 def test_killed_while_it_claims(host: Host, pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first ADD of a network, killed at its steps: it asks the store for the grid and for a block."""
+    """The first ADD of a network works after a kill at any step of its claims of the pool layout and of a block."""
     cluster = Cluster(tmp_path, monkeypatch)
     cluster.store.file = tmp_path / "store"
     cluster.node("node1").enter()
@@ -175,7 +176,7 @@ def test_killed_while_it_claims(host: Host, pod: Pod, tmp_path: Path, monkeypatc
 
 
 def test_without_room_there_an_own_block_is_claimed(host: Host, pod: Pod, forgotten: Cluster) -> None:
-    """A host that answers for all of the block does not keep pods away: it costs a few tries, and another block."""
+    """If a host answers for the whole block, ADD claims another block after a few tries."""
     host.ok("ADD", pod, conf(host, ranges=[[{"subnet": "10.56.0.0/24", "exclude": ["10.56.0.32/28"]}]]))
     assert set(forgotten.owners()) > {2}
     assert {block.taken for block in mine(host).blocks} == {True, False}

@@ -1,4 +1,5 @@
-"""IPv6 duplicate address detection: done when ADD returns, told of by the kernel, and nothing of it left."""
+"""IPv6 duplicate address detection ends before ADD returns, by the kernel's own announcement, and leaves nothing
+behind."""
 
 import ctypes
 import os
@@ -39,9 +40,9 @@ def settings(pod: Pod) -> tuple[str, str]:
 
 
 def taken(address: str) -> None:
-    """A neighbour on the link has it."""
+    """Give the address to a neighbor on the link."""
     ip("addr", "add", f"{address}/64", "dev", "fabric", "nodad")
-    until(lambda: ip("-6", "route", "show", "table", "local", address))  # the kernel's own, a moment later
+    until(lambda: ip("-6", "route", "show", "table", "local", address))  # the kernel adds it a moment later
 
 
 def hide(pod: Pod, directory: str) -> None:
@@ -61,7 +62,7 @@ def hide(pod: Pod, directory: str) -> None:
 
 @contextmanager
 def during_detection(host: Host, pod: Pod, conf: dict[str, Any]) -> Iterator["Future[Reply]"]:
-    """An ADD while it listens, which it does for seconds."""
+    """Run an ADD, and yield while it waits for the detection, for seconds."""
     with ThreadPoolExecutor() as threads:
         reply = threads.submit(host.call, "ADD", pod, conf)
         until(lambda: pod.link() and OURS in str(pod.ip("addr", "show", "dev", "hpn0")))
@@ -69,7 +70,7 @@ def during_detection(host: Host, pod: Pod, conf: dict[str, Any]) -> Iterator["Fu
 
 
 def test_an_unknown_neighbour_is_reached_at_once(host: Host, pod: Pod) -> None:
-    """Nobody has spoken to the pod, and the pod to nobody.  A tentative address could ask for no neighbour."""
+    """An unknown neighbor is reachable at once; an address still tentative could not solicit it."""
     ip("addr", "add", "fd00:56::1/64", "dev", "fabric", "nodad")
     host.ok("ADD", pod)
     assert flags(pod) == set()
@@ -111,7 +112,7 @@ def test_listens_for_the_time_that_is_asked_for(host: Host, pod: Pod) -> None:
 
 
 def test_what_somebody_sets_meanwhile_stands(host: Host, pod: Pod) -> None:
-    """A router's advertisement sets it, too."""
+    """A value set during the detection, for example by a router's advertisement, is kept."""
     with during_detection(host, pod, host.conf(dadTime=500, sysctl=_TRANSMITS)) as reply:
         pod.sysctl(LISTENING, "600")
     assert reply.result().exit_code == 0
@@ -120,7 +121,7 @@ def test_what_somebody_sets_meanwhile_stands(host: Host, pod: Pod) -> None:
 
 @pytest.mark.parametrize("dad", ["quick", "wait"])
 def test_an_address_in_use(host: Host, pod: Pod, dad: str) -> None:
-    """The ADD is undone, and a repeated one gives the next address."""
+    """ADD undoes everything if the address is in use, and a repeated ADD gets the next address."""
     taken(OURS)
     before = host.picture(pod)
     error = host.refused("ADD", pod, host.conf(dad=dad))
@@ -133,7 +134,8 @@ def test_an_address_in_use(host: Host, pod: Pod, dad: str) -> None:
 
 @pytest.mark.parametrize("strict", ["1", "2"])
 def test_the_mac_in_use(host: Host, pod: Pod, strict: str) -> None:
-    """Its link-local address is made of it.  With accept_dad 2 the kernel disables IPv6 on the interface."""
+    """ADD refuses a MAC in use by its link-local address.  With accept_dad 2 the kernel disables IPv6 on the
+    interface."""
     taken("fe80::ff:fe00:2a")
     conf = host.conf(mac="02:00:00:00:00:2a", sysctl={"net.ipv6.conf.IFNAME.accept_dad": strict})
     error = host.refused("ADD", pod, conf)
@@ -144,7 +146,7 @@ def test_the_mac_in_use(host: Host, pod: Pod, strict: str) -> None:
 
 
 def test_without_detection_nothing_is_waited_for(host: Host, pod: Pod) -> None:
-    """Where the pod's namespace says so, its addresses are never tentative."""
+    """If the pod's namespace disables the detection, its addresses are never tentative, and ADD does not wait."""
     for where in ("all", "default"):
         pod.sysctl(f"ipv6/conf/{where}/accept_dad", "0")
     taken(OURS)
@@ -153,7 +155,7 @@ def test_without_detection_nothing_is_waited_for(host: Host, pod: Pod) -> None:
 
 
 def test_no_carrier(host: Host, pod: Pod) -> None:
-    """The remark says what is to come; the addresses work once there is a cable."""
+    """ADD logs that the detection follows; the addresses work once there is a cable."""
     pod.quick_dad()
     ip("link", "set", "fabric", "down")
     reply = host.call("ADD", pod)
@@ -165,7 +167,8 @@ def test_no_carrier(host: Host, pod: Pod) -> None:
 
 
 def test_a_namespace_without_the_settings(host: Host, pod: Pod) -> None:
-    """Such as one of another user namespace, on older kernels: the address is optimistic.  The child hides them."""
+    """In a namespace without these settings the address is optimistic, as with a user namespace on an older kernel.  A
+    child process hides the settings."""
     child = os.fork()
     if not child:
         status = 1
@@ -191,7 +194,7 @@ def listening(pod: Pod, index: int) -> Iterator[neighbors.Detection]:
 
 
 def test_announcements_that_do_not_fit(pod: Pod) -> None:
-    """The kernel drops them and says so: then it is asked."""
+    """If the kernel drops announcements for lack of room, hpn queries the link instead."""
     pod.ip("link", "add", "hpn0", "type", "veth", "peer", "name", "peer")
     link = pod.link()
     assert link
@@ -233,7 +236,8 @@ def at_home() -> tuple[str, ...]:
 
 
 def test_nothing_of_it_comes_home(host: Host, pod: Pod) -> None:
-    """Wherever ADD is killed: the kernel forgets an interface's settings when that goes to another namespace."""
+    """The host's interface comes home with its own settings, wherever ADD is killed: the kernel resets them on a move
+    to another namespace."""
     ip("link", "add", "eth9", "type", "veth", "peer", "name", "far9")
     for name in ("eth9", "far9"):
         ip("link", "set", name, "up")
@@ -261,7 +265,7 @@ def test_nothing_of_it_comes_home_with_a_duplicate(host: Host, pod: Pod) -> None
 
 
 def test_each_of_several_attachments(host: Host, pod: Pod) -> None:
-    """All interfaces of a pod are on one link here, and none is another's duplicate."""
+    """Several interfaces of a pod on one link are not duplicates of one another."""
     for n in range(4):
         host.ok("ADD", pod, CNI_IFNAME=f"hpn{n}")
     found = [a for link in pod.ip("-6", "addr", "show", "scope", "global") for a in link["addr_info"]]

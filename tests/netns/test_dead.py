@@ -1,5 +1,4 @@
-"""Attachments of dead pods are undone without GC: a few by some ADDs, all by hpn gc, and all while the agent is
-idle."""
+"""Attachments of dead pods are undone without GC: a few by some ADDs, all by hpn gc, and all by an idle agent."""
 
 import os
 import subprocess
@@ -40,7 +39,7 @@ def dead_and_living(host: Host, make_pod: MakePod) -> tuple[list[Pod], list[Pod]
 
 
 def test_adds_take_the_dead_away(host: Host, make_pod: MakePod) -> None:
-    """One at a time, and none of a living pod."""
+    """ADDs undo the attachments of dead pods one at a time, and none of a living pod."""
     dead, living = dead_and_living(host, make_pod)
     before = [host.picture(pod)[pod.name] for pod in living]
     newcomer, left = make_pod(), {pod.name for pod in dead}
@@ -59,8 +58,8 @@ def test_adds_take_the_dead_away(host: Host, make_pod: MakePod) -> None:
 
 
 def test_not_with_every_add(host: Host, make_pod: MakePod, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look takes a little time, and most ADDs take none."""
-    monkeypatch.setattr(collect, "EVERY", 257)  # a byte is never that
+    """Most ADDs skip the search, because it takes time."""
+    monkeypatch.setattr(collect, "EVERY", 257)  # no byte has this value
     monkeypatch.setattr("os.urandom", lambda count: b"\1" * count)
     dead, _ = dead_and_living(host, make_pod)
     host.ok("ADD", make_pod())
@@ -68,7 +67,7 @@ def test_not_with_every_add(host: Host, make_pod: MakePod, monkeypatch: pytest.M
 
 
 def test_an_add_whose_attachment_is_gone_again(host: Host, make_pod: MakePod) -> None:
-    """Somebody deleted it before ADD looked for the dead, so there is no attachment to look at."""
+    """ADD accepts that its own attachment is deleted before its search for the dead."""
     conf = host.conf()
     collect.a_few(location(conf), host.request("ADD", make_pod(), conf), [], PROGRAMS)
 
@@ -85,7 +84,7 @@ def test_an_add_waits_for_nobody(host: Host, make_pod: MakePod) -> None:
 
 
 def test_a_pod_whose_path_is_gone_lives(host: Host, make_pod: MakePod) -> None:
-    """A process in the namespace is enough."""
+    """A pod without its path counts as alive if a process is in the namespace."""
     pod, newcomer = make_pod(), make_pod()
     host.ok("ADD", pod)
     with subprocess.Popen(["ip", "netns", "exec", pod.name, "sh", "-c", "echo; exec sleep 60"], stdout=-1) as living:
@@ -101,7 +100,7 @@ def test_a_pod_whose_path_is_gone_lives(host: Host, make_pod: MakePod) -> None:
 
 
 def test_what_was_attached_again_meanwhile_is_left_alone(host: Host, pod: Pod) -> None:
-    """The first look takes no lock.  With the lock, the record must still be the one that was seen."""
+    """The first search takes no lock, so an attachment stays if its record has changed by the time of the lock."""
     host.ok("ADD", pod)
     record = journal.peek(host.state, "rail0", Key(pod.name, "hpn0"))
     assert record
@@ -112,7 +111,7 @@ def test_what_was_attached_again_meanwhile_is_left_alone(host: Host, pod: Pod) -
 
 
 def test_an_add_asks_no_other_program(host: Host, make_pod: MakePod) -> None:
-    """Another program may be slow, or refuse; the agent and people have the time."""
+    """ADD does not run another program for the dead, since that may be slow or refuse; the agent and hpn gc do."""
     dead, newcomer = make_pod(), make_pod()
     path = host.giving(ips=[{"address": "10.56.0.2/24"}])
     host.ok("ADD", dead, host.conf(**SCRIPT), CNI_PATH=path)
@@ -143,7 +142,8 @@ def test_hpn_gc(host: Host, make_pod: MakePod) -> None:
 
 
 def test_hpn_gc_says_what_it_could_not_do(host: Host, make_pod: MakePod) -> None:
-    """A refusal is not counted then, because hpn gc may have asked another plugin of that name."""
+    """hpn gc reports what it cannot undo, and does not count the refusal: its CNI_PATH may contain another plugin of
+    that name."""
     dead, other = make_pod(), make_pod()
     host.ok("ADD", other)
     host.ok("ADD", dead, host.conf(**SCRIPT), CNI_PATH=host.giving(ips=[{"address": "10.56.0.9/24"}]))
@@ -169,7 +169,7 @@ def test_the_agents_idle_time(host: Host, make_pod: MakePod) -> None:
 
 @needs_cookies
 def test_leases_under_other_main_plugins(host: Host, make_pod: MakePod) -> None:
-    """Such leases have no attachment of ours."""
+    """Leases of other main plugins are released, too, although hpn has no attachment for them."""
     dead, living = dead_and_living(host, make_pod)
     for pod in (*dead, *living):
         host.record(pod).unlink()

@@ -1,4 +1,4 @@
-"""DEL: always possible, whatever has become of the pod, its configuration, the disk or the IPAM plugin."""
+"""DEL is always possible, in any state of the pod, the configuration, the disk or the IPAM plugin."""
 
 import json
 from collections.abc import Callable
@@ -39,11 +39,11 @@ def test_in_every_version(host: Host, pod: Pod, version: str) -> None:
 @pytest.mark.parametrize(
     "netns",
     [
-        "",  # the runtime has lost it: the record knows where the pod is
-        ...,  # the same, said otherwise
-        "/run/netns/no-such-pod",  # gone, says the runtime; the record's path still leads there
-        "/etc/hostname",  # something else there now
-        "/proc/self/ns/mnt",  # a namespace, but no network's
+        "",  # the runtime lost the path; the record has it
+        ...,  # the same without the variable
+        "/run/netns/no-such-pod",  # the runtime's path is gone; the record's path still exists
+        "/etc/hostname",  # now a file of another kind
+        "/proc/self/ns/mnt",  # a namespace, but not of networking
         "/",
     ],
 )
@@ -65,7 +65,7 @@ def test_the_pod_is_gone(host: Host, pod: Pod, netns: str) -> None:
 @needs_cookies
 @pytest.mark.parametrize("netns", ["path", ""])
 def test_another_namespace_under_the_same_path(host: Host, pod: Pod, netns: str) -> None:
-    """A stranger's hpn0 stays, even the double of ours; the addresses are free again."""
+    """DEL releases the addresses, and leaves hpn0 of another namespace alone, even an exact double."""
     host.replace(pod)
     before = host.picture(pod)[pod.name]
     host.ok("DEL", pod, CNI_NETNS=netns and pod.path)
@@ -74,7 +74,7 @@ def test_another_namespace_under_the_same_path(host: Host, pod: Pod, netns: str)
 
 
 def test_the_path_leads_to_another_pod(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """Ours is found by the record, the other's is left alone."""
+    """DEL finds the interface through the record, and leaves the other pod's alone."""
     one, two = make_pod(), make_pod()
     host.ok("ADD", one)
     host.ok("ADD", two)
@@ -112,7 +112,8 @@ def test_the_configuration_is_another_now(host: Host, pod: Pod, keys: dict[str, 
 
 
 def test_without_a_record_the_addresses_are_released(host: Host, pod: Pod) -> None:
-    """An interface that nothing proves to be ours stays: its pod's end is its end."""
+    """DEL without a record releases the addresses.  The interface stays without proof of its origin, and ends with its
+    pod."""
     host.ok("ADD", pod)
     host.record(pod).unlink()
     assert host.leases()
@@ -125,15 +126,15 @@ def test_without_a_record_the_addresses_are_released(host: Host, pod: Pod) -> No
     "content",
     [
         b"",  # a power cut on a file system that keeps names but not data
-        b'{"schema": 1, "sha256": "',  # half
+        b'{"schema": 1, "sha256": "',  # a truncated record
         b"\x00" * 512,
-        b'{"schema": 2, "sha256": "", "body": {}}',  # a newer version's
-        b'{"schema": 1, "sha256": "0000", "body": {"network": "rail0"}}',  # altered
+        b'{"schema": 2, "sha256": "", "body": {}}',  # a newer version's record
+        b'{"schema": 1, "sha256": "0000", "body": {"network": "rail0"}}',  # an altered record
         b"[]",
     ],
 )
 def test_an_unreadable_record(host: Host, pod: Pod, content: bytes) -> None:
-    """Said once, because what it named is unknown; then the pod can go."""
+    """DEL reports an unreadable record once, because its contents are unknown; the next DEL succeeds."""
     host.ok("ADD", pod)
     host.record(pod).write_bytes(content)
     error = host.refused("DEL", pod)
@@ -155,7 +156,7 @@ def test_a_record_that_lacks_what_a_record_has(host: Host, pod: Pod) -> None:
 
 
 def test_a_foreign_ipam_that_fails(host: Host, pod: Pod) -> None:
-    """The link goes, the record stays, and the next DEL has another try."""
+    """If the IPAM fails, DEL removes the link and keeps the record, and the next DEL calls the IPAM again."""
     refusal = '{"cniVersion":"1.1.0","code":133,"msg":"database is away"}'
     script = f"cat >/dev/null; case $CNI_COMMAND in ADD) echo '{DOCUMENT}';; DEL) echo '{refusal}'; exit 1;; esac"
     path = host.program("script", script)
@@ -185,7 +186,8 @@ def test_a_foreign_ipam_that_is_not_installed_any_more(host: Host, pod: Pod) -> 
 
 
 def test_the_ipam_sees_what_add_saw(host: Host, pod: Pod) -> None:
-    """A plugin that finds its reservation by CNI_ARGS or configuration gets those of ADD."""
+    """The IPAM's DEL gets the CNI_ARGS and the configuration of ADD, since a plugin may need them to find its
+    reservation."""
     seen = host.tmp_path / "seen"
     path = host.program("script", f"(env; cat) > {seen}; [ $CNI_COMMAND != ADD ] || echo '{DOCUMENT}'")
     conf = host.conf(ipam={"type": "script", "pool": "a"}, strict=False)
@@ -206,7 +208,7 @@ def test_link_renamed_inside_the_pod(host: Host, pod: Pod) -> None:
 
 
 def test_link_with_another_mac(host: Host, pod: Pod) -> None:
-    """Whether a pod renamed it, too, or not."""
+    """DEL removes a link with a changed MAC, with or without a new name."""
     host.ok("ADD", pod)
     host.ok("ADD", pod, CNI_IFNAME="hpn1")
     pod.ip("link", "set", "hpn0", "address", "02:00:00:00:00:07")
@@ -219,7 +221,7 @@ def test_link_with_another_mac(host: Host, pod: Pod) -> None:
 
 
 def test_link_renamed_and_the_name_taken(host: Host, pod: Pod) -> None:
-    """Ours goes under whatever name, the stranger under our name stays."""
+    """DEL removes the link under its new name, and leaves another link under the old name alone."""
     host.ok("ADD", pod)
     pod.ip("link", "set", "hpn0", "down")
     pod.ip("link", "set", "hpn0", "name", "data0")
@@ -231,7 +233,7 @@ def test_link_renamed_and_the_name_taken(host: Host, pod: Pod) -> None:
 
 @pytest.mark.parametrize("index", [None, "same"])
 def test_a_stranger_under_our_name(host: Host, pod: Pod, index: str | None) -> None:
-    """Ours was deleted before; the kernel may even be told to give the stranger our ifindex."""
+    """If the link is gone, DEL leaves another link under its name alone, even one with its ifindex."""
     host.ok("ADD", pod)
     ours = pod.link()
     assert ours
@@ -253,7 +255,7 @@ def test_only_the_named_interface_goes(host: Host, pod: Pod) -> None:
 
 
 def test_an_address_is_given_again_only_after_the_link_is_gone(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """The IPAM's DEL looks into the pod: by then the interface must not be there."""
+    """DEL removes the interface before it calls the IPAM's DEL."""
     pod = make_pod()
     seen = host.tmp_path / "seen"
     path = host.program(
@@ -268,7 +270,7 @@ def test_an_address_is_given_again_only_after_the_link_is_gone(host: Host, make_
 
 
 def test_after_the_master_is_gone(host: Host, pod: Pod) -> None:
-    """The kernel has taken the link with it."""
+    """DEL succeeds after the kernel removed the link together with its master."""
     host.ok("ADD", pod)
     ip("link", "delete", "rail0")
     until(lambda: pod.links() == set())

@@ -1,4 +1,4 @@
-"""hpn doctor of a state directory with real attachments, and on file systems that are full."""
+"""hpn doctor on a state directory with real attachments, and on full file systems."""
 
 import json
 import os
@@ -22,7 +22,7 @@ RANGE = {"subnet": "10.56.0.0/24", "rangeStart": "10.56.0.2", "rangeEnd": "10.56
 
 @pytest.fixture
 def root(host: Host) -> Path:
-    """The node's files; its /proc is ours, and so is the state directory of the tests."""
+    """The root directory for hpn doctor, with this process's /proc and the tests' state directory."""
     (host.tmp_path / "root" / "run").mkdir(parents=True)
     (host.tmp_path / "root" / "proc").symlink_to("/proc")
     host.state = host.tmp_path / "root" / "run" / "hpn"
@@ -30,7 +30,7 @@ def root(host: Host) -> Path:
 
 
 def found(root: Path) -> dict[str, list[dict[str, str]]]:
-    """The findings by their ids, but for the notes."""
+    """The findings by id, without the notes."""
     environ = {k: v for k, v in os.environ.items() if k != "CNI_COMMAND"}
     argv = [sys.executable, "-m", "ctl", "doctor", "--json", "--root", str(root)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=environ)
@@ -40,7 +40,7 @@ def found(root: Path) -> dict[str, list[dict[str, str]]]:
         if one["severity"] != "note":
             by_id.setdefault(one["id"], []).append(one)
     assert done.returncode == bool(by_id)
-    by_id.pop("plugin-missing", None)  # as soon as there are attachments
+    by_id.pop("plugin-missing", None)  # present once there are attachments
     return by_id
 
 
@@ -49,7 +49,7 @@ def conf(host: Host, **keys: Any) -> dict[str, Any]:
 
 
 def test_the_dead(host: Host, root: Path, make_pod: Callable[[], Pod]) -> None:
-    """Its remedy, typed as it stands there, takes them away."""
+    """The finding's remedy, typed verbatim, undoes the attachments of dead pods."""
     dead, living = make_pod(), make_pod()
     for pod in (dead, living):
         host.ok("ADD", pod, conf(host))
@@ -63,7 +63,7 @@ def test_the_dead(host: Host, root: Path, make_pod: Callable[[], Pod]) -> None:
 
 
 def test_the_half_attached(host: Host, root: Path, pod: Pod) -> None:
-    """As an ADD that was killed before its last step, and of which nobody has sent the DEL."""
+    """The finding's remedy undoes the attachment of a killed ADD that never got a DEL."""
     host.ok("ADD", pod, conf(host))
     key = Key(pod.name, "hpn0")
     with journal.lock(host.state, "rail0", key) as entry:
@@ -77,7 +77,7 @@ def test_the_half_attached(host: Host, root: Path, pod: Pod) -> None:
 
 
 def remedied(one: dict[str, str], host: Host) -> None:
-    """Type the remedy, a command of hpn's."""
+    """Run the remedy, an hpn command."""
     argv = [sys.executable, "-m", "ctl", *one["remedy"].split()[1:], "--state-dir", str(host.state)]
     subprocess.run(argv, check=True, capture_output=True, cwd=ROOT)
 
@@ -96,7 +96,7 @@ def test_a_pool(host: Host, root: Path, make_pod: Callable[[], Pod]) -> None:
 
 
 def test_strict_filters(host: Host, root: Path, pod: Pod) -> None:
-    """Only where a pod has two interfaces in one subnet, and nothing that routes by source address."""
+    """The finding appears only if a pod has two interfaces in one subnet without routing by source address."""
     names = {"CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=a"}
     host.ok("ADD", pod, conf(host), **names)
     host.ok("ADD", pod, conf(host, name="rail1"), CNI_IFNAME="hpn1", **names)

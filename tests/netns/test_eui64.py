@@ -1,4 +1,4 @@
-"""IPv6 addresses made of the interface's MAC."""
+"""IPv6 addresses derived from the interface's MAC."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def test_eui64(host: Host, pod: Pod) -> None:
     result = host.ok("ADD", pod, config)
     assert pod.addresses() == set(given(result))
     (link,) = pod.ip("addr", "show", "dev", "hpn0")
-    # The kernel makes its link-local address of the MAC in the same way.
+    # The kernel derives its link-local address from the MAC in the same way.
     (local,) = [IPv6Address(a["local"]) for a in link["addr_info"] if a["scope"] == "link"]
     own = IPv6Address(given(result)[1].removesuffix("/64"))
     assert own.packed == IPv6Address("fd00:56::").packed[:8] + local.packed[8:]
@@ -69,14 +69,14 @@ def test_ipvlans_have_one_mac(host: Host, make_pod: Callable[[], Pod], ipvlan: s
 
 
 def test_on_rails(host: Host, pod: Pod) -> None:
-    """Only what the attachment's own rail gives."""
+    """The attachment gets an address of its own rail only."""
     rails = [{"master": f"rail{n}", "subnet": f"fd00:{n}::/64", "eui64": True} for n in (1, 0)]
     ipam = {"type": "hpn-ipam", "rails": rails}
     assert given(host.ok("ADD", pod, host.conf(ipam=ipam, mac="02:00:00:00:00:2a"))) == ["fd00::ff:fe00:2a/64"]
 
 
 def test_without_an_interface(host: Host, pod: Pod) -> None:
-    """Under a plugin that asks before it makes one."""
+    """hpn-ipam refuses eui64 under a main plugin that calls it before the interface exists."""
     error = json.loads(hpn_ipam(host.request("ADD", pod, conf(host))).stdout)
     assert error["code"] == 101
     assert "CNI_IFNAME=hpn0" in error["msg"]

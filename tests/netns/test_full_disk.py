@@ -1,5 +1,5 @@
-"""A disk that is full to the last byte, or read-only: nothing is given then, what is held can be let go, and all is as
-before when there is room again."""
+"""On a full or read-only disk nothing is allocated and anything can be released; with free space everything works
+again."""
 
 import subprocess
 from collections.abc import Iterator
@@ -70,12 +70,13 @@ def test_no_line_is_free(disk: Path, net: Net) -> None:
 
 
 def test_a_line_is_free_and_the_index_has_no_room(disk: Path, net: Net) -> None:
-    """What an ADD needs more than a line is in the index, which may be wrong; and then nobody is to be stuck."""
+    """If a line is free but the index has no room, ADD and DEL still work.  The index may be stale, and must block no
+    command."""
     given = {"a:net1": net.add("a")}
     filler = filled(disk)
     for i in range(12):
         cid = f"c{i}"
-        given[f"{cid}:net1"] = net.add(cid, args=f"IP=10.0.{20 * i}.9")  # each block of 4096 has its page
+        given[f"{cid}:net1"] = net.add(cid, args=f"IP=10.0.{20 * i}.9")  # each block of 4096 numbers has its page
         assert net.leases() == given
     assert net.call("ADD", "new", args="IP=10.0.20.9")["code"] == 102
     assert len({address for held in given.values() for address in held}) == 2 * len(given)
@@ -93,7 +94,7 @@ def test_a_line_is_free_and_the_index_has_no_room(disk: Path, net: Net) -> None:
 
 
 def test_the_index_is_to_be_made_anew(disk: Path, net: Net) -> None:
-    """As after a reboot."""
+    """DEL works without the index, which is lost after a reboot."""
     for cid in ("a", "b"):
         net.add(cid)
     (net.dir / "index").unlink()
@@ -106,7 +107,7 @@ def test_the_index_is_to_be_made_anew(disk: Path, net: Net) -> None:
 
 
 def test_what_is_kept_back(disk: Path, net: Net) -> None:
-    """Its line takes the lease's place."""
+    """A reserved address takes the lease's own line, so its DEL works."""
     net.ipam = {**RANGES, "releaseCooldown": 1000, "sticky": 2000}
     pod = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p"
     given = net.add("a", args=pod)
@@ -136,7 +137,7 @@ def test_read_only(disk: Path, net: Net) -> None:
 
 
 def test_an_attachment(disk: Path, host: Host, pod: Pod) -> None:
-    """The journal's part: its record is removed, which needs no room either."""
+    """DEL of a whole attachment works, since removing its record needs no room either."""
     host.state = disk / "state"
     host.ok("ADD", pod)
     filler = filled(disk)
@@ -153,7 +154,7 @@ def test_an_attachment(disk: Path, host: Host, pod: Pod) -> None:
 
 
 def test_no_block_is_claimed(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a pool that a cluster's nodes share: what is asked for is on disk before."""
+    """ADD claims no block of a shared pool, because it writes the claim to disk first."""
     cluster = Cluster(tmp_path, monkeypatch)
     (disk / "node1").mkdir()
     (tmp_path / "node1").symlink_to(disk / "node1")

@@ -1,4 +1,4 @@
-"""GC: what the runtime does not list goes, everything else stays; without a list only what is provably dead."""
+"""GC undoes attachments that the runtime does not list; without a list, only those of provably dead pods."""
 
 import json
 from collections.abc import Callable
@@ -21,12 +21,12 @@ DOCUMENT = '{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.2/24"}]}'
 @with_both
 @pytest.mark.parametrize("key", LISTS)
 def test_unlisted_goes_and_listed_stays(host: Host, make_pod: Callable[[], Pod], key: str) -> None:
-    """An interface in a living namespace is removed too: the runtime has forgotten it."""
+    """GC undoes an unlisted attachment even in a living namespace, and keeps the listed one."""
     stays, goes = make_pod(), make_pod()
     result = host.ok("ADD", stays)
     host.ok("ADD", goes)
     before = host.picture(stays)[stays.name]
-    for _ in range(2):  # and there is nothing more to do the second time
+    for _ in range(2):  # the second GC changes nothing
         collect(host, **{key: listed(stays)})
         assert goes.links() == set()
         assert host.picture(stays)[stays.name] == before
@@ -39,7 +39,7 @@ def test_unlisted_goes_and_listed_stays(host: Host, make_pod: Callable[[], Pod],
 @pytest.mark.parametrize(
     ("first", "second", "stays"),
     [
-        (True, False, True),  # libcni sends both, and the first is the specification's present name
+        (True, False, True),  # libcni sends both, and the first is the specification's current name
         (False, True, False),
     ],
 )
@@ -73,7 +73,7 @@ def test_other_networks_stay(host: Host, make_pod: Callable[[], Pod]) -> None:
     other = host.conf(name="rail1", ipam={"type": "hpn-ipam", "subnet": "10.57.0.0/24"})
     host.ok("ADD", one)
     host.ok("ADD", two, other)
-    ip("netns", "delete", two.name)  # dead, and still not this network's business
+    ip("netns", "delete", two.name)  # dead, but of another network
     collect(host, **{LISTS[0]: []})
     assert one.links() == set()
     assert host.leases() == {"10.57.0.2"}
@@ -93,12 +93,12 @@ def test_without_a_list_the_living_stay(host: Host, make_pod: Callable[[], Pod],
         assert live.links() == {"hpn0"}
         assert {p.name for p in host.record(live).parent.iterdir()} == {host.record(live).name}
         assert host.leases() == {"10.56.0.2", "fd00:56::2"}
-    # Of another boot: the namespace it names is not the one that has this path today.
+    # The record is of another boot, so its namespace is not the one under this path today.
     assert rebooted.links() == {"hpn0"}
 
 
 def test_an_attachment_of_another_boot_in_a_list(host: Host, pod: Pod) -> None:
-    """The runtime vouches for it, but no link survives a reboot: kept, as the next DEL or ADD sees to it."""
+    """GC keeps a listed attachment of another boot: no link survives a reboot, and the next DEL or ADD handles it."""
     host.ok("ADD", pod)
     host.rewrite(host.record(pod), boot=ANOTHER_BOOT)
     collect(host, **{LISTS[0]: listed(pod)})
@@ -108,7 +108,7 @@ def test_an_attachment_of_another_boot_in_a_list(host: Host, pod: Pod) -> None:
 
 @pytest.mark.parametrize("valid", [{}, {LISTS[0]: []}], ids=["without a list", "not listed"])
 def test_half_an_attachment_of_a_dead_pod(host: Host, pod: Pod, valid: dict[str, Any]) -> None:
-    """What a killed ADD left: the record was written, nothing vouches for more."""
+    """GC undoes the incomplete attachment of a killed ADD in a dead pod."""
     host.ok("ADD", pod)
     host.rewrite(host.record(pod), complete=False, result={})
     ip("netns", "delete", pod.name)
@@ -117,7 +117,8 @@ def test_half_an_attachment_of_a_dead_pod(host: Host, pod: Pod, valid: dict[str,
 
 
 def test_half_an_attachment_of_a_living_pod(host: Host, pod: Pod) -> None:
-    """Its ADD may be under way just now; not listed, it has failed."""
+    """Without a list GC keeps an incomplete attachment in a living pod, since its ADD may be running.  If a list omits
+    the attachment, its ADD has failed."""
     host.ok("ADD", pod)
     host.rewrite(host.record(pod), complete=False, result={})
     collect(host)
@@ -128,7 +129,7 @@ def test_half_an_attachment_of_a_living_pod(host: Host, pod: Pod) -> None:
 
 
 def test_an_interrupted_first_write(host: Host, pod: Pod) -> None:
-    """Nothing was changed yet; the temporary file is all there is."""
+    """GC removes the temporary file of an interrupted first write, before which nothing changed."""
     host.ok("ADD", pod)
     record = host.record(pod)
     host.ok("DEL", pod)
@@ -147,11 +148,11 @@ def test_an_unreadable_record_does_not_stop_the_rest(host: Host, make_pod: Calla
     assert str(host.record(pods[1])) in json.dumps(error)
     assert [pod.links() for pod in pods] == [set(), {"hpn0"}, set()]
     assert [p.read_text() for p in (host.state / "quarantine" / "rail0").iterdir()] == ["not JSON"]
-    # Nobody can say whether its address is in use, and so it is not given to another.
+    # Its address may be in use, so it stays reserved.
     (kept,) = pods[1].addresses() & {f"10.56.0.{n}/24" for n in range(2, 5)}
     assert kept.partition("/")[0] in host.leases()
     assert len(host.leases()) == 2
-    # The runtime asks for no DEL of it any more, so GC does what it can; the address stays in use, for all we know.
+    # The runtime sends no DEL for it any more, so GC undoes what it can; the address stays reserved.
     collect(host, **{LISTS[0]: []})
     assert not host.record(pods[1]).exists()
     for pod in (pods[0], pods[2]):
@@ -160,7 +161,7 @@ def test_an_unreadable_record_does_not_stop_the_rest(host: Host, make_pod: Calla
 
 
 def test_one_failure_does_not_stop_the_rest(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """A foreign IPAM that refuses one container: the others go, that one stays for the next time."""
+    """If a foreign IPAM refuses one container, GC undoes the others and keeps that one for the next time."""
     one, two, three = pods = [make_pod() for _ in range(3)]
     script = f"""cat >/dev/null
 case $CNI_COMMAND-$CNI_CONTAINERID in
@@ -182,7 +183,7 @@ esac"""
 
 @pytest.mark.parametrize("code", [1, 4])
 def test_an_ipam_older_than_gc(host: Host, pod: Pod, code: int) -> None:
-    """Each attachment's own DEL has released its addresses already."""
+    """GC succeeds if the IPAM does not know GC: each attachment's own DEL has released its addresses."""
     refusal = f'{{"code":{code},"msg":"unknown CNI_COMMAND: GC"}}'
     script = f"cat >/dev/null; case $CNI_COMMAND in ADD) echo '{DOCUMENT}';; GC) echo '{refusal}'; exit 1;; esac"
     path = host.program("script", script)
@@ -202,7 +203,7 @@ def test_the_ipam_gets_the_list(host: Host, make_pod: Callable[[], Pod]) -> None
 
 
 def test_the_ipam_is_told_the_pod(host: Host, pod: Pod) -> None:
-    """GC comes without any; its DEL of one attachment names that one."""
+    """The IPAM's DEL names the pod of the attachment, although GC itself names none."""
     seen = host.tmp_path / "seen"
     path = host.program("script", f"cat >/dev/null; [ $CNI_COMMAND = DEL ] && env > {seen} || echo '{DOCUMENT}'")
     conf = host.conf(ipam={"type": "script"}, **{LISTS[0]: []})
@@ -213,7 +214,7 @@ def test_the_ipam_is_told_the_pod(host: Host, pod: Pod) -> None:
 
 
 def test_leases_without_an_attachment_follow(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """The record was lost with the lease left; the list says that nobody has it."""
+    """GC with a list releases leases of an attachment with a lost record."""
     lost, stays = make_pod(), make_pod()
     host.ok("ADD", lost)
     host.ok("ADD", stays)
@@ -227,7 +228,7 @@ def test_leases_without_an_attachment_follow(host: Host, make_pod: Callable[[], 
 @needs_cookies
 @pytest.mark.parametrize("valid", [{}, {LISTS[0]: []}], ids=["without a list", "not listed"])
 def test_a_stranger_in_the_next_namespace_stays(host: Host, pod: Pod, valid: dict[str, Any]) -> None:
-    """Even the double of our link stays."""
+    """GC leaves a link in the next namespace under the path alone, even an exact double."""
     host.replace(pod)
     before = pod.link()
     assert before
@@ -237,13 +238,13 @@ def test_a_stranger_in_the_next_namespace_stays(host: Host, pod: Pod, valid: dic
 
 @pytest.mark.parametrize("valid", [{}, {LISTS[0]: []}], ids=["without a list", "not listed"])
 def test_nothing_to_collect(host: Host, valid: dict[str, Any]) -> None:
-    """A network that never had an attachment, on a node whose state directory does not exist yet."""
+    """GC succeeds for a network without attachments on a node without a state directory."""
     collect(host, **valid)
     assert host.state_files() == set()
 
 
 def test_after_the_configuration_was_broken(host: Host, pod: Pod) -> None:
-    """The record knows what to undo."""
+    """GC undoes attachments from their records, so an invalid configuration does not matter."""
     host.ok("ADD", pod)
     collect(host, host.conf(mode="fast", mtuu=1), **{LISTS[0]: []})
     assert pod.links() == set()
@@ -251,7 +252,7 @@ def test_after_the_configuration_was_broken(host: Host, pod: Pod) -> None:
 
 
 def test_each_has_its_own_time_to_wait(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """A pod that lets GC wait for all the time there is takes none of another's."""
+    """If one pod uses up all its time to wait, GC still has the full time for the next one."""
     left = list[float]()
     for _ in range(2):
         host.ok("ADD", make_pod())

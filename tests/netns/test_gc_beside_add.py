@@ -1,4 +1,4 @@
-"""GC beside ADD: what began or ended since GC began is left alone, record, link and lease together."""
+"""GC leaves attachments alone that began or ended after its own start: record, link and lease together."""
 
 import json
 import os
@@ -23,7 +23,7 @@ NOTHING = {"cni.dev/valid-attachments": []}
 
 
 def test_an_add_beside_gcs_ipam(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """The runtime's list was made before it, and the IPAM's own GC comes after it."""
+    """GC keeps the attachment of an ADD during the call of its IPAM, although the runtime's list lacks it."""
     old, new, during = make_pod(), make_pod(), list[dict[str, Any]]()
     host.ok("ADD", old)
 
@@ -55,7 +55,7 @@ def test_an_add_while_gc_waits_for_a_lock(host: Host, make_pod: Callable[[], Pod
 
 
 def test_an_attachment_made_again_while_gc_waits(host: Host, pod: Pod) -> None:
-    """Its record is another one than GC saw: the list cannot know that."""
+    """GC keeps an attachment with a new record since its start, which the list cannot contain."""
     host.ok("ADD", pod)
     conf, key = host.conf(**NOTHING), Key(pod.name, "hpn0")
     with ThreadPoolExecutor() as threads:
@@ -72,7 +72,8 @@ def test_an_attachment_made_again_while_gc_waits(host: Host, pod: Pod) -> None:
 
 
 def test_an_add_before_gcs_program_is_up(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """GC has begun when its process is there, and on a busy machine its program comes to work long after that."""
+    """GC begins with its process, so it keeps attachments from before its program runs, which takes long on a busy
+    machine."""
     old, new = make_pod(), make_pod()
     conf = host.conf(ipam=..., **NOTHING)
     request = host.request("GC", None, conf, CNI_IFNAME="")
@@ -87,7 +88,7 @@ def test_an_add_before_gcs_program_is_up(host: Host, make_pod: Callable[[], Pod]
 
 
 def test_a_record_of_the_future(host: Host, pod: Pod) -> None:
-    """The clock was wrong when it was written: no GC spares it for that."""
+    """A record's time in the future, from a wrong clock, does not protect it from GC."""
     conf = host.conf(ipam=..., **NOTHING)
     host.ok("ADD", pod, conf)
     os.utime(host.record(pod), (1 << 33, 1 << 33))
@@ -97,16 +98,16 @@ def test_a_record_of_the_future(host: Host, pod: Pod) -> None:
 
 
 def lock_users(host: Host) -> int:
-    """How many descriptors of this process are of an attachment's lock."""
+    """The number of this process's descriptors for locks of attachments."""
     count = 0
     for fd in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the one that lists them
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself
             count += os.readlink(f"/proc/self/fd/{fd}").startswith(f"{host.state}/locks/attachment-")
     return count
 
 
 def add_elsewhere(host: Host, pod: Pod, locked: Key) -> dict[str, Any]:
-    """ADD of an interface whose lock is another file than the one that is held."""
+    """Attach an interface with another lock file than the held one."""
     name = with_another_lock(pod, locked)
     result = host.ok("ADD", pod, CNI_IFNAME=name)
     if name != "hpn0":

@@ -1,4 +1,4 @@
-"""Who may say that a pod is gone: only who sees the mounts and processes that could hold its namespace."""
+"""GC treats a pod as dead only if it sees all mounts and processes that could hold the pod's namespace."""
 
 import json
 import os
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def collect_from_elsewhere(host: Host, unseen: Pod) -> None:
-    """GC without a list, from a mount and a PID namespace of its own, as an agent's in a container."""
+    """Run GC without a list, in another mount and PID namespace, as by an agent in a container."""
     script = f'{{ ! test -e {unseen.path} || umount {unseen.path}; }} && exec "$0" -m ctl'
     environ = {"PATH": os.environ["PATH"], "CNI_COMMAND": "GC", "CNI_PATH": "/nonexistent"}
     done = subprocess.run(
@@ -65,7 +65,7 @@ def test_who_does_not_see_the_pods_takes_none_for_dead(host: Host, make_pod: Cal
 
 @pytest.mark.parametrize("view", ["mounts", "processes"])
 def test_both_are_to_be_seen(host: Host, pod: Pod, view: str) -> None:
-    """The pod of a record made in another mount or PID namespace may live there."""
+    """GC keeps a record from another mount or PID namespace, where the pod may be alive."""
     host.ok("ADD", pod)
     identity = host.identity(pod)
     host.rewrite(host.record(pod), identity=identity | {view: 1})
@@ -78,7 +78,7 @@ def test_both_are_to_be_seen(host: Host, pod: Pod, view: str) -> None:
 
 
 def test_a_record_of_before_there_was_a_view(host: Host, pod: Pod) -> None:
-    """It proves nothing, and is undone all the same."""
+    """GC without a list keeps a record without a view, which proves nothing; DEL and GC with a list succeed."""
     host.ok("ADD", pod)
     identity = host.identity(pod)
     host.rewrite(host.record(pod), identity={key: identity[key] for key in ("inode", "cookie")})
@@ -91,7 +91,7 @@ def test_a_record_of_before_there_was_a_view(host: Host, pod: Pod) -> None:
 
 
 def test_what_a_damaged_record_says_proves_no_death(host: Host, pod: Pod) -> None:
-    """Without a list it stays: the pod may be another than the one that can be read in it."""
+    """GC without a list keeps a damaged record, because the pod that it names may be wrong."""
     host.ok("ADD", pod)
     record = host.record(pod)
     record.write_text(record.read_text().replace('"complete":true', '"complete":null'))
@@ -104,7 +104,7 @@ def test_what_a_damaged_record_says_proves_no_death(host: Host, pod: Pod) -> Non
 
 
 def test_a_path_that_is_no_mount(host: Host, pod: Pod) -> None:
-    """The runtime's own path leads to the namespace, which no mount holds and nobody is in."""
+    """GC keeps a pod that only the runtime's own descriptor holds, without a mount or a process in it."""
     fd = os.open(pod.path, os.O_RDONLY)
     try:
         host.ok("ADD", pod, CNI_NETNS=f"/proc/{os.getpid()}/fd/{fd}")
@@ -118,7 +118,7 @@ def test_a_path_that_is_no_mount(host: Host, pod: Pod) -> None:
 
 
 def looks(work: Callable[[], object]) -> int:
-    """How often all processes are looked through meanwhile, as the interpreter counts the calls."""
+    """The number of searches through all processes during the work, as counted by the interpreter."""
     calls = 0
 
     def count(frame: FrameType, event: str, _: object) -> None:
@@ -134,7 +134,7 @@ def looks(work: Callable[[], object]) -> int:
 
 
 def test_one_look_for_all(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """A node that was at work for a while without the agent may have a thousand attachments of dead pods."""
+    """One search serves all records: a node without the agent may collect a thousand attachments of dead pods."""
     pods = [make_pod() for _ in range(4)]
     for pod in pods:
         host.ok("ADD", pod)

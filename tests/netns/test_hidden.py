@@ -1,7 +1,7 @@
-"""Where /proc or /sys is not mounted, hidden or read-only, or the kernel has no RDMA: a sentence that says so, and
-nothing changed or forgotten.
+"""If /proc or /sys is missing, hidden or read-only, or the kernel lacks RDMA, a message reports it.  The command
+changes nothing and forgets nothing.
 
-The plugin runs as a process in a mount namespace of its own, in which something was hidden.
+The plugin runs as a process in its own mount namespace with something hidden.
 """
 
 import json
@@ -26,9 +26,9 @@ HIDDEN = {
     "/proc/sys read-only": "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys",
     "no /sys": "mount -t tmpfs tmpfs /sys",
     "no IPv6": "mount -t tmpfs tmpfs /proc/sys/net && cd /proc/sys/net && mkdir -p ipv4/conf/lo && "
-    "touch ipv4/conf/lo/arp_notify && cd /",  # what ipv6.disable=1 leaves of it
+    "touch ipv4/conf/lo/arp_notify && cd /",  # the state after ipv6.disable=1
 }
-# Of each: the codes of ADD, STATUS and DEL, 0 where it succeeds, and words of their messages.
+# For each case, the codes of ADD, STATUS and DEL, with 0 for success, and words of their messages.
 ANSWERS = {
     "no /proc": ((5, 5, 5), "/proc/self/environ cannot be read"),
     "no /proc/sys": ((105, 50, 5), "something hides it"),
@@ -39,7 +39,7 @@ ANSWERS = {
 }
 
 
-# python -m ctl, which notes state directories where the test's own process does.
+# python -m ctl, with the notes of state directories in the test's own directory.
 PROGRAM = """
 import runpy, sys
 from base.state import places
@@ -49,7 +49,7 @@ runpy.run_module("ctl", run_name="__main__", alter_sys=True)
 
 
 def call(what: str, host: Host, command: str, pod: Pod, **keys: Any) -> dict[str, Any]:
-    """What the program answers; empty for nothing."""
+    """The program's answer; empty if it prints none."""
     request = host.request(command, pod, host.conf(**keys))
     script = f'{HIDDEN[what]} && exec "$@"'
     program = [sys.executable, "-c", PROGRAM, places.ELSEWHERE]
@@ -94,7 +94,7 @@ ASKING: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("keys", ASKING, ids=lambda keys: str(keys["rdma"]))
 def test_a_kernel_without_rdma(host: Host, pod: Pod, keys: dict[str, Any]) -> None:
-    """What asks for RDMA is refused before anything is made, and all else works."""
+    """Requests for RDMA are refused before any change, and all others succeed."""
     if rdma_netlink.is_exclusive() is not None:
         pytest.skip("this kernel has RDMA")
     before = host.picture(pod)

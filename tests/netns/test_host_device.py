@@ -1,4 +1,4 @@
-"""Kind host-device with interfaces that are made of software; those of hardware are the lab's (test_host_device.py)."""
+"""Kind host-device with software interfaces; tests/lab/test_host_device.py covers hardware."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ NAME, MAC = "eth9", "02:00:00:00:09:01"
 
 
 def state(name: str = NAME) -> dict[str, Any]:
-    """The interface as ``ip -d link`` shows it on the host, its ifindex too."""
+    """The interface as ``ip -d link`` shows it on the host, with its ifindex."""
     (link,) = ip("-d", "link", "show", "dev", name)
     return {key: value for key, value in link.items() if key not in ("operstate", "flags")} | {
         "flags": set(link["flags"]) - {"LOWER_UP", "NO-CARRIER"}
@@ -29,7 +29,7 @@ def is_here(name: str = NAME) -> bool:
 
 @pytest.fixture(params=["veth", "macvlan"])
 def eth9(request: pytest.FixtureRequest, host: Host) -> dict[str, Any]:
-    """An interface of the host, with all that a person may have set."""
+    """An interface of the host with every setting that a person may change."""
     over, peer = ((), ("peer", "name", "far9")) if request.param == "veth" else (("link", "rail0"), ())
     ip("link", "add", *over, "name", NAME, "address", MAC, "type", request.param, *peer)
     ip("link", "set", NAME, "mtu", "1400", "txqlen", "77", "alias", "rail nine", "promisc", "on", "up")
@@ -90,7 +90,7 @@ def test_hidden_in_a_namespace_of_the_pods_own(host: Host, make_pod: Callable[[]
 
 
 def test_a_stranger_under_our_name_and_mac(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
-    """What the pod made itself stays the pod's."""
+    """An interface that the pod created stays in the pod."""
     host.ok("ADD", pod, conf(host))
     pod.ip("link", "set", "hpn0", "down")
     pod.ip("link", "set", "hpn0", "name", "mine0")
@@ -108,7 +108,7 @@ def test_its_index_is_taken_on_the_host_meanwhile(host: Host, pod: Pod, eth9: di
 
 
 def test_the_namespace_is_gone(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
-    """The kernel removed it: DEL says so, and all else is given back."""
+    """DEL reports that the kernel removed the interface with its namespace, and releases everything else."""
     host.ok("ADD", pod, conf(host))
     pod.gone()
     until(lambda: not pod.path or not Path(pod.path).exists())
@@ -119,7 +119,7 @@ def test_the_namespace_is_gone(host: Host, pod: Pod, eth9: dict[str, Any]) -> No
 
 
 def test_the_pod_has_deleted_the_hosts_interface(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
-    """Or hidden it beyond recognition: its addresses are nobody else's for now."""
+    """If the pod deleted the host's interface, or hid it completely, its addresses stay reserved."""
     host.ok("ADD", pod, conf(host))
     pod.ip("link", "delete", "hpn0")
     reply = host.call("DEL", pod, conf(host))
@@ -139,7 +139,7 @@ def by_gc(host: Host, pod: Pod) -> None:
 
 
 def by_a_new_add(host: Host, pod: Pod) -> None:
-    """The same key again; where DEL had not begun, ours still stands and must be refused."""
+    """Recover by ADD of the same key, which must refuse an attachment that DEL had not begun to undo."""
     reply = host.call("ADD", pod, conf(host))
     assert reply.exit_code == 0 or '"code":100' in reply.stdout, reply.stdout
     host.ok("DEL", pod, conf(host))
@@ -248,7 +248,7 @@ def test_an_altname_that_the_pod_has(host: Host, pod: Pod, eth9: dict[str, Any])
 
 @pytest.mark.parametrize("eth9", ["veth"], indirect=True)
 def test_names_that_are_no_text(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
-    """The pod has added two that differ in nothing else, and renamed it."""
+    """The interface comes home with altnames that are not text and a name that is not text, set by the pod."""
     host.ok("ADD", pod, conf(host))
     for words in (b"property add dev hpn0 altname \xff", b"property add dev hpn0 altname \xfe", b"set hpn0 name \xfd"):
         pod.ip("link", "set", "hpn0", "down")
@@ -259,7 +259,7 @@ def test_names_that_are_no_text(host: Host, pod: Pod, eth9: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("eth9", ["veth"], indirect=True)
 def test_add_that_fails(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
-    """After the move: the IPAM program comes after the link."""
+    """If the IPAM program fails, which runs after the move, ADD moves the interface home."""
     refusal = '{"code": 133, "msg": "no"}'
     path = host.program("script", f"cat >/dev/null; [ $CNI_COMMAND = DEL ] || {{ echo '{refusal}'; exit 1; }}")
     assert host.refused("ADD", pod, conf(host, ipam={"type": "script"}), CNI_PATH=path)["code"] == 133
@@ -280,7 +280,7 @@ def test_inspect(host: Host, pod: Pod, eth9: dict[str, Any], capsys: pytest.Capt
 
 
 def test_the_example(host: Host, pod: Pod) -> None:
-    """conf/'s, as it stands."""
+    """The unchanged example of conf/ works."""
     ip("link", "add", "storage0", "type", "veth", "peer", "name", "far0")
     (example,) = requests(CONF / "host-device.conflist")
     host.ok("ADD", pod, example | {"stateDir": str(host.state)})

@@ -1,4 +1,4 @@
-"""Kind host-device with interfaces made of software, which others have taken for theirs, or pass off as the host's."""
+"""Kind host-device with software interfaces that others mistake for their own, or present as the host's."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ def test_its_index_is_taken_by_another_of_its_kind(host: Host, pod: Pod, eth9: d
 
 
 def test_both_ends_of_a_pair_in_one_pod(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
-    """The peer of what came home is no link over it."""
+    """Both interfaces come home: the peer of one that is home does not count as a link over it."""
     far = state("far9")
     second = conf(host, name="second", device="far9", ipam=...)
     host.ok("ADD", pod, conf(host))
@@ -36,7 +36,7 @@ def test_both_ends_of_a_pair_in_one_pod(host: Host, pod: Pod, eth9: dict[str, An
 
 
 def test_a_link_of_the_pods_with_our_index(host: Host, make_pod: Callable[[], Pod], eth9: dict[str, Any]) -> None:
-    """A veth is known by its peer: the pod has not the host's for its own, and gives the host none of its own."""
+    """DEL distinguishes veths by their peers: the host's own comes home, and the pod's decoy stays."""
     pod, friend = make_pod(), make_pod()
     host.ok("ADD", pod, conf(host))
     link = pod.link()
@@ -64,7 +64,7 @@ def test_hidden_in_another_pod_by_one_that_is_gone(
 
 @pytest.mark.parametrize("kind", ["veth", "macvlan"])
 def test_its_record_is_damaged(host: Host, pod: Pod, kind: str) -> None:
-    """It is not removed, as a link of ours of that kind would be, but comes home."""
+    """After damage to the record the interface comes home, although a link of that kind would otherwise be removed."""
     over, peer = ((), ("peer", "name", "far9")) if kind == "veth" else (("link", "rail0"), ())
     ip("link", "add", *over, "name", NAME, "address", MAC, "type", kind, *peer)
     host.ok("ADD", pod, conf(host))
@@ -77,7 +77,8 @@ def test_its_record_is_damaged(host: Host, pod: Pod, kind: str) -> None:
 
 
 def test_name_and_altname_are_taken_on_the_host_meanwhile(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
-    """They stay whose they are now.  The interface comes home all the same, DEL says as what, and the next ADD too."""
+    """The name and the altname stay with their new owner.  The interface comes home under another name, which DEL and
+    the next ADD report."""
     ip("link", "property", "add", "dev", NAME, "altname", "storage9")
     host.ok("ADD", pod, conf(host))
     ip("link", "add", NAME, "type", "bridge")
@@ -100,7 +101,7 @@ def test_name_and_altname_are_taken_on_the_host_meanwhile(host: Host, pod: Pod, 
 
 
 def test_another_interfaces_name_is_not_kept(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
-    """A pod's name for the interface may be that of another which is not home yet, and whose DEL would lose it."""
+    """DEL does not keep the pod's name for the interface: it may belong to another one that comes home later."""
     host.ok("ADD", pod, conf(host))
     pod.ip("link", "set", "hpn0", "down")
     pod.ip("link", "set", "hpn0", "name", "eth8")

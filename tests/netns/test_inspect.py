@@ -1,4 +1,4 @@
-"""hpn inspect, of real attachments; as a process, without root's trust in anything but the state directory."""
+"""hpn inspect of real attachments, as a process that trusts only the state directory as root's."""
 
 import fcntl
 import json
@@ -63,7 +63,7 @@ def test_attachments_of_every_network(host: Host, make_pod: Callable[[], Pod]) -
 
 
 def test_a_name_without_a_namespace(host: Host, pod: Pod) -> None:
-    """As podman gives it: `hpn ipam show` says the same."""
+    """inspect and `hpn ipam show` name a pod without a namespace alike, as with podman."""
     host.ok("ADD", pod, CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAME=web")
     assert [a["pod"] for a in attachments(host)] == ["web"]
     assert [lease["pod"] for lease in leases(host.state / "ipam")] == ["web"]
@@ -105,7 +105,8 @@ def test_it_waits_for_no_lock(host: Host, pod: Pod) -> None:
 
 
 def test_where_an_add_noted_its_attachment(host: Host, pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a stateDir of its configuration's own; in this process, whose notes are not the machine's."""
+    """inspect finds the attachment in a stateDir of its configuration, through the note of ADD; the notes are the
+    test's."""
 
     def shown() -> tuple[list[str], list[str]]:
         assert main(["hpn", "inspect", "--json"]) == 0

@@ -1,4 +1,4 @@
-"""ipvlan: its own modes, and whose MAC it has.  What it shares with macvlan is in test_kinds.py."""
+"""ipvlan's own modes, and its master's MAC.  test_kinds.py covers the common behavior of ipvlan and macvlan."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ def test_has_the_masters_mac(host: Host, pod: Pod) -> None:
 
 
 def test_another_mode_than_the_masters_other_children(host: Host, pod: Pod) -> None:
-    """A master has one mode: the kernel would change every other pod's to the latest."""
+    """ADD refuses a second mode on a master: the kernel would change all children to the latest mode."""
     host.ok("ADD", pod, host.conf(kind="ipvlan", mode="l2"))
     error = host.refused("ADD", pod, host.conf(kind="ipvlan", mode="l3"), CNI_IFNAME="hpn1")
     assert error["code"] == 101, error
@@ -52,7 +52,8 @@ def test_check_sees_another_mode(host: Host, pod: Pod) -> None:
 
 
 def test_another_mode_once_the_others_are_gone(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """Whether detached, or gone with their pod and still in the journal."""
+    """ADD accepts another mode once the other attachments are gone, by DEL or with their pods and still in the
+    journal."""
     one, two, three = make_pod(), make_pod(), make_pod()
     host.ok("ADD", one, host.conf(kind="ipvlan", mode="l2"))
     host.ok("ADD", two, host.conf(kind="ipvlan", mode="l2"))

@@ -1,4 +1,4 @@
-"""What macvlan and ipvlan have in common: each test runs for both, for ipvlan where the kernel has it."""
+"""The common behavior of macvlan and ipvlan: each test runs for both, for ipvlan if the kernel supports it."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ ROUTE_1_1 = ROUTE | {"mtu": 1400, "priority": 70}
 
 
 def plain(ip_of_result: dict[str, Any]) -> dict[str, Any]:
-    """As 1.0.0 has it: the family is told from the address."""
+    """The address without its family, as from 1.0.0 on."""
     return {k: v for k, v in ip_of_result.items() if k != "version"}
 
 
@@ -35,13 +35,13 @@ def test_attach_check_detach(host: Host, pod: Pod, kind: str) -> None:
 @pytest.mark.parametrize(
     ("version", "interface", "rest"),
     [
-        # The three old ones: a family with every address, an empty dns, no key that 1.1.0 brought.
+        # The three old versions have a family with each address, an empty dns, and no key of 1.1.0.
         ("0.3.0", {}, {"ips": [V4, V6], "routes": [ROUTE], "dns": {}}),
         ("0.3.1", {}, {"ips": [V4, V6], "routes": [ROUTE], "dns": {}}),
         ("0.4.0", {}, {"ips": [V4, V6], "routes": [ROUTE], "dns": {}}),
-        # No family any more, and dns left out when empty.
+        # Version 1.0.0 has no family, and omits an empty dns.
         ("1.0.0", {}, {"ips": [plain(V4), plain(V6)], "routes": [ROUTE]}),
-        # The interface's mtu and the routes' attributes.
+        # Version 1.1.0 adds the interface's mtu and the routes' attributes.
         ("1.1.0", {"mtu": 1500}, {"ips": [plain(V4), plain(V6)], "routes": [ROUTE_1_1]}),
     ],
 )
@@ -63,7 +63,8 @@ def test_result_of_each_version(
 
 @pytest.mark.parametrize("version", ["0.3.1", "0.4.0", "1.0.0", "1.1.0"])
 def test_passes_an_earlier_plugins_result_on(host: Host, pod: Pod, kind: str, version: str) -> None:
-    """Its items first and as they were, our address pointing past its interfaces."""
+    """ADD puts an earlier plugin's items first and unchanged, and its own address points to the interface after
+    them."""
     family = {"version": "4"} if version < "1.0.0" else {}
     earlier = {
         "cniVersion": version,
@@ -103,8 +104,8 @@ def test_without_ipam_it_is_a_link_and_nothing_else(host: Host, pod: Pod, kind: 
     ("routes", "found"),
     [
         ([("-4", "rail0", "10.0.0.254")], True),  # IPv4's default route
-        ([("-6", "rail0", "fd00::ff")], True),  # IPv6's where that is all there is
-        ([("-4", "rail0", "10.0.0.254"), ("-6", "other0", "fd01::ff")], True),  # IPv4's goes before IPv6's
+        ([("-6", "rail0", "fd00::ff")], True),  # IPv6's, without one of IPv4
+        ([("-4", "rail0", "10.0.0.254"), ("-6", "other0", "fd01::ff")], True),  # IPv4's precedes IPv6's
         ([("-4", "other0", "10.1.0.254", "metric", "9"), ("-4", "rail0", "10.0.0.254", "metric", "5")], True),  # lowest
         ([], False),  # neither
     ],
@@ -145,7 +146,7 @@ def test_dns_of_the_configuration_wins(host: Host, pod: Pod, kind: str) -> None:
 
 
 def test_two_networks_in_one_pod(host: Host, pod: Pod, kind: str) -> None:
-    """Two interfaces, each with its own record; taking one away leaves the other."""
+    """Two interfaces of a pod have a record each, and DEL of one leaves the other."""
     one = host.conf(kind=kind)
     two = host.conf(kind=kind, name="rail1", ipam={"type": "hpn-ipam", "subnet": "10.57.0.0/24"})
     first, second = host.ok("ADD", pod, one), host.ok("ADD", pod, two, CNI_IFNAME="hpn1")
@@ -160,9 +161,9 @@ def test_two_networks_in_one_pod(host: Host, pod: Pod, kind: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "rail.0",  # a dot is no path separator of a sysctl
+        "rail.0",  # a sysctl's path keeps the dot
         "schiene-ä",  # bytes above 127
-        "a" * 15,  # as long as the kernel takes
+        "a" * 15,  # the kernel's longest name
     ],
 )
 def test_interface_name(host: Host, pod: Pod, kind: str, name: str) -> None:
@@ -185,7 +186,7 @@ def test_two_pods_reach_each_other(host: Host, make_pod: Callable[[], Pod], kind
 
 
 def test_nobody_else_is_reached(host: Host, make_pod: Callable[[], Pod], kind: str) -> None:
-    """The control to the test above: without an attachment there is no way."""
+    """The control to the test above: a pod without an attachment is not reachable."""
     one, two = make_pod(), make_pod()
     host.ok("ADD", one, host.conf(kind=kind))
     assert not one.ping("10.56.0.3", "-W", "0.2")
@@ -193,7 +194,7 @@ def test_nobody_else_is_reached(host: Host, make_pod: Callable[[], Pod], kind: s
 
 
 def test_a_name_taken_meanwhile(host: Host, pod: Pod, kind: str) -> None:
-    """It was free when ADD looked: another network of the pod's, say, attached at the same moment."""
+    """ADD fails if the name is taken after its check, for example by another network of the pod."""
     with host.meanwhile(pod, host.conf(kind=kind)) as reply:
         stranger = pod.stranger()
     error = json.loads(reply.result().stdout)
@@ -203,7 +204,7 @@ def test_a_name_taken_meanwhile(host: Host, pod: Pod, kind: str) -> None:
 
 
 def test_a_name_that_is_taken_costs_no_address(host: Host, pod: Pod, kind: str) -> None:
-    """It is looked for before addresses are: the next ADD gets the first one."""
+    """ADD checks the name before it allocates, so a refused ADD costs no address."""
     pod.stranger()
     assert host.refused("ADD", pod, host.conf(kind=kind))["code"] == 100
     pod.ip("link", "delete", "hpn0")

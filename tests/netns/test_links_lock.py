@@ -1,4 +1,4 @@
-"""A wait for the kernel's lock of links, which another namespace has, takes nothing from a request's time."""
+"""A wait for the kernel's lock of links, held in another namespace, does not use up a request's time."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ __all__ = ["inside"]
 
 @pytest.fixture(autouse=True)
 def a_request() -> Iterator[None]:
-    """Each test is a request with little time but for the kernel."""
+    """Each test is a request with little time, except for the kernel."""
     budget.begin()
     budget.spend(budget.REQUEST - WAIT)
     yield
@@ -28,7 +28,7 @@ def a_request() -> Iterator[None]:
 
 
 def test_a_list_outlasts_the_kernels_lock(pod: Pod, inside: rtnl.Rtnl) -> None:
-    """Between two parts of a list the kernel waits for its lock, which another namespace has."""
+    """A list succeeds although the kernel waits for its lock between two parts of the list."""
     for n in range(60):
         pod.ip("link", "add", f"b{n}", "type", "bridge")
     names = inside.dump(links.RTM_GETLINK, links.get_link())
@@ -49,7 +49,7 @@ def test_a_removal_outlasts_the_kernels_lock(pod: Pod, inside: rtnl.Rtnl) -> Non
 
 
 def test_a_lock_of_ours_outlasts_the_kernels_lock(tmp_path: Path) -> None:
-    """Whoever holds it waits for the kernel."""
+    """The wait for a lock of hpn succeeds although its holder waits for the kernel."""
     path, holds = f"{durable.directory(tmp_path / 'locks')}/lock", threading.Event()
 
     def hold() -> None:

@@ -1,4 +1,4 @@
-"""macvlan in a pod: every key of the reference plugin, and ours."""
+"""macvlan in a pod: every key of the reference plugin, and hpn's own."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ MAC = "02:00:00:00:00:0%d"
 
 
 def attached(host: Host, pod: Pod, conf: dict[str, Any] | None = None, **environ: str) -> dict[str, Any]:
-    """ADD; the interface as ``ip`` shows it, having compared the result with it."""
+    """Run ADD, compare its result with ``ip``, and return the interface from there."""
     result = host.ok("ADD", pod, conf, **environ)
     link = pod.link(environ.get("CNI_IFNAME", "hpn0"))
     assert link
@@ -74,10 +74,10 @@ def test_passthru_has_the_masters_mac(host: Host, pod: Pod) -> None:
 @pytest.mark.parametrize(
     ("sources", "expected"),
     [
-        ((1, 2, 3, 4), 1),  # runtimeConfig hides all others
-        ((0, 2, 3, 4), 2),  # args.cni hides CNI_ARGS, as CONVENTIONS.md demands
-        ((0, 0, 3, 4), 3),  # CNI_ARGS, deprecated, is still for this attachment only
-        ((0, 0, 0, 4), 4),  # the network's own, last
+        ((1, 2, 3, 4), 1),  # runtimeConfig precedes all others
+        ((0, 2, 3, 4), 2),  # args.cni precedes CNI_ARGS, as CONVENTIONS.md demands
+        ((0, 0, 3, 4), 3),  # CNI_ARGS, deprecated, still applies to this attachment only
+        ((0, 0, 0, 4), 4),  # the network's own MAC comes last
     ],
 )
 def test_mac_comes_from_the_most_specific_place(
@@ -102,8 +102,8 @@ def test_a_random_mac_is_locally_administered_unicast(host: Host, pod: Pod) -> N
 @pytest.mark.parametrize(
     ("text", "mac"),
     [
-        ("02-00-00-00-00-AB", "02:00:00:00:00:ab"),  # as the IEEE writes it
-        ("0200.0000.00ab", "02:00:00:00:00:ab"),  # as switches write it
+        ("02-00-00-00-00-AB", "02:00:00:00:00:ab"),  # the IEEE's form
+        ("0200.0000.00ab", "02:00:00:00:00:ab"),  # the form of switches
         ("02:00:00:00:00:AB", "02:00:00:00:00:ab"),  # capitals
     ],
 )
@@ -116,11 +116,11 @@ def test_any_spelling_of_a_mac(host: Host, pod: Pod, text: str, mac: str) -> Non
 @pytest.mark.parametrize(
     ("master", "asked", "mtu"),
     [
-        (9000, ..., 9000),  # not given: the master's
-        (9000, 0, 9000),  # 0 says the same, as for the reference plugin
+        (9000, ..., 9000),  # by default the master's
+        (9000, 0, 9000),  # 0 is the default, too, as in the reference plugin
         (9000, 4200, 4200),  # any smaller one
-        (9000, 9000, 9000),  # the highest there is
-        (1500, 1280, 1280),  # the least that carries IPv6
+        (9000, 9000, 9000),  # the highest possible one
+        (1500, 1280, 1280),  # the lowest that carries IPv6
     ],
 )
 def test_mtu(host: Host, pod: Pod, master: int, asked: Any, mtu: int) -> None:
@@ -147,7 +147,8 @@ def test_master_inside_the_pod(host: Host, pod: Pod) -> None:
 
 
 def test_the_host_has_an_interface_of_that_name(host: Host, pod: Pod) -> None:
-    """Older kernels looked for the new name among the host's interfaces, although the link is the pod's."""
+    """ADD succeeds although the host has an interface of that name, which older kernels compared with the link's new
+    name."""
     ip("link", "add", "hpn0", "type", "bridge")
     before = ip("-d", "link", "show", "hpn0")
     result = host.ok("ADD", pod)
@@ -161,10 +162,10 @@ def test_the_host_has_an_interface_of_that_name(host: Host, pod: Pod) -> None:
 @with_both
 @pytest.mark.parametrize("mode", ["bridge", "private"])
 def test_two_pods_on_one_master(host: Host, make_pod: Callable[[], Pod], mode: str) -> None:
-    """In mode bridge they reach each other; in mode private the kernel keeps them apart, so that the ping that
-    succeeds is known to have gone through the macvlans and nowhere else."""
+    """In mode bridge the pods reach each other, and in mode private the kernel separates them.  A successful ping
+    therefore went through the macvlans."""
     one, two = make_pod(), make_pod()
-    # Without duplicate detection, or the first second's ping would fail for another reason.
+    # Without duplicate detection, which would fail the pings of the first second.
     host.ok("ADD", one, host.conf(mode=mode, dad="off"))
     host.ok("ADD", two, host.conf(mode=mode, dad="off"))
     assert two.addresses() == {"10.56.0.3/24", "fd00:56::3/64"}
@@ -173,7 +174,8 @@ def test_two_pods_on_one_master(host: Host, make_pod: Callable[[], Pod], mode: s
 
 
 def test_mac_in_use_on_the_master(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """The kernel finds out only when the second link goes up; the pool and the pod are as before."""
+    """ADD fails and undoes everything if the MAC is in use, which the kernel notices only when the second link goes
+    up."""
     one, two = make_pod(), make_pod()
     host.ok("ADD", one, host.conf(mac=MAC % 7))
     before = host.picture(one, two)
@@ -196,7 +198,7 @@ def test_usable_after_the_masters_carrier_comes_back(host: Host, pod: Pod) -> No
 
 @pytest.mark.parametrize("value", ["1", "true", "TRUE"])
 def test_our_own_namespace_if_the_operator_says_so(host: Host, pod: Pod, value: str) -> None:
-    """As libcni's plugins do: a pod with the host's network, by intention."""
+    """ADD accepts the host's own namespace on request, as libcni's plugins do for a pod with the host's network."""
     own = {"CNI_NETNS": "/proc/self/ns/net", "CNI_NETNS_OVERRIDE": value}
     before = {i["ifname"] for i in ip("link")}
     host.ok("ADD", pod, **own)
@@ -206,7 +208,7 @@ def test_our_own_namespace_if_the_operator_says_so(host: Host, pod: Pod, value: 
 
 
 def strange_macvlan(pod: Pod) -> dict[str, Any]:
-    """An interface of our kind over our master, which somebody else made; as ``ip -d link`` shows it."""
+    """A macvlan over rail0 that someone else created, as ``ip -d link`` shows it."""
     ip("link", "add", "link", "rail0", "name", "hpn0", "netns", pod.name, "type", "macvlan", "mode", "bridge")
     link = pod.link()
     assert link
@@ -214,7 +216,7 @@ def strange_macvlan(pod: Pod) -> dict[str, Any]:
 
 
 def test_a_macvlan_that_took_the_name_meanwhile(host: Host, pod: Pod) -> None:
-    """It looks like what the record names, but for the MAC that we chose: ADD does not undo a stranger's."""
+    """ADD fails and leaves another macvlan under its name alone, which differs from its own only by the MAC."""
     with host.meanwhile(pod, host.conf()) as reply:
         stranger = strange_macvlan(pod)
     assert json.loads(reply.result().stdout)["code"] == 100
@@ -224,13 +226,13 @@ def test_a_macvlan_that_took_the_name_meanwhile(host: Host, pod: Pod) -> None:
 
 @pytest.mark.parametrize(("command", "code"), [("ADD", 100), ("DEL", 0), ("GC", 0)])
 def test_a_macvlan_of_the_name_that_an_interrupted_add_wanted(host: Host, pod: Pod, command: str, code: int) -> None:
-    """The record has no index yet to tell it by."""
+    """Recovery leaves a macvlan under the name alone, because the record of the killed ADD has no index yet."""
     with host.meanwhile(pod, host.conf()) as reply:
         record = durable.read(host.record(pod))
         stranger = strange_macvlan(pod)
     assert reply.result().exit_code
     assert record
-    durable.write(host.record(pod), record)  # as if ADD had been killed there
+    durable.write(host.record(pod), record)  # the state after a kill of ADD here
     answer = host.call(command, pod, host.conf() | {"cni.dev/valid-attachments": []}).stdout
     assert (json.loads(answer)["code"] if answer else 0) == code
     assert pod.link() == stranger

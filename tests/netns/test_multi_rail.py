@@ -1,5 +1,5 @@
-"""multiRail: four rails of a pod on one wire and in one subnet, where each still goes its own way.  The wire is the
-witness: which MAC has sent what with which address."""
+"""multiRail: four rails of a pod share one wire and one subnet, and each rail carries its own traffic.  The wire is the
+witness: it shows the MAC and the address of each sender."""
 
 import socket
 import struct
@@ -23,7 +23,7 @@ pytestmark = with_both
 
 @pytest.fixture
 def wire(host: Host) -> Iterator[Wire]:
-    """A bridge that all rails are on, and the host too."""
+    """A bridge with all rails and the host."""
     ip("link", "add", "wire", "type", "bridge")
     for number in RAILS[1:]:
         ip("link", "add", f"rail{number}", "type", "veth", "peer", "name", f"fabric{number}")
@@ -40,7 +40,7 @@ def wire(host: Host) -> Iterator[Wire]:
 
 @pytest.fixture
 def pod(make_pod: Callable[[], Pod], wire: Wire) -> Pod:
-    """With a default network, and the strict filter that many hosts give their namespaces."""
+    """A pod with a default network, and with the strict filter that many hosts set."""
     pod = make_pod()
     ip("link", "add", "cali0", "type", "veth", "peer", "name", "eth0", "netns", pod.name)
     pod.ip("link", "set", "eth0", "up")
@@ -60,7 +60,7 @@ def attached(host: Host, pod: Pod, **keys: Any) -> list[dict[str, Any]]:
 
 
 def own(results: list[dict[str, Any]], family: int) -> dict[str, str]:
-    """Address -> the MAC of its rail."""
+    """The MAC of the rail by address."""
     return {
         one["address"].partition("/")[0]: result["interfaces"][0]["mac"]
         for result in results
@@ -110,7 +110,7 @@ def test_one_rail_down(host: Host, pod: Pod, wire: Wire) -> None:
 
 
 def test_routers_on_the_rails_change_nothing(host: Host, pod: Pod, wire: Wire) -> None:
-    """They are heard, as an interface that is no rail shows."""
+    """Router advertisements reach the rails, as another interface proves, and change nothing there."""
     attached(host, pod)
     host.ok("ADD", pod, conf(host, 0, multiRail=False), CNI_IFNAME="other")
     prefix = struct.pack("!BBBBIII", 3, 4, 64, 0xC0, 3600, 3600, 0) + socket.inet_pton(socket.AF_INET6, "fd00:99::")

@@ -1,6 +1,6 @@
-"""The cluster tier's stand-in for Multus: what it has plugins told, in which order, and what it says of a pod.
+"""The cluster tier's stand-in for Multus: its calls of plugins with their order, and its network-status of a pod.
 
-Each test was also run with the real Multus 4.3.0 in the stand-in's place (docs/develop/cluster.md).
+Each test also ran with the real Multus 4.3.0 in place of the stand-in (docs/develop/cluster.md).
 """
 
 import json
@@ -71,7 +71,7 @@ def test_network_status(node: World, pod: Pod) -> None:
 
 
 def test_network_status_of_a_bridge(node: World, pod: Pod) -> None:
-    """Of several interfaces those in the pod count; an address names its interface by number."""
+    """The status lists only interfaces in the pod; an address refers to its interface by index."""
     there = [{"name": "cni0"}, {"name": "veth1"}, {"name": "eth0", "sandbox": "/x", "mac": "02:00:00:00:00:02"}]
     of_pod = {"address": "10.0.0.5/24", "gateway": "10.0.0.1", "interface": 2}
     routes = [{"dst": "0.0.0.0/0", "gw": "10.0.0.1"}, {"dst": "10.0.0.0/8"}]
@@ -91,7 +91,7 @@ def test_another_cluster_network_for_one_pod(node: World, pod: Pod) -> None:
 
 
 def test_what_a_pod_asks_of_a_network(node: World, pod: Pod) -> None:
-    """It is passed on as far as the plugin lists it; cni-args always are."""
+    """Multus passes a pod's requests on if the plugin declares the capability, and cni-args always."""
     asked = {"ips": ["10.1.0.9/24"], "mac": "02:00:00:00:00:77", "infiniband-guid": GUID, "cni-args": {"class": 106}}
     node.define(
         "some", {"capabilities": CAPABILITIES | {"mac": False, "portMappings": True}, "args": {"cni": {"kept": 1}}}
@@ -117,7 +117,8 @@ def test_what_a_pod_asks_of_a_network(node: World, pod: Pod) -> None:
 
 
 def test_a_list_of_plugins(node: World, pod: Pod) -> None:
-    """Each gets the list's name and version, and the result so far; DEL has the whole result, the last plugin first."""
+    """Each plugin gets the list's name and version, and the result so far.  DEL gets the whole result, in reverse
+    order."""
     plugins = [{"type": "recorder", "n": 1, "ips": [{"address": "10.1.0.5/24"}]}, {"type": "recorder", "n": 2}]
     node.define("a", {"type": "", "plugins": plugins, "cniVersion": "0.4.0", "cniVersions": ["1.0.0", "9.0.0"]})
     node.annotate("a")
@@ -140,7 +141,7 @@ def test_a_failed_add_is_taken_back(node: World, pod: Pod) -> None:
     added = [("ADD", "cluster", "eth0"), ("ADD", "a", "net1"), ("ADD", "bad", "net2")]
     deleted = [("DEL", name, ifname) for _, name, ifname in reversed(added)]
     assert node.told() == added + deleted
-    # The runtime's own DEL names all of them once more.
+    # The runtime's own DEL names all of them again.
     node.run("DEL", pod)
     assert node.told() == [("DEL", "b", "net3"), *deleted]
 
@@ -155,7 +156,7 @@ def test_del_goes_on_after_a_failure(node: World, pod: Pod) -> None:
 
 
 def test_del_has_what_add_had(node: World, pod: Pod) -> None:
-    """Pod and definition may have gone; a second DEL has nothing to do."""
+    """DEL does not need the pod or the definition; a second DEL calls nothing."""
     node.annotate("a")
     node.run("ADD", pod)
     assert sorted(p.name for p in (node.folder / "cni" / "results").iterdir()) == ["a-c1-net1", "cluster-c1-eth0"]
@@ -180,7 +181,7 @@ def test_an_interface_that_is_there_already(node: World, pod: Pod) -> None:
 
 
 def by_a_file(node: World) -> tuple[Path, dict[str, Any]]:
-    """A network in a file, which is not the cluster's yet; the file, and its one plugin."""
+    """A network in a file, not yet configured as cluster network; return the file and its only plugin."""
     own = {
         "type": "recorder",
         "dataDir": "/x",
@@ -196,7 +197,7 @@ def by_a_file(node: World) -> tuple[Path, dict[str, Any]]:
 
 
 def test_a_cluster_network_by_its_path(node: World, pod: Pod) -> None:
-    """DEL and STATUS get nothing of it but types and capabilities."""
+    """DEL and STATUS get only types and capabilities of the configuration."""
     file, own = by_a_file(node)
     for command in ("ADD", "DEL", "STATUS"):
         assert (node.run(command, pod, clusterNetwork=str(file)) is None) == (command != "ADD")
@@ -209,7 +210,7 @@ def test_a_cluster_network_by_its_path(node: World, pod: Pod) -> None:
 
 
 def test_a_cluster_network_by_its_name(node: World, pod: Pod) -> None:
-    """DEL gets all of it.  STATUS finds it by its definition, and not by its file."""
+    """DEL gets the whole configuration.  STATUS reads the definition, and ignores the file."""
     _, own = by_a_file(node)
     node.run("ADD", pod, clusterNetwork="own")
     node.run("DEL", pod, clusterNetwork="own")
@@ -235,7 +236,7 @@ def test_status_and_gc_are_of_the_cluster_network(node: World, pod: Pod) -> None
 
 
 def test_default_route(node: World, pod: Pod) -> None:
-    """It is one more, which the cached results do not know: Multus 4.3.0 leaves the default routes of the pod."""
+    """Multus 4.3.0 adds the requested default route beside the pod's others; the cached results do not show it."""
 
     def routed(name: str, net: int) -> dict[str, Any]:
         gateway = f"10.{net}.0.1"

@@ -1,4 +1,4 @@
-"""The cluster tier's stand-in for Multus before the plugin itself: what a pod's author reaches by the annotation."""
+"""The cluster tier's stand-in for Multus, followed by the plugin: the effects of a pod author's annotation."""
 
 import sys
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def node(host: Host, tmp_path: Path) -> Iterator[World]:
     ],
 )
 def test_cni_args(node: World, pod: Pod, args: dict[str, Any], says: str) -> None:
-    """Multus copies them whatever the definition says.  The pod is not attached, and can be deleted."""
+    """Multus copies cni-args without regard to the definition.  ADD refuses these, and DEL succeeds."""
     node.annotate([{"name": "tenant", "interface": "hpn0", "cni-args": args}])
     assert says in node.run("ADD", pod)["msg"]
     assert pod.links() == set()
@@ -43,7 +43,7 @@ def test_cni_args(node: World, pod: Pod, args: dict[str, Any], says: str) -> Non
 
 
 def test_a_mac_and_an_mtu_of_the_pods_own(node: World, pod: Pod) -> None:
-    """With no capabilities in the definition."""
+    """A pod chooses its MAC and MTU, with a definition without capabilities."""
     args = {"mtu": 1400, "labels": [{"key": "app", "value": "x"}]}
     node.annotate([{"name": "rail0", "interface": "hpn0", "mac": "02:00:00:00:00:77", "cni-args": args}])
     assert node.run("ADD", pod)["ips"]

@@ -1,4 +1,4 @@
-"""The cluster tier's stand-in for Multus: how a pod's devices reach the plugins, and what is said of them."""
+"""The cluster tier's stand-in for Multus: how a pod's devices reach the plugins and the network-status."""
 
 import json
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from support.topology import Host, Pod, ip
 
 CAPABILITIES = {"deviceID": True, "CNIDeviceInfoFile": True}
 RAIL = "example.com/rail0"
-# As hpn writes it: Multus passes on no member that it does not know.
+# The format of hpn: Multus drops all unknown members.
 SAID = {
     "type": "pci",
     "version": "1.1.0",
     "pci": {"pci-address": "0000:3b:00.2", "rdma-device": "mlx5_2", "gids": [{"index": 3}]},
 }
-# More than HTTP/2 lets through before the receiver asks for more, which is 64 KiB.
+# More than 64 KiB, which HTTP/2 sends before the receiver must ask for more.
 OTHERS = [pod_resources(f"other-{n}", (RAIL, [f"{n:05}"] * 20)) for n in range(1000)]
 
 
@@ -30,7 +30,7 @@ def node(host: Host, tmp_path: Path) -> Iterator[World]:
 
 
 def test_devices_are_handed_out_sorted(node: World, pod: Pod) -> None:
-    """Each network of a resource takes the pod's next device of it; those that come too late have none."""
+    """Each network of a resource gets the pod's next device in order; later networks get none."""
     node.define("none", {"capabilities": CAPABILITIES}, resource="example.com/none")
     node.define("listed", {"type": "", "plugins": [{"type": "recorder"}, {"type": "recorder"}]}, resource=RAIL)
     node.annotate("rail@hpn0,none,listed,rail")
@@ -53,7 +53,8 @@ def test_devices_are_handed_out_sorted(node: World, pod: Pod) -> None:
 
 
 def test_device_information(node: World, pod: Pod) -> None:
-    """The device plugin's file is copied for the attachment, said in the pod's network-status, and gone after DEL."""
+    """Multus copies the device plugin's file for the attachment, adds it to the network-status, and removes it at
+    DEL."""
     of_plugin = node.folder / "devices" / "devinfo" / "dp" / "example.com-rail0-0000:3b:00.2-device.json"
     of_plugin.parent.mkdir(parents=True)
     of_plugin.write_text(json.dumps(SAID))

@@ -1,4 +1,4 @@
-"""A VF that the host, or another pod, needs where it is.  /sys is a tree of the test's own; the interfaces are real."""
+"""ADD refuses a VF that the host or another pod needs.  /sys is the test's own tree; the interfaces are real."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +42,7 @@ def has_a_route_by_an_object(_host: Host, _other: Pod) -> None:
 
 
 def has_a_route_of_ipv6(_host: Host, _other: Pod) -> None:
-    """To one host, and as if the kernel had made it."""
+    """A route to one host, with the kernel's own mark."""
     ip("link", "set", "vf0", "up")
     ip("-6", "route", "add", "fd00::7/128", "dev", "vf0", "proto", "kernel")
 
@@ -84,7 +84,8 @@ def is_a_master(host: Host, other: Pod) -> None:
 def test_a_vf_that_the_host_needs(
     host: Host, make_pod: Callable[[], Pod], use: Callable[[Host, Pod], None], code: int, says: str
 ) -> None:
-    """By its address and by its number; of any VF, another one is taken.  Nor is its PF taken away from it."""
+    """ADD refuses the VF by address and by number, and its whole PF.  Without a choice of the VF, ADD takes another
+    one."""
     pod, other = make_pod(), make_pod()
     use(host, other)
     before = host.picture(pod, other)
@@ -112,15 +113,15 @@ def test_no_free_vf_because_the_host_needs_it(host: Host, pod: Pod) -> None:
 
 @pytest.mark.usefixtures("two_vfs")
 def test_a_vf_that_is_up_and_nobody_needs(host: Host, pod: Pod) -> None:
-    """kubelet may have chosen it.  What the kernel makes by itself counts for nothing: link-local addresses and what
-    comes with them, and what a router has advertised beside the host's own default route."""
+    """ADD accepts a VF that is up and not needed, as kubelet may choose it.  Link-local addresses, routes of the kernel
+    and a router's advertisements beside the host's own default route do not count."""
     for name in ("rail0", "vf0", "vf1"):
         ip("link", "set", name, "up")
     ip("address", "add", "192.0.2.1/24", "dev", "rail0")
     ip("route", "add", "default", "via", "192.0.2.2")
     ip("address", "add", "169.254.7.1/16", "dev", "vf0")
     ip("-6", "address", "add", "fe80::7/64", "dev", "vf0", "nodad")
-    with IPRoute() as kernel:  # Debian 12's ip cannot say that it is the kernel's
+    with IPRoute() as kernel:  # Debian 12's ip cannot set the kernel's mark
         (index,) = kernel.link_lookup(ifname="vf0")
         kernel.addr("add", index=index, address="fd00:7::7", prefixlen=64, IFA_PROTO=2)
     ip("-6", "route", "add", "fd00:8::/64", "dev", "vf0", "proto", "kernel")

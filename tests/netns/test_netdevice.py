@@ -1,4 +1,4 @@
-"""What the ioctls say of a link, against ``ip``."""
+"""The ioctls agree with ``ip`` about a link."""
 
 import pytest
 from support.topology import Pod

@@ -1,4 +1,4 @@
-"""Sockets that hear the kernel alone, and for a bounded time, whoever else speaks to them."""
+"""Sockets receive only the kernel's messages, in bounded time, whatever other processes send to them."""
 
 import errno
 import signal
@@ -25,8 +25,8 @@ WAIT = 0.5  # seconds
 
 @pytest.fixture(autouse=True)
 def a_request(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test is a request with little time, and little patience where nothing is going on.  What waits for more than
-    all of that waits for ever, and is ended."""
+    """Each test is a request with little time, and with little patience for a silent kernel.  A test that hangs
+    fails."""
 
     def hangs(*_: object) -> None:
         raise AssertionError("it hangs")
@@ -49,7 +49,7 @@ def inside(pod: Pod) -> Iterator[rtnl.Rtnl]:
 
 
 def stranger(pod: Pod) -> socket.socket:
-    """Another process's socket in there, as far as the kernel can tell."""
+    """A socket in the namespace that appears to the kernel as another process's."""
     with netns.hold_open(pod.path) as fd:
         sock = netns.run_in(fd, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE))
     sock.bind((0, 0))
@@ -67,7 +67,7 @@ def gone(index: int) -> bytes:
 
 @contextmanager
 def repeated(act: Callable[[], object]) -> Iterator[None]:
-    """On another thread, as fast as it can."""
+    """Repeat the act on another thread as fast as possible."""
     over = threading.Event()
 
     def work() -> None:
@@ -85,7 +85,7 @@ def repeated(act: Callable[[], object]) -> Iterator[None]:
 
 
 def test_others_are_refused(pod: Pod, inside: rtnl.Rtnl) -> None:
-    """Also by the launcher's socket, which nobody has used before it is passed."""
+    """The socket refuses other senders, and so does the launcher's socket, unused before its transfer."""
     with netns.hold_open(pod.path) as fd, stranger(pod) as other:
         unused = netns.run_in(fd, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE))
         with unused, rtnl.adopt(unused.fileno()) as passed:
@@ -148,27 +148,27 @@ def test_a_flood_does_not_make_it_wait_longer(pod: Pod, inside: rtnl.Rtnl) -> No
 
 
 class Flooded:
-    """In place of a socket: there is always a message of somebody else's."""
+    """Takes the place of a socket, and always has another foreign message."""
 
     def recvfrom(self, *_: int) -> tuple[bytes, tuple[int, int]]:
         return gone(1), (4711, 0)
 
 
 def test_a_flood_without_a_pause_ends() -> None:
-    """It is never waited for, so no wait ends it."""
+    """A flood without a pause ends with an error, although no wait occurs that could time out."""
     with pytest.raises(netlink.AnswerLost):
         next(netlink.receive(cast("socket.socket", Flooded())))
 
 
 def test_waits_for_the_kernel_come_out_of_one_budget(inside: rtnl.Rtnl) -> None:
-    """A thousand of them, which would be ten minutes."""
+    """A thousand waits share one budget; each with its own would take ten minutes."""
     for _ in range(1000):
         with pytest.raises(netlink.AnswerLost):
             next(netlink.receive(inside.sock))
 
 
 def test_patience_ends(inside: rtnl.Rtnl) -> None:
-    """And what is said then is not that it is the pod."""
+    """When the patience ends, the error does not blame the pod."""
     with pytest.raises(netlink.AnswerLost, match="it works on links elsewhere"):
         next(netlink.receive(inside.sock))
     assert budget.kernel_left() == budget.left() == 0
@@ -181,7 +181,7 @@ def test_attempts_come_out_of_one_budget() -> None:
 
 
 def test_all_waits_of_a_request_are_one(inside: rtnl.Rtnl) -> None:
-    """What is at hand is taken after that too."""
+    """All waits of a request share one time.  Answers at hand are still read afterwards."""
     began = time.monotonic()
     for _ in range(1000):
         with pytest.raises(netlink.AnswerLost):
@@ -210,7 +210,7 @@ def overflowed(inside: rtnl.Rtnl, pod: Pod) -> None:
 
 
 def test_a_socket_that_overflowed_is_given_up(pod: Pod, inside: rtnl.Rtnl) -> None:
-    """A question is asked again, by another one; of a change the answer is lost, and that is said."""
+    """After an overflow a query is repeated on another socket.  For a change, hpn reports that the answer was lost."""
     pod.ip("link", "add", "b0", "type", "bridge")
     link = inside.link("b0")
     assert link
@@ -227,7 +227,7 @@ def test_a_socket_that_overflowed_is_given_up(pod: Pod, inside: rtnl.Rtnl) -> No
 
 
 def test_a_link_that_stays_is_not_called_gone(pod: Pod, inside: rtnl.Rtnl) -> None:
-    """The answer is lost, and this link cannot be removed."""
+    """The error states that the link is still there: the answer was lost, and this link cannot be removed."""
     lo = inside.link("lo")
     assert lo
     overflowed(inside, pod)
@@ -242,7 +242,7 @@ def test_a_dump_is_repeated_where_links_changed_and_no_more_than_twice(pod: Pod,
     budget.begin()
     dumps = 0
     for body in inside.dump(links.RTM_GETLINK, links.get_link()):
-        if links.parse_link(body).name == "lo":  # the first one of a dump, of which the kernel has not made the rest
+        if links.parse_link(body).name == "lo":  # the first link of a dump with more parts to come
             dumps += 1
             assert dumps <= 3
             pod.ip("link", "add", f"c{dumps}", "type", "bridge")

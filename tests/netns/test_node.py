@@ -1,4 +1,5 @@
-"""hpn node with shared interfaces: what kubelet learns, and when.  tests/lab/test_node.py has the NICs."""
+"""hpn node with shared interfaces: its reports to kubelet, systemd and runtimes.  tests/lab/test_node.py covers
+NICs."""
 
 import os
 import socket
@@ -29,7 +30,7 @@ SOON = {"health": {"downAfter": 0.5, "upAfter": 1}}
 
 @pytest.fixture
 def process(host: Host) -> Iterator[NodeProcess]:
-    # A socket's path has 107 bytes at most.
+    # A socket's path is limited to 107 bytes.
     with TemporaryDirectory(prefix="hpn-test-") as folder:
         yield NodeProcess(Path(folder), [RESOURCE])
 
@@ -67,7 +68,7 @@ def test_a_device_goes_and_comes(process: NodeProcess) -> None:
 
 @pytest.mark.parametrize("name", ["odd\udcff", "odd\x1b[31m"])
 def test_an_interface_whose_name_is_no_text(process: NodeProcess, name: str) -> None:
-    """It is not a device, and the others stay."""
+    """An interface with a name that is not printable text is no device, and the others stay."""
     process.write([RESOURCE | {"selectors": {"kinds": ["netdev"]}}])
     with Kubelet(process.kubelet) as kubelet, process:
         there = UP | {"fabric-0": True, "fabric-1": True}
@@ -77,7 +78,7 @@ def test_an_interface_whose_name_is_no_text(process: NodeProcess, name: str) -> 
 
 
 def test_a_name_that_a_pod_gave_a_vf(process: NodeProcess) -> None:
-    """The printed name moves no cursor of a terminal, and the daemon goes on."""
+    """hpn node prints a pod's name for a VF without control characters."""
     process.write([{"name": "example.com/pf", "kind": "pf", "selectors": {"ifNames": ["no"]}}])
     tree = Tree(process.folder / "sys")
     tree.netdev("odd\udcff\x1b[31m", tree.pci("0000:3b:00.0"))
@@ -133,7 +134,8 @@ def test_two_at_once(process: NodeProcess) -> None:
 
 
 def test_files_that_cannot_be_written_for_a_time(process: NodeProcess) -> None:
-    """Sockets in a directory without free inodes, and CDI files in a full /run."""
+    """hpn node waits until it can write: sockets without an inode in kubelet's directory, and CDI files without room in
+    /run."""
     process.write([RESOURCE | {"cdi": True, "vhostNet": True}])
     process.registry.mkdir(parents=True)
     registry = f"mount -t tmpfs -o nr_inodes=3 tmpfs {process.registry}"
@@ -152,7 +154,8 @@ def test_files_that_cannot_be_written_for_a_time(process: NodeProcess) -> None:
 
 
 def test_what_runtimes_read_stays_over_a_stop(process: NodeProcess) -> None:
-    """A container restarts without a call of hpn node; the next start of hpn node removes stale files."""
+    """CDI files stay after a stop, because a runtime may restart a container without hpn node.  The next start removes
+    stale ones."""
     (process.folder / "run").mkdir()
     process.mounts[0] = f"mount --bind {process.folder}/run /run"
     cdi = process.folder / "run/cdi/hpn-example.com_rail0.json"
@@ -168,7 +171,7 @@ def test_what_runtimes_read_stays_over_a_stop(process: NodeProcess) -> None:
 
 
 def test_devices_that_come_late_after_a_boot(process: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """kubelet sees nothing, and systemd no start, until the devices that pods had are back."""
+    """hpn node stays unready for kubelet and systemd until the devices from before the boot are back."""
     file, sockets = process.registry / ".hpn-node.json", process.registry.glob
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(f"{process.folder}/notify")
@@ -196,7 +199,7 @@ def test_devices_that_come_late_after_a_boot(process: NodeProcess, monkeypatch: 
             until(lambda: durable.read(file) == body)
 
 
-# hpn node to which the kernel says that the firmware of some devices has failed: those that a file has.
+# hpn node with a kernel that reports failed firmware for the devices listed in a file.
 FAILED = """
 import runpy, sys
 from pathlib import Path
@@ -208,7 +211,7 @@ runpy.run_module("ctl", run_name="__main__", alter_sys=True)
 
 
 def test_firmware_that_recovers_after_a_boot(process: NodeProcess) -> None:
-    """kubelet sees the resources at once; no event of a device comes then."""
+    """kubelet gets the devices at once when their firmware recovers, although no device comes or goes."""
     file, failed = process.registry / ".hpn-node.json", process.folder / "failed"
     process.registry.mkdir(parents=True)
     with process:
@@ -239,14 +242,14 @@ def test_a_socket_that_somebody_removed(process: NodeProcess) -> None:
     with Kubelet(process.kubelet) as kubelet, process:
         kubelet.until(NAME, UP)
         path = process.registry / "hpn-example.com_rail0.sock"
-        before = path.stat().st_ctime_ns  # the next one may have the same inode's number
+        before = path.stat().st_ctime_ns  # the next file may have the same inode number
         path.unlink()
         until(lambda: path.exists() and path.stat().st_ctime_ns != before)
         kubelet.until(NAME, UP)
 
 
 def test_it_sleeps(process: NodeProcess) -> None:
-    """One thread, and no wake-up without an event."""
+    """hpn node has one thread and does not wake up without an event."""
     with Kubelet(process.kubelet) as kubelet, process:
         kubelet.until(NAME, UP)
         assert os.listdir(f"/proc/{process.process.pid}/task") == [str(process.process.pid)]

@@ -1,4 +1,4 @@
-"""hpn node and kubelet's directory, when it is full, goes, or is replaced."""
+"""hpn node while kubelet's directory is full, disappears or is replaced."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ RESOURCE, OTHER = (
 
 @pytest.fixture
 def process(host: Host) -> Iterator[NodeProcess]:
-    # A socket's path has 107 bytes at most.
+    # A socket's path is limited to 107 bytes.
     with TemporaryDirectory(prefix="hpn-test-") as folder:
         yield NodeProcess(Path(folder), [RESOURCE])
 
@@ -32,7 +32,8 @@ def test_a_directory_that_cannot_be_written(process: NodeProcess) -> None:
 
 
 def test_a_directory_without_room(process: NodeProcess) -> None:
-    """A socket needs no space, and the lock's content may be missing.  The list for the next boot is written later."""
+    """hpn node serves in a full directory: a socket needs no room, and the lock may be empty.  It writes the list for
+    the next boot later."""
     process.registry.mkdir(parents=True)
     process.mounts += [f"mount -t tmpfs -o size=4k tmpfs {process.registry}", f"yes > {process.registry}/full || true"]
     with process:
@@ -46,7 +47,7 @@ def test_a_directory_without_room(process: NodeProcess) -> None:
 
 
 def test_another_directory_is_mounted_over_kubelets(process: NodeProcess) -> None:
-    """It serves in the directory that kubelet sees, and in the old one when that is back."""
+    """hpn node serves in the directory that kubelet sees, and again in the old one once that is back."""
     (process.folder / "other/plugins_registry").mkdir(parents=True)
     process.registry.mkdir(parents=True)
     name = "plugins_registry/hpn-example.com_rail0.sock"
@@ -58,13 +59,13 @@ def test_another_directory_is_mounted_over_kubelets(process: NodeProcess) -> Non
         subprocess.run([*inside, "mount", "--bind", f"{process.folder}/other", f"{process.kubelet}"], check=True)
         until((process.folder / "other" / name).is_socket)
         until(lambda: process.sleeps(0.5))
-        # The lock is open there.
+        # The lock in there is open.
         subprocess.run([*inside, "umount", "--lazy", f"{process.kubelet}"], check=True)
         until(lambda: (process.kubelet / name).exists() and (process.kubelet / name).stat().st_ctime_ns != old)
 
 
 def test_kubelets_directory_is_moved_away(process: NodeProcess) -> None:
-    """Nothing makes it again meanwhile, and a new one at its path is served."""
+    """hpn node does not recreate the directory while devices come and go, and serves in a new one."""
     process.registry.mkdir(parents=True)
     with process:
         process.says("serves example.com/rail0")
@@ -82,7 +83,7 @@ def test_kubelets_directory_is_moved_away(process: NodeProcess) -> None:
         until((process.registry / "hpn-example.com_rail9.sock").is_socket)
 
 
-# kubelet's directory, to a user that has one inotify watch, and later more: in a user namespace they are counted apart.
+# kubelet's directory for a user with a single inotify watch, and later more: each user namespace has its own count.
 WATCHES = """
 import sys
 from pathlib import Path
@@ -105,7 +106,7 @@ loop.run_forever()
 
 
 def test_no_watch_is_left(process: NodeProcess) -> None:
-    """It checks at intervals, and logs that once."""
+    """Without a watch hpn node polls, and reports that once."""
     process.registry.mkdir(parents=True)
     words = ["unshare", "--user", "--map-root-user", sys.executable, "-c", WATCHES, f"{process.registry}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)

@@ -1,4 +1,4 @@
-"""New VFs while a child of hpn node provisions their PF: kubelet learns them afterwards."""
+"""hpn node and VFs that appear while its child process provisions their PF: kubelet learns of them afterwards."""
 
 import os
 import signal
@@ -41,13 +41,13 @@ class Node:
         until(lambda: set(self.kubelet.devices(resource)) == set(ids), SOON)
 
     def looks(self, *marks: str) -> None:
-        """Make it read all devices, and wait until kubelet knows the result."""
+        """Make hpn node discover all devices, and wait until kubelet knows them."""
         self.tree.netdev(marks[-1])
         ip("link", "add", marks[-1], "type", "veth", "peer", "name", f"{marks[-1]}x")
         self.offers(MARKS, *(f"{mark}-0" for mark in marks))
 
     def child(self) -> int:
-        """The child that provisions the PF, stopped as soon as it waits for the PF's lock."""
+        """Stop the child process that provisions the PF once it waits for the PF's lock, and return its pid."""
         pid = int(until(self._waiting, SOON))
         os.kill(pid, signal.SIGSTOP)
         return pid
@@ -64,7 +64,7 @@ class Node:
 
 @pytest.fixture
 def node(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    # A socket's path has 107 bytes at most.
+    # A socket's path is limited to 107 bytes.
     with TemporaryDirectory(prefix="hpn-test-") as folder:
         process, tree = NodeProcess(Path(folder), RESOURCES), Tree(Path(folder, "sys"))
         Path(folder, "run").mkdir()
@@ -86,7 +86,7 @@ def test_vfs_that_come_before_their_pf_is_ready(node: Node) -> None:
             node.looks("mark0", "mark1")
             assert node.kubelet.devices(VFS) == {}
         os.kill(child, signal.SIGCONT)
-        # There are as many as the file asks for by now, so nothing was changed.
+        # The file's number of VFs exists by now, so the child changed nothing.
         node.offers(VFS, VF)
         assert [line for line in node.process.said if "made ready" in line] == []
 
@@ -108,7 +108,7 @@ def test_vfs_that_were_there_are_offered_meanwhile(node: Node) -> None:
 
 
 def test_it_is_ended_meanwhile(node: Node) -> None:
-    """A service manager does not wait for its child."""
+    """hpn node serves after the end of its child, so a service manager does not wait."""
     node.write(numVfs=1)
     node.tree.netdev("rail0", node.tree.pci(PF, sriov_totalvfs=7))
     with owned.lock(PF), node.process:
@@ -120,7 +120,7 @@ def test_it_is_ended_meanwhile(node: Node) -> None:
 
 
 def test_hpn_node_ends_meanwhile(node: Node) -> None:
-    """The child that provisions the PF ends with it."""
+    """The child process that provisions the PF ends with hpn node."""
     node.tree.netdev("rail0", node.tree.pci(PF, sriov_totalvfs=7))
     node.tree.pci(VF, pf=PF)
     process = node.process

@@ -1,4 +1,4 @@
-"""hpn node --metrics with real commands, journal and leases, read by Prometheus' client library."""
+"""hpn node --metrics with real commands, a real journal and real leases, read by Prometheus' own client library."""
 
 import json
 import os
@@ -28,7 +28,7 @@ SOON = {"health": {"downAfter": 0.1, "upAfter": 0.1}}
 
 @pytest.fixture
 def process(host: Host) -> Iterator[NodeProcess]:
-    # A socket's path has 107 bytes at most.
+    # A socket's path is limited to 107 bytes.
     with TemporaryDirectory(prefix="hpn-test-") as folder:
         process = NodeProcess(Path(folder), [RESOURCE], "--metrics", f"127.0.0.1:{PORT}")
         process.write([RESOURCE], **SOON)
@@ -38,7 +38,7 @@ def process(host: Host) -> Iterator[NodeProcess]:
 
 
 def awaited(is_so: Callable[[Samples], bool]) -> Samples:
-    """The first page for which the condition holds."""
+    """The first page that meets the condition."""
     return until(lambda: next(filter(is_so, [scrape()]), None), 120)
 
 
@@ -48,11 +48,11 @@ def scrape() -> Samples:
 
 
 def call(process: NodeProcess, command: str, pod: Pod, **keys: Any) -> subprocess.CompletedProcess[str]:
-    """A command as a runtime starts it, with the /run and /var/lib of the process."""
+    """Run a command as a runtime does, with the process's /run and /var/lib."""
     conf = {"cniVersion": "1.1.0", "name": "net0", "type": "hpn", "master": "rail0"} | keys
     conf |= {"ipam": {"type": "hpn-ipam", "subnet": "10.56.0.0/29"}}
     environ = {"CNI_COMMAND": command, "CNI_CONTAINERID": pod.name, "CNI_IFNAME": "hpn0", "CNI_PATH": "/nowhere"}
-    # Other mounts of /run hide the names of namespaces.
+    # The mount over /run hides the names of namespaces.
     netns = f"/proc/{os.getpid()}/root{pod.path}"
     return subprocess.run(
         ["nsenter", f"--mount=/proc/{process.process.pid}/ns/mnt", f"--wd={ROOT}", sys.executable, "-m", "ctl"],
@@ -117,12 +117,12 @@ def children(process: NodeProcess) -> list[str]:
 
 
 def sleeps(pid: str) -> str:
-    """The number of voluntary waits of its first thread (man 5 proc, status)."""
+    """The number of waits of the process's first thread (man 5 proc, status)."""
     return Path(f"/proc/{pid}/status").read_text().partition("voluntary_ctxt_switches:")[2].split()[0]
 
 
 def test_the_process_that_serves_is_begun_again(process: NodeProcess, pod: Pod) -> None:
-    """The counts of commands survive."""
+    """The counts of commands survive a restart of the serving process."""
     with process:
         process.says("serves metrics at")
         assert call(process, "DEL", pod).returncode == 0
@@ -145,7 +145,7 @@ def test_it_ends_with_hpn_node(process: NodeProcess) -> None:
 
 
 def test_an_address_that_is_taken(process: NodeProcess) -> None:
-    """Pods still get their devices, and metrics are served when the port is free."""
+    """Pods get their devices while the address is in use; the metrics are served once it is free."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", PORT))
         other.listen()

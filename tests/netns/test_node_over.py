@@ -1,4 +1,4 @@
-"""Pods' interfaces over the host's, whichever program made them."""
+"""Links of pods over the host's interfaces, from any origin."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def macvlan(netns: str, name: str = "net1", master: str = "rail0") -> None:
 
 
 def test_none(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """The host's own interface over it does not count, nor do those over interfaces of pods with an equal ifindex."""
+    """The host's own links do not count as a pod's, nor do links over pods' own interfaces, whatever their index."""
     pod, other = make_pod(), make_pod()
     ip("link", "add", "link", "rail0", "name", "own0", "type", "macvlan")
     ip("link", "add", "veth0", "type", "veth", "peer", "name", "eth0", "netns", pod.name)
@@ -66,7 +66,7 @@ def test_of_a_process(host: Host) -> None:
             assert process.stdout
             process.stdin.write(b"x\n")
             process.stdin.flush()
-            process.stdout.readline()  # it is in its namespace
+            process.stdout.readline()  # the process is in its namespace by now
             macvlan(f"{process.pid}")
             assert found() == {"rail0": f"a macvlan in the namespace /proc/{process.pid}/ns/net"}
         finally:
@@ -75,10 +75,8 @@ def test_of_a_process(host: Host) -> None:
 
 @pytest.mark.parametrize("has_number", [True, False])
 def test_of_a_namespace_that_no_process_or_mount_has(host: Host, pod: Pod, has_number: bool) -> None:
-    """As all pods' namespaces are to a container that cannot read the node's processes.
-
-    A veth to a namespace gives it a number; without one it stays unknown.
-    """
+    """A namespace without a process or mount, as every pod's appears to a container without the node's processes.  A
+    veth into the namespace gives it a number; without one it stays invisible."""
     macvlan(pod.name)
     if has_number:
         ip("link", "add", "veth0", "type", "veth", "peer", "name", "eth0", "netns", pod.name)
@@ -93,7 +91,7 @@ def test_of_a_namespace_that_no_process_or_mount_has(host: Host, pod: Pod, has_n
 
 
 def test_by_the_journal(host: Host, tmp_path: Path) -> None:
-    """The pod's namespace may be hidden."""
+    """The journal shows the link even if the pod's namespace is invisible."""
     link = {"parent": index("rail0")}
     record = Record("rails", Key("c1", "hpn0"), "/n", Identity(1, 1), kind="macvlan", link=link, config={}, pod="d/a")
     elsewhere = tmp_path / "elsewhere-too"

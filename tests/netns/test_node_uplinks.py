@@ -1,4 +1,4 @@
-"""Which devices the host needs."""
+"""The devices that the host cannot spare."""
 
 import subprocess
 from pathlib import Path
@@ -61,7 +61,8 @@ def test_ipv4(words: list[list[str]], names: set[str]) -> None:
 
 @pytest.mark.parametrize("compatible", ["1", "0"])
 def test_nexthop_objects(compatible: str) -> None:
-    """FRR uses them.  With nexthop_compat_mode=0 a route names the object and no interface."""
+    """hpn node resolves nexthop objects, as FRR creates them.  With nexthop_compat_mode=0 a route names only the
+    object."""
     set_compatible(compatible)
     ip("nexthop", "add", "id", "7", "via", "192.0.2.2", "dev", "eth0")
     ip("nexthop", "add", "id", "8", "via", "192.0.2.6", "dev", "eth1")
@@ -102,7 +103,7 @@ def test_ipv6() -> None:
     ids=lambda words: "-".join(words) if isinstance(words, list) else None,
 )
 def test_a_table_of_everybodys(table: str, condition: list[str], counts: bool) -> None:
-    """A table behind rules with a condition may be a rail's."""
+    """A table behind conditional rules only may be a rail's, so its default route does not count."""
     route("default", "via", "192.0.2.2", "table", table)
     rule(*condition, "lookup", table)
     route("default", "via", "192.0.2.6")
@@ -111,7 +112,7 @@ def test_a_table_of_everybodys(table: str, condition: list[str], counts: bool) -
 
 @pytest.mark.parametrize("table", ["10", "1000"])
 def test_vrf(host: Host, table: str) -> None:
-    """Its routes are in a separate table that no rule names."""
+    """A VRF's routes are in its own table, which no rule names."""
     made = subprocess.run(
         ["ip", "link", "add", "blue", "type", "vrf", "table", table], capture_output=True, check=False
     )
@@ -132,7 +133,7 @@ def reserved(tree: Tree) -> dict[str, str]:
 
 
 def test_the_devices(tmp_path: Path) -> None:
-    """The device of the interface, and those below it.  IPv6's default route counts if IPv4 has none."""
+    """The interface's device counts, and those below it.  IPv6's default route counts if IPv4 has none."""
     tree = Tree(tmp_path / "sys")
     for number in range(2):
         tree.netdev(f"slave{number}", tree.pci(f"0000:3b:00.{number}"))
@@ -145,7 +146,7 @@ def test_the_devices(tmp_path: Path) -> None:
 
 
 def test_open_vswitch(tmp_path: Path) -> None:
-    """The default route leaves by its internal interface, and the port behind that is unknown."""
+    """All ports of Open vSwitch count: the default route leaves by its own interface, and the port is unknown."""
     tree = Tree(tmp_path / "sys")
     for number in range(3):
         tree.netdev(f"rail{number}", tree.pci(f"0000:3b:00.{number}"))
@@ -156,7 +157,8 @@ def test_open_vswitch(tmp_path: Path) -> None:
 
 
 def test_what_else_the_host_uses(tmp_path: Path) -> None:
-    """ADD refuses it too.  An interface that is up, with only the kernel's own settings, is free."""
+    """Devices count that ADD would refuse.  An interface that is up, with only the kernel's own addresses and routes,
+    does not count."""
     set_compatible("0")
     tree = Tree(tmp_path / "sys")
     for number in range(6):

@@ -1,4 +1,4 @@
-"""Watch uses messages of the kernel, and ignores forged ones."""
+"""The watch accepts the kernel's messages, and ignores forged ones."""
 
 import asyncio
 import os
@@ -20,23 +20,23 @@ SOME_DEVICE = next(iter(Path("/sys/bus/pci/devices").glob("*")), None)
 
 
 class Heard:
-    """A Watch and its notifications: whether devices may have changed."""
+    """A watch and its reports; each report states whether devices may have changed."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.said = list[bool]()
         self.watch = Watch(self.loop, self.said.append)
-        # The machine's devices may have events of their own meanwhile.
+        # Other devices of the machine may send events meanwhile.
         self.loop.remove_reader(self.watch._sockets[1].fileno())
 
     def next(self) -> list[bool]:
-        """The notifications since the last call, after a pause without any."""
+        """The reports since the last call, after a quiet moment."""
         self.said.clear()
         self._turn()
         return list(self.said)
 
     def hears(self) -> list[bool]:
-        """The same, after at least one notification."""
+        """The reports, after a wait for at least one."""
         self.said.clear()
         until(self._turn)
         self._turn()
@@ -86,7 +86,7 @@ def test_links_without_a_device_count_where_they_are_offered(heard: Heard, pod: 
 
 
 def test_more_than_the_socket_holds(heard: Heard) -> None:
-    """The state behind lost events is read."""
+    """The watch reads the state again after an overflow."""
     for sock in heard.watch._sockets:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     for number in range(30):
@@ -99,7 +99,7 @@ def test_more_than_the_socket_holds(heard: Heard) -> None:
 
 
 def test_an_interface_that_came_home_unheard(heard: Heard, pod: Pod) -> None:
-    """The pod no longer has it, so its end counts as one."""
+    """An interface that came home during an overflow is no longer a pod's, so its removal counts."""
     heard.watch.software = True
     ip("link", "add", "link", "rail0", "name", "d0", "type", "macvlan")
     ip("link", "set", "d0", "netns", pod.name)
@@ -115,14 +115,14 @@ def test_an_interface_that_came_home_unheard(heard: Heard, pod: Pod) -> None:
 
 
 def test_pods_interfaces_are_not_kept_in_mind(heard: Heard, pod: Pod) -> None:
-    """Each pod of another plugin has one, with a new name."""
+    """The watch does not remember pods' interfaces: each pod of another plugin adds one with a new name."""
     ip("link", "add", "link", "rail0", "name", "d0", "type", "macvlan")
     ip("link", "set", "d0", "netns", pod.name)
     assert (heard.next(), heard.watch.moved) == ([], set())
 
 
 def test_messages_in_the_kernels_name(heard: Heard) -> None:
-    """A process with CAP_NET_ADMIN in this namespace can send to the group."""
+    """The watch ignores messages of a process, which may send to the group with CAP_NET_ADMIN in this namespace."""
     index = heard.watch.links["rail0"].index
     body = struct.pack("=BxHiII", 0, 1, index, 0, 0) + struct.pack("=HH6sxx", 10, 3, b"rail0\0")
     body += struct.pack("=HHI", 8, 4, 1500)
@@ -140,7 +140,7 @@ def device() -> str:
 
 
 def test_an_event_of_the_kernels(device: str) -> None:
-    """A uevent triggered by hand; in the machine's own namespace other events may come at the same time."""
+    """The watch receives an event triggered by hand; the machine's own namespace may have others at the same time."""
     with events.open_devices() as sock:
         Path(f"/sys{device}/uevent").write_text("change")
         assert {"ACTION": "change", "DEVPATH": device, "SUBSYSTEM": "pci"}.items() <= _first(sock, device).items()
@@ -158,7 +158,7 @@ def test_an_event_that_a_process_sent_to_the_group(device: str) -> None:
 
 
 def test_an_event_that_a_process_had_the_kernel_send(device: str) -> None:
-    """It comes from port 0 (uevent_net_rcv), and from another process, as in a real attack."""
+    """The watch ignores an event that another process made the kernel send, from port 0 (uevent_net_rcv)."""
     code = (
         "import socket, struct, sys; data = sys.stdin.buffer.read();"
         "s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15);"
@@ -171,12 +171,12 @@ def test_an_event_that_a_process_had_the_kernel_send(device: str) -> None:
         while not seen or b"hpn-test" not in seen[-1]:
             data, _, _, (port, _) = plain.recvmsg(65536, 100, socket.MSG_DONTWAIT)
             seen.append(data)
-        assert port == 0  # so only its process tells it from the kernel's
+        assert port == 0  # so only the sender's process distinguishes it from the kernel's own
         assert _first(sock, device)["DEVPATH"] == device
 
 
 def _first(sock: socket.socket, device: str) -> dict[str, str]:
-    """The first event that concerns the device, or is forged."""
+    """The first event about the device, or a forged one."""
     while True:
         said = dict(events.receive_device(sock))
         if said.get("DEVPATH") in (device, "/devices/hpn-test"):

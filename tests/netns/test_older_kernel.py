@@ -1,6 +1,6 @@
-"""What an older kernel does not do, refused with the kernel and a remedy.
+"""hpn refuses what an older kernel cannot do, with the kernel's version and a remedy.
 
-Of a number that no kernel knows, the one that runs here says what an older one says of a number that it does not know.
+The tests replace a number with one that no kernel knows: the running kernel then answers as an older one would.
 """
 
 import os
@@ -13,7 +13,7 @@ from cni.kinds import macvlan
 
 
 def test_below_the_minimum(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What DEL could not take away is not made."""
+    """ADD creates nothing that DEL could not remove."""
     monkeypatch.setattr(netlink, "NETLINK_GET_STRICT_CHK", 0x7FFF)
     error = host.refused("ADD", pod)
     assert error["code"] == 105
@@ -24,7 +24,7 @@ def test_below_the_minimum(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_dead_without_cookies(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are undone as long as their namespace's number is nobody's."""
+    """GC without cookies undoes the attachments of dead pods once their namespace's number is not in use."""
     monkeypatch.setattr(netns, "SO_NETNS_COOKIE", 0x7FFF)
     host.replace(pod)
     host.ok("GC", None)

@@ -1,4 +1,4 @@
-"""hpn list, hpn check and hpn inspect WHAT, of real interfaces: what CHECK says, and where each interface is now."""
+"""hpn list, hpn check and hpn inspect WHAT on real interfaces: CHECK's findings, and each interface's current place."""
 
 import json
 from collections.abc import Callable
@@ -44,7 +44,8 @@ def test_check_of_every_part(host: Host, pod: Pod) -> None:
 
 
 def test_what_a_later_plugin_changed(host: Host, pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chain's answer in libcni's cache has it, and ADD's own has not."""
+    """hpn check expects a later plugin's change from the chain's result in libcni's cache, which ADD's own result
+    lacks."""
     monkeypatch.setattr(libcni_cache, "RESULTS", (str(tmp_path),))
     result = host.ok("ADD", pod)
     pod.ip("link", "set", "hpn0", "address", MAC)
@@ -56,7 +57,7 @@ def test_what_a_later_plugin_changed(host: Host, pod: Pod, tmp_path: Path, monke
 
 
 def test_another_ipams_check(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gets the configuration of ADD with prevResult, and its refusal is told."""
+    """hpn check calls another IPAM with ADD's configuration and prevResult, and reports its refusal."""
     result = {"cniVersion": "1.1.0", "ips": [{"address": "10.56.0.2/24"}]}
     asked, conf = host.tmp_path / "asked", host.conf(ipam={"type": "script"})
     script = f"cat >{asked}.$CNI_COMMAND; [ $CNI_COMMAND != ADD ] || echo '{json.dumps(result)}'"
@@ -82,7 +83,7 @@ def test_a_lease_that_is_gone(host: Host, pod: Pod) -> None:
 
 
 def test_rdma_devices_where_the_kernel_has_no_rdma(host: Host, pod: Pod) -> None:
-    """A record of a device that had some; the module is gone since."""
+    """The commands work on a record with RDMA devices after the kernel's RDMA module is gone."""
     ip("link", "add", "eth9", "type", "veth", "peer", "name", "far9")
     conf = host.conf(kind="host-device", master=..., device="eth9")
     host.ok("ADD", pod, conf)
@@ -111,7 +112,7 @@ def test_where_an_interface_is(host: Host, make_pod: MakePod) -> None:
     pod.ip("link", "set", "hpn0", "down")
     pod.ip("link", "set", "hpn0", "name", "mine0", "netns", inner.name)
     assert now() == ("elsewhere", "mine0")
-    inner.gone()  # the kernel may take its time
+    inner.gone()  # the kernel may take some time
     host.ok("DEL", pod)
     assert told(host, "inspect", pod.name, status=1) == []
 

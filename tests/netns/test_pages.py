@@ -1,5 +1,5 @@
-"""What the pages show comes out: the transcripts in docs/ that need no NIC, typed again.  HPN_WRITE_PAGES=1 writes what
-came out into the pages instead, to be read before it is committed."""
+"""The transcripts of docs/ that need no NIC produce their printed output.  HPN_WRITE_PAGES=1 writes the actual output
+into the pages instead, for review before a commit."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def test_transcript(
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ) -> None:
-    """On a node with two rails, each with a far end, "fabric" and "fabric1"."""
+    """The transcript is repeated on a node with two rails; their far ends are "fabric" and "fabric1"."""
     if any(plugin.get("kind") == "ipvlan" for network in section.networks.values() for plugin in plugins(network)):
         request.getfixturevalue("ipvlan")
     ip("link", "add", "rail1", "type", "veth", "peer", "name", "fabric1")

@@ -1,6 +1,6 @@
-"""What is done because of a PCI function behind an attachment, without one: /sys is a tree of the test's own.
+"""The plugin's work for a PCI function behind an attachment, without a real function: /sys is the test's own tree.
 
-What a real one does is the lab's to show.
+The lab covers real functions.
 """
 
 import json
@@ -24,7 +24,7 @@ from cni.kinds.sriov.attributes import Plan
 
 @pytest.fixture
 def device_info(host: Host, node_file: Path) -> Path:
-    """The file that Multus asks for."""
+    """The file that Multus requests."""
     return host.tmp_path / "devinfo/cni/default-rail0-0123_hpn0"
 
 
@@ -50,7 +50,8 @@ def test_the_device_information_goes_with_the_attachment(
 
 
 def test_the_device_information_of_an_add_that_failed(host: Host, pod: Pod, sys_tree: Path, device_info: Path) -> None:
-    """It is written last but for the journal, which a directory in its file's place keeps from being written."""
+    """A failed ADD leaves no device information.  ADD writes it last except for the journal; a directory in place of
+    the journal's file fails that write."""
     conf = asking_for(device_info, host)
     with host.meanwhile(pod, conf) as reply:
         host.record(pod).with_suffix(".json.tmp").mkdir()
@@ -62,7 +63,8 @@ def test_the_device_information_of_an_add_that_failed(host: Host, pod: Pod, sys_
 
 
 def owned_by(pod: Pod, host: Host, where: str = "state", **wanted: Any) -> Path:
-    """Have the journal say that this pod has the VF, by the network fabric, with these attributes; the record."""
+    """Write a record that gives this VF to the pod, in the network fabric and with these attributes; return its
+    path."""
     with pods.open_netns(host.request("ADD", pod, {})) as opened:
         identity = opened.identity
     plan = Plan(
@@ -100,7 +102,7 @@ def test_a_device_that_another_attachment_has(host: Host, make_pod: Callable[[],
 
 
 def test_a_device_that_a_dead_pod_has(host: Host, make_pod: Callable[[], Pod], sys_tree: Path) -> None:
-    """It is undone, and its device is looked at; this one has no driver."""
+    """ADD undoes the attachment of a dead pod and checks its device again, which has no driver here."""
     one, two = make_pod(), make_pod()
     record = owned_by(one, host)
     one.gone()
@@ -112,7 +114,8 @@ def test_a_device_that_a_dead_pod_has(host: Host, make_pod: Callable[[], Pod], s
 def test_a_device_of_a_dead_pod_that_cannot_be_put_back(
     host: Host, make_pod: Callable[[], Pod], sys_tree: Path
 ) -> None:
-    """The veth in place of the PF reports no VF, so the VLAN may still be set."""
+    """ADD keeps the record of a dead pod if it cannot restore the VF.  The veth in place of the PF reports nothing
+    about VFs, so the VLAN may still be set."""
     one, two = make_pod(), make_pod()
     record = owned_by(one, host, vlan=[5, 0, "802.1q"])
     one.gone()
@@ -125,7 +128,7 @@ def test_a_device_of_a_dead_pod_that_cannot_be_put_back(
 def test_a_device_that_is_another_now(
     host: Host, make_pod: Callable[[], Pod], sys_tree: Path, change: dict[str, Any]
 ) -> None:
-    """A record of an older boot, or of a VF that was at the same address, has no device."""
+    """A record of an older boot, or of an earlier VF at the address, holds no device."""
     one, two = make_pod(), make_pod()
     record = owned_by(one, host)
     body = durable.read(record)
@@ -138,7 +141,7 @@ def test_a_device_that_is_another_now(
 
 
 def test_a_sys_that_is_hidden(host: Host, make_pod: Callable[[], Pod], sys_tree: Path) -> None:
-    """It does not say that a device is gone: nothing is forgotten, and DEL is repeated when /sys is back."""
+    """A hidden /sys does not prove that a device is gone: the record stays, and DEL succeeds once /sys is back."""
     one, two = make_pod(), make_pod()
     record, key = owned_by(one, host), {"CNI_IFNAME": "net1"}
     aside = sys_tree.rename(host.tmp_path / "aside")
@@ -164,7 +167,7 @@ def test_a_sys_that_is_hidden(host: Host, make_pod: Callable[[], Pod], sys_tree:
 
 
 def test_one_at_a_time_decides_over_a_pf(host: Host, pod: Pod, sys_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose a VF is, is decided under its PF's lock, and the record is there when that is let go."""
+    """ADD decides the owner of a VF under its PF's lock, and writes the record before it releases the lock."""
     monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.1)
     with owned.lock(pci.PF):
         assert host.refused("ADD", pod, by_device(host))["code"] == 11
@@ -180,8 +183,8 @@ def test_one_at_a_time_decides_over_a_pf(host: Host, pod: Pod, sys_tree: Path, m
 def test_a_device_that_an_attachment_elsewhere_has(
     host: Host, make_pod: Callable[[], Pod], sys_tree: Path, keys: dict[str, Any], code: int, where: str
 ) -> None:
-    """Its state may be in the default directory or in one that was noted, and a third asks.  The VF is a userspace
-    driver's, so that nothing but the journal says that a pod has it."""
+    """ADD finds the owner of a device in the default state directory and in noted ones, from a third directory.  The VF
+    has a userspace driver, so only the journal shows its owner."""
     function = sys_tree / "bus/pci/devices" / pci.VF
     (function / "driver").symlink_to("../../drivers/vfio-pci")
     (function.parent / pci.PF / "virtfn0").symlink_to(f"../{pci.VF}")
@@ -199,7 +202,7 @@ def test_a_device_that_an_attachment_elsewhere_has(
 
 @pytest.mark.usefixtures("two_vfs")
 def test_any_free_vf(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """The first that no attachment has, and that the host does not use."""
+    """ADD chooses the first VF that neither an attachment nor the host uses."""
     one, two = make_pod(), make_pod()
     assert chosen(host, two) == pci.VF
     ip("link", "set", "vf0", "up")
@@ -219,7 +222,7 @@ def test_any_free_vf(host: Host, make_pod: Callable[[], Pod]) -> None:
 
 @pytest.mark.usefixtures("two_vfs")
 def test_a_pf_in_switchdev_mode(host: Host, pod: Pod, sys_tree: Path) -> None:
-    """Its own interface is asked, and not what its switch has for a VF, which the kernel lists before."""
+    """ADD queries the PF's own interface, and not the VF's representor, which the kernel lists first."""
     ip("link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
     for name, port in (("eth0", "pf0vf0"), ("rail0", "p0")):
         (sys_tree / "bus/pci/devices" / pci.PF / "net" / name).mkdir(exist_ok=True)
@@ -232,7 +235,7 @@ def test_a_pf_in_switchdev_mode(host: Host, pod: Pod, sys_tree: Path) -> None:
 
 @pytest.mark.usefixtures("two_vfs")
 def test_a_whole_pf(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """Not one that a pod has a VF of, or the host's own way to the network."""
+    """ADD refuses a PF with a VF in a pod, and one that the host uses for its own network."""
     one, two = make_pod(), make_pod()
     conf = by_pf(host, pfOnly=True)
     record = owned_by(one, host)

@@ -1,6 +1,6 @@
-"""Configurations written for other plugins, as they stand but for ``type`` and the master's name.
+"""Configurations for other plugins, unchanged except for ``type`` and the master's name.
 
-What those plugins take is taken, and does the same.  What would mean another thing here is refused, with its
+hpn accepts their valid keys with the same effect.  It refuses keys with another meaning here, and names the
 translation.
 """
 
@@ -15,7 +15,7 @@ FIRST = frozenset({"10.56.0.2/24"})
 
 @dataclass(frozen=True)
 class Theirs:
-    """A configuration that a peer takes, and what the pod's interface is to be."""
+    """A configuration that another plugin accepts, and the expected interface of the pod."""
 
     why: str
     text: str
@@ -91,7 +91,7 @@ TAKEN = [
 
 
 def given(host: Host, text: str) -> bytes:
-    """As it stands, but for where the state is."""
+    """The unchanged text with a state directory."""
     return text.replace("{", f'{{"stateDir": "{host.state}", ', 1).encode()
 
 
@@ -242,7 +242,8 @@ def test_what_a_pod_asks_of_hustcats_plugin(host: Host, pod: Pod, asked: str) ->
 )
 @pytest.mark.parametrize("command", ["DEL", "GC"])
 def test_what_is_ambiguous_goes_all_the_same(host: Host, pod: Pod, command: str, more: str) -> None:
-    """Of two the last counts: a network's configuration was spoilt, and its pods must go."""
+    """DEL and GC accept duplicate keys, and the last one counts: pods must end although a network's configuration was
+    spoilt."""
     host.ok("ADD", pod)
     whole = json.dumps({**host.conf(), "cni.dev/valid-attachments": []})
     host.ok(command, pod, f"{{{more}, {whole[1:]}".encode())

@@ -1,6 +1,6 @@
-"""Addresses that another host on the link has.
+"""ADD avoids addresses that another host on the link owns.
 
-The other host is the far end of the master, which answers with the kernel's own ARP and neighbour discovery.
+The other host is the far end of the master, which answers with the kernel's own ARP and neighbor discovery.
 """
 
 import json
@@ -29,7 +29,7 @@ def conf(host: Host, **ipam: Any) -> dict[str, Any]:
 
 
 def other_has(*addresses: str) -> str:
-    """Give them to the far end of the master; its MAC."""
+    """Add these addresses to the far end of the master, and return its MAC."""
     for address in addresses:
         ip("addr", "add", address, "dev", "fabric", *(["nodad"] if ":" in address else []))
     (link,) = ip("link", "show", "fabric")
@@ -41,13 +41,13 @@ def given(result: dict[str, Any]) -> list[str]:
 
 
 def apart(host: Host) -> dict[str, str]:
-    """What the leases say that others have, with their MACs."""
+    """The addresses that the leases assign to other hosts, with the MACs of those."""
     return {line["addresses"][0]: line["mac"] for line in leases(host.state / "ipam") if "mac" in line}
 
 
 @contextmanager
 def heard_on_the_wire() -> Iterator[list[bytes]]:
-    """What arrives at fabric meanwhile."""
+    """The frames that reach fabric during the context."""
     frames = list[bytes]()
     with closing(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))) as sock:
         sock.bind(("fabric", ETH_P_ALL))
@@ -115,15 +115,16 @@ def test_a_range_in_which_others_have_all(host: Host, pod: Pod) -> None:
 
 @pytest.mark.parametrize("disabled", ["0", "1"])
 def test_pod_without_ipv6_so_far(host: Host, pod: Pod, disabled: str) -> None:
-    """A macvlan then passes on no answer to all nodes but for whom asked for these."""
+    """The probe works in a pod without IPv6 so far.  A macvlan then passes answers to all nodes only to members of that
+    group."""
     pod.sysctl("ipv6/conf/default/disable_ipv6", disabled)
     other_has("fd00:56::2/64")
     assert "fd00:56::3/64" in given(host.ok("ADD", pod, conf(host)))
 
 
 def test_another_pod_on_the_same_master(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """Macvlan to macvlan; of another network, so no lease of ours says so.  Whose own detection still ran would not
-    answer but give way, as RFC 4862 has it."""
+    """ADD avoids the address of another network's pod on the same master.  That pod's detection is off: with a running
+    one it would yield instead of answer (RFC 4862)."""
     one, two = make_pod(), make_pod()
     mac = host.ok("ADD", one, conf(host) | {"name": "other", "dad": "off"})["interfaces"][0]["mac"]
     assert given(host.ok("ADD", two, conf(host))) == ["10.56.0.3/24", "fd00:56::3/64"]
@@ -131,7 +132,7 @@ def test_another_pod_on_the_same_master(host: Host, make_pod: Callable[[], Pod])
 
 
 def test_what_is_sent(host: Host, pod: Pod) -> None:
-    """Three probes of each kind, as RFC 5227 and RFC 4862 have them, spread over the time, and no address in them."""
+    """ADD sends three probes of each kind by RFC 5227 and RFC 4862, spread over the time, without a sender address."""
     with heard_on_the_wire() as frames:
         began = time.monotonic()
         mac = host.ok("ADD", pod, conf(host, probe=0.3))["interfaces"][0]["mac"]
@@ -143,7 +144,7 @@ def test_what_is_sent(host: Host, pod: Pod) -> None:
     ] * 3
     target = IPv6Address("fd00:56::2").packed
     solicitations = [f for f in frames if f[12:14] == b"\x86\xdd" and f[54:55] == b"\x87" and f[62:78] == target]
-    # The kernel's own detection, which follows, has a nonce behind it (RFC 7527).
+    # The kernel's own detection follows, with a nonce at the end (RFC 7527).
     bare = [f for f in solicitations if len(f) == 78]
     assert [(f[:6], f[21], f[22:38], f[38:54]) for f in bare] == [
         (bytes.fromhex("3333ff000002"), 255, bytes(16), IPv6Address("ff02::1:ff00:2").packed)
@@ -151,7 +152,8 @@ def test_what_is_sent(host: Host, pod: Pod) -> None:
 
 
 def test_another_host_probes_for_it_at_the_same_time(host: Host, pod: Pod) -> None:
-    """It has no address yet, and both have to give way (RFC 5227 section 2.1.1, RFC 4862 section 5.4.3)."""
+    """ADD yields to a host that probes for the address at the same time (RFC 5227 section 2.1.1, RFC 4862 section
+    5.4.3)."""
     (link,) = ip("link", "show", "fabric")
     stranger = bytes.fromhex(link["address"].replace(":", ""))
     arp = b"\xff" * 6 + stranger + struct.pack("!HHHBBH", 0x0806, 1, 0x0800, 6, 4, 1)
@@ -191,7 +193,7 @@ def test_without_carrier_nobody_can_be_asked(host: Host, pod: Pod) -> None:
 
 
 def test_the_addresses_are_announced_all_the_same(host: Host, pod: Pod) -> None:
-    """Though the link was up before: the kernel announces what is there when it goes up."""
+    """The addresses are announced once, although the link was up before: the kernel announces existing ones on up."""
     with heard_on_the_wire() as frames:
         mac = host.ok("ADD", pod, conf(host))["interfaces"][0]["mac"]
     address, ours = socket.inet_aton("10.56.0.2"), bytes.fromhex(mac.replace(":", ""))
@@ -208,7 +210,7 @@ def test_ipvlan_is_refused(host: Host, pod: Pod, ipvlan: str) -> None:
 
 @pytest.mark.parametrize("recover", ["DEL", "ADD", "GC"])
 def test_killed_at_every_step(host: Host, pod: Pod, recover: str) -> None:
-    """Also while it listens.  The one address that is free must not be lost."""
+    """A kill at any step, also during the probe, does not lose the only free address."""
     other_has("10.56.0.2/24")
     narrow = conf(host, ranges=[[{"subnet": "10.56.0.0/29", "rangeEnd": "10.56.0.3"}]], probe=0.03)
     for step in drawn.steps():
@@ -216,7 +218,7 @@ def test_killed_at_every_step(host: Host, pod: Pod, recover: str) -> None:
             break
         if recover == "ADD":
             reply = host.call("ADD", pod, narrow)
-            assert not reply.exit_code or '"code":100' in reply.stdout  # it was complete
+            assert not reply.exit_code or '"code":100' in reply.stdout  # the first ADD was complete
             assert pod.addresses() == {"10.56.0.3/29"}
         if recover == "GC":
             host.ok("GC", None, narrow | {"cni.dev/valid-attachments": []})
@@ -230,7 +232,7 @@ def test_killed_at_every_step(host: Host, pod: Pod, recover: str) -> None:
     assert step > 20
 
 
-# Under another plugin, which made the interface before it asked.
+# Under another main plugin, which creates the interface before it calls the IPAM.
 
 
 def alone(host: Host, command: str, pod: Pod, config: dict[str, Any]) -> dict[str, Any]:

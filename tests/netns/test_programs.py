@@ -1,4 +1,4 @@
-"""BPF programs that a pod attached to what it was given: they do not come home with it."""
+"""BPF programs that a pod attached to a device do not come home with it."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def eth9(host: Host) -> dict[str, Any]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_they_stay_behind(host: Host, pod: Pod, eth9: dict[str, Any], way: str) -> None:
-    """Though something still holds them."""
+    """The programs are detached although something else still holds them."""
     host.ok("ADD", pod, conf(host))
     holder = attach(pod.path, (pod.link() or {})["ifindex"], way)
     try:
@@ -45,7 +45,7 @@ def test_the_hosts_own_come_back(host: Host, pod: Pod, eth9: dict[str, Any], way
 
 
 def test_neither_do_filters(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
-    """The kernel removes those with their queueing disciplines."""
+    """The filters do not come home either: the kernel removes them with their queueing disciplines."""
     host.ok("ADD", pod, conf(host))
     pod.run("tc", "qdisc", "add", "dev", "hpn0", "clsact")
     pod.run("tc", "filter", "add", "dev", "hpn0", "ingress", "matchall", "action", "drop")

@@ -1,7 +1,5 @@
-"""Provisioning while other programs work: it checks again under the lock by which an ADD chooses.
-
-The PCI functions are a tree of the test, and their interfaces are real.
-"""
+"""PFs are provisioned while other programs change them.  Changes since the first check are checked again, under the
+lock of an ADD's choice.  The functions are the test's own tree, and their interfaces are real."""
 
 import os
 import time
@@ -33,7 +31,7 @@ SOON = 60.0  # seconds
 
 @pytest.fixture
 def tree(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
-    """rail0's PF with two VFs; their interfaces have another MTU."""
+    """The PF of rail0 with two VFs; their interfaces have another MTU than the PF's."""
     tree = Tree(tmp_path / "sys")
     root = tree.root
     pci.is_sys(root, monkeypatch)
@@ -59,7 +57,7 @@ def mtus(*names: str) -> list[int]:
 
 
 def attached(state: Path, device: str, **link: Any) -> None:
-    """The record of a pod that has the device."""
+    """Write the record of a pod that holds the device."""
     link |= {"device": device, "incarnation": sysfs.incarnation(device)}
     record = Record(
         "rails", Key("c1", "hpn0"), "/n", Identity(1, 1), kind="sriov", link=link, config={}, pod="default/a"
@@ -69,7 +67,7 @@ def attached(state: Path, device: str, **link: Any) -> None:
 
 
 def meanwhile(state: Path, asked: Settings, change: Callable[[], object]) -> apply.Report:
-    """The result if ``change`` happens after the scan, and before the first step."""
+    """The report of a run with a change between its check and its first action."""
     reader, writer = os.pipe()
     before = children()
     child = Child(lambda: os.read(reader, 1) and apply.apply(asked))
@@ -95,7 +93,7 @@ def children() -> set[str]:
 
 
 def waits(pid: str) -> bool:
-    """Whether the process has opened a device's lock."""
+    """Report whether the process has opened a device's lock."""
     return any("/locks/device-" in path for path in open_files(pid))
 
 
@@ -106,7 +104,7 @@ def test_what_it_was_looked_at_for_is_done(host: Host, tree: Tree) -> None:
 
 
 def test_a_pf_in_switchdev_mode(host: Host, tree: Tree) -> None:
-    """A VF's representor, which sorts before the PF's own interface, stays as it is."""
+    """The representor of a VF is left alone, although it sorts before the PF's own interface."""
     (tree.root / "class/net/rail0/phys_port_name").write_text("p0\n")
     tree.netdev("eth0", tree.root / "devices/pci0000:00" / PF, phys_port_name="pf0vf0")
     ip("link", "add", "eth0", "mtu", "1300", "type", "veth", "peer", "name", "eth1")
@@ -116,7 +114,8 @@ def test_a_pf_in_switchdev_mode(host: Host, tree: Tree) -> None:
 
 
 def test_the_rdma_devices_of_new_vfs_are_waited_for(host: Host, tree: Tree) -> None:
-    """A driver makes the interface first.  A container that got the VF meanwhile would lack RDMA."""
+    """Provisioning waits for the RDMA devices of new VFs, which a driver creates after the interfaces.  A VF offered
+    earlier would reach a container without RDMA."""
     pf, others = tree.root / "devices/pci0000:00" / PF, ("0000:3b:00.4", "0000:3b:00.5")
     tree.rdma("mlx5_0", pf, 0)
 
@@ -139,7 +138,8 @@ def test_the_rdma_devices_of_new_vfs_are_waited_for(host: Host, tree: Tree) -> N
 
 
 def bonded(tree: Tree, *, rdma: int, driver: str = "igb") -> None:
-    """Put rail0 and another PF into a bond, with this number of RDMA devices; mlx5 keeps one for both PFs."""
+    """Put rail0 and another PF into a bond, with RDMA devices for the first ``rdma`` of them.  mlx5 keeps one device
+    for both of its PFs."""
     functions = tree.root / f"devices/pci0000:00/{PF}", tree.pci("0000:3c:00.0", driver=driver)
     tree.netdev("rail1", functions[1])
     tree.netdev("bond0", below=["rail0", "rail1"])
@@ -169,7 +169,7 @@ def test_a_bond_of_pfs_that_have_an_rdma_device_each(host: Host, tree: Tree) -> 
 
 
 def test_a_bond_with_a_nic_that_has_no_rdma(host: Host, tree: Tree) -> None:
-    """The other PF has another driver, so the RDMA device is the PF's own."""
+    """In a bond with a NIC of another driver, the RDMA device is the PF's own, so its VFs can change."""
     bonded(tree, rdma=1, driver="ixgbe")
     assert apply.apply(settings(num_vfs=4)).done == (f"{RAIL0}: numVfs 2 -> 4",)
 
@@ -194,7 +194,7 @@ def test_a_pods_vf_that_comes_home_with_another_mtu(host: Host, tree: Tree) -> N
 
 
 def test_the_host_needs_a_vf_meanwhile(host: Host, tree: Tree) -> None:
-    """The other change is made in the next round."""
+    """A VF that the host starts to need is left to the next round; the other VF is changed."""
     report = meanwhile(host.state, settings(mtu=1500), lambda: ip("address", "add", "10.77.0.1/24", "dev", "vf0"))
     (said,) = report.refused
     assert "VFs in use stay as they are: the host needs VFs: 'vf0' has 10.77.0.1/24 on the host" in said
@@ -210,7 +210,7 @@ def test_a_pod_gets_a_vf_meanwhile(host: Host, tree: Tree) -> None:
 
 def test_a_pod_with_a_state_directory_of_its_own_gets_a_vf_meanwhile(host: Host, tree: Tree) -> None:
     other = host.tmp_path / "other"
-    places.note(other, "another", Key("c0", "hpn0"))  # by a pod that was before
+    places.note(other, "another", Key("c0", "hpn0"))  # by an earlier pod
     report = meanwhile(other, settings(num_vfs=0), lambda: attached(other, VFS[1]))
     (said,) = report.refused
     assert f"VF 1 ({VFS[1]}) belongs to hpn0 of default/a" in said
@@ -226,7 +226,7 @@ def test_a_pod_gets_the_pf_meanwhile(host: Host, tree: Tree) -> None:
 
 
 def test_the_host_gets_its_default_route_meanwhile(host: Host, tree: Tree) -> None:
-    """The network comes up during provisioning."""
+    """The PF is left alone because the host's default route appears on it meanwhile."""
 
     def route() -> None:
         ip("address", "add", "10.77.0.1/24", "dev", "rail0")
@@ -240,13 +240,13 @@ def test_the_host_gets_its_default_route_meanwhile(host: Host, tree: Tree) -> No
 
 
 def test_somebody_makes_vfs_meanwhile(host: Host, tree: Tree) -> None:
-    """Their number is right, so they stay."""
+    """VFs that another program creates stay, because their number matches the file."""
     report = meanwhile(host.state, settings(num_vfs=3), lambda: tree.pci("0000:3b:00.4", pf=PF, driver=""))
     assert (report.done, report.refused) == ((), ())
 
 
 def test_a_pods_macvlan_over_the_pf(host: Host, tree: Tree, pod: Pod) -> None:
-    """The kernel lowers its MTU with the PF's."""
+    """A PF with a pod's macvlan keeps its MTU, because the kernel would lower the macvlan's, too."""
     ip("link", "add", "link", "rail0", "name", "net1", "netns", pod.name, "type", "macvlan")
     report = apply.apply(settings(mtu=1300))
     (said,) = report.refused

@@ -1,4 +1,4 @@
-"""One network over several masters: an interface of the pod on each, from that rail's ranges."""
+"""One network over several masters gives a pod an interface on each, with addresses of that rail's ranges."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ def rails(host: Host) -> Callable[..., dict[str, Any]]:
 
 
 def attached(host: Host, pod: Pod, conf: dict[str, Any]) -> dict[str, Any]:
-    """By the interface that has the rail's number."""
+    """Attach the interface with the rail's number."""
     return host.ok("ADD", pod, conf, CNI_IFNAME=f"hpn{conf['master'][-1]}")
 
 
@@ -56,7 +56,7 @@ def test_aligned(host: Host, make_pod: Callable[[], Pod], rails: Callable[..., d
 
 
 def test_of_a_pod_that_died(host: Host, make_pod: Callable[[], Pod], rails: Callable[..., dict[str, Any]]) -> None:
-    """Its number is free again on all rails at once."""
+    """A dead pod's number becomes free on all rails at once."""
     few = [entry | {"rangeEnd": f"10.{56 + i}.0.2"} for i, entry in enumerate(ENTRIES)]
     dead, pod = make_pod(), make_pod()
     for master in RAILS:
@@ -82,7 +82,7 @@ def test_refused_without_a_trace(host: Host, pod: Pod, rails: Callable[..., dict
             rails(...),
             7,
             "names no device, so no rail; set master, deviceID or pf",
-        ),  # the default route's is ours to know
+        ),  # hpn-ipam does not know the default route's
         (rails("rail0"), 102, f"10.56.0.2 is held by hpn0 of container {pod.name[:12]}, network"),
         (rails("rail1") | {"runtimeConfig": {"ips": ["10.57.0.9"]}}, 102, "differs from 10.57.0.2"),
         (rails("rail1", ranges=[[{"subnet": "10.1.0.0/24"}]]), 7, "ipam.ranges beside ipam.rails"),

@@ -1,4 +1,4 @@
-"""Addresses of who is provably dead are given again, those of the living never."""
+"""Addresses of provably dead pods are allocated again, those of living pods never."""
 
 import json
 import os
@@ -23,7 +23,7 @@ MakePod = Callable[[], Pod]
 
 @pytest.fixture
 def net(host: Host) -> Net:
-    """A network of two addresses; the plugin alone, as under another main plugin."""
+    """A network with two addresses; the IPAM runs alone, as under another main plugin."""
     return Net(host.state, TWO)
 
 
@@ -88,7 +88,7 @@ def test_status_counts_with_them(net: Net, make_pod: MakePod) -> None:
 
 @needs_cookies
 def test_the_same_key_and_path_come_back(net: Net, make_pod: MakePod) -> None:
-    """As cnitool has it: another namespace, which is alive, under the name of one that is gone."""
+    """As with cnitool, the same key and path return with another, living namespace: the pod gets the same address."""
     back, other, late = make_pod(), make_pod(), make_pod()
     first = add(net, back)
     back.remade()
@@ -101,7 +101,7 @@ def test_the_same_key_and_path_come_back(net: Net, make_pod: MakePod) -> None:
 
 @needs_cookies
 def test_the_same_path_and_inode_of_another_key(net: Net, make_pod: MakePod) -> None:
-    """What is there now has the number of what was; only the cookie tells them apart."""
+    """The cookie alone distinguishes a new namespace with the inode number of the old one."""
     dead, other, new = make_pod(), make_pod(), make_pod()
     freed = add(net, dead)
     add(net, other)
@@ -113,7 +113,7 @@ def test_the_same_path_and_inode_of_another_key(net: Net, make_pod: MakePod) -> 
 
 @needs_cookies
 def test_a_process_in_it_is_enough(net: Net, make_pod: MakePod) -> None:
-    """The runtime's path is gone, the pod is not."""
+    """A pod without its path counts as alive if a process is in the namespace."""
     lives, other, new = make_pod(), make_pod(), make_pod()
     freed = add(net, lives)
     add(net, other)
@@ -130,7 +130,8 @@ def test_a_process_in_it_is_enough(net: Net, make_pod: MakePod) -> None:
 
 @needs_cookies
 def test_a_process_whose_first_thread_has_ended(net: Net, make_pod: MakePod) -> None:
-    """Its own link leads nowhere; the thread that waits for its input's end is in the namespace."""
+    """A process counts although its first thread has ended and its own link is broken: another thread is in the
+    namespace."""
     lives, other, new = make_pod(), make_pod(), make_pod()
     freed = add(net, lives)
     add(net, other)
@@ -149,7 +150,7 @@ def test_a_process_whose_first_thread_has_ended(net: Net, make_pod: MakePod) -> 
 
 @needs_cookies
 def test_by_the_path_of_a_process(net: Net, make_pod: MakePod) -> None:
-    """As container runtimes without named namespaces call it."""
+    """The same holds for the path of a process, which container runtimes without named namespaces use."""
     pod, other, new = make_pod(), make_pod(), make_pod()
     add(net, other)
     process = subprocess.Popen(["unshare", "-n", "cat"], stdin=subprocess.PIPE)
@@ -188,7 +189,8 @@ def test_who_may_not_see_processes_does_not_judge(host: Host) -> None:
 
 
 def test_who_is_shown_no_others_processes_does_not_judge() -> None:
-    """As systemd's ProtectProc=ptraceable has it, without CAP_SYS_PTRACE: a process of root's, and no other's there."""
+    """The search reports no result if /proc hides other processes, as with systemd's ProtectProc=ptraceable and without
+    CAP_SYS_PTRACE."""
     look = "from base.kernel import netns; print(netns.inhabited())"
     hide = 'mount -t proc -o hidepid=ptraceable proc /proc && exec "$@"'
     bounded = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", sys.executable, "-c", look]
@@ -196,8 +198,8 @@ def test_who_is_shown_no_others_processes_does_not_judge() -> None:
     assert subprocess.check_output(words, text=True, cwd=ROOT) == "None\n"
 
 
-# One process that another user may not look at, of an age, and for a time, in a PID namespace of their own; what the
-# other one finds, and how often it has paused before.
+# Starts a process that another user may not read until it is AGE + HIDDEN seconds old.  That user searches at AGE, and
+# prints its finding and its number of pauses.
 BEYOND = """
 import ctypes, json, os, sys, time
 from base.kernel import netns
@@ -222,14 +224,15 @@ print(json.dumps([found is not None, len(pauses)]))
     ("age", "hidden", "seen", "is_young"), [(0, 0.3, True, True), (0, 60, False, True), (1.5, 60, False, False)]
 )
 def test_who_may_not_see_a_process_yet_looks_again(age: float, hidden: float, seen: bool, is_young: bool) -> None:
-    """As long as it is young: what a program beyond us starts is so for a moment, until it runs its own program."""
+    """The search repeats for a young invisible process: a program with more privileges starts so, and stays so until it
+    executes its own program."""
     alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-c", BEYOND]
 
     def found() -> bool:
         done = subprocess.run([*alone, str(age), str(hidden)], capture_output=True, text=True, check=True, cwd=ROOT)
         found, pauses = json.loads(done.stdout)
         assert found <= seen
-        # Where there was no processor, the process was older than that, or is seen at once.
+        # Without a free processor, the process was older than intended, or became visible at once.
         return bool(found == seen and (pauses > 0) == is_young)
 
     until(found)
@@ -237,7 +240,7 @@ def test_who_may_not_see_a_process_yet_looks_again(age: float, hidden: float, se
 
 @needs_cookies
 def test_inside_the_plugin_the_same_is_recorded(host: Host, net: Net, make_pod: MakePod) -> None:
-    """From what the main plugin has open already."""
+    """Under hpn the IPAM records the same namespace, from the main plugin's open descriptor."""
     pod, elsewhere = make_pod(), make_pod()
     add(net, pod)
     alone = net.body(pod.name)["sandbox"]
@@ -251,7 +254,8 @@ def test_inside_the_plugin_the_same_is_recorded(host: Host, net: Net, make_pod: 
 
 @needs_cookies
 def test_what_a_launcher_opened_where_we_do_not_see_it(net: Net, make_pod: MakePod) -> None:
-    """The agent in a container: it is given the namespace, and would never see it again."""
+    """An agent in a container records the namespace only if the given descriptor matches the path, because it cannot
+    see the namespace later."""
     pod, other = make_pod(), make_pod()
     with netns.hold_open(pod.path) as fd:
         sock = netns.run_in(fd, lambda: __import__("socket").socket(16, 3, 0))
@@ -266,7 +270,7 @@ def test_what_a_launcher_opened_where_we_do_not_see_it(net: Net, make_pod: MakeP
 @needs_cookies
 @pytest.mark.parametrize("key", ["cni.dev/valid-attachments", "cni.dev/attachments"])
 def test_gc(net: Net, make_pod: MakePod, key: str) -> None:
-    """A list decides alone; without one the dead go."""
+    """With a list GC follows it alone; without one GC releases leases of dead pods."""
     live, listed, dead = make_pod(), make_pod(), make_pod()
     net.ipam = {"subnet": "10.0.0.0/24"}
     for pod in (live, listed, dead):
@@ -284,7 +288,7 @@ def test_gc(net: Net, make_pod: MakePod, key: str) -> None:
 
 
 def test_a_kernel_without_cookies(net: Net, make_pod: MakePod, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before Linux 5.14 nothing tells a namespace from the next one of its number, so nothing is recorded."""
+    """Before Linux 5.14 nothing distinguishes a namespace from the next one with its number, so nothing is recorded."""
     monkeypatch.setattr(netns, "SO_NETNS_COOKIE", 0x7FFF)  # an option that no kernel has
     dead = make_pod()
     add(net, dead)

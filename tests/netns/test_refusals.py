@@ -1,4 +1,4 @@
-"""Another project's IPAM plugin that refuses to release: the pod can still end, and people can see what is left."""
+"""If another project's IPAM plugin refuses to release, the pod can still end, and people can see the leftovers."""
 
 import json
 import os
@@ -19,8 +19,8 @@ REFUSAL = '{"cniVersion":"1.1.0","code":133,"msg":"no such pool"}'
 
 
 def ipam(host: Host, *, refuse: str, add: str = GIVEN) -> str:
-    """A plugin that answers ADD with ``add``, and refuses a request whose environment or stdin matches.  Returns its
-    CNI_PATH."""
+    """Install a plugin that answers ADD with ``add``, and refuses a request with matching environment or stdin.  Return
+    its CNI_PATH."""
     ok = "cat" if add == GIVEN else f"echo '{add}'; exit 1; cat"
     script = f"""said=$(env; cat)
 case "$said" in {refuse}) echo '{REFUSAL}'; exit 1;; esac
@@ -29,7 +29,7 @@ case "$said" in {refuse}) echo '{REFUSAL}'; exit 1;; esac
 
 
 def inspect(host: Host) -> tuple[str, dict[str, Any]]:
-    """What hpn inspect shows, as text and as JSON."""
+    """The output of hpn inspect as text and as JSON."""
     command = [sys.executable, "-m", "ctl", "inspect", "--state-dir", str(host.state)]
     said = [
         subprocess.run([*command, *words], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60).stdout
@@ -40,8 +40,8 @@ def inspect(host: Host) -> tuple[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("command", ["DEL", "ADD", "GC"])
 def test_an_add_that_the_ipam_refused(host: Host, pod: Pod, command: str) -> None:
-    """The plugin also refuses to release what it never gave, as host-local does if its subnet is invalid.  So the next
-    command of that attachment does without the plugin, whatever the recorded configuration says."""
+    """After ADD's refusal the plugin also refuses the release of its non-existent allocation, as host-local does with
+    an invalid subnet.  So the attachment's next command skips the plugin, whatever the recorded configuration names."""
     path, conf = ipam(host, refuse="*script*"), host.conf(ipam={"type": "script"})
     assert host.refused("ADD", pod, conf, CNI_PATH=path)["code"] == 133
     assert pod.links() == set()
@@ -55,7 +55,7 @@ def test_an_add_that_the_ipam_refused(host: Host, pod: Pod, command: str) -> Non
 
 
 def test_an_ipam_that_died_is_asked_again(host: Host, pod: Pod) -> None:
-    """It gave no CNI error, so it may hold an address, and the record stays until it releases."""
+    """The record stays until the plugin releases, because without a CNI error it may hold an address."""
     path = host.program("script", f"cat >/dev/null; [ $CNI_COMMAND = ADD ] && exit 7; echo '{REFUSAL}'; exit 1")
     conf = host.conf(ipam={"type": "script"})
     assert host.refused("ADD", pod, conf, CNI_PATH=path)["code"] == 106
@@ -83,7 +83,7 @@ def test_the_corrected_configuration_releases(host: Host, pod: Pod, command: str
 
 
 def test_corrected_arguments_release(host: Host, pod: Pod) -> None:
-    """host-local refuses CNI_ARGS that have K8S_POD_NAME and no IgnoreUnknown."""
+    """DEL succeeds with corrected CNI_ARGS: host-local refuses K8S_POD_NAME without IgnoreUnknown."""
     path, conf = ipam(host, refuse="none"), host.conf(ipam={"type": "script"})
     host.ok("ADD", pod, conf, CNI_PATH=path, CNI_ARGS="K8S_POD_NAME=p")
     ipam(host, refuse="*K8S_POD_NAME=p*")
@@ -135,7 +135,7 @@ def test_who_says_that_another_time_is_better_is_asked_again(host: Host, pod: Po
 
 
 def test_a_key_that_is_given_twice_is_in_no_dels_way(host: Host, pod: Pod) -> None:
-    """Not even if the plugin refuses, and DEL looks at the caller's configuration."""
+    """DEL accepts a duplicate key in the caller's configuration, even if the plugin refuses the recorded one."""
     path, conf = ipam(host, refuse="none"), host.conf(ipam={"type": "script"})
     host.ok("ADD", pod, conf, CNI_PATH=path, CNI_ARGS="K8S_POD_NAME=p")
     ipam(host, refuse="*K8S_POD_NAME=p*")
@@ -145,7 +145,7 @@ def test_a_key_that_is_given_twice_is_in_no_dels_way(host: Host, pod: Pod) -> No
 
 
 def test_ours_is_asked_as_often_as_it_takes(host: Host, pod: Pod) -> None:
-    """Our plugin knows what it holds, and a person can remove the cause of its refusal."""
+    """hpn-ipam is never skipped: it knows its leases, and a person can remove the cause of its refusal."""
     host.ok("ADD", pod)
     store = host.state / "ipam" / "rail0"
     store.chmod(0o755)
@@ -158,7 +158,7 @@ def test_ours_is_asked_as_often_as_it_takes(host: Host, pod: Pod) -> None:
 
 
 def test_hpn_gc_says_why(host: Host, pod: Pod) -> None:
-    """hpn gc has no configuration of the network that it could try instead."""
+    """hpn gc reports the refusal, as it has no other configuration of the network to try."""
     path = ipam(host, refuse="none")
     host.ok("ADD", pod, host.conf(ipam={"type": "script"}), CNI_PATH=path)
     ipam(host, refuse="*CNI_COMMAND=DEL*")

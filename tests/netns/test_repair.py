@@ -1,4 +1,4 @@
-"""hpn repair mends what is half-done, whoever is killed or at work meanwhile, and touches nothing that stands."""
+"""hpn repair finishes incomplete work despite kills and other commands, and leaves complete attachments alone."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _NAMESPACE = {"policyRouting": True, "sysctl": {"net.core.somaxconn": "77"}}
 
 
 def half_attached(host: Host, pod: Pod, step: int = 0) -> int:
-    """An ADD that is killed when it has made its link, before that step or a later one; before which."""
+    """Kill an ADD between the creation of its link and its end, at this step or a later one; return the step."""
     while killed_at(step, host.request("ADD", pod, host.conf())):
         if pod.link() and [a["state"] for a in told(host, "list") if a["containerID"] == pod.name] == ["half-attached"]:
             return step
@@ -29,7 +29,7 @@ def half_attached(host: Host, pod: Pod, step: int = 0) -> int:
 
 
 def test_add_killed_at_every_step(host: Host, pod: Pod) -> None:
-    """list and check say so, and repair leaves nothing of it."""
+    """list and check report the incomplete attachment, and repair removes it completely."""
     conf, seen, step = host.conf(**_NAMESPACE), set[str](), 0
     untouched = pod.sysctl("core/somaxconn")
     while killed_at(step, host.request("ADD", pod, conf)):
@@ -53,7 +53,7 @@ def test_add_killed_at_every_step(host: Host, pod: Pod) -> None:
 
 
 def test_del_killed_at_every_step(host: Host, pod: Pod) -> None:
-    """Either it has not begun, and the attachment stands, or repair finishes it."""
+    """A killed DEL has not begun and the attachment is intact, or repair finishes it."""
     conf, seen, step = host.conf(), set[str](), 0
     while True:
         host.ok("ADD", pod, conf)
@@ -73,7 +73,7 @@ def test_del_killed_at_every_step(host: Host, pod: Pod) -> None:
 
 
 def test_repair_killed_at_every_step(host: Host, make_pod: MakePod) -> None:
-    """It can be repeated, as DEL can."""
+    """A killed repair can be repeated, like DEL."""
     pod, living, step, first = make_pod(), make_pod(), 0, 0
     host.ok("ADD", living)
     before = living.link()
@@ -126,7 +126,7 @@ def test_two_at_once(host: Host, make_pod: MakePod) -> None:
 
 
 def test_an_add_at_the_same_time(host: Host, pod: Pod) -> None:
-    """Its record is there, and it has the lock."""
+    """repair leaves a running ADD alone, which has its record and holds the lock."""
     with host.meanwhile(pod, host.conf()) as reply:
         (listed,) = json.loads(ran(host, "list", "--json").stdout)["attachments"]
         assert listed["state"] == "attaching"
@@ -151,7 +151,7 @@ def test_an_add_of_the_same_key_waits_and_succeeds(host: Host, pod: Pod) -> None
 
 
 def test_a_living_pods_lost_link_is_not_repairs(host: Host, pod: Pod) -> None:
-    """check tells of it; the attachment is complete."""
+    """repair leaves a living pod's complete attachment alone, and check reports its lost link."""
     host.ok("ADD", pod)
     pod.ip("link", "delete", "hpn0")
     before = host.picture(pod)
@@ -171,12 +171,12 @@ def eth9(host: Host) -> str:
 
 @contextmanager
 def holding(pod: Pod, how: str) -> Iterator[int]:
-    """A process that keeps the namespace, without being in it, by a descriptor or by a mount that only it sees."""
+    """Run a process that keeps the namespace from outside, by a descriptor or by a mount of its own."""
     with ExitStack() as stack:
         command = ["sh", "-c", "echo; exec sleep 600"]
         fds = list[int]()
         if how == "mount":
-            # Elsewhere than at its path, for the kernel takes a mount away with the file that it is on.
+            # Use another place than its path: the kernel removes a mount together with the file below it.
             place = str(stack.enter_context(NamedTemporaryFile()).name)
             mounts = f"mount --bind {pod.path} {place} && {command[-1]}"
             command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", mounts]
@@ -192,7 +192,7 @@ def holding(pod: Pod, how: str) -> Iterator[int]:
 
 @pytest.mark.parametrize("holds", ["descriptor", "mount"])
 def test_a_dead_pods_interface_in_a_namespace_that_lives_on(host: Host, pod: Pod, eth9: str, holds: str) -> None:
-    """inspect finds it, and repair brings it home."""
+    """inspect finds the interface of a dead pod in a namespace that still exists, and repair brings it home."""
     conf = host.conf(kind="host-device", master=..., device=eth9)
     host.ok("ADD", pod, conf)
     with holding(pod, holds) as process:

@@ -7,19 +7,19 @@ import pytest
 from support.namespaces import with_both
 from support.topology import Host, Pod, ip
 
-FAR = "192.0.2.1"  # where only a default route leads
+FAR = "192.0.2.1"  # only a default route leads there
 FAR6 = "2001:db8::1"
 V4, V6 = {"subnet": "10.56.0.0/24"}, {"subnet": "fd00:56::/64"}
 
 
 def rules(pod: Pod) -> set[tuple[str, str]]:
-    """(Source, table) of the rules that are not the kernel's own."""
+    """The (source, table) of each rule except the kernel's own."""
     shown = [*pod.ip("-4", "rule", "show"), *pod.ip("-6", "rule", "show")]
     return {(r["src"], r["table"]) for r in shown if r["src"] != "all"}
 
 
 def table(pod: Pod, number: int | str = "main") -> set[tuple[str, str, str]]:
-    """(Destination, gateway, interface) of a table's routes but for link-local ones."""
+    """The (destination, gateway, interface) of a table's routes without link-local ones."""
     shown = [r for f in ("-4", "-6") for r in pod.ip(f, "route", "show", "table", "all")]
     own = [r for r in shown if str(r.get("table", "main")) == str(number) and r.get("type", "unicast") == "unicast"]
     return {(r["dst"], r.get("gateway", ""), r["dev"]) for r in own if not r["dst"].startswith(("fe80", "ff00"))}
@@ -32,8 +32,7 @@ def routed(host: Host, *sets: dict[str, Any], routing: Any = True, routes: Any =
 
 @with_both
 def test_two_rails_to_the_same_place(host: Host, pod: Pod, make_pod: Callable[[], Pod]) -> None:
-    """Behind each rail is a gateway with the same far address, and each gateway knows a way back by its own rail
-    only."""
+    """Each rail has a gateway with the same far address, and each gateway can answer only through its own rail."""
     ip("link", "add", "rail1", "type", "veth", "peer", "name", "fabric1")
     ip("link", "set", "rail1", "up")
     gateways = [make_pod(), make_pod()]
@@ -52,7 +51,7 @@ def test_two_rails_to_the_same_place(host: Host, pod: Pod, make_pod: Callable[[]
         ("10.0.0.0/24", "", "hpn0"), ("default", "10.0.0.1", "hpn0"),
         ("fd00::/64", "", "hpn0"), ("default", "fd00::1", "hpn0"),
     }  # fmt: skip
-    # The connected routes stay, for whoever binds to no address, and no rail is the pod's way to everywhere.
+    # The connected routes stay for sockets without a bound address, and no rail takes over the default route.
     assert table(pod) == {
         ("10.0.0.0/24", "", "hpn0"), ("fd00::/64", "", "hpn0"),
         ("10.1.0.0/24", "", "hpn1"), ("fd00:1::/64", "", "hpn1"),
@@ -63,7 +62,7 @@ def test_two_rails_to_the_same_place(host: Host, pod: Pod, make_pod: Callable[[]
         assert pod.ping(FAR, "-I", address)
     for address in ("fd00::2", "fd00:1::2"):
         assert pod.ping(FAR6, "-I", address)
-    # The default route is not for a neighbour's link-local address.
+    # The default route does not apply to a neighbor's link-local address.
     [way] = pod.ip("-6", "route", "get", "fe80::9", "from", "fd00:1::2", "oif", "hpn1")
     assert (way["dev"], way.get("gateway")) == ("hpn1", None)
     gateways[0].ip("addr", "del", FAR, "dev", "lo")
@@ -88,7 +87,7 @@ def test_kinds(host: Host, pod: Pod, kind: str) -> None:
 
 
 def test_routes_go_to_the_table(host: Host, pod: Pod) -> None:
-    """With all their attributes.  A route that names a table of its own goes there."""
+    """Routes go to the attachment's table with all their attributes, except one with its own table."""
     given = [
         {"dst": "10.60.0.0/16", "mtu": 1400},
         {"dst": "10.61.0.0/16", "scope": 253},
@@ -120,7 +119,7 @@ def test_a_default_route_of_its_own(host: Host, pod: Pod) -> None:
 
 
 def test_no_gateway(host: Host, pod: Pod) -> None:
-    """Without a gateway the table leads to the rail only; all other packets go by the main table."""
+    """Without a gateway the table covers the rail only; all other packets use the main table."""
     conf = routed(host, V4 | {"gateway": None})
     host.ok("ADD", pod, conf)
     assert table(pod, 100) == {("10.56.0.0/24", "", "hpn0")}
@@ -128,7 +127,7 @@ def test_no_gateway(host: Host, pod: Pod) -> None:
 
 
 def test_single_addresses(host: Host, pod: Pod) -> None:
-    """A /32 is in no network, so its gateway is reached by an on-link route."""
+    """A /32 belongs to no network, so an on-link route leads to its gateway."""
     path = host.giving(
         ips=[{"address": "10.56.0.7/32", "gateway": "169.254.1.1"}],
         routes=[{"dst": "169.254.1.1/32", "scope": 253}],
@@ -160,7 +159,7 @@ def test_a_table_for_each_gateway(host: Host, pod: Pod, routing: Any, first: int
 
 
 def test_a_free_table(host: Host, pod: Pod) -> None:
-    """No rule and no route uses the table, and no route of the configuration names it."""
+    """ADD chooses a table without rules and routes, which no route of the configuration names."""
     pod.ip("rule", "add", "from", "192.0.2.7", "lookup", "100")
     pod.ip("-6", "rule", "add", "from", "2001:db8::7", "lookup", "101")
     pod.ip("route", "add", "192.0.2.0/24", "dev", "lo", "table", "102")
@@ -184,14 +183,14 @@ def test_a_table_that_is_taken(host: Host, pod: Pod, how: tuple[str, ...]) -> No
 
 
 def test_a_failed_add_leaves_no_rule(host: Host, pod: Pod) -> None:
-    """The kernel refuses the gateway after the rules were added."""
+    """A failed ADD removes its rules; here the kernel refuses the gateway after them."""
     conf = routed(host, V4, routes=[{"dst": "10.60.0.0/16", "gw": "203.0.113.1"}])
     assert host.refused("ADD", pod, conf)["code"] == 105
     assert (rules(pod), pod.links(), host.state_files()) == (set(), set(), set())
 
 
 def test_del_when_the_link_is_gone(host: Host, pod: Pod) -> None:
-    """A rule that a person added for the same address and table stays."""
+    """DEL without the link keeps a person's rule for the same address and table."""
     conf = routed(host)
     host.ok("ADD", pod, conf)
     pod.ip("link", "delete", "hpn0")

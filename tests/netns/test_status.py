@@ -1,4 +1,4 @@
-"""STATUS: silent when the next ADD would be served, 50 when it would not."""
+"""STATUS prints nothing if the next ADD can succeed, and fails with code 50 otherwise."""
 
 import json
 import os
@@ -40,9 +40,9 @@ def test_ready_by_the_default_route(host: Host) -> None:
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"master": "eth99"}, "'eth99'"),  # not there
-        ({"master": ...}, "default route"),  # nothing to take it from
-        ({"mtu": 9000}, "9000"),  # more than the master has: what ADD would refuse
+        ({"master": "eth99"}, "'eth99'"),  # missing
+        ({"master": ...}, "default route"),  # no default route to derive it from
+        ({"mtu": 9000}, "9000"),  # more than the master's, which ADD would refuse
     ],
 )
 def test_not_ready(host: Host, keys: dict[str, Any], says: str) -> None:
@@ -61,14 +61,14 @@ def test_master_down(host: Host) -> None:
 
 
 def test_master_without_carrier_is_ready(host: Host) -> None:
-    """ADD succeeds there, because a cable can be plugged in later."""
+    """STATUS succeeds without carrier, as ADD does, because someone may plug in a cable later."""
     ip("link", "set", "fabric", "down")
     assert host.call("STATUS", None).exit_code == 0
 
 
 @pytest.mark.parametrize("keys", [{}, {"ipam": ...}], ids=["of both", "of the journal alone"])
 def test_state_directory_read_only(host: Host, pod: Pod, keys: dict[str, Any]) -> None:
-    """Even if an earlier call has made all that is in it."""
+    """STATUS fails on a read-only directory even if an earlier call created all its files."""
     conf = host.conf(**keys)
     with mounted(host.state):
         host.ok("ADD", pod, conf)
@@ -111,11 +111,11 @@ def test_pool_exhausted(host: Host, pod: Pod) -> None:
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
-        ('{"code":4,"msg":"unknown CNI_COMMAND: STATUS"}', 0),  # older than STATUS: it does not know the command
-        ('{"code":1,"msg":"incompatible CNI versions"}', 0),  # the same, with another error
+        ('{"code":4,"msg":"unknown CNI_COMMAND: STATUS"}', 0),  # a plugin from before STATUS
+        ('{"code":1,"msg":"incompatible CNI versions"}', 0),  # the same with another error
         ('{"code":50,"msg":"database is away"}', 50),
         ('{"code":51,"msg":"and the pods suffer too"}', 51),  # its own error
-        ("oops", 106),  # no CNI answer at all
+        ("oops", 106),  # no CNI answer
     ],
 )
 def test_a_foreign_ipam(host: Host, answer: str, code: int) -> None:
@@ -135,7 +135,7 @@ def test_a_foreign_ipam_that_is_not_installed(host: Host) -> None:
 
 
 def through_multus(conf: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    """STATUS in a process that has its own /run and /var/lib, because it is told of no other directory."""
+    """Run STATUS in a process with its own /run and /var/lib, because the configuration names no other directory."""
     private = 'mount -t tmpfs none /run && mount -t tmpfs none /var/lib && exec "$@"'
     return subprocess.run(
         ["unshare", "-m", "sh", "-c", private, "sh", sys.executable, "-m", "ctl"],
@@ -153,21 +153,21 @@ STRIPPED = {"cniVersion": "1.1.0", "name": "rail0", "type": "hpn", "ipam": {"typ
 
 @pytest.mark.parametrize("kept", [{}, {"capabilities": {"ips": True}, "dns": {"domain": "x.example"}}])
 def test_stripped_by_multus(host: Host, kept: dict[str, Any]) -> None:
-    """Multus 4.3 passes on no more of a network that it has from a file.  So STATUS can check neither addresses nor
-    master, and an error would take the node down.  In this test there is not even a default route."""
+    """STATUS succeeds for a network that Multus 4.3 stripped because it comes from a file.  Addresses and master are
+    unknown, and an error would take the node down.  The test has no default route either."""
     done = through_multus(STRIPPED | kept)
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_no_ranges_to_ask_about(host: Host) -> None:
-    """The IPAM plugin's part of STATUS, which serves other main plugins too."""
+    """STATUS of the IPAM plugin succeeds without ranges, because other main plugins use it, too."""
     assert host.call("STATUS", None, host.conf(ipam={"type": "hpn-ipam"})).exit_code == 0
 
 
 @pytest.mark.parametrize(
     ("keys", "code", "says"),
     [
-        ({"mode": "bridge"}, 50, "master is not set"),  # a configuration, and one that cannot be served
+        ({"mode": "bridge"}, 50, "master is not set"),  # a configuration, but one that cannot be served
         ({"ipam": {"type": "hpn-ipam", "routes": []}}, 50, "master is not set"),
         ({"master": "rail0", "ipam": {"type": "hpn-ipam", "routes": []}}, 7, "ipam has no range"),
         ({"master": "rail0", "runtimeConfig": {"ipRanges": []}}, 7, "ipam has no range"),

@@ -1,4 +1,4 @@
-"""rps: which processors work on what the interface receives.  Interrupts are tests/lab/test_steering.py's."""
+"""rps selects the processors for an interface's received packets.  tests/lab/test_steering.py covers interrupts."""
 
 import os
 import subprocess
@@ -10,23 +10,23 @@ from support.killing import killed_at
 from support.namespaces import with_both
 from support.topology import Host, Pod, ip
 
-LAST = os.cpu_count() or 1  # processors, in a mask of all
+LAST = os.cpu_count() or 1  # the number of processors in a full mask
 EVERY = f"{(1 << LAST) - 1:x}"
 QUEUE = "queues/rx-0/rps_cpus"
 
 
 def mask(text: str) -> str:
-    """Without the zeros and commas that the kernel puts before."""
+    """The mask without the kernel's leading zeros and commas."""
     return text.strip().replace(",", "").lstrip("0") or "0"
 
 
 def in_pod(pod: Pod, name: str = "hpn0") -> str:
-    """As the namespace's own /sys has it, which ip netns exec mounts."""
+    """The mask in the pod's own /sys, which ip netns exec mounts."""
     return mask(pod.run("cat", f"/sys/class/net/{name}/{QUEUE}").stdout)
 
 
 def at_home(command: str = f"cat /sys/class/net/eth9/{QUEUE}") -> str:
-    """With /sys as the host's namespace has it."""
+    """The mask in the host's /sys."""
     script = f"mount -t sysfs sysfs /sys && {command}"
     done = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, check=True)
     return mask(done.stdout)
@@ -34,7 +34,7 @@ def at_home(command: str = f"cat /sys/class/net/eth9/{QUEUE}") -> str:
 
 @pytest.fixture
 def eth9(host: Host) -> None:
-    """An interface of the host's, whose queue somebody has given to the first processor."""
+    """An interface of the host; its queue is set to the first processor."""
     ip("link", "add", "eth9", "type", "veth", "peer", "name", "far9")
     at_home(f"echo 1 > /sys/class/net/eth9/{QUEUE}")
 

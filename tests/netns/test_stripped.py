@@ -1,4 +1,4 @@
-"""DEL with less than ADD had: Multus takes from it all but the types where it has the configuration from a file."""
+"""DEL with less configuration than ADD: Multus strips all keys except the types from a configuration in a file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,17 +13,17 @@ from base.state import places
 
 @pytest.fixture(autouse=True)
 def default_place(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default state directory is the test's own."""
+    """The default state directory, replaced by one of the test."""
     monkeypatch.setattr(location, "STATE_DIR", f"{host.tmp_path}/default")
 
 
 def stripped(conf: dict[str, Any]) -> dict[str, Any]:
-    """As Multus 4.3 sends it."""
+    """The configuration as Multus 4.3 sends it."""
     return {"cniVersion": conf["cniVersion"], "name": conf["name"], "type": "hpn", "ipam": {"type": "hpn-ipam"}}
 
 
 def own_places(host: Host) -> dict[str, Any]:
-    """A configuration with directories of its own for the journal and for the leases."""
+    """A configuration with its own directories for the journal and the leases."""
     conf = host.conf(stateDir=str(host.tmp_path / "own"))
     return conf | {"ipam": conf["ipam"] | {"dataDir": str(host.tmp_path / "data")}}
 
@@ -52,7 +52,7 @@ def test_another_interface_of_the_pod_stays(host: Host, pod: Pod) -> None:
 
 
 def test_the_state_directory_is_another_now(host: Host, pod: Pod) -> None:
-    """The administrator changed it while pods were running."""
+    """DEL finds the attachment after the administrator changed the state directory while pods ran."""
     host.ok("ADD", pod, own_places(host))
     host.ok("DEL", pod, host.conf())
     assert (pod.links(), notes()) == (set(), [])
@@ -66,7 +66,7 @@ def test_a_failed_add_leaves_no_note(host: Host, pod: Pod) -> None:
 
 
 def test_a_note_of_an_add_that_was_killed(host: Host, pod: Pod) -> None:
-    """It is there before the record, and the next ADD or DEL of that attachment does not mind."""
+    """A killed ADD leaves a note without a record, which later commands of that attachment ignore."""
     conf = own_places(host)
     host.ok("ADD", pod, conf)
     record = next((host.tmp_path / "own").rglob("*:hpn0.json"))

@@ -1,6 +1,6 @@
-"""Kill the plugin at boundaries between two steps, and see that what is left can always be put right.
+"""A kill of the plugin between any two steps leaves only state that later commands can repair.
 
-The numbers of the boundaries go up until the command ends by itself, so every boundary is among those that are drawn.
+The numbers of the steps rise until the command ends by itself, so every step can be drawn.
 """
 
 from collections.abc import Callable
@@ -11,13 +11,13 @@ import pytest
 from support.killing import killed_at
 from support.topology import Host, Pod, ip
 
-# One address in each family, so that a lost one is missed at once.
+# One address per family, so that a lost one shows at once.
 _POOL = {
     "type": "hpn-ipam",
     "ranges": [[{"subnet": "10.56.0.0/30"}], [{"subnet": "fd00:56::/126", "rangeEnd": "fd00:56::2"}]],
 }
 
-# Settings of the namespace, which do not end with the interface.
+# Settings of the namespace, which outlive the interface.
 _NAMESPACE = {"policyRouting": True, "sysctl": {"net.core.somaxconn": "77", "net.ipv4.conf.IFNAME.rp_filter": "2"}}
 
 
@@ -36,7 +36,7 @@ def by_del_without_netns(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
 
 
 def by_a_new_add(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
-    """ADD of the same key.  If DEL had not begun, the attachment still stands, and ADD must refuse to make a second
+    """Recover by ADD of the same key.  If DEL had not begun, the attachment is intact, and ADD must refuse a second
     one."""
     reply = host.call("ADD", pod, conf)
     if reply.exit_code:
@@ -48,7 +48,7 @@ def by_a_new_add(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
 
 
 def by_an_add_elsewhere(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
-    """The path leads to another namespace now, and the same key attaches there (cnitool)."""
+    """Recover by ADD of the same key in another namespace under the path, as with cnitool."""
     pod.remade()
     host.ok("ADD", pod, conf)
     assert pod.addresses() == {"10.56.0.2/30", "fd00:56::2/126"}
@@ -60,7 +60,7 @@ def by_gc(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
 
 
 def by_del_beside_a_stranger(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
-    """Somebody makes an interface of that name as soon as the name is free."""
+    """Recover by DEL while another interface takes the free name."""
     if not pod.link():
         pod.ip("link", "add", "hpn0", "type", "veth", "peer", "name", "hpn0peer")
         host.ok("DEL", pod, conf)
@@ -93,17 +93,17 @@ def test_killed_at_every_step(
         assert host.state_files() == set(), f"files left after step {step}"
         if not killed:
             break
-    # Both addresses of the pool are there again, and nothing of the host's was touched.
+    # Both addresses of the pool are free again, and the host's interfaces are unchanged.
     host.ok("ADD", pod, conf)
     host.ok("DEL", pod, conf)
     assert {i["ifname"] for i in ip("link")} == strangers
-    # With fewer, the steps would not be noticed any more.
+    # Fewer steps mean that the test no longer notices them.
     assert step > 10
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["the same pod", "the path leads to another pod"])
 def test_no_add_over_what_cannot_be_undone(host: Host, pod: Pod, elsewhere: bool) -> None:
-    """An earlier ADD's address may still be in use, so its record stays, and the new ADD fails."""
+    """ADD fails while an earlier ADD's address may still be in use, and that ADD's record stays."""
     answer = '{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.2/24"}]}'
     refusal = '{"cniVersion":"1.1.0","code":133,"msg":"database is away"}'
     script = f"cat >/dev/null; case $CNI_COMMAND in ADD) echo '{answer}';; DEL) echo '{refusal}'; exit 1;; esac"
@@ -126,8 +126,8 @@ def test_no_add_over_what_cannot_be_undone(host: Host, pod: Pod, elsewhere: bool
 
 
 def test_the_double_of_ours_in_another_namespace(host: Host, pod: Pod) -> None:
-    """Another namespace under the same path has an interface with the same ifindex and MAC.  ADD of the key succeeds
-    there."""
+    """ADD succeeds in another namespace under the same path, despite an interface there with the same ifindex and
+    MAC."""
     host.ok("ADD", pod)
     ours = pod.link()
     assert ours
@@ -141,7 +141,7 @@ def test_the_double_of_ours_in_another_namespace(host: Host, pod: Pod) -> None:
 
 
 def test_a_record_of_an_older_boot_is_in_nobodys_way(host: Host, pod: Pod) -> None:
-    """Each boot numbers namespaces and interfaces anew, so whatever has these numbers now is not ours."""
+    """ADD ignores a record of an older boot: its numbers of namespaces and interfaces now belong to others."""
     host.ok("ADD", pod)
     host.rewrite(host.record(pod), boot="00000000-0000-0000-0000-000000000000")
     pod.ip("link", "set", "hpn0", "down")

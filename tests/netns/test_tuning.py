@@ -21,7 +21,7 @@ def tuned(host: Host, **sysctls: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def allowlist(tmp_path: Path) -> Iterator[Path]:
-    """The node's list, on a file system that is mounted for this test only."""
+    """The node's allowlist, on a file system of this test alone."""
     folder = Path("/etc/cni/tuning")
     if folder.exists():
         pytest.skip(f"{folder} is this machine's own")
@@ -57,7 +57,7 @@ def test_set_and_put_back(host: Host, pod: Pod, kind: str, names: tuple[str, ...
 
 @pytest.mark.parametrize("family", ["ipv4", "ipv6"])
 def test_of_its_neighbours(host: Host, pod: Pod, family: str) -> None:
-    """A pod's namespace has no defaults of these."""
+    """Sysctls of neighbors work although a pod's namespace has no defaults for them."""
     conf = host.conf(sysctl={f"net.{family}.neigh.IFNAME.mcast_solicit": "5"})
     result = host.ok("ADD", pod, conf)
     assert pod.sysctl(f"{family}/neigh/hpn0/mcast_solicit") == "5"
@@ -80,7 +80,7 @@ def test_ours_give_way(host: Host, pod: Pod) -> None:
 
 
 def test_values_as_the_kernel_has_them(host: Host, pod: Pod) -> None:
-    """CHECK compares with the kernel's spelling of the values."""
+    """CHECK compares values in the kernel's spelling."""
     conf = tuned(
         host,
         net__core__somaxconn="0x400",
@@ -119,7 +119,7 @@ def test_what_was_changed_since_stays(host: Host, pod: Pod) -> None:
 
 @pytest.mark.parametrize("first", ["hpn0", "hpn1"])
 def test_two_attachments_of_a_pod(host: Host, pod: Pod, first: str) -> None:
-    """The last DEL, whichever it is, restores the value from before the first ADD."""
+    """The last DEL in either order restores the value from before the first ADD."""
     before = pod.sysctl(SOMAXCONN)
     conf = tuned(host, net__core__somaxconn="1024")
     for ifname in ("hpn0", "hpn1"):
@@ -131,8 +131,8 @@ def test_two_attachments_of_a_pod(host: Host, pod: Pod, first: str) -> None:
 
 
 def test_two_attachments_that_go_at_once(host: Host, pod: Pod) -> None:
-    """The first one's record still exists when the second is deleted, because its IPAM has not answered yet, or never
-    will."""
+    """DEL restores the value although another attachment's record still exists, with an IPAM that has not answered or
+    never will."""
     before, path = pod.sysctl(SOMAXCONN), host.giving(ips=[{"address": "10.56.0.2/24"}])
     keys = {"sysctl": {"net.core.somaxconn": "1024", "net.ipv4.conf.IFNAME.rp_filter": "2"}}
     host.ok("ADD", pod, host.conf(**keys, ipam={"type": "script"}), CNI_PATH=path)
@@ -141,7 +141,7 @@ def test_two_attachments_that_go_at_once(host: Host, pod: Pod) -> None:
     assert pod.sysctl(SOMAXCONN) == "1024"
     host.ok("DEL", pod, host.conf(**keys), CNI_IFNAME="hpn1")
     assert pod.sysctl(SOMAXCONN) == before
-    pod.sysctl(SOMAXCONN, "1024")  # set by somebody else, later
+    pod.sysctl(SOMAXCONN, "1024")  # a later change from outside
     host.ok("DEL", pod, host.conf(**keys, ipam={"type": "script"}), CNI_PATH=path)
     assert pod.sysctl(SOMAXCONN) == "1024"
 
@@ -163,9 +163,9 @@ def test_two_attachments_that_disagree(host: Host, pod: Pod) -> None:
         ("net.core.nonesuch", 7, "No such file"),
         ("net.ipv4.conf.IFNAME.rp_fliter", 7, "No such file"),
         ("net.ipv4.conf.absent.rp_filter", 7, "No such file"),
-        ("net.core.rmem_max", 7, "'net.core.rmem_max'"),  # the host's; pods see it read-only, or not at all
+        ("net.core.rmem_max", 7, "'net.core.rmem_max'"),  # the host's value, which pods see read-only or not at all
         ("net.core", 7, "directory"),
-        ("net.ipv4.route.flush", 7, "ermission"),  # it cannot be read, so it cannot be restored
+        ("net.ipv4.route.flush", 7, "ermission"),  # write-only, so DEL could not restore it
         ("net.ipv4.tcp_rmem", 105, "writing 'x'"),
         ("net.ipv4.conf.IFNAME.rp_filter", 105, "writing 'x'"),
     ],
@@ -190,7 +190,7 @@ def test_two_names_of_one(host: Host, pod: Pod) -> None:
 
 
 def test_the_nodes_list(host: Host, pod: Pod, allowlist: Path) -> None:
-    """Regular expressions, which tuning reads in the same way, whichever way the name is spelled."""
+    """The node's list consists of regular expressions, as for tuning, and applies to either spelling of a name."""
     allowlist.write_text("^net\\.ipv4\\.conf\\.IFNAME\\.rp_filter$\n\n  ^net.core.somaxconn$ \n")
     good = {"net/ipv4/conf/IFNAME/rp_filter": "2", "net.core.somaxconn": "1024"}
     host.ok("ADD", pod, tuned(host, **good))

@@ -1,4 +1,4 @@
-"""A link's end: waited for, and no longer than it takes."""
+"""The removal of a link: hpn waits for it, and no longer than necessary."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ def make(pod: Pod, name: str = "v0") -> int:
 
 
 def delete(inside: rtnl.Rtnl, index: int) -> None:
-    """As a request does that has not waited yet: where a machine is slow, one budget is not enough for many."""
+    """Delete with a fresh budget, as in a new request: on a slow machine one budget does not cover many deletions."""
     budget.begin()
     rtnl.delete_link(inside, index)
 
@@ -37,9 +37,9 @@ def test_gone_when_it_returns_and_the_socket_goes_on(pod: Pod) -> None:
             delete(inside, index)
             assert inside.link("v0") is None, n
             assert inside.link(index=index) is None
-            # Others' answers, announcements and the late one of the deletion are none of the next request's.
+            # The next request ignores other answers, announcements and the late answer of the deletion.
             inside.change_all([links.setting_up(lo) for lo in [inside.link("lo")] if lo])
-    assert until(lambda: open_descriptors() == before)  # the asking thread's goes with it
+    assert until(lambda: open_descriptors() == before)  # the requesting thread's descriptor is closed with it
 
 
 def test_what_is_not_there(pod: Pod) -> None:
@@ -51,7 +51,7 @@ def test_what_is_not_there(pod: Pod) -> None:
 
 
 def test_with_room_for_no_announcement(pod: Pod) -> None:
-    """The kernel drops what does not fit and says so: then the link itself is looked for."""
+    """If the kernel drops announcements for lack of room, hpn queries the link itself."""
     with netns.hold_open(pod.path) as fd, rtnl.open_in(fd) as inside:
         for _ in range(5):
             index = make(pod)
@@ -62,7 +62,7 @@ def test_with_room_for_no_announcement(pod: Pod) -> None:
 
 
 def test_the_late_answer_is_nobody_elses(pod: Pod) -> None:
-    """A request's several users have one socket between them, and each numbers its requests."""
+    """Users of one socket number their requests, so none takes another's late answer."""
     with netns.hold_open(pod.path) as fd, rtnl.open_in(fd) as first:
         for _ in range(10):
             index = make(pod)

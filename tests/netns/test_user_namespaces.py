@@ -1,6 +1,6 @@
-"""Pods with a user namespace of their own, as with ``hostUsers: false``: they are what the other tests take them for.
+"""Pods with their own user namespace, as with ``hostUsers: false``, meet the assumptions of the other tests.
 
-``namespaces.with_both`` marks the tests that run with such pods too.  All of the tier does so with HPN_PODS=userns.
+``namespaces.with_both`` marks the tests that run with such pods, too.  HPN_PODS=userns extends that to the whole tier.
 """
 
 import fcntl
@@ -35,7 +35,7 @@ def userns(pods: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def owner(path: str) -> int:
-    """The number of the user namespace that a network namespace belongs to."""
+    """The inode number of the user namespace that owns a network namespace."""
     with open(path, "rb") as namespace:
         fd = fcntl.ioctl(namespace, NS_GET_USERNS)
         try:
@@ -45,7 +45,7 @@ def owner(path: str) -> int:
 
 
 def test_such_a_pod(host: Host, pod: Pod) -> None:
-    """Another user namespace has it, whose root is nobody on the host, and everything is as for other pods."""
+    """ADD, CHECK and DEL work as for other pods, although another user namespace owns the pod's network namespace."""
     assert owner(pod.path) != owner("/proc/self/ns/net")
     conf = host.conf(policyRouting=True, sysctl={"net.ipv4.conf.IFNAME.rp_filter": "2"})
     before = host.picture(pod)

@@ -1,4 +1,4 @@
-"""A message for people names the pod, and of a container's id what `crictl ps` shows."""
+"""A message for people names the pod, with the part of a container's id that `crictl ps` shows."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The host's end of another pod's interface, as Calico and Cilium make them: real veths, and what libcni remembers."""
+"""The host's end of another pod's interface, as Calico and Cilium create it: real veths, and libcni's cache."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ WIRE = "cali123"
 
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where libcni has its results: none yet, but for what is none."""
+    """The directories of libcni's results: no valid results yet, only malformed ones."""
     folder = tmp_path / "results"
     folder.mkdir()
     (folder / "no-result").write_text("[]")
@@ -27,7 +27,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def neighbour(host: Host, make_pod: Callable[[], Pod], results: Path) -> Pod:
-    """A pod with a veth to the host, which has nothing but the kernel's own addresses there."""
+    """A pod with a veth to the host, which has only the kernel's own addresses on its end."""
     pod = make_pod()
     ip("link", "add", WIRE, "type", "veth", "peer", "name", "eth0", "netns", pod.name)
     ip("link", "set", WIRE, "up")
@@ -36,7 +36,7 @@ def neighbour(host: Host, make_pod: Callable[[], Pod], results: Path) -> Pod:
 
 
 def remembered(results: Path, *interfaces: dict[str, str]) -> None:
-    """As libcni 1.1 writes it."""
+    """Write a result as libcni 1.1 does."""
     cached = {"kind": "cniCacheV1", "networkName": "k8s-pod-network", "result": {"interfaces": list(interfaces)}}
     (results / "k8s-pod-network-c9-eth0").write_text(json.dumps(cached))
 
@@ -62,7 +62,7 @@ def by_an_attachment(host: Host, _results: Path, pod: Pod) -> None:
 
 
 def by_an_attachment_that_names_another(host: Host, _results: Path, pod: Pod) -> None:
-    """Its author may put any key into cni-args, which the record keeps."""
+    """The record keeps cni-args, in which a pod's author may set any key."""
     conf = host.conf(name="fabric", args={"cni": {"netns": "/run/netns/none"}})
     host.ok("ADD", pod, conf, CNI_IFNAME="net1")
 
@@ -73,7 +73,7 @@ def by_an_attachment_that_names_another(host: Host, _results: Path, pod: Pod) ->
 def test_it_is_not_given_away(
     host: Host, make_pod: Callable[[], Pod], results: Path, neighbour: Pod, known: Callable[[Host, Path, Pod], None]
 ) -> None:
-    """Neither the interface, nor one over it, which could answer as the neighbour's gateway."""
+    """ADD refuses the interface itself and a child over it, which could answer as the neighbor's gateway."""
     pod = make_pod()
     known(host, results, neighbour)
     before = host.picture(pod, neighbour)
@@ -88,7 +88,7 @@ def test_it_is_not_given_away(
 
 @pytest.mark.parametrize("words", [("192.0.2.7/32",), ("fd00::7/128", "proto", "kernel")], ids=["IPv4", "IPv6"])
 def test_a_route_says_it_too(host: Host, pod: Pod, neighbour: Pod, words: tuple[str, ...]) -> None:
-    """Where no result is to be seen: the host has routes to its pods."""
+    """ADD refuses the interface without a result, too, if the host has routes through it to pods."""
     destination, *more = words
     ip(*(("-6",) if ":" in destination else ()), "route", "add", destination, "dev", WIRE, *more)
     before = host.picture(pod, neighbour)
@@ -100,7 +100,7 @@ def test_a_route_says_it_too(host: Host, pod: Pod, neighbour: Pod, words: tuple[
 
 
 def test_one_that_leads_where_no_pod_is(host: Host, pod: Pod, results: Path, neighbour: Pod) -> None:
-    """To a router in a namespace of its own, say: it may be moved, and be a master."""
+    """ADD accepts a veth to a namespace without a pod, such as a router's, as device and as master."""
     remembered(results, {"name": "eth0", "sandbox": pod.path}, {"name": "cali9"})
     for conf in (over(host), moved(host)):
         host.ok("ADD", pod, conf)

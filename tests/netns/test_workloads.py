@@ -1,5 +1,5 @@
-"""What pods are given carries the work that it is for: Open MPI as Debian has it, over hpn0, with the environment that
-hpn hints prints.  Over RDMA it runs in the lab."""
+"""A real workload runs with a pod's interfaces: Debian's Open MPI over hpn0, with the environment of hpn hints.  The
+lab covers RDMA."""
 
 import shutil
 import sys
@@ -29,7 +29,7 @@ def carried(pod: Pod) -> int:
 
 
 def test_mpi(host: Host, make_pod: Callable[[], Pod], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two ranks in two pods; what they sent each other was right, and went over hpn0."""
+    """Two ranks in two pods exchange correct data over hpn0."""
     if not shutil.which("mpirun"):
         require("netns", "mpirun; run: netns-fixtures/setup mpi")
     pods = make_pod(), make_pod()
@@ -41,7 +41,7 @@ def test_mpi(host: Host, make_pod: Callable[[], Pod], tmp_path: Path, capsys: py
     before = carried(pods[0])
     said = jobs.mpirun(tmp_path, list(addresses), "collectives.py")
     assert (said.count(" right"), "WRONG" in said) == (8, False), said
-    # The largest message ten times, of each kind.
+    # Ten times the largest message of each kind.
     assert carried(pods[0]) - before > 2 * 10 * 262144
     said = jobs.mpirun(tmp_path, list(addresses), "training.py")
     assert "all ranks have one model: True; it is that of one process: True" in said

@@ -1,6 +1,6 @@
-"""What the stand-in for Multus needs around it: an API server, a kubelet, and plugins that write down what they got.
+"""The surroundings of the stand-in for Multus: an API server, a kubelet, and plugins that record their requests.
 
-Each is the least of its kind.  The cluster tier has the real ones.
+Each one is minimal.  The cluster tier has the real ones.
 """
 
 import json
@@ -26,8 +26,8 @@ Json = dict[str, Any]
 PODS = "/api/v1/namespaces/default/pods"
 NADS = "/apis/k8s.cni.cncf.io/v1/namespaces/{}/network-attachment-definitions/{}"
 STATUS = "k8s.v1.cni.cncf.io/network-status"
-# A plugin that appends to the file CALLS what it is told.  It answers with "interfaces" and "ips" of its configuration,
-# fails the commands that "fails" names, and at ADD runs the commands of "run" in the pod.
+# A plugin that appends its requests to the file CALLS.  It answers with "interfaces" and "ips" of its configuration,
+# fails the commands in "fails", and at ADD runs the commands of "run" in the pod.
 RECORDER = """\
 #!/usr/bin/python3 -IS
 import json, os, subprocess, sys
@@ -44,7 +44,7 @@ if env["CNI_COMMAND"] == "ADD":
     before = conf.get("prevResult", {{"interfaces": conf.get("interfaces", [own]), "ips": conf.get("ips", [])}})
     print(json.dumps(before | {{"cniVersion": conf["cniVersion"], "routes": conf.get("routes", [])}}))
 """
-# grpcio's server, with one answer for kubelet's one method.
+# A grpcio server with one answer for kubelet's only method.
 KUBELET = """\
 import sys, grpc
 from concurrent.futures import ThreadPoolExecutor
@@ -57,8 +57,8 @@ server.start()
 print("up", flush=True)
 server.wait_for_termination()
 """
-# The machine's own /var/lib and /run stay as they are: in a mount namespace of the command's own, kubelet's and the
-# device plugins' folders are the test's.
+# The machine's own /var/lib and /run stay unchanged: in the command's own mount namespace, the test provides the
+# folders of kubelet and of device plugins.
 PRIVATE = """\
 mount -t tmpfs none /var/lib
 mkdir -p /var/lib/kubelet "$1/run"
@@ -74,26 +74,26 @@ exec "$1/bin/multus"
 
 @dataclass
 class World:
-    """A node's folder, and what the API server has: objects by path."""
+    """A node's folder, and the API server's objects by path."""
 
     folder: Path
     objects: dict[str, Json] = field(default_factory=dict)
     conf: Json = field(default_factory=dict)
 
     def define(self, name: str, config: Json, namespace: str = "default", resource: str = "") -> None:
-        """A NetworkAttachmentDefinition."""
+        """Create a NetworkAttachmentDefinition."""
         annotations = {"k8s.v1.cni.cncf.io/resourceName": resource} if resource else {}
         spec = {"config": json.dumps({"cniVersion": "1.0.0", "name": name, "type": "recorder"} | config)}
         self.objects[NADS.format(namespace, name)] = {"metadata": {"annotations": annotations}, "spec": spec}
 
     def annotate(self, networks: str | list[Json], key: str = "k8s.v1.cni.cncf.io/networks") -> None:
-        """The pod, with that annotation."""
+        """Create the pod with that annotation."""
         text = networks if isinstance(networks, str) else json.dumps(networks)
         meta = {"name": "p", "namespace": "default", "uid": "u-1", "annotations": {key: text}}
         self.objects[f"{PODS}/p"] = {"metadata": meta}
 
     def run(self, command: str, pod: Pod, **conf: Any) -> Any:
-        """A command, as a runtime calls Multus; its answer."""
+        """Run a command as a runtime calls Multus, and return its answer."""
         args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=p;K8S_POD_INFRA_CONTAINER_ID=c1;K8S_POD_UID=u-1"
         of_pod = {"CNI_CONTAINERID": "c1", "CNI_NETNS": pod.path, "CNI_IFNAME": "eth0", "CNI_ARGS": args}
         done = subprocess.run(
@@ -105,14 +105,14 @@ class World:
         return json.loads(done.stdout or "null")
 
     def calls(self) -> list[Json]:
-        """What the plugins were told since the last time this was asked."""
+        """The plugins' requests since the last call."""
         file = self.folder / "calls"
         lines = file.read_text().splitlines() if file.exists() else []
         file.unlink(missing_ok=True)
         return [json.loads(line) for line in lines]
 
     def told(self) -> list[tuple[str, str, str]]:
-        """Of the same: command, network and interface."""
+        """The command, network and interface of the requests since the last call."""
         return [(c["env"]["CNI_COMMAND"], c["conf"]["name"], c["env"]["CNI_IFNAME"]) for c in self.calls()]
 
     def status(self) -> list[Json]:
@@ -122,7 +122,7 @@ class World:
 
 @contextmanager
 def world(folder: Path) -> Iterator[World]:
-    """A node whose cluster network is ``delegates``, one plugin that answers with an address."""
+    """A node with the cluster network ``delegates``, which has one plugin and answers with an address."""
     (folder / "bin").mkdir()
     install(folder / "bin")
     recorder = folder / "bin" / "recorder"
@@ -164,7 +164,7 @@ def pod_resources(name: str, *given: tuple[str, list[str]]) -> bytes:
 
 @contextmanager
 def kubelet(folder: Path, pods: Sequence[bytes]) -> Iterator[str]:
-    """A kubelet that has those pods; its socket."""
+    """Run a kubelet with those pods, and yield its socket."""
     (folder / "kubelet").mkdir()
     socket = str(folder / "kubelet" / "kubelet.sock")
     words = [sys.executable, "-c", KUBELET, socket]
@@ -182,7 +182,7 @@ def kubelet(folder: Path, pods: Sequence[bytes]) -> Iterator[str]:
 
 @contextmanager
 def _server(objects: dict[str, Json]) -> Iterator[str]:
-    """An API server that has those objects; its URL."""
+    """Run an API server with those objects, and yield its URL."""
 
     class Answers(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -206,7 +206,7 @@ def _server(objects: dict[str, Json]) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing is logged."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     thread = Thread(target=server.serve_forever, args=(0.02,))

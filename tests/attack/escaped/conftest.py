@@ -1,4 +1,4 @@
-"""What the tests of escaped links need: the runtime's cache of results, and the wire to the old address."""
+"""Fixtures for tests of escaped links: the runtime's cache of results, and the wire to the old address."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from base.state import libcni_cache
 
 @pytest.fixture(autouse=True)
 def results(host: Host, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the runtime keeps what ADD answered, until DEL succeeds, as libcni does."""
+    """The runtime's cache, which holds ADD's result until DEL succeeds, as libcni's does."""
     folder, call = host.tmp_path / "results", Host.call
     folder.mkdir()
 
@@ -40,7 +40,7 @@ def stack() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def wire(host: Host) -> Callable[[], bool]:
-    """Whether the pod's old address answers on the fabric, which is in a namespace of its own."""
+    """Reports whether the pod's old address answers on the fabric, which is in its own namespace."""
     ip("addr", "add", "10.56.0.99/24", "dev", "fabric")
 
     def answers() -> bool:

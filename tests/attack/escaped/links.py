@@ -1,4 +1,4 @@
-"""The namespaces of a pod's own where it hides its links, and what has to be so after its DEL."""
+"""Namespaces that a pod creates to hide its links, and the required state after its DEL."""
 
 import ctypes
 import os
@@ -15,12 +15,12 @@ CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 OLD = "10.56.0.2"
-LONGEST = 10.0  # seconds of a DEL, says docs/user/security.md
+LONGEST = 10.0  # seconds for a DEL, from docs/user/security.md
 
 
 @contextmanager
 def entered(path: str) -> Iterator[None]:
-    """This thread in that namespace meanwhile."""
+    """Run this thread in that namespace for the duration of the context."""
     with open("/proc/thread-self/ns/net") as own, open(path) as there:
         assert _libc.setns(there.fileno(), CLONE_NEWNET) == 0
         try:
@@ -30,7 +30,7 @@ def entered(path: str) -> Iterator[None]:
 
 
 def fresh() -> int:
-    """A namespace that a descriptor holds and nothing else."""
+    """Create a namespace that only a descriptor holds."""
     with open("/proc/thread-self/ns/net") as own:
         assert _libc.unshare(CLONE_NEWNET) == 0
         try:
@@ -40,7 +40,7 @@ def fresh() -> int:
 
 
 class Child:
-    """A namespace of the pod's own, held by a process, a mount, or nothing but a descriptor."""
+    """A namespace that the pod created, held by a process, a mount or only a descriptor."""
 
     def __init__(self, how: str, stack: ExitStack, pod: Pod) -> None:
         fd = fresh()
@@ -65,7 +65,7 @@ class Child:
         return {i["ifname"] for i in self.ip("link")} - {"lo"}
 
     def take(self, where: str, name: str, new: str = "", index: int = 0) -> None:
-        """Move a link here out of the namespace at that path."""
+        """Move a link into this namespace from the one at that path."""
         words = ["name", new] if new else []
         with open(self.path) as there, entered(where):
             path = f"/proc/{os.getpid()}/fd/{there.fileno()}"
@@ -73,13 +73,13 @@ class Child:
             subprocess.run(command, check=True, capture_output=True)
 
     def use(self, name: str) -> None:
-        """As the pod would: the address is on the wire again."""
+        """Put the old address on the wire again, as the pod would."""
         self.ip("addr", "add", f"{OLD}/24", "dev", name)
         self.ip("link", "set", name, "up")
 
 
 def over_the_master(*others: "Child | Pod") -> list[str]:
-    """Every link over rail0 there is, wherever."""
+    """All links over rail0 in these namespaces."""
     return [
         i["ifname"]
         for one in others
@@ -92,7 +92,7 @@ HOLDERS = pytest.mark.parametrize("how", ["process", "descriptor", "mount"])
 
 
 def gone_or_kept(host: Host, make_pod: Callable[[], Pod], reply: Any) -> None:
-    """DEL succeeded and said what it could not see, and nobody is given the address."""
+    """Assert that DEL succeeded with a warning, and that ADD does not allocate the address again."""
     assert reply.exit_code == 0, reply
     assert any("addresses may be in use" in line for line in reply.log), reply.log
     (kept,) = [line for line in leases(host.state / "ipam") if "10.56.0.2/24" in line["addresses"]]
@@ -102,7 +102,7 @@ def gone_or_kept(host: Host, make_pod: Callable[[], Pod], reply: Any) -> None:
 
 
 def proved(host: Host, make_pod: Callable[[], Pod], reply: Any) -> None:
-    """DEL succeeded without a word, and the address is free."""
+    """Assert that DEL succeeded without a warning, and that the address is free."""
     assert (reply.exit_code, reply.log) == (0, ())
     assert host.leases() == set()
     host.ok("ADD", make_pod(), CNI_ARGS=f"IP={OLD}")

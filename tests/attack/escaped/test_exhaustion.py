@@ -1,4 +1,4 @@
-"""A pod that makes so many links or namespaces, or moves its link so often, that DEL could look for ever."""
+"""DEL ends in time although a pod creates many links or namespaces, or moves its link all the time."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from base.kernel import netns, nsid
 
 
 def send_on(where: str, to: str) -> None:
-    """Move hpn0, if it is there, from one namespace to the other."""
+    """Move hpn0 from one namespace to the other, if it is there."""
     with entered(where), open(to) as target:
         path = f"/proc/{os.getpid()}/fd/{target.fileno()}"
         subprocess.run(["ip", "link", "set", "hpn0", "netns", path], capture_output=True, check=False)
@@ -25,7 +25,7 @@ def send_on(where: str, to: str) -> None:
 def test_moved_to_and_fro_meanwhile(
     host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool]
 ) -> None:
-    """Caught, or kept back; and no DEL takes long."""
+    """DEL removes a link that moves all the time, or keeps its address reserved; no DEL takes long."""
     for _ in range(5):
         pod = make_pod()
         (entry, *_) = host.ok("ADD", pod)["ips"]
@@ -51,7 +51,7 @@ def test_moved_to_and_fro_meanwhile(
 
 
 def test_never_where_it_is_looked_for(host: Host, make_pod: Callable[[], Pod], stack: ExitStack) -> None:
-    """The link was seen, left before it could be removed, and is always in the other namespace from then on."""
+    """DEL sees the link once, then always looks in the wrong namespace: it warns and keeps the address reserved."""
     pod = make_pod()
     (entry, *_) = host.ok("ADD", pod)["ips"]
     child = Child("descriptor", stack, pod)
@@ -60,13 +60,13 @@ def test_never_where_it_is_looked_for(host: Host, make_pod: Callable[[], Pod], s
         in_pod, seen = netns.cookie_of(there.fileno()), False
 
     def dodge(frame: Any, event: str, _: object) -> None:
-        """Called by the interpreter before each function begins."""
+        """Move the link before DEL checks a namespace; the interpreter calls this before each function."""
         nonlocal seen
         if event != "call" or frame.f_code not in (nsid.links_over.__code__, nsid.remove_links.__code__):
             return
         seen = seen or bool(frame.f_locals.get("indexes"))
         if seen:
-            # With ``more`` it is asked in the pod about the child.
+            # A call with ``more`` asks the pod's namespace about the child.
             is_pod = netns.cookie(frame.f_locals["inside"].sock) == in_pod and not frame.f_locals.get("more")
             send_on(*(pod.path, child.path) if is_pod else (child.path, pod.path))
 
@@ -97,7 +97,7 @@ def test_a_thousand_stacked_links(host: Host, make_pod: Callable[[], Pod], stack
 def test_a_crowd_of_namespaces(
     host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool]
 ) -> None:
-    """Those that lead nowhere cost little."""
+    """DEL quickly passes many namespaces without a path to the master."""
     pod = make_pod()
     host.ok("ADD", pod)
     for i in range(200):
@@ -116,7 +116,7 @@ def test_a_crowd_of_namespaces(
 
 
 def test_more_namespaces_than_there_is_time_for(host: Host, make_pod: Callable[[], Pod], stack: ExitStack) -> None:
-    """Each with an interface on our master.  DEL gives up in time and says so."""
+    """Each namespace has an interface on the master.  DEL gives up in time and warns."""
     pod = make_pod()
     host.ok("ADD", pod)
     for i in range(150):

@@ -1,6 +1,6 @@
-"""A pod that takes its interface where DEL does not look, or makes others of it, to keep its place on the rail.
+"""A pod keeps its place on the rail by hiding its interface from DEL or deriving others from it.
 
-The witnesses are ``ip`` in every namespace that the test made, and the fabric's ping to the old address.
+The witnesses are ``ip`` in every namespace of the test, and the fabric's ping to the old address.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,8 @@ from base.protocol.spec import Reply
 
 
 def taken_off_the_wire(wire: Callable[[], bool], host: Host, pod: Pod, *children: Child) -> Reply:
-    """DEL's reply, where it has removed every link over the master from the pod and from these."""
+    """Run DEL, and assert that it removed every link over the master from the pod and these namespaces; return its
+    reply."""
     assert wire()
     reply = host.call("DEL", pod)
     assert over_the_master(pod, *children) == []
@@ -58,7 +59,7 @@ def test_two_levels_deep(
 def test_changed_beyond_recognition_but_for_one(
     host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool], changed: str
 ) -> None:
-    """Index or MAC is enough to know it by."""
+    """DEL recognizes the link by its index or its MAC alone."""
     pod = make_pod()
     host.ok("ADD", pod)
     child = Child("descriptor", stack, pod)
@@ -74,7 +75,8 @@ def test_changed_beyond_recognition_but_for_one(
 def test_index_and_mac_are_others_now(
     host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool]
 ) -> None:
-    """It is removed, since it is over our master; but ours might be another that is hidden."""
+    """DEL removes the link, since it is over the master.  The pod's own link might still hide elsewhere, so DEL keeps
+    the address."""
     pod = make_pod()
     host.ok("ADD", pod)
     child = Child("descriptor", stack, pod)
@@ -88,7 +90,8 @@ def test_index_and_mac_are_others_now(
 def test_decoys_with_its_names(
     host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool]
 ) -> None:
-    """In the pod and in the child, by name, altname and index; they stay, for they lead nowhere."""
+    """Decoys in the pod and in the child carry the link's name, altname and index.  They stay, since they lead
+    nowhere."""
     pod = make_pod()
     host.ok("ADD", pod)
     (ours,) = pod.ip("link", "show", "hpn0")
@@ -110,7 +113,7 @@ def test_decoys_with_its_names(
 def test_stacked_on_it(
     host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool], kind: str, where: str
 ) -> None:
-    """The kernel hangs it on the master, so it outlives what it was made over."""
+    """DEL removes stacked links, too: the kernel attaches them to the master, so they outlive the link below."""
     pod = make_pod()
     host.ok("ADD", pod)
     child = Child("descriptor", stack, pod)
@@ -131,7 +134,7 @@ def test_stacked_on_it(
 def test_a_double_of_it_is_left_in_its_place(
     host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool]
 ) -> None:
-    """Index, MAC, kind and master are ours; both go."""
+    """DEL removes both the link and its double with the same index, MAC, kind and master."""
     pod = make_pod()
     host.ok("ADD", pod)
     (ours,) = pod.ip("link", "show", "hpn0")
@@ -148,7 +151,7 @@ def test_a_double_of_it_is_left_in_its_place(
 
 
 def test_hidden_behind_a_namespace_that_is_gone(host: Host, make_pod: Callable[[], Pod], stack: ExitStack) -> None:
-    """The pod knows the first, the first knew the second; nothing leads there any more, and DEL says so."""
+    """The chain of namespaces breaks in the middle: nothing leads to the last one any more, and DEL warns."""
     pod = make_pod()
     host.ok("ADD", pod)
     last = Child("descriptor", stack, pod)
@@ -163,7 +166,7 @@ def test_hidden_behind_a_namespace_that_is_gone(host: Host, make_pod: Callable[[
 
 
 def test_the_pod_has_deleted_it(host: Host, make_pod: Callable[[], Pod]) -> None:
-    """As far as we can see that is the same."""
+    """DEL cannot distinguish a deleted link from a hidden one."""
     pod = make_pod()
     host.ok("ADD", pod)
     pod.ip("link", "delete", "hpn0")
@@ -173,7 +176,7 @@ def test_the_pod_has_deleted_it(host: Host, make_pod: Callable[[], Pod]) -> None
 def test_what_may_be_in_use_is_given_after_a_probe(
     host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool]
 ) -> None:
-    """The pod's hidden interface answers, and then no more."""
+    """ADD allocates a possibly used address only once the pod's hidden interface no longer answers the probe."""
     conf = host.conf(ipam={"type": "hpn-ipam", "subnet": "10.56.0.0/24", "rangeEnd": OLD, "probe": 0.1})
     pod, hidden = make_pod(), Child("descriptor", stack, make_pod())
     host.ok("ADD", pod, conf)
@@ -194,7 +197,7 @@ def test_what_may_be_in_use_is_given_after_a_probe(
 def test_the_pod_is_gone_and_its_child_is_not(
     host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool]
 ) -> None:
-    """The master still receives for its MAC: it is looked for wherever somebody is."""
+    """The master still receives for the link's MAC, so DEL searches every namespace with a process."""
     pod = make_pod()
     host.ok("ADD", pod)
     child = Child("process", stack, pod)

@@ -1,4 +1,4 @@
-"""What others have over the same master stays, whatever DEL looks through for a link that escaped."""
+"""Links of others over the same master stay while DEL searches for an escaped link."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,13 +11,11 @@ from support.topology import Host, Pod, ip
 
 from base.state import journal
 
-# What stays
-
 
 def test_another_attachment_over_the_same_master_stays(
     host: Host, make_pod: Callable[[], Pod], stack: ExitStack
 ) -> None:
-    """Also where the pod has moved it to a namespace of its own; until its own DEL."""
+    """Another attachment's link stays until its own DEL, even in a namespace that the pod created."""
     pod = make_pod()
     for name in ("hpn0", "hpn1", "hpn2"):
         host.ok("ADD", pod, CNI_IFNAME=name)
@@ -43,12 +41,12 @@ def test_anothers_macvlan_that_was_there_before_stays(
 
 
 def others_macvlan(pod: Pod) -> None:
-    """As another plugin makes it."""
+    """Create a macvlan as another plugin does."""
     ip("link", "add", "link", "rail0", "name", "net1", "netns", pod.name, "type", "macvlan", "mode", "bridge")
 
 
 def test_anothers_macvlan_that_came_later_stays(host: Host, make_pod: Callable[[], Pod], results: Path) -> None:
-    """The runtime remembers what that plugin made."""
+    """The other plugin's macvlan stays, because the runtime's cache names it."""
     pod = make_pod()
     host.ok("ADD", pod)
     others_macvlan(pod)
@@ -59,8 +57,8 @@ def test_anothers_macvlan_that_came_later_stays(host: Host, make_pod: Callable[[
 
 
 def test_a_macvlan_of_which_nobody_knows_whose_it_is(host: Host, make_pod: Callable[[], Pod], results: Path) -> None:
-    """Of a runtime that remembers nothing: it may be another plugin's and stays, or stacked on ours and have its
-    address."""
+    """Without the runtime's cache the macvlan stays, because another plugin may own it.  It may also be stacked on the
+    pod's link and use its address, so DEL keeps the address."""
     pod = make_pod()
     host.ok("ADD", pod)
     others_macvlan(pod)
@@ -74,8 +72,8 @@ def test_a_macvlan_of_which_nobody_knows_whose_it_is(host: Host, make_pod: Calla
 def test_another_attachment_that_comes_meanwhile_stays(
     host: Host, make_pod: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch, results: Path
 ) -> None:
-    """DEL has looked into the journal, and the link is there when it looks into the pod.  The runtime has yet to note
-    what that ADD answered."""
+    """Another ADD creates its link after DEL reads the journal, and before DEL checks the pod.  The runtime's cache
+    does not name it yet."""
     pod, read, came = make_pod(), journal.records, list[Any]()
 
     def comes_after(*words: Any) -> list[Any]:
@@ -86,7 +84,7 @@ def test_another_attachment_that_comes_meanwhile_stays(
             (results / f"rail0-{pod.name}-hpn1").unlink()
         return found
 
-    for ifname in ("hpn0", "hpn2"):  # so that there is something to look at
+    for ifname in ("hpn0", "hpn2"):  # so that DEL finds other attachments to check
         host.ok("ADD", pod, CNI_IFNAME=ifname)
     monkeypatch.setattr(journal, "records", comes_after)
     host.ok("DEL", pod)
@@ -97,7 +95,7 @@ def test_another_attachment_that_comes_meanwhile_stays(
 def test_another_pod_that_is_reached_from_this_one_stays(
     host: Host, make_pod: Callable[[], Pod], stack: ExitStack
 ) -> None:
-    """By a veth pair between them, say."""
+    """The link of a pod stays if a veth pair connects it with the deleted pod."""
     pod, other = make_pod(), make_pod()
     host.ok("ADD", pod)
     host.ok("ADD", other)
@@ -109,7 +107,7 @@ def test_another_pod_that_is_reached_from_this_one_stays(
 
 
 def test_a_link_over_another_master_stays(host: Host, make_pod: Callable[[], Pod], stack: ExitStack) -> None:
-    """Of our kind, over a device of the same index, in a namespace of the pod's own."""
+    """A link of the same kind stays if its master has the same index but is in a namespace that the pod created."""
     pod = make_pod()
     host.ok("ADD", pod)
     (rail,) = ip("link", "show", "rail0")

@@ -1,4 +1,4 @@
-"""Requests that are well formed, and cannot be served as the host, the pod or the IPAM plugin is."""
+"""Well-formed requests that fail because of the state of the host, the pod or the IPAM plugin."""
 
 import json
 from contextlib import ExitStack
@@ -25,7 +25,7 @@ def attached(host: Host, pod: Pod, _stack: ExitStack) -> None:
 
 
 def beside(host: Host, pod: Pod, _stack: ExitStack) -> None:
-    """Another attachment: it has 10.56.0.2, and the master is in use."""
+    """Attach another interface, which takes 10.56.0.2 and uses the master."""
     host.ok("ADD", pod, host.conf(mac="02:00:00:00:00:01"), CNI_IFNAME="hpn1")
 
 
@@ -89,7 +89,7 @@ def below_a_file(host: Host, _pod: Pod, _stack: ExitStack) -> None:
 
 
 def script(on_add: str) -> Setup:
-    """A delegate that does this at ADD, when the interface is there already, and nothing at DEL."""
+    """Install a delegate that runs these commands at ADD, after the interface exists, and nothing at DEL."""
 
     def setup(host: Host, _pod: Pod, _stack: ExitStack) -> dict[str, str]:
         return {"CNI_PATH": host.program("script", f"cat >/dev/null\n[ $CNI_COMMAND = ADD ] || exit 0\n{on_add}")}

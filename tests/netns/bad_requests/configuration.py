@@ -1,4 +1,4 @@
-"""Requests that their configuration makes bad, whatever the node has."""
+"""Requests with an invalid configuration, whatever the node provides."""
 
 from netns.bad_requests.form import V4, Bad, cni_args, ipam, ranges, runtime, subnet
 

@@ -1,4 +1,4 @@
-"""Requests that the environment, stdin or the version make bad."""
+"""Requests with an invalid environment, stdin or version."""
 
 from netns.bad_requests.form import Bad
 

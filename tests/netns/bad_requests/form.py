@@ -1,4 +1,4 @@
-"""What a request that is refused consists of, and keys that such requests share."""
+"""The form of a refused request, and keys that such requests share."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -7,13 +7,13 @@ from typing import Any
 
 from support.topology import Host, Pod
 
-# Prepares host and pod before the request; what it returns is added to the environment.
+# Prepares host and pod before the request; its result extends the environment.
 Setup = Callable[[Host, Pod, ExitStack], dict[str, str] | None]
 
 
 @dataclass(frozen=True)
 class Bad:
-    """A bad request and its answer: ``says`` are words of the message, ``details`` is in the error's details."""
+    """A bad request and its answer: ``says`` lists words of the message, ``details`` a part of the error's details."""
 
     why: str
     code: int
