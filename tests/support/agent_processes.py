@@ -1,4 +1,4 @@
-"""The agent's processes, without what they do, and requests to them."""
+"""Agent processes with a substitute for their work, and requests to them."""
 
 import os
 import select
@@ -36,7 +36,7 @@ def answer(as_ipam, request):
 listener = socket.socket(fileno=int(sys.argv[1]))
 """
 SERVE = f"{PROGRAM}workers.serve(listener, {VERSION!r}, answer)"
-# Where they have nothing to wait for sooner than on a real machine.
+# The waits are shorter than on a real machine.
 QUIET = 0.3
 SOON = f"""{PROGRAM}
 import agent.server
@@ -57,12 +57,16 @@ ROOT = Path(__file__).parents[2]
 
 
 class Agent:
-    """In a process group of its own, as a shell would start it."""
+    """An agent in its own process group, as a shell starts it."""
 
     def __init__(self, path: Path, *arguments: str, program: str = SERVE) -> None:
-        """With arguments it does work in idle time: a line on stdout, and so many seconds, negative if they are more
-        than it may take; after how many it is overdue, and done again though nobody asks, or 0, negative if it does not
-        ask for that; and by which status its process ends, if that is not 0."""
+        """Start an agent; arguments make its workers do idle work, which begins by printing a line on stdout.
+
+        The arguments are four numbers.  First the work's duration in seconds, negative if that exceeds the limit.
+        Second and third the seconds until it is overdue, and until it is repeated without a request; 0 means never, and
+        a negative third number means that it does not ask for repetition.  The optional fourth is the exit status of
+        its process.
+        """
         self.path = str(path)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(self.path)
@@ -78,12 +82,12 @@ class Agent:
         until(lambda: len(self.workers()) == workers.WORKERS)
 
     def written(self, seconds: float) -> bool:
-        """Whether there is a line on stdout, or comes in time."""
+        """Return True if stdout has a line now or within this time."""
         assert self.process.stdout
         return b"\n" in self._lines or bool(select.select([self.process.stdout], [], [], seconds)[0])
 
     def workers(self) -> set[int]:
-        """And who does work in idle time."""
+        """Return the ids of the workers, including one that does idle work."""
         pid = self.process.pid
         return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
@@ -95,12 +99,12 @@ class Agent:
         return sock
 
     def ask(self, stdin: bytes = b"{}") -> int:
-        """Who answered it."""
+        """Return the id of the worker that answered."""
         with self.connect(stdin) as sock:
             return answered(sock)
 
     def slow(self) -> int:
-        """Who has just said so: took a slow request, or does work in idle time."""
+        """Return the id of the worker that began a slow request or idle work."""
         assert self.process.stdout
         while b"\n" not in self._lines:
             assert self.written(60)
@@ -110,12 +114,12 @@ class Agent:
         return int(line)
 
     def listens(self, pid: int) -> bool:
-        """Whether this worker would be woken by a newcomer (man 5 proc, fdinfo of an epoll)."""
+        """Return True if a new connection would wake this worker (man 5 proc, fdinfo of an epoll)."""
         found = f"tfd: {self.fd:8} "
         return any(found in info.read_text() for info in Path(f"/proc/{pid}/fdinfo").iterdir())
 
     def said(self) -> str:
-        """On stderr, once it has ended."""
+        """Return the agent's stderr after it ended."""
         assert self.process.stderr
         return self.process.stderr.read()
 
@@ -134,7 +138,7 @@ def everything(sock: socket.socket) -> bytes:
 
 
 def states(pid: int) -> set[str]:
-    """Of its threads; none of one that is gone, Z where nobody looks after orphans."""
+    """Return the states of the process's threads: none if it is gone, Z if nothing reaps orphans."""
     found = set[str]()
     for task in Path(f"/proc/{pid}/task").glob("*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -144,7 +148,10 @@ def states(pid: int) -> set[str]:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[int]:
-    """And so out of epoll_wait: a connection that wakes one on its way out is another's with the next one only."""
+    """Stop the worker, which takes it out of epoll_wait.
+
+    A connection that wakes a worker on its way out goes to another worker only with the next connection.
+    """
     os.kill(pid, signal.SIGSTOP)
     try:
         until(lambda: states(pid) == {"T"})
@@ -158,7 +165,7 @@ def taken(sock: socket.socket) -> None:
 
 
 def woken(tasks: Iterable[Path]) -> int:
-    """How often threads have gone to sleep and been woken again."""
+    """Return how often these threads slept and were woken."""
     texts = [(task / "status").read_text() for task in tasks]
     return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in texts)
 
@@ -177,6 +184,6 @@ def running(path: Path, *arguments: str, program: str = SERVE) -> Iterator[Agent
 
 
 def ended(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Agent]:
-    """An agent, until the test is over; a parameter has it work in idle time."""
+    """Run an agent until the test is over; a parameter enables idle work."""
     with running(tmp_path / "s", *getattr(request, "param", ())) as agent:
         yield agent

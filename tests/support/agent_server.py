@@ -18,7 +18,7 @@ VERSION = "0123456789abcdef"
 
 
 def answer(as_ipam: bool, request: Request) -> Reply:
-    """What it was asked, so that the test sees it; or something that takes its time, or fails."""
+    """Reply with the request's content for the test to compare, or be slow, or fail."""
     if request.stdin == b"slow":
         # time: work that takes its time
         time.sleep(0.5)
@@ -95,7 +95,7 @@ def answered(data: bytes) -> str:
 
 
 def ended(tmp_path: Path) -> Iterator[Agent]:
-    """An agent, until the test is over."""
+    """Run an agent until the test is over."""
     agent = Agent(tmp_path / "s")
     yield agent
     agent.end()

@@ -16,7 +16,7 @@ from ipam.cluster.backends.kubernetes import Kubernetes
 
 MANIFESTS = ROOT / "packaging" / "kubernetes" / "cluster"
 ADMIN, NODE1, NODE2 = "token-admin", "token-system:node:node1", "token-system:node:node2"
-# Opens the store as whoever has the token.
+# Opens the store with this token.
 Opener = Callable[[str], Kubernetes]
 
 

@@ -1,4 +1,4 @@
-"""Nodes that have nothing of hpn, and what docs/user/kubernetes.md has to be typed for the DaemonSet there."""
+"""Nodes without hpn, and the commands that docs/user/kubernetes.md gives for the DaemonSet."""
 
 import shlex
 import shutil
@@ -26,13 +26,13 @@ RESOURCE = "example.com/rail0"
 
 
 def typed(title: str) -> list[str]:
-    """What the section has for kubectl, block by block."""
+    """Return the section's kubectl commands, by block."""
     (section,) = (one for one in sections(PAGE) if one.title == title)
     return [block.text for block in section.blocks if block.kind == "sh kubectl"]
 
 
 def kubectl(cluster: Cluster, tree: Path, lines: str) -> None:
-    """Type these lines in the tree."""
+    """Run these lines in the tree."""
     for line in lines.splitlines():
         program, *words = shlex.split(line)
         assert program == "kubectl"
@@ -41,7 +41,7 @@ def kubectl(cluster: Cluster, tree: Path, lines: str) -> None:
 
 @contextmanager
 def made_tree(cluster: Cluster) -> Iterator[Path]:
-    """A tree after `make binary`, with a base of its own to write into; the first image is on the nodes."""
+    """Yield a tree after `make binary`, with its own writable base; the nodes have the first image."""
     with tempfile.TemporaryDirectory(prefix="hpn-test-") as folder:
         it = Path(folder)
         shutil.copytree(ROOT / "packaging" / "kubernetes", it / "packaging" / "kubernetes")
@@ -53,7 +53,7 @@ def made_tree(cluster: Cluster) -> Iterator[Path]:
 
 
 def put_image(cluster: Cluster, tree: Path, tag: str) -> None:
-    """Make the image of the program that is in dist, and let the nodes have it."""
+    """Build the image of the program in dist, and load it on the nodes."""
     image.build(RECIPE, tree, f"{NAME}:{tag}", archive := tree / "image.tar")
     for node in cluster.nodes.values():
         cluster.load(node, archive)
@@ -69,11 +69,11 @@ def choose(tree: Path, name: str, before: str, tag: str) -> None:
 
 @contextmanager
 def bared(cluster: Cluster, tree: Path) -> Iterator[Cluster]:
-    """The cluster, whose nodes have nothing of hpn before the test; and as before after it."""
+    """Yield the cluster with hpn removed from its nodes; restore them after the test."""
     program = (tree / "dist" / "hpn").read_bytes()
     for node in cluster.nodes.values():
         node.service("agent").stop()
-        # A host sees the machine's own, which is not the test's to write to.
+        # A host sees the machine's own folder, which the test must not change.
         node.run("mount", "-t", "tmpfs", "tmpfs", "/usr/local/sbin")
         node.run("rm", "-rf", *(f"/opt/cni/bin/{name}" for name in PLUGINS), "/run/hpn", "/var/lib/cni/hpn")
     yield cluster
@@ -94,13 +94,13 @@ def bared(cluster: Cluster, tree: Path) -> Iterator[Cluster]:
 
 
 def daemons(cluster: Cluster) -> dict[str, dict[str, Any]]:
-    """The DaemonSet's pods, by their node."""
+    """Return the DaemonSet's pods by node."""
     found = cluster.get("pods", "--namespace=kube-system", "--selector=app.kubernetes.io/name=hpn")["items"]
     return {pod["spec"]["nodeName"]: pod for pod in found}
 
 
 def offered(cluster: Cluster) -> dict[str, str]:
-    """How much of the resource each node has to give, as the scheduler counts."""
+    """Return each node's allocatable count of the resource, as the scheduler counts it."""
     nodes = cluster.get("nodes")["items"]
     return {node["metadata"]["name"]: node["status"]["allocatable"].get(RESOURCE, "0") for node in nodes}
 

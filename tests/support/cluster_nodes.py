@@ -18,7 +18,7 @@ from ipam.cluster.backends import backend
 from ipam.cluster.node_blocks import NodeBlocks
 
 SHARED = {"store": "etcd"}
-# 16 blocks of 16, of which the first and the last have fewer addresses.
+# 16 blocks of 16; the first and the last have fewer addresses.
 SMALL = {"subnet": "10.0.0.0/24", "cluster": SHARED}
 
 

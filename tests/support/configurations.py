@@ -1,4 +1,4 @@
-"""What the tests of cni.config load, and what it refuses."""
+"""Load configurations for the tests of cni.config, and return its refusals."""
 
 from typing import Any
 

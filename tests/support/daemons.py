@@ -1,4 +1,4 @@
-"""A daemon that a test runs, and the lines that it says."""
+"""A daemon that a test runs, and its log."""
 
 import os
 import signal
@@ -9,19 +9,19 @@ from pathlib import Path
 
 
 class Daemon:
-    """It runs from ``start`` to ``end``; ``said`` has the lines of its log, which is its stderr."""
+    """A daemon from ``start`` to ``end``; ``said`` holds the lines of its log, which is its stderr."""
 
     def __init__(self) -> None:
         self.said = list[str]()
 
     def start(self, argv: Sequence[str], folder: Path) -> None:
-        """Run it in that directory."""
+        """Run the daemon in that directory."""
         self.process = subprocess.Popen(argv, cwd=folder, stderr=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
     def end(self) -> int:
-        """Ask it to end, if it still runs, and wait for that; its exit status.  Raises TimeoutExpired."""
+        """Terminate the daemon if it still runs, wait, and return its exit status.  Raises TimeoutExpired."""
         self.process.terminate()
         try:
             return self.process.wait(60)
@@ -33,7 +33,7 @@ class Daemon:
             self.process.stderr.close()
 
     def reload(self) -> None:
-        """Have it read its configuration again."""
+        """Make the daemon read its configuration again."""
         os.kill(self.process.pid, signal.SIGHUP)
 
     def _read(self) -> None:

@@ -1,4 +1,4 @@
-"""Small file systems for tests, which can be full or read-only."""
+"""Small file systems for tests that need a full or a read-only one."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def mounted(folder: Path, size: str = "1m", kind: str = "tmpfs") -> Iterator[Path]:
-    """A small file system at this folder, to be filled or made read-only; in memory, or in a file beside it."""
+    """Mount a small file system at this folder: in memory, or in an image file beside it."""
     folder.mkdir()
     source, options = "tmpfs", f"size={size}"
     if kind != "tmpfs":
@@ -24,7 +24,7 @@ def mounted(folder: Path, size: str = "1m", kind: str = "tmpfs") -> Iterator[Pat
 
 
 def filled(folder: Path) -> Path:
-    """Fill the file system; the file that takes all the room."""
+    """Fill the file system; return the file that takes all the room."""
     filler = folder / "filler"
     with filler.open("ab", buffering=0) as f:
         for size in (1 << 16, 1 << 12, 1):
@@ -36,12 +36,12 @@ def filled(folder: Path) -> Path:
 
 
 def read_only(folder: Path) -> None:
-    """Make what is ``mounted`` there read-only."""
+    """Remount a ``mounted`` folder read-only."""
     _run("mount", "-o", "remount,ro", str(folder))
 
 
 def writable(folder: Path) -> None:
-    """Make it writable again."""
+    """Remount the folder writable."""
     _run("mount", "-o", "remount,rw", str(folder))
 
 

@@ -1,7 +1,7 @@
-"""What a dm-log-writes device recorded (Linux, Documentation/admin-guide/device-mapper/log-writes.rst).
+"""Read the log of a dm-log-writes device (Linux, Documentation/admin-guide/device-mapper/log-writes.rst).
 
 sector 0    superblock
-then        entries, each a sector and after it the data that were written
+then        entries: a sector each, followed by the written data
 """
 
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ class Entry:
     flags: int
     at: int = 0  # in bytes
     data: bytes = b""
-    text: str = ""  # a mark's
+    text: str = ""  # of a mark
 
 
 def entries(path: Path) -> list[Entry]:
-    """All of them, in the order in which they were certain to be on the disk."""
+    """Return all entries, in the order in which they were certain to be on the disk."""
     log = path.read_bytes()
     magic, version, count, size = _SUPER.unpack_from(log)
     assert (magic, version, size) == (_MAGIC, 1, SECTOR)
@@ -50,18 +50,18 @@ def entries(path: Path) -> list[Entry]:
 
 @dataclass
 class Cut:
-    """The disk and what had been marked when the power went."""
+    """The disk and the marks so far at a power failure."""
 
     disk: bytes
     marks: list[str]
 
 
 def cuts(log: list[Entry], size: int, points: list[int], random: Random) -> Iterator[Cut]:
-    """The disk as it may be if the power goes before each of these entries, which ascend.
+    """Yield a possible disk for a power failure before each of these entries, in ascending order.
 
-    The log has a write when it is certain to be on the disk: before the flush that made it so.  So all before the
-    last flush is there, and of what the next one would have made certain every sector is there or not.  That may have
-    been written after the next mark, so it is left out from there on.
+    The log records a write when a flush makes it certain to be on the disk, before that flush.  So everything before
+    the last flush is present.  Each sector that the next flush would make certain is present or missing.  Such a sector
+    may have been written after the next mark, so entries from that mark on are left out.
     """
     safe, done, marks, loose = bytearray(size), 0, list[str](), list[Entry]()
     for point in points:
@@ -77,7 +77,7 @@ def cuts(log: list[Entry], size: int, points: list[int], random: Random) -> Iter
         done = point
         disk = bytearray(safe)
         for one in (*loose, *takewhile(lambda entry: not entry.flags & (FLUSH | FUA | MARK), log[point:])):
-            # The file system's own blocks are whole: ext4 takes its superblock, two sectors, to be written so.
+            # ext4 requires that its own blocks are written whole: its superblock has two sectors.
             step = BLOCK if one.flags & METADATA or one.at < BLOCK else SECTOR
             for i in range(0, len(one.data), step):
                 if random.random() < 0.5:

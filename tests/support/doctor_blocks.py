@@ -1,4 +1,4 @@
-"""The cases of doctor_cases.py that are about blocks of a network which the cluster's nodes share; CASES has all."""
+"""The cases of doctor_cases.py about blocks of a network that the cluster's nodes share; CASES has all."""
 
 import time
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from ipam.cluster import node_blocks
 from ipam.cluster.node_blocks import HELD, LOST, NodeBlocks, OwnedBlock
 
 __all__ = ["CASES"]
-# The address that Node.lease gives first is 10.9.0.2.
+# Node.lease allocates 10.9.0.2 first.
 TAKEN, FREE = 2, 3
 
 
 def hold(node: Node, *indexes: int, state: str = HELD, seen: float = 0) -> None:
-    """Blocks of one host number each, seen so many seconds ago."""
+    """Write blocks of one host number each, last confirmed so many seconds ago."""
     blocks = tuple(OwnedBlock(index, f"uid-{index}", "node1", state) for index in indexes)
     about = NodeBlocks(
         "net", "etcd", "cluster-1", "node1", "", 1, ("10.9.0.0/24",), blocks, looked=int(time.time() - seen)

@@ -1,6 +1,6 @@
-"""Of each finding of hpn doctor, by its id: how it is brought about on a healthy node, and what its remedy does there.
+"""For each finding of hpn doctor, by id: cause it on a healthy node, and apply its remedy.
 
-A case is a generator.  It breaks the node and yields how bad that is; then it does what the remedy says.
+A case is a generator.  It breaks the node, yields the finding's severity, and then follows the remedy.
 """
 
 import json
@@ -30,7 +30,7 @@ def case(make: Case) -> Case:
 
 @contextmanager
 def changed(path: Path, text: str) -> Iterator[None]:
-    """Another text in this file, and the former one again."""
+    """Replace the text of this file, and restore it afterwards."""
     before = path.read_text()
     path.write_text(text)
     yield
@@ -39,7 +39,7 @@ def changed(path: Path, text: str) -> Iterator[None]:
 
 @contextmanager
 def offering(path: Path, resource: str) -> Iterator[None]:
-    """A device plugin that offers a resource there, as grpcio serves it; its socket goes with it."""
+    """Run a device plugin on grpcio that offers a resource there; remove its socket afterwards."""
     argv = [sys.executable, Path(__file__).with_name("other_plugin.py"), path, resource]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -200,7 +200,7 @@ def vf_guid_zero(node: Node) -> Iterator[Severity]:
 
 @case
 def device_nodes_differ(node: Node) -> Iterator[Severity]:
-    """Of another pod's ADD it is no longer true."""
+    """After another pod's ADD the finding no longer applies."""
     uid = "IgnoreUnknown=1;K8S_POD_UID=one"
     node.save(ALIVE, link={"device": VF}, args=uid)
     durable.write(node.at(f"run/hpn/rdma/{VF}"), {"pod": "one", "nodes": ["uverbs7", "umad2", "issm2"]})

@@ -1,4 +1,4 @@
-"""A node as hpn doctor reads it: the files of one on which all is well, and what a test does to them."""
+"""A healthy node as hpn doctor reads it: its files, and the changes that a test makes."""
 
 import json
 import os
@@ -38,18 +38,18 @@ pfs:
 """
 ALIVE = Record(
     network="rail0", key=Key("0123456789abcdef", "hpn0"), netns="/run/netns/nobody",
-    identity=Identity(inode=1, cookie=1),  # seen from nowhere, so nobody can say that it is gone
+    identity=Identity(inode=1, cookie=1),  # no process sees this namespace, so its end is unknown
     kind="macvlan", link={}, config={"name": "rail0"}, pod="default/a", complete=True,
     result={"ips": [{"address": "10.1.0.2/24"}]},
 )  # fmt: skip
 
 
 def space(*, relaxed: bool = True, read_request: int = 4096, acs: int | None = None, ats: int | None = None) -> bytes:
-    """The configuration space of a PCIe function, with ACS and ATS if their registers have a value."""
+    """Return a PCIe function's configuration space, with ACS and ATS if their registers have a value."""
     data = bytearray(4096)
     struct.pack_into("<H", data, 0x06, 0x10)
     data[0x34] = 0x40
-    struct.pack_into("<BBH", data, 0x40, 0x05, 0x60, 0)  # MSI is before it
+    struct.pack_into("<BBH", data, 0x40, 0x05, 0x60, 0)  # MSI precedes it
     struct.pack_into("<BB", data, 0x60, 0x10, 0)
     struct.pack_into("<H", data, 0x68, relaxed << 4 | (read_request // 128).bit_length() - 1 << 12)
     struct.pack_into("<I", data, 0x100, 0x0001 | 1 << 16 | 0x148 << 20)
@@ -62,7 +62,7 @@ def space(*, relaxed: bool = True, read_request: int = 4096, acs: int | None = N
 
 
 def listening(path: Path) -> socket.socket:
-    """A socket there; the path may be longer than an address of a socket."""
+    """Listen on a socket there; the path may exceed the limit of a socket address."""
     sock, folder = socket.socket(socket.AF_UNIX), os.open(path.parent, os.O_PATH)
     sock.bind(f"/proc/self/fd/{folder}/{path.name}")
     os.close(folder)
@@ -71,11 +71,11 @@ def listening(path: Path) -> socket.socket:
 
 
 class Node:
-    """Files below ``root``.  ``at`` is a path there, whose directory is made."""
+    """Files below ``root``; ``at`` returns a path there and makes its directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.file, self.build = Path(), ""  # of the program that runs
+        self.file, self.build = Path(), ""  # of the running program
         self.sockets = [listening(self.at("run/hpn/agent.sock"))]
         self.sys = Tree(root / "sys")
         self._rails()
@@ -113,7 +113,7 @@ class Node:
             return entry.path
 
     def lease(self, container: str, first: str = "10.9.0.1", last: str = "10.9.0.200") -> None:
-        """An address for a container, from our IPAM."""
+        """Allocate an address for a container, from hpn's own IPAM."""
         data_dir = self.at("var/lib/cni/hpn/ipam")
         ipam = {"subnet": "10.9.0.0/24", "rangeStart": first, "rangeEnd": last, "dataDir": f"{data_dir}"}
         self.net = Net(self.root, ipam)
@@ -124,7 +124,7 @@ class Node:
         return command.findings(facts(self.root, file, self.build))
 
     def _rails(self) -> None:
-        """Two rails with RDMA, the first with a VF; each below a port of its own, and a GPU beside the first."""
+        """Draw two rails with RDMA, the first with a VF; each is below its own port, and a GPU is beside the first."""
         for address in (UPSTREAM, *PORTS.values(), GPU_PORT):
             self.sys.pci(address, driver="pcieport", **{"class": "0x060400"}, **link("32.0", 16))
             self.pci(address).joinpath("config").write_bytes(space(acs=0))
@@ -160,7 +160,7 @@ class Node:
         write(port / "gid_attrs/ndevs", **{str(index): "rail0"})
 
     def _below(self, bridge: str, *addresses: str) -> None:
-        """Move these functions below a bridge, as the kernel's tree has them."""
+        """Move these functions below a bridge, as in the kernel's tree."""
         for address in addresses:
             new = self.pci(bridge) / address
             self.pci(address).rename(new)
@@ -170,6 +170,6 @@ class Node:
 
 
 def link(speed: str, width: int) -> dict[str, str | int]:
-    """The attributes of a PCIe link that is as good as it can be."""
+    """Return the attributes of a PCIe link at full speed and width."""
     both = {"link_speed": f"{speed} GT/s PCIe", "link_width": width}
     return {f"{which}_{name}": value for which in ("current", "max") for name, value in both.items()}

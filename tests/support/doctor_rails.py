@@ -1,4 +1,4 @@
-"""The cases of doctor_cases.py that are about the machine and its devices; CASES has all."""
+"""The cases of doctor_cases.py about the machine and its devices; CASES has all."""
 
 from collections.abc import Iterator
 
@@ -104,12 +104,12 @@ def pcie_ats(node: Node) -> Iterator[Severity]:
     for number, value in enumerate((0x8000, 0x0001)):  # enabled; not, and smallest pages of 8 KiB
         (node.pci(PFS[number]) / "config").write_bytes(space(ats=value))
     yield WARNING
-    (node.pci(PFS[0]) / "config").write_bytes(space())  # as the firmware has it that does not offer it
+    (node.pci(PFS[0]) / "config").write_bytes(space())  # as with firmware that does not offer it
 
 
 @case
 def pcie_acs(node: Node) -> Iterator[Severity]:
-    for port in (PORTS[PFS[1]], GPU_PORT):  # of the first no GPU is near
+    for port in (PORTS[PFS[1]], GPU_PORT):  # the first has no GPU nearby
         (node.pci(port) / "config").write_bytes(space(acs=0x1D))
     yield WARNING
     (node.pci(GPU_PORT) / "config").write_bytes(space(acs=0x11))

@@ -1,4 +1,4 @@
-"""A backend in memory, with faults on demand: it stands for the API server in unit tests.
+"""A backend in memory, with faults on demand; it replaces the API server in unit tests.
 
 It fulfils the same contract as the real ones (tests/support/documents_contract.py).
 """
@@ -22,19 +22,19 @@ T = TypeVar("T")
 class Fault(Enum):
     """The fault of one call."""
 
-    UNREACHABLE = auto()  # nothing was done, and nobody answers
+    UNREACHABLE = auto()  # nothing was done, and no answer comes
     LOST = auto()  # it was done, and the answer is lost
-    CONFLICT = auto()  # another has been faster: None of create and replace, False of remove
+    CONFLICT = auto()  # another writer was faster: create and replace return None, remove returns False
     FORBIDDEN = auto()
     KILLED = auto()  # the caller dies before the call
-    KILLED_AFTER = auto()  # the caller dies before it hears the answer
+    KILLED_AFTER = auto()  # the caller dies before it receives the answer
 
 
 class Killed(BaseException):
-    """The process is gone; no except clause of the program catches this."""
+    """The end of the process; no except clause of the program catches it."""
 
 
-# Which fault the call has, by the calls there were before it (all, counted from 0), its name and the document's name.
+# Maps a call to its fault: the number of calls before it (all, from 0), its name and the document's name.
 Faults = Callable[[int, str, str], Fault | None]
 
 
@@ -48,7 +48,7 @@ def at(number: int, fault: Fault) -> Faults:
 
 
 def every(call: str, fault: Fault) -> Faults:
-    """Return that fault for each such call; with "" for all calls."""
+    """Return that fault for each call of this kind; "" means all calls."""
     return lambda _number, called, _name: fault if call in ("", called) else None
 
 
@@ -111,7 +111,7 @@ class Memory:
             del self.documents[document.kind, document.name]
             return True
 
-        return self._call("remove", document.name, act, False)  # what the call answers
+        return self._call("remove", document.name, act, False)  # the call's answer
 
     def machine(self, name: str) -> Machine:
         return self._call("machine", name, lambda: self.machines.get(name, Machine(name)), Machine(name))
@@ -132,7 +132,7 @@ class Memory:
         self._call("keep_alive", name, act, None)
 
     def identity(self) -> str:
-        return self._call("identity", "", lambda: self.cluster, self.cluster)  # nobody else writes it
+        return self._call("identity", "", lambda: self.cluster, self.cluster)  # only this call writes it
 
     def now(self) -> float:
         return self.clock

@@ -34,7 +34,7 @@ def names(documents: object) -> list[str]:
 
 
 def own(store: Documents, node: str, most: int, network: str) -> list[str]:
-    """Return the names of the node's blocks when there are that many: a new one may be missing for a moment."""
+    """Wait until the node has that many blocks, because a new one may appear late; return their names."""
 
     def listed() -> list[str] | None:
         found = names(store.listed(BLOCK, network, node))
@@ -124,7 +124,7 @@ class Contract:
         assert list(store.listed(BLOCK, network, "node1")) == []
 
     def test_what_no_node_has_is_there_for_all(self, store: Documents, network: str) -> None:
-        """A number that is kept for a name: one node releases it, and another claims it."""
+        """A number is reserved for a name: one node releases it, and another claims it."""
         named = replace(block(network, 1), size=1, whose="default/web-0:net1", keep=60)
         made = create(store, named)
         free = store.replace(made, named.freed(int(store.now())).to_json())
@@ -197,7 +197,7 @@ class Contract:
         assert store.identity() == store.identity()
 
     def test_changes_are_counted(self, store: Documents, network: str) -> None:
-        """A restore to an older state shows; other clients of the backend change it meanwhile."""
+        """A restore to an older state is visible, even while other clients change the backend."""
         first = create(store, block(network, 1))
         assert names(store.listed(BLOCK, network)) == [first.name]
         counted = store.revision(0)

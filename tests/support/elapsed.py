@@ -1,4 +1,4 @@
-"""Measure work on a busy machine: elapsed seconds without the wait for a processor, or seconds of a processor."""
+"""Measure work on a busy machine: elapsed seconds without the wait for a processor, or processor seconds."""
 
 import time
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 class Elapsed:
-    """The time of this thread from now on, and of other processes that work for it.
+    """Measure the time of this thread from now on, and of other processes that work for it.
 
-    man 5 proc has no schedstat; Documentation/scheduler/sched-stats.rst: the second number is the time in a queue for a
-    processor, in nanoseconds.
+    man 5 proc does not describe schedstat.  By Documentation/scheduler/sched-stats.rst its second number is the time in
+    a processor's queue, in nanoseconds.
     """
 
     def __init__(self, *pids: int) -> None:
@@ -25,18 +25,18 @@ class Elapsed:
     def _waits(self) -> dict[Path, int]:
         found = dict[Path, int]()
         for task in [self._own, *(task for folder in self._folders for task in folder.iterdir())]:
-            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
                 found[task] = int((task / "schedstat").read_text().split()[1])
         return found
 
 
 def children(pid: int) -> list[int]:
-    """It and its children."""
+    """Return the process and its children."""
     return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
 
 def cost(work: Callable[[], object]) -> float:
-    """Seconds of a processor that this process spends on it, at best: to be compared with those of more or less."""
+    """Return the least processor seconds of three runs in this process, for comparison with smaller or larger work."""
 
     def once() -> float:
         before = time.process_time()

@@ -1,6 +1,6 @@
 """A part of etcd's JSON gateway in a thread, for faults that a real one does not produce on demand.
 
-Its answers were compared with a real etcd's: tests/cluster/test_etcd_store.py sends both the same requests.
+tests/cluster/test_etcd_store.py sends the same requests to this server and to a real etcd, and compares the answers.
 """
 
 import json
@@ -24,7 +24,7 @@ Body = dict[str, Any]
 class Member:
     """A member that serves a cluster's keys, with faults.
 
-    ``answers`` replace the next answers: statuses and bodies.  ``lost`` counts the next calls that are done and not
+    ``answers`` replaces the next answers: statuses and bodies.  ``lost`` counts the next calls that are done and not
     answered.  ``change`` alters each answer.  ``asked`` holds the paths of all calls, and ``tokens`` their tokens.
     """
 
@@ -61,7 +61,7 @@ class Member:
                 lease = str(7587848390000000000 + len(self.leases))
                 self.leases[lease] = int(body["TTL"])
                 return 200, self._headed({"ID": lease, "TTL": body["TTL"]})
-            case "/v3/lease/keepalive":  # a lease that is gone has no TTL
+            case "/v3/lease/keepalive":  # an expired lease has no TTL
                 ttl = {"TTL": str(self.leases[body["ID"]])} if body["ID"] in self.leases else {}
                 return 200, {"result": self._headed({"ID": body["ID"], **ttl})}
             case "/v3/auth/authenticate":
@@ -126,7 +126,7 @@ def serving(member: Member) -> Iterator[Member]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        wbufsize = -1  # head and body at once, or the body waits 40 ms for an acknowledgement
+        wbufsize = -1  # sends head and body together; else the body waits 40 ms for an acknowledgement
 
         def setup(self) -> None:
             super().setup()
@@ -167,7 +167,7 @@ def serving(member: Member) -> Iterator[Member]:
         finally:
             server.shutdown()
             thread.join()
-            for connection in connections:  # clients keep theirs, and each has a thread
+            for connection in connections:  # clients keep connections open, and each has a thread
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
@@ -177,7 +177,7 @@ Opened = Callable[..., Etcd]
 
 @contextmanager
 def opening() -> Iterator[Opened]:
-    """Yield a function that opens the etcd of members, or of URLs; close the connections at the end."""
+    """Yield a function that opens the etcd of members, or of URLs; close the connections afterwards."""
     with ExitStack() as stack:
 
         def open_it(*members: Member | str, **settings: Any) -> Etcd:

@@ -1,6 +1,6 @@
-"""A server of base.grpc's as a process, for tests that are its peers: `python grpc_server.py SOCKET`.
+"""A server of base.grpc as a process, for tests that are its peers: `python grpc_server.py SOCKET`.
 
-It runs until its stdin ends.  Its methods speak in messages that have bytes and nothing else.
+It runs until its stdin ends.  The messages of its methods contain only bytes.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ DEVICES = b"".join(
 
 
 class Served:
-    """The process, seen from outside."""
+    """The server's process, seen from outside."""
 
     def __init__(self, path: Path, process: "subprocess.Popen[bytes]") -> None:
         self.path = path
@@ -30,7 +30,7 @@ class Served:
 
     @property
     def peak(self) -> int:
-        """Bytes of memory at most so far (man 5 proc, VmHWM)."""
+        """Return the peak memory so far, in bytes (man 5 proc, VmHWM)."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
@@ -42,7 +42,7 @@ class Served:
 
 
 def asking(channel: grpc.Channel, method: str) -> Any:
-    """The method, from bytes to bytes."""
+    """Return the method as a function from bytes to bytes."""
     return channel.unary_unary(method, _packed, _unpacked)
 
 

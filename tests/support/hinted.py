@@ -1,4 +1,4 @@
-"""Records of pods with RDMA devices, which need NICs to come about, for the tests of hpn hints."""
+"""Records of pods with RDMA devices for the tests of hpn hints; real ones need NICs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ def gid(device: str, index: int, address: str = "10.56.0.2", kind: str = "RoCE v
 
 
 def rail(ifname: str, *gids: dict[str, Any], devices: tuple[str, ...] = (), **more: Any) -> Record:
-    """A VF of pod default/train-0 with these GIDs, and with RDMA devices beside theirs."""
+    """Return the record of a VF of pod default/train-0, with these GIDs and further RDMA devices."""
     names = list(dict.fromkeys([*(g["device"] for g in gids), *devices]))
     pod = {"pod": "default/train-0", "key": Key("0123456789abcdef", ifname)}
     return replace(VF, link={**VF.link, "rdma_devs": names}, gids=list(gids), **{**pod, **more})
@@ -35,7 +35,7 @@ BOTH = rail("hpn0", gid("mlx5_4", 5, "fd00:56::2"), gid("mlx5_4", 9, "10.56.0.2"
 INFINIBAND = rail("hpn0", devices=("mlx5_4",))
 SOCKETS = rail("hpn0")
 
-# The lines that a cloud's page has for a NIC of its first type, and for a pod without RDMA.
+# A cloud's documentation has these lines for a NIC of its first type, and for a pod without RDMA.
 TYPE_1 = """\
 export NCCL_SOCKET_IFNAME=eth0
 export NCCL_IB_HCA=mlx5
@@ -54,7 +54,7 @@ class Hints(Protocol):
 
 
 def asking(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Hints:
-    """A function that says what hpn hints prints where these records are: on stdout, or where it fails on stderr."""
+    """Return a function that saves records, runs hpn hints, and returns stdout, or stderr after a failure."""
 
     def ask(records: tuple[Record, ...], *words: str, what: str = "default/train-0", status: int = 0) -> str:
         state = Path(mkdtemp(dir=tmp_path))

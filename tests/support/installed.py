@@ -1,4 +1,4 @@
-"""What the tests of hpn install share: a program to install, and what is there afterwards."""
+"""Shared by the tests of hpn install: a program to install, and the resulting tree."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ UNITS = layout.units(ROOT / "packaging" / "systemd")
 
 
 def program(folder: Path, about: str = "one", code: str = "cat >/dev/null") -> Path:
-    """A program that answers as hpn does: nothing of hpn is needed to put it somewhere."""
+    """A program that answers like hpn; installation needs no more of it."""
     path = folder / f"hpn-{about}"
     versions = str(list(VERSIONS)).replace("'", '"')
     path.write_text(f"#!/bin/sh\n# {about}  HPN_PROGRAM_DIR=\n{code}; echo '{{\"supportedVersions\": {versions}}}'\n")
@@ -25,7 +25,7 @@ def program(folder: Path, about: str = "one", code: str = "cat >/dev/null") -> P
 
 
 def killed_at(step: int, act: Callable[[], object]) -> bool:
-    """Do it in a child that dies before its n-th step; False if it ended before that."""
+    """Run the work in a child that dies before its n-th step; return False if it ended before that."""
     child = os.fork()
     if not child:
         try:
@@ -42,7 +42,7 @@ def killed_at(step: int, act: Callable[[], object]) -> bool:
 
 
 def tree(root: Path) -> dict[str, str]:
-    """Every file and link below the root, with what is in it."""
+    """Return every file and link below the root, with its content."""
     paths = [Path(folder, name) for folder, some, names in os.walk(root) for name in (*some, *names)]
     return {
         str(path.relative_to(root)): f"-> {path.readlink()}" if path.is_symlink() else path.read_text()

@@ -1,4 +1,4 @@
-"""Calls of the real program for the ipam tests, whole or killed half way, and what they leave on disk."""
+"""Calls of the real program for the ipam tests, whole or killed half way, and the files that they leave."""
 
 import json
 import os
@@ -18,9 +18,9 @@ from ipam.ranges import Span
 from ipam.stores.files.codec import from_line, outline, to_line
 from ipam.stores.files.table import Table
 
-# What changes or opens a file says so to audit hooks, before it does.
+# These operations on files raise an audit event before they act.
 STEPS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
-# What Python raises no audit event for.
+# These raise no audit event.
 CALLS = {"pwrite", "fsync", "fdatasync"}
 
 # Ranges of one address, and of three.
@@ -29,17 +29,17 @@ FEW = {"subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.4"}
 
 
 def of(pod: str, ifname: str = "net1") -> tuple[str, str]:
-    """The interface's name and the CNI_ARGS of a pod's attachment."""
+    """Return the interface name and the CNI_ARGS of a pod's attachment."""
     return ifname, f"IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME={pod}"
 
 
-# What every state machine over the store runs with.
+# The settings of every state machine that tests the store.
 MACHINE = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass
 class Net:
-    """One network's configuration, and calls under it."""
+    """A network's configuration, and calls of the program with it."""
 
     state: Path
     ipam: dict[str, Any]
@@ -57,11 +57,11 @@ class Net:
         return main.run(self.request(command, *args, **more))
 
     def call(self, command: str, *args: str, **more: Any) -> dict[str, Any]:
-        """The document on stdout, {} if there is none."""
+        """Return the document on stdout, {} if there is none."""
         return json.loads(self.reply(command, *args, **more).stdout or "{}")
 
     def add(self, *args: str, **more: Any) -> tuple[str, ...]:
-        """The addresses an ADD gives; it must succeed."""
+        """Return the addresses of a successful ADD."""
         answer = self.call("ADD", *args, **more)
         assert "ips" in answer, answer
         return tuple(ip["address"].partition("/")[0] for ip in answer["ips"])
@@ -79,7 +79,7 @@ class Net:
         return self.dir / "leases"
 
     def has_lines(self) -> bool:
-        """An empty file is all that is there of a first ADD that was killed, or had no room."""
+        """Return False if there is no file or an empty one, as after a first ADD that was killed or had no room."""
         return self.file.exists() and self.file.stat().st_size > 0
 
     def lines(self) -> list[bytes]:
@@ -87,7 +87,7 @@ class Net:
         return [data[i : i + 512] for i in range(0, len(data), 512)]
 
     def line(self, cid: str = "c", ifname: str = "net1") -> int:
-        """The number of the line that has the lease."""
+        """Return the number of the line that has the lease."""
         start = f'{{"containerID":"{cid}","ifname":"{ifname}"'.encode()
         (number,) = (i for i, line in enumerate(self.lines()) if line.startswith(start))
         return number
@@ -98,24 +98,25 @@ class Net:
             f.write(content)
 
     def body(self, cid: str = "c", ifname: str = "net1") -> dict[str, Any]:
-        """The lease as a reader finds it who knows nothing of checksums."""
+        """Return the lease as a reader without knowledge of checksums finds it."""
         return json.loads(self.lines()[self.line(cid, ifname)])
 
     def rewrite(self, cid: str, **changes: Any) -> None:
-        """Change what a lease says, as whoever wrote it would have."""
+        """Change members of a lease as a writer of those values would have written them."""
         body = self.body(cid) | changes
         del body["crc"]
         self.replace(self.line(cid), body)
 
     def replace(self, number: int, body: dict[str, Any]) -> None:
-        """Write another line, as one who was killed in the middle of a change: else what was there would stay held."""
+        """Write another line, and mark the index as a writer killed during a change does; else the old addresses stay
+        held."""
         self.overwrite(number, to_line(body))
         with (self.dir / "index").open("r+b") as f:
             f.seek(24)
             f.write(b"\0")
 
     def leases(self) -> dict[str, tuple[str, ...]]:
-        """What the lines say, whether or not the index agrees."""
+        """Return the leases in the lines, whatever the index contains."""
         if not self.has_lines():
             return {}
         bodies = [json.loads(line) for line in self.lines() if line.strip()]
@@ -127,17 +128,17 @@ class Net:
         }
 
     def held(self) -> set[str]:
-        """Every address that the index has as held."""
+        """Return all addresses that the index holds."""
         with Table(self.dir, []) as table:
             return {str(Span(v, n, n).address(n)) for v, n, _ in table.index.pages.held()}
 
     def kept(self) -> set[tuple[str, ...]]:
-        """Of all that is kept back the sticky name and the addresses."""
+        """Return the sticky name and the addresses of all reserved leases."""
         bodies = [json.loads(line) for line in self.lines() if line.strip()]
         return {(body["sticky"], *body["addresses"]) for body in bodies if "released" in body}
 
     def another_boot(self, *cids: str) -> None:
-        """As after a reboot: the index is an older boot's, and so are these leases."""
+        """Make the index and these leases those of an older boot."""
         for cid in cids:
             self.rewrite(cid, boot="another")
         index = self.dir / "index"
@@ -150,7 +151,7 @@ class Net:
         return [path for path in self.state.rglob("*") if path.name.endswith(".tmp")]
 
     def misleads(self) -> bool:
-        """Whether the index is believed, and wrong."""
+        """Return True if the program trusts the index, and it is wrong."""
         if not (self.dir / "index").exists():
             return False
         with Table(self.dir, []) as table:
@@ -158,8 +159,9 @@ class Net:
         return believed and not self.agrees()
 
     def agrees(self) -> bool:
-        """Whether the index is believed, and says what the lines say, and every other line is free, once."""
-        lines, parsed = self.lines(), cache(from_line)  # there may be a million, most of them blank
+        """Return True if the program trusts the index, it matches the lines, and it lists each other line once as
+        free."""
+        lines, parsed = self.lines(), cache(from_line)  # a file may have a million lines, most of them blank
         with Table(self.dir, []) as table:
             index = table.index
             bodies = {i: body for i, line in enumerate(lines) if i and (body := parsed(line))}
@@ -179,9 +181,9 @@ class Net:
 
 
 def killed_at(step: int, work: Callable[[], object], synced: Callable[[], object] = lambda: None) -> bool:
-    """Do the work in a child that is killed before its n-th step; whether it came that far.
+    """Run the work in a child that is killed before its n-th step; return True if it came that far.
 
-    It calls ``synced`` after each time that it synced the leases.
+    The child calls ``synced`` after each sync of the leases.
     """
     child = os.fork()
     if child == 0:

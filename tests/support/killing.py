@@ -1,6 +1,8 @@
-"""Run the real plugin in a child that kills itself just before its n-th step that another process could notice:
-a file opened for writing, flushed, synced, renamed, removed; a directory or link made; a message sent to the
-kernel.  No step has to be named in the product."""
+"""Run the real plugin in a child that kills itself just before its n-th step that another process could notice.
+
+A step is: a file opened for writing, flushed, synced, renamed or removed; a directory or link made; a message sent to
+the kernel.  The product need not name its steps.
+"""
 
 import os
 import signal
@@ -21,18 +23,18 @@ from ipam import sandboxes  # noqa: F401  # as above
 from ipam.stores import access
 
 _STEPS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.truncate", "socket.sendto"}
-_CALLS = {"flush", "fsync", "fdatasync", "pwrite"}  # steps that Python raises no audit event for
+_CALLS = {"flush", "fsync", "fdatasync", "pwrite"}  # steps without an audit event
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _ENDED = 77
 
 
 def killed_at(step: int, request: Request) -> bool:
-    """Run the request in a child that dies before its n-th step; False if it ended before that."""
+    """Run the request in a child that dies before its n-th step; return False if it ended before that."""
     return killed_in(step, lambda: hpn(request, PROGRAMS).exit_code)
 
 
 def killed_in(step: int, command: Callable[[], int]) -> bool:
-    """The same of any command, which returns its exit status."""
+    """Run the command, which returns its exit status, like ``killed_at``."""
     _load()
     child = os.fork()
     if not child:
@@ -51,7 +53,8 @@ def killed_in(step: int, command: Callable[[], int]) -> bool:
 
 @cache
 def _load() -> None:
-    """Do here what every child would do first, for ten times as long as its command takes: import, build models."""
+    """Import modules and build models in this process; in each child this would take ten times as long as its
+    command."""
     access.preload()
     ipam_models.Conf.model_rebuild()
     for kind in kinds.KINDS:
@@ -60,12 +63,12 @@ def _load() -> None:
 
 
 def at_step(step: int, act: Callable[[], None]) -> None:
-    """Have this process do that just before its n-th step from now."""
+    """Call ``act`` in this process just before its n-th step from now."""
     count, plugin = 0, os.getpid()
 
     def one_more() -> None:
         nonlocal count
-        if os.getpid() != plugin:  # a child that is to outlive it
+        if os.getpid() != plugin:  # a child that outlives it
             return
         if count == step:
             act()

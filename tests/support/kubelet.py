@@ -1,7 +1,7 @@
-"""A stand-in for kubelet, as far as device plugins see it: grpcio speaks to whatever appears in plugins_registry.
+"""A substitute for kubelet as device plugins see it: grpcio connects to each new socket in plugins_registry.
 
 The order is kubelet's (pkg/kubelet/pluginmanager/operationexecutor/operation_generator.go): dial, GetInfo,
-NotifyRegistrationStatus, GetDevicePluginOptions, ListAndWatch.  A plugin's devices are gone when its stream ends.
+NotifyRegistrationStatus, GetDevicePluginOptions, ListAndWatch.  A plugin's devices vanish when its stream ends.
 """
 
 import threading
@@ -15,15 +15,15 @@ import grpc
 from base.kubelet import deviceplugin_pb2 as plugins
 from base.kubelet import pluginregistration_pb2 as registration
 
-_LOOK = 0.005  # kubelet has fsnotify
+_LOOK = 0.005  # seconds; kubelet uses fsnotify instead
 
 
 class Kubelet:
-    """Its state is in ``root``; plugins_registry is made by ``start``, as kubelet makes it."""
+    """A kubelet with its state in ``root``; ``start`` makes plugins_registry, as kubelet does."""
 
     def __init__(self, root: Path) -> None:
         self.registry = root / "plugins_registry"
-        self.refuses = ""  # why it takes no plugin
+        self.refuses = ""  # the reason for refusing each plugin
         self._changed = threading.Condition()
         self._devices = dict[str, dict[str, plugins.Device]]()
         self._channels = dict[str, tuple[int, grpc.Channel]]()
@@ -44,7 +44,7 @@ class Kubelet:
         self._run(self._watch)
 
     def stop(self) -> None:
-        """As a kubelet that ends: all connections are closed."""
+        """Close all connections, as a kubelet that ends."""
         self._ends.set()
         for _, channel in list(self._channels.values()):
             channel.close()
@@ -55,14 +55,14 @@ class Kubelet:
         self._devices.clear()
 
     def devices(self, resource: str) -> dict[str, bool]:
-        """The IDs of a resource, and whether each is healthy."""
+        """Return the IDs of a resource, and whether each is healthy."""
         return {one: device.health == "Healthy" for one, device in self._devices.get(resource, {}).items()}
 
     def numa(self, resource: str, one: str) -> list[int]:
         return [node.ID for node in self._devices[resource][one].topology.nodes]
 
     def until(self, resource: str, devices: dict[str, bool] | None, seconds: float = 60.0) -> None:
-        """Wait until the resource has these devices, None for that it is not there."""
+        """Wait until the resource has these devices; None waits until the resource is absent."""
         with self._changed:
             there = self._changed.wait_for(
                 lambda: (
@@ -75,7 +75,7 @@ class Kubelet:
         assert there, f"{resource} has {self.devices(resource)}, and not {devices}, after {seconds} s"
 
     def allocate(self, resource: str, *ids: str) -> plugins.ContainerAllocateResponse:
-        """Raises grpc.RpcError."""
+        """Allocate these IDs.  Raises grpc.RpcError."""
         request = plugins.AllocateRequest(container_requests=[plugins.ContainerAllocateRequest(devices_ids=ids)])
         answer = self._call(resource, "Allocate", request, plugins.AllocateResponse)
         return answer.container_responses[0]
@@ -99,7 +99,7 @@ class Kubelet:
         while not self._ends.wait(_LOOK):
             for path in self.registry.glob("[!.]*.sock"):
                 with suppress(FileNotFoundError):
-                    made = path.stat().st_ctime_ns  # the number of an inode may be another's before
+                    made = path.stat().st_ctime_ns  # the kernel may reuse an inode number
                     if self._channels.get(path.name, (0, None))[0] != made:
                         channel = grpc.insecure_channel(f"unix:{path}")
                         self._channels[path.name] = made, channel
@@ -107,7 +107,7 @@ class Kubelet:
 
     def _register(self, path: Path, channel: grpc.Channel) -> None:
         resource = ""
-        # A channel that is closed meanwhile raises ValueError.
+        # A channel that closes meanwhile raises ValueError.
         with suppress(grpc.RpcError, ValueError):
             info = _ask(
                 channel, "pluginregistration.Registration/GetInfo", registration.InfoRequest(), registration.PluginInfo

@@ -1,7 +1,8 @@
-"""The kernel's one lock of links (rtnl_lock), taken for as long as a test wants.
+"""Hold the kernel's one lock of links (rtnl_lock) as long as a test needs.
 
-Whoever makes or removes thousands of links has it for seconds.  Here a thread has it: the kernel holds it while it
-reads what an ioctl (SIOCETHTOOL) is about, and the page with the rest of that comes when we say so (man 2 userfaultfd).
+A process that makes or removes thousands of links holds it for seconds.  Here a thread holds it: the kernel keeps the
+lock while it reads an ioctl's argument (SIOCETHTOOL), and a page of that argument is missing until we provide it (man 2
+userfaultfd).
 """
 
 import ctypes
@@ -28,14 +29,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def held() -> Iterator[None]:
-    """While somebody has the lock; skips the test where the kernel does not let us do so."""
+    """Hold the lock; skip the test if the kernel does not permit that."""
     faults = _libc.syscall(_SYS_USERFAULTFD[platform.machine()], os.O_CLOEXEC)
     if faults < 0:
         pytest.skip(f"userfaultfd: {errno.errorcode[ctypes.get_errno()]}")
     memory = mmap.mmap(-1, 2 * _PAGE)
     view = ctypes.c_char.from_buffer(memory)
     second = ctypes.addressof(view) + _PAGE
-    # struct ethtool_gstrings: the kernel reads the command first, the rest when it has the lock.
+    # struct ethtool_gstrings: the kernel reads the command first, and the rest under the lock.
     memory[_PAGE - 4 : _PAGE] = struct.pack("=I", _ETHTOOL_GSTRINGS)
     request = struct.pack("=16sQ16x", b"lo", second - 4)
 
@@ -48,7 +49,7 @@ def held() -> Iterator[None]:
         fcntl.ioctl(faults, _UFFDIO_API, bytearray(struct.pack("=QQQ", _UFFD_API, 0, 0)))
         fcntl.ioctl(faults, _UFFDIO_REGISTER, bytearray(struct.pack("=QQQQ", second, _PAGE, _MISSING, 0)))
         asking.start()
-        os.read(faults, 32)  # the fault: from here on the thread has the lock
+        os.read(faults, 32)  # the page fault: the thread holds the lock from here on
         yield
     finally:
         if asking.ident:
@@ -61,7 +62,7 @@ def held() -> Iterator[None]:
 
 @contextmanager
 def held_for(seconds: float, pause: float = 0.0) -> Iterator[None]:
-    """From the beginning on for so many seconds.  With a pause, again and again, with that between, until the end."""
+    """Hold the lock for so many seconds from the beginning; with a pause, repeat after each pause until the end."""
     over, has_it = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -72,7 +73,7 @@ def held_for(seconds: float, pause: float = 0.0) -> Iterator[None]:
             if not pause or over.wait(pause):
                 return
 
-    with held():  # which skips the test, if so
+    with held():  # skips the test if the kernel does not permit it
         pass
     holding = threading.Thread(target=hold)
     holding.start()

@@ -1,4 +1,4 @@
-"""The page, read by the parser that prometheus_client has for others' pages."""
+"""Read the page of metrics with the parser of prometheus_client."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ Samples = dict[tuple[str, ...], float]
 
 
 def samples(text: str) -> Samples:
-    """Each sample by its name and the values of its labels, in the order of the labels' names."""
+    """Return each sample by its name and label values, in the order of the label names."""
     found = Samples()
     for family in text_string_to_metric_families(text):
         for one in family.samples:

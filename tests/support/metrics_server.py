@@ -1,7 +1,7 @@
-"""The server of metrics as a process, for tests that are its peers: `python metrics_server.py ADDRESS LINES HURRY`.
+"""The metrics server as a process, for tests that are its peers: `python metrics_server.py ADDRESS LINES HURRY`.
 
-It runs until its stdin ends.  Peers have the HURRYth part of the time that they have otherwise.  Its page is long, and
-says when it was begun and made.
+It runs until its stdin ends.  HURRY divides the time limit of peers.  The page is long, and states when the server
+began and finished it.
 """
 
 import subprocess
@@ -19,17 +19,17 @@ LINES = 20_000
 
 @dataclass(frozen=True)
 class Metrics:
-    """The process, and the port that it has been given, 0 at a path."""
+    """The process, and its port; 0 if it listens at a path."""
 
     port: int
     pid: int
 
     def descriptors(self) -> int:
-        """How many it has open."""
+        """Return the number of its open descriptors."""
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
     def switches(self) -> int:
-        """How often its first thread has waited for something (man 5 proc, status)."""
+        """Return how often its first thread has waited (man 5 proc, status)."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 

@@ -1,4 +1,4 @@
-"""The network namespaces of pods: of the host's user namespace, or of one of their own."""
+"""The network namespaces of pods, which belong to the host's user namespace or to a separate one."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# Of a test: once with pods as usual, and once with pods that have a user namespace of their own (fixture pods).
+# Runs a test twice: with ordinary pods, and with pods in their own user namespace (fixture pods).
 with_both = pytest.mark.parametrize("pods", [pytest.param("", id=pytest.HIDDEN_PARAM), "userns"], indirect=True)
 _SO_NETNS_COOKIE = 71  # asm-generic/socket.h
 
@@ -20,19 +20,19 @@ def _has_cookies() -> bool:
             return False
 
 
-# Of a test of what hpn does with a namespace's cookie.  Without it: test_a_kernel_without_cookies.
+# Marks a test that needs a namespace's cookie.  test_a_kernel_without_cookies covers a kernel without it.
 needs_cookies = pytest.mark.skipif(
     not _has_cookies(), reason="this kernel has no SO_NETNS_COOKIE, so another namespace may pass for one that is gone"
 )
 
 
 def are_in_user_namespaces() -> bool:
-    """Whether pods have a user namespace of their own, as with ``hostUsers: false``."""
+    """Return True if each pod has its own user namespace, as with ``hostUsers: false``."""
     return os.environ.get("HPN_PODS") == "userns"
 
 
 def new_namespace(name: str) -> None:
-    """A named one, whose pod is of that kind."""
+    """Make a named namespace for a pod of that kind."""
     if not are_in_user_namespaces():
         _ip("add", name)
         return

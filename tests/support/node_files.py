@@ -1,4 +1,4 @@
-"""Configuration files of hpn node as values: our own and the peers', with the keys that their READMEs show."""
+"""Configuration files of hpn node as values: its own format and those of peers, with the keys of their READMEs."""
 
 import json
 from typing import Any
@@ -58,28 +58,28 @@ ALL: list[dict[str, Any]] = [SHARED, SRIOV, HCA, VHCA, OWN]
 
 
 def read(document: Any, *, is_yaml: bool = False, prefix: str = "", cdi: bool = False) -> Settings:
-    """What a file with this in it says; text is taken as it is, all else as JSON."""
+    """Return the settings of a file with this content: a string unchanged, anything else as JSON."""
     text = document if isinstance(document, str) else json.dumps(document)
     return config.settings(text.encode(), is_yaml=is_yaml, prefix=prefix, cdi=cdi)
 
 
 def shared(**entry: Any) -> Any:
-    """A file of k8s-rdma-shared-dev-plugin with one entry; None takes a key away."""
+    """Return a file of k8s-rdma-shared-dev-plugin with one entry; None removes a key."""
     return {"configList": [_with({"resourceName": "a", "rdmaHcaMax": 1, "selectors": {"ifNames": ["x"]}}, entry)]}
 
 
 def sriov(**entry: Any) -> Any:
-    """A file of sriov-network-device-plugin with one entry."""
+    """Return a file of sriov-network-device-plugin with one entry."""
     return {"resourceList": [_with({"resourceName": "a", "selectors": {}}, entry)]}
 
 
 def own(**entry: Any) -> Any:
-    """A file of ours with one entry."""
+    """Return a file of hpn node's own format with one entry."""
     return {"resources": [_with({"name": "example.com/a", "kind": "vf"}, entry)]}
 
 
 def only(document: Any) -> Resource:
-    """The file's one resource."""
+    """Return the file's one resource."""
     (resource,) = read(document).resources
     return resource
 

@@ -1,4 +1,4 @@
-"""A host with two VFs, as the node's program gives them to containers."""
+"""A host with two VFs, as hpn node offers them to containers."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def exclusive(*devices: Device, **fields: Any) -> Offer:
 
 
 def host(tmp_path: Path) -> Path:
-    """A host with the VFs 1 and 2, their RDMA devices, and all other nodes that a container may need."""
+    """Make a host with the VFs 1 and 2, their RDMA devices, and all other device nodes that a container may need."""
     nodes = [f"infiniband/{kind}{n}" for kind in ("uverbs", "umad", "issm") for n in (1, 2)]
     nodes += [
         "infiniband/rdma_cm",

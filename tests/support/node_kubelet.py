@@ -1,4 +1,4 @@
-"""A kubelet as far as a device plugin sees it, of grpcio: what it asks, in its order (operation_generator.go)."""
+"""A kubelet on grpcio, as a device plugin sees it: its requests in its order (operation_generator.go)."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""hpn node as a process in the namespace of the tests, with /sys, /run and nothing else of its own."""
+"""hpn node as a process in the tests' network namespace, with its own /sys and /run."""
 
 import json
 import os
@@ -12,15 +12,15 @@ from support.daemons import Daemon
 from support.topology import until
 
 ROOT = Path(__file__).parents[2]
-# In the lab's guest the frozen one, if there is one: it starts in a third of the time.
+# The lab's guest uses the frozen program if there is one: it starts in a third of the time.
 _FROZEN = os.environ.get("HPN_BINARY") if "HPN_LAB" in os.environ else None
 PROGRAM = [_FROZEN] if _FROZEN else [sys.executable, "-m", "ctl"]
-# Where it remembers and publishes; /sys shows the network namespace in which it was mounted.
+# It keeps its state in /run; /sys shows the network namespace in which it was mounted.
 _RUN, _SYS = "mount -t tmpfs tmpfs /run", "mount -t sysfs sysfs /sys"
 
 
 class NodeProcess(Daemon):
-    """It runs until its ``with`` ends."""
+    """A process that runs until its ``with`` ends."""
 
     def __init__(self, folder: Path, resources: list[dict[str, Any]], *flags: str) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class NodeProcess(Daemon):
         self.registry = self.kubelet / "plugins_registry"
         self.program = PROGRAM
         self.mounts = [_RUN, _SYS]
-        self.status = 0  # with which it is to end
+        self.status = 0  # the expected exit status
         self.namespaces = ["--mount"]
         self.write(resources)
 
@@ -48,20 +48,20 @@ class NodeProcess(Daemon):
         assert status == self.status, "\n".join(self.said)
 
     def says(self, words: str, seconds: float = 60.0) -> str:
-        """Wait for a line that has these words."""
+        """Wait for a line that contains these words."""
         return str(until(lambda: next((line for line in self.said if words in line), ""), seconds))
 
     def show(self, tree: Path) -> None:
-        """Have this tree in place of /sys."""
+        """Mount this tree in place of /sys."""
         self.mounts = [_RUN, f"mount --bind {tree} /sys"]
 
     def status_of(self, key: str) -> int:
-        """A number that the kernel keeps of the process: VmRSS in KiB, voluntary_ctxt_switches."""
+        """Return a number of the kernel's status of the process: VmRSS in KiB, voluntary_ctxt_switches."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(text.partition(f"\n{key}:")[2].split()[0])
 
     def sleeps(self, seconds: float) -> bool:
-        """Whether nothing wakes it up for so long."""
+        """Return True if nothing wakes the process for so long."""
         before = self.status_of("voluntary_ctxt_switches")
         # time: nothing is to happen
         time.sleep(seconds)

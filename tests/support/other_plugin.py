@@ -1,4 +1,4 @@
-"""Another program's device plugin, as far as it tells who it is: `python other_plugin.py SOCKET RESOURCE`."""
+"""Another program's device plugin that only identifies itself: `python other_plugin.py SOCKET RESOURCE`."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor

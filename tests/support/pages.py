@@ -1,9 +1,9 @@
-"""The pages of README and docs/: their links, the configurations in them, and their transcripts.
+"""Read README and the pages of docs/: links, configurations and transcripts.
 
-A block ```json that has "plugins" is a network configuration, as a file in /etc/cni/net.d, or in the directory beside
-it that the fence names ("json rail1.d"); "json wrong" is one that hpn refuses.  A block ```console is what was typed,
-and what came out: a line that begins with "node# " or "pod1# " is a command on the node or in a pod.  "console lab"
-needs the lab's hardware.  "sh node" and "sh kubectl" are typed in tests/cluster, with the files that "yaml NAME" shows.
+A block ```json that has "plugins" is a network configuration, as a file in /etc/cni/net.d.  A fence such as "json
+rail1.d" names another directory beside it.  hpn refuses a block "json wrong".  A block ```console shows commands and
+their output: a line that begins with "node# " or "pod1# " is a command on the node or in a pod.  "console lab" needs
+the lab's hardware.  tests/cluster runs "sh node" and "sh kubectl" with the files that "yaml NAME" shows.
 """
 
 import json
@@ -24,7 +24,7 @@ _PROMPT = re.compile(r"^(node|pod\d)# (.*)$")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: what the fence says it is, and the text's place in the page."""
+    """A fenced block: the words of its fence, its text, and the text's offset in the page."""
 
     kind: str
     text: str
@@ -33,7 +33,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page under a heading of the second level, with its transcripts."""
+    """A part of a page under a heading of the second level, with its blocks."""
 
     page: Path
     title: str
@@ -44,7 +44,7 @@ class Section:
 
     @property
     def networks(self) -> dict[str, dict[str, Any]]:
-        """By what else the fence says."""
+        """Return the network configurations by the other words of their fences."""
         return {b.kind.removeprefix("json").strip(): json.loads(b.text) for b in self.blocks if is_network(b)}
 
 
@@ -58,7 +58,7 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def sections(page: Path) -> Iterator[Section]:
-    """Split at the headings of the second level; what stands before the first is the page's own."""
+    """Split the page at the headings of the second level; the part before the first has the page's name."""
     text = page.read_text()
     fenced = [(found.start(), found.end()) for found in _FENCE.finditer(text)]
     heads = [(0, page.stem)] + [
@@ -71,7 +71,7 @@ def sections(page: Path) -> Iterator[Section]:
 
 
 def commands(transcript: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Where, what, and the lines that came out."""
+    """Yield for each command its place, its text, and its lines of output."""
     where, command, out = "", "", list[str]()
     for line in transcript.splitlines():
         if prompt := _PROMPT.match(line):
@@ -94,7 +94,7 @@ def links(page: Path) -> list[str]:
 
 
 def anchor(title: str) -> str:
-    """As GitHub makes it of a heading."""
+    """Return the anchor that GitHub gives a heading."""
     kept = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title.lower()))
     return kept.strip().replace(" ", "-")
 

@@ -1,4 +1,4 @@
-"""A tree like /sys, with PCI functions that no machine needs to have."""
+"""A tree like /sys, with PCI functions that the machine need not have."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ ANOTHER = "0000:3b:10.3"  # VF
 
 
 def function(root: Path, address: str, *, netdev: str = "", pf: str = "") -> None:
-    """Draw a function; with the interface that it is behind, and the function that it is a VF of."""
+    """Draw a function, with its interface, and with the PF if it is a VF."""
     folder = root / "bus/pci/devices" / address
     folder.mkdir(parents=True)
     (folder / "vendor").write_text("0x8086\n")
@@ -24,7 +24,7 @@ def function(root: Path, address: str, *, netdev: str = "", pf: str = "") -> Non
 
 
 def is_sys(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have everything that is asked of /sys asked of this tree: all functions of sysfs.py take a root."""
+    """Make all functions of sysfs.py read this tree in place of /sys; each has a root as its default."""
     for asking in vars(sysfs).values():
         if getattr(asking, "__defaults__", None) == (sysfs.SYS,):
             monkeypatch.setattr(asking, "__defaults__", (root,))

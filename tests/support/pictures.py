@@ -1,4 +1,4 @@
-"""What is in a network namespace, to be compared before and after."""
+"""Record a network namespace's content, to compare it before and after."""
 
 import json
 import subprocess
@@ -8,10 +8,10 @@ _FOR_EVER = 2**32 - 1
 
 
 def network(netns: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A namespace's links with their addresses, and its routes; of the host, if it has no name.
+    """Return a namespace's links with their addresses, and its routes; an empty name means the host.
 
-    Left out is what changes by itself: the kernel's own link-local addresses come when the carrier does, and a lifetime
-    that is not for ever counts down.
+    Values that change without a request are left out: the kernel's link-local addresses come with the carrier, and a
+    finite lifetime counts down.
     """
     links, routes = _links_and_routes(netns)
     for link in links:
@@ -33,7 +33,7 @@ def network(netns: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def _links_and_routes(netns: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """All of a namespace, from one process."""
+    """Read links and routes in one process."""
     command = ["ip", *(["-n", netns] if netns else []), "-j", "-d", "-batch", "-"]
     done = subprocess.run(
         command, input="addr\nroute show table all\n", capture_output=True, text=True, check=True, timeout=60

@@ -1,4 +1,4 @@
-"""Networks with rails, and ADDs of attachments that are on one of them."""
+"""Networks with rails, and ADDs of attachments on one rail."""
 
 from pathlib import Path
 from typing import Any
@@ -9,21 +9,21 @@ A, B = {"master": "eth1", "subnet": "10.1.0.0/24"}, {"master": "eth2", "subnet":
 
 
 def network(state: Path, *rails: dict[str, Any], **ipam: Any) -> Net:
-    """Of two rails, unless others are given."""
+    """Return a network with these rails, by default with two."""
     return Net(state, {"rails": list(rails or (A, B)), **ipam})
 
 
 def on(net: Net, master: str, cid: str = "c", ifname: str | None = None, args: str = "") -> tuple[str, ...]:
-    """The addresses of an ADD over this master, by an interface named after it."""
+    """Return the addresses of an ADD over this master; the master's name is in the interface's name."""
     return net.add(cid, ifname or f"net-{master}", args, master=master)
 
 
 def refused(net: Net, master: str, cid: str = "c", ifname: str | None = None, args: str = "") -> dict[str, Any]:
-    """The error of such an ADD."""
+    """Return the error of such an ADD."""
     return net.call("ADD", cid, ifname or f"net-{master}", args, master=master)
 
 
 def few(rail: dict[str, Any], first: int, last: int, **more: Any) -> dict[str, Any]:
-    """The rail with these host numbers only."""
+    """Return the rail with only these host numbers."""
     base = rail["subnet"].rpartition(".")[0]
     return rail | {"rangeStart": f"{base}.{first}", "rangeEnd": f"{base}.{last}", **more}

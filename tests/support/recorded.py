@@ -1,4 +1,4 @@
-"""RDMA devices in a tree like the one under /sys, with all that the kernel says of them."""
+"""Draw RDMA devices with all their attributes in a tree like /sys."""
 
 from pathlib import Path
 from typing import Final
@@ -9,7 +9,7 @@ ZERO: Final = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
 def hca(tree: Tree, name: str, device: Path | None, *, over: str = "", **attributes: str) -> Path:
-    """An RDMA device without ports; its directory."""
+    """Draw an RDMA device without ports; return its directory."""
     home = device or tree.root / "devices/virtual"
     path, verbs = home / "infiniband" / name, home / "infiniband_verbs" / f"uverbs-of-{name}"
     path.mkdir(parents=True)
@@ -26,7 +26,7 @@ def hca(tree: Tree, name: str, device: Path | None, *, over: str = "", **attribu
 
 
 def port(hca: Path, number: int = 1, places: int = 4, **attributes: str) -> Path:
-    """A port with as many free places in its GID table; its directory."""
+    """Draw a port with as many free places in its GID table; return its directory."""
     path = hca / "ports" / f"{number}"
     for folder in ("gids", "gid_attrs/types", "gid_attrs/ndevs", "pkeys"):
         (path / folder).mkdir(parents=True)
@@ -42,7 +42,7 @@ def port(hca: Path, number: int = 1, places: int = 4, **attributes: str) -> Path
 
 
 def gid(port: Path, index: int, value: str, kind: str = "", netdev: str = "") -> None:
-    """An entry of a port's table.  What it does not have cannot be read, as the kernel has it for a free place."""
+    """Write an entry of a port's table.  A missing value cannot be read, as in the kernel's free places."""
     for name, text in (("gids", value), ("gid_attrs/types", kind), ("gid_attrs/ndevs", netdev)):
         path = port / name / f"{index}"
         if path.is_dir():

@@ -19,12 +19,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 from cluster.space import until
 
 PATIENCE = 60.0
-# The kernel ends it with its starter.
+# The kernel kills the server when its starter ends.
 _WITH_US = ("setpriv", "--pdeathsig=KILL")
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens at."""
+    """Return unused ports."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
         return [one.getsockname()[1] for one in sockets]
@@ -32,7 +32,7 @@ def free_ports(number: int) -> list[int]:
 
 @dataclass
 class Server:
-    """A daemon and its command line.  ``ready`` says whether it serves."""
+    """A daemon and its command line; ``ready`` returns True when it serves."""
 
     words: Sequence[str]
     log: Path
@@ -48,7 +48,7 @@ class Server:
             until(self._up, f"{self.words[0]}, whose log is {self.log}", PATIENCE)
 
     def kill(self) -> None:
-        """SIGKILL, until it is gone."""
+        """Send SIGKILL, and wait for the end."""
         self.signal(signal.SIGKILL)
         if self.process:
             self.process.wait()
@@ -66,7 +66,7 @@ class Server:
 
 @dataclass
 class Etcds:
-    """The members of an etcd; ``curl`` is what curl is told to be let in."""
+    """The members of an etcd; ``curl`` holds curl's options for access."""
 
     members: list[Server]
     urls: list[str]
@@ -77,7 +77,7 @@ class Etcds:
             member.kill()
 
     def leader(self) -> int:
-        """Which member the others follow."""
+        """Return the number of the leading member."""
 
         def found() -> tuple[int, ...]:
             for number in range(len(self.urls)):
@@ -89,7 +89,7 @@ class Etcds:
         return until(found, f"a leader among {self.urls}", PATIENCE)[0]
 
     def call(self, number: int, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """What a member answers, by curl; nothing if it does not answer."""
+        """Return a member's answer to curl; empty if it does not answer."""
         words = ["curl", "-s", "--max-time", "2", *self.curl, "-d", json.dumps(body), self.urls[number] + path]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         with suppress(ValueError):
@@ -100,7 +100,7 @@ class Etcds:
 
 @contextmanager
 def etcds(folder: Path, number: int = 1, tls: Mapping[str, Path] | None = None) -> Iterator[Etcds]:
-    """An etcd of so many members; with ``tls`` (ca, cert, key) it wants a certificate of its clients."""
+    """Run an etcd of so many members; with ``tls`` (ca, cert, key) it requires client certificates."""
     program, scheme = shutil.which("etcd") or "etcd", "https" if tls else "http"
     ports = free_ports(2 * number)
     urls = [f"{scheme}://127.0.0.1:{port}" for port in ports[:number]]
@@ -137,7 +137,7 @@ _ANY = {"key": "AA=="}
 
 @dataclass
 class Api:
-    """An API server, and the etcd below it; ``authority`` has signed its certificate."""
+    """An API server, and the etcd below it; ``authority`` signed its certificate."""
 
     url: str
     etcd: Etcds
@@ -146,7 +146,7 @@ class Api:
     authority: bytes
 
     def kubeconfig(self, user: str, server: str = "", authority: bytes = b"") -> dict[str, Any]:
-        """As that user, at that URL, whose certificate is signed so; else at the server's own."""
+        """Return a kubeconfig of that user; another URL and its authority replace the server's own."""
         signed = b64encode(authority or self.authority).decode()
         about = {"server": server or self.url, "certificate-authority-data": signed}
         return {
@@ -165,8 +165,11 @@ class Api:
 
 @contextmanager
 def api_server(folder: Path, programs: Path, users: Mapping[str, str], authority: Path | None = None) -> Iterator[Api]:
-    """An API server.  ``users`` are names and their groups; each one's token is its name.  It knows the certificates
-    that ``authority`` has signed."""
+    """Run an API server.
+
+    ``users`` maps names to groups; each user's token is its name.  The server accepts client certificates of
+    ``authority``.
+    """
     (port,) = free_ports(1)
     for words in (["genrsa", "-out", "sa.key", "2048"], ["rsa", "-in", "sa.key", "-pubout", "-out", "sa.pub"]):
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
@@ -183,7 +186,7 @@ def api_server(folder: Path, programs: Path, users: Mapping[str, str], authority
             "service-account-issuer": "https://kubernetes.default.svc", "advertise-address": "127.0.0.1",
             "service-account-key-file": folder / "sa.pub", "service-account-signing-key-file": folder / "sa.key",
             "endpoint-reconciler-type": "none",
-            # Its etcd remembers all that ever was, which a test may ask for.
+            # Without compaction etcd keeps all revisions, and a test may read them.
             "etcd-compaction-interval": "0",
         }  # fmt: skip
         if authority:

@@ -1,4 +1,4 @@
-"""The configurations in conf/, as a runtime would give them to each plugin."""
+"""The configurations in conf/, as a runtime passes them to each plugin."""
 
 import json
 import re
@@ -10,8 +10,8 @@ from ctl.main import HELP
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf"
-NODE = CONF / "devices.yaml"  # what hpn node offers, and no network
-# Nor are these: what is made of its metrics.
+NODE = CONF / "devices.yaml"  # the devices of hpn node, not a network
+# These are no networks either: they process hpn node's metrics.
 PROMETHEUS, RULES, DASHBOARD = (
     CONF / name for name in ("prometheus.yaml", "prometheus-rules.yaml", "grafana-dashboard.json")
 )
@@ -23,8 +23,8 @@ FILES = sorted(
 )
 DEVICE = "0000:3b:02.0"
 
-# Kubernetes wraps a configuration in a NetworkAttachmentDefinition's spec.config: a block of JSON ("config: |"
-# and deeper lines) or one quoted line.  Whatever else YAML can say is not in our files.
+# Kubernetes wraps a configuration in a NetworkAttachmentDefinition's spec.config: a block of JSON ("config: |" and
+# deeper lines) or one quoted line.  Our files use no other syntax of YAML.
 _BLOCK = re.compile(r"^(?P<indent> *)config: *\|-?\n(?P<text>(?:(?P=indent) +.*\n|\s*\n)+)", re.MULTILINE)
 _QUOTED = re.compile(r"^ *config: *'(?P<text>(?:[^']|'')*)'$", re.MULTILINE)
 _DEFINITION = re.compile(r"^kind: *NetworkAttachmentDefinition *$", re.MULTILINE)
@@ -32,7 +32,7 @@ _RESOURCE = re.compile(r"^ *k8s.v1.cni.cncf.io/resourceName: *\S+$", re.MULTILIN
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
-    """The network configurations in a file."""
+    """Return the network configurations in a file."""
     text = path.read_text()
     if path.suffix not in (".yaml", ".yml"):
         return [json.loads(text)]
@@ -46,7 +46,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 
 def texts() -> dict[str, dict[str, Any]]:
-    """The network configurations that a person is shown: README's, and that of ``hpn help``."""
+    """Return the network configurations that README and ``hpn help`` show."""
     found = {}
     for name, text in (("README.md", (ROOT / "README.md").read_text()), ("hpn help", HELP)):
         start = text.index('{\n  "cniVersion"' if name == "README.md" else '{"cniVersion"')
@@ -55,8 +55,10 @@ def texts() -> dict[str, dict[str, Any]]:
 
 
 def plugins(network: dict[str, Any], device: str = "") -> Iterator[dict[str, Any]]:
-    """What each plugin of the network would get on stdin, as libcni makes it; with the device that Multus adds to a
-    network of which it knows the resource."""
+    """Yield the stdin of each plugin of the network, as libcni makes it.
+
+    Multus adds the device to a network whose resource it knows.
+    """
     common = {k: network[k] for k in ("cniVersion", "name") if k in network}
     if device:
         common["deviceID"] = device
@@ -65,7 +67,8 @@ def plugins(network: dict[str, Any], device: str = "") -> Iterator[dict[str, Any
 
 
 def requests(path: Path, device: str = DEVICE) -> Iterator[dict[str, Any]]:
-    """All that all plugins of a file would get; ``device`` is what the kubelet gave the pod, where it asks for one."""
+    """Yield the stdin of each plugin of a file; ``device`` is kubelet's allocation, used if the file names a
+    resource."""
     asks = path.suffix in (".yaml", ".yml") and bool(_RESOURCE.search(path.read_text()))
     for network in documents(path):
         yield from plugins(network, device if asks else "")

@@ -1,4 +1,4 @@
-"""Answers that nobody gives: those of real servers, each changed in one place."""
+"""Answers that no server gives: those of real servers, each changed in one place."""
 
 import copy
 import random
@@ -12,7 +12,7 @@ STRANGE = (
 
 
 def changed(answer: Any, chance: random.Random) -> Any:
-    """The answer with something else in one place, or without it."""
+    """Return the answer with a value replaced, repeated or removed in one place."""
     whole = {"": copy.deepcopy(answer)}
     *way, last = chance.choice(list(_ways(whole, ())))
     at: Any = whole

@@ -1,11 +1,11 @@
-"""A tree like the one under /sys, with the links that the kernel makes between a device and its bus and classes."""
+"""A tree like /sys, with the kernel's links between a device and its bus and classes."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 
 class Tree:
-    """What was added to it is there until it is taken away."""
+    """A tree whose entries stay until a test removes them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -16,7 +16,7 @@ class Tree:
     def pci(
         self, address: str, *, pf: str = "", driver: str = "mlx5_core", above: str = "pci0000:00", **values: str | int
     ) -> Path:
-        """A NIC's function; with ``pf`` the PF's next VF.  ``above`` is the path of the bridge that it is behind."""
+        """Add a NIC's function, with ``pf`` as the PF's next VF; ``above`` is the path of its bridge."""
         path = self._device("pci", f"devices/{above}/{address}")
         common = {"class": "0x020000", "vendor": "0x15b3", "device": "0x101e" if pf else "0x101d", "numa_node": 0}
         write(path, **common | values)
@@ -32,7 +32,7 @@ class Tree:
         return path
 
     def auxiliary(self, pf: str, name: str, **attributes: str | int) -> Path:
-        """A device of the auxiliary bus below a function."""
+        """Add a device of the auxiliary bus below a function."""
         path = self._device("auxiliary", f"devices/pci0000:00/{pf}/{name}")
         write(path, **attributes)
         self.bind(path, "mlx5_core.sf")
@@ -43,7 +43,7 @@ class Tree:
         (device / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
 
     def netdev(self, name: str, device: Path | None = None, below: Sequence[str] = (), **attributes: str | int) -> None:
-        """An interface of a device, or one that is made of software."""
+        """Add an interface of a device, or a software interface."""
         path = (device or self.root / "devices/virtual") / "net" / name
         path.mkdir(parents=True)
         write(path, **{"type": 1} | attributes)
@@ -54,7 +54,7 @@ class Tree:
         (self.root / "class/net" / name).symlink_to(path)
 
     def rdma(self, name: str, device: Path | None, number: int, *, pkey: str = "", over: str = "") -> None:
-        """An RDMA device with one port and its character devices; ``over`` for soft-RoCE over that interface."""
+        """Add an RDMA device with one port and its character devices; ``over`` adds soft-RoCE over that interface."""
         home = device or self.root / "devices/virtual"
         port = home / "infiniband" / name / "ports/1"
         (port / "pkeys").mkdir(parents=True)
@@ -70,14 +70,14 @@ class Tree:
                 self._link(kind, path)
 
     def into_a_pod(self, device: Path) -> None:
-        """Its interfaces and its RDMA device move to another namespace, which sysfs hides from the host."""
+        """Move the device's interfaces and RDMA device to another namespace, which sysfs hides from the host."""
         for kind in ("net", "infiniband"):
             for path in (device / kind).glob("*"):
                 (self.root / "class" / kind / path.name).unlink()
                 path.rename(device / f"hidden-{kind}-{path.name}")
 
     def home(self, device: Path) -> None:
-        """They come back."""
+        """Move them back."""
         for path in device.glob("hidden-*"):
             _, kind, name = path.name.split("-", 2)
             path.rename(device / kind / name)
@@ -95,6 +95,6 @@ class Tree:
 
 
 def write(path: Path, **attributes: str | int) -> None:
-    """Attributes of a device, a file each."""
+    """Write a device's attributes, a file each."""
     for name, value in attributes.items():
         (path / name).write_text(f"{value}\n")

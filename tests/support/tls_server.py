@@ -1,4 +1,4 @@
-"""A real HTTPS server on loopback, with certificates by openssl, that answers as a test tells it to."""
+"""A real HTTPS server on loopback, with certificates by openssl and with answers that a test sets."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ distinguished_name = none
 
 
 class Authority:
-    """Signs certificates: ``ca`` is its own as PEM."""
+    """An authority that signs certificates; ``ca`` is its own certificate as PEM."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -49,7 +49,7 @@ class Authority:
         self.ca = (folder / "ca.pem").read_bytes()
 
     def sign(self, subject: str, *, names: str = "", until: str = "20991231235959Z") -> tuple[bytes, bytes]:
-        """A certificate and its key as PEM: subject as "/O=system:nodes/CN=x", and its end as YYYYMMDDHHMMSSZ."""
+        """Return a certificate and its key as PEM; subject as "/O=system:nodes/CN=x", end as YYYYMMDDHHMMSSZ."""
         self._key("one")
         extensions = ["-addext", f"subjectAltName={names}"] if names else []
         self._openssl(
@@ -78,7 +78,7 @@ def authority(folder: Path) -> Authority:
 
 @dataclass
 class Asked:
-    """A request that has come."""
+    """A received request."""
 
     method: str
     path: str
@@ -89,7 +89,7 @@ class Asked:
 
 @dataclass
 class Told:
-    """What to answer.  ``cut`` ends the connection: before the answer (0) or after so many bytes of the body."""
+    """An answer; ``cut`` ends the connection before it (0) or after so many bytes of its body."""
 
     status: int = 200
     body: Any = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Told:
 
 
 class Server:
-    """``asked`` has the requests; ``tell`` says what the next ones are answered: else it is an empty object."""
+    """The received requests in ``asked``; ``tell`` sets the next answers, else each is an empty object."""
 
     def __init__(self) -> None:
         self.asked = list[Asked]()
@@ -111,7 +111,7 @@ class Server:
         self._told += answers
 
     def forget(self) -> None:
-        """Nothing of what was told before is answered any more."""
+        """Drop the answers that were set and not sent."""
         self._told.clear()
 
     def next(self) -> Told:
@@ -121,7 +121,7 @@ class Server:
 def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        wbufsize = -1  # head and body at once, or the body waits 40 ms for an acknowledgement
+        wbufsize = -1  # sends head and body together; else the body waits 40 ms for an acknowledgement
 
         def answer(self) -> None:
             sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -156,12 +156,12 @@ class _Listening(ThreadingHTTPServer):
     daemon_threads = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that hangs up in the handshake is what some tests are about."""
+        """Ignore errors: some tests hang up during the handshake."""
 
 
 @contextmanager
 def serving(cert: bytes, key: bytes, *, ca: bytes = b"", folder: Path) -> Iterator[Server]:
-    """``ca``: who must have signed the client's certificate; none is asked for if it is empty."""
+    """Run the server; it requires a client certificate signed by ``ca``, or none if that is empty."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     (folder / "server.pem").write_bytes(cert + key)
     context.load_cert_chain(folder / "server.pem")
@@ -186,7 +186,7 @@ def serving(cert: bytes, key: bytes, *, ca: bytes = b"", folder: Path) -> Iterat
 
 @contextmanager
 def api_server(folder: Path) -> Iterator[tuple[Server, Path]]:
-    """A server as an API server is one, and a kubeconfig for it with a token."""
+    """Run this server in place of an API server, with a kubeconfig that has a token."""
     signer = authority(folder)
     (folder / "keys").mkdir()
     with serving(*signer.sign("/CN=server", names="IP:127.0.0.1"), folder=folder / "keys") as server:

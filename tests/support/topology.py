@@ -1,4 +1,4 @@
-"""Hosts, pods and requests for the tests that have a kernel.  ``ip`` is the witness: it shares no code with us."""
+"""Hosts, pods and requests for the tests that need a kernel.  ``ip`` shares no code with us, so it verifies results."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ _numbers = itertools.count()
 
 
 def ip(*words: str, netns: str = "") -> Any:
-    """Run ``ip -j``; what it printed, decoded."""
+    """Run ``ip -j``; return its decoded output."""
     where = ["-n", netns] if netns else []
     done = subprocess.run(["ip", *where, "-j", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"ip {' '.join((*where, *words))}: {done.stderr.strip()}"
@@ -50,14 +50,14 @@ class Pod:
         return ip(*words, netns=self.name)
 
     def link(self, name: str = "hpn0") -> dict[str, Any] | None:
-        """One interface as ``ip -d link`` shows it, None if it is not there."""
+        """Return one interface as ``ip -d link`` shows it, None if it is absent."""
         return next((i for i in self.ip("-d", "link") if i["ifname"] == name), None)
 
     def links(self) -> set[str]:
         return {i["ifname"] for i in self.ip("link")} - {"lo"}
 
     def addresses(self, name: str = "hpn0") -> set[str]:
-        """Its addresses but for the kernel's link-local ones."""
+        """Return its addresses without the kernel's link-local ones."""
         (link,) = self.ip("addr", "show", "dev", name)
         return {f"{a['local']}/{a['prefixlen']}" for a in link["addr_info"] if a["scope"] == "global"}
 
@@ -74,49 +74,49 @@ class Pod:
                 ip("netns", "delete", pod.name)
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """A command inside; ``ip netns exec`` shows it the namespace's own sysctls too."""
+        """Run a command inside; ``ip netns exec`` also mounts the namespace's own sysctls."""
         return subprocess.run(
             ["ip", "netns", "exec", self.name, *command], capture_output=True, text=True, check=False, timeout=60
         )
 
     def sysctl(self, key: str, value: str = "") -> str:
-        """Read, or write, a file under /proc/sys/net."""
+        """Read or write a file under /proc/sys/net."""
         path = f"/proc/sys/net/{key}"
         done = self.run("sh", "-c", f"echo {value} > {path}") if value else self.run("cat", path)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     def quick_dad(self) -> None:
-        """Have IPv6 duplicate address detection begin at once, not after up to a second, on links to come."""
+        """Start IPv6 duplicate address detection of future links at once, not after up to 1 s."""
         self.sysctl("ipv6/conf/default/router_solicitation_delay", "0")
 
     def ping(self, address: str, *options: str) -> bool:
         return self.run("ping", "-n", "-c", "1", "-W", "2", *options, address).returncode == 0
 
     def inode(self) -> int:
-        """The namespace's number, as ``lsns`` shows it."""
+        """Return the namespace's inode number, as ``lsns`` shows it."""
         return Path(self.path).stat().st_ino
 
     def stranger(self, name: str = "hpn0") -> dict[str, Any]:
-        """An interface of that name which nobody attached; as ``ip -d link`` shows it."""
+        """Add an interface of that name that no ADD attached; return it as ``ip -d link`` shows it."""
         self.ip("link", "add", name, "type", "bridge")
         link = self.link(name)
         assert link
         return link
 
     def gone(self) -> None:
-        """Delete the namespace, as a runtime that crashed would without a DEL."""
+        """Delete the namespace, as a runtime that crashed before DEL."""
         ip("netns", "delete", self.name)
 
     def remade(self) -> None:
-        """Another namespace under the same path."""
+        """Replace the namespace by another one at the same path."""
         ip("netns", "delete", self.name)
         new_namespace(self.name)
 
 
 @dataclass
 class Host:
-    """The namespace we are in, and a state directory."""
+    """The tests' own namespace, and a state directory."""
 
     tmp_path: Path
     state: Path = field(init=False)
@@ -129,7 +129,7 @@ class Host:
         ip("link", "set", "fabric", "up")
 
     def conf(self, **keys: Any) -> dict[str, Any]:
-        """A configuration that works, with these keys changed; a key of value ... is left out."""
+        """Return a valid configuration with these keys changed; the value ... removes a key."""
         conf = {
             "cniVersion": "1.1.0",
             "name": "rail0",
@@ -141,7 +141,7 @@ class Host:
         return {k: v for k, v in conf.items() if v is not ...}
 
     def request(self, command: str, pod: Pod | None, conf: Any, **environ: str) -> Request:
-        """What a runtime would send; a variable of value ... is left out, conf may be raw bytes."""
+        """Return a runtime's request; the value ... removes a variable, and conf may be raw bytes."""
         variables = {
             "CNI_COMMAND": command,
             "CNI_CONTAINERID": pod.name if pod else "",
@@ -154,25 +154,25 @@ class Host:
         return Request({k: v for k, v in variables.items() if v is not ...}, stdin)
 
     def call(self, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> Reply:
-        """Run the plugin, with our IPAM inside it."""
+        """Run the plugin, with hpn-ipam inside it."""
         conf = self.conf() if conf is None else conf
         request = self.request(command, pod, conf, **environ)
         before = None
         with suppress(CniError):
             before = json.dumps(spec.configuration(request))
         reply = hpn(request, PROGRAMS)
-        with suppress(CniError):  # the next request may be answered with the same objects (spec.cached)
+        with suppress(CniError):  # the next request may use the same objects (spec.cached)
             assert json.dumps(spec.configuration(request)) == before, "something changed the configuration"
         return reply
 
     def ok(self, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> dict[str, Any]:
-        """Run the plugin, which must succeed; its result, empty if the command has none."""
+        """Run the plugin, which must succeed; return its result, empty if the command has none."""
         reply = self.call(command, pod, conf, **environ)
         assert reply.exit_code == 0, (reply.stdout, reply.log)
         return json.loads(reply.stdout) if reply.stdout else {}
 
     def refused(self, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> dict[str, Any]:
-        """Run the plugin, which must fail; its error document."""
+        """Run the plugin, which must fail; return its error document."""
         reply = self.call(command, pod, conf, **environ)
         assert reply.exit_code != 0, reply.stdout
         error = json.loads(reply.stdout)
@@ -181,7 +181,7 @@ class Host:
         return error
 
     def checked(self, pod: Pod, conf: dict[str, Any], result: dict[str, Any], **environ: str) -> Reply:
-        """CHECK with ADD's result."""
+        """Run CHECK with ADD's result."""
         return self.call("CHECK", pod, conf | {"prevResult": result}, **environ)
 
     def ping(self, address: str, *options: str) -> bool:
@@ -189,22 +189,22 @@ class Host:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def state_files(self) -> set[str]:
-        """What is in the state directory, each lease as a file of its own; locks and indexes are none."""
+        """Return the files of the state directory without locks and indexes, and each lease as a file."""
         files = {
             str(p.relative_to(self.state))
             for p in self.state.rglob("*")
             if not p.is_dir() and "locks" not in p.parts and p.name not in ("lock", "leases", "index", "ranges")
         }
-        held = [lease for lease in leases(self.state / "ipam") if "containerID" in lease]  # not what is kept back
+        held = [lease for lease in leases(self.state / "ipam") if "containerID" in lease]  # no reserved ones
         return files | {f"{lease['containerID']}:{lease['ifname']} of leases" for lease in held}
 
     def record(self, pod: Pod, ifname: str = "hpn0") -> Path:
-        """Where the journal has this attachment of the network rail0."""
+        """Return the journal's path for this attachment of the network rail0."""
         return self.state / "attachments" / "rail0" / f"{pod.name}:{ifname}.json"
 
     @contextmanager
     def meanwhile(self, pod: Pod, conf: dict[str, Any]) -> Iterator["Future[Reply]"]:
-        """Start an ADD and hold it once it has written its record; it goes on when this ends."""
+        """Start an ADD and block it after it wrote its record; it continues at the end."""
         store = self.state / "ipam" / conf["name"]
         durable.directory(store)
         with ThreadPoolExecutor() as threads, Lock(f"{store}/lock", 1):
@@ -213,27 +213,27 @@ class Host:
             yield reply
 
     def rewrite(self, record: Path, **changes: Any) -> None:
-        """Change what a record says."""
+        """Change members of a record."""
         body = durable.read(record)
         assert body is not None
         durable.write(record, body | changes)
 
     def identity(self, pod: Pod) -> dict[str, int]:
-        """How the journal's record identifies the pod's namespace."""
+        """Return the identity of the pod's namespace in the journal's record."""
         body = durable.read(self.record(pod))
         assert body is not None
         return dict(body["identity"])
 
     def double(self, pod: Pod, link: dict[str, Any]) -> None:
-        """Make a link that is not ours, with the kind, name, MAC, index and master of ours."""
+        """Make a link that is not ours, with our link's kind, name, MAC, index and master."""
         like = ("index", str(link["ifindex"]), "address", link["address"])
         where = ("link", "rail0", "name", "hpn0", "netns", pod.name)
         ip("link", "add", *where, *like, "type", "macvlan", "mode", "bridge")
 
     def replace(self, pod: Pod) -> None:
-        """Attach the pod, then put another namespace under its path, with a double of our link.
+        """Attach the pod, then put another namespace at its path, with a double of our link.
 
-        It also has the first one's inode number, which the kernel does give again: only the cookie tells them apart.
+        The new namespace also gets the old inode number, because the kernel reuses numbers; only the cookie differs.
         """
         self.ok("ADD", pod)
         ours = pod.link()
@@ -243,11 +243,11 @@ class Host:
         self.double(pod, ours)
 
     def leases(self) -> set[str]:
-        """The addresses that our IPAM has given, of all networks."""
+        """Return all addresses that hpn-ipam holds, of all networks."""
         return {a.partition("/")[0] for lease in leases(self.state / "ipam") for a in lease["addresses"]}
 
     def program(self, name: str, script: str) -> str:
-        """A delegate made of this shell script; the CNI_PATH it is found with."""
+        """Write a delegate plugin with this shell script; return its CNI_PATH."""
         folder = self.tmp_path / "bin"
         folder.mkdir(exist_ok=True)
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -255,12 +255,13 @@ class Host:
         return str(folder)
 
     def giving(self, **result: Any) -> str:
-        """A delegate "script" whose ADD answers this result and whose other commands do nothing; its CNI_PATH."""
+        """Write a delegate "script" whose ADD prints this result and whose other commands do nothing; return its
+        CNI_PATH."""
         document = json.dumps({"cniVersion": "1.1.0"} | result)
         return self.program("script", f"cat >/dev/null\n[ $CNI_COMMAND != ADD ] || echo '{document}'")
 
     def picture(self, *pods: Pod) -> dict[str, Any]:
-        """All that a request could change: interfaces, addresses, routes, and state with its contents."""
+        """Return everything that a request could change: interfaces, addresses, routes, and state with its contents."""
         files = [self.state / name for name in self.state_files() if not name.endswith(" of leases")]
         picture: dict[str, Any] = {"state": [leases(self.state / "ipam"), *sorted((p, _content(p)) for p in files)]}
         for where in ("", *(pod.name for pod in pods if Path(pod.path).exists())):
@@ -273,13 +274,13 @@ def _content(path: Path) -> str:
 
 
 def leases(directory: Path, network: str = "*") -> list[dict[str, Any]]:
-    """What our IPAM's files say, of all networks or one, as jq reads them."""
+    """Return the leases in hpn-ipam's files, of all networks or one, as jq reads them."""
     lines = [line for file in sorted(directory.glob(f"{network}/leases")) for line in file.read_text().splitlines()]
     return [lease for line in lines if line.strip() and "schema" not in (lease := json.loads(line))]
 
 
 def open_files(pid: int | str) -> set[str]:
-    """The paths of the files that a process has open now; a process that has ended has none."""
+    """Return the paths of a process's open files; none if it ended."""
     paths = set()
     with suppress(FileNotFoundError, ProcessLookupError):
         for descriptor in os.listdir(f"/proc/{pid}/fd"):
@@ -289,7 +290,7 @@ def open_files(pid: int | str) -> set[str]:
 
 
 def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Wait until the condition is true, and return its value: the kernel does some things in its own time."""
+    """Wait until the condition is true, and return its value; some of the kernel's work is asynchronous."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -298,7 +299,7 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 
 def with_another_lock(pod: Pod, key: spec.Key) -> str:
-    """The name of an interface whose attachment has another lock file than the key's: there are 64 of them."""
+    """Return an interface name whose attachment does not share the key's lock file; there are 64 lock files."""
 
     def file(one: spec.Key) -> int:
         return zlib.crc32(f"rail0/{one}".encode()) % 64

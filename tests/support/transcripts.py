@@ -1,4 +1,4 @@
-"""A page's transcript, typed again: what comes out is compared with what the page shows."""
+"""Run the commands of a page's transcript again, and compare their output with the page."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from support.topology import Host, Pod
 from base.protocol.location import IPAM_DIR, STATE_DIR
 from ctl import main as ctl
 
-# What is another each time.
+# Text that differs in each run.
 VARIES = (
     (re.compile(r"\b(?!02:00:00:00:00:)[0-9a-f]{2}(:[0-9a-f]{2}){5}\b"), "MAC"),
     (re.compile(r"\bfe80::[0-9a-f:]+"), "fe80::"),
@@ -30,7 +30,7 @@ VARIES = (
 
 @dataclass
 class Shell:
-    """Types a transcript's commands.  cnitool and hpn are answered in process; the machine runs all others."""
+    """Run a transcript's commands: cnitool and hpn in this process, all others on the machine."""
 
     host: Host
     make_pod: Callable[[], Pod]
@@ -42,7 +42,7 @@ class Shell:
     def pod(self, name: str) -> Pod:
         if name not in self.pods:
             self.pods[name] = self.make_pod()
-            # Without duplicate address detection what is shown does not depend on when it is asked for.
+            # Without duplicate address detection the output does not depend on the time of the command.
             self.pods[name].sysctl("ipv6/conf/default/accept_dad", "0")
         return self.pods[name]
 
@@ -58,13 +58,13 @@ class Shell:
             out = self.shell(where, command)
         for name, pod in self.pods.items():
             out = out.replace(pod.name, name)
-        # Where both are by default; under a stateDir of its own, as here, the leases are beside the journal.
+        # The default paths of both; under a separate stateDir, as here, the leases are beside the journal.
         for path, default in ((f"{self.host.state}/ipam", IPAM_DIR), (str(self.host.state), STATE_DIR)):
             out = out.replace(path, default)
         return [line.rstrip() for line in out.rstrip().splitlines()]
 
     def cnitool(self, command: str, network: str, path: str, environ: dict[str, str]) -> str:
-        """As it calls the plugins of a list of one, and prints the answer."""
+        """Call the plugins of a list with one plugin, as cnitool does, and return the output."""
         name = path.rpartition("/")[2]
         folder = environ.pop("NETCONFPATH", "/etc/cni/net.d").rpartition("/")[2]
         conf = self.networks[folder] if folder in self.networks else next(iter(self.networks.values()))
@@ -91,7 +91,7 @@ class Shell:
         journal = ["--state-dir", str(self.host.state)]
         of_journal = dict.fromkeys(("list", "inspect", "check", "hints", "devices"), journal)
         both = dict.fromkeys(("gc", "repair"), journal + leases)
-        # Some commands come before the first ADD, which makes these.
+        # Some commands precede the first ADD, which makes these folders.
         for folder in (self.host.state, self.host.state / "ipam"):
             folder.mkdir(mode=0o700, exist_ok=True)
         self.capsys.readouterr()
@@ -106,7 +106,7 @@ class Shell:
         return done.stdout + done.stderr
 
     def retype(self, section: Section, kind: str) -> tuple[str, list[str]]:
-        """The page with what came out in its transcripts of this kind, and each command of which that is another."""
+        """Return the page with the output of its transcripts of this kind, and each command with another output."""
         page, wrong = section.page.read_text(), list[str]()
         for block in section.blocks:
             if block.kind == kind:
@@ -128,7 +128,8 @@ def plain(line: str) -> str:
 
 
 def same(shown: list[str], typed: list[str]) -> bool:
-    """But for what is another each time, and for what "..." stands for.  An ADD's answer need not be shown."""
+    """Compare all but the text that differs in each run, and the text that "..." replaces; an ADD's output may be
+    missing."""
     if not shown and typed[:1] == ["{"]:
         return True
     wanted = (".*".join(map(re.escape, plain(line).split("..."))) for line in shown)

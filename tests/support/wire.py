@@ -1,5 +1,7 @@
-"""Who has sent what: the frames that reach an interface, each by the MAC that it came from.  No code of ours decodes
-them."""
+"""Record the frames that reach an interface, each with its sender's MAC.
+
+The decoder shares no code with the product.
+"""
 
 import socket
 import struct
@@ -13,12 +15,12 @@ from base.kernel import netns
 
 ARP, IPV4, IPV6 = b"\x08\x06", b"\x08\x00", b"\x86\xdd"
 ALL, ROCE = 3, 4791
-# An advertisement is of the address that it tells, and not from whom.
+# An advertisement counts for its target address, not for its sender.
 _ICMP6 = {128: "echo", 129: "echo reply", 136: "advertisement"}
 
 
 class Wire:
-    """What reaches an interface from its neighbours, from this object's making on."""
+    """The frames from an interface's neighbours since this object was made."""
 
     def __init__(self, sock: socket.socket, mac: str) -> None:
         self._sock = sock
@@ -28,7 +30,7 @@ class Wire:
     @classmethod
     @contextmanager
     def at(cls, interface: str, pod: str = "") -> Iterator["Wire"]:
-        """Of the interface of that name, here or in the namespace of that name."""
+        """Open the interface of that name, here or in the namespace of that name."""
 
         def opened() -> socket.socket:
             return socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL))
@@ -45,12 +47,12 @@ class Wire:
             yield cls(sock, link["address"])
 
     def ask(self, address: str, sender: str) -> None:
-        """Send an ARP request for the address to all."""
+        """Broadcast an ARP request for the address."""
         head = b"\xff" * 6 + self._mac + ARP + struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1)
         self._sock.send(head + self._mac + socket.inet_aton(sender) + bytes(6) + socket.inet_aton(address))
 
     def seen(self, what: str) -> set[tuple[str, str]]:
-        """(MAC, address) of all who have sent that: "ARP request" or "reply", "advertisement", "echo" or "echo reply",
+        """Return (MAC, address) of all senders of "ARP request", "ARP reply", "advertisement", "echo", "echo reply" or
         "RoCE"."""
         while True:
             try:
