@@ -23,7 +23,7 @@ settings.load_profile("unit")
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loaded machine is no server that does not answer, and no request that has waited for too long."""
+    """Extend the time limits: on a loaded machine a slow server is not silent, and a slow request is not overdue."""
     monkeypatch.setattr(http, "_PATIENCE", 60.0)
     monkeypatch.setattr(budget, "REQUEST", 120.0)
     budget.begin()
@@ -31,7 +31,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time of day, in seconds; the test sets it."""
+    """The time of day in seconds, which the test sets."""
     now = [1_800_000_000.0]
     monkeypatch.setattr("time.time", lambda: now[0])
     return now
@@ -43,7 +43,7 @@ class Network(Protocol):
 
 @pytest.fixture
 def network(tmp_path: Path) -> Network:
-    """Makes the network whose ``ipam`` section has these keys."""
+    """Return a function that makes the network whose ``ipam`` section has these keys."""
 
     def made(**ipam: Any) -> Net:
         return Net(tmp_path, ipam)
@@ -53,7 +53,7 @@ def network(tmp_path: Path) -> Network:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """Where to install; after the test nothing is there under a temporary name."""
+    """The root for an installation; after the test no temporary name may remain there."""
     (tmp_path / "root").mkdir()
     yield tmp_path / "root"
     assert [path for path in tree(tmp_path / "root") if ".new" in path or ".lock" in path] == []
@@ -61,7 +61,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def hints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Hints:
-    """Asks hpn hints."""
+    """Return a function that runs hpn hints."""
     return asking(tmp_path, capsys)
 
 
@@ -73,14 +73,14 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 @pytest.fixture
 def member() -> Iterator[Member]:
-    """An etcd's only member."""
+    """The only member of an etcd."""
     with serving(Member()) as it:
         yield it
 
 
 @pytest.fixture
 def opened() -> Iterator[Opened]:
-    """Opens the etcd that members serve; from now on there is a request's whole time."""
+    """Return a function that opens the etcd of members; the time limit of a request begins now."""
     budget.begin()
     with opening() as open_it:
         yield open_it
@@ -88,7 +88,7 @@ def opened() -> Iterator[Opened]:
 
 @pytest.fixture
 def asked(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
-    """A server as an API server is one, and a kubeconfig for it."""
+    """A server in place of an API server, and a kubeconfig for it."""
     with api_server(tmp_path) as server_and_kubeconfig:
         yield server_and_kubeconfig
 

@@ -76,7 +76,7 @@ def field(package: Path, name: str) -> str:
 
 
 def test_two_builds_are_the_same_file(package: Path, tmp_path: Path) -> None:
-    """For any builder and directory."""
+    """Builds by any user in any directory give the same file."""
     again = pack(tmp_path / "elsewhere", umask=0o077).stdout.strip()
     assert Path(again).read_bytes() == package.read_bytes()
 
@@ -90,7 +90,7 @@ def test_its_name(package: Path) -> None:
 
 
 def test_another_architecture(tmp_path: Path) -> None:
-    """It is that of the binary, not of the build machine."""
+    """The package has the architecture of the binary, not of the build machine."""
     package = Path(pack(tmp_path / "arm", elf(183)).stdout.strip())
     assert package.name.endswith("_arm64.deb")
     assert field(package, "Architecture") == "arm64"
@@ -130,7 +130,7 @@ def test_the_units_run_what_is_there(unpacked: Path) -> None:
 
 
 def test_shells_find_their_completion(unpacked: Path) -> None:
-    """Debian's bash-completion and zsh search there (`print $fpath`)."""
+    """The completions are in the directories that Debian's bash-completion and zsh search (`print $fpath`)."""
     for path in ("bash-completion/completions/hpn", "zsh/vendor-completions/_hpn"):
         assert "Completion of hpn for " in (unpacked / "usr/share" / path).read_text()
 
@@ -144,7 +144,7 @@ def test_licences(unpacked: Path) -> None:
 
 
 def test_the_links_of_its_pages_lead_somewhere(unpacked: Path) -> None:
-    """Except links into the source tree."""
+    """Each link in its pages has a target, except links into the source tree."""
     pages = list((unpacked / "usr/share/doc/hpn-cni").rglob("*.md"))
     assert len(pages) > 20
     for page in pages:
@@ -153,7 +153,7 @@ def test_the_links_of_its_pages_lead_somewhere(unpacked: Path) -> None:
 
 
 def test_man_page(unpacked: Path) -> None:
-    """It has every command and variable.  lintian checks it with man, in tests/system/test_deb.py."""
+    """The man page has every command and variable; lintian checks it with man in tests/system/test_deb.py."""
     page = unpacked / "usr/share/man/man8/hpn.8.gz"
     assert (page.parent / "hpn-ipam.8.gz").read_bytes() == page.read_bytes()
     text = gzip.decompress(page.read_bytes()).decode().replace("\\-", "-")

@@ -1,4 +1,4 @@
-"""Decisions of the Debian package's scripts (packaging/deb), run below a directory, with a broken program."""
+"""Decisions of the Debian package's scripts (packaging/deb), run below a directory with a broken program."""
 
 import subprocess
 from pathlib import Path
@@ -28,7 +28,7 @@ class Script(Protocol):
 
 @pytest.fixture
 def script(scripts: Path, tmp_path: Path) -> Script:
-    """Runs a script with all of its paths below the test's directory."""
+    """Return a function that runs a script with all of its paths below the test's directory."""
 
     def run(name: str, *words: str, **env: str) -> Done:
         return below(tmp_path, (scripts / name).read_text(), name, *words, **env)

@@ -1,4 +1,4 @@
-"""What each start of the program pays for: the libraries that it imports."""
+"""The libraries that each start of the program imports."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def test_imports_of_a_start(words: list[str], environ: dict[str, str]) -> None:
         input=b"", capture_output=True, check=True, cwd=ROOT, env={"PATH": os.environ["PATH"]} | environ,
     )  # fmt: skip
     imported = _timed(done.stderr)
-    assert "base.protocol.spec" in imported  # so -X importtime told us something
+    assert "base.protocol.spec" in imported  # so -X importtime printed modules
     assert imported & LIBRARIES.keys() == set()
 
 
@@ -59,7 +59,7 @@ def test_no_cni_command_pays_for_hpn_node(tmp_path: Path, program: str, command:
 
 
 def test_no_validator_is_built_that_nobody_needs() -> None:
-    """Each takes 2 ms, and a model inside another needs none of its own."""
+    """A start builds no unneeded validator; each takes 2 ms, and a model inside another needs none of its own."""
     script = """
 from cni import config
 from cni.models import Common, Rdma
@@ -74,9 +74,10 @@ print(config.load(conf, "").attach.rdma.required, Rdma.__pydantic_complete__, Ma
 
 @pytest.mark.parametrize("command", ["ADD", "CHECK", "STATUS", "GC", "DEL"])
 def test_with_room_nothing_is_imported_that_speaks_to_a_store(cluster: Cluster, command: str) -> None:
-    """TLS alone takes as long as a reply, and OpenSSL takes 4 MB."""
+    """A command with free addresses imports no client of a store: TLS alone takes as long as a reply, and OpenSSL takes
+    4 MB."""
     node = cluster.node("node1")
-    node.add("a")  # the node has a block from now on, with room
+    node.add("a")  # the node now owns a block with room
     kept = {"cni.dev/valid-attachments": [{"containerID": "a", "ifname": "net1"}]} if command == "GC" else {}
     request = node.request(command, "b" if command == "ADD" else "a", prevResult=node.call("ADD", "a"), **kept)
     done = subprocess.run(

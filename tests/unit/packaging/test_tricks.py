@@ -1,4 +1,4 @@
-"""The build's tricks (packaging/tricks.py): each can be left out, and each has its row in docs/develop/packaging.md."""
+"""The build's tricks (packaging/tricks.py): each can be disabled, and has its row in docs/develop/packaging.md."""
 
 import re
 import subprocess

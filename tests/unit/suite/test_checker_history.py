@@ -1,4 +1,4 @@
-"""The checker of histories finds what must not happen (tests/checker/history.py), and counts what does (moves.py)."""
+"""The checker of histories finds violations (tests/checker/history.py), and counts moves (moves.py)."""
 
 from checker.history import History, lost_blocks
 from checker.moves import counted

@@ -1,4 +1,4 @@
-"""The checker promises a node that its clock waits for it (tests/checker/world.py)."""
+"""The checker guarantees a node that the clock waits for it (tests/checker/world.py)."""
 
 import math
 import random
@@ -16,14 +16,14 @@ from checker.world import World
 
 
 class Always(random.Random):
-    """A node's object is made anew, and the node is silent for as long as may be."""
+    """Draws that recreate a node's object and keep the node silent as long as possible."""
 
     def random(self) -> float:
         return 0.49
 
 
 class Servers:
-    """Those of a store that does not answer at once: ``meanwhile`` is done when the node's object is gone."""
+    """Servers of a store with a delayed answer: ``meanwhile`` runs after the node's object is deleted."""
 
     urls: Sequence[str] = ()
     jumps: Sequence[int] = ()
@@ -59,7 +59,7 @@ class Servers:
 
 
 class Still(Clock):
-    """One that goes only where the test sets it."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self._time, self.until = memoryview(bytearray(8)).cast("d"), math.inf
@@ -86,7 +86,7 @@ def world(tmp_path: Path, clock: Clock, servers: Servers) -> Iterator[World]:
 
 
 def test_the_clock_waits_as_soon_as_the_object_is_gone(world: World, clock: Clock, servers: Servers) -> None:
-    """Somebody else may take the node for dead before the servers have answered who deletes it."""
+    """The clock waits before the servers answer the deletion; another node may suspect the node already."""
     seen = list[float]()
     servers.meanwhile = lambda: seen.append(clock.until - clock.now())
     world._fate("node1")
@@ -94,7 +94,7 @@ def test_the_clock_waits_as_soon_as_the_object_is_gone(world: World, clock: Cloc
 
 
 def test_an_hour_is_not_promised_anew(world: World, clock: Clock, servers: Servers) -> None:
-    """The node has not looked since its object was made anew, and then that happens again."""
+    """A second recreation of the object, before the node's next heartbeat, does not extend the wait."""
     servers.meanwhile = lambda: None
     world._fate("node1")
     until = clock.until

@@ -1,4 +1,4 @@
-"""The picture of docs/user/cluster-addresses.md is what docs/blocks.py draws."""
+"""docs/blocks.py draws the picture of docs/user/cluster-addresses.md."""
 
 from xml.etree import ElementTree as ET
 

@@ -1,4 +1,4 @@
-"""What the pages list is what the program has."""
+"""The lists in the pages match the program."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "user"
 
 
 def first_column(page: str, heading: str) -> set[str]:
-    """The words in the first cells of the first table below a heading."""
+    """Return the words in the first cells of the first table below a heading."""
     section = (DOCS / page).read_text().partition(f"## {heading}\n")[2]
     rows = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
     assert rows
@@ -27,7 +27,7 @@ def test_commands() -> None:
 
 def test_states_of_attachments() -> None:
     constants = {value for name, value in vars(attachment_state).items() if name.isupper() and isinstance(value, str)}
-    words = {value for value in constants if re.fullmatch(r"[a-z-]+", value)}  # and no remedy
+    words = {value for value in constants if re.fullmatch(r"[a-z-]+", value)}  # excludes remedies
     assert first_column("commands.md", "hpn list") == words - {attachment_state.LOST}
 
 
@@ -44,7 +44,7 @@ def test_help_ends_with_the_exit_statuses(command: str, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_help_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """hpn help COMMAND is hpn COMMAND --help."""
+    """hpn help COMMAND prints the output of hpn COMMAND --help."""
     for words in ([command, "--help"], ["help", command]):
         with pytest.raises(SystemExit) as e:
             main(["hpn", *words])

@@ -1,4 +1,4 @@
-"""What a run draws: a tenth, and in ten runs on ten days in a row everything."""
+"""A run draws a tenth of the cases; ten runs on ten consecutive days draw everything."""
 
 import itertools
 import os
@@ -20,7 +20,7 @@ def on(monkeypatch: pytest.MonkeyPatch, value: str, test: str = "tests/x.py::tes
 
 
 def test_ten_days_draw_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the number of steps is, which nobody knows before; and each day draws the first, and not many."""
+    """Ten days draw every step of any number, unknown beforehand; each day draws the first step and few others."""
     of_days = []
     for day in DAYS:
         on(monkeypatch, day)
@@ -43,7 +43,7 @@ def test_ten_days_draw_each_case(monkeypatch: pytest.MonkeyPatch, family: str) -
 
 
 def test_tests_draw_other_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So a boundary that many tests have is drawn by some of them on most days."""
+    """Tests draw different steps, so on most days some of them draw a boundary that many share."""
     of_tests = set[tuple[int, ...]]()
     for number in range(20):
         on(monkeypatch, DAYS[0], f"tests/x.py::test_y[{number} and more] (call)")
@@ -69,7 +69,7 @@ def test_a_tenth(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("value", [None, "", "all"])
 def test_a_run_keeps_its_day(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
-    """What it starts gets the day from it."""
+    """A run passes its day to the processes that it starts."""
     monkeypatch.delenv(drawn.VARIABLE, raising=False)
     if value is not None:
         monkeypatch.setenv(drawn.VARIABLE, value)
@@ -80,7 +80,7 @@ def test_a_run_keeps_its_day(monkeypatch: pytest.MonkeyPatch, value: str | None)
 
 
 def test_pytest_shows_it(tmp_path: Path) -> None:
-    """In its first lines, and again where a test failed."""
+    """pytest prints the day in its first lines, and again at a failed test."""
     root = Path(__file__).parents[3]
     (tmp_path / "test_it.py").write_text("def test_it() -> None:\n    assert False\n")
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", root / "pyproject.toml"]

@@ -1,4 +1,4 @@
-"""Each mark of a guard has its tests, and can be taken out; that is done by hand only (tests/guards.py)."""
+"""Each mark of a guard has its tests and can be removed; only a person does that (tests/guards.py)."""
 
 import ast
 
@@ -6,7 +6,7 @@ import pytest
 from guarded import GUARDS, ROOT, Guard, marks, sources, table
 from guarded.mutants import Mutant, places
 
-_APART = 20  # lines at most between marks of one name: two guards of one name would go together
+_APART = 20  # lines at most between marks of one name; farther apart they are two guards, removed together
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.title)
@@ -14,7 +14,7 @@ def test_it_can_be_taken_out(guard: Guard) -> None:
     text = (ROOT / guard.file).read_text()
     without = guard.taken_out_of(text)
     if guard.file.endswith(".py"):
-        # What no longer compiles would be noticed by everybody, and show nothing.
+        # A file that does not compile fails every test, and proves nothing.
         compile(without, guard.file, "exec")
         assert ast.dump(ast.parse(without)) != ast.dump(ast.parse(text))
     else:

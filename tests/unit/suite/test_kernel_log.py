@@ -1,11 +1,11 @@
-"""What of the guest's kernel log fails a test."""
+"""Lines of the guest's kernel log that fail a test."""
 
 import pytest
 from guest.kernel_log import Complaints
 
 CUT, END = "------------[ cut here ]------------", "---[ end trace 0000000000000000 ]---"
 IGBVF = "drivers/net/ethernet/intel/igbvf/netdev.c:1780"
-# As Linux says it before 6.18 and since.
+# The format of Linux before 6.18, and since.
 RACE = f"WARNING: CPU: 0 PID: 207 at {IGBVF} igbvf_close+0x111/0x120 [igbvf]"
 RACE_SINCE = f"WARNING: {IGBVF} at igbvf_close+0x111/0x120 [igbvf], CPU#0: python/207"
 TRACE = ["Modules linked in: igbvf igb", "RIP: 0010:igbvf_close+0x111/0x120 [igbvf]", "Call Trace:", " <TASK>"]

@@ -1,4 +1,4 @@
-"""docs/user/kernels.md lists the features that the program uses, tests that exist, and every version in the code."""
+"""docs/user/kernels.md lists the features that the program uses, existing tests, and every version in the code."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _QUOTED = re.compile(r"`([^`]+)`")
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
-    """Of each row: the feature, since when it is there, and the test."""
+    """Return for each row the feature, its first version, and the test."""
     for line in PAGE.splitlines():
         if line.startswith("|") and not line.startswith(("|---", "| feature ")):
             feature, since, _, test = line.strip("|").split("|")

@@ -1,4 +1,4 @@
-"""What a run of all tests says in the end of its failures and of its time."""
+"""The final report of a run of all tests: its failures and its time."""
 
 import subprocess
 import sys
@@ -34,14 +34,14 @@ def test_a_name_is_one_that_pytest_takes(classname: str, expected: str) -> None:
 
 
 def test_each_tier_has_a_budget() -> None:
-    """In the table of docs/develop/testing.md, which the report reads."""
+    """Each tier has a budget in the table of docs/develop/testing.md, which the report reads."""
     tiers = {run.tier for run in side_by_side.runs(None, Path("/nowhere"), ())}
     assert (reported.budgets().keys(), min(reported.budgets().values()) > 0) == (tiers, True)
     assert side_by_side.SHARES.keys() == tiers
 
 
 def test_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A guest's tests count as themselves, and the one that booted it with what it took beside them."""
+    """A guest's tests count as themselves; the test that booted the guest counts the remaining time."""
     monkeypatch.setattr(reported, "budgets", lambda: {"unit": 2, "lab": 1})
     unit = suite(case("tests.unit.test_a.x", 40), case("tests.unit.test_a.y", 30), case("tests.unit.test_b.z", 50))
     boot, inside = (
@@ -73,13 +73,13 @@ def test_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_cut_off_is_no_report(tmp_path: Path) -> None:
-    """As of a run that was killed while it wrote."""
+    """The file of a run that was killed while it wrote counts as no report."""
     (tmp_path / "cut.xml").write_text("<testsuites><testsuite")
     assert (reported.suites(tmp_path / "cut.xml", "x"), reported.suites(tmp_path / "none.xml", "x")) == ([], [])
 
 
 def test_the_time_of_a_process_is_that_of_all_that_it_waited_for() -> None:
-    """And its status is still to be had."""
+    """The time includes awaited children, and the exit status stays available."""
     spin = "import time\nwhile time.process_time() < 0.5: pass"
     words = (
         sys.executable,
@@ -93,7 +93,7 @@ def test_the_time_of_a_process_is_that_of_all_that_it_waited_for() -> None:
 
 
 def test_what_the_processors_did() -> None:
-    """These tests' part is what those processes took that were waited for."""
+    """The tests' share is the time of the processes that were awaited."""
     processors = reported.Processors()
     subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 2: pass"], check=True)
     words = str(processors).split()

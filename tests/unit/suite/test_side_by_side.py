@@ -1,4 +1,4 @@
-"""The runs of one `make test` go side by side, and count as one: none is lost, and one that fails fails all."""
+"""The runs of one `make test` go side by side, and count as one: none is lost, and one failure fails all."""
 
 import os
 import shutil
@@ -73,7 +73,7 @@ def tree(tmp_path: Path) -> Path:
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / f"test_{Path(folder).name}.py").write_text(dedent(text))
     (tmp_path / BUILD).parent.mkdir(parents=True)
-    (tmp_path / FIRST).write_text("#!/bin/sh\nexit 1\n")  # the other is built all the same
+    (tmp_path / FIRST).write_text("#!/bin/sh\nexit 1\n")  # the other build runs anyway
     (tmp_path / BUILD).write_text("#!/bin/sh\ntouch begun\nexec sleep 60\n")
     for build in (FIRST, BUILD):
         (tmp_path / build).chmod(0o755)
@@ -92,7 +92,7 @@ def tree(tmp_path: Path) -> Path:
 def started(tree: Path, *words: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "tests/side_by_side.py", *words]
     quickly = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TMPDIR": str(tree)}
-    quickly.pop("PYTEST_DEBUG_TEMPROOT", None)  # that of the run that this is in
+    quickly.pop("PYTEST_DEBUG_TEMPROOT", None)  # set by the outer run
     with ignored(signal.SIGINT):
         return subprocess.Popen(
             command, cwd=tree, env=quickly, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -101,7 +101,7 @@ def started(tree: Path, *words: str) -> "subprocess.Popen[str]":
 
 @contextmanager
 def ignored(number: signal.Signals) -> Iterator[None]:
-    """As a shell starts what is to run in the background: it inherits that, and so does all that it starts."""
+    """Ignore a signal, as a shell does for a background command; its children inherit that."""
     before = signal.signal(number, signal.SIG_IGN)
     try:
         yield
@@ -120,10 +120,10 @@ def test_what_fails_anywhere_is_said_at_the_end(tree: Path) -> None:
     assert inside == f"FAILED tests/lab/test_sriov.py::test_b in the guest of {boot}: no VF"
     assert failed.startswith(f"FAILED {boot}: AssertionError: of two")
     assert count.startswith("9 passed, 2 failed, 1 skipped in ")
-    # By one day, which whatever runs has from here.
+    # All processes of the run draw by one day.
     assert output.startswith(count.rpartition(", ")[2] + "\n")
     assert f"drew by {count.rpartition('=')[2]}" in output
-    # One that left no report too.
+    # This includes a test without a report.
     assert set(runs.removeprefix("failed: ").split("; ")) == {
         *("tests/test_lab.py::test_in_the_lab[no namespaces]", "tests/test_power_cut.py::test_a_cut")
     }
@@ -158,9 +158,9 @@ AT_ONCE = """
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 def test_tiers_go_side_by_side_and_do_not_see_each_other(tree: Path) -> None:
-    """Nor does this machine see them.  The cluster's folders are not in common places at all.
+    """The tiers run at once, and hide common places from each other and from this machine.
 
-    What needs the binary begins when that is there.
+    The cluster's folders are not in common places.  A tier that needs the binary begins when it is built.
     """
     before = [Path(place).exists() for place in places_of_tests.COMMON]
     for folder, tier in ((folder, Path(folder).name) for folder in TIERS):
@@ -168,7 +168,7 @@ def test_tiers_go_side_by_side_and_do_not_see_each_other(tree: Path) -> None:
         (tree / folder / f"test_{tier}.py").write_text(dedent(AT_ONCE).format(tier=tier, common=common))
     with started(tree, "-j", "7") as run:
         output, _ = run.communicate()
-    # One of those with a guest, and what failed in it.
+    # One failure is a test that boots a guest, the other a test in that guest.
     assert "passed, 2 failed" in output, output
     assert not [place for place in places_of_tests.COMMON if Path(place, "hpn-side-by-side").exists()]
     assert [Path(place).exists() for place in places_of_tests.COMMON] == before
@@ -186,7 +186,7 @@ FOLDERS = """
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 def test_folders_are_in_memory_and_what_failed_is_kept(tree: Path) -> None:
-    """Under the name that the report has."""
+    """A failed test's folder is kept under the name in the report."""
     (tree / "tests/test_others.py").write_text(dedent(FOLDERS))
     with started(tree) as run:
         output, _ = run.communicate()
@@ -197,14 +197,14 @@ def test_folders_are_in_memory_and_what_failed_is_kept(tree: Path) -> None:
     assert {path.name for path in kept.iterdir()} >= {"m"}
     assert not [*kept.glob("*/test_on_disk*")], "of what passed nothing is left"
     assert (folder / "written").read_text() == "tmpfs\n"
-    # Their sockets' paths are not longer than where nothing is mounted.
+    # The mounts do not lengthen the paths of sockets.
     assert len(str(folder.parent.relative_to(tree))) <= len("pytest-of-root/pytest-0")
     assert not [*folder.parent.glob("test_passes*")]
     assert str(tree) not in Path("/proc/mounts").read_text()
 
 
 def test_what_needs_no_binary_waits_for_none(tmp_path: Path) -> None:
-    """As `make check` runs tests, which builds none."""
+    """Without a build, as in `make check`, tests do not wait for a binary."""
     it, done = side_by_side.Run("it", "", ("--version",), tmp_path / "folder"), list[Done]()
     thread = Thread(target=lambda: done.append(side_by_side.Runs().complete(it, tmp_path / "it.xml")), daemon=True)
     thread.start()
@@ -213,7 +213,7 @@ def test_what_needs_no_binary_waits_for_none(tmp_path: Path) -> None:
 
 
 def test_without_a_binary(tree: Path) -> None:
-    """What needs it is not run, fails, and is not waited for."""
+    """If the build fails, tests that need the binary fail without a run or a wait."""
     (tree / "Makefile").write_text(".PHONY: plain\nbinary plain: ; @echo no compiler; exit 1\n")
     with started(tree, "-j", "1") as run:
         output, _ = run.communicate()
@@ -251,7 +251,7 @@ def test_what_failed_in_a_tier_is_shown_together(tree: Path) -> None:
 
 
 def test_what_there_is_room_for_goes_beside() -> None:
-    """And one that is more than all there is goes alone."""
+    """A run starts if its share fits; a run larger than the whole room goes alone."""
     room, entered = side_by_side.Room(100), Queue[int]()
 
     def follow(share: int) -> None:
@@ -282,10 +282,10 @@ def test_a_file_that_cannot_be_read_is_a_failure(tree: Path) -> None:
 
 
 def test_an_end_ends_all_and_what_they_started(tree: Path) -> None:
-    """As CI ends it, or a person by ^C."""
+    """A signal of CI, or ^C of a person, ends all runs and the processes that they started."""
     os.mkfifo(tree / "living")
     waits = "import subprocess\ndef test_it(): subprocess.run('echo; exec sleep 60 >living', shell=True, check=True)"
-    # Its last words do not end with a line's end.
+    # The last output has no line end.
     waits += "\nimport atexit, os\natexit.register(os.write, 1, b'cut of')"
     for file in (*side_by_side.BOOTING, "tests/test_others.py"):
         (tree / file).write_text(waits)

@@ -1,4 +1,4 @@
-"""The soak: what it takes, that it goes on after an interrupt, and the page that says what the last one came to."""
+"""The soak: its parts, its continuation after an interrupt, and the page with the last result."""
 
 import re
 import subprocess
@@ -17,7 +17,7 @@ SOAKED = re.compile(r"^Commit [0-9a-f]{12}, from \S+ to (\d{4}-\d\d-\d\d), every
 
 
 def too_old(changelog: str, page: str) -> str:
-    """What is wrong with the last whole soak; nothing where nothing was released yet."""
+    """Return why the last whole soak is too old; empty before the first release."""
     released, soaked = RELEASED.search(changelog), SOAKED.search(page)
     if not released:
         return ""
@@ -60,7 +60,7 @@ def test_the_page(tmp_path: Path) -> None:
 
 
 def test_all_that_draws_has_a_part() -> None:
-    """Each by another title; and what they name is there."""
+    """Each test that draws has a part; each part has its own title and names existing files."""
     found = list(soak.parts(DAY))
     titles = {part.title for part in found}
     assert len(titles) == len(found)
@@ -82,7 +82,7 @@ def test_it_is_a_program(tmp_path: Path) -> None:
 
 
 def python(title: str, code: str) -> soak.Part:
-    """A part that runs it, for one of guards may be any program."""
+    """Return a part that runs this code; a part of guards may be any program."""
     return soak.Part("guards", title, ("-c", code), f"{DAY},all")
 
 
@@ -113,7 +113,7 @@ def test_an_interrupt_and_what_is_missing_then(tmp_path: Path) -> None:
 
 
 def test_what_a_part_took(tmp_path: Path) -> None:
-    """The tests' own report says it."""
+    """The counts of a part come from the tests' own report."""
     test = tmp_path / "test_it.py"
     test.write_text(
         "import drawn\n\ndef test_it():\n    for step in drawn.steps():\n        if step == 30:\n            break\n"
@@ -127,7 +127,7 @@ def test_what_a_part_took(tmp_path: Path) -> None:
 
 
 def test_only_of_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the file notes of a commit must be of nothing else."""
+    """A changed tree is refused, because a note in the file must belong to a commit."""
     monkeypatch.setattr(soak, "ROOT", tmp_path)
     commit = ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x")
     for words in (("init", "-q"), commit):

@@ -1,4 +1,4 @@
-"""What `make check` chooses: nothing that a change reaches is forgotten, and what is nearest comes first."""
+"""The selection of `make check`: it includes every test that a change reaches, nearest first."""
 
 import os
 import subprocess
@@ -75,7 +75,7 @@ def test_removed_is_reached(tree: Path) -> None:
 
 
 def test_a_file_that_is_no_python(tree: Path) -> None:
-    """The linters report it, and tests of others run all the same."""
+    """The linters report the file, and the tests of others run regardless."""
     (tree / "cni/main.py").write_text("def run(:")
     assert reach.distances(reach.graph(tree, TREE), ["cni/main.py"])["tests/netns/test_add.py"] == 2
 
@@ -132,7 +132,7 @@ def test_the_nearest_first_and_what_has_no_time_is_left() -> None:
 
 
 def test_batches() -> None:
-    """None is lost, and the first is short."""
+    """The batches lose no test, and the first is short."""
     works = [work(1, 5, f"tests/unit/test_{n}.py") for n in range(40)]
     batches = [*check.batches(works)]
     assert [test for batch in batches for test in batch] == [w.file for w in works]
@@ -159,7 +159,7 @@ def test_next(): assert False
 def test_what_has_no_time_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longer: float, patience: float
 ) -> None:
-    """No test begins once the time is over, and one that goes on is interrupted."""
+    """No test begins after the deadline, and a running one is interrupted."""
     monkeypatch.setattr(check, "PATIENCE", patience)
     tests = Path(check.__file__).parent
     hook = HOOK.format(folders=[f"{tests.parent}", f"{tests}"], file=repr(f"{tests}/conftest.py"))
@@ -181,7 +181,7 @@ def test_other_tiers_are_named() -> None:
 
 @pytest.fixture
 def git(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """A clone of one commit, and how to work in it."""
+    """Make a clone of one commit; return a function that runs git in it."""
     monkeypatch.delenv("BASE", raising=False)
     for name, value in (("GIT_CONFIG_GLOBAL", "/dev/null"), ("GIT_CONFIG_SYSTEM", "/dev/null")):
         monkeypatch.setenv(name, value)
@@ -204,7 +204,7 @@ def test_compared_with(tree: Path, git: Callable[..., str], monkeypatch: pytest.
     (tree / "cni/main.py").write_text("")
     assert touched.changed(touched.base()) == ["cni/main.py"]
     git("commit", "-am", "main")
-    assert touched.base() == first  # the commit before, for all is committed
+    assert touched.base() == first  # the commit before, because the tree is clean
     second = git("rev-parse", "HEAD")
     git("switch", "-c", "other")
     (tree / "cni/late.py").unlink()
