@@ -38,7 +38,7 @@ pfs:
 """
 ALIVE = Record(
     network="rail0", key=Key("0123456789abcdef", "hpn0"), netns="/run/netns/nobody",
-    identity=Identity(inode=1, cookie=1),  # no process sees this namespace, so its end is unknown
+    identity=Identity(inode=1, cookie=1),  # without its observer's namespaces, so it cannot be proved gone
     kind="macvlan", link={}, config={"name": "rail0"}, pod="default/a", complete=True,
     result={"ips": [{"address": "10.1.0.2/24"}]},
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""hpn check on records that need a NIC; tests/netns has those of real interfaces."""
+"""hpn check on records that need a NIC; tests/netns has records of real interfaces."""
 
 import base64
 import io
@@ -63,7 +63,7 @@ def test_a_running_add_is_not_wrong(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_half_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It stays in place."""
+    """A partial record is unreadable, and its file stays."""
     save(tmp_path, VF)
     file = tmp_path / "attachments/rail0/0123456789abcdef:hpn0.json"
     half = file.read_bytes()[:100]

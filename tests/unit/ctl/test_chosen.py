@@ -38,7 +38,7 @@ def test_only_words_that_name_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("command", ["inspect", "check", "repair", "hints"])
 def test_an_empty_word(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
-    """As from an unset variable.  VF has no pod name."""
+    """An empty word, as from an unset variable, selects nothing; the record VF has no pod name."""
     save(tmp_path, VF)
     with pytest.raises(SystemExit) as ended:
         main(["hpn", command, "--state-dir", str(tmp_path), ""])
@@ -50,7 +50,7 @@ def test_an_empty_word(tmp_path: Path, capsys: pytest.CaptureFixture[str], comma
 def test_a_directory_that_is_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    """A misspelt name.  Only the default may be missing, before the first ADD."""
+    """A misspelt directory is an error.  Only the default may be missing, before the first ADD."""
     no_leases = ["--data-dir", f"{tmp_path}"] if words[0] in ("gc", "repair") else []
     argv = ["hpn", *words, "--state-dir", f"{tmp_path}/misspelt", *no_leases]
     assert main(argv) == 1
@@ -64,7 +64,7 @@ def test_a_directory_that_is_not_there(
 
 @pytest.mark.parametrize("words", [["gc"], ["repair"], ["repair", "--dry-run"]])
 def test_leases_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    """Nothing is undone then."""
+    """Without the directory of leases nothing is undone."""
     save(tmp_path, HALF)
     argv = ["hpn", *words, "--state-dir", f"{tmp_path}", "--data-dir", f"{tmp_path}/misspelt"]
     assert main(argv) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-# As bash calls the function of a completion: the words, and which of them the cursor is in.
+# Calls the completion function as bash does: with the words, and the index of the word at the cursor.
 SCRIPT = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _hpn; printf "%s\\n" "${COMPREPLY[@]}"'
 
 
@@ -21,7 +21,7 @@ def hpn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def offered(hpn: Path, *words: str, **env: str) -> list[str]:
-    """The completions of the last word."""
+    """Return the completions of the last word."""
     argv = ["bash", "-euc", SCRIPT, "bash", ROOT / "packaging" / "completion" / "hpn.bash", hpn, *words]
     done = subprocess.run(
         argv, env={"PATH": "/usr/bin:/bin", **env}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
@@ -69,7 +69,7 @@ def test_words(hpn: Path, words: list[str], some: set[str]) -> None:
 
 @pytest.mark.parametrize("words", [["verison", "--"], ["inspect", "x"], ["node", "--config", "/e"]])
 def test_nothing_of_its_own(hpn: Path, words: list[str]) -> None:
-    """bash then completes file names."""
+    """No completion is offered here, so bash completes file names."""
     assert offered(hpn, *words) == []
 
 

@@ -14,7 +14,7 @@ from support.topology import until
 from unit.ctl.test_completion import ROOT, hpn
 
 __all__ = ["hpn"]
-# The first key puts all that is offered into the line, and the second writes the line into a file.
+# The first key inserts all completions into the line, and the second writes the line into a file.
 SETUP = r"""
 PROMPT= PS2= fpath=(%(folder)s $fpath) path=(%(bin)s $path)
 autoload -Uz compinit && compinit -u -D
@@ -29,7 +29,7 @@ bindkey '\eb' show
 
 @contextmanager
 def terminal(*argv: str | Path, cwd: Path) -> Iterator[int]:
-    """The program at its own terminal: bytes written to the descriptor are typed."""
+    """Run the program at its own terminal; the test types by writing to the descriptor."""
     ours, its = pty.openpty()
     env = {"PATH": os.environ["PATH"], "TERM": "dumb", "HOME": str(cwd), "CNI_COMMAND": "ADD"}
     with subprocess.Popen(argv, stdin=its, stdout=its, stderr=its, cwd=cwd, env=env, start_new_session=True) as process:

@@ -20,7 +20,7 @@ from ctl.devices.command import answer
 from hardware import inventory
 from node.offer.offers import offers
 
-# No machine has this PCI domain: the journal is asked for what is at an address here.
+# No machine has this PCI domain, so the journal of the test machine has no such address.
 PF, VF0, VF1, VF2, GPU = "fffe:3b:00.0", "fffe:3b:00.2", "fffe:3b:00.3", "fffe:3b:00.4", "fffe:3c:00.0"
 SWITCH, DOWNSTREAM = (f"pcifffe:3a/fffe:3a:00.0/fffe:3b:00.0/fffe:3c:0{n}.0" for n in (0, 1))
 POD = "hpn0 of default/pod1, container c0ffee, network rail0"
@@ -77,7 +77,7 @@ def tree(tmp_path: Path) -> Tree:
 
 @pytest.fixture
 def state(tmp_path: Path, tree: Tree) -> Path:
-    """The journal contains the pod's attachment."""
+    """A state directory whose journal contains the pod's attachment."""
     key = Key("c0ffee", "hpn0")
     link = {"device": VF1, "incarnation": 0}
     record = Record("rail0", key, "/run/netns/x", Identity(1, 2, 3), "sriov", link, {}, pod="default/pod1")
@@ -92,7 +92,8 @@ def shown(tree: Tree, *words: str, state: Path | None = None) -> str:
 
 
 def table(text: str) -> list[tuple[str, ...]]:
-    """Columns are at least two blanks apart; a device below another is indented by two."""
+    """Return the table's cells: columns are at least two blanks apart, and a device below another is indented by
+    two."""
     lines = text.splitlines()
     starts = [match.start() for match in re.finditer(r"(?<!\S)\S+(?: BY)?", lines[0])]
     return [tuple(line[begin:end].rstrip() for begin, end in zip_longest(starts, starts[1:])) for line in lines]
@@ -125,7 +126,7 @@ def test_lines_of_ibdev2netdev(tree: Tree) -> None:
 
 
 def test_numbers_that_are_none(tree: Tree) -> None:
-    """No kernel writes such numbers."""
+    """Invalid numbers, which no kernel writes, appear as NA."""
     (tree.root / "bus/pci/devices" / PF / "device").write_text("0xNVIDIA\n")
     (tree.root / "class/infiniband/mlx5_0/node_type").write_text("010: CA\n")
     assert " (NA - " in shown(tree, "-vv").split("\n\n")[1].splitlines()[0]
@@ -193,7 +194,7 @@ def test_without_a_nic(tmp_path: Path) -> None:
 
 
 def test_soft_roce(tmp_path: Path) -> None:
-    """Its interface need not belong to a NIC."""
+    """The interface of soft-RoCE need not belong to a NIC."""
     tree = Tree(tmp_path / "sys")
     tree.netdev("veth0", carrier=1, mtu=1500)
     tree.netdev("veth1", carrier=1, mtu=1500)
@@ -205,7 +206,7 @@ def test_soft_roce(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_cannot_be_read(tree: Tree, tmp_path: Path) -> None:
-    """Users of devices are then unknown, and the output reports that."""
+    """The output reports that the users of devices are unknown."""
     state = tmp_path / "unreadable"
     state.mkdir()
     (state / "attachments").symlink_to("attachments")

@@ -111,7 +111,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def erdma(tree: Tree, slot: int, guid: str, state: str) -> None:
-    """An Alibaba node, from its documentation."""
+    """A tree of an Alibaba node, from its documentation."""
     function = tree.pci(f"0000:{slot:02x}:00.0", driver="erdma", vendor="0x1ded", device="0x107f", revision="0x00")
     tree.netdev(f"eth{slot}", function, mtu=1500, dev_port=0, dev_id="0x0")
     guids = dict.fromkeys(("node_guid", "sys_image_guid"), f"0216:3eff:fe{guid}")
@@ -168,7 +168,7 @@ def test_mtu_of_roce(tree: Tree, mtu: int, active: str) -> None:
 
 
 def test_infiniband(tree: Tree) -> None:
-    """The subnet manager sets its MTU, which only verbs report."""
+    """The MTU is omitted: the subnet manager sets it, and only verbs report it."""
     function = tree.pci("0000:3b:00.0", device="0x101d", revision="0x1a", **{"class": "0x020700"})
     device = hca(tree, "ibp59s0", function, fw_ver="20.31.1014")
     common = {"link_layer": "InfiniBand", "cap_mask": "0x2651e848", "places": 8}
@@ -191,7 +191,7 @@ def test_of_an_unknown_driver(tree: Tree) -> None:
 
 
 def test_json(tree: Tree) -> None:
-    """The text's names and values."""
+    """The document has the text's names and values."""
     one = mlx5(tree)
     gid(one, 3, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2", "rail0")
     (device,) = json.loads(answer(["--json", "-v"], tree.root)[0])["devices"]

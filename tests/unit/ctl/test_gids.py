@@ -25,14 +25,14 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def table(tree: Tree, *words: str) -> list[str]:
-    """The lines below the header."""
+    """Return the lines below the header."""
     text, status = answer(words, tree.root)
     assert (text.startswith(HEADER), status) == (True, 0)
     return text.removeprefix(HEADER).splitlines()
 
 
 def test_a_table(tree: Tree) -> None:
-    """show_gids' output for a NIC with an address, byte by byte."""
+    """The output equals that of show_gids for a NIC with an address, byte by byte."""
     one = port(hca(tree, "mlx5_0", tree.pci("0000:3b:00.0")))
     for index, (value, kind) in enumerate(((LINK_LOCAL, V1), (LINK_LOCAL, V2), (MAPPED, V1), (MAPPED, V2))):
         gid(one, index, value, kind, "rdma0")
@@ -55,7 +55,7 @@ def test_holes(tree: Tree) -> None:
     gid(one, 2, GLOBAL, V2, "rdma0")
     gid(one, 3, ZERO, V2, "rdma0")
     gid(one, 5, "zzzz" + GLOBAL[4:], V2, "rdma0")
-    gid(one, 4, GLOBAL)  # another namespace has it: the kernel says neither type nor interface
+    gid(one, 4, GLOBAL)  # it belongs to another namespace, so the kernel reports neither type nor interface
     assert table(tree) == [
         f"mlx5_0\t1\t2\t{GLOBAL}\t\t\tv2\trdma0",
         f"mlx5_0\t1\t4\t{GLOBAL}\t\t\t\t",
@@ -64,7 +64,7 @@ def test_holes(tree: Tree) -> None:
 
 
 def test_order(tree: Tree) -> None:
-    """The order of show_gids, which is that of ls."""
+    """The order is that of show_gids, which is that of ls."""
     for name in ("mlx5_2", "mlx5_10"):
         path = hca(tree, name, tree.pci(f"0000:3b:00.{name[-1]}"))
         for number in (1, 2):
@@ -79,7 +79,7 @@ def test_order(tree: Tree) -> None:
 
 
 def test_infiniband(tree: Tree) -> None:
-    """Its GIDs have no interface."""
+    """GIDs of InfiniBand have no interface."""
     one = port(hca(tree, "mlx5_0", tree.pci("0000:3b:00.0")), link_layer="InfiniBand")
     gid(one, 0, "fe80:0000:0000:0000:b8ce:f603:0012:3456", V1)
     assert table(tree) == ["mlx5_0\t1\t0\tfe80:0000:0000:0000:b8ce:f603:0012:3456\t\t\tv1\t", "n_gids_found=1"]

@@ -24,7 +24,7 @@ NVSHMEM = ("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=eth0", "NVSHMEM_ENABLE_NIC_PE_MAPP
 
 
 def shell(*lines: str) -> str:
-    """The lines as a shell reads them; lines without an assignment stay as they are."""
+    """Return the lines as a shell reads them; lines without an assignment stay unchanged."""
     return "".join(f"{line if line.startswith(('unset ', '# ')) else f'export {line}'}\n" for line in lines)
 
 
@@ -171,7 +171,7 @@ def test_yaml_is_yaml(hints: Hints) -> None:
 
 
 def test_rails_in_their_order(hints: Hints) -> None:
-    """More than ten rails; a port of two attachments appears once."""
+    """More than ten rails are in numeric order; a port of two attachments appears once."""
     rails = tuple(rail(f"hpn{n}", gid(f"mlx5_{n}", 3)) for n in (10, 2, 0, 1))
     shared = rail("hpn11", gid("mlx5_0", 3))
     said = hints((*rails, shared))
@@ -191,7 +191,7 @@ def test_prefix(device: str, begins: str) -> None:
 
 
 def test_what_sysfs_tells(tmp_path: Path) -> None:
-    """A pod with a device of two ports, one with a traffic class, and a missing one."""
+    """The case: a device of two ports, one with a traffic class, one with an invalid class, and a missing one."""
     devices = tmp_path / "class/infiniband"
     for device, ports in (("mlx4_0", "21"), ("mlx5_4", "1"), ("mlx5_5", "1")):
         for port in ports:

@@ -20,7 +20,7 @@ VF = Record(
     network="rail0",
     key=Key("0123456789abcdef", "hpn0"),
     netns="/run/netns/nobody",
-    identity=Identity(inode=1, cookie=1),  # seen from nowhere, so nobody can say that it is gone
+    identity=Identity(inode=1, cookie=1),  # without its observer's namespaces, so it cannot be proved gone
     kind="sriov",
     link={"device": "0000:3b:10.1", "pf": "0000:3b:00.0", "number": 1, "rdma_devs": ["mlx5_4", "mlx5_5"]},
     config={},
@@ -74,7 +74,7 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line per address and port; the attachment's own columns are in the first."""
+    """Each address and port has a line; the attachment's own columns are in the first."""
     save(tmp_path, VF)
     lines = shown(tmp_path, capsys).splitlines()
     assert [line.split() for line in lines[1:]] == [
@@ -119,7 +119,7 @@ def test_of_one_that_another_version_wrote(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_one_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No DEL reads the files in refused/."""
+    """The output recommends no DEL for a file in refused/, because no DEL reads it."""
     for folder in ("attachments", "refused"):
         (tmp_path / folder / "rail0").mkdir(parents=True)
         (tmp_path / folder / "rail0/0123456789abcdef:hpn0.json").write_text("{")

@@ -37,7 +37,7 @@ GIVEN = pr.ListPodResourcesResponse(
         )
     ]
 )
-LIMIT = 20.0  # seconds: after that a kubelet that says nothing answers well, and the test fails
+LIMIT = 20.0  # seconds; after that a silent kubelet gives a valid answer, and the test fails
 T0 = replace(
     VF, netns="/run/netns/t0", pod="default/t0", gids=[], result={**VF.result, "ips": VF.result["ips"][:1]},
     link={**VF.link, "pf": "", "number": -1, "rdma_devs": ["mlx5_4"]},
@@ -46,7 +46,7 @@ T0 = replace(
 
 @pytest.fixture
 def answer() -> list[bytes | None]:
-    """kubelet's answer; None for no answer during the test."""
+    """kubelet's answer, which a test may replace; None keeps kubelet silent during the test."""
     return [GIVEN.SerializeToString()]
 
 
@@ -75,7 +75,7 @@ def kubelet(tmp_path: Path, answer: list[bytes | None]) -> Iterator[Path]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kubelet on a busy machine may be slow."""
+    """Extend the time limit: a kubelet on a busy machine may be slow."""
     monkeypatch.setattr(client.pods, "__defaults__", (client.SOCKET, 60.0))
 
 

@@ -1,4 +1,4 @@
-"""hpn ipam show --cluster, blocks, gc --cluster, release-node: what the cluster's store has, and what goes."""
+"""hpn ipam show --cluster, blocks, gc --cluster and release-node, on a cluster's store."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ Hpn = Callable[..., str]
 
 @pytest.fixture
 def store() -> Memory:
-    """A network of 16 blocks of 16: node1 has two of them, node2 one."""
+    """A network of 16 blocks of 16 host numbers; node1 owns two blocks, node2 one."""
     it = Memory()
     for name in ("node1", "node2"):
         it.machines[name] = Machine(name, f"uid-{name}", it.clock)
@@ -41,7 +41,7 @@ def put(store: Memory, block: Block) -> None:
 
 @pytest.fixture
 def hpn(store: Memory, tmp_path: Path) -> Hpn:
-    """Answers ``hpn ipam`` from that store."""
+    """Return a function that runs ``hpn ipam`` on that store."""
 
     def run(*words: str, status: int = 0) -> str:
         options = addresses.parser().parse_args([*words, "--data-dir", str(tmp_path)])
@@ -68,13 +68,13 @@ def test_show(hpn: Hpn) -> None:
 
 
 def test_show_both_families(hpn: Hpn, store: Memory) -> None:
-    """Whoever has an address of a block has one of each family, so there are no more blocks than either has."""
+    """The smaller family limits the count of blocks, because each block has addresses of both families."""
     store.create(GRID, "both", "both", PoolLayout("both", 16, ("10.2.0.0/25", *SUBNETS)).to_json())
     assert hpn("show", "--cluster", "both").splitlines()[1].endswith("] 0 held, 16 free")
 
 
 def test_show_numbers_for_names(hpn: Hpn, store: Memory) -> None:
-    """A network that has set some aside, and what names have of them."""
+    """A network with reserved numbers shows them, and the numbers that names hold."""
     store.create(GRID, "some", "some", PoolLayout("some", 16, SUBNETS[:1], sticky="64-79").to_json())
     name = layout_name("some/sticky")
     store.create(GRID, name, "some/sticky", PoolLayout("some/sticky", 1, SUBNETS[:1]).to_json())
@@ -83,7 +83,7 @@ def test_show_numbers_for_names(hpn: Hpn, store: Memory) -> None:
 
 
 def test_show_asks_for_lists_only(hpn: Hpn, store: Memory) -> None:
-    """However many nodes there are."""
+    """The command requests two lists, however many nodes there are."""
     store.calls.clear()
     hpn("show", "--cluster")
     assert store.counted() == {"listed": 2}
@@ -156,7 +156,7 @@ def test_gc_where_all_live(hpn: Hpn, store: Memory) -> None:
 
 
 def test_gc_of_a_dead_node(hpn: Hpn, store: Memory) -> None:
-    """First it is suspected, after the grace its blocks go."""
+    """The first gc suspects a dead node; gc after the grace removes its blocks."""
     dead(store, "node2")
     said = "block net.3 of node node2: "
     before = store.bodies(BLOCK)
@@ -172,7 +172,7 @@ def test_gc_of_a_dead_node(hpn: Hpn, store: Memory) -> None:
 
 
 def test_gc_of_a_node_that_answers(hpn: Hpn, store: Memory) -> None:
-    """It comes back within the grace, so nothing goes."""
+    """A node that returns within the grace keeps its blocks."""
     dead(store, "node2")
     hpn("gc", "--cluster")
     store.clock += ownership.GRACE + 60
@@ -226,11 +226,11 @@ def test_release_of_a_node_that_lives(hpn: Hpn, store: Memory) -> None:
 
 
 def test_release_of_a_node_that_was_made_anew(hpn: Hpn, store: Memory) -> None:
-    """What its machine of before had goes, and what it has now stays, for it lives."""
+    """The blocks of the node's earlier machine are removed; those of the present machine stay, because it lives."""
     suspected = int(store.clock) - HEARTBEAT - 1
     put(store, Block("net", 7, 16, "node1", "uid of before", "nonce", suspected))
-    put(store, Block("net", 8, 16, "node1", "", "nonce", suspected))  # nobody knows which machine's
-    put(store, Block("net", 9, 16, "node1", "uid of before", "nonce", suspected + 2))  # it may be about to answer
+    put(store, Block("net", 8, 16, "node1", "", "nonce", suspected))  # of an unknown machine
+    put(store, Block("net", 9, 16, "node1", "uid of before", "nonce", suspected + 2))  # its owner may still refute
     removed, left = hpn("release-node", "node1").splitlines()
     assert removed == "block net.7 of node node1: removed"
     assert (
@@ -269,7 +269,7 @@ def etcd() -> Iterator[Member]:
         yield it
 
 
-# Another node's file than the machine's; what a command has open ends with its process.
+# Reads another node's file than the machine's; a command's connections end with its process.
 PROGRAM = """
 import sys
 from base.state import node
@@ -280,7 +280,7 @@ sys.exit(main(sys.argv))
 
 
 def test_the_store_of_the_nodes_file(etcd: Member, tmp_path: Path) -> None:
-    """The whole way: which store, where it is, and what it says."""
+    """The program finds the store in the node's file, connects to it, and shows its answers."""
     file = tmp_path / "hpn.json"
     file.write_text(json.dumps({"stores": {"etcd": {"endpoints": [etcd.url]}, "nodeName": "node1"}}))
 

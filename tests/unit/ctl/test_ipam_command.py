@@ -1,4 +1,4 @@
-"""hpn ipam: what it shows of leases, what it frees, and what it notices."""
+"""hpn ipam: the leases that it shows, the addresses that it releases, and the damage that it reports."""
 
 import json
 
@@ -18,7 +18,7 @@ def net(tmp_path):
 
 @pytest.fixture
 def hpn(net, capsys):
-    """Run the command; what it prints, whatever its status unless that is given."""
+    """Return a function that runs the command, checks its status, and returns its output."""
 
     def run(*words, status=0):
         command, *rest = words
@@ -44,7 +44,7 @@ def test_show_nothing(hpn, net):
 
 @pytest.mark.parametrize("words", [["show"], ["lease"], ["gc"], ["verify"], ["release", "net", "1:hpn0"]])
 def test_a_directory_that_is_not_there(hpn, net, words):
-    """All is well with nothing at all, but it was misspelt."""
+    """A missing directory is an error: it was misspelt, and an empty report would look healthy."""
     said = hpn(*words, status=1)
     assert said == (
         f"hpn ipam: --data-dir {net.state}/ipam: No such file or directory; give dataDir or <stateDir>/ipam\n"
@@ -101,7 +101,7 @@ def test_long_leases_are_shown_whole(hpn, net):
 
 
 def test_addresses_outside_the_ranges(hpn, net):
-    """The ranges are those of the latest ADD, the leases are kept, and the ADD said so."""
+    """After a change of ranges the leases stay, the latest ADD's ranges apply, and that ADD reports the change once."""
     net.ipam = {"subnet": "10.0.0.0/24"}
     net.add("a")
     net.ipam = {"subnet": "10.1.0.0/30"}
@@ -117,7 +117,8 @@ def test_addresses_outside_the_ranges(hpn, net):
 
 
 def test_two_configurations_of_one_name(net):
-    """As two rails' conflists that forgot to differ: each gives from its own ranges, neither takes from the other."""
+    """Two rails share a network name by mistake: each allocates from its own ranges, and neither releases the other's
+    leases."""
     one, other = {"subnet": "10.0.0.0/24"}, {"subnet": "10.1.0.0/24"}
     given, warned = {}, []
     for i in range(6):
@@ -164,7 +165,7 @@ CONTAINER = "3fa9c1d2e4b5" + "0123456789abcdef" * 3 + "0123"
 
 
 def test_messages_name_the_pod(net):
-    """And of a container's id what `crictl ps` shows."""
+    """Messages name the pod, and a container by the id's beginning as in `crictl ps`."""
     net.add(CONTAINER, args=POD)
     answer = net.call("ADD", "b", args="IP=10.0.0.2")
     assert "is held by net1 of ns/p, container 3fa9c1d2e4b5, network net; request another" in answer["msg"]
@@ -210,7 +211,8 @@ def test_it_is_named_as_it_is_shown(hpn, net, what):
 
 @pytest.mark.parametrize("what", ["p", "abcdef012345", "p:net1", "abcdef01234", "q", ":net1", "", "abcdef012345:net2"])
 def test_what_fits_several_or_none_releases_nothing(hpn, net, what):
-    """Two pods of one name in two namespaces, in containers whose ids begin alike."""
+    """An ambiguous or unknown name releases nothing; here two namespaces have a pod of one name, and the ids begin
+    alike."""
     net.add(LONG, args=POD)
     net.add(LIKE, args=POD.replace("=ns", "=other"))
     before = net.leases()
@@ -221,7 +223,7 @@ def test_what_fits_several_or_none_releases_nothing(hpn, net, what):
 
 
 def test_a_whole_name_is_no_others_beginning(hpn, net):
-    """A container's id may be the beginning of another's."""
+    """A container's id may be the beginning of another's; the whole key selects one."""
     net.add(LONG[:12])
     net.add(LONG)
     assert "may be" in hpn("release", "net", LONG[:12], "--force", status=1)
@@ -262,7 +264,7 @@ def test_verify(hpn, net):
     net.add("a")
     net.add("b")
     assert hpn("verify") == "1 networks, 2 leases: no problem found\n"
-    # An index that lies, and is believed: of an address that is held it says that it is free.
+    # The index is trusted and wrong: it lists a held address as free.
     index = net.dir / "index"
     page = index.read_bytes().rindex(b"\x01\x00\x00\x80")
     with index.open("r+b") as f:

@@ -1,4 +1,4 @@
-"""hpn ipam import and export: whole or not at all, and back again."""
+"""hpn ipam import and export: complete or without effect, and reversible."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ def net(tmp_path):
 
 @pytest.fixture
 def host_local(tmp_path):
-    """What host-local has written for two containers of a network."""
+    """The files of host-local for two containers of a network."""
     directory = tmp_path / "networks" / "net"
     directory.mkdir(parents=True)
     for name, content in {
@@ -81,7 +81,7 @@ def test_import_into_another_network(hpn, net, host_local):
 
 
 def test_import_that_collides(hpn, net, host_local):
-    """All of it is said, and nothing done."""
+    """Import reports every collision, and imports nothing."""
     net.add("x")  # 10.0.0.2 and fd00::2
     net.add("c2")  # .3
     before = net.file.read_bytes()
@@ -95,7 +95,7 @@ def test_import_that_collides(hpn, net, host_local):
 
 
 def test_import_of_what_is_kept_back(hpn, net, host_local):
-    """Somebody may still send to it: whoever was given it elsewhere was not by us."""
+    """The import refuses a cooling address: peers may still send to its previous owner on this node."""
     net.ipam = {**net.ipam, "releaseCooldown": 1000}
     net.add("x")
     net.call("DEL", "x")
@@ -109,7 +109,7 @@ def test_import_of_what_is_kept_back(hpn, net, host_local):
 @pytest.mark.parametrize(
     ("name", "content", "part"),
     [
-        ("10.0.0.9", "", "10.0.0.9: "),  # what a host-local that was killed leaves
+        ("10.0.0.9", "", "10.0.0.9: "),  # left by a killed host-local
         ("10.0.0.9", "c9", "give --ifname"),
         ("10.0.0.9", "../c9\r\nnet1", "is not a container id"),
     ],
@@ -165,7 +165,7 @@ def test_no_dump(hpn, net, tmp_path, text):
     assert not net.state.exists()
 
 
-# As kubectl writes it; without quotes, 0c1 and 5 would be other things to some readers of YAML.
+# The format of kubectl; without quotes some YAML readers would read 0c1 and 5 as other types.
 YAML = """\
 apiVersion: v1
 items:
@@ -197,7 +197,7 @@ def test_import_of_yaml(hpn, net, tmp_path):
 
 
 def test_json_needs_no_yaml(tmp_path):
-    """PyYAML is for those who give it YAML."""
+    """An import from JSON does not import PyYAML."""
     (tmp_path / "dump").write_text(json.dumps(POOLS))
     command = ["import", "--from", "whereabouts", "dump", "--network", "net", "--data-dir", f"{tmp_path}/state"]
     program = f"import sys; from ctl.addresses import answer; answer({command}); sys.exit('yaml' in sys.modules)"
@@ -227,7 +227,7 @@ def test_what_kubectl_prints_otherwise(hpn, net, tmp_path, text, why):
 
 
 def test_offsets_count_from_the_address_of_the_range(hpn, net, tmp_path):
-    """As whereabouts itself: not from the subnet's."""
+    """Offsets count from the range's address, as in whereabouts, not from the subnet's."""
     (tmp_path / "dump").write_text(json.dumps({"spec": {"range": "10.0.0.64/24", "allocations": {"5": A}}}))
     hpn("import", "--from", "whereabouts", tmp_path / "dump", "--network", "net")
     assert net.leases() == {"c1:net1": ("10.0.0.69",)}

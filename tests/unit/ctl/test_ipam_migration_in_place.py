@@ -1,4 +1,4 @@
-"""host-local's dataDir is hpn-ipam's too: nothing is given twice, and import works in place."""
+"""hpn-ipam in host-local's dataDir: no address is allocated twice, and import works in place."""
 
 import pytest
 from support.ipam_calls import Net
@@ -25,7 +25,7 @@ def hpn(net, capsys):
 
 @pytest.fixture
 def shared(net):
-    """The network's directory, as host-local has made it."""
+    """The network's directory with host-local's files."""
     net.dir.mkdir(parents=True)
     for name, content in {
         "10.0.0.2": "c1\r\nnet1", "fd00::2": "c1\r\nnet1", "10.0.0.7": "c2\r\nnet1", "fd00::7": "c2\r\nnet1",
@@ -36,7 +36,8 @@ def shared(net):
 
 
 def test_what_host_local_gave_is_given_to_nobody(net, shared):
-    """Whatever mode its directory has: error 7 tells to make it 700."""
+    """Until an import ADD and STATUS fail with error 7, even with mode 700, the remedy of another error 7; DEL
+    succeeds."""
     for mode in (0o755, 0o700):
         shared.chmod(mode)
         for command in ("ADD", "STATUS"):
@@ -77,7 +78,7 @@ def test_what_host_local_gave_after_the_import_is_given_to_nobody(hpn, net, shar
 
 
 def test_what_host_local_only_remembers_stops_nobody(net, shared):
-    """Its pods are gone: it leaves the address that it gave last, and its lock."""
+    """ADD succeeds if host-local's pods are gone, although the files of its last addresses and its lock remain."""
     for path in [*shared.glob("10.*"), *shared.glob("fd00*")]:
         path.unlink()
     shared.chmod(0o700)
@@ -85,7 +86,7 @@ def test_what_host_local_only_remembers_stops_nobody(net, shared):
 
 
 def test_import_that_host_local_comes_between(hpn, net, shared, monkeypatch):
-    """It has the same lock; what it gave after its files were read is in no lease yet."""
+    """host-local, which uses the same lock, allocates an address after the import read its files; the import fails."""
     adopt = FileStore.adopt
 
     def adopts_late(store, leases, **more):

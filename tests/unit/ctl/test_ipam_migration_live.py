@@ -1,4 +1,4 @@
-"""hpn ipam import --from whereabouts --kubeconfig: IPPools as an API server lists them."""
+"""hpn ipam import --from whereabouts --kubeconfig, with IPPools from an API server."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Hpn = Callable[..., str]
 
 
 def pool(name: str, subnet: str, **allocations: dict[str, str]) -> dict[str, Any]:
-    """An object of the CustomResourceDefinition ippools.whereabouts.cni.cncf.io, as its API server gives it."""
+    """Return an object of the CustomResourceDefinition ippools.whereabouts.cni.cncf.io, as its API server sends it."""
     return {
         "apiVersion": "whereabouts.cni.cncf.io/v1alpha1",
         "kind": "IPPool",

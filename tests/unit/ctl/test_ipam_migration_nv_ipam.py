@@ -11,7 +11,7 @@ from ctl.main import main
 
 
 def entry(cid: str, address: str, subnet: str, pod: str = "a") -> dict[str, Any]:
-    """An entry as the daemon writes it (pkg/ipam-node/types/types.go)."""
+    """Return an entry as the daemon writes it (pkg/ipam-node/types/types.go)."""
     pool = {"subnet": subnet, "startIP": "", "endIP": "", "gateway": "", "exclusions": None, "routes": None}
     about = {"create_time": "", "pod_uuid": "", "pod_name": pod, "pod_namespace": "ns", "device_id": ""}
     about["pool_config_snapshot"] = json.dumps(pool)

@@ -1,4 +1,4 @@
-"""hpn ipam blocks, and what hpn ipam show says of them: from this node's files, without the store."""
+"""hpn ipam blocks, and the blocks in hpn ipam show, from this node's files without the store."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ SUBNETS = ("10.1.0.0/24", "fd00:1::/64")
 
 
 def test_this_nodes_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Counted from the leases, without the store."""
+    """The counts come from the leases, without the store."""
     net = Net(tmp_path, {"ranges": [[{"subnet": "10.1.0.0/24", "rangeEnd": "10.1.0.15", "exclude": ["10.1.0.9"]}]]})
     for cid in "abc":
         net.add(cid)
@@ -39,7 +39,7 @@ def test_this_nodes_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_more_subnets_than_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An attachment has an address of each, and one number."""
+    """An attachment with an address of each subnet uses one host number of the block."""
     subnets = tuple(f"10.{n}.0.0/24" for n in range(1, 6))
     net = Net(tmp_path, {"ranges": [[{"subnet": subnet, "rangeEnd": f"{subnet[:-4]}15"}] for subnet in subnets]})
     for cid in "abc":
@@ -56,7 +56,7 @@ def test_more_subnets_than_are_shown(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_file_of_blocks_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Leases are shown all the same."""
+    """hpn ipam show lists leases even if the file of blocks is unreadable."""
     net = Net(tmp_path, {"ranges": [[{"subnet": "10.1.0.0/24"}]]})
     net.add("a")
     (net.dir / node_blocks.FILE).write_text("{")

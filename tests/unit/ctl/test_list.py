@@ -71,7 +71,7 @@ def test_dead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_add_that_runs_and_one_that_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The lock distinguishes them."""
+    """The lock distinguishes a running ADD from an interrupted one."""
     save(tmp_path, HALF)
     with journal.lock(tmp_path, HALF.network, HALF.key):
         (running,) = listed(tmp_path, capsys)
@@ -94,7 +94,7 @@ def test_an_undo_that_did_not_end(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_an_add_that_ends_between_two_looks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its record is read while ADD runs, and its lock afterwards."""
+    """An ADD ends after the record is read and before the lock is checked: its state is attached."""
     save(tmp_path, HALF)
     looked = journal.at_work
 
@@ -107,7 +107,7 @@ def test_an_add_that_ends_between_two_looks(
 
 
 def test_a_record_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Half a record, as from a full disk; its file name identifies the attachment."""
+    """A partial record, as from a full disk, is listed; its file name identifies the attachment."""
     save(tmp_path, VF, replace(HALF, kind=LOST, trouble="kept in quarantine"))
     file = tmp_path / "attachments/rail0/0123456789abcdef:hpn0.json"
     file.write_bytes(file.read_bytes()[:100])
@@ -131,7 +131,7 @@ def test_what_its_ipam_would_not_release(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_below_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Why an attachment is not in order, and its last error; for one in order only the error."""
+    """Below the table are an attachment's fault and last error; one in order has only the error."""
     save(tmp_path, VF, HALF)
     error = {"time": "2026-01-02T03:04:05.678+00:00", "command": "CHECK", "code": 107, "msg": "a route is lost"}
     durable.write(journal.Entry(tmp_path, "rail0", VF.key).error_file, error)

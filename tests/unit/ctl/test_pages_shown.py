@@ -1,5 +1,7 @@
-"""What pages show of hpn doctor, top and report is what these print of nodes that a test makes.  HPN_WRITE_PAGES=1
-writes what came out into the pages instead, to be read before it is committed."""
+"""The output of hpn doctor, top and report on test nodes equals the output in the pages.
+
+HPN_WRITE_PAGES=1 writes the output into the pages instead; review it before a commit.
+"""
 
 import os
 import re
@@ -27,7 +29,7 @@ POD = ("default", "train-0")
 
 
 def is_shown(name: str, command: str, printed: str) -> None:
-    """The page's one block that begins with this command goes on with what it has printed."""
+    """Compare the output with the page's one block that begins with this command."""
     path = DOCS / name
     begin = f"```text\nnode# {command}\n"
     head, found, rest = path.read_text().partition(begin)
@@ -51,13 +53,13 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def rates(gbits: float, errors: int = 0) -> Rates:
-    """Both directions, in packets of 4 KiB."""
+    """Return rates in both directions, in packets of 4 KiB."""
     rx, tx = gbits * GBIT, gbits * GBIT * 0.9997
     return Rates(rx, tx, rx / 4096, tx / 4096, {"out_of_sequence": errors} if errors else {})
 
 
 def test_top() -> None:
-    """A pod of three rails, of which one began to lose packets; and the host's own port, which nobody uses."""
+    """The case: a pod of three rails, where one began to lose packets, and an unused port of the host."""
     good = (3.2, 18.5, 81, 96.1, 96.1, 82, 95.9, 96.2, 96, 96.11)
     bad = (3.2, 18.5, 81, 52, 41, 40.3, 40.1, 40.4, 40.2, 40.26)
     ports = {("mlx5_0", "1"): ("", ""), **{(f"mlx5_{number}", "1"): POD for number in (8, 9, 10)}}
@@ -71,7 +73,7 @@ def test_top() -> None:
 
 
 def test_top_of_one_device() -> None:
-    """As on a terminal, after Ctrl-C.  The summary is one that tests/unit/ctl/test_top.py holds hpn top to."""
+    """The output on a terminal after Ctrl-C; tests/unit/ctl/test_top.py checks that summary."""
     mib = 2**20
     line = now_line(datetime(2026, 1, 1, 15, 59, 56), Rates(52.43 * mib, 52.10 * mib, 38990, 37488))  # noqa: DTZ001
     begin = "Monitoring mlx5_8...    (press CTRL-C to stop)"
@@ -79,7 +81,7 @@ def test_top_of_one_device() -> None:
 
 
 def test_report() -> None:
-    """The page's table has each heading of a report in which nothing lacks."""
+    """The page's table lists each heading of a complete report."""
     left = attachment("default/b", trouble="no such pool", file="/run/hpn/refused/rail0/x.json")
     parts = documents(
         devices={"devices": [device(0)], "unread": ["the GPUs of node 1 cannot be read"]},

@@ -20,7 +20,7 @@ ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a
 
 
 def test_names_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each byte that is not UTF-8 is shown as an escape."""
+    """Each byte that is not valid UTF-8 appears as an escape."""
     save(tmp_path, replace(VF, boot="an older one", pod="default/\udcff"))
     assert main(["hpn", "gc", "--dry-run", "--state-dir", f"{tmp_path}", "--data-dir", f"{tmp_path}"]) == 0
     assert "would undo hpn0 of default/\\udcff," in capsys.readouterr().out
@@ -45,7 +45,7 @@ def test_names_that_a_terminal_would_obey(
 
 
 def fails_with(error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """The message for an error that a command raises."""
+    """Return the message for an error that a command raises."""
 
     def answer(_words: object) -> tuple[str, int]:
         raise error
@@ -72,13 +72,13 @@ def fails_with(error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_errors(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, said: str
 ) -> None:
-    """A sentence, no traceback, and no control characters."""
+    """The message is one sentence without a traceback or control characters."""
     assert fails_with(error, monkeypatch, capsys) == said
 
 
 @pytest.mark.parametrize("command", ["list", "inspect", "check", "repair"])
 def test_a_state_directory_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
-    """The remedy for root is not to become root."""
+    """The message does not recommend root, because root gets the same error."""
     (tmp_path / "attachments").touch()
     assert main(["hpn", command, "--state-dir", f"{tmp_path}"]) == 1
     assert capsys.readouterr().err == f"hpn {command}: reading {tmp_path}: Not a directory\n"
@@ -86,8 +86,8 @@ def test_a_state_directory_that_is_none(tmp_path: Path, capsys: pytest.CaptureFi
 
 @ROOT_ONLY
 def test_top_says_itself_why_pods_are_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The metrics page reads the same data, and has its own message."""
-    save(tmp_path, replace(VF, netns="/proc/self/ns/net"))  # which nobody may not enter
+    """hpn top and the metrics page read the same data and have separate messages."""
+    save(tmp_path, replace(VF, netns="/proc/self/ns/net"))  # user nobody cannot enter it
     (tmp_path / "sys/bus").mkdir(parents=True)
     for path in (tmp_path, *tmp_path.rglob("*")):
         path.chmod(0o755)

@@ -30,7 +30,7 @@ REFUSAL = '{"cniVersion":"1.1.0","code":133,"msg":"no such pool"}'
 
 
 def here(state: Path) -> list[str]:
-    """Options for this state and no leases."""
+    """Return options for this state and no leases."""
     (state / "none").mkdir(exist_ok=True)
     return ["--state-dir", str(state), "--data-dir", str(state / "none")]
 
@@ -49,7 +49,7 @@ def files(state: Path) -> dict[str, bytes]:
 
 
 def script(folder: Path, *, refuses: bool, monkeypatch: pytest.MonkeyPatch) -> Record:
-    """An IPAM program, and the record of an attachment with its address."""
+    """Write an IPAM program, and the record of an attachment with its address."""
     folder.mkdir(exist_ok=True)
     body = f"echo '{REFUSAL}'; exit 1" if refuses else f"echo $CNI_COMMAND $CNI_CONTAINERID >>{folder}/asked"
     (folder / "script").write_text(f"#!/bin/sh\ncat >/dev/null; {body}\n")
@@ -106,7 +106,7 @@ def test_an_add_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     "now", [replace(HALF, complete=True), replace(HALF, time="later"), None], ids=["complete", "anew", "gone"]
 )
 def test_another_command_came_first(tmp_path: Path, now: Record | None) -> None:
-    """It read the record before it had the lock."""
+    """If another command changes the record before repair has the lock, repair does nothing."""
     save(tmp_path, HALF)
     (task,) = repair.tasks(find([tmp_path]))
     with journal.lock(tmp_path, HALF.network, HALF.key) as entry:
@@ -138,7 +138,7 @@ def test_a_complete_one_of_a_living_pod(tmp_path: Path, capsys: pytest.CaptureFi
 def test_what_the_ipam_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The interface is gone; each repair asks the plugin again."""
+    """The interface is gone, and each repair asks the IPAM plugin again."""
     state, folder = tmp_path / "state", tmp_path / "bin"
     record = script(folder, refuses=True, monkeypatch=monkeypatch)
     with journal.lock(state, record.network, record.key) as entry:
@@ -163,7 +163,7 @@ def test_what_the_ipam_refused(
 def test_a_del_that_the_ipam_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The interface is gone, and the record stays; a refusal of an operator's request does not count."""
+    """The interface is gone and the record stays; repair does not count a refusal."""
     state, folder = tmp_path / "state", tmp_path / "bin"
     save(state, replace(script(folder, refuses=True, monkeypatch=monkeypatch), refusals=3))
     before = files(state)
@@ -191,7 +191,7 @@ def test_the_beginning_of_a_record(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_half_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whether its pod lives is unknown.  Its DEL sets it aside."""
+    """A partial record stays: its pod may live, and its DEL sets the record aside."""
     save(tmp_path, HALF, VF)
     file = tmp_path / "attachments/rail0/half:hpn0.json"
     file.write_bytes(file.read_bytes()[:100])
@@ -207,7 +207,7 @@ def test_half_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize(("boot", "state"), [("older", "dead"), (VF.boot, "unreadable")])
 def test_what_stands_in_for_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str], boot: str, state: str) -> None:
-    """None of its changes survived the reboot."""
+    """A substitute for a lost record is removed only after a reboot, because no change of its ADD survives that."""
     save(tmp_path, replace(HALF, kind=LOST, link={}, boot=boot, trouble="kept in quarantine"))
     (step,) = repaired(tmp_path, capsys, 0 if state == "dead" else 1)
     assert (step["state"], step["done"], step["problem"]) == (state, state == "dead", "")
@@ -227,7 +227,7 @@ def test_without_permission(tmp_path: Path) -> None:
 
 
 def test_a_record_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Intact, and of a kind that this version does not know."""
+    """An intact record of an unknown kind stays."""
     save(tmp_path, replace(HALF, kind="wormhole"))
     (step,) = repaired(tmp_path, capsys, 1)
     assert "a newer version attached it" in step["problem"]

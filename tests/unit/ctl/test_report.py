@@ -1,4 +1,4 @@
-"""The report of a node with every kind of data: complete, well formed, and safe with any name."""
+"""The report of a node with every kind of data: complete, well-formed, and safe with any name."""
 
 import re
 import stat
@@ -21,7 +21,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def device(number: int, vfs: int = 4, **more: Any) -> dict[str, Any]:
-    """A PF in the format of hpn devices --json, with free VFs."""
+    """Return a PF in the format of hpn devices --json, with free VFs."""
     address = f"0000:{number:02x}:00.0"
     below = [
         {"device": f"0000:{number:02x}:00.{vf + 1}", "kind": "vf", "index": vf, "netdevs": [], "driver": "mlx5_core",
@@ -74,8 +74,8 @@ def test_each_attachment_has_a_line_from_its_device() -> None:
         attachment("default/b", "", master="rail2", kind="macvlan"), attachment("default/c", "0000:77:00.0"),
     ]  # fmt: skip
     drawn = draw(devices, attachments)
-    assert len(lines_to(drawn)) == 3  # nobody sees the last one's device
-    assert len(set(lines_to(drawn))) == 3  # one colour for a NIC
+    assert len(lines_to(drawn)) == 3  # the last one's device is not listed
+    assert len(set(lines_to(drawn))) == 3  # each NIC has its own colour
     words = [text.text or "" for text in ET.fromstring(drawn).iter(f"{SVG}text")]
     assert [word for word in words if word.startswith("default/")] == ["default/a", "default/b", "default/c"]
     assert [word for word in words if word.startswith("NUMA")] == ["NUMA node 0", "NUMA node 1"]
@@ -92,7 +92,7 @@ def test_a_device_that_is_no_pf_is_drawn_alone(kind: str) -> None:
 
 
 def boxes(drawn: str) -> list[tuple[str, float, float, float, float]]:
-    """Each rectangle's class, left and right edge, upper and lower edge."""
+    """Return each rectangle's class, left and right edge, upper and lower edge."""
     found = []
     for rect in ET.fromstring(drawn).iter(f"{SVG}rect"):
         x, y, wide, high = (float(str(rect.get(name))) for name in ("x", "y", "width", "height"))
@@ -137,7 +137,7 @@ def test_what_could_not_be_read_is_said() -> None:
 
 
 def test_a_command_that_breaks_does_not_take_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another kernel's files may break a command; the report must show that."""
+    """The report shows a command's failure, which another kernel's files may cause."""
 
     def broken(*_words: object) -> tuple[str, int]:
         raise KeyError("below")
@@ -172,7 +172,7 @@ def test_what_is_wrong_with_an_attachment_is_said() -> None:
     ],
 )  # fmt: skip
 def test_how_an_attachment_is(is_: dict[str, Any], state: str) -> None:
-    """A damaged record does not show whether its pod is in order."""
+    """The report shows an attachment's state; after damage to a record the pod's state is unknown."""
     whole = page("t", [], told(attachments={"attachments": [attachment("default/a", **is_)]}))
     kind = state.partition(",")[0]
     assert f'<td class="{kind}">{state}</td>' in whole
@@ -180,7 +180,7 @@ def test_how_an_attachment_is(is_: dict[str, Any], state: str) -> None:
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], int]:
-    """hpn report of a machine where nothing is attached."""
+    """Return a function that runs hpn report on a machine without attachments."""
     monkeypatch.setattr("base.state.places.state_dirs", lambda: [tmp_path / "state"])
     return lambda name: main(["hpn", "report", str(tmp_path / name)])
 

@@ -38,7 +38,7 @@ and another
 
 
 def run(program: str, *words: str, piped: bool = False, columns: int = 100, **environ: str) -> tuple[str, str]:
-    """The output on stdout and stderr, which are terminals, or both pipes."""
+    """Return the output on stdout and stderr, which are terminals, or both pipes."""
     environ = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", **environ}
     command = [sys.executable, "-c", program, *words]
     if piped:
@@ -56,7 +56,7 @@ def run(program: str, *words: str, piped: bool = False, columns: int = 100, **en
 
 
 def read(terminal: int) -> str:
-    """All output there, until no process has it open."""
+    """Return all output until no process has the other end open."""
     said = b""
     try:
         while part := os.read(terminal, 4096):
@@ -72,7 +72,7 @@ def test_plain_where_no_terminal_is() -> None:
 
 
 def test_the_same_words_on_a_terminal() -> None:
-    """In colour; control characters in names do not reach the terminal."""
+    """A terminal shows the same words in colour; control characters in names do not reach it."""
     said, _ = run(SHOW, "terminal")
     assert [line.split() for line in SGR.sub("", said).splitlines()] == [line.split() for line in PLAIN.splitlines()]
     assert re.search(r"\x1b\[32malive", said)
@@ -87,7 +87,7 @@ def test_no_colour_where_nobody_wants_it() -> None:
 
 
 def test_a_narrow_terminal() -> None:
-    """No text is lost, and no line exceeds the terminal's width."""
+    """A narrow terminal loses no text, and no line exceeds its width."""
     said = SGR.sub("", run(SHOW, "terminal", columns=30)[0])
     table = said.partition("\n\n")[0]
     assert max(map(len, table.splitlines())) <= 30

@@ -23,7 +23,7 @@ from ctl.traffic.rates import Rates
 
 ROOT = Path(__file__).parents[3]
 PF, MAC = "0000:3b:00.0", "02:00:00:00:00:0a"
-# Of each driver: its counters, and the octets and packets that they stand for, received and sent.
+# For each driver: its counters, and the octets and packets that they represent, received and sent.
 DRIVERS: dict[str, tuple[dict[str, dict[str, int | str]], tuple[int, int, int, int]]] = {
     "mlx5": (
         {"counters": {"port_rcv_data": 10, "port_xmit_data": 20, "port_rcv_packets": 3, "port_xmit_packets": 4},
@@ -90,7 +90,7 @@ def test_soft_roce_counts_by_its_interface(tmp_path: Path, port: Path) -> None:
 
 
 def test_another_interface_of_that_name_is_not_asked(tmp_path: Path, port: Path) -> None:
-    """The device's own interface may be in a pod."""
+    """An interface of the same name is ignored: the device's own interface may be in a pod."""
     files(port / "hw_counters", rcvd_pkts=3, sent_pkts=4)
     files(tmp_path / "class/net/eth0/statistics", rx_bytes=40, tx_bytes=80)
     write(tmp_path / "class/net/eth0", address="02:00:00:00:00:0b")
@@ -98,13 +98,13 @@ def test_another_interface_of_that_name_is_not_asked(tmp_path: Path, port: Path)
 
 
 def grow(counters: Path, stop: threading.Event) -> None:
-    """Count up in both directions until stopped."""
+    """Increase the counters in both directions until stopped."""
     number = 0
     # time: the pace of counters
     while not stop.wait(0.01):
         number += 1
         for name, factor in (("port_rcv_data", 1), ("port_xmit_data", 2)):
-            # At once, as the kernel does: a reader sees the old number or the new one.
+            # The write is atomic, as in the kernel: a reader sees the old number or the new one.
             fresh = counters.parent / name
             fresh.write_text(f"{number * factor * 1000}\n")
             fresh.rename(counters / name)
@@ -112,7 +112,7 @@ def grow(counters: Path, stop: threading.Event) -> None:
 
 @pytest.fixture
 def growing(port: Path) -> Iterator[Path]:
-    """The port's counters; it sends twice as fast as it receives."""
+    """Run a port with counters; it sends twice as fast as it receives."""
     files(port / "counters", port_rcv_data=0, port_xmit_data=0, port_rcv_packets=0, port_xmit_packets=0)
     stop = threading.Event()
     thread = threading.Thread(target=grow, args=(port / "counters", stop))
@@ -123,7 +123,7 @@ def growing(port: Path) -> Iterator[Path]:
 
 
 def test_all_that_is_counted_is_shown(tmp_path: Path, growing: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The rates add up to the counters' growth."""
+    """The sum of the rates is at most the growth of the counters."""
     before = int((growing / "port_xmit_data").read_text()) * 4
     assert top.answer(["--json", "--count", "5", "--interval", "0.2"], tmp_path) == ("", 0)
     after = int((growing / "port_xmit_data").read_text()) * 4
@@ -139,7 +139,7 @@ def seen(tx: int = 0, *, owner: tuple[str, str] = ("", ""), errors: Mapping[str,
 
 
 def rows(*samples: dict[str, Seen]) -> list[tuple[str, ...]]:
-    """The last table, from samples one second apart."""
+    """Return the last table, from samples one second apart."""
     taken = [Sample(float(at), {(name, "1"): one for name, one in ports.items()}) for at, ports in enumerate(samples)]
     rest = iter(taken[1:])
     steps = top._steps(taken[0], 0.0, len(taken) - 1, lambda: next(rest))
@@ -149,7 +149,7 @@ def rows(*samples: dict[str, Seen]) -> list[tuple[str, ...]]:
 
 
 def test_a_rail_that_is_behind() -> None:
-    """It is compared only with its own pod's rails."""
+    """A slow rail is compared only with its own pod's rails."""
     pod, other = ("ns", "a"), ("ns", "b")
     rates = {"r0": (10**9, pod), "r1": (10**9, pod), "r2": (10**8, pod), "r3": (10**8, other), "r4": (10**8, other)}
     table = rows({name: seen(owner=owner) for name, (_, owner) in rates.items()},
@@ -165,14 +165,14 @@ def test_idle_rails_are_not_compared() -> None:
 
 
 def test_errors_that_grow() -> None:
-    """All errors since the start, and an alarm only while they grow."""
+    """The table shows all errors since the start, with an alarm only while they grow."""
     steps = [{"a": seen(errors={"out_of_sequence": number, "symbol_error": 7})} for number in (5, 8, 8)]
     ((*_, grown),), ((*_, still),) = rows(*steps[:2]), rows(*steps)
     assert (grown, type(grown), still, type(still)) == ("out_of_sequence +3", Alarm, "out_of_sequence +3", str)
 
 
 def test_counters_that_began_again() -> None:
-    """A device that came back shows no negative traffic."""
+    """A device that returned shows no negative traffic."""
     assert rows({"a": seen(10**9)}, {"a": seen(1000)})[0][4] == "8.00 Kb/s"
     assert rows({}, {"a": seen(10**9)})[0][4] == "0 b/s"
 
@@ -204,7 +204,7 @@ LAST = """\
 
 
 def test_line_by_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The layout of eadm stat -l, from a user's document."""
+    """The lines have the layout of eadm stat -l, from a user's document."""
     monkeypatch.setattr(time, "sleep", lambda _: None)
     mib = 2**20
     fast = Rates(52.43 * mib, 52.10 * mib, 38990, 37488)
@@ -252,13 +252,13 @@ sys.exit(status)
 """
 
 
-# A test run in the background has SIGINT ignored, and would pass that on.
+# A background test run ignores SIGINT, and its children would inherit that.
 SIGINT_HEARD = ("env", "--default-signal=INT")
 
 
 @pytest.mark.parametrize(("words", "first", "last"), [([], "POD", ""), (["-l"], "Monitoring", "seconds")])
 def test_ctrl_c(tmp_path: Path, growing: Path, words: list[str], first: str, last: str) -> None:
-    """It ends normally; with -l with the summary."""
+    """After Ctrl-C the command ends with status 0; with -l it prints the summary."""
     outer, inner = pty.openpty()
     command = [sys.executable, "-c", RUN, str(tmp_path), "--interval", "0.1", *words]
     at_keyboard: dict[str, Any] = {"cwd": ROOT, "stdout": inner, "stderr": inner, "env": os.environ | {"TERM": "xterm"}}
@@ -278,7 +278,7 @@ def test_ctrl_c(tmp_path: Path, growing: Path, words: list[str], first: str, las
 
 
 def test_ctrl_c_as_the_first_line_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The summary includes every shown line."""
+    """The summary includes each shown line."""
 
     def interrupted(_: str) -> None:
         raise KeyboardInterrupt

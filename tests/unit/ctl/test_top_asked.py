@@ -19,26 +19,26 @@ def seen(tx: int, *owner: str) -> Seen:
 
 
 def step(ports: dict[Name, Seen], *wanted: str) -> top.Step:
-    """One second in which each port sent all that it has counted."""
+    """Return one second in which each port sent all of its count."""
     rates = {name: Rates(tx=float(one.totals.tx_bytes)) for name, one in ports.items()}
     return Sample(1.0, ports, set(wanted)), rates, 1.0
 
 
 def rails(ports: dict[Name, Seen], *wanted: str) -> dict[str, str]:
-    """The column RAILS by port."""
+    """Return the column RAILS by port."""
     (frame,) = top._frames(iter([step(ports, *wanted)]), {})
     assert isinstance(frame[0], Table)
     return {row[1]: row[8] for row in frame[0].rows}
 
 
 def test_a_pod_without_a_namespace() -> None:
-    """A name without a namespace, as from podman."""
+    """A pod's name may have no namespace, as from podman."""
     assert (seen(0, "", "web").pod, seen(0, "ns", "web").pod, seen(0).pod) == ("web", "ns/web", "")
     assert rails({("a", "1"): seen(0, "", "web"), ("b", "1"): seen(0, "ns", "db")}, "web") == {"a/1": "-"}
 
 
 def test_ports_that_nobody_has_are_not_compared() -> None:
-    """An idle NIC beside a busy one."""
+    """Ports without a pod are not compared: here an idle NIC is beside busy ones."""
     ports = {(f"mlx5_{n}", "1"): seen(tx) for n, tx in enumerate((FAST, FAST, 0))}
     assert set(rails(ports).values()) == {"-"}
 
@@ -51,7 +51,7 @@ def test_a_rail_is_compared_with_those_that_are_not_shown() -> None:
 
 
 def test_a_port_that_goes_before_the_first_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """It carries nothing, even beside other ports."""
+    """A vanished port shows zero traffic, even beside other ports."""
     gone, others = step({}), step({("mlx5_1", "1"): seen(FAST)})
     summary = top._line_by_line(iter([gone, others]), ("mlx5_0", "1"))
     lines = capsys.readouterr().out.splitlines()
@@ -68,7 +68,7 @@ def test_lines_and_documents_at_once_are_refused(capsys: pytest.CaptureFixture[s
 
 
 def test_a_name_that_a_terminal_would_obey(capsys: pytest.CaptureFixture[str]) -> None:
-    """A pod that owns an RDMA device can rename it."""
+    """Control characters are escaped, because a pod that owns an RDMA device can rename it."""
     name = ("mlx5\x1b[31m", "1")
     said = top._line_by_line(iter([(Sample(0.0, {name: seen(0)}), {name: Rates()}, 1.0)]), name)
     said += capsys.readouterr().out

@@ -32,7 +32,7 @@ def test_the_files_of_another_root_say_nothing_of_this_nodes_store(cluster: Clus
 
 
 def test_a_node_that_has_given_numbers_for_names_alone(cluster: Cluster, tmp_path: Path) -> None:
-    """It owns no block, and needs none."""
+    """A node that allocates only reserved numbers owns no block and needs none, so nothing is found."""
     one = node(cluster, "a")
     one.add("c1", *WEB)
     assert one.mine.blocks == ()

@@ -38,7 +38,7 @@ def found(cluster: Cluster | None) -> list[str]:
 
 
 def test_a_resource_that_nobody_has(server: Server, kubeconfig: Path) -> None:
-    """Lists of two pages; nodes with 0 of one resource and 8 of another; and a resource of a DRA driver."""
+    """The case: lists of two pages; nodes with 0 of one resource and 8 of another; a resource of a DRA driver."""
     server.tell(
         listed(definition("a", "example.com/rail0"), definition("b", "example.com/rail1"), more="there/is more"),
         listed(definition("c", "example.com/none"), definition("d", None), definition("e", "example.com/dra")),
@@ -94,7 +94,7 @@ def test_a_page_that_is_none(server: Server, kubeconfig: Path, page: Any) -> Non
 def test_a_node_that_allows_all_names(
     server: Server, kubeconfig: Path, tmp_path: Path, config: str | None, file: str, is_noted: bool
 ) -> None:
-    """A note, if there are definitions for hpn."""
+    """A node that allows all names gives a note, if there are definitions for hpn."""
     server.tell(listed(definition("a", None) | {"spec": {"config": config}}), listed(node()), listed())
     path = tmp_path / "etc" / "hpn" / "policy.json"
     path.parent.mkdir(parents=True)

@@ -20,8 +20,8 @@ from ctl.doctor.model import Severity
 from ctl.doctor.reading import Reader
 from ctl.main import main
 
-# A full disk takes a mount (tests/netns/test_doctor.py), the others the clock, and a driver that knows DCB:
-# tests/lab/test_doctor.py and test_doctor_priorities.py.  An API server has what test_doctor_definitions.py asks.
+# A full disk needs a mount (tests/netns/test_doctor.py).  The others need the clock or a driver with DCB:
+# tests/lab/test_doctor.py and test_doctor_priorities.py.  test_doctor_definitions.py reads an API server.
 ELSEWHERE = {
     *("disk-nearly-full", "clock-wrong", "clock-unsynchronized", "pfc-differs", "traffic-class-lossy"),
     *("resource-nobody-has", "names-unlisted"),
@@ -60,7 +60,7 @@ def test_nothing_is_found_where_all_is_well(node: Node, capsys: pytest.CaptureFi
 @pytest.mark.parametrize("name", CASES)
 def test_found_and_gone(node: Node, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no other finding meanwhile: one fault gives one finding."""
-    if name == "resource-twice":  # a plugin on a busy machine may take its time
+    if name == "resource-twice":  # a plugin on a busy machine may be slow
         monkeypatch.setattr(client.resource, "__defaults__", (60.0,))
     steps = CASES[name](node)
     severity = next(steps)
@@ -97,12 +97,12 @@ def test_the_policy_file_under_either_name(node: Node, name: str) -> None:
 
 
 def as_nobody(node: Node) -> list[tuple[str, str, str]]:
-    """The findings for a user other than root."""
-    node.findings()  # imports what nobody may not be able to read
+    """Return the findings for a user other than root."""
+    node.findings()  # imports files that user nobody may be unable to read
     reading, writing = os.pipe()
     if not (child := os.fork()):
         try:
-            os.chdir(node.root)  # nobody may go the way to it
+            os.chdir(node.root)  # user nobody may be unable to reach it
             node.root = Path()
             if not os.geteuid():
                 os.seteuid(65534)
@@ -120,7 +120,7 @@ def as_nobody(node: Node) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("fields", [{"result": {"ips": [{}]}}, {"time": "today"}, {"link": []}, {"config": None}])
 def test_a_record_of_which_parts_are_not_as_we_write_them(node: Node, fields: dict[str, Any]) -> None:
-    """The checksum matches, so someone wrote it: a sentence, and no traceback."""
+    """A record with a correct checksum and foreign content gives a finding and no traceback."""
     path = node.save(ALIVE, **fields)
     ((name, one),) = node.findings()
     assert (name, one.evidence.split()[0]) == ("record-unreadable", str(path))
@@ -144,19 +144,19 @@ def test_a_command_that_mends_it(node: Node, fields: dict[str, Any], name: str, 
 
 
 def test_of_a_pod_nothing_is_said(node: Node) -> None:
-    """A container's processes can have any name."""
+    """Processes of containers are skipped, because they can have any name."""
     for number, namespace in ((1, 4026531836), (811, 4026531836), (4711, 4026532999)):
         node.process(number, "containerd" if number > 1 else "systemd", "8388608")
         (node.at(f"proc/{number}/ns") / "pid").parent.mkdir(exist_ok=True)
         node.at(f"proc/{number}/ns/pid").symlink_to(f"pid:[{namespace}]")
     ((name, one),) = node.findings()
     assert (name, one.evidence.split("/limits")[0]) == ("memlock", str(node.at("proc/811")))
-    node.at("proc/1/ns/pid").unlink()  # as where even root may not look at it: then all are counted
+    node.at("proc/1/ns/pid").unlink()  # as on a node where even root cannot read it: all processes count
     assert [name for name, _ in node.findings()] == ["memlock", "memlock"]
 
 
 def test_a_sys_that_is_hidden(node: Node) -> None:
-    """The only finding is the hidden /sys, and none about devices."""
+    """A hidden /sys gives one finding, and none about devices."""
     (node.root / "sys").rename(node.root / "aside")
     (finding,) = [one for name, one in node.findings() if name in ("not-readable", "rdma-absent")]
     assert f"{node.root}/sys shows no devices" in finding.evidence
@@ -221,7 +221,8 @@ def test_no_agent_and_how_much_multus_may_have(node: Node, cgroup: str, file: st
 
 
 def test_a_socket_of_systemds_is_left_alone(node: Node) -> None:
-    """A connection would start the agent.  The kernel's table shows that the socket is listening."""
+    """hpn doctor does not connect to a socket of systemd, because that would start the agent.  The kernel's table shows
+    that the socket is listening."""
     table = node.at("proc/net/unix")
     line = "0000000000000000: 00000002 00000000 {:08x} 0001 01 4711 /run/hpn/agent.sock\n"
     head = table.read_text()
@@ -230,13 +231,13 @@ def test_a_socket_of_systemds_is_left_alone(node: Node) -> None:
     node.sockets[0].setblocking(False)
     with pytest.raises(BlockingIOError):
         node.sockets[0].accept()
-    table.write_text(head + line.format(0))  # a connection's end, which has the path too
+    table.write_text(head + line.format(0))  # one end of a connection, which has the path too
     assert node.findings() == []
     node.sockets[0].accept()[0].close()
 
 
 def test_an_irqbalance_that_is_none(node: Node) -> None:
-    """Any user may start a process of that name, here with a number too long for int."""
+    """A process named irqbalance is not trusted: any user may start one, here with a number too long for int."""
     node.process(700, "irqbalance", "8388608", f"--banirq={'9' * 5000}", "--banirq=0040")
     ((name, one),) = node.findings()
     assert (name, "IRQs 41, 42 of" in one.evidence) == ("irqbalance", True)

@@ -79,7 +79,7 @@ def test_rails_that_differ(node: Node, other: Dcb) -> None:
         assert f"{pf}/net/{rail}: {priorities}" in one.evidence
     for both in (MLX5, other, None):
         assert command.findings(known(node, both, both)) == []
-    assert command.findings(known(node, MLX5, None)) == []  # of the second nothing is known
+    assert command.findings(known(node, MLX5, None)) == []  # the second rail has no known settings
 
 
 def mark(node: Node, *classes: int) -> None:

@@ -1,4 +1,4 @@
-"""hpn install where its names are in use: it replaces its own files, and no others."""
+"""hpn install over existing names: it replaces its own files, and no others."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from ctl.installation.command import install
 @pytest.mark.parametrize("text", ["", "\x7fELF half", "#!/bin/sh\necho theirs\n"])
 @pytest.mark.parametrize("path", [layout.HPN, layout.IPAM])
 def test_a_file_that_is_not_hpn(root: Path, tmp_path: Path, path: str, text: str) -> None:
-    """Also an empty or partial copy, because its origin is unknown."""
+    """A foreign file stays; so does an empty or partial copy, because its origin is unknown."""
     theirs = root / path
     theirs.parent.mkdir(parents=True)
     theirs.write_text(text)
@@ -48,7 +48,7 @@ def test_a_link_to_something_else(root: Path, tmp_path: Path, path: str, target:
     ],
 )
 def test_a_link_to_hpn(root: Path, tmp_path: Path, path: str, target: str) -> None:
-    """A link that a removed package or a person made."""
+    """Install replaces a link to hpn that a removed package or a person made."""
     install(root, program(tmp_path), UNITS, "")
     whole = tree(root)
     (root / path).unlink()
@@ -59,7 +59,7 @@ def test_a_link_to_hpn(root: Path, tmp_path: Path, path: str, target: str) -> No
 
 
 def test_a_program_that_only_its_owner_may_run(root: Path, tmp_path: Path) -> None:
-    """It is hpn's, with any mode."""
+    """Install replaces hpn's own file, whatever its mode."""
     install(root, program(tmp_path), UNITS, "")
     (root / layout.HPN).chmod(0o700)
     assert "put /opt/cni/bin/hpn (instead of another version)" in install(root, program(tmp_path), UNITS, "")

@@ -38,7 +38,7 @@ def test_again_is_nothing(root: Path, tmp_path: Path) -> None:
 
 
 def test_what_an_interrupted_install_left(root: Path, tmp_path: Path) -> None:
-    """Leftovers of another version; the installed one stays."""
+    """The next install removes leftovers; the installed version stays."""
     install(root, program(tmp_path), UNITS, "")
     whole = tree(root)
     for path in (layout.HPN, layout.IPAM, layout.COMMAND, f"{layout.UNITS}/{layout.AGENT}"):
@@ -99,7 +99,7 @@ def test_what_does_not_run_is_not_installed(root: Path, tmp_path: Path, code: st
 
 
 def test_units_are_not_put_without_their_program(root: Path, tmp_path: Path) -> None:
-    """Units belong to their program's version, so the program and its failures come first."""
+    """Units belong to their program's version, so a failing program stops the installation before the units."""
     install(root, program(tmp_path), {name: f"{text}# an older one\n" for name, text in UNITS.items()}, "")
     (root / layout.UNITS / layout.AGENT_SOCKET).unlink()
     (root / layout.wants_link(layout.AGENT_SOCKET)).unlink()
@@ -121,7 +121,8 @@ def test_of_another_architecture(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["usr/bin/env", "opt/cni/bin/loopback"])
 def test_a_root_of_another_architecture(root: Path, path: str) -> None:
-    """An image's root; or a node that emulates the program, and shows a DaemonSet's pod only the plugins."""
+    """The root is an image's, or that of a node which emulates the program and shows a DaemonSet's pod only the
+    plugins."""
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_bytes(Path("/bin/true").read_bytes()[:18] + (0xF3).to_bytes(2, "little"))
     why = f"and {root / path} for riscv64; nothing was replaced.  Install the hpn that is built for riscv64"
@@ -129,7 +130,7 @@ def test_a_root_of_another_architecture(root: Path, path: str) -> None:
         install(root, Path("/bin/true"), UNITS, "")
     assert not (root / layout.HPN).exists()
     (root / path).write_bytes(b"#!/bin/sh\n")
-    with pytest.raises(IoFailure, match="does not run"):  # it is not looked at for longer
+    with pytest.raises(IoFailure, match="does not run"):  # a script has no architecture to compare
         install(root, Path("/bin/true"), UNITS, "")
 
 
@@ -154,7 +155,7 @@ def test_a_link_is_not_followed(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_link_on_the_way_stays_below_the_root(root: Path, tmp_path: Path) -> None:
-    """Systems with a read-only /usr have such links; one out of an image would lead to this node's files."""
+    """Systems with a read-only /usr have such links; one that leaves an image would reach this node's files."""
     (root / "var" / "opt").mkdir(parents=True)
     (root / "opt").symlink_to("var/opt")
     install(root, program(tmp_path), UNITS, "")

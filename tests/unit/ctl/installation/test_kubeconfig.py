@@ -20,7 +20,7 @@ TOKEN = ".".join(
 
 @pytest.fixture(autouse=True)
 def units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tree's units; an earlier test may have prepended to sys.path."""
+    """The source tree's units; an earlier test may have prepended to sys.path."""
     monkeypatch.syspath_prepend(ROOT)
 
 
@@ -50,7 +50,7 @@ def test_it_is_read_as_written(root: Path, tmp_path: Path, folder: str, server: 
     assert found.node() == "node1"
     assert found.tls().ca == b"authority"
     assert found.headers() == {"Authorization": f"Bearer {TOKEN}"}
-    assert (root / layout.KUBECONFIG).stat().st_mode & 0o777 == 0o644  # there is no secret in it
+    assert (root / layout.KUBECONFIG).stat().st_mode & 0o777 == 0o644  # it contains no secret
     assert put(root, tmp_path, server, folder) == ["it is already installed"]
 
 

@@ -27,7 +27,7 @@ def test_its_files_are_read_again_where_they_are_new(path: str, *, reload: bool)
 
 
 def test_its_files_are_read_again_where_systemd_has_not_read_them() -> None:
-    """An earlier install wrote them, and was killed."""
+    """A stale unit causes daemon-reload: an earlier install wrote its file and was killed."""
     assert told(node_service=Unit(is_stale=True)) == ["daemon-reload"]
     assert told(node_service=Unit()) == []
 
@@ -44,7 +44,8 @@ def test_what_is_not_enabled_is_left_alone() -> None:
 
 
 def test_what_runs_another_version_is_replaced() -> None:
-    """Whoever started it, and even if no file was written: an earlier install was interrupted."""
+    """A unit of another version restarts, whoever started it, and even without a written file after an interrupted
+    install."""
     assert told(agent_service=Unit(True, OTHER), node_service=Unit(True, THIS)) == ["restart hpn-agent.service"]
     assert told(agent_service=Unit(True, THIS), node_service=Unit(True, "")) == ["restart hpn-node.service"]
     assert told(agent_service=Unit(False, OTHER)) == []

@@ -50,7 +50,7 @@ def server(asked: tuple[Server, Path], tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def configure(root: Path, name: str = "rail0", **ipam: Any) -> dict[str, Any]:
-    """A file in the runtime's directory."""
+    """Write the network's file in the runtime's directory."""
     section = {"type": "hpn-ipam", "subnet": "10.1.0.0/16", **ipam}
     plugin = {"type": "hpn", "master": "eth1", "ipam": section}
     path = root / "etc" / "cni" / "net.d" / f"{name}.conflist"
@@ -77,7 +77,7 @@ def test_nobody_is_asked_without_a_network_of_the_cluster(root: Path, server: Se
 
 
 def test_nobody_is_asked_for_another_root(root: Path, server: Server) -> None:
-    """Its files name paths of the other node."""
+    """Another root's files name paths of another node, so no store is asked."""
     configure(root, cluster=SHARED)
     assert checked(root, is_this_node=False) == (WELL, 0)
     assert server.asked == []
@@ -135,7 +135,7 @@ def test_a_configuration_that_cannot_be(root: Path, server: Server) -> None:
 
 
 def test_unreachable_is_found_once(root: Path, cluster: Cluster) -> None:
-    """Two networks share one store, which does not answer."""
+    """Two networks share one silent store, which is asked once."""
     cluster.node("node1").enter()
     for name in ("rail0", "rail1"):
         configure(root, name, cluster={"store": "etcd"})

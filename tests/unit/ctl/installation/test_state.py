@@ -21,7 +21,7 @@ RECORD = "run/hpn/attachments/rail0/0123456789abcdef:hpn0.json"
 
 
 def written(root: Path, **members: object) -> Path:
-    """A record with these members changed, as another version could write it."""
+    """Write a record with these members changed, as another version could."""
     save(root / "run" / "hpn", VF)
     path = root / RECORD
     document = json.loads(path.read_text())
@@ -32,7 +32,7 @@ def written(root: Path, **members: object) -> Path:
 
 
 def leases(root: Path, *lines: str, data_dir: str = "var/lib/cni/hpn/ipam") -> Path:
-    """A file of leases with these lines, each with its checksum."""
+    """Write a file of leases with these lines, each with its checksum."""
     path = root / data_dir / "rail0" / "leases"
     path.parent.mkdir(parents=True)
     sealed = (line[:-1].encode() for line in lines)
@@ -41,7 +41,7 @@ def leases(root: Path, *lines: str, data_dir: str = "var/lib/cni/hpn/ipam") -> P
 
 
 def refused(root: Path, folder: Path, path: Path, why: str) -> None:
-    """Nothing is replaced, and the message names the file."""
+    """Assert that install and its check fail with a message that names the file, and replace nothing."""
     before = tree(root)
     with pytest.raises(IoFailure, match=re.escape(f"{path}{why}")) as e:
         install(root, program(folder), UNITS, "")
@@ -52,7 +52,7 @@ def refused(root: Path, folder: Path, path: Path, why: str) -> None:
 
 
 def checked(root: Path) -> tuple[str, int]:
-    """The output of hpn install --check."""
+    """Return the output and the status of hpn install --check."""
     return answer_install(["--check", "--root", f"{root}"], "", "")
 
 
@@ -80,7 +80,7 @@ def test_a_record_of_another_schema(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["fifo", "link"])
 @pytest.mark.parametrize("command", [["install", "--check"], ["install", "--dry-run"], ["uninstall", "--check"]])
 def test_a_fifo_in_place_of_a_record(root: Path, what: str, command: list[str]) -> None:
-    """It counts as damage, which every version sets aside; no command waits for its other end."""
+    """A FIFO counts as damage, which every version sets aside; no command waits for its other end."""
     path = written(root)
     path.unlink()
     os.mkfifo(path if what == "fifo" else root / "fifo")
@@ -93,7 +93,7 @@ def test_a_fifo_in_place_of_a_record(root: Path, what: str, command: list[str]) 
 
 
 def test_a_record_without_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its schema is not read: no version writes such a large record."""
+    """The schema of an oversized record is not read, because no version writes such a record."""
     path = written(root)
     path.write_text(json.dumps({"schema": 2}).ljust(1 << 18))
     with pytest.raises(IoFailure, match="has schema 2"):
@@ -153,7 +153,7 @@ def node_file(root: Path, *, more: str = "") -> Path:
 
 
 def test_a_file_that_hpn_node_of_this_version_refuses(root: Path, tmp_path: Path) -> None:
-    """A newer version's key: after a rollback hpn node would offer nothing."""
+    """A newer version's key stops the install: after a rollback hpn node would offer nothing."""
     node_file(root)
     install(root, program(tmp_path), UNITS, "")
     before = tree(root) | {"etc/hpn/devices.yaml": node_file(root, more=", later: 1").read_text()}
@@ -165,7 +165,7 @@ def test_a_file_that_hpn_node_of_this_version_refuses(root: Path, tmp_path: Path
 
 
 def test_a_file_that_no_hpn_node_reads(root: Path, tmp_path: Path) -> None:
-    """hpn node is disabled, or starts from elsewhere."""
+    """The file does not matter if hpn node is disabled, or starts from another place."""
     node_file(root)
     install(root, program(tmp_path), UNITS, "")
     node_file(root, more=", later: 1")

@@ -21,7 +21,7 @@ from node.provision.model import OPTION_FILE
 
 @pytest.fixture(autouse=True)
 def carried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The units are those of the source tree."""
+    """The units of the source tree."""
     monkeypatch.syspath_prepend(ROOT)
 
 
@@ -48,7 +48,7 @@ def test_nothing_is_left(installed: Path) -> None:
 
 
 def test_killed_at_every_step(root: Path, tmp_path: Path) -> None:
-    """The next one completes it."""
+    """The next uninstall completes a killed one."""
     for step in range(1000):
         install(root, program(tmp_path), UNITS, "")
         (root / "run" / "hpn" / "locks").mkdir(parents=True)
@@ -89,7 +89,7 @@ def test_what_others_wrote_stays_and_is_named(installed: Path) -> None:
 
 
 def test_what_was_copied_by_hand(root: Path, tmp_path: Path) -> None:
-    """Copies by hand, as an older install.md described them."""
+    """Uninstalling removes copies by hand, as an older install.md described them."""
     for path in (layout.HPN, layout.COMMAND, f"{layout.UNITS}/x"):
         (root / path).parent.mkdir(parents=True)
     (root / layout.HPN).write_bytes(program(tmp_path).read_bytes())
@@ -157,7 +157,7 @@ def leases_that_are_none(root: Path) -> tuple[Path, str]:
 
 @pytest.mark.parametrize("make", [unreadable_line, leases_that_are_none])
 def test_leases_that_cannot_be_read(installed: Path, make: Callable[[Path], tuple[Path, str]]) -> None:
-    """A pod may own them."""
+    """Unreadable leases stop hpn uninstall, because a pod may own them."""
     path, why = make(installed)
     with pytest.raises(NotAvailable, match=re.escape(f"{path}{why}")):
         uninstall(installed)
@@ -165,7 +165,7 @@ def test_leases_that_cannot_be_read(installed: Path, make: Callable[[Path], tupl
 
 @pytest.mark.parametrize("is_over", [False, True])
 def test_a_lease_that_was_set_aside(installed: Path, *, is_over: bool) -> None:
-    """It holds its addresses until the next boot."""
+    """A quarantined lease holds its addresses until the next boot."""
     boot = "an older one" if is_over else durable.boot_id()
     leases(installed, '{"schema": 1}', f'{{"unreadable":"f","key":"00","boot":"{boot}","addresses":["10.56.0.2"]}}')
     who = ["10.56.0.2 of network rail0, whose lease could not be read"]
@@ -188,7 +188,7 @@ def test_blocks_of_a_shared_pool(installed: Path) -> None:
 
 
 def test_notes_that_cannot_be_read(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They name the directories of other attachments."""
+    """Unreadable notes stop hpn uninstall, because they name the directories of other attachments."""
     notes = installed / "run" / "hpn" / "elsewhere"
     notes.mkdir(parents=True)
     listed = os.listdir
@@ -204,7 +204,7 @@ def test_notes_that_cannot_be_read(installed: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_who_would_be_left_without_it(installed: Path) -> None:
-    """The Debian package's question before removal; only this sentence allows it."""
+    """The Debian package runs this check before removal; only this sentence permits it."""
     words = ["--check", "--root", f"{installed}"]
     assert answer_uninstall(words) == (f"{NOBODY}\n", 0)
     assert f'[ "$said" = "{NOBODY}" ]' in (ROOT / "packaging" / "deb" / "prerm").read_text()
