@@ -1,7 +1,7 @@
 """Hold the kernel's one lock of links (rtnl_lock) as long as a test needs.
 
 A process that makes or removes thousands of links holds it for seconds.  Here a thread holds it: the kernel keeps the
-lock while it reads an ioctl's argument (SIOCETHTOOL), and a page of that argument is missing until we provide it (man 2
+lock while it reads an ioctl's argument (SIOCETHTOOL).  A page of that argument is missing until we provide it (man 2
 userfaultfd).
 """
 

@@ -57,7 +57,7 @@ def texts() -> dict[str, dict[str, Any]]:
 def plugins(network: dict[str, Any], device: str = "") -> Iterator[dict[str, Any]]:
     """Yield the stdin of each plugin of the network, as libcni makes it.
 
-    Multus adds the device to a network whose resource it knows.
+    If Multus knows the network's resource, it adds the device.
     """
     common = {k: network[k] for k in ("cniVersion", "name") if k in network}
     if device:

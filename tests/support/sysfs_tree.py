@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 class Tree:
-    """A tree whose entries stay until a test removes them."""
+    """A tree that keeps its entries until a test removes them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

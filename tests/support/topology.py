@@ -255,8 +255,7 @@ class Host:
         return str(folder)
 
     def giving(self, **result: Any) -> str:
-        """Write a delegate "script" whose ADD prints this result and whose other commands do nothing; return its
-        CNI_PATH."""
+        """Write a delegate "script" that prints this result on ADD and ignores other commands; return its CNI_PATH."""
         document = json.dumps({"cniVersion": "1.1.0"} | result)
         return self.program("script", f"cat >/dev/null\n[ $CNI_COMMAND != ADD ] || echo '{document}'")
 
@@ -299,7 +298,7 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 
 def with_another_lock(pod: Pod, key: spec.Key) -> str:
-    """Return an interface name whose attachment does not share the key's lock file; there are 64 lock files."""
+    """Return an interface name that maps to another of the 64 lock files than the key."""
 
     def file(one: spec.Key) -> int:
         return zlib.crc32(f"rail0/{one}".encode()) % 64

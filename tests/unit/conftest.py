@@ -43,7 +43,7 @@ class Network(Protocol):
 
 @pytest.fixture
 def network(tmp_path: Path) -> Network:
-    """Return a function that makes the network whose ``ipam`` section has these keys."""
+    """Return a function that makes a network with these keys in its ``ipam`` section."""
 
     def made(**ipam: Any) -> Net:
         return Net(tmp_path, ipam)

@@ -77,7 +77,7 @@ def tree(tmp_path: Path) -> Tree:
 
 @pytest.fixture
 def state(tmp_path: Path, tree: Tree) -> Path:
-    """A state directory whose journal contains the pod's attachment."""
+    """A state directory with the pod's attachment in its journal."""
     key = Key("c0ffee", "hpn0")
     link = {"device": VF1, "incarnation": 0}
     record = Record("rail0", key, "/run/netns/x", Identity(1, 2, 3), "sriov", link, {}, pod="default/pod1")

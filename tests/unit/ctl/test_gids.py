@@ -64,7 +64,7 @@ def test_holes(tree: Tree) -> None:
 
 
 def test_order(tree: Tree) -> None:
-    """The order is that of show_gids, which is that of ls."""
+    """The order equals that of show_gids and ls."""
     for name in ("mlx5_2", "mlx5_10"):
         path = hca(tree, name, tree.pci(f"0000:3b:00.{name[-1]}"))
         for number in (1, 2):

@@ -44,7 +44,7 @@ def test_show_nothing(hpn, net):
 
 @pytest.mark.parametrize("words", [["show"], ["lease"], ["gc"], ["verify"], ["release", "net", "1:hpn0"]])
 def test_a_directory_that_is_not_there(hpn, net, words):
-    """A missing directory is an error: it was misspelt, and an empty report would look healthy."""
+    """A missing directory is an error, because a misspelt path would otherwise show no leases and no problem."""
     said = hpn(*words, status=1)
     assert said == (
         f"hpn ipam: --data-dir {net.state}/ipam: No such file or directory; give dataDir or <stateDir>/ipam\n"

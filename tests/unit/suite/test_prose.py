@@ -1,4 +1,4 @@
-"""tests/prose.py turns a Python source into a page whose lines have known places in the source."""
+"""tests/prose.py turns a Python source into a page, and maps the page's lines to the source."""
 
 import prose
 

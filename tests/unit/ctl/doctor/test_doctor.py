@@ -59,7 +59,7 @@ def test_nothing_is_found_where_all_is_well(node: Node, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("name", CASES)
 def test_found_and_gone(node: Node, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no other finding meanwhile: one fault gives one finding."""
+    """Each fault gives its finding and no other; its remedy removes the finding."""
     if name == "resource-twice":  # a plugin on a busy machine may be slow
         monkeypatch.setattr(client.resource, "__defaults__", (60.0,))
     steps = CASES[name](node)

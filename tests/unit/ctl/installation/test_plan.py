@@ -44,8 +44,8 @@ def test_what_is_not_enabled_is_left_alone() -> None:
 
 
 def test_what_runs_another_version_is_replaced() -> None:
-    """A unit of another version restarts, whoever started it, and even without a written file after an interrupted
-    install."""
+    """A running unit of another version restarts, by whatever means it started, and even if an interrupted install left
+    nothing to write."""
     assert told(agent_service=Unit(True, OTHER), node_service=Unit(True, THIS)) == ["restart hpn-agent.service"]
     assert told(agent_service=Unit(True, THIS), node_service=Unit(True, "")) == ["restart hpn-node.service"]
     assert told(agent_service=Unit(False, OTHER)) == []
