@@ -171,8 +171,8 @@ def in_place_of_sys(root: Path) -> Iterator[None]:
 
 
 def record_vfs(state: Path, conf: Mapping[str, Any]) -> None:
-    """Write records as ADDs do, of the first VFs, in networks of their rails.  Their pods' paths lie in no namespace,
-    so no command treats them as dead."""
+    """Write records as ADDs do, of the first VFs, in networks of their rails.  Their identities name no observer's
+    namespaces, so no command treats the pods as dead."""
     for n in range(ATTACHED):
         pf, vf = divmod(n, VFS)
         at, name = address(pf, vf), RAILS[n % len(RAILS)]
