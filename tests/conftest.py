@@ -79,8 +79,8 @@ def nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = str(tmp_path_factory.getbasetemp())
     before = _belongings(folder)
     yield
-    # Collect garbage first, which reports held descriptors in a ResourceWarning.  Without additional descriptors there
-    # is no garbage to find: a collection after every test took a quarter of the unit tier's time.
+    # Collect garbage first, which reports its open files in a ResourceWarning.  Without leftovers there is no need: a
+    # collection after every test took a quarter of the unit tier's time.
     if _more(before, folder):
         gc.collect()
     # The kernel removes a link some time after our answer (base/kernel/rtnl.py).

@@ -67,7 +67,7 @@ class Copy:
         for tests in guard.runs:
             if failed := self._failing_without(guard, tests):
                 noticed = failed[0]
-                # A failure without the guard's removal, by itself or because the machine is busy, does not count.
+                # A test that also fails with the guard in place, or because the machine is busy, has noticed nothing.
                 again = tests if noticed.startswith("(") else failed
                 if noticed in PASSING or not self._failing(guard, again):
                     if again is failed:

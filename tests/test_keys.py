@@ -43,7 +43,7 @@ def test_no_object_is_missing() -> None:
 
 
 def test_probe_says_its_times() -> None:
-    """The text must give them, because they are constants that the model does not show."""
+    """The page gives the times of probe, which are constants that the model does not show."""
     row = next(line for line in REFERENCE.splitlines() if line.startswith("| `probe` |"))
     assert f"{ipam_models.PROBE_LEAST:g} to {ipam_models.PROBE_MOST:g}" in row
     assert f"`true` is {ipam_models.PROBE:g}" in row

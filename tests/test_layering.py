@@ -151,7 +151,7 @@ def test_commands_that_show_change_nothing(command: str) -> None:
 
 
 def test_nobody_reaches_into_a_store() -> None:
-    """Other modules open a store by ipam.stores, and use only the modules beside that package's stores."""
+    """Other modules open a store through ipam.stores, and import none of its subpackages."""
     outside = {module: tree(module) for module in FILES if not within(module, "ipam.stores")}
     outside |= {f"{path}": ast.parse(path.read_text()) for path in (ROOT / "bench").glob("*.py")}
     assert any("ipam.stores" in imported(parsed) for parsed in outside.values())

@@ -26,7 +26,7 @@ def run(tool: str, *words: str | Path) -> None:
 
 
 def shell_scripts() -> Iterator[Path]:
-    """Every file whose first line calls a shell."""
+    """Every file with a shell in its first line."""
     for top in (".ci", "packaging", "netns-fixtures", "bench", "docs"):
         for path in sorted((ROOT / top).rglob("*")):
             if path.is_file() and path.read_bytes().partition(b"\n")[0].endswith((b"/sh", b"/bash", b" bash", b" sh")):

@@ -50,7 +50,7 @@ class Service:
 
     @property
     def pid(self) -> int:
-        """Its number on the host; 0 if it does not run."""
+        """The daemon's process number on the host; 0 if it does not run."""
         found = self.host.run(
             "sh", "-c", f"pid=$(cat /run/services/{self.name}) && kill -0 $pid && echo $pid", check=False
         )
@@ -111,7 +111,7 @@ class Host:
 
     @property
     def cgroup(self) -> str:
-        """Its name in every hierarchy."""
+        """The host's cgroup in every hierarchy."""
         return f"{self.folder.name}/{self.name}"
 
     def path(self, inside: str) -> Path:

@@ -17,7 +17,7 @@ __all__ = ["Guest", "bring_up", "insert", "jobs", "nics", "plug", "rdma", "set_m
 
 
 class Guest(Host):
-    """A host whose PFs rail0 and rail1 share one wire."""
+    """A host with the PFs rail0 and rail1, which share one wire."""
 
     def __post_init__(self) -> None:
         self.state = self.tmp_path / "state"

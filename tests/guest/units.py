@@ -26,13 +26,14 @@ NODE, REGISTRY = "hpn-node.service", Path("/var/lib/kubelet/plugins_registry")
 
 
 class Machine:
-    """A machine whose first process is systemd: namespaces for processes and mounts, which contain the whole test."""
+    """A machine with systemd as its first process: namespaces for processes and mounts, which contain the whole
+    test."""
 
     def __init__(self) -> None:
         Path("/sys/fs/cgroup").mkdir(exist_ok=True)
         if not os.path.ismount("/sys/fs/cgroup"):
             subprocess.run(["mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup"], check=True)
-        # It would search all of the guest's /tmp.
+        # That service would search all of the guest's /tmp.
         Path("/etc/systemd/system/systemd-tmpfiles-setup.service").symlink_to("/dev/null")
         init = ["/lib/systemd/systemd", "--system", "--unit=basic.target", "--log-target=console", "--show-status=0"]
         words = ["unshare", "--fork", "--pid", "--mount", "--mount-proc", "--kill-child", *init]

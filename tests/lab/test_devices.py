@@ -120,7 +120,7 @@ def test_a_pf_itself(node: Node, make_pod: Callable[[], Pod]) -> None:
     assert (link["address"], link["mtu"]) == (MAC, 2000)
     assert [i["name"] for i in result["interfaces"]] == ["hpn0"]
     assert node.checked(pod, conf, result).exit_code == 0
-    # Its VFs cannot be attached while their PF is in the pod.
+    # The PF's VFs cannot be attached while their PF is in the pod.
     error = node.refused("ADD", make_pod(), node.conf(deviceID=pci(f"{OTHER_PF}v0")), CNI_IFNAME="hpn1")
     assert (error["code"], "no network interface" in error["msg"]) == (101, True)
     assert node.refused("ADD", make_pod(), conf)["code"] in (101, 109)
@@ -223,7 +223,7 @@ def test_a_pf_that_is_the_master_of_another_attachment(node: Node, make_pod: Cal
     ],
 )
 def test_bpf_programs_stay_behind(node: Node, pod: Pod, name: str, way: str) -> None:
-    """The programs of a VF, and of a NIC whose driver runs them, do not follow it."""
+    """After DEL the device has no BPF program from the pod: a VF, and a NIC with a driver that runs such programs."""
     conf = node.conf() if name == NAME else node.conf(deviceID=..., pf=name, pfOnly=True)
     before = netdev(name)
     node.ok("ADD", pod, conf)
@@ -238,7 +238,7 @@ def test_bpf_programs_stay_behind(node: Node, pod: Pod, name: str, way: str) -> 
 
 @pytest.mark.parametrize("altname", ["before", "hpn0"])
 def test_altnames_and_flags_come_back(node: Node, pod: Pod, altname: str) -> None:
-    """This includes an altname that equals the pod's name for it."""
+    """DEL restores them, also an altname that equals the pod's name for the device."""
     ip("link", "property", "add", "dev", NAME, "altname", altname)
     ip("link", "set", NAME, "promisc", "on", "up")
     until(lambda: netdev()["operstate"] == "UP", 120)

@@ -138,7 +138,7 @@ def test_without_privileges(node: Node) -> None:
 
 @pytest.fixture
 def switch(node: Node) -> Iterator[str]:
-    """A PF whose driver supports devlink and a switch."""
+    """A PF with a driver that supports devlink and a switch."""
     parameter = Path("/sys/module/testhca/parameters/fatal")
     parameter.write_text(pci(PF))
     yield pci(PF)

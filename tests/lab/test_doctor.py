@@ -63,7 +63,7 @@ def process(path: Path, *words: str, memlock: int = -1) -> Iterator[None]:
 
 @contextmanager
 def knowing_dcb(*names: str) -> Iterator[None]:
-    """Interfaces whose driver supports DCB, for the kernel's own dcbnl (netns-fixtures/testdcb)."""
+    """Interfaces with a driver that supports DCB, for the kernel's own dcbnl (netns-fixtures/testdcb)."""
     subprocess.run(["insmod", "/run/lab/modules/testdcb.ko", f"names={','.join(names)}"], check=True)
     try:
         yield

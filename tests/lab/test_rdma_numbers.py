@@ -26,7 +26,7 @@ def uverbs(device: str) -> str:
 
 @pytest.fixture
 def moving(node: Node) -> Iterator[str]:
-    """A VF whose RDMA device gets another number if it moves, because a lower one has become free."""
+    """A VF with an RDMA device that gets another number if it moves, because a lower one has become free."""
     pairs = (RDMA, NAME), ("hca0v2", "rail0v2")
     for name, _ in pairs:
         rdma("link", "delete", name)

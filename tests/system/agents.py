@@ -109,8 +109,8 @@ def stopped(pids: list[int]) -> Iterator[None]:
 
 
 def sleeper(machine: Machine) -> tuple[Path, Path, str]:
-    """A network whose IPAM's ADD ends when a file appears.  Returns the file for its command and parent process, that
-    file, and the configuration."""
+    """A network with an IPAM that ends ADD when a file appears.  Returns the file for its command and parent process,
+    that file, and the configuration."""
     calls, gate, program = machine.scratch / "calls", machine.scratch / "gate", machine.scratch / "bin" / "sleeper"
     result = '{"cniVersion": "1.1.0", "ips": [{"address": "10.57.0.2/24"}]}'
     program.write_text(

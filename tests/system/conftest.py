@@ -61,7 +61,7 @@ def machine_unchanged(tools: Tools) -> Iterator[None]:
 
 @pytest.fixture
 def machine(tools: Tools, tmp_path: Path, nothing_left: None, machine_unchanged: None) -> Iterator[Machine]:
-    """A node whose rail0 is wired to a fabric; afterwards, check that the test detached all that it attached."""
+    """A node with rail0 wired to a fabric; afterwards, check that the test detached all that it attached."""
     for directory in ("net.d", "bin", "tmp"):
         (tmp_path / directory).mkdir()
     with ExitStack() as stack:

@@ -129,7 +129,7 @@ def test_a_caller_that_is_killed_while_it_waits(
 
 
 def test_a_worker_is_killed_at_work(machine: Machine, path: Path) -> None:
-    """Its launcher gets an error to try again, others notice nothing, and another worker starts."""
+    """The launcher gets an error to try again, other requests succeed, and another worker starts."""
     calls, gate, network = sleeper(machine)
     pod, quick, local = machine.pod(), machine.pod(), conf(machine)
     with running(machine, path) as agent, ThreadPoolExecutor(1) as pool:

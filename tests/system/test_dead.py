@@ -14,7 +14,7 @@ from base.state.places import ELSEWHERE
 
 @pytest.fixture
 def left_by_a_dead_pod(machine: Machine) -> str:
-    """One attachment of a living pod, and one whose pod ended without a DEL; the configuration of both."""
+    """Attach two pods and end one of them without a DEL; return the configuration of both."""
     network, living = conf(machine), machine.pod()
     ok(call(machine, "", "ADD", living, network))
     with fabric.namespace(machine.node.pod("dead")) as dead:
@@ -42,7 +42,7 @@ def test_in_the_agents_idle_time(machine: Machine, left_by_a_dead_pod: str, tmp_
     with running(machine, path := tmp_path / "agent.sock"):
         ok(call(machine, path, "STATUS", "", left_by_a_dead_pod))
         until(lambda: held(machine) == {fabric.container_id(machine.pods[0])})
-        # The note of the state's directory goes last.  The agent's end would remove it earlier.
+        # The note of the state's directory goes last.  Without this wait the agent would end before that.
         until(lambda: len(os.listdir(ELSEWHERE)) == 1)
     finish(machine, left_by_a_dead_pod)
 

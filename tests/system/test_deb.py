@@ -181,7 +181,7 @@ def test_removed_by_force(node: Node) -> None:
     node.cni("add", pod)
     assert node.dpkg("--purge", "hpn-cni").returncode == 1
     assert node.dpkg("--purge", "hpn-cni", HPN_FORCE="1").returncode == 0
-    # Its pods keep their addresses.
+    # The package's pods keep their addresses.
     assert node.machine.addresses(pod)["hpn0"]
     assert "/run/hpn" not in node.machine.files()
 
@@ -265,7 +265,7 @@ def test_the_agent_runs_and_is_restarted(running: Node) -> None:
     running.install("newer")
     until(lambda: answers(running), 120)
     assert agent(running) not in ("0", first)
-    # It was not enabled: it has no configuration.
+    # The unit was not enabled: it has no configuration.
     assert running.machine.run("systemctl", "is-enabled", *UNITS).stdout.split() == ["enabled", "static", "disabled"]
 
     # A unit that the administrator disabled stays disabled.

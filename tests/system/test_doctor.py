@@ -77,7 +77,7 @@ def test_a_socket_that_nobody_listens_at(tools: Tools, root: Path) -> None:
         assert severities(doctor(tools.hpn, root)) == NOTES
         process.kill()
         process.wait()
-        # Its workers hold the socket too, until they notice.
+        # The agent's workers hold the socket too, until they notice its end.
         until(lambda: severities(doctor(tools.hpn, root)) == {**NOTES, "socket-dead": "warning"}, 60)
     with agent(tools.hpn, root):
         assert severities(doctor(tools.hpn, root)) == NOTES

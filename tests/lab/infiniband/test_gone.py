@@ -1,4 +1,4 @@
-"""An InfiniBand VF whose pod, driver or plugin ends at a bad moment."""
+"""An InfiniBand VF when its pod, driver or plugin ends at a bad moment."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""An ipoib whose pod, master or plugin ends at a bad moment, or whose pod hides it."""
+"""An ipoib when its pod, master or plugin ends at a bad moment, or when its pod hides it."""
 
 import json
 import os
