@@ -26,7 +26,7 @@ _FORKED = multiprocessing.get_context("fork")
 
 
 def spawned(argv: list[str], environ: dict[str, str], given: bytes, *, quiet: bool = False) -> tuple[int, int]:
-    """Its process, and the file of its answer. subprocess would take longer than the measured command."""
+    """Its process, and the file of its answer.  subprocess would take longer than the measured command."""
     stdin, stdout = os.memfd_create("stdin"), os.memfd_create("stdout")
     os.write(stdin, given)
     os.lseek(stdin, 0, os.SEEK_SET)

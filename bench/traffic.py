@@ -5,7 +5,7 @@ same, on another host.  On this machine both are namespaces, with a veth as the 
 the wire has a NIC at each end, and the pods also use ipvlans and VFs.
 
 In a round every path is set up, used and removed, in a random order per round.  A ratio is the median of the rounds'
-ratios to the host's own. sockperf measures latency, because it keeps the time of every answer. iperf3 measures
+ratios to the host's own.  sockperf measures latency, because it keeps the time of every answer.  iperf3 measures
 throughput: it counts the data that arrived, sockperf the data that was sent.
 """
 

@@ -19,7 +19,7 @@ DAYS = 10
 # No command has as many steps.
 MOST = 10_000
 T = TypeVar("T")
-# The number of drawn cases in the present test: "kills" and others. conftest.py moves it into the report.
+# The number of drawn cases in the present test: "kills" and others.  conftest.py moves it into the report.
 TAKEN = dict[str, int]()
 
 

@@ -3,7 +3,7 @@
 No acknowledged lease is lost, no address has two owners, and no reserved address is free after its release.
 
 One boot of the lab records every write of a disk under them (tests/guest/recording.py).  Here the record is cut at
-random, and each sector under way at that moment is written or not. e2fsck replays ext4's own journal.  Then the real
+random, and each sector under way at that moment is written or not.  e2fsck replays ext4's own journal.  Then the real
 program reads the store, in another boot than the guest's.
 """
 

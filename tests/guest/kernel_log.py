@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Self
 
-WARNING = 4  # this level and all below it are worse
+WARNING = 4  # lower levels are worse
 # Messages of drivers about actions of the tests, and of the kernel about a slow, emulated machine.  They include no
 # BUG, no WARN with its trace, no hung task and no device that is never released.  The first message reports a move onto
 # a name that is taken; kinds/device.py handles that error.  The second reports a full GID table, which a test makes.
@@ -31,7 +31,7 @@ HARMLESS = re.compile(
     r"|hrtimer: interrupt took|workqueue: \S+ hogged CPU|perf: interrupt took"
     r"|igbvf 0000:\S+ (\S+: )?(Vlan id \d+|Failed to remove vlan id|failed to kill vid|Failed to add vlan id)"
 )
-# A WARN is one complaint from its first line to its last, and one of these is harmless. igbvf_close warns that the
+# A WARN is one complaint from its first line to its last, and one of these is harmless.  igbvf_close warns that the
 # driver's reset is under way (igbvf_reset_task).  That task does not hold the RTNL lock, and igbvf_close does not wait
 # for it.  The driver starts it when packets remain as the link goes down, or when the PF was reset.  So no caller can
 # know that it must not close or move a VF now; a move also closes it.  Both call igbvf_down, where napi_disable makes

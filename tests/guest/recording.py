@@ -1,7 +1,7 @@
 """Run in the guest: attach and detach addresses from many processes on a disk that records every write.
 
 The disk is a dm-log-writes device.  Between its writes the record contains marks from the writers: the command that
-they start, and the answer that they received. tests/test_power_cut.py cuts the power anywhere in that record.
+they start, and the answer that they received.  tests/test_power_cut.py cuts the power anywhere in that record.
 """
 
 import json

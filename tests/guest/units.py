@@ -62,7 +62,7 @@ class Machine:
     def answers(self) -> bool:
         env = {"CNI_COMMAND": "VERSION", "HPN_PROGRAM_DIR": "/proc/nowhere"}
         answered = self.run("/opt/cni/bin/hpn", stdin="{}", **env).returncode == 0
-        # Systemd has a core to itself meanwhile: everything in the guest is emulated.
+        # The machine has a core to itself meanwhile: everything in the guest is emulated.
         # time: the pace at which it is asked
         time.sleep(0 if answered else 2)
         return answered

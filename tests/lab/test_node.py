@@ -99,7 +99,8 @@ def test_a_nic_pulled(kubelet: Kubelet, process: NodeProcess) -> None:
 
 @pytest.mark.parametrize("driver", ["", "vfio-pci"], ids=["none", "vfio-pci"])
 def test_a_driver_unbound(kubelet: Kubelet, process: NodeProcess, node: Node, driver: str) -> None:
-    """A VF stays healthy under another driver, unless the resource wants the first driver."""
+    """A VF without a driver is unhealthy.  With another driver it stays healthy, unless the resource wants the first
+    driver."""
     (link,) = ip("link", "show", "dev", NAME)
     with process:
         kubelet.until(RAIL0, vfs(), 120)

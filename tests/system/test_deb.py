@@ -110,7 +110,7 @@ def test_installed_used_upgraded_removed_purged(node: Node) -> None:
     assert node.machine.ok("dpkg", "--verify", "hpn-cni") == ""
     node.cni("del", first)
     assert node.machine.addresses(first) == {}
-    # A dead pod's state keeps no package from removal.
+    # A dead pod's state does not prevent the removal.
     node.machine.end(second)
     remove_and_purge(node)
 
@@ -181,7 +181,7 @@ def test_removed_by_force(node: Node) -> None:
     node.cni("add", pod)
     assert node.dpkg("--purge", "hpn-cni").returncode == 1
     assert node.dpkg("--purge", "hpn-cni", HPN_FORCE="1").returncode == 0
-    # The package's pods keep their addresses.
+    # The pods keep their addresses.
     assert node.machine.addresses(pod)["hpn0"]
     assert "/run/hpn" not in node.machine.files()
 
@@ -213,7 +213,7 @@ def test_records_of_a_newer_version_are_not_given_to_an_older(node: Node) -> Non
     assert done.returncode == 1
     assert f"/{record}\nNothing was replaced" in done.stderr
     assert node.state() == f"ii {NEWER}"
-    # A damaged record belongs to no version, and prevents no removal.
+    # A damaged record belongs to no version, and prevents no downgrade.
     node.machine.write(record, '{"schema":1,"sh')
     node.install()
 

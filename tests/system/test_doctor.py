@@ -84,7 +84,7 @@ def test_a_socket_that_nobody_listens_at(tools: Tools, root: Path) -> None:
 
 
 def test_an_agent_of_another_build(tools: Tools, root: Path, tmp_path: Path) -> None:
-    """As after a cp over the file: the agent still runs the old program."""
+    """doctor warns of an agent of another build, as after a cp over the file: the agent still runs the old program."""
     (root / "proc").symlink_to("/proc")
     other = tmp_path / "hpn"
     shutil.copy(tools.hpn, other)

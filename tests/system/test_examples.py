@@ -44,7 +44,7 @@ def test_example_attaches_and_detaches(machine: Machine, path: Path) -> None:
 
 @pytest.mark.parametrize("where", texts())
 def test_what_a_person_is_shown_works(machine: Machine, where: str) -> None:
-    """Only the name of the host's interface is replaced."""
+    """The configuration works as shown, with only the name of the host's interface replaced."""
     network = texts()[where]
     machine.network(
         *({**plugin, "master": "rail0"} for plugin in network["plugins"]),

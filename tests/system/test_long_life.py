@@ -38,7 +38,7 @@ class Figures:
 
 
 def test_long_life(machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Memory, descriptors and state at the end equal those after every configuration was used once."""
+    """Memory, descriptors and state do not grow once every configuration has been used."""
     path = tmp_path / "agent.sock"
     pods = [machine.pod() for _ in range(2 * AT_ONCE)]
     with running(machine, path) as agent, fabric.entered(machine.node.netns), ThreadPoolExecutor(AT_ONCE) as pool:

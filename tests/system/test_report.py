@@ -26,7 +26,7 @@ def browser() -> tuple[str, ...]:
 
 
 def opened(browser: tuple[str, ...], page: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    """Open the page in the browser, without a network and with all its processes ending; return its output."""
+    """Open the page in the browser, without a network and in its own PID namespace, which ends all its processes."""
     alone = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
     command = [*alone, *browser, f"--user-data-dir={page.parent / 'browser'}", *words, f"file://{page}"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)

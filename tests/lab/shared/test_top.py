@@ -66,7 +66,7 @@ def large_packets() -> Iterator[None]:
 
 @pytest.mark.usefixtures("large_packets")
 def test_it_shows_what_went_through(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """hpn top shows as much as the interface carried and as ib_write_bw wrote.  Packets have 4 KiB: headers are 1.4
+    """hpn top shows the octets that the interface carried and ib_write_bw wrote.  In packets of 4 KiB, headers are 1.4
     %."""
     pods, ends = (make_pod(), make_pod()), []
     for number, pod in enumerate(pods):
