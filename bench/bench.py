@@ -1,7 +1,7 @@
 """The program behind `make bench`: ADD and DEL of pod interfaces, ours against the Go peers, in one interleaved run.
 
 Each side runs as a runtime runs it: the plugin itself, a new process per command, with environment and configuration,
-and its answer is read.  In a round every side does its ADDs and then its DELs, in a random order per round:
+and its answer is read.  In a round every side does its ADDs and then its DELs, in a random order per round.  So
 disturbances by the machine affect all sides, and so do the caches that the previous side left, which are a twentieth of
 an ADD.  A ratio is the median of the rounds' ratios.
 """

@@ -3,8 +3,8 @@
 HPN_DRAW=2026-11-24 repeats that day's draw, HPN_DRAW=all takes every case, and HPN_DRAW=2026-11-24,all every case with
 that day's seed.  A run without it draws by its first day, and its first lines name that day.
 
-For cases with an order, such as the steps before which a plugin is killed, each case is drawn on one day of any ten in
-a row.  For random cases a run makes a tenth, by the day's seed.
+Some cases have an order, such as the steps before which a plugin is killed.  Each of these is drawn on one day of any
+ten in a row.  For random cases a run makes a tenth, by the day's seed.
 """
 
 import os

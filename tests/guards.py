@@ -30,7 +30,7 @@ from guarded.mutants import drawn
 from reach import listed
 from touched import in_changed_functions
 
-TIMEOUT = 60.0  # seconds: the limit by which an endless wait without its guard is noticed
+TIMEOUT = 60.0  # seconds: an endless wait without its guard is noticed after this time
 ENDING = 10.0
 PASSING = set[str]()  # tests that passed with all guards in place
 RUNNING = set["subprocess.Popen[bytes]"]()

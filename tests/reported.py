@@ -65,7 +65,7 @@ def merged(done: Sequence[Done]) -> ET.Element:
 
 
 def node_id(case: ET.Element) -> str:
-    """The name by which pytest runs the test again: in tests.unit.test_x.TestY the file is test_x."""
+    """The name with which pytest runs the test again: in tests.unit.test_x.TestY the file is test_x."""
     found = re.fullmatch(r"((?:\w+\.)*?test_\w+)((?:\.\w+)*)", case.get("classname", ""))
     if found:
         return f"{found[1].replace('.', '/')}.py{found[2].replace('.', '::')}::{case.get('name')}"

@@ -1,6 +1,6 @@
 """The lab: tests that need its kernels or its NICs, inside the guest with them; one boot, one test, one report.
 
-Most kernels have no ipvlan and search for a new link's name in the right namespace, so the netns tier's tests of these
+Most kernels have no ipvlan and search for a new link's name in the right namespace.  So the netns tier's tests of these
 two run here as well.
 """
 

@@ -75,7 +75,7 @@ def inside(pid: int) -> Iterator[None]:
 
 
 class Doorbell:
-    """A socket by which a new space's first process reports that it is up; the connection identifies the process."""
+    """A socket on which a new space's first process reports that it is up; the connection identifies the process."""
 
     def __init__(self, path: Path) -> None:
         path.unlink(missing_ok=True)

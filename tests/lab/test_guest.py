@@ -35,7 +35,7 @@ def test_two_pfs_with_vfs(guest: Guest) -> None:
         for vf in pf.vfs:
             assert (vf.path / "physfn").resolve() == pf.path
             assert vf.driver == "igbvf"
-        # The PF's own list of its VFs, by which their MAC and VLAN are set.
+        # The PF's own list of its VFs, which sets their MAC and VLAN.
         (link,) = ip("link", "show", pf.netdev)
         assert [vf["vf"] for vf in link["vfinfo_list"]] == [0, 1, 2, 3]
 

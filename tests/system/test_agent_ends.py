@@ -141,7 +141,7 @@ def test_a_worker_is_killed_at_work(machine: Machine, path: Path) -> None:
         killed = int(calls.read_text().split()[1])
         assert killed in before[1:]
         os.kill(killed, signal.SIGKILL)
-        gate.touch()  # the worker's child, for which nobody waits any more
+        gate.touch()  # the worker's child, which has lost its parent
         assert json.loads(slow.result().stdout)["code"] == 11
         until(lambda: len(processes(agent)) == len(before) and killed not in processes(agent))
         ok(call(machine, path, "DEL", pod, network, direct=False))

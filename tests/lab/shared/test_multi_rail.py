@@ -38,7 +38,7 @@ class Rails:
         return [int(Path(counter.format(end.device)).read_text()) for end in self.ends]
 
     def reached(self, other: "Rails") -> list[int]:
-        """The rails by which this pod reaches the other pod's rail."""
+        """The rails that lead from this pod to the other pod's rail."""
 
         def pinged(number: int) -> bool:
             way = ("-I", self.ends[number].address, other.ends[number].address)
