@@ -1,9 +1,9 @@
-"""What `make bench` runs: ADD and DEL of pod interfaces, ours against the Go peers, in one interleaved run.
+"""The program behind `make bench`: ADD and DEL of pod interfaces, ours against the Go peers, in one interleaved run.
 
-Each side is executed as a runtime does it: the plugin itself, a new process per command, environment and
-configuration given, the answer read.  In a round every side does its ADDs and then its DELs, in an order that is drawn
-for each round: what the machine does meanwhile strikes all, and so does whatever the one before left in the caches,
-which is a twentieth of an ADD.  A ratio is the median of the rounds' ratios.
+Each side runs as a runtime runs it: the plugin itself, a new process per command, with environment and configuration,
+and its answer is read.  In a round every side does its ADDs and then its DELs, in a random order per round.  So
+disturbances by the machine affect all sides, and so do the caches that the previous side left, which are a twentieth of
+an ADD.  A ratio is the median of the rounds' ratios.
 """
 
 import argparse
@@ -46,7 +46,7 @@ _NETLINK_CALL = re.compile(r"\b(?:sendto|sendmsg|sendmmsg|write)\(\d+<NETLINK:")
 
 @dataclass(frozen=True)
 class Bench:
-    """Where it is measured, and with what."""
+    """The place and the programs of the measurement."""
 
     plugins: Path
     peers: Path
@@ -55,7 +55,7 @@ class Bench:
     seconds: float
 
     def sides(self, *, dual: bool = False, direct: bool = False, floors: bool = False) -> list[Side]:
-        """Go first, to which the others are compared.  Each has addresses of its own, for they share a rail."""
+        """Go first, the base of comparison.  Each side has its own addresses, because the sides share a rail."""
 
         def ranges(n: int) -> list[list[dict[str, str]]]:
             v6 = [[{"subnet": f"fd00:{n}::/64"}]] if dual else []
@@ -94,7 +94,7 @@ class Bench:
         return found
 
     def chains(self) -> list[Side]:
-        """Go's with two chained plugins for what ours do in the one call.  The MTU is macvlan's own key in both."""
+        """Go's with two chained plugins for the work of our one call.  The MTU is macvlan's own key in both."""
         go, *ours = self.sides(direct=True)
         sysctls = {"net.ipv4.conf.IFNAME.rp_filter": "2", "net.core.somaxconn": "1024"}
         mtu, common = {"mtu": 1400}, {key: go.conf[key] for key in ("cniVersion", "name")}
@@ -116,7 +116,7 @@ class Bench:
         ]
 
     def measure(self, sides: Sequence[Side], rounds: int, work: Any) -> int:
-        """Fill in the sides' times; the rounds done, fewer than asked for where time ran out."""
+        """Fill in the sides' times; return the number of rounds, which is smaller than requested if time ran out."""
         deadline = time.monotonic() + self.seconds
         for i in range(-WARM_UP, rounds):
             if time.monotonic() > deadline:
@@ -130,7 +130,7 @@ class Bench:
 
 
 def neighbour(network: str) -> str:
-    """The address in the network's subnet that the fabric has, and that no pod is given."""
+    """The fabric's address in the network's subnet, which no pod gets."""
     return f"fd00:{network.removeprefix('bench')}::ffff:0:0:1"
 
 
@@ -140,7 +140,7 @@ def _together(side: Side, verb: str, pods: Sequence[str], at_once: int) -> float
 
 @contextmanager
 def agent(binary: Path, socket: Path) -> Iterator[int]:
-    """Its process, once it listens."""
+    """The agent's process, once it listens."""
     with subprocess.Popen([binary, "agent", "--socket", socket]) as process:
         try:
             while not socket.exists():
@@ -153,7 +153,7 @@ def agent(binary: Path, socket: Path) -> Iterator[int]:
 
 
 def netlink_requests(side: Side, pod: str, scratch: Path) -> dict[str, int]:
-    """How often each verb sends to the kernel over netlink, children included."""
+    """The number of netlink messages that each verb sends to the kernel, children included."""
     counts = {}
     for verb in VERBS:
         log = scratch / "strace"
@@ -167,7 +167,7 @@ def netlink_requests(side: Side, pod: str, scratch: Path) -> dict[str, int]:
 
 
 def memory(pid: int) -> float:
-    """MB of the process and its children, what they share counted once (man 5 proc_pid_smaps, Pss)."""
+    """MB of the process and its children, with shared pages counted once (man 5 proc_pid_smaps, Pss)."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     pages = [Path(f"/proc/{one}/smaps_rollup").read_text() for one in (pid, *children)]
     return sum(int(text.partition("\nPss:")[2].split()[0]) for text in pages) / 1024
@@ -179,7 +179,7 @@ def p99(times: Sequence[float]) -> float:
 
 
 def table(title: str, sides: Sequence[Side], *, pods: int = 0) -> list[str]:
-    """A row per verb and side; ``pods`` for those that were attached together."""
+    """A row per verb and side; ``pods`` is the number of pods attached together."""
     rate = " pods/s |" if pods else ""
     rows = [f"### {title}", "", f"| command | program | median ms | min | p99 | ratio |{rate}",
             "|---|---|--:|--:|--:|--:|" + ("--:|" if pods else "")]  # fmt: skip
@@ -235,7 +235,7 @@ def run_all(bench: Bench, agent_pid: int, rounds: int) -> tuple[list[str], str]:
         for verb in VERBS:
             sides[1].together(verb, bench.pods, 8)
     after = memory(agent_pid)
-    # Last, for it stays.
+    # Last, because it stays.
     full = bench.sides()
     fills.ours(bench.scratch / "leases" / full[1].conf["name"], "10.56.0.0/16", HELD)
     fills.theirs(bench.scratch / "host-local" / full[0].conf["name"], "10.57.0.0/16", HELD)
@@ -268,8 +268,8 @@ def main() -> None:
         sys.exit("run it as `make bench`, which builds both sides, or set HPN_BINARY and HPN_PEERS")
     end_by_unwinding()
     for name in Node(PREFIX).stale():
-        run("ip", "netns", "delete", name)  # a run that was killed left it
-    # The measuring process itself enters the node, so that nothing but the plugin lies between exec and exit.
+        run("ip", "netns", "delete", name)  # a killed run left it
+    # The measuring process itself enters the node, so that only the plugin lies between exec and exit.
     names = [f"p{n}" for n in range(PODS)]
     with tempfile.TemporaryDirectory(prefix="hpn-bench-") as temporary, node(PREFIX, names) as it, entered(it.netns):
         for network in ("bench56", "bench57"):
@@ -278,7 +278,7 @@ def main() -> None:
         plugins = scratch / "bin"
         plugins.mkdir()
         shutil.copy(binary, plugins / "hpn")
-        # As by default: the journal in memory, which /run is on a node if not on every machine, the leases on a disk.
+        # As by default: the journal is in memory, which /run is on most nodes, and the leases are on a disk.
         with tempfile.TemporaryDirectory(prefix="hpn-bench-", dir="/dev/shm") as state:
             (scratch / "state").symlink_to(state)
             with agent(plugins / "hpn", scratch / "agent.sock") as pid:

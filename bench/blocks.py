@@ -1,11 +1,11 @@
-"""What `make bench-blocks` runs: one pool for a cluster, on a real etcd and a real API server on this machine.
+"""The program behind `make bench-blocks`: one pool for a cluster, on a real etcd and API server on this machine.
 
-- ADD with room in the node's blocks, beside ADD in a network that is the node's own.
-- ADD that has to claim a block, beside what whereabouts asks of the same API server for one address: a Lease to lock,
-  the pool to read and to write, and the Lease again.
-- A thousand nodes that claim, fifty of them at once, each a process of its own.
+- ADD with room in the node's blocks, beside ADD in a network of the node's own.
+- ADD that must claim a block, beside whereabouts' requests to the same API server for one address: a Lease to lock, the
+  pool to read and to write, and the Lease again.
+- A thousand nodes that claim, fifty of them at once, each in its own process.
 
-Every ADD is made inside a process that has done one before, as in the agent.
+Every ADD runs in a process that has done one before, as in the agent.
 """
 
 import argparse
@@ -34,13 +34,13 @@ from ipam.cluster.backends.tls import Tls
 from ipam.cluster.reconcile import claim_block  # noqa: F401  # before forks
 
 CROWD, AT_ONCE = 1000, 50
-BLOCKS = 4096  # of 16 in a /16
+BLOCKS = 4096  # of 16 addresses in a /16
 PODS_OF_POOL = 500
 PATIENCE = 60.0
 
 
 def with_room(place: Place, rounds: int) -> dict[str, list[float]]:
-    """ADD where the node's blocks have room, and in a network of the node's own, in turn."""
+    """ADD in turns: with room in the node's blocks, and in a network of the node's own."""
     home = place.as_node("roomy")
     sides = {"a network of the node's own": {"ranges": [[{"subnet": "10.1.0.0/16"}]]},
              f"blocks, from {place.kind}": place.ipam("10.2.0.0/16", 4096)}  # fmt: skip
@@ -66,7 +66,7 @@ def claims(place: Place, rounds: int) -> list[float]:
 
 
 def locked(api: Api, rounds: int) -> list[float]:
-    """whereabouts' model: a lock, the pool read and written, the lock let go (its pkg/storage/kubernetes/ipam.go)."""
+    """whereabouts' model: lock, read and write the pool, unlock (its pkg/storage/kubernetes/ipam.go)."""
     http = Http([api.url], lambda: Tls(ca=api.authority), lambda: {"Authorization": "Bearer root"}, is_patient=True)
     leases, maps = "/apis/coordination.k8s.io/v1/namespaces/default/leases", "/api/v1/namespaces/default/configmaps"
     allocations = {str(n): f"{n:064x} default/pod-{n} net1" for n in range(PODS_OF_POOL)}
@@ -90,7 +90,7 @@ def locked(api: Api, rounds: int) -> list[float]:
 
 @dataclass
 class Crowd:
-    """What a thousand nodes that asked at once were answered."""
+    """The answers to a thousand nodes that asked at once."""
 
     seconds: float
     waits: list[float]
@@ -100,11 +100,11 @@ class Crowd:
 
 
 def crowd(place: Place, nodes: int) -> Crowd:
-    """Each node is a process that asks until it has an address, as kubelet does; when one has, the next one begins."""
+    """Each node is a process that asks until it has an address, as kubelet does; when one has, the next begins."""
     ipam, network = place.ipam("10.0.0.0/16", 16), "crowd"
     must(added(place.as_node("first"), "c", ipam, network))
     said, saying = os.pipe()
-    fcntl.fcntl(saying, fcntl.F_SETPIPE_SZ, 1 << 20)  # all that they say, which is read at the end
+    fcntl.fcntl(saying, fcntl.F_SETPIPE_SZ, 1 << 20)  # room for all their output, which is read at the end
     began, children = time.monotonic(), set[int]()
     for number in range(nodes):
         if len(children) == AT_ONCE:
@@ -171,7 +171,7 @@ def measured(rounds: int, nodes: int) -> Iterator[str]:
         told("claims: done")
         rows = []
         for place in (one, two):
-            # In memory: each node would have a disk of its own.
+            # In memory: each node would have its own disk.
             with tempfile.TemporaryDirectory(prefix="hpn-bench-", dir="/dev/shm") as memory:
                 it = crowd(replace(place, folder=Path(memory)), nodes)
             if len(it.addresses) != nodes or not all("/" in address for address in it.addresses):

@@ -1,4 +1,4 @@
-"""Figures as SVG: text, so that a change of one is seen in a diff, and no library to draw it."""
+"""Figures as SVG: text, so that a diff shows each change, and without a drawing library."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _LEAST, _DECADES = 0.1, 5  # from 0.1 to 10,000 ms
 
 @dataclass(frozen=True)
 class Bar:
-    """One comparison, in milliseconds a pod."""
+    """One comparison, in milliseconds per pod."""
 
     title: str
     theirs: float
@@ -19,7 +19,7 @@ class Bar:
 
 
 def bars(rows: Sequence[Bar], theirs: str, ours: str) -> str:
-    """Two bars a row, by powers of ten."""
+    """Two bars per row, on a logarithmic scale."""
 
     def x(ms: float) -> float:
         return _WIDTH * (log10(ms / _LEAST)) / _DECADES
@@ -48,14 +48,14 @@ def bars(rows: Sequence[Bar], theirs: str, ours: str) -> str:
 
 @dataclass(frozen=True)
 class Panel:
-    """How much of something each has, as a ratio to the first."""
+    """One quantity of each side, as a ratio to the first side."""
 
     title: str
     of: dict[str, float]
 
 
 def panels(grid: Sequence[Sequence[Panel]], says: str) -> str:
-    """Panels in rows, each with its own scale and a bar for each ratio; ``says`` is what 1.0 is."""
+    """Panels in rows, each with its own scale and one bar per ratio; ``says`` explains 1.0."""
     width, left, row = 330, 100, 24
     heights = [row * max(len(panel.of) for panel in line) + 50 for line in grid]
     size = f'width="{width * max(map(len, grid))}" height="{sum(heights) + 34}"'

@@ -1,8 +1,8 @@
-"""What `make bench-cluster` runs: how long pods with eight rails take until they are Ready, in the tests' cluster.
+"""The program behind `make bench-cluster`: the time until pods with eight rails are Ready, in the tests' cluster.
 
 A pod has the cluster's own network, which is bridge with host-local, and beside it eight macvlans: hpn's, or those of
-the Go plugins.  Or it has none, which shows what the rest of a pod's start takes.  The sides take turns in random
-order.  The time is from the pod's first event in a watch of the API server's to its condition Ready in the same watch.
+the Go plugins.  Pods without macvlans show the rest of a pod's start.  The sides run in turns, in random order.  The
+time is from the pod's first event in a watch of the API server to its condition Ready in the same watch.
 """
 
 import argparse
@@ -35,24 +35,24 @@ EVENT = '{.type} {.object.metadata.name} {.object.status.conditions[?(@.type=="R
 
 @dataclass
 class Side:
-    """What a pod has beside the cluster's network: one of this prefix on each rail; and the milliseconds it took."""
+    """A pod's networks beside the cluster's, one of this prefix on each rail; and the times in milliseconds."""
 
     name: str
     prefix: str
     times: list[float] = field(default_factory=list)
 
     def networks(self) -> str:
-        """As the pod's annotation has it."""
+        """The value of the pod's annotation."""
         return ",".join(f"{self.prefix}-{rail}@hpn{n}" for n, rail in enumerate(RAILS)) if self.prefix else ""
 
 
 def sides() -> list[Side]:
-    """Go first, to which the others are compared."""
+    """Go first, the base of comparison."""
     return [Side("Go macvlan + host-local", "go"), Side("hpn, with its agent", "hpn"), Side("no rails", "")]
 
 
 def definitions() -> Iterator[dict[str, Any]]:
-    """A network for each rail, of either program; a node has its own addresses of it."""
+    """A network for each rail, of either program; a node has its own addresses in it."""
     for plugin, ipam, prefix, net in (("macvlan", "host-local", "go", 60), ("hpn", "hpn-ipam", "hpn", 70)):
         for n, rail in enumerate(RAILS):
             ranges = {"type": ipam, "ranges": [[{"subnet": f"10.{net + n}.0.0/24"}]]}
@@ -61,7 +61,7 @@ def definitions() -> Iterator[dict[str, Any]]:
 
 
 class Watch:
-    """The pods' events as they come."""
+    """The pods' events in their order."""
 
     def __init__(self, events: IO[str]) -> None:
         self._events = events
@@ -109,7 +109,7 @@ def watching(cluster: Cluster) -> Iterator[Watch]:
 
 
 def measure(cluster: Cluster, compared: Sequence[Side], rounds: int, count: int) -> None:
-    """Fill in the sides' times: so many rounds of so many pods at once."""
+    """Fill in the sides' times: this many rounds with this many pods at once."""
     nodes = list(cluster.nodes)
     for number in range(rounds):
         for side in random.Random(number).sample(compared, len(compared)):
@@ -124,7 +124,7 @@ def measure(cluster: Cluster, compared: Sequence[Side], rounds: int, count: int)
 
 
 def table(title: str, compared: Sequence[Side]) -> list[str]:
-    """A row per side, with the median of the ratios of each round."""
+    """A row per side, with the median of the rounds' ratios."""
     rows = [f"### {title}", "", "| pods with | median ms | min | max | ratio |", "|---|--:|--:|--:|--:|"]
     for side in compared:
         ratio = statistics.median(x / y for x, y in zip(side.times, compared[0].times, strict=True))

@@ -1,6 +1,6 @@
-"""What `make bench-blocks` runs last: a real etcd and a real API server that have the blocks of ten thousand nodes.
+"""The last program behind `make bench-blocks`: a real etcd and API server with the blocks of ten thousand nodes.
 
-It shows what comes within the time that a request has: what nodes ask, and what people do.
+It shows which requests of nodes and people are answered within a request's time.
 """
 
 import argparse
@@ -32,13 +32,13 @@ from ipam.cluster.reconcile.reconcile import rounds as rounds_of_networks
 from ipam.cluster.rules.documents import Block
 
 NODES, EACH = 10_000, 4
-FEW = 3  # rounds of what takes seconds
+FEW = 3  # rounds of slow requests
 
 
 def fill(place: Place, documents: Documents) -> int:
-    """Ten thousand nodes hold four blocks each, all there are; the bytes of one such document in etcd.
+    """Ten thousand nodes hold four blocks each, which are all; return the bytes of one such document in etcd.
 
-    One is made as nodes make it.  The others are written into etcd as that one stands there.
+    One is made as nodes make it.  The others are copies, written into etcd directly.
     """
     made = documents.create(BLOCK, "many.0", "many", _block(0).to_json())
     assert made
@@ -69,13 +69,13 @@ def _puts(place: Place, template: bytes, index: int) -> Iterator[dict[str, Any]]
     yield gateway.put(PREFIXES[place.kind] + name, json.dumps(body, separators=(",", ":")).encode())
 
 
-# 40,000 of these 44,444 blocks are held, and all of those.
+# 40,000 of FREE_SOME's 44,444 blocks are held, and all of FREE_NONE's.
 FREE_SOME = {"subnet": "10.0.0.0/12", "rangeEnd": "10.10.217.191"}
 FREE_NONE = {"subnet": "10.0.0.0/12", "rangeEnd": "10.9.195.255"}
 
 
 def held(place: Place, rounds: int) -> dict[str, Sequence[float]]:
-    """Milliseconds of what nodes and people ask, with so many blocks held; infinite where no answer came in time."""
+    """Milliseconds of the requests of nodes and people with that many held blocks; infinite for no answer in time."""
     documents = place.documents()
     times: dict[str, Sequence[float]] = {"bytes of a block": [fill(place, documents)]}
     some, none = ({**place.ipam("", 16), "ranges": [[one]]} for one in (FREE_SOME, FREE_NONE))
@@ -118,7 +118,7 @@ def _in_time(act: Callable[[], Any]) -> float:
 
 
 def _added(home: Path, cid: str, ipam: Mapping[str, Any], verb: str = "ADD") -> None:
-    """Raises Unreachable for the errors 11 and 50, by which a command says that the store did not answer in time."""
+    """Raises Unreachable for the errors 11 and 50, which report that the store did not answer in time."""
     answer = added(home, cid, ipam, "many", verb)
     if answer.get("code") in (11, 50):
         raise Unreachable(str(answer))
@@ -127,7 +127,7 @@ def _added(home: Path, cid: str, ipam: Mapping[str, Any], verb: str = "ADD") -> 
 
 
 def _claims(place: Place, homes: Iterable[Path], ipam: Mapping[str, Any]) -> Iterator[float]:
-    """Of each node, which has a block, the ADD that claims the second one."""
+    """For each node, which has a block, the ADD that claims the second one."""
     for home in homes:
         place.as_node(home.name)
         blocks = 0

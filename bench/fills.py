@@ -29,7 +29,7 @@ def ours(network: Path, subnet: str, held: int) -> None:
 
 
 def theirs(network: Path, subnet: str, held: int) -> None:
-    """Write a store as host-local does: a file per address, and the address given last."""
+    """Write a store as host-local does: a file per address, and the last allocated address."""
     network.mkdir(parents=True, exist_ok=True)
     first = ip_network(subnet).network_address + 2
     for i in range(held):

@@ -10,10 +10,10 @@ BROKEN = 125
 
 
 def run_in_guest(words: list[str | Path], seconds: int = 900) -> None:
-    """Run that in a guest of two processors, with these options of the lab's before it, for so many seconds at most.
+    """Run that in a guest of two processors, with these options of the lab before it, for at most that many seconds.
 
-    A lab that broke itself is booted once more: its emulated processors stand still now and then.  Where a program logs
-    to is the guest's only output, so what it prints is shown only if it fails, and then this program ends.
+    A lab that broke itself is booted once more: its emulated processors sometimes stop.  The guest's only output mixes
+    log and results, so it is shown only after a failure, which ends this program.
     """
     env = {**os.environ, "HPN_LAB_TIMEOUT": str(seconds)}
     for is_last in (False, True):

@@ -1,10 +1,11 @@
-"""What `make bench` runs second: ADD and DEL of one address, ours against Go's host-local, by how many are held.
+"""The second program behind `make bench`: ADD and DEL of one address, ours against Go's host-local, by held addresses.
 
 Cold is a new process per command, as a runtime starts it; warm is ours inside a process that has done it before, as in
 an agent.  A round is one ADD and one DEL of each side, and the side that goes first alternates.  Both sides' stores are
-on the disk that holds the temporary directory; ours syncs every change, host-local none.
+on the disk with the temporary directory; ours syncs every change, host-local none.
 
-Then 64 at once on one network: workers that each ADD an address and DEL their last one, a process per command.
+After that, 64 workers run at once on one network: each ADDs an address and DELs its last one, with a process per
+command.
 """
 
 import argparse
@@ -38,13 +39,13 @@ OURS, WARM, THEIRS = "hpn-ipam, cold", "hpn-ipam, warm", "host-local, cold"
 COLOURS = {OURS: "#1f77b4", WARM: "#2ca02c", THEIRS: "#d62728"}
 BY_AGENT = "hpn-ipam, with an agent"
 WORKERS = 64
-# For each worker.  Cold processes take so long that more turns would tell nothing new.
+# For each worker.  Cold processes take so long that more turns would show nothing new.
 TURNS, TURNS_COLD, CYCLES, CYCLES_COLD = 5, 1, 10, 2
 
 
 @dataclass
 class Times:
-    """Milliseconds by verb, and the most memory a process had, in MiB."""
+    """Milliseconds by verb, and the most memory of a process, in MiB."""
 
     of: dict[str, list[float]] = field(default_factory=lambda: {verb: [] for verb in VERBS})
     memory: float = 0.0
@@ -57,7 +58,8 @@ def environ(verb: str, cid: str, socket: str = "") -> dict[str, str]:
     return {
         "CNI_COMMAND": verb, "CNI_CONTAINERID": cid, "CNI_IFNAME": "hpn0", "CNI_NETNS": "/run/netns/pod",
         "CNI_PATH": "/opt/cni/bin", "PATH": os.environ["PATH"], "HPN_AGENT": socket,
-        # Where make has it unpacked; else the launcher would leave one in the place of an installed program.
+        # The directory into which make unpacks; otherwise the launcher would leave files in an installed program's
+        # place.
         **{name: value for name, value in os.environ.items() if name == "HPN_PROGRAM_DIR"},
     }  # fmt: skip
 
@@ -77,7 +79,7 @@ def process(program: Path, stdin: bytes) -> Callable[[str, str], None]:
 
 
 def peak(program: Path, stdin: bytes) -> float:
-    """The most memory of an ADD, in MiB.  That of the process which forks it counts, so a small one does (9 MiB)."""
+    """The most memory of an ADD, in MiB.  The forking process counts too, so a small one forks (9 MiB)."""
     script = (
         "import os, sys; pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, "
         "file_actions=[(os.POSIX_SPAWN_OPEN, 1, '/dev/null', os.O_WRONLY, 0)]); print(os.wait4(pid, 0)[2].ru_maxrss)"
@@ -131,7 +133,7 @@ Working = dict[int, tuple[int, str, str, int]]
 
 @dataclass
 class Crowd:
-    """One side's workers on one network; with ``socket`` they ask the agent there."""
+    """One side's workers on one network; with ``socket`` they use the agent there."""
 
     program: Path
     stdin: bytes
@@ -140,14 +142,14 @@ class Crowd:
     cycles: int = CYCLES
     commands: int = 0
     seconds: float = 0.0
-    # For each worker the container whose address it holds, and for each address its holder.
+    # For each worker the container that holds its address, and for each address its holder.
     containers: dict[int, str] = field(default_factory=dict)
     holders: dict[str, str] = field(default_factory=dict)
 
     def work(self, turn: int) -> None:
-        """A cycle is an ADD and the DEL of the one before, so that every worker holds an address all the time.
+        """A cycle is an ADD and the DEL of the one before, so that every worker always holds an address.
 
-        Raises SystemExit where a command fails, and where an address is given that somebody holds.
+        Raises SystemExit if a command fails, or if ADD returns an address that is already held.
         """
         todo = {worker: list(range(self.cycles)) for worker in range(WORKERS)}
         started, working = time.perf_counter(), Working()
@@ -223,7 +225,7 @@ def table(results: Results) -> list[str]:
 
 
 def plot(results: Results) -> str:
-    """A plot of ADD against the number held, in powers of ten, with a panel for each pool."""
+    """A plot of ADD against the number of held addresses, in powers of ten, with a panel for each pool."""
     width, height, left, top = 380, 260, 60, 40
 
     def x(held: int) -> float:

@@ -1,8 +1,8 @@
-"""What `make bench-lab` runs: attaching and detaching a VF with its RDMA device and an address, in the lab's guest.
+"""The program behind `make bench-lab`: attach and detach a VF with its RDMA device and an address, in the lab's guest.
 
-All sides are run by cnitool, as a runtime would run them: ours is one program, theirs the chain of sriov-cni (which
-calls host-local) and rdma-cni.  They take turns with the same VF.  The guest is emulated, so only the ratios and the
-counts mean anything elsewhere.
+cnitool runs all sides, as a runtime would: ours is one program, theirs the chain of sriov-cni (which calls host-local)
+and rdma-cni.  They use the same VF in turns.  The guest is emulated, so only the ratios and counts are meaningful
+elsewhere.
 """
 
 import argparse
@@ -32,14 +32,14 @@ REPORT = "report.md"
 
 @dataclass
 class Chain(Side):
-    """A network that cnitool, which is ``binary``, attaches; ``conf`` is its list of plugins."""
+    """A network that ``binary``, which is cnitool, attaches; ``conf`` is its list of plugins."""
 
     def argv(self, verb: str, pod: str) -> list[str]:
         return [str(self.binary), verb.lower(), self.conf["name"], self.environment(verb, pod)["CNI_NETNS"]]
 
 
 def chains(scratch: Path, peers: Sequence[str]) -> list[Chain]:
-    """Go first, to which the others are compared."""
+    """Go first, the base of comparison."""
     device = Path(f"/sys/class/net/{VF}/device").resolve().name
     networks = scratch / "net.d"
     networks.mkdir()

@@ -1,4 +1,4 @@
-"""A real etcd and a real API server, and what a node is that asks them: for bench/blocks.py."""
+"""A real etcd and API server, and nodes that use them: for bench/blocks.py."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ MANIFESTS = Path(__file__).parents[1] / "packaging" / "kubernetes" / "cluster"
 
 @dataclass
 class Place:
-    """A store as nodes reach it: what their files say of it, and the etcd that is below it."""
+    """A store as nodes reach it: the content of their files, and the etcd below it."""
 
     kind: str
     about: Mapping[str, Any]
@@ -35,7 +35,7 @@ class Place:
     folder: Path
 
     def as_node(self, name: str) -> Path:
-        """From now on this process is that node; its directory."""
+        """Make this process that node from now on; return its directory."""
         home = self.folder / self.kind / name
         home.mkdir(parents=True, exist_ok=True)
         file = home / "hpn.json"
@@ -52,7 +52,7 @@ class Place:
 
 
 def added(home: Path, cid: str, ipam: Mapping[str, Any], network: str, verb: str = "ADD") -> dict[str, Any]:
-    """The answer to a command of the node's."""
+    """The answer to a command of the node."""
     environ = {
         "CNI_COMMAND": verb, "CNI_CONTAINERID": cid, "CNI_IFNAME": "hpn0", "CNI_NETNS": "/run/netns/none",
         "CNI_PATH": "/opt/cni/bin",
@@ -65,7 +65,7 @@ def added(home: Path, cid: str, ipam: Mapping[str, Any], network: str, verb: str
 
 
 def timed(act: Callable[[], Any]) -> float:
-    """Milliseconds."""
+    """The duration in milliseconds."""
     began = time.perf_counter()
     act()
     return (time.perf_counter() - began) * 1000

@@ -1,7 +1,7 @@
-"""What `make bench-rails` runs: a pod with eight rails, attached in a row as runtimes do it, and all at once.
+"""The program behind `make bench-rails`: a pod with eight rails, attached one by one as runtimes do, and all at once.
 
-Each rail is a network of its own, of ours or of the Go peers, and each command a process, as in bench.py.  The time is
-the whole pod's: from the first command's exec to the last one's exit.
+Each rail is its own network, of ours or of the Go peers, and each command a process, as in bench.py.  The time is the
+whole pod's: from the first command's exec to the last one's exit.
 """
 
 import argparse
@@ -35,7 +35,7 @@ class Rails(Side):
     others: tuple[Side, ...] = ()
 
     def one_by_one(self, verb: str, pods: Sequence[str]) -> float:
-        """As a Side's, of all rails in a row; the last that was attached goes first, as with Multus."""
+        """Side's for all rails one by one; DEL begins with the last attached, as with Multus."""
         rails: tuple[Side, ...] = (replace(self, others=()), *self.others)
         started = time.perf_counter()
         for pod in pods:
@@ -44,7 +44,7 @@ class Rails(Side):
         return (time.perf_counter() - started) * 1000 / len(pods)
 
     def together(self, verb: str, pods: Sequence[str], at_once: int = len(RAILS)) -> float:
-        """As a Side's: all rails of a pod at once, and one pod after the other."""
+        """Side's for all rails of a pod at once, and one pod after the other."""
         assert at_once == 1 + len(self.others)
         started = time.perf_counter()
         for pod in pods:
@@ -55,7 +55,7 @@ class Rails(Side):
 
 
 def on_rails(side: Side, *, dual: bool) -> Rails:
-    """What attaches a pod to all rails, where ``side`` attaches one to the first."""
+    """A side that attaches a pod to all rails, made from one that attaches it to the first."""
     first, *others = [replace(side, **_of_rail(side, n, dual=dual)) for n in range(len(RAILS))]
     members = {name: getattr(first, name) for name in ("name", "binary", "conf", "variables")}
     return Rails(**members, others=tuple(others))
@@ -83,13 +83,13 @@ def run_all(bench: Bench, rounds: int) -> Iterator[str]:
 
 @contextmanager
 def on_a_node(prefix: str, pods: Sequence[str], seconds: float, peers: Path) -> Iterator[Bench]:
-    """What measures on a node with eight rails, in which this process is."""
+    """Benches on a node with eight rails, which this process enters."""
     binary = Path(os.environ.get("HPN_BINARY", ROOT / "dist" / "hpn"))
     if not binary.is_file():
         sys.exit(f"{binary} is not there; run this by make, which builds it, or set HPN_BINARY")
     end_by_unwinding()
     for name in Node(prefix).stale():
-        run("ip", "netns", "delete", name)  # a run that was killed left it
+        run("ip", "netns", "delete", name)  # a killed run left it
     with tempfile.TemporaryDirectory(prefix=f"{prefix}-") as temporary, node(prefix, pods, RAILS) as it:
         scratch = Path(temporary)
         (scratch / "bin").mkdir()
@@ -101,7 +101,7 @@ def on_a_node(prefix: str, pods: Sequence[str], seconds: float, peers: Path) -> 
 
 
 def said() -> str:
-    """The first sentence of a section: where it was measured."""
+    """The first sentence of a section: the place of the measurement."""
     linux = ".".join(platform.release().split(".")[:2])
     binary = os.environ.get("HPN_BINARY", f"{ROOT / 'dist' / 'hpn'}")
     return f"Whole processes; {os.cpu_count()} CPUs, Linux {linux}, {run(binary, 'version').strip()}."

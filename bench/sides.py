@@ -1,4 +1,4 @@
-"""The programs that are compared, and how each is run: as a runtime does it, a new process per command."""
+"""The compared programs, each run as a runtime runs it: a new process per command."""
 
 import json
 import multiprocessing
@@ -26,7 +26,7 @@ _FORKED = multiprocessing.get_context("fork")
 
 
 def spawned(argv: list[str], environ: dict[str, str], given: bytes, *, quiet: bool = False) -> tuple[int, int]:
-    """Its process, and where its answer will be.  Not by subprocess, which takes longer than what is measured."""
+    """Its process, and the file of its answer.  subprocess would take longer than the measured command."""
     stdin, stdout = os.memfd_create("stdin"), os.memfd_create("stdout")
     os.write(stdin, given)
     os.lseek(stdin, 0, os.SEEK_SET)
@@ -40,8 +40,7 @@ def spawned(argv: list[str], environ: dict[str, str], given: bytes, *, quiet: bo
 
 @dataclass
 class Side:
-    """One of the programs, and what it took: milliseconds per verb, and in which round.  ``quiet`` keeps what it logs
-    from the terminal."""
+    """A program, and its times: milliseconds per verb and round.  ``quiet`` keeps its log from the terminal."""
 
     name: str
     binary: Path
@@ -58,7 +57,7 @@ class Side:
             "CNI_NETNS": netns_path(pod),
             "CNI_IFNAME": "hpn0",
             "CNI_PATH": str(self.binary.parent),
-            # Make's, or an installed one's place would be left behind.
+            # Make's directory; otherwise the launcher would leave files in an installed program's place.
             **{name: value for name, value in os.environ.items() if name == "HPN_PROGRAM_DIR"},
             **self.variables,
         }
@@ -73,13 +72,13 @@ class Side:
         )
 
     def end(self, verb: str, status: int, stdout: int) -> None:
-        """Raises SystemExit where the command failed."""
+        """Raises SystemExit if the command failed."""
         if status:
             sys.exit(f"{self.name}: {verb} failed: {os.pread(stdout, 4096, 0).decode()}")
         os.close(stdout)
 
     def one_by_one(self, verb: str, pods: Sequence[str]) -> float:
-        """The milliseconds from exec to exit, of one of them."""
+        """The milliseconds of one command from exec to exit."""
         started = time.perf_counter()
         for pod in pods:
             pid, stdout = self.start(verb, pod)
@@ -87,7 +86,7 @@ class Side:
         return (time.perf_counter() - started) * 1000 / len(pods)
 
     def together(self, verb: str, pods: Sequence[str], at_once: int) -> float:
-        """The milliseconds for all of them, so many at a time."""
+        """The milliseconds for all of them, this many at a time."""
         waiting, working = list(pods), dict[int, int]()
         started = time.perf_counter()
         while waiting or working:
@@ -102,14 +101,14 @@ class Side:
 
 @dataclass
 class Chain(Side):
-    """A main plugin and others after it, as libcni calls them: ADD in order, each with the result of the one before,
-    and DEL in reverse, each with the last one's."""
+    """A main plugin and further plugins, as libcni calls them: ADD in order, each with the previous result, and DEL in
+    reverse, each with the final result."""
 
     others: tuple[Side, ...] = ()
     results: dict[str, Any] = field(default_factory=dict)
 
     def one_by_one(self, verb: str, pods: Sequence[str]) -> float:
-        """As a Side's, of the whole chain."""
+        """Side's for the whole chain."""
         chain: tuple[Side, ...] = (self, *self.others)
         started = time.perf_counter()
         for pod in pods:
@@ -127,13 +126,13 @@ class Chain(Side):
 
 @dataclass
 class Reaching(Side):
-    """ADD until ``neighbour``, an IPv6 address on the pod's link, has answered the first packet: neither knows the
-    other, and the packet leaves when ADD has returned."""
+    """ADD until ``neighbour``, an IPv6 address on the pod's link, has answered the first packet: neither has the other
+    in its neighbour table, and the packet leaves when ADD has returned."""
 
     neighbour: str = ""
 
     def one_by_one(self, verb: str, pods: Sequence[str]) -> float:
-        """As a Side's, with the answer."""
+        """Side's with the answer."""
         if verb != "ADD":
             return super().one_by_one(verb, pods)
         [pod] = pods
@@ -150,18 +149,18 @@ class Reaching(Side):
 
 
 class Asking(Side):
-    """What a process and its question cost where the answer takes nothing: VERSION, whatever is measured beside it."""
+    """The cost of a process and a request without work: VERSION, whatever verb is measured beside it."""
 
     def environment(self, _verb: str, pod: str) -> dict[str, str]:
         return super().environment("VERSION", pod)
 
 
 class Floor(Side):
-    """What nobody can save: the kernel's part, asked for by a warm loop, and one sync of 512 bytes to the disk, of
-    the file ``binary``.  Of many at once, by as many loops as the agent has workers."""
+    """The unavoidable cost: the kernel's work, requested by a warm loop, and one sync of 512 bytes to the disk, of the
+    file ``binary``.  For many at once, by as many loops as the agent has workers."""
 
     def together(self, verb: str, pods: Sequence[str], at_once: int) -> float:
-        """As a Side's, without processes but the loops', once all of them are there."""
+        """Side's without processes except the loops, after all loops have started."""
         loops = min(at_once, WORKERS)
         barrier = _FORKED.Barrier(loops + 1, timeout=60)
 
@@ -182,7 +181,7 @@ class Floor(Side):
         return took
 
     def one_by_one(self, verb: str, pods: Sequence[str]) -> float:
-        """As a Side's, without a process."""
+        """Side's without a process."""
         lease = os.open(self.binary, os.O_WRONLY | os.O_CREAT)
         with rtnl.open_in() as host:
             master = host.link(self.conf["master"])

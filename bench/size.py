@@ -1,9 +1,9 @@
-"""What `make bench-size` runs: the same commands on an empty node and on a large one.
+"""The program behind `make bench-size`: the same commands on an empty node and on a large one.
 
 The large node has 1,000 attachments, of 125 pods with eight rails each, and 5,000 interfaces (veths) beside the rails.
-Then it has 64 PFs with 128 VFs each, which are a made tree of names in place of /sys, and records of 1,000 VFs: what is
-asked of names and journal takes there what it takes on such a node, and nothing can be attached.  Last, all pods are
-dead.  Each command is a process.  Its processor time is its own and the agent's.
+Later it has 64 PFs with 128 VFs each, simulated by a tree of names in place of /sys, and records of 1,000 VFs.
+Requests for names and for the journal cost there as much as on such a node, but nothing can be attached.  At the end
+all pods are dead.  Each command is a process.  Its processor time includes the agent's.
 """
 
 import argparse
@@ -48,7 +48,7 @@ _CPUCLOCK_SCHED = 2  # linux/posix-timers.h
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the table, and how it is asked for.  ``status`` is what it exits with."""
+    """A command of the table, and its request.  ``status`` is its exit status."""
 
     name: str
     argv: Sequence[str]
@@ -79,12 +79,12 @@ def row(name: str, node: str, took: Sequence[tuple[float, float]]) -> str:
 
 
 def of_side(name: str, side: Side, verb: str, pod: str, *, status: int = 0) -> Command:
-    """A verb of the plugin's."""
+    """A verb of the plugin."""
     return Command(name, side.argv(verb, pod), side.environment(verb, pod), json.dumps(side.conf).encode(), status)
 
 
 def measured(commands: Sequence[Command], node: str, rounds: int, agent_pid: int = 0) -> Iterator[str]:
-    """Their rows: in each round every command in its order."""
+    """Their rows; each round runs every command in order."""
     children = Path(f"/proc/{agent_pid}/task/{agent_pid}/children")
     workers = [int(pid) for pid in children.read_text().split()] if agent_pid else []
     found: list[list[tuple[float, float]]] = [[] for _ in commands]
@@ -96,7 +96,7 @@ def measured(commands: Sequence[Command], node: str, rounds: int, agent_pid: int
 
 
 def asked(bench: Bench) -> list[Command]:
-    """What a runtime asks for and a person looks at, with and without the agent."""
+    """A runtime's requests and a person's commands, with and without the agent."""
     [pod], (_, *ours) = bench.pods, bench.sides(direct=True)
     found = list[Command]()
     for side in ours:
@@ -126,8 +126,8 @@ def by_hand(bench: Bench, *words: str) -> Command:
 
 
 def make_links() -> None:
-    """5,000 links; two have the names of VFs that are free: the first of the last PF that pods use, and the next one
-    that no pod has."""
+    """Make 5,000 links; two have the names of free VFs: the first of the last PF in use, and the next one that no pod
+    has."""
     pf, free = divmod(ATTACHED, VFS)
     pairs = [(netdev(pf, 0), netdev(pf, free)), *((f"v{n}", f"w{n}") for n in range(1, LINKS // 2))]
     batch = "".join(f"link add {name} type veth peer name {peer}\n" for name, peer in pairs)
@@ -144,7 +144,7 @@ def netdev(pf: int, vf: int) -> str:
 
 
 def draw(root: Path) -> None:
-    """The tree of names."""
+    """Write the tree of names."""
     tree = Tree(root)
     for pf in range(PFS):
         tree.netdev(f"pf{pf}", tree.pci(address(pf)))
@@ -153,7 +153,7 @@ def draw(root: Path) -> None:
 
 
 def leave_the_hosts_mounts() -> None:
-    """From now on what is mounted here is mounted for this process alone, and what it starts."""
+    """Later mounts here are visible to this process and its children only."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS):  # os.unshare is Python 3.12's
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -162,7 +162,7 @@ def leave_the_hosts_mounts() -> None:
 
 @contextmanager
 def in_place_of_sys(root: Path) -> Iterator[None]:
-    """The tree is /sys, in this mount namespace."""
+    """Mount the tree over /sys, in this mount namespace."""
     run("mount", "--bind", str(root), "/sys")
     try:
         yield
@@ -171,8 +171,8 @@ def in_place_of_sys(root: Path) -> Iterator[None]:
 
 
 def record_vfs(state: Path, conf: Mapping[str, Any]) -> None:
-    """Records as ADDs write them, of the first VFs, and in networks of their rails.  Their pods were seen from nowhere,
-    so nobody takes them for dead."""
+    """Write records as ADDs do, of the first VFs, in networks of their rails.  Their identities name no observer's
+    namespaces, so no command treats the pods as dead."""
     for n in range(ATTACHED):
         pf, vf = divmod(n, VFS)
         at, name = address(pf, vf), RAILS[n % len(RAILS)]
@@ -186,7 +186,7 @@ def record_vfs(state: Path, conf: Mapping[str, Any]) -> None:
 
 
 def with_vfs(bench: Bench, rounds: int, agent_pid: int) -> Iterator[str]:
-    """The rows of a node with all those VFs, of which pods have none, or 1,000."""
+    """The rows of a node with all those VFs, with no VF in a pod, or 1,000."""
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}-", dir="/dev/shm") as temporary:
         root = Path(temporary)
         draw(root / "sys")
@@ -198,7 +198,7 @@ def with_vfs(bench: Bench, rounds: int, agent_pid: int) -> Iterator[str]:
 
 
 def run_all(bench: Bench, rounds: int) -> Iterator[str]:
-    """The rows: an empty node, a large one, one with many VFs, one whose pods are dead."""
+    """The rows: an empty node, a large one, one with many VFs, one with dead pods."""
     yield from ("| command | node | processor ms | min | wall ms, min |", "|---|---|--:|--:|--:|")
     with ExitStack() as alive, agent(bench.plugins / "hpn", bench.scratch / "agent.sock") as pid:
         list(measured(asked(bench), "empty", WARM_UP))

@@ -1,12 +1,12 @@
-"""What `make bench-traffic` runs: TCP between a pod and another host, by how the pod is attached.
+"""The program behind `make bench-traffic`: TCP between a pod and another host, by the pod's attachment.
 
-The client is the host itself, or a pod behind a bridge, or one with an interface that hpn has given it; the server is
-always the same, on another host.  On this machine both are namespaces, and a veth is the wire between them.  In the
-lab's guest the wire has a NIC at each end, and there are ipvlans and VFs.
+The client is the host itself, a pod behind a bridge, or a pod with an interface of hpn's; the server is always the
+same, on another host.  On this machine both are namespaces, with a veth as the wire between them.  In the lab's guest
+the wire has a NIC at each end, and the pods also use ipvlans and VFs.
 
-In a round every path is laid, used and removed, in an order that is drawn for each round.  A ratio is the median of the
-rounds' ratios to the host's own.  sockperf asks and is answered, for it keeps the time of every answer.  iperf3 sends:
-it counts what has arrived, and sockperf what was sent.
+In a round every path is set up, used and removed, in a random order per round.  A ratio is the median of the rounds'
+ratios to the host's own.  sockperf measures latency, because it keeps the time of every answer.  iperf3 measures
+throughput: it counts the data that arrived, sockperf the data that was sent.
 """
 
 import argparse
@@ -48,7 +48,7 @@ REPORT = "traffic.json"
 
 @dataclass(frozen=True)
 class Wire:
-    """The host's interface at one end, and the one for a bridge; the server is in the namespace at the other.  This
+    """The host's interface at one end, and the one for a bridge; the server is in the namespace at the other end.  This
     process is on the host."""
 
     rail: str
@@ -59,8 +59,8 @@ class Wire:
 
 @dataclass
 class Measured:
-    """What each round measured: an answer's time in µs, at the median and at the 99th percentile, and what arrived in
-    Gbit/s."""
+    """The measurements of each round: an answer's time in µs, at the median and at the 99th percentile, and the arrived
+    data in Gbit/s."""
 
     p50: list[float] = field(default_factory=list)
     p99: list[float] = field(default_factory=list)
@@ -72,7 +72,7 @@ Lay = Callable[[Wire], AbstractContextManager[Sequence[str]]]
 
 @contextmanager
 def host(wire: Wire) -> Iterator[Sequence[str]]:
-    """The words before a command of the client's; here none, for it is on the host."""
+    """The words before a command of the client; none here, because it runs on the host."""
     run("ip", "address", "add", f"{HOST}/24", "dev", wire.rail)
     try:
         yield ()
@@ -82,7 +82,7 @@ def host(wire: Wire) -> Iterator[Sequence[str]]:
 
 @contextmanager
 def bridge(wire: Wire) -> Iterator[Sequence[str]]:
-    """As ``host``, in a pod with a veth in a bridge that an interface of the host's is in too."""
+    """As ``host``, in a pod with a veth in a bridge, which also has an interface of the host."""
     with namespace(POD) as pod, ExitStack() as undo:
         run("ip", "link", "add", "br0", "type", "bridge")
         undo.callback(run, "ip", "link", "del", "br0")
@@ -96,7 +96,7 @@ def bridge(wire: Wire) -> Iterator[Sequence[str]]:
 
 
 def attached(**keys: str) -> Lay:
-    """As ``bridge``, with what hpn makes of these keys and the host's interface."""
+    """As ``bridge``, with the interface that hpn makes from these keys and the host's interface."""
 
     @contextmanager
     def path(wire: Wire) -> Iterator[Sequence[str]]:
@@ -123,13 +123,13 @@ LAB_PATHS = PATHS | {"ipvlan": attached(kind="ipvlan", master="{0.rail}", mode="
 
 
 def inside(namespace: str) -> tuple[str, ...]:
-    """The words by which a command is run there."""
+    """The words that run a command there."""
     return "nsenter", f"--net={netns_path(namespace)}", "--"
 
 
 @contextmanager
 def servers(far: str) -> Iterator[None]:
-    """Both listen at the other end, for the time of the block."""
+    """Run both servers at the other end, for the time of the block."""
     run("ip", "-netns", far, "link", "set", "lo", "up")
     commands = (("sockperf", "server", "--tcp", "-i", SERVER), ("iperf3", "--server", "--bind", SERVER))
     with ExitStack() as stack:
@@ -155,7 +155,7 @@ def await_that(condition: Callable[[], bool], otherwise: str) -> None:
 
 def once(before: Sequence[str], far: str, seconds: int) -> tuple[float, float, float]:
     """An answer's time in µs, at the median and at the 99th percentile, and Gbit/s."""
-    # Else packets would go to the MAC of the path before, and a VF's link takes a moment to come up.
+    # Otherwise packets would go to the previous path's MAC, and a VF's link takes a moment to come up.
     run("ip", "-netns", far, "neighbour", "flush", "all")
     ping = [*before, "ping", "-q", "-c", "1", SERVER]
     await_that(lambda: not subprocess.run(ping, stdout=subprocess.DEVNULL, check=False).returncode, "no echo")
@@ -176,7 +176,7 @@ def answers(before: Sequence[str], seconds: int) -> dict[str, float]:
 
 
 def measure(paths: Mapping[str, Lay], wire: Wire, rounds: int, seconds: int) -> dict[str, Measured]:
-    """So many rounds of all paths."""
+    """That many rounds of all paths."""
     measured = {name: Measured() for name in paths}
     with servers(wire.far):
         for number in range(rounds):
@@ -198,7 +198,7 @@ def ratios(of: Measured, to: Measured) -> tuple[float, float, float]:
 
 
 def table(measured: Mapping[str, Measured]) -> list[str]:
-    """A row for each path; the first is the host's, to which the others are compared."""
+    """A row for each path; the first is the host's, the base of comparison."""
     rows = ["| path | answer, p50 µs | p99 µs | sent, Gbit/s | p50 to host's | p99 to host's | sent to host's |"]
     rows.append("|---|--:|--:|--:|--:|--:|--:|")
     for name, of in measured.items():
@@ -224,9 +224,9 @@ def picture(measured: Mapping[str, Mapping[str, Measured]]) -> str:
 
 
 def here(binary: Path, rounds: int, seconds: int) -> dict[str, Measured]:
-    """On this machine."""
+    """The measurements on this machine."""
     for name in Node(PREFIX).stale():
-        run("ip", "netns", "delete", name)  # a run that was killed left it
+        run("ip", "netns", "delete", name)  # a killed run left it
     with tempfile.TemporaryDirectory(prefix="hpn-traffic-") as temporary, node(PREFIX) as it, entered(it.netns):
         shutil.copy(binary, Path(temporary, "hpn"))
         run("ip", "-netns", it.fabric, "address", "add", f"{SERVER}/24", "dev", "port0")
@@ -234,7 +234,7 @@ def here(binary: Path, rounds: int, seconds: int) -> dict[str, Measured]:
 
 
 def in_lab(binary: Path, rounds: int, seconds: int) -> dict[str, Measured]:
-    """In a guest, which leaves what it measured in a file."""
+    """The measurements in a guest, which leaves them in a file."""
     with tempfile.TemporaryDirectory() as out:
         words = ["--inside", str(binary), "--rounds", str(rounds), "--seconds", str(seconds)]
         run_in_guest(["--pfs", "3", "--out", out, sys.executable, __file__, *words], 900 + 300 * rounds)
@@ -242,8 +242,8 @@ def in_lab(binary: Path, rounds: int, seconds: int) -> dict[str, Measured]:
 
 
 def guest(binary: Path, rounds: int, seconds: int) -> None:
-    """In the guest: the other host is a namespace that has rail1.  The bridge has rail2, without VFs: through an igb
-    that has VFs, as QEMU makes it, no answer reaches a bridge's pod."""
+    """In the guest: the other host is a namespace with rail1.  The bridge has rail2, without VFs: with VFs on QEMU's
+    igb, no answer reaches a bridge's pod."""
     Path("/sys/class/net/rail2/device/sriov_numvfs").write_text("0")
     with tempfile.TemporaryDirectory() as temporary, namespace(f"{PREFIX}-far") as far:
         shutil.copy(binary, Path(temporary, "hpn"))

@@ -1,4 +1,4 @@
-"""What `make cluster` shows: a pod on each of two nodes, reached over hpn0, and a node that loses its power."""
+"""The demo behind `make cluster`: a pod on each of two nodes, reached over hpn0, and a node that loses its power."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def title(number: int, text: str) -> None:
 
 
 class Demo:
-    """The steps; each raises Failed where the cluster does not show what it should."""
+    """The steps; each raises Failed if the cluster does not show the expected state."""
 
     def __init__(self, it: Cluster) -> None:
         self.it = it
@@ -117,7 +117,7 @@ def addresses(link: dict[str, Any]) -> list[str]:
 
 
 def ranges() -> dict[str, Any]:
-    """One for both nodes: ADD asks the rail whether an address is in use there."""
+    """One range for both nodes: ADD probes the rail for an address in use."""
     return {"type": "hpn-ipam", "subnet": "10.56.0.0/24", "probe": True}
 
 
@@ -127,7 +127,7 @@ def below(text: str) -> list[str]:
 
 
 def machine() -> dict[str, Any]:
-    """What the cluster could leave on the machine."""
+    """The state that the cluster could leave on the machine."""
     return {
         "links": root_links(),
         "sysctls": {name: Path("/proc/sys", name).read_text() for name in SYSCTLS},

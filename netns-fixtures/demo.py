@@ -1,4 +1,4 @@
-"""What `make demo` runs: two pods on one node, attached by the real cnitool, reached, shown and taken down again."""
+"""The demo behind `make demo`: two pods on one node, attached by the real cnitool, pinged, shown and detached again."""
 
 import json
 import os
@@ -25,7 +25,7 @@ BOLD, DIM, GREEN, RED, PLAIN = (
 
 
 class Failed(Exception):
-    """A step did not do what it says."""
+    """A step did not have its stated result."""
 
 
 def title(number: int, text: str) -> None:
@@ -37,7 +37,7 @@ def ok(text: str) -> None:
 
 
 class Demo:
-    """The steps, in order; each raises Failed where the kernel does not show what it should."""
+    """The steps, in order; each raises Failed if the kernel does not show the expected state."""
 
     def __init__(self, it: Node, scratch: Path, binary: Path, peers: Path) -> None:
         self.node = it
@@ -49,7 +49,7 @@ class Demo:
         self.env = {"CNI_PATH": str(self.bin), "NETCONFPATH": str(self.conf), "CNI_IFNAME": IFNAME}
 
     def step(self, argv: Sequence[str], shown: str = "") -> str:
-        """Show a command, run it, and give its output back."""
+        """Show a command, run it, and return its output."""
         print(f"   {DIM}${PLAIN} {shown or shlex.join(argv)}")
         done = subprocess.run(argv, env={**os.environ, **self.env}, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -72,7 +72,7 @@ class Demo:
         self.step(["cp", str(self.binary), str(hpn)], "cp dist/hpn $CNI_PATH/hpn")
         self.step(["ln", str(hpn), str(ipam)], "ln $CNI_PATH/hpn $CNI_PATH/hpn-ipam")
         conflist = json.loads((ROOT / "conf" / "macvlan.conflist").read_text())
-        # The demo must not meet the leases of a node that is in use.
+        # The demo must not use the leases of the machine's own node.
         conflist["plugins"][0]["stateDir"] = str(self.state)
         conf.write_text(json.dumps(conflist))
         print(f"   {DIM}${PLAIN} cp conf/macvlan.conflist $NETCONFPATH/rail0.conflist   {DIM}# and set stateDir{PLAIN}")
@@ -103,7 +103,7 @@ class Demo:
         title(4, "Ping from one pod to the other")
         first, second = (self.node.pod(pod) for pod in PODS)
         for address in (str(a["local"]) for a in addresses_of(second)):
-            # One packet: by the time ADD answers, the kernel knows that the IPv6 addresses are unique.
+            # One packet is enough: ADD returns after the kernel has found the IPv6 addresses unique.
             out = self.step(["ip", "netns", "exec", first, "ping", "-c", "1", "-W", "5", address])
             ok(next(line for line in out.splitlines() if " bytes from " in line))
 
@@ -160,7 +160,7 @@ def addresses_of(netns: str) -> list[dict[str, Any]]:
 
 
 def drawing(it: Node) -> list[str]:
-    """The node's rail, the port it is wired to, and what hangs on it in the pods."""
+    """The node's rail, the port at its other end, and the pods' interfaces over it."""
     [rail] = ip("link", "show", "dev", "rail0", netns=it.netns)
     [port] = ip("link", "show", "dev", "port0", netns=it.fabric)
     pods = []
@@ -192,7 +192,7 @@ def drawing(it: Node) -> list[str]:
 
 
 def box(lines: Sequence[str], width: int, *, at: int = 0, head: bool = False, tail: bool = False) -> list[str]:
-    """The lines framed, with a wire leaving the middle of the top (head) or of the bottom (tail)."""
+    """The lines framed, with a wire that leaves the middle of the top (head) or of the bottom (tail)."""
 
     def edge(left: str, wire: str, right: str) -> str:
         half = "─" * (width // 2 - 2)
@@ -214,7 +214,7 @@ def play(binary: Path, peers: Path) -> None:
     """The whole demo.  Raises Failed."""
     links = root_links()
     for name in Node(PREFIX).stale():
-        run("ip", "netns", "delete", name)  # a demo that was killed left it
+        run("ip", "netns", "delete", name)  # a killed demo left it
     with tempfile.TemporaryDirectory(prefix="hpn-demo-") as scratch, results_kept(map(Node(PREFIX).pod, PODS)):
         with node(PREFIX, PODS) as it:
             demo = Demo(it, Path(scratch), binary, peers)
@@ -229,7 +229,7 @@ def play(binary: Path, peers: Path) -> None:
 
 
 def main() -> int:
-    # Errors go to stderr; in a log they are to stand where they happened.
+    # Errors go to stderr; a log must show them at their place.
     sys.stdout.reconfigure(line_buffering=True)
     if os.geteuid() != 0:
         print("the demo needs root, to make network namespaces: sudo make demo", file=sys.stderr)

@@ -5,7 +5,7 @@
     |     port0 +-- veth --+ rail0     |           | only lo   |
     +-----------+          +-----------+           +-----------+
 
-What runs in the node takes it for the host.  The machine's own namespace gets no link and no address.
+A program in the node sees it as the host.  The machine's own namespace gets no link and no address.
 """
 
 import ctypes
@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path("/var/lib/cni/results")  # where libcni keeps its results, fixed in cnitool
+RESULTS = Path("/var/lib/cni/results")  # libcni's directory for results, fixed in cnitool
 NAMESPACES = Path("/var/run/netns")
 
 
 def run(*argv: str) -> str:
-    """The command's standard output.  Raises CalledProcessError, its stderr as a note."""
+    """The command's standard output.  Raises CalledProcessError, with its stderr as a note."""
     try:
         return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
     except subprocess.CalledProcessError as e:
@@ -35,7 +35,7 @@ def run(*argv: str) -> str:
 
 
 def ip(*args: str, netns: str = "") -> Any:
-    """What `ip -json ...` answers, decoded; an empty list where it has nothing to say."""
+    """The decoded output of `ip -json ...`; an empty list if there is none."""
     where = ("-netns", netns) if netns else ()
     return json.loads(run("ip", "-json", *where, *args) or "[]")
 
@@ -46,7 +46,7 @@ def netns_path(name: str) -> str:
 
 @dataclass(frozen=True)
 class Node:
-    """The namespace that stands for a host, and the prefix all names begin with."""
+    """The namespace that stands for a host, and the common prefix of all names."""
 
     prefix: str
 
@@ -62,18 +62,18 @@ class Node:
         return f"{self.prefix}-{name}"
 
     def stale(self) -> list[str]:
-        """Namespaces of this prefix that are there now."""
+        """The existing namespaces of this prefix."""
         return sorted(path.name for path in NAMESPACES.glob(f"{self.prefix}-*"))
 
     def command(self, *argv: str) -> list[str]:
-        """What runs argv in the node: in its network, and as on a real one all in one mount namespace, which `ip netns
-        exec` would make anew for each (/sys is the machine's)."""
+        """The command that runs argv in the node: in its network, and as on a real node with one mount namespace for
+        all.  `ip netns exec` would make a new one for each (/sys is the machine's)."""
         return ["nsenter", f"--net={netns_path(self.netns)}", "--", *argv]
 
     def run(
         self, argv: Sequence[str], env: Mapping[str, str], stdin: str | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run argv in the node with these variables added, whatever it returns."""
+        """Run argv in the node with these variables added, with any exit status."""
         return subprocess.run(
             self.command(*argv), env={**os.environ, **env}, input=stdin, capture_output=True, text=True, check=False
         )
@@ -81,7 +81,7 @@ class Node:
 
 @contextmanager
 def namespace(name: str) -> Iterator[str]:
-    """A named network namespace with lo up; what still runs in it is killed before it goes."""
+    """A named network namespace with lo up; its processes are killed before it goes."""
     run("ip", "netns", "add", name)
     try:
         run("ip", "-netns", name, "link", "set", "lo", "up")
@@ -111,7 +111,7 @@ def node(prefix: str, pods: Iterable[str] = (), rails: Iterable[str] = ("rail0",
 
 @contextmanager
 def entered(name: str) -> Iterator[None]:
-    """This thread, and what it starts, is in the namespace for the time of the block (/sys is not)."""
+    """Keep this thread and its children in the namespace for the time of the block (/sys stays)."""
     libc = ctypes.CDLL(None, use_errno=True)
     own = os.open("/proc/self/ns/net", os.O_RDONLY)
     there = os.open(netns_path(name), os.O_RDONLY)
@@ -130,19 +130,19 @@ def _setns(libc: ctypes.CDLL, fd: int) -> None:
 
 
 def end_by_unwinding() -> None:
-    """Let signals end the program by way of every ``finally``, so that it takes its namespaces along."""
+    """Let signals end the program through every ``finally``, which removes its namespaces."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda signum, _: sys.exit(128 + signum))
 
 
 def container_id(netns: str) -> str:
-    """The container id cnitool makes up for a namespace."""
+    """The container id that cnitool generates for a namespace."""
     return "cnitool-" + hashlib.sha512(netns_path(netns).encode()).digest()[:10].hex()
 
 
 @contextmanager
 def results_kept(netns: Iterable[str]) -> Iterator[None]:
-    """libcni's result cache afterwards as it was before, as far as these namespaces are concerned."""
+    """Restore libcni's result cache afterwards, for these namespaces."""
     made = [path for path in (RESULTS, *RESULTS.parents) if not path.exists()]
     try:
         yield

@@ -1,5 +1,5 @@
-"""Jobs of Open MPI over pods that are network namespaces here: what is theirs besides is made for each program anew, as
-a runtime makes it for a container."""
+"""Jobs of Open MPI over pods that are network namespaces here; each program gets new other namespaces, as a runtime
+makes them for a container."""
 
 import json
 import os
@@ -9,13 +9,13 @@ from pathlib import Path
 
 WORKLOADS = Path(__file__).parent / "workloads"
 IN_POD = WORKLOADS / "in_pod"
-# UCX takes soft-RoCE's datagrams for somebody else's, and drops them.
+# UCX would treat soft-RoCE's datagrams as addressed to another host, and drop them.
 OF_SOFT_ROCE = "export UCX_UD_ETH_DGID_CHECK=n\n"
 _PATIENCE = 240.0
 
 
 def describe(folder: Path, environments: Mapping[str, str], addresses: Mapping[str, str]) -> None:
-    """Write what ``in_pod`` reads: for each pod the lines of a shell that ``hpn hints`` printed, and its address."""
+    """Write the files for ``in_pod``: for each pod the shell lines that ``hpn hints`` printed, and its address."""
     for pod, lines in environments.items():
         (folder / f"{pod}.env").write_text(lines)
     names = "".join(f"{address} {pod}\n" for pod, address in addresses.items())
@@ -23,7 +23,7 @@ def describe(folder: Path, environments: Mapping[str, str], addresses: Mapping[s
 
 
 def mpirun(folder: Path, pods: Sequence[str], program: str, *options: str) -> str:
-    """Run a program of workloads/ with a rank in each pod, started from the first one; all that it says.  Raises
+    """Run a program of workloads/ with a rank in each pod, started from the first one; return all its output.  Raises
     CalledProcessError, TimeoutExpired."""
     hosts = ("--host", ",".join(pods), "-np", str(len(pods)), "--mca", "plm_rsh_agent", str(IN_POD))
     command = ("mpirun", "--allow-run-as-root", *hosts, *options, "/usr/bin/python3", str(WORKLOADS / program))
@@ -44,7 +44,7 @@ def mpirun(folder: Path, pods: Sequence[str], program: str, *options: str) -> st
 
 
 def tcp_segments(pod: str) -> int:
-    """Those that were sent in the pod, says the kernel."""
+    """The TCP segments sent in the pod, by the kernel's counter."""
     command = ("ip", "netns", "exec", pod, "nstat", "--json", "--zeros", "--ignore", "--noupdate", "TcpOutSegs")
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return int(json.loads(said)["kernel"]["TcpOutSegs"])

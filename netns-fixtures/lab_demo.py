@@ -1,4 +1,4 @@
-"""What `make lab` shows, in the guest: two pods on two NICs, attached by cnitool, with an RDMA device each.
+"""The demo behind `make lab`, in the guest: two pods on two NICs, attached by cnitool, with an RDMA device each.
 
 lab_demo.py vf BINARY PEERS      a VF each, and the VF's own RDMA device, which moves with it (exclusive mode)
 lab_demo.py roce BINARY PEERS    a macvlan each, and a soft-RoCE device on it (shared mode): RDMA traffic, and a job
@@ -27,7 +27,8 @@ PAYLOAD = 2 * 10 * 262144  # of collectives.py, in octets: ten times the largest
 
 
 class Lab:
-    """Two pods, each with its own network on its own NIC; every step raises Failed where the kernel shows otherwise."""
+    """Two pods, each with its own network on its own NIC; every step raises Failed if the kernel shows another
+    state."""
 
     def __init__(self, scratch: Path, binary: Path, peers: Path, plugin: Callable[[str], dict[str, Any]]) -> None:
         self.scratch = scratch
@@ -50,7 +51,7 @@ class Lab:
         return json.loads(out) if out.strip() else None
 
     def step(self, *command: str, shown: str = "") -> str:
-        """Show a command, run it, and give its output back."""
+        """Show a command, run it, and return its output."""
         print(f"   {DIM}${PLAIN} {shown or shlex.join(command)}")
         done = subprocess.run(command, env={**os.environ, **self.env}, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -131,7 +132,7 @@ def roce(binary: Path, peers: Path) -> None:
 
 
 def job(lab: Lab) -> None:
-    """A rank in each pod; its results right, and carried by the RDMA devices, by the kernel's own counters."""
+    """Run a rank in each pod, and check by the kernel's counters that the RDMA devices carried its correct results."""
     told = {pod: lab.hints(pod) for pod in reversed(PODS)}
     print("".join(f"   {line}\n" for line in told[PODS[0]].splitlines()), end="")
     print(f"   {jobs.OF_SOFT_ROCE.strip()}   {DIM}# soft-RoCE only{PLAIN}")
@@ -140,7 +141,7 @@ def job(lab: Lab) -> None:
     before = {pod: counted(pod) for pod in PODS}
     print(f"   {DIM}${PLAIN} mpirun --host {','.join(PODS)} -np 2 python3 collectives.py")
     said = jobs.mpirun(lab.scratch, PODS, "collectives.py")
-    # UCX says besides which of its ways soft-RoCE does not have.
+    # UCX also lists the transports that soft-RoCE lacks.
     results = [line for line in said.splitlines() if " octets " in line]
     for line in results:
         ok(line)
@@ -200,7 +201,7 @@ def rdma_links(netns: str = "") -> list[str]:
 
 
 def rdma_device(pod: str) -> str:
-    """The one that the kernel says is on the pod's interface."""
+    """The RDMA device on the pod's interface, as the kernel reports it."""
     for line in rdma_links(pod):
         if line.endswith(f" netdev {IFNAME}"):
             return line.split()[1].partition("/")[0]

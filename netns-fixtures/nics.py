@@ -1,6 +1,6 @@
-"""What /sys says of a machine's SR-IOV NICs and of their RDMA devices.  Run as a program, it draws that.
+"""A machine's SR-IOV NICs and their RDMA devices, as /sys shows them.  Run as a program, it draws them.
 
-PF ── virtfn0 ──► VF ── net/NAME, infiniband/NAME: what of it is in the asker's namespace
+PF ── virtfn0 ──► VF ── net/NAME, infiniband/NAME: those in the caller's namespace
 """
 
 import os
@@ -27,17 +27,17 @@ class Function:
 
     @property
     def netdev(self) -> str:
-        """Empty where it is in another namespace."""
+        """Empty if it is in another namespace."""
         return self._only("net")
 
     @property
     def rdma(self) -> str:
-        """Empty where it is in another namespace, or there is none."""
+        """Empty if it is in another namespace, or does not exist."""
         return self._only("infiniband")
 
     @property
     def vfs(self) -> list["Function"]:
-        """In the order of their numbers, which is not that of their netdevs' names."""
+        """Ordered by their numbers, which differ from the order of their netdevs' names."""
         count = int((self.path / "sriov_numvfs").read_text())
         return [Function((self.path / f"virtfn{n}").resolve()) for n in range(count)]
 

@@ -1,4 +1,4 @@
-"""RDMA traffic between two namespaces, by the programs that everybody measures with: ibverbs-utils, perftest, rping."""
+"""RDMA traffic between two namespaces, by the usual programs: ibverbs-utils, perftest, rping."""
 
 import subprocess
 import time
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 _PATIENCE = 120.0
-# Soft-RoCE in an emulated machine that stands still sends packets again, and answers some of these with an error: then
-# either program ends, or waits forever.
+# Soft-RoCE in a stalled emulated machine repeats packets, and answers some of these with an error: then either program
+# ends, or waits forever.
 _ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
 class End:
-    """A namespace with an RDMA device on the interface that has the address."""
+    """A namespace with an RDMA device on the interface with this address."""
 
     netns: str
     device: str
@@ -22,10 +22,12 @@ class End:
 
     @property
     def gid_index(self) -> int:
-        """That of its address as RoCE v2 (RFC 4291's mapped form); raises LookupError if there is none yet."""
+        """The index of its address as RoCE v2 (RFC 4291's mapped form).  Raises LookupError if the table does not have
+        it yet."""
         packed = b"\0" * 10 + b"\xff" * 2 + IPv4Address(self.address).packed
         port = f"/sys/class/infiniband/{self.device}/ports/1"
-        # Of up to 1024; a namespace's own view of /sys is had only in there, and reading a free one's type fails.
+        # Up to 1024 entries; a namespace's view of /sys is available only inside, and reading a free entry's type
+        # fails.
         gids, types = (
             dict(line.split(":", 1) for line in _output(self.inside("sh", "-c", f"cd {port}/{d}; grep -s '' ? ??")))
             for d in ("gids", "gid_attrs/types")
@@ -40,7 +42,7 @@ class End:
 
 
 def ibv_rc_pingpong(server: End, client: End) -> str:
-    """What the client says of 200 messages there and back."""
+    """The client's report of 200 messages in each direction."""
 
     def command(end: End) -> list[str]:
         return end.inside("ibv_rc_pingpong", "-d", end.device, "-g", str(end.gid_index), "-n", "200")
@@ -49,12 +51,12 @@ def ibv_rc_pingpong(server: End, client: End) -> str:
 
 
 def ib_write_bw(server: End, client: End, mtu: int = 1024, port: int = 18515) -> str:
-    """What the client says of 100 writes of 64 KiB, in packets that carry ``mtu`` bytes.  They agree by TCP, at the
-    server's ``port``."""
+    """The client's report of 100 writes of 64 KiB, in packets that carry ``mtu`` bytes.  Both ends exchange parameters
+    by TCP, at the server's ``port``."""
 
     def command(end: End) -> list[str]:
         words = ("-d", end.device, "-x", str(end.gid_index), "-s", "65536", "-n", "100", "-m", str(mtu), "-F")
-        # A packet is sent again after 4 us * 2^21, which are 9 s.  By default it is 67 ms.
+        # A packet is repeated after 4 us * 2^21, which are 9 s.  By default it is 67 ms.
         words += ("-u", "21")
         return end.inside("ib_write_bw", *words, "-p", str(port))
 
@@ -62,7 +64,7 @@ def ib_write_bw(server: End, client: End, mtu: int = 1024, port: int = 18515) ->
 
 
 def bandwidth(report: str) -> float:
-    """The average of what ``ib_write_bw`` said, in MB/s."""
+    """The average in the output of ``ib_write_bw``, in MB/s."""
     *_, measured, _ = report.splitlines()
     size, iterations, _peak, average, _rate = map(float, measured.split())
     if (size, iterations) != (65536, 100):
@@ -71,7 +73,7 @@ def bandwidth(report: str) -> float:
 
 
 def rping(server: End, client: End) -> str:
-    """What the client got back of three pings; the connection is made by address, through rdma_cm."""
+    """The client's output of three pings; rdma_cm makes the connection by address."""
     common = ["rping", "-a", server.address, "-C", "3", "-v"]
     return _between(
         server.inside(*common, "-s"),

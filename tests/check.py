@@ -1,10 +1,11 @@
-"""Lint, and the tests that a change touches, in five minutes: what one runs before each commit.
+"""Lint, and the tests that a change touches, in five minutes: the check before each commit.
 
-    packaging/venv python tests/check.py            # make check; BASE=COMMIT says what is compared with
+    packaging/venv python tests/check.py            # make check; BASE=COMMIT sets the base of comparison
 
-A change is what differs from where it left main, whether it is committed or not.  The tests that are nearest to it
-come first (tests/touched.py), of several the shortest.  When the time is over, what is left is named.  Then guards of
-the changed files are taken out (tests/guards.py), as many as there is time for: those next to a changed line first.
+A change is the difference from the point where it left main, committed or not.  The tests nearest to it run first
+(tests/touched.py), the shortest of equally near ones before others.  When the time is over, the remaining tests are
+named.  Then guards of the changed files are removed (tests/guards.py) while time is left, those next to a changed line
+first.
 """
 
 import os
@@ -29,18 +30,18 @@ from test_lab import BOOTS
 PROCESSORS = len(os.sched_getaffinity(0))
 LIMIT = 300.0
 PATIENCE = 15.0  # until a test that does not end is interrupted
-# A run that ends early by itself, one that is not begun any more, one that is killed.
+# A run that ends early by itself, one that is not started any more, one that is killed.
 CUT = (LATE := int(pytest.ExitCode.INTERRUPTED), 130, -signal.SIGINT, -signal.SIGKILL)
 SHOWN = 8
 KEPT = ("-o", "tmp_path_retention_policy=failed")
 AT_ONCE = 2 * PROCESSORS  # guards: a minute, or less
-GUARDS = 90.0  # of that for guards, where there are any
-BATCH = 30.0  # pytest takes two seconds to begin
+GUARDS = 90.0  # of that for guards, if the files have any
+BATCH = 30.0  # pytest takes two seconds to start
 JOBS = PROCESSORS + (PROCESSORS + 1) // 2  # tests wait for a third of their time
 
 
 def batches(works: Iterable[touched.Work]) -> Iterator[tuple[str, ...]]:
-    """In their order; the first are short, so that what notices a mistake says so soon."""
+    """Batches in their order; the first are short, so that a test that notices a mistake reports it soon."""
     batch, took, most = list[str](), 0.0, BATCH / 4
     for work in works:
         if batch and took + work.seconds > most:
@@ -53,9 +54,9 @@ def batches(works: Iterable[touched.Work]) -> Iterator[tuple[str, ...]]:
 
 
 def tests(runs: Sequence[Run], until: float) -> list[Done]:
-    """Run them, several at once, until there is no more time."""
+    """Run them, several at once, until the time is over."""
     under_way = Runs()
-    os.environ["HPN_UNTIL"] = f"{until}"  # each ends by itself behind the test that it is at
+    os.environ["HPN_UNTIL"] = f"{until}"  # each ends by itself after its current test
     clock = Timer(until + PATIENCE - time.monotonic(), under_way.end)
     clock.start()
     threads = ThreadPoolExecutor(JOBS)
@@ -78,7 +79,7 @@ def ended(run: Run, under_way: Runs, until: float) -> Done:
 
 
 def guards(names: Sequence[str], alone: tuple[str, ...], until: float) -> tuple[int, int]:
-    """Take them out, some at once, as long as there is time: how many were, and how many nothing noticed."""
+    """Remove guards, several at once, while time is left; return the numbers of removed and of unnoticed guards."""
     taken = unnoticed = 0
     while taken < len(names) and time.monotonic() < until:
         some = names[taken : taken + AT_ONCE]
@@ -101,7 +102,7 @@ def guards(names: Sequence[str], alone: tuple[str, ...], until: float) -> tuple[
 
 
 def unfinished(run: Run, done: Done) -> list[str]:
-    """The files of a run that was cut: from the one on that it was at."""
+    """The files of an interrupted run from its current one on."""
     files = [word.partition("::")[0] for word in run.words if word.startswith("tests/")]
     seen = {name.partition("::")[0] for name, _, _ in done.cases()}
     return files[max((number for number, file in enumerate(files) if file in seen), default=0) :]

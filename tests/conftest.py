@@ -1,4 +1,4 @@
-"""What all tiers share: which of them must run, and the check that a test leaves nothing behind."""
+"""Fixtures of all tiers: which tiers must run, and the check that a test leaves nothing behind."""
 
 import gc
 import json
@@ -17,16 +17,16 @@ NOTES = "/run/hpn/elsewhere"
 
 
 def require(tier: str, missing: str) -> None:
-    """Skip the test because something is missing; fail it where HPN_REQUIRE names the tier, as in CI."""
+    """Skip the test because something is missing; fail it if HPN_REQUIRE names the tier, as in CI."""
     if tier in os.environ.get("HPN_REQUIRE", "").split(","):
         pytest.fail(f"tier {tier} must run here and cannot: {missing}", pytrace=False)
     pytest.skip(missing)
 
 
 def pytest_configure() -> None:
-    """Let SIGTERM end a run as Ctrl-C does: fixtures then remove what they made."""
+    """Let SIGTERM end a run as Ctrl-C does: fixtures then remove their files and namespaces."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # In any language but this argparse looks for translations, in 32 files for each parser: half of a parser's time.
+    # In any other language argparse searches for translations, in 32 files for each parser: half of a parser's time.
     os.environ["LANGUAGE"] = "C"
     drawn.draw()
 
@@ -36,14 +36,14 @@ def pytest_report_header() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Where anything failed, how to draw the same again."""
+    """After a failure, print how to draw the same cases again."""
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.write_line(f"to draw the same cases again: {drawn.VARIABLE}={drawn.draw()}")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """The report notes how many cases the test took of those that are drawn."""
+    """Note in the report how many drawn cases the test took."""
     drawn.TAKEN.clear()
     try:
         yield
@@ -52,19 +52,19 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """No other test begins once it is later than HPN_UNTIL (tests/check.py)."""
+    """Start no other test after HPN_UNTIL (tests/check.py)."""
     if time.monotonic() > float(os.environ.get("HPN_UNTIL", "inf")):
         item.session.shouldstop = "there is no more time"
 
 
 def pytest_collection_finish() -> None:
-    """Take what was imported out of the collector's sight, which else looks at all of it each time."""
+    """Exclude imported objects from the garbage collector, which would otherwise check all of them each time."""
     gc.freeze()
 
 
 @pytest.fixture
 def node_file(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The policy file, which lets configurations name what is in the test's own directory."""
+    """The policy file, which lets configurations name paths in the test's own directory."""
     file = tmp_path_factory.mktemp("node") / "hpn.json"
     file.write_text(json.dumps({"allowedPaths": {key: [str(tmp_path)] for key in node.DEFAULTS}}))
     monkeypatch.setattr(node, "FILE", str(file))
@@ -74,16 +74,16 @@ def node_file(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypa
 
 @pytest.fixture(autouse=True)
 def nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """After every test: no file descriptor, thread, child process, namespace or note of a state directory more than
-    before."""
+    """After every test: no additional file descriptor, thread, child process, namespace or note of a state
+    directory."""
     folder = str(tmp_path_factory.getbasetemp())
     before = _belongings(folder)
     yield
-    # What only garbage holds goes first, and says so in a ResourceWarning.  Where nothing is left there is none: to
-    # look for it after every test took a quarter of the unit tier's time.
+    # Collect garbage first, which reports its open files in a ResourceWarning.  Without leftovers there is no need: a
+    # collection after every test took a quarter of the unit tier's time.
     if _more(before, folder):
         gc.collect()
-    # The kernel takes its time to do away with a link after we have answered (base/kernel/rtnl.py).
+    # The kernel removes a link some time after our answer (base/kernel/rtnl.py).
     deadline = time.monotonic() + 60
     while (left := _more(before, folder)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -113,7 +113,7 @@ def _names(directory: str) -> list[str]:
 def _target(note: str) -> str:
     try:
         return os.path.realpath(f"{NOTES}/{note}")
-    except FileNotFoundError:  # another run's, that went meanwhile
+    except FileNotFoundError:  # another run's note, which disappeared meanwhile
         return ""
 
 

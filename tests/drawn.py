@@ -1,10 +1,10 @@
-"""The tenth that a run takes of cases that are too many for each run, drawn by the day.
+"""The daily tenth of cases that are too many for each run.
 
-HPN_DRAW=2026-11-24 repeats what runs of that day draw, HPN_DRAW=all takes every case, and HPN_DRAW=2026-11-24,all every
-case with that day's seed.  A run without it draws by the day on which it begins, and its first lines name that day.
+HPN_DRAW=2026-11-24 repeats that day's draw, HPN_DRAW=all takes every case, and HPN_DRAW=2026-11-24,all every case with
+that day's seed.  A run without it draws by its first day, and its first lines name that day.
 
-Of cases with an order, such as the steps before which a plugin is killed, each is drawn on one day of any ten in a row.
-Of random cases a run makes a tenth, by the day's seed.
+Some cases have an order, such as the steps before which a plugin is killed.  Each of these is drawn on one day of any
+ten in a row.  For random cases a run makes a tenth, by the day's seed.
 """
 
 import os
@@ -19,7 +19,7 @@ DAYS = 10
 # No command has as many steps.
 MOST = 10_000
 T = TypeVar("T")
-# How many cases the present test took: "kills" and others.  conftest.py empties it into the report.
+# The number of drawn cases in the present test: "kills" and others.  conftest.py moves it into the report.
 TAKEN = dict[str, int]()
 
 
@@ -35,7 +35,7 @@ class Draw:
 
 
 def draw() -> Draw:
-    """The run's.  The environment holds it from now on: whatever is started from here draws the same, also after
+    """The run's draw.  The environment holds it from now on: every child process draws the same, also after
     midnight."""
     words = os.environ.get(VARIABLE, "").split(",")
     days = [word for word in words if word not in ("", "all")]
@@ -50,12 +50,12 @@ def seed() -> int:
 
 
 def count(whole: int, what: str) -> int:
-    """How many random cases to make."""
+    """The number of random cases to make."""
     return noted(what, whole if draw().everything else max(1, whole // DAYS))
 
 
 def share(cases: Sequence[T], family: str) -> list[T]:
-    """The day's share of them, in their order: one at least, and each on one day of ten."""
+    """The day's share of the cases, in their order: at least one, and each on one day of ten."""
     if draw().everything or not cases:
         return list(cases)
     shuffled = list(range(len(cases)))
@@ -65,22 +65,22 @@ def share(cases: Sequence[T], family: str) -> list[T]:
 
 
 def steps(first: int = 0) -> Iterator[int]:
-    """The steps before which the present test kills, one after the other: the first, and of each ten one.
+    """The steps before which the present test kills, in their order: the first, and one of each ten.
 
-    How many there are a command shows when it ends before the step, so a step that is new in it is drawn as others are.
-    Each test draws others of the ten.
+    A command shows the number of its steps by ending before the next kill, so a new step is drawn like the others.
+    Each test draws other steps of the ten.
     """
     family = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
     for ten in range(first, MOST, DAYS):
         drawn = share(range(ten, ten + DAYS), f"{family} {ten}")
         for step in sorted({first, *drawn} if ten == first else drawn):
             yield step
-            noted("kills", 1)  # else there would be no next one
+            noted("kills", 1)  # else there would be no next step
     raise AssertionError(f"it has not ended before step {MOST}")
 
 
 def turn() -> int:
-    """A number that changes whenever a step is drawn again: it chooses what follows on the step."""
+    """A number that changes whenever a step is drawn again: it chooses the action after the step."""
     return seed() // DAYS
 
 

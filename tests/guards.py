@@ -30,15 +30,15 @@ from guarded.mutants import drawn
 from reach import listed
 from touched import in_changed_functions
 
-TIMEOUT = 60.0  # seconds: a guard against waiting for ever is noticed by that
+TIMEOUT = 60.0  # seconds: an endless wait without its guard is noticed after this time
 ENDING = 10.0
-PASSING = set[str]()  # tests that were seen to pass with all guards in place
+PASSING = set[str]()  # tests that passed with all guards in place
 RUNNING = set["subprocess.Popen[bytes]"]()
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Which test noticed, empty if none did; ``sound`` if that test passes with the guard in place."""
+    """The test that noticed, empty if none did; ``sound`` if that test passes with the guard in place."""
 
     noticed: str
     seconds: float
@@ -52,7 +52,7 @@ class Verdict:
 
 
 class Copy:
-    """A tree like the checkout's, to be changed."""
+    """A copy of the checkout's tree, for changes."""
 
     def __init__(self, folder: Path) -> None:
         self.root, self.scratch, self._time = folder / "tree", folder / "t", int(time.time())
@@ -67,7 +67,7 @@ class Copy:
         for tests in guard.runs:
             if failed := self._failing_without(guard, tests):
                 noticed = failed[0]
-                # A test that fails by itself, or because the machine is busy, has noticed nothing.
+                # A test that also fails with the guard in place, or because the machine is busy, has noticed nothing.
                 again = tests if noticed.startswith("(") else failed
                 if noticed in PASSING or not self._failing(guard, again):
                     if again is failed:
@@ -85,13 +85,13 @@ class Copy:
             self._write(file, whole)
 
     def _write(self, file: Path, text: str) -> None:
-        """Give the file a time that it never had: by time and size Python knows what it has compiled."""
+        """Write the file with a new time: Python identifies compiled code by time and size."""
         file.write_text(text)
         self._time += 1
         os.utime(file, (self._time, self._time))
 
     def _failing(self, guard: Guard, tests: Sequence[str]) -> list[str]:
-        """The first of them that fails, as pytest takes it; an empty list if none does."""
+        """The first of the tests that fails, by its pytest id; an empty list if none does."""
         # All cases of one day: no verdict depends on the day.  10,000 damages take longer than TIMEOUT.
         every = "" if any("damaged_leases" in test for test in tests) else ",all"
         environ = {**os.environ, "HPN_DRAW": f"2026-11-24{every}"}
@@ -126,14 +126,13 @@ class Copy:
         return failed
 
     def _built(self) -> bool:
-        """A binary with the launcher as it is here, around the program that the checkout's binary has; whether it can
-        say its version."""
+        """Build a binary from this tree's launcher and the checkout's program; return whether it prints its version."""
         program = self.root / "build/program"
         if not program.exists():
             shutil.copytree(ROOT / "build/program", program, symlinks=True)
             taken = (ROOT / "build/taken.json").read_text()
             program.with_name("taken.json").write_text(taken.replace(f"{ROOT}/", f"{self.root}/"))
-            # The tools, but for the one that would freeze the program again.
+            # The tools, except the one that would freeze the program again.
             (self.root / "packaging/venv").write_text(
                 f'#!/bin/sh\n[ "$1" = pyinstaller ] || {{ shift; exec {sys.executable} "$@"; }}\n'
             )
@@ -153,7 +152,7 @@ class Copy:
 
 
 def _failed_of(run: "subprocess.Popen[bytes]", noted: Path) -> list[str]:
-    """What pytest notes of a run before it ends; a thread that a failed test left may keep it from ending."""
+    """The failed tests that pytest notes before it ends; a thread of a failed test may keep it from ending."""
     deadline = time.monotonic() + TIMEOUT
     while run.poll() is None and not noted.exists():
         if time.monotonic() > deadline:
@@ -168,7 +167,7 @@ def _failed_of(run: "subprocess.Popen[bytes]", noted: Path) -> list[str]:
 
 
 def _end(run: "subprocess.Popen[bytes]") -> None:
-    """End whatever is left of it; its fixtures may tidy up first."""
+    """End the run's remaining processes; its fixtures may tidy up first."""
     if run.poll() is None:
         run.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -178,7 +177,7 @@ def _end(run: "subprocess.Popen[bytes]") -> None:
 
 
 def verdicts(guards: Sequence[Guard], jobs: int) -> Iterator[tuple[Guard, Verdict]]:
-    """Each guard's, as soon as it is known and in the order of the table."""
+    """Each guard's verdict, as soon as it is known and in the order of the table."""
     with tempfile.TemporaryDirectory(prefix="guards-") as folder, ThreadPoolExecutor(jobs) as threads:
         copies: SimpleQueue[Copy] = SimpleQueue()
         for number in range(jobs):

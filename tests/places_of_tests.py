@@ -1,4 +1,4 @@
-"""Where the processes of one `make test` have their files: folders for their tests, and what is common to a machine."""
+"""Places for the files of one `make test`: folders for its processes' tests, and the places common to a machine."""
 
 import os
 import shutil
@@ -10,13 +10,13 @@ from pathlib import Path
 
 from reported import Done
 
-# What is common to a machine: hpn's notes and locks, the namespaces with names, libcni's results.
+# Places common to a machine: hpn's notes and locks, named namespaces, libcni's results.
 COMMON = ("/run/hpn", "/run/netns", "/var/lib/cni")
 
 
 @contextmanager
 def in_common_places() -> Iterator[tuple[str, ...]]:
-    """Yield the words that run a command with empty common places of its own; none where it may not mount."""
+    """Yield the words that run a command with its own empty common places; no words without permission to mount."""
     script = 'for at in $COMMON; do mount -t tmpfs -o mode=755 hpn-tests "$at" || exit; done; exec "$@"'
     script = script.replace("$COMMON", " ".join(COMMON))
     words = ("unshare", "--mount", "--propagation=private", "sh", "-c", script, "sh")
@@ -38,7 +38,7 @@ def in_common_places() -> Iterator[tuple[str, ...]]:
 
 @contextmanager
 def on_disk(bad: list[Done]) -> Iterator[Path]:
-    """A folder for the tests' own, which is there afterwards if any run was bad."""
+    """A folder for the tests' own files, which is kept if any run failed."""
     folder = Path(tempfile.mkdtemp(prefix="t-"))
     try:
         yield folder
@@ -51,15 +51,15 @@ def on_disk(bad: list[Done]) -> Iterator[Path]:
 
 @contextmanager
 def in_memory(disk: Path, bad: list[Done]) -> Iterator[Path | None]:
-    """A folder in memory, where we may mount one.  If any run was bad, its files are on the disk afterwards, under the
-    same names."""
+    """A folder in memory, if this process may mount one.  If any run failed, its files are moved to the disk
+    afterwards, under the same names."""
     folder, kept = disk / "m", disk / "kept"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "mode=755", "hpn-tests", folder]
     if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
         yield None
         return
-    disk.chmod(0o755)  # some tests are of users other than root
+    disk.chmod(0o755)  # some tests run as users other than root
     try:
         yield folder
     finally:

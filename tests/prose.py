@@ -2,8 +2,8 @@
 
     packaging/venv python tests/prose.py $(netns-fixtures/vale)
 
-Vale reads pages as they are.  It cannot read the strings of a program, so each Python file is written as a page of its
-docstrings, comments and sentences, one line for one line of the source.
+Vale reads pages as they are, but it cannot read the strings of a program.  So each Python file is written as a page of
+its docstrings, comments and sentences, one line for one line of the source.
 """
 
 import ast

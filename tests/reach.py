@@ -1,4 +1,4 @@
-"""Which tests a file of the tree can reach: by imports, and by the names that stand in texts."""
+"""The tests that a file of the tree can reach: by imports, and by names in texts."""
 
 import ast
 import re
@@ -8,19 +8,19 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path, PurePath
 
-# A module's name, or a file's: "ctl.gids.answer" is imported by that text, "packaging/deb/build.py" is run by it.
+# A module's or a file's name: the text "ctl.gids.answer" imports it, "packaging/deb/build.py" runs it.
 _NAME, _WORD = re.compile(r"[\w./-]*\w"), re.compile(r"\w+")
-# Where an import looks (pyproject.toml, and sys.path of those that start what is there).
+# The roots of imports (pyproject.toml, and sys.path of the programs there).
 _TOPS = ("", "tests/", "netns-fixtures/")
 
-# Tables of the program's text, which say by themselves whose they are.
+# Tables of the program's text, which name their files themselves.
 _TEXTS = "tests/guarded/"
 
 Uses = dict[str, set[str]]
 
 
 def listed(root: Path) -> list[str]:
-    """Every file of the tree, also one that is new, and one that was removed."""
+    """Every file of the tree, including new and removed ones."""
     words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True)
     return sorted(filter(None, done.stdout.split("\0")))
@@ -31,7 +31,7 @@ def is_test(path: str) -> bool:
 
 
 def graph(root: Path, files: Iterable[str]) -> Uses:
-    """Of each Python file: what it uses."""
+    """For each Python file, the files that it uses."""
     index = _index(files)
     parsed = dict(_sources(root, index))
     found = {path: set(_used(path, tree, index)) - {path} for path, tree in parsed.items()}
@@ -40,7 +40,7 @@ def graph(root: Path, files: Iterable[str]) -> Uses:
         if path.endswith("/conftest.py"):
             for name, used in _fixtures(path, tree, index):
                 given.setdefault(name, set()).update(used)
-            found[path] = set()  # but for its fixtures: a test has those that it names
+            found[path] = set()  # except for its fixtures: a test has those that it names
     for path in filter(is_test, found):
         above = {f"{folder}/conftest.py" for folder in PurePath(path).parents}
         found[path] |= above & found.keys()
@@ -53,7 +53,7 @@ def graph(root: Path, files: Iterable[str]) -> Uses:
 
 
 def distances(uses: Uses, changed: Iterable[str]) -> dict[str, int]:
-    """How far each file is from the nearest one of those: 1 for what names it itself."""
+    """The distance of each file from the nearest changed one: 1 for a file that names it."""
     users: Uses = {}
     for path, used in uses.items():
         for one in used:
@@ -67,7 +67,7 @@ def distances(uses: Uses, changed: Iterable[str]) -> dict[str, int]:
 
 
 def namesakes(changed: str, tests: Iterable[str]) -> set[str]:
-    """The tests that are called after a file: cni/features/gids.py has test_gids_command.py too."""
+    """The tests named after a file: cni/features/gids.py has test_gids_command.py too."""
     place = PurePath(changed)
     of_folder = place.suffix in (".c", ".h") or place.stem == "__init__"
     words = set((place.parent.name if of_folder else place.stem).split("_"))
@@ -75,7 +75,7 @@ def namesakes(changed: str, tests: Iterable[str]) -> set[str]:
 
 
 def _asked(tree: ast.Module) -> Iterator[str]:
-    """What its tests take as arguments, and words that may stand in usefixtures."""
+    """The arguments of its tests, and strings that may be names in usefixtures."""
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
             yield node.arg
@@ -84,7 +84,7 @@ def _asked(tree: ast.Module) -> Iterator[str]:
 
 
 def _fixtures(path: str, tree: ast.Module, index: Mapping[str, str]) -> Iterator[tuple[str, set[str]]]:
-    """Of each function of a conftest.py: the files that it uses, and the functions there that it names."""
+    """For each function of a conftest.py: the files that it uses, and the functions there that it names."""
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     names = {function.name for function in functions}
     imported: Uses = {}
@@ -101,7 +101,7 @@ def _fixtures(path: str, tree: ast.Module, index: Mapping[str, str]) -> Iterator
 
 
 def _index(files: Iterable[str]) -> dict[str, str]:
-    """By what names a file goes: its module's, its path, and the end of that, where no other file has it."""
+    """The names of each file: its module, its path, and each unique end of the path."""
     names: dict[str, set[str]] = {}
     for path in files:
         parts = PurePath(path).parts
@@ -143,13 +143,13 @@ def _used(path: str, parsed: ast.Module, index: Mapping[str, str]) -> Iterator[s
 
 
 def _started(words: list[ast.expr]) -> Iterator[str]:
-    """The package that is started by "-m", "ctl"."""
+    """The package that "-m", "ctl" starts."""
     texts = [str(word.value) if isinstance(word, ast.Constant) else "" for word in words]
     yield from (f"{name}.__main__" for option, name in pairwise(texts) if option == "-m")
 
 
 def _in_text(text: str, package: str) -> Iterator[str]:
-    """A package's row may name what is in it by its last name."""
+    """A package's table may name its modules by their last names."""
     if text.isidentifier():
         yield f"{package}.{text}"
         yield f"/{text}"

@@ -1,4 +1,4 @@
-"""Merge the reports of the runs of one `make test`: one JUnit file, what failed, and where the time went."""
+"""Merge the reports of the runs of one `make test`: one JUnit file, the failures, and the times."""
 
 import os
 import re
@@ -15,7 +15,7 @@ LONGEST = 20
 
 @dataclass(frozen=True)
 class Done:
-    """A run that has ended: its times in seconds, of all processes that it waited for, and what it reported.
+    """A finished run: its times in seconds, including all processes that it waited for, and its report.
 
     ``inside`` has the suites that ran in its guest.
     """
@@ -29,7 +29,8 @@ class Done:
     inside: list[ET.Element] = field(default_factory=list)
 
     def cases(self) -> Iterator[tuple[str, ET.Element, float]]:
-        """Each test by name with its own time: what ran in a guest counts there, not in the test that booted it."""
+        """Each test by name with its own time: a test in a guest counts there, not in the test that booted the
+        guest."""
         less = 0.0
         for suite in self.inside:
             for case in suite.iter("testcase"):
@@ -45,7 +46,7 @@ class Done:
 
 
 def suites(report: Path, name: str) -> list[ET.Element]:
-    """Those of a report, under this name; none where it was not written, or not to its end."""
+    """The suites of a report, under this name; none if the report is missing or incomplete."""
     try:
         found = [*ET.parse(report).getroot().iter("testsuite")]
     except (OSError, ET.ParseError):
@@ -56,7 +57,7 @@ def suites(report: Path, name: str) -> list[ET.Element]:
 
 
 def merged(done: Sequence[Done]) -> ET.Element:
-    """All their reports as one: a suite for each, and one for each guest."""
+    """All reports as one: a suite for each, and one for each guest."""
     root = ET.Element("testsuites")
     for run in done:
         root.extend([*run.inside, *run.suites])
@@ -64,7 +65,7 @@ def merged(done: Sequence[Done]) -> ET.Element:
 
 
 def node_id(case: ET.Element) -> str:
-    """The name that pytest takes to run the test again: in tests.unit.test_x.TestY the file is test_x."""
+    """The name with which pytest runs the test again: in tests.unit.test_x.TestY the file is test_x."""
     found = re.fullmatch(r"((?:\w+\.)*?test_\w+)((?:\.\w+)*)", case.get("classname", ""))
     if found:
         return f"{found[1].replace('.', '/')}.py{found[2].replace('.', '::')}::{case.get('name')}"
@@ -72,13 +73,13 @@ def node_id(case: ET.Element) -> str:
 
 
 def failure(case: ET.Element) -> str | None:
-    """The message of a failure or an error; None where there is neither."""
+    """The message of a failure or an error; None without either."""
     found = next((element for element in case if element.tag in ("failure", "error")), None)
     return None if found is None else found.get("message", "")
 
 
 def summary(done: Sequence[Done]) -> str:
-    """What failed, by name, and how many there were."""
+    """The failures by name, and the counts."""
     lines, count = list[str](), dict.fromkeys(("passed", "failed", "skipped"), 0)
     for name, case, _ in (one for run in done for one in run.cases()):
         failed, is_skipped = failure(case), case.find("skipped") is not None
@@ -95,7 +96,7 @@ def budgets() -> dict[str, int]:
 
 
 def times(done: Sequence[Done]) -> str:
-    """Each tier beside its budget, and what took longest."""
+    """Each tier beside its budget, and the longest tests."""
     allowed, files = budgets(), defaultdict[str, float](float)
     tests = [(time, name) for run in done for name, _, time in run.cases()]
     for time, name in tests:
@@ -116,7 +117,7 @@ def times(done: Sequence[Done]) -> str:
 
 
 class Processors:
-    """What all processors of the machine do from now on."""
+    """The work of all processors of the machine from now on."""
 
     def __init__(self) -> None:
         self._before = self._now()
@@ -131,7 +132,7 @@ class Processors:
 
     @staticmethod
     def _now() -> tuple[float, float, float]:
-        """Seconds: idle, not idle, and of what we have waited for."""
+        """Seconds: idle, not idle, and of all child processes that ended."""
         with open("/proc/stat") as file:
             user, nice, system, idle, waiting, *others = map(int, file.readline().split()[1:9])
         ticks = os.sysconf("SC_CLK_TCK")

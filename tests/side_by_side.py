@@ -45,28 +45,28 @@ from places_of_tests import in_common_places, in_memory, on_disk
 from reported import Done, Processors, merged, suites, summary, times
 
 ROOT = Path(__file__).parents[1]
-# The files whose tests boot guests, and make nothing else.
+# The files whose tests only boot guests.
 BOOTING = ("tests/test_lab.py", "tests/test_power_cut.py")
-# In the order in which they begin.  With unit goes what stands beside the tiers.
+# In starting order.  The files beside the tiers run with unit.
 TIERS = ("netns", "unit", "system", "cluster", "attack")
 IN_MEMORY = ("netns", "unit", "attack")
 WITHOUT_BINARY = ("netns", "unit")
 # Targets of make.
 BINARY, PLAIN = "binary", "plain"
 BUILDS = (ROOT / "netns-fixtures/prometheus", ROOT / "netns-fixtures/cluster/build")
-# Without a cache, which one run makes in the checkout while a test of another looks at what came there.
+# Without a cache: one run would make it in the checkout while a test of another checks for new files there.
 PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
 ENDING = 30.0
 # How busy each keeps a processor, in per cent; the rest of its time it waits.
 SHARES = {BINARY: 100, "netns": 40, "unit": 75, "system": 55, "cluster": 55, "attack": 60, PLAIN: 75, "lab": 85}
-# What is given to each processor.  Their sum may be more than it can do, for not all are busy at the same time.
+# The load for each processor.  The sum may exceed its capacity, because not all are busy at the same time.
 _GIVEN = 130
-# A guest takes 2 GiB, and what is around it some more.
+# A guest takes 2 GiB, and its emulator some more.
 _GUEST = 5 << 29
 
 
 class Room:
-    """What may be under way at once: shares up to so many per cent, or one run that is more than that."""
+    """The capacity for concurrent runs: shares up to this many per cent, or one run with a larger share."""
 
     def __init__(self, whole: int) -> None:
         self._free, self._inside, self._changed = whole, 0, Condition()
@@ -89,7 +89,7 @@ class Room:
 class Run:
     """One pytest process, or ``make`` with that target: its name in reports, its tier, and the folder of its tests.
 
-    ``alone`` is what runs it where it sees nothing of what others keep in common places.
+    ``alone`` is the command that hides other runs' files in common places from it.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Run:
 
 
 class Runs:
-    """Those that are under way, and the one terminal that all of them write to."""
+    """The runs under way, and the one terminal that all of them write to."""
 
     def __init__(self) -> None:
         self._running = set["subprocess.Popen[str]"]()
@@ -133,7 +133,7 @@ class Runs:
         with self._terminal:
             if self._ended:
                 return Done(run.name, run.tier, 130)
-            # In a session of its own: so an interrupt reaches it once, from us, and whatever it has started too.
+            # In its own session: an interrupt reaches it and its children once, from us.
             process = subprocess.Popen(
                 run.argv(report), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 text=True, errors="replace", start_new_session=True,
@@ -142,8 +142,8 @@ class Runs:
         assert process.stdout
         kept, titles = list[str](), 0
         for said in process.stdout:
-            line = said.removesuffix("\n") + "\n"  # one that is interrupted ends in the midst of a line
-            titles += "==========" in line  # of the session, then of what failed
+            line = said.removesuffix("\n") + "\n"  # an interrupted run ends in the middle of a line
+            titles += "==========" in line  # of the session, then of the failures
             if run.shown_at_once and titles < 2:
                 self._show(line)
             else:
@@ -154,7 +154,7 @@ class Runs:
         if run.make == BINARY:
             self._no_binary = status
             self._binary.set()
-        if not status:  # then only what it lacked is of interest
+        if not status:  # then only the skips are of interest
             kept = [line for line in kept if "SKIPPED" in line]
         outcome, wall = f"exit status {status}" if status else "passed", time.monotonic() - began
         self._show(f"--- {run.name}: {outcome} after {wall:.0f} s\n", *kept)
@@ -170,7 +170,7 @@ class Runs:
             print(*lines, sep="", end="", flush=True)
 
     def end(self) -> None:
-        """Interrupt all of them, as a terminal does; kill what has not ended then."""
+        """Interrupt all runs, as a terminal does; kill those that have not ended then."""
         with self._terminal:
             self._ended = True
             self._binary.set()
@@ -184,7 +184,7 @@ class Runs:
 
 
 def processor_time(pid: int) -> float:
-    """Seconds that a child took with all that it waited for, once it has ended.  Its status is still to be had."""
+    """Seconds of an ended child and all processes that it waited for.  Its status stays available."""
     with suppress(ChildProcessError, FileNotFoundError):  # an interrupt has ended it
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]  # man 5 proc: utime to cstime
@@ -193,10 +193,10 @@ def processor_time(pid: int) -> float:
 
 
 def runs(memory: Path | None, disk: Path, alone: tuple[str, ...]) -> Iterator[Run]:
-    """The binary, and what does not need it; then what takes longest first.
+    """The binary and the runs that do not need it; then the longest runs first.
 
-    The tests' folders are in one of the two, with short names: tests make sockets there, whose paths have 107 bytes at
-    most (man 7 unix).
+    The tests' folders are in memory or on the disk, with short names: tests make sockets there, and their paths have at
+    most 107 bytes (man 7 unix).
     """
     yield Run(BINARY, BINARY, (), disk / "b", make=BINARY)
     elsewhere = [*BOOTING, *(f"tests/{tier}" for tier in TIERS if tier != "unit")]
@@ -219,7 +219,7 @@ def runs(memory: Path | None, disk: Path, alone: tuple[str, ...]) -> Iterator[Ru
 
 @contextmanager
 def building() -> Iterator[None]:
-    """Meanwhile Prometheus is built, and what the cluster runs.  What they lack, the tests say that ask for it."""
+    """Build Prometheus and the cluster's programs meanwhile.  A test that lacks one of them reports it."""
     if os.geteuid():
         yield
         return
@@ -234,10 +234,10 @@ def building() -> Iterator[None]:
 
 
 def compile_all() -> None:
-    """Have bytecode of the tree beside it.  A guest would compile for seconds, in each boot, for it keeps nothing.
+    """Compile the tree's bytecode.  A guest would compile for seconds in each boot, because it keeps no files.
 
-    pytest compiles tests in a way of its own, and collects those of the lab where HPN_LAB is set.  What cannot be
-    compiled here is compiled there, so this is not asked how it ended.
+    pytest compiles tests in its own way, and collects those of the lab if HPN_LAB is set.  Files that fail to compile
+    here are compiled there, so the exit status is ignored.
     """
     folders = ("base", "hardware", "cni", "ipam", "agent", "node", "ctl", "netns-fixtures", "tests")
     lab = sorted((ROOT / "tests/lab").rglob("test_*.py"))
@@ -247,7 +247,7 @@ def compile_all() -> None:
 
 
 def main() -> int:
-    # SIGINT too: what a shell starts in the background ignores it, and so would all that we start.
+    # SIGINT too: a background child of a shell ignores it, and so would all our children.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -255,7 +255,7 @@ def main() -> int:
     parser.add_argument("-j", dest="jobs", type=int, default=here, help=f"processors: {here}; 0: one after the other")
     parser.add_argument("--junitxml", type=Path, metavar="FILE", help="one JUnit report of all of them")
     words = parser.parse_args()
-    print(f"{drawn.VARIABLE}={drawn.draw()}", flush=True)  # all that starts from here draws by this day
+    print(f"{drawn.VARIABLE}={drawn.draw()}", flush=True)  # all children draw by this day
     guests = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _GUEST
     room = Room(min(words.jobs * _GIVEN, guests * SHARES["lab"]))
     under_way, bad, began, processors = Runs(), list[Done](), time.monotonic(), Processors()

@@ -41,7 +41,7 @@ NOTES, PAGE = ROOT / "build/soak.jsonl", ROOT / "docs/develop/soak.md"
 BEGIN, END = "<!-- the last whole soak -->\n", "<!-- end -->"
 CHECKER, GUARDS_TOOL = "tests/cluster/test_checker.py", "tests/guards.py"
 HISTORIES = 50
-# These have their processes and links in guests, and in namespaces of their own.
+# These have their processes and links in guests, and in their own namespaces.
 APART = ("lab", "cluster", "histories")
 # A file with tests that draw.
 DRAWS = re.compile(r"^import drawn$|\brecovered\(|\.test_killed_at_every_step\(", re.MULTILINE)
@@ -63,7 +63,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Note:
-    """The outcome of a part: on which commit, and in the soak that began on which day."""
+    """The outcome of a part: its commit, and the first day of its soak."""
 
     commit: str
     day: str
@@ -75,7 +75,7 @@ class Note:
 
 
 def parts(day: date) -> Iterator[Part]:
-    """All of them.  Guards come last, for they take longest."""
+    """All parts.  Guards come last, because they take longest."""
     every = f"{day},all"
     for tier in ("unit", "netns", "attack", "system", "cluster"):
         for path in sorted((ROOT / "tests" / tier).rglob("test_*.py")):
@@ -104,7 +104,7 @@ def draws(path: Path) -> bool:
 
 
 def checkout() -> str:
-    """The commit, which must be what is in the tree."""
+    """The commit, which must match the tree."""
     changed = git("status", "--porcelain")
     if changed:
         raise SystemExit(f"the soak is of a commit, and the tree differs from it: {changed}")
@@ -116,7 +116,7 @@ def git(*words: str) -> str:
 
 
 def notes(file: Path, commit: str) -> list[Note]:
-    """The notes of the commit.  A line that was not written whole is skipped."""
+    """The notes of the commit.  An incomplete line is skipped."""
     found = list[Note]()
     for line in file.read_text().splitlines() if file.exists() else ():
         with suppress(ValueError, TypeError):
@@ -130,9 +130,9 @@ def missing(all_of_it: Sequence[Part], noted: Sequence[Note]) -> list[Part]:
 
 
 class Soak:
-    """Of a commit: what is under way, and the file that gets a line of each part.
+    """The soak of a commit: its running parts, and the file with a line for each part.
 
-    ``alone`` runs what is not apart where it sees nothing of what others keep in common places.
+    ``alone`` is the command that hides other runs' files in common places from a part that is not apart.
     """
 
     def __init__(self, commit: str, day: date, file: Path, alone: tuple[str, ...] = ()) -> None:
@@ -149,9 +149,9 @@ class Soak:
 
     def _do(self, part: Part) -> None:
         began, clock = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
-        # With a short name: tests make sockets in it, whose paths have 107 bytes at most (man 7 unix).
+        # With a short name: tests make sockets in it, and their paths have at most 107 bytes (man 7 unix).
         with tempfile.TemporaryDirectory(prefix="s-", ignore_cleanup_errors=True) as folder:
-            Path(folder).chmod(0o755)  # some tests are of users other than root
+            Path(folder).chmod(0o755)  # some tests run as users other than root
             report = Path(folder, "report.xml")
             program: tuple[str, ...] = (sys.executable,)
             if part.tier != "guards":
@@ -160,7 +160,7 @@ class Soak:
             with self._lock:
                 if self.over.is_set():
                     return
-                # In a session of its own: an interrupt reaches it once, from us, and whatever it has started too.
+                # In its own session: an interrupt reaches it and its children once, from us.
                 process = subprocess.Popen(
                     [*words, *part.words], cwd=ROOT, env={**os.environ, drawn.VARIABLE: part.draw}, text=True,
                     errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -186,7 +186,7 @@ class Soak:
             file.write(json.dumps(asdict(note)) + "\n")
 
     def end(self) -> None:
-        """Interrupt what is under way, as a terminal does; kill what has not ended then."""
+        """Interrupt all running parts, as a terminal does; kill those that have not ended then."""
         with self._lock:
             self.over.set()
         for sent in (signal.SIGINT, signal.SIGKILL):
@@ -216,7 +216,7 @@ def told(counts: Counter[str]) -> str:
 
 
 def table(noted: Sequence[Note]) -> str:
-    """Of each tier what passed, as the page shows it."""
+    """The passed tests of each tier, as the page shows them."""
     rows = ["| | parts | what they took | failed before they passed | processes' time |", "|---|---|---|---|---|"]
     for tier in dict.fromkeys(note.title.partition(":")[0] for note in noted):
         own = [note for note in noted if note.title.startswith(f"{tier}:")]
@@ -228,7 +228,7 @@ def table(noted: Sequence[Note]) -> str:
 
 
 def write(noted: Sequence[Note], page: Path) -> None:
-    """Put a whole soak into the page, in the place of what was there."""
+    """Replace the page's table by that of a complete soak."""
     text = page.read_text()
     head, tail = text.partition(BEGIN)[0], text.partition(BEGIN)[2].partition(END)[2]
     last = max(noted, key=lambda note: note.began)
@@ -239,7 +239,7 @@ def write(noted: Sequence[Note], page: Path) -> None:
 
 
 def main() -> int:
-    # SIGINT too: what a shell starts in the background ignores it, and so would all that we start.
+    # SIGINT too: a background child of a shell ignores it, and so would all our children.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -1,4 +1,4 @@
-"""The configurations we ship are ones we take."""
+"""The shipped configurations are valid."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""What the specification (CNI SPEC 1.1.0, CONVENTIONS.md, and where they are silent libcni's skel) asks of a
-plugin, and the test that holds us to it; a demand without a test has its reason instead.
+"""The demands of the specification (CNI SPEC 1.1.0, CONVENTIONS.md, and where they are silent libcni's skel) on a
+plugin, each with its test; a demand without a test has its reason instead.
 
-The sections are the specification's subjects.  One test here sees that every test named exists.
+The sections are the specification's subjects.  One test here checks that every named test exists.
 """
 
 import ast
@@ -15,7 +15,7 @@ TESTS = Path(__file__).parent
 
 
 class Untested(NamedTuple):
-    """Why a demand has no test of its own."""
+    """The reason why a demand has no test of its own."""
 
     reason: str
 
@@ -161,7 +161,7 @@ DEMANDS: dict[str, dict[str, str | Untested]] = {
 
 
 def _tests_of_check() -> set[str]:
-    """Those that docs/user/commands.md names in its tables; a name without a file is of the file before it."""
+    """The tests in the tables of docs/user/commands.md; a name without a file belongs to the file before it."""
     section = (TESTS.parent / "docs" / "user" / "commands.md").read_text()
     found, file = set[str](), ""
     for path, name in re.findall(r"`(?:([a-z_/]+\.py)::)?(test_\w+)`", section):

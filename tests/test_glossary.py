@@ -1,4 +1,4 @@
-"""docs/develop/glossary.md: the code has each of its words, and no module or class has a word that they replaced."""
+"""docs/develop/glossary.md: the code has each of its words, and no module or class has a replaced word."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ FILES = [p for floor in FLOORS for p in (ROOT / floor).rglob("*.py") if not p.st
 
 
 def words(name: str) -> set[str]:
-    """Those of a module's or a class's name: NodeBlocks and node_blocks have the same."""
+    """The words of a module's or a class's name: the same for NodeBlocks and node_blocks."""
     return set(re.findall(r"[a-z0-9]+", re.sub(r"([A-Z])", r"_\1", name).lower()))
 
 

@@ -1,4 +1,4 @@
-"""The tables of keys in docs/ are what the models say, and no key is missing there."""
+"""The tables of keys in docs/ match the models, and list every key."""
 
 import marshal
 import re
@@ -43,7 +43,7 @@ def test_no_object_is_missing() -> None:
 
 
 def test_probe_says_its_times() -> None:
-    """They are constants, which the model does not show."""
+    """The page gives the times of probe, which are constants that the model does not show."""
     row = next(line for line in REFERENCE.splitlines() if line.startswith("| `probe` |"))
     assert f"{ipam_models.PROBE_LEAST:g} to {ipam_models.PROBE_MOST:g}" in row
     assert f"`true` is {ipam_models.PROBE:g}" in row

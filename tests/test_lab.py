@@ -1,7 +1,7 @@
-"""The lab: what needs its kernels or its NICs, inside the guest that has them; one boot, one test, one report.
+"""The lab: tests that need its kernels or its NICs, inside the guest with them; one boot, one test, one report.
 
-Most kernels have no ipvlan and look for a new link's name in the right namespace, so the netns tier's tests of
-these two run here as well.
+Most kernels have no ipvlan and search for a new link's name in the right namespace.  So the netns tier's tests of these
+two run here as well.
 """
 
 import os
@@ -21,7 +21,7 @@ BROKEN = 125
 TCX = "tests/lab/test_devices.py::test_bpf_programs_stay_behind[rail0v0-tcx by link]"  # since Linux 6.6
 TWO = ("--processors", "2")
 IPOIB = ("ipoib", "ipoib_gone")
-# What runs in which boot: netns-fixtures/lab's options, and the tests.  What takes longest comes first.
+# The tests of each boot: netns-fixtures/lab's options, and the tests.  The longest boots come first.
 BOOTS = {
     "InfiniBand": (
         (),
@@ -44,7 +44,7 @@ BOOTS = {
         ),
     ),
     "kills": ((), ("tests/lab/test_transaction.py", "tests/lab/test_agent_killed.py")),
-    # What is about several processors, or many processes at once.
+    # Tests of several processors, or of many processes at once.
     "failures": (
         TWO,
         (
@@ -84,7 +84,7 @@ BOOTS = {
             "tests/netns/test_node_uplinks.py::test_vrf",
         ),
     ),
-    # On the oldest kernel that Debian keeps, Debian 12's.  What that lacks is tested on the newer one, below.
+    # On the oldest kernel that Debian keeps, Debian 12's.  The boots below test later features on the newer one.
     "VFs": (
         ("--kernel", "6.1"),
         (
@@ -126,7 +126,7 @@ def outside() -> None:
 def lab(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the lab, a second time if it broke itself.
 
-    QEMU's emulated IOMMU aborts now and then (iotlb_to_section), and its processors stand still.
+    QEMU's emulated IOMMU sometimes aborts (iotlb_to_section), and its processors sometimes stop.
     """
 
     def once() -> subprocess.CompletedProcess[str]:
@@ -150,7 +150,7 @@ def test_in_the_lab(tmp_path: Path, boot: str) -> None:
     cases = list(ET.parse(report).getroot().iter("testcase"))
     for one in (one for case in cases for one in case.iter("property")):
         drawn.noted(str(one.get("name")), int(one.get("value", "")))
-    # A skip is a failure too: the guest has whatever these tests may lack elsewhere.
+    # A skip is a failure too: the guest has everything that these tests may lack elsewhere.
     others = [f"{c.get('classname')}::{c.get('name')}: {e.tag}: {e.get('message')}" for c in cases for e in outcomes(c)]
     assert (others, done.returncode) == ([], 0), "\n".join(others)
     assert cases
@@ -159,15 +159,15 @@ def test_in_the_lab(tmp_path: Path, boot: str) -> None:
 @pytest.mark.parametrize(
     "stop",
     [
-        # The only one is not heard any more.
+        # The only processor stops sending its beat.
         """echo '{"execute": "qmp_capabilities"} {"execute": "stop"}' >/dev/vport0p2""",
-        # Another one's kernel says so.
+        # Another processor's kernel reports it.
         "echo '<3>rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:' >/dev/kmsg",
     ],
     ids=["silent", "said"],
 )
 def test_a_processor_that_stands_still(stop: str) -> None:
-    """The lab does not wait until its time is over."""
+    """The lab ends before its time limit."""
     words = (LAB, "--pfs", "0", "sh", "-c", f"echo there; {stop}; sleep 3000")
     env = {**os.environ, "HPN_LAB_SILENCE": "60"}
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, env=env, timeout=1500)
@@ -177,9 +177,10 @@ def test_a_processor_that_stands_still(stop: str) -> None:
 
 
 def test_power_failures(tmp_path: Path) -> None:
-    """Journal and leases of an older boot: what was answered is there, nothing is lost for ever, no device touched.
+    """After recovery from an older boot, each answered change is present, nothing is lost for ever, and no device
+    changes.
 
-    And the disk keeps what was synced and nothing else, as no test that kills processes can show.
+    The disk keeps exactly the synced data, which no test that kills processes can show.
     """
     inside = ("--disk", tmp_path / "disk", "env", f"PYTHONPATH={ROOT / 'tests'}:{ROOT}")
     program = (sys.executable, "-m")

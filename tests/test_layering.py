@@ -1,4 +1,4 @@
-"""Who may import whom."""
+"""The permitted imports of each folder."""
 
 import ast
 import re
@@ -21,9 +21,10 @@ FILES = {
 MODULES = pytest.mark.parametrize("module", FILES)
 
 BASE = ("base.kernel", "base.protocol", "base.state")
-# node's entry, and its file of policy as values, which doctor and install read too.
+# node's entry, and its policy file as values, which doctor and install read too.
 NODE_FOR_CTL = ("node.main", "node.config", "node.model", "node.offer.offers")
-# What of ours each floor may import.  A package includes all of its modules; the longest name decides.
+# The imports of our packages that each floor may have.  A package includes all of its modules; the longest name
+# decides.
 OURS = {
     "base": {"base"},
     "base.kernel": {"base.kernel"},
@@ -51,9 +52,9 @@ OURS = {
         "base",
     },
 }
-# What changes attachments, leases or the node.
+# The modules that change attachments, leases or the node.
 CHANGES = ("cni.main", "cni.commands", "cni.collect", "cni.repair", "ipam.main", "ipam.migrate", "agent", "node.main")
-# The commands that only show something import none of it.
+# The commands that only show something import none of CHANGES.
 SHOWS = (
     "selection",
     "inspection",
@@ -64,14 +65,14 @@ SHOWS = (
     "traffic",
     "doctor",
 )
-# Of each library: who may import it.
+# For each library, the modules that may import it.
 LIBRARIES = {
     "pyroute2": {"base.kernel.dump"},
     "pydantic": {"cni.config", "cni.models", "ipam.config", "ipam.models", "node.config"},
     "pydantic_core": {"cni.config", "cni.models", "ipam.config"},
     "netaddr": {"cni.models"},
     "filelock": {"base.state.locks"},
-    # None of these is on the way of a CNI command.
+    # No CNI command imports any of these.
     "grpclib": {"base.grpc", "node.kubelet"},
     "google": {"base.grpc", "base.kubelet", "node.kubelet"},
     "yaml": {"base.yaml_document", "ipam.cluster.backends.credentials"},
@@ -86,7 +87,7 @@ def tree(module: str) -> ast.Module:
 
 
 def imports(module: str) -> Iterator[str]:
-    """Every module it imports anywhere, "from a import b" as a.b where that is a module and as a where not."""
+    """Every module it imports anywhere, "from a import b" as a.b if that is a module and as a if not."""
     return imported(tree(module))
 
 
@@ -104,7 +105,7 @@ def within(module: str, package: str) -> bool:
 
 
 def needed(module: str) -> set[str]:
-    """The modules of ours that it imports when it runs, at its start or later; a package too, for what is in it."""
+    """Our modules that it imports when it runs, at its start or later; including a package whose member it imports."""
     found, skipped = set[str](), set[ast.AST]()
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -115,7 +116,7 @@ def needed(module: str) -> set[str]:
 
 
 def test_no_circle_in_ipam() -> None:
-    """Imports inside functions count too: who follows a call comes back to no module that he has left."""
+    """The import graph of ipam has no cycle; imports inside functions count too."""
     left = {module: needed(module) for module in FILES if within(module, "ipam")}
     while free := [module for module, names in left.items() if not names & left.keys()]:
         for module in free:
@@ -126,7 +127,7 @@ def test_no_circle_in_ipam() -> None:
 def test_there_is_something_to_look_at() -> None:
     assert {"cni.main", "base.kernel.rtnl", "ipam.main", "ctl.__main__"} <= FILES.keys()
     assert {"json", "base.protocol.errors"} <= set(imports("base.protocol.spec"))
-    assert {"cni.main", "ipam.main"} <= set(imports("ctl.__main__"))  # those inside functions too
+    assert {"cni.main", "ipam.main"} <= set(imports("ctl.__main__"))  # including those inside functions
     assert "cni.features.addressing" in set(imports("cni.commands"))  # from cni import addressing
 
 
@@ -149,7 +150,7 @@ def test_commands_that_show_change_nothing(command: str) -> None:
 
 
 def test_nobody_reaches_into_a_store() -> None:
-    """Who needs a store opens it by ipam.stores, and speaks of what it holds by the modules beside that."""
+    """Other modules open a store through ipam.stores, and import none of its subpackages."""
     outside = {module: tree(module) for module in FILES if not within(module, "ipam.stores")}
     outside |= {f"{path}": ast.parse(path.read_text()) for path in (ROOT / "bench").glob("*.py")}
     assert any("ipam.stores" in imported(parsed) for parsed in outside.values())
@@ -168,14 +169,14 @@ def test_design_lists_the_folders() -> None:
 
 
 def test_guide_names_files_that_exist() -> None:
-    """Whoever follows a recipe finds each file.  NAME stands for a name still to be found."""
+    """Each file in a recipe exists.  NAME stands for a name that the reader chooses."""
     named = re.findall(r"`((?:cni|ipam|ctl|agent|node|tests|docs|conf|packaging|netns-fixtures)/[^`\s]*)`", GUIDE)
     assert len(named) > 20
     assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
 
 
 def test_pages_name_modules_that_exist() -> None:
-    """A page names a module by the end of its path.  NAME stands for a name still to be found."""
+    """A page names a module by the end of its path.  NAME stands for a name that the reader chooses."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     folders = (*FLOORS, "bench", "docs", "netns-fixtures", "packaging", "tests")
     modules = {f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.py")}
@@ -189,7 +190,7 @@ def test_pages_name_modules_that_exist() -> None:
 
 @MODULES
 def test_nobody_prints(module: str) -> None:
-    """stdout is the answer's, and dispatch.py writes it."""
+    """Only dispatch.py writes to stdout, which carries the answer."""
     calls = [n.func for n in ast.walk(tree(module)) if isinstance(n, ast.Call)]
     assert not [f for f in calls if isinstance(f, ast.Name) and f.id == "print"]
     if module not in ("base.protocol.dispatch", "ctl.main", "ctl.screen", "node.main"):
@@ -199,7 +200,7 @@ def test_nobody_prints(module: str) -> None:
 
 @MODULES
 def test_length(module: str) -> None:
-    """What one reads in one sitting on one subject.  A guard's mark is not counted."""
+    """A module is short enough to read in one sitting, on one subject.  A guard's mark does not count."""
     assert sum("# guard below: " not in line for line in FILES[module].read_text().splitlines()) <= 500
 
 

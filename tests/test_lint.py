@@ -1,4 +1,4 @@
-"""The linters as tests, so that one command says whether a change is fit."""
+"""The linters as tests, so that one command checks a change."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ def run(tool: str, *words: str | Path) -> None:
 
 
 def shell_scripts() -> Iterator[Path]:
-    """Every file whose first line calls a shell."""
+    """Every file with a shell in its first line."""
     for top in (".ci", "packaging", "netns-fixtures", "bench", "docs"):
         for path in sorted((ROOT / top).rglob("*")):
             if path.is_file() and path.read_bytes().partition(b"\n")[0].endswith((b"/sh", b"/bash", b" bash", b" sh")):
@@ -46,7 +46,7 @@ def test_mypy() -> None:
 
 
 def test_prose() -> None:
-    """The rules of docs/develop/style.md that Vale can check."""
+    """The texts follow those rules of docs/develop/style.md that Vale can check."""
     built = subprocess.run([ROOT / "netns-fixtures" / "vale"], capture_output=True, text=True, check=False)
     if built.returncode:
         require("unit", built.stderr)
@@ -60,5 +60,5 @@ def test_shellcheck() -> None:
 
 
 def test_packaging_is_no_package() -> None:
-    """An __init__.py in it would hide PyPI's packaging, which pytest imports."""
+    """An __init__.py there would hide PyPI's packaging, which pytest imports."""
     assert not (ROOT / "packaging" / "__init__.py").exists()

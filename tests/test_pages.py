@@ -1,4 +1,4 @@
-"""What a person reads is whole: links lead somewhere, and configurations are ones we take."""
+"""The pages are whole: links lead somewhere, and configurations are valid."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_can_be_found() -> None:
-    """From README, by links alone; a page that was moved leaves one line for links from outside."""
+    """Links lead from README to every page; a moved page leaves one line for links from outside."""
     moved = {page for page in PAGES if page.read_text().startswith("This page is now [")}
     seen, todo = set[Path](), [ROOT / "README.md"]
     while todo:

@@ -1,6 +1,6 @@
 """The power is cut again and again while eight processes attach and detach.
 
-No acknowledged lease is lost, no address has two owners, and what is to be kept back after its release is kept back.
+No acknowledged lease is lost, no address has two owners, and no reserved address is free after its release.
 
 One boot of the lab records every write of a disk under them (tests/guest/recording.py).  Here the record is cut at
 random, and each sector under way at that moment is written or not.  e2fsck replays ext4's own journal.  Then the real
@@ -29,7 +29,7 @@ from test_lab import TWO, lab
 ROOT = Path(__file__).parents[1]
 LAB = ROOT / "netns-fixtures" / "lab"
 CUTS = 200
-# Each writer's.
+# For each writer.
 OPERATIONS = 60
 
 
@@ -53,7 +53,7 @@ def restored(cut: Cut, scratch: Path) -> Path:
     shutil.rmtree(state, ignore_errors=True)
     state.mkdir()
     image.write_bytes(cut.disk)
-    # The journal is replayed, and nothing else repaired: more repair would hide what this test looks for.
+    # Replay the journal, and repair nothing else: more repair would hide the errors that this test is for.
     e2fs("e2fsck", "-y", "-E", "journal_only", image)
     assert e2fs("e2fsck", "-fn", image) == 0, f"ext4 is not whole in {image}"
     e2fs("debugfs", "-R", f"rdump ipam {state}", image)
@@ -67,11 +67,11 @@ def e2fs(*words: str | Path) -> int:
 
 @dataclass
 class Told:
-    """What the writers were told: who holds what, and which leases are gone.  What was under way is in neither."""
+    """The acknowledged state: the owners of addresses, and the released leases.  Commands under way are in neither."""
 
     held: dict[str, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
-    # Addresses of leases that are gone: those that cool down, and those kept for a name.
+    # Addresses of released leases: those in cooldown, and those reserved for a name.
     cooling: set[str] = field(default_factory=set)
     kept: dict[str, str] = field(default_factory=dict)
 
@@ -96,7 +96,7 @@ class Told:
 
 
 def lines(state: Path) -> list[dict[str, Any]]:
-    """The leases and kept-back addresses in the file itself, whatever an index says."""
+    """The leases and reserved addresses in the file itself, whatever an index contains."""
     data = (state / "ipam" / "net" / "leases").read_bytes()
     head, *found = [json.loads(line) for line in data.splitlines() if line.strip(b" \0")]
     assert head["schema"] == 1
@@ -113,7 +113,7 @@ def answered(result: dict[str, Any]) -> str:
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """A directory, in memory where that can be: each cut writes a whole disk."""
+    """A directory, in memory if possible: each cut writes a whole disk."""
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(prefix="hpn-cut-", dir=memory) as directory:
         yield Path(directory)
@@ -126,7 +126,7 @@ def test_no_cut_loses_a_lease_or_gives_an_address_twice(log: Path, scratch: Path
     # Not before a mark: nothing is written there.
     candidates = [i for i, entry in enumerate(recorded) if i > first and entry.data and not entry.text]
     assert len(candidates) > CUTS, "too few writes were recorded"
-    # The last too: by then most was told.
+    # The last point too: by then most commands are acknowledged.
     points = sorted([*random.sample(candidates[:-1], count - 1), candidates[-1]])
     acknowledged = kept_back = cooled = 0
     for point, cut in zip(points, cuts(recorded, SIZE, points, random), strict=True):

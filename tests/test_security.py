@@ -1,4 +1,4 @@
-"""Each promise of docs/user/security.md and each failure of docs/user/cluster-addresses.md names a test that exists."""
+"""Each promise of docs/user/security.md and each failure of docs/user/cluster-addresses.md names an existing test."""
 
 import re
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""No test fails because the machine has other work: every wait ends by an event, with a long bound, and no time of this
-machine is compared with a number of seconds.
+"""No test fails because the machine is busy: every wait ends by an event, with a long bound, and no test compares a
+measured time with a number of seconds.
 
-What is no such wait says so in a comment `# time: WHY`, in its line or above it: nothing is to happen for a while, or
-a test does something again and again.
+Any other wait has a comment `# time: WHY`, in its line or above it: nothing must happen for a while, or a test repeats
+an action.
 """
 
 import ast
@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LEAST = 60  # seconds that something may take on a busy machine
+LEAST = 60  # seconds that an action may take on a busy machine
 CLOCKS = {"monotonic", "perf_counter", "time", "process_time", "thread_time"}
-# Where the bound of a wait is, among what is given without a name.
+# The position of a wait's bound among its positional arguments.
 BOUNDS = {"settimeout": 0, "wait": 0, "join": 0, "result": 0, "until": 1, "create_connection": 1, "select": 3}
 NAMES = {"timeout", "patience", "seconds"}
-# Each is the one that polls, of the tests, of the cluster's nodes, and of programs that run where there is no test.
+# The functions that poll: the tests', the cluster nodes', and that of programs without a test.
 POLLING = {
     "tests/support/topology.py": "until",
     "netns-fixtures/cluster/space.py": "until",
@@ -45,7 +45,7 @@ def reads_a_clock(node: ast.AST) -> bool:
 
 
 def what_is_wrong(node: ast.AST) -> str:
-    """The rule that it breaks, if it does."""
+    """The rule that the node breaks, if any."""
     if isinstance(node, ast.Call):
         called = name(node.func)
         at = BOUNDS.get(called, len(node.args))
@@ -64,7 +64,7 @@ def what_is_wrong(node: ast.AST) -> str:
 
 
 def offences(text: str, polls: str = "") -> Iterator[str]:
-    """What breaks a rule in it and says nothing, but for what is in the function that polls."""
+    """Each place that breaks a rule without an explanation, except in the function that polls."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     explained = {one.start[0] for one in tokens if one.type == tokenize.COMMENT and one.string.startswith("# time: ")}
     tree = ast.parse(text)

@@ -1,6 +1,6 @@
-"""Which tests a change touches, and in which order they are worth their time.
+"""The tests that a change touches, in the order of their value for their time.
 
-packaging/venv python tests/touched.py REPORT    # write tests/seconds.txt, of what make test JUNIT=REPORT wrote
+packaging/venv python tests/touched.py REPORT    # write tests/seconds.txt from the report of make test JUNIT=REPORT
 """
 
 import ast
@@ -20,24 +20,24 @@ from side_by_side import BOOTING
 
 ROOT = Path(__file__).parents[1]
 LINT = "tests/test_lint.py"
-# What holds of the tree as a whole; each takes a second or less but for the linters.
+# Tests of the whole tree; each takes a second or less except the linters.
 ALWAYS = (
     *(p for at in sorted(ROOT.glob("tests/test_*.py")) if (p := f"tests/{at.name}") not in (*BOOTING, LINT)),
     *(f"tests/unit/suite/test_{name}.py" for name in ("guards", "documented")),
 )
-# The tiers that run here.  What needs the binary, the lab or the cluster is named only.
+# The tiers that run here.  Tests that need the binary, the lab or the cluster are only named.
 HERE = ("tests/unit/", "tests/netns/", "tests/attack/")
-# How long each test file takes by itself; those that are not listed take this long.
+# The duration of each test file alone; unlisted files take SHORT.
 TABLE = ROOT / "tests/seconds.txt"
 SHORT, LISTED = 1.5, 3.0
-# Of a file that takes longer, a guard's tests alone go first.
+# In a file that takes longer, a guard's tests run first, alone.
 LONG = 10.0
 _NOTHING = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's name of an empty tree
 
 
 @dataclass(frozen=True, order=True)
 class Work:
-    """A file's tests, or some of them: how near they are to the change, how long they take."""
+    """A file's tests, or some of them: their distance from the change, and their duration."""
 
     near: int
     seconds: float
@@ -46,8 +46,8 @@ class Work:
 
 
 def chosen(works: Iterable[Work], budget: float) -> tuple[list[Work], list[Work]]:
-    """As many as there is time for, and the rest.  Those of the change itself come first; then one that is nearer by a
-    file than another may take three times as long."""
+    """As many as fit the time, and the rest.  The change's own tests come first; each file of distance outweighs a
+    factor of three in duration."""
     taken, left = list[Work](), list[Work]()
     for work in sorted(works, key=lambda work: (work.near > 0, work.seconds * 3**work.near, work)):
         fits = work.seconds <= budget
@@ -59,10 +59,10 @@ def chosen(works: Iterable[Work], budget: float) -> tuple[list[Work], list[Work]
 def works(
     changed: Iterable[str], far: Mapping[str, int], guards: Iterable[Guard], seconds: Mapping[str, float]
 ) -> Iterator[Work]:
-    """All that may notice, of the tiers that run here.
+    """All tests of the tiers here that may notice.
 
-    A guard's tests are as near as can be, for they were seen to notice; so is a test that was changed itself, or that
-    is called after what was.
+    A guard's tests have distance 0, because they were seen to notice; so have changed tests and those named after a
+    changed file.
     """
     changed = set(changed)
     named: dict[str, set[str]] = {}
@@ -83,14 +83,14 @@ def works(
 
 
 def called_after(path: str, files: Iterable[str]) -> set[str]:
-    """The tests of a file by name.  A page has those of all pages, which type what is in them."""
+    """The tests named after a file.  A page has those of all pages, which run the commands in them."""
     tests = [file for file in files if reach.is_test(file)]
     pages = {t for t in tests if PurePath(t).name in ("test_pages.py", "test_pages_shown.py")}
     return reach.namesakes(path, tests) | (pages if path.endswith(".md") else set())
 
 
 def distances(changed: Iterable[str]) -> dict[str, int]:
-    """Of each test file that may reach a change: how near it is.  Called after it counts as importing it."""
+    """The distance of each test file that may reach a change.  A test named after it counts as an importer."""
     changed = list(changed)
     files = sorted({*reach.listed(ROOT), *changed})
     far = reach.distances(reach.graph(ROOT, files), changed)
@@ -101,7 +101,7 @@ def distances(changed: Iterable[str]) -> dict[str, int]:
 
 
 def table(report: Path) -> str:
-    """The test files that take long, with their seconds, as a report has them."""
+    """The slow test files of a report, with their seconds."""
     took = dict[str, float]()
     for case in ET.parse(report).getroot().iter("testcase"):
         path = reported.node_id(case).partition("::")[0]
@@ -112,12 +112,12 @@ def table(report: Path) -> str:
 
 
 def seconds() -> dict[str, float]:
-    """What the table has."""
+    """The seconds in the table."""
     return {path: float(took) for took, path in map(str.split, TABLE.read_text().splitlines())}
 
 
 def elsewhere(far: Mapping[str, int], boots: Mapping[str, tuple[object, tuple[str, ...]]]) -> list[str]:
-    """What `make test` takes to run those of the other tiers that were changed, or that import what was."""
+    """The arguments of `make test` for tests of other tiers that changed, or that import a changed file."""
     near = [test for test, distance in sorted(far.items()) if distance <= 1 and reach.is_test(test)]
     found = dict.fromkeys(test for test in near if test.startswith(("tests/system/", "tests/cluster/", *BOOTING)))
     for test in near:
@@ -127,12 +127,13 @@ def elsewhere(far: Mapping[str, int], boots: Mapping[str, tuple[object, tuple[st
 
 
 def git(*words: str) -> str:
-    """What git answers; nothing where it has no answer."""
+    """The output of git; empty after an error."""
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def base() -> str:
-    """What a change is compared with: where it left main; on main itself the commit before, unless there is more."""
+    """The base of comparison: the point where the change left main; on main the previous commit, if nothing is
+    uncommitted."""
     if given := os.environ.get("BASE"):
         if not (known := git("rev-parse", "--verify", "--quiet", f"{given}^{{commit}}")):
             raise SystemExit(f"BASE={given}: git knows no such commit")
@@ -148,13 +149,13 @@ def base() -> str:
 
 
 def changed(since: str) -> list[str]:
-    """The files that differ, also those that git has not been told of."""
+    """The files that differ, including untracked ones."""
     new = git("ls-files", "--others", "--exclude-standard")
     return sorted({*git("diff", "--name-only", "--no-renames", since).splitlines(), *new.splitlines()})
 
 
 def guards(since: str, files: Iterable[str]) -> list[Guard]:
-    """Those of the files, first those of functions that were changed.  The launcher's need a build for each."""
+    """The guards of the files, nearest to a changed line first.  The launcher's are left out, as each needs a build."""
     files = {path for path in files if path.endswith(".py") and (ROOT / path).exists()}
     lines = {path: _lines(since, path) for path in files}
     texts = {path: (ROOT / path).read_text() for path in files}
@@ -167,7 +168,7 @@ def guards(since: str, files: Iterable[str]) -> list[Guard]:
 
 
 def in_changed_functions(since: str) -> list[Guard]:
-    """Also those of files that git does not know yet; in C, those of changed files."""
+    """The guards in changed functions, including untracked files; in C, those of changed files."""
     files = {path: (ROOT / path).read_text() for path in {guard.file for guard in GUARDS}.intersection(changed(since))}
     trees = {path: ast.parse(text) for path, text in files.items() if path.endswith(".py")}
     lines = {path: set(_lines(since, path)) for path in trees}
@@ -184,7 +185,7 @@ def in_changed_functions(since: str) -> list[Guard]:
 
 
 def _around(tree: ast.AST, line: int) -> range:
-    """The lines of the innermost function that has this one; of the statement, if there is none."""
+    """The lines of the innermost function around this line; without one, those of the statement."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node.lineno <= line <= node.end_lineno]
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     inner = max(functions or nodes, key=lambda node: node.lineno)
@@ -192,7 +193,7 @@ def _around(tree: ast.AST, line: int) -> range:
 
 
 def _lines(since: str, path: str) -> list[int]:
-    """The lines of a file that differ, as it is now."""
+    """The lines that differ, by their numbers in the present file."""
     found = re.findall(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", git("diff", "-U0", since, "--", path), re.MULTILINE)
     return [line for first, count in found for line in range(int(first), int(first) + max(1, int(count or 1)))]
 

@@ -1,4 +1,4 @@
-"""A host of the cluster: booted, cut from its power, wired to the switch; and the services that run on it."""
+"""A host of the cluster: boot, power cut, and wires to the switch; and its services."""
 
 import json
 import socket
@@ -13,7 +13,7 @@ from typing import Any
 from cluster.space import Doorbell, Failed, Space, hierarchies, make_cgroup, remove_cgroup, until
 
 INIT = Path(__file__).parent / "init.py"
-# As systemd has it: a process of its own session, in the host's cgroups, with its output in a file.
+# As under systemd: a process in its own session, in the host's cgroups, with its output in a file.
 START = r"""
 name=$1 log=$2
 shift 2
@@ -24,7 +24,7 @@ echo $! >"/run/services/$name"
 
 @dataclass(frozen=True)
 class Wire:
-    """A link of the host's, and the bridge of the switch that its other end is in."""
+    """A link of the host, and the bridge of the switch with its other end."""
 
     name: str
     bridge: str
@@ -33,9 +33,9 @@ class Wire:
 
 @dataclass
 class Service:
-    """A daemon of a host, by the number it has there.  It is the child of the host's first process.
+    """A daemon of a host, identified by its PID there.  It is the child of the host's first process.
 
-    One that ``notifies`` has started when it says so, as with systemd's Type=notify.
+    If it ``notifies``, its start ends with its notification, as with systemd's Type=notify.
     """
 
     host: "Host"
@@ -50,7 +50,7 @@ class Service:
 
     @property
     def pid(self) -> int:
-        """As the host counts; 0 if it does not run."""
+        """The daemon's process number on the host; 0 if it does not run."""
         found = self.host.run(
             "sh", "-c", f"pid=$(cat /run/services/{self.name}) && kill -0 $pid && echo $pid", check=False
         )
@@ -75,11 +75,11 @@ class Service:
         path.unlink()
 
     def stop(self) -> None:
-        """Ask it to end, and wait until it has."""
+        """Send SIGTERM, and wait until the daemon has ended."""
         self._end("TERM")
 
     def kill(self) -> None:
-        """kill -9."""
+        """Send SIGKILL, and wait until the daemon has ended."""
         self._end("KILL")
 
     def _start(self, words: Sequence[str]) -> None:
@@ -93,7 +93,7 @@ class Service:
 
 @dataclass
 class Host:
-    """A machine of the cluster's, with a disk of its own.  ``space`` is there while it has power."""
+    """A machine of the cluster, with its own disk.  ``space`` is set while it has power."""
 
     name: str
     address: str
@@ -111,17 +111,17 @@ class Host:
 
     @property
     def cgroup(self) -> str:
-        """Its name in every hierarchy."""
+        """The host's cgroup in every hierarchy."""
         return f"{self.folder.name}/{self.name}"
 
     def path(self, inside: str) -> Path:
-        """Where the machine has a file or socket that the host has on its disk, such as /var/log/kubelet.log."""
+        """The machine's path of a file or socket on the host's disk, such as /var/log/kubelet.log."""
         return self.disk / inside.lstrip("/")
 
     def run(
         self, *argv: str, stdin: str | None = None, check: bool = True, timeout: float = 120
     ) -> "subprocess.CompletedProcess[str]":
-        """Run argv on the host: its CompletedProcess.  Raises Failed where it fails and ``check`` is true."""
+        """Run argv on the host; return its CompletedProcess.  Raises Failed if it fails and ``check`` is true."""
         if self.space is None:
             raise Failed(f"{self.name} has no power")
         return self.space.run(*argv, stdin=stdin, check=check, timeout=timeout)
@@ -130,7 +130,7 @@ class Host:
         return self.services[name]
 
     def add_service(self, name: str, command: Iterable[str], **environment: str) -> Service:
-        """Make a daemon known, without a start."""
+        """Register a daemon without starting it."""
         self.services[name] = Service(self, name, list(command), environment)
         return self.services[name]
 
@@ -146,7 +146,7 @@ class Host:
         log.touch()
         doorbell = self.folder / f"{self.name}.bell"
         bell = Doorbell(doorbell)
-        # Cgroups are entered before there is a cgroup namespace, which has its root where the process is then.
+        # Enter the cgroups before the cgroup namespace is made, because its root is the process's cgroup at that time.
         own = " ".join(f"{hierarchy}/{self.cgroup}/cgroup.procs" for hierarchy in hierarchies())
         script = (
             f'for own in {own}; do echo 0 >"$own"; done\n'
@@ -158,7 +158,7 @@ class Host:
         self._wire()
 
     def power_cut(self) -> None:
-        """End all that runs at once; the disk stays as it is."""
+        """End all processes at once; the disk stays unchanged."""
         if self.space is None:
             raise Failed(f"{self.name} has no power")
         space, self.space = self.space, None
@@ -169,12 +169,12 @@ class Host:
         return self.run("cat", "/proc/sys/kernel/random/boot_id").stdout.strip()
 
     def attachments(self) -> list[dict[str, Any]]:
-        """What `hpn inspect` shows of this host."""
+        """The attachments of `hpn inspect` on this host."""
         found: list[dict[str, Any]] = json.loads(self.run("hpn", "inspect", "--json").stdout)["attachments"]
         return found
 
     def leases(self) -> list[dict[str, Any]]:
-        """The pods' addresses of which `hpn ipam show` knows, all networks together, dead pods' included."""
+        """The pods' addresses from `hpn ipam show`, of all networks, including dead pods'."""
         networks = json.loads(self.run("hpn", "ipam", "show", "--json").stdout)["networks"]
         return [one for network in networks for one in network["leases"] if one["state"] in {"held", "dead"}]
 
@@ -194,20 +194,21 @@ class Host:
             inside += [f"address add {wire.address} dev {wire.name}"] if wire.address else []
             outside.append(f"link set {port} master {wire.bridge} up")
         inside += [f"route add {network} via {via}" for network, via in self.routes.items()]
-        # By their network alone: the switch's PID is one that the machine counts.
+        # Enter their network only: the switch's PID is a number in the machine's PID namespace.
         batch(self.space, inside)
         batch(self.switch, outside)
         self.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
 
     def _mac(self, wire: Wire) -> str:
-        """The same at every boot, as a NIC's is: other hosts remember it."""
+        """The same MAC at every boot, like a NIC's: other hosts cache it."""
         return f"02:{zlib.crc32(self._port(wire).encode()).to_bytes(4).hex(':')}:00"
 
     def _port(self, wire: Wire) -> str:
         return f"{self.name}-{wire.name}"
 
     def _forget(self) -> None:
-        """Wait until nothing of an earlier boot is left: links go a moment after their namespace, cgroups never."""
+        """Wait for the links of an earlier boot to disappear, which takes a moment, and remove its cgroups, which would
+        stay."""
         ports = {self._port(wire) for wire in self.wires}
 
         def stale() -> set[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 NAME = "localhost/busybox:1"
 FILES = {"etc/passwd": b"root:x:0:0:root:/:/bin/sh\n", "etc/group": b"root:x:0:\n"}
-# A sandbox runs this for as long as its pod is there.
+# A sandbox runs this for as long as its pod exists.
 COMMAND = ["/bin/sh", "-c", "trap exit TERM INT; sleep 2147483647 & wait"]
 
 
@@ -24,9 +24,9 @@ def write(archive: Path) -> None:
 
 
 def build(recipe: Path, context: Path, name: str, archive: Path) -> None:
-    """Do what `docker build --file RECIPE --tag NAME CONTEXT` and `docker save` do.
+    """Replace `docker build --file RECIPE --tag NAME CONTEXT` and `docker save`.
 
-    Raises ValueError for a recipe that has more than FROM scratch, ARG with a default, COPY of a file and ENTRYPOINT.
+    Raises ValueError for a recipe with more than FROM scratch, ARG with a default, COPY of a file and ENTRYPOINT.
     """
     layer, config, arguments = io.BytesIO(), dict[str, Any](), dict[str, str]()
     with tarfile.open(fileobj=layer, mode="w") as tar:

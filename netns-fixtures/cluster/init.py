@@ -1,16 +1,16 @@
-"""The first process of a host of the cluster: it makes the host's view of the machine, says so, and reaps.
+"""The first process of a host of the cluster: it makes the host's view of the machine, reports that, and reaps.
 
     init.py DOORBELL                 the switch: namespaces alone
-    init.py DOORBELL NAME DISK       a host: with a disk, which is what of it survives a power cut
+    init.py DOORBELL NAME DISK       a host: with a disk, which survives a power cut
 
-The view is the machine's own root, so that programs and the tree are there, with these differences:
+The view is the machine's own root with its programs and the tree, with these differences:
 
     /run                             empty at every boot
-    /etc /opt /var                   the machine's, and what is written there is gone at the next boot
+    /etc /opt /var                   the machine's; changes disappear at the next boot
     /etc/cni /etc/kubernetes ...     from the disk (KEPT)
     /sys, /proc, cgroups             the host's own
     boot_id                          another at every boot
-    sysctls that kubelet wants       as kubelet wants them, for whoever reads: it would set them for the whole machine
+    sysctls that kubelet wants       read with kubelet's values, because kubelet would set them for the whole machine
 """
 
 import os
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from cluster.space import CGROUPS, hierarchies, ring
 
 KEPT = ("etc/cni", "etc/kubernetes", "opt/cni/bin", "var/lib/cni", "var/lib/kubelet", "var/lib/containerd", "var/log")
-# What kubelet's container manager sets where it finds other values (setupKernelTunables).
+# The values that kubelet's container manager would otherwise set (setupKernelTunables).
 WANTED = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
@@ -44,7 +44,7 @@ def mount(*words: str | Path) -> None:
 
 
 def instead(path: str, text: str) -> None:
-    """Let whoever reads that file of /proc read this."""
+    """Replace the content of that file of /proc/sys, for all readers."""
     file = RUN / "instead" / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text + "\n")
@@ -52,13 +52,13 @@ def instead(path: str, text: str) -> None:
 
 
 def see(name: str, disk: Path) -> None:
-    """Make the view of a host.  Nothing of it reaches the machine, for our mounts are private."""
+    """Make the view of a host.  The machine does not see it, because our mounts are private."""
     mount("-t", "sysfs", "sysfs", "/sys")
     own_cgroups()
     mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", RUN)
     for directory in ("lock", "netns", "services", "tmp", "home", "proc"):
         (RUN / directory).mkdir()
-    # With nothing over it, for a user namespace may mount /proc only where all of one is in sight already (Linux,
+    # An uncovered /proc: a user namespace may mount /proc only where a complete one is visible already (Linux,
     # mount_too_revealing).
     mount("-t", "proc", "proc", RUN / "proc")
     for top in ("etc", "opt", "var"):
@@ -75,13 +75,13 @@ def see(name: str, disk: Path) -> None:
     for path, value in WANTED.items():
         instead(path, value)
     instead(BOOT_ID, str(uuid.uuid4()))
-    # Kubelet's volumes have to reach containers.
+    # Kubelet's volumes must reach containers.
     mount("--make-rshared", "/")
     subprocess.run(["hostname", name], check=True)
 
 
 def own_cgroups() -> None:
-    """This process is in the host's cgroups and has a cgroup namespace: what it mounts begins there."""
+    """Mount the host's cgroups: this process is in them and has a cgroup namespace, so its mounts begin there."""
     names = [path.name for path in hierarchies()]
     mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", CGROUPS)
     for name in names:
@@ -91,7 +91,7 @@ def own_cgroups() -> None:
 
 
 def reap() -> None:
-    """Nobody else waits for what is left to this process."""
+    """Reap orphans, for which no other process waits."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     while True:
         with suppress(ChildProcessError):

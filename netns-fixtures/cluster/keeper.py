@@ -1,10 +1,10 @@
-"""Holds the namespaces that all of a cluster is in, and takes everything away when whoever started it has ended.
+"""Holds a cluster's namespaces, and removes everything when the process that started it has ended.
 
-    keeper.py      starts them, prints {"folder": ..., "pid": ...}, and lives until its standard input ends
+    keeper.py      makes them, prints {"folder": ..., "pid": ...}, and lives until its standard input ends
 
-Input ends however the starter ends: also by SIGKILL.  If the keeper itself is killed, the kernel ends the processes,
-and with them namespaces, mounts and links; the next keeper removes what is left, which are a folder and cgroups of the
-folder's name.  A keeper has its folder locked.
+The input ends with the starter, even after SIGKILL.  If the keeper itself is killed, the kernel ends the processes, and
+with them namespaces, mounts and links; the next keeper removes the rest, which is a folder and cgroups of the folder's
+name.  A keeper holds a lock on its folder.
 """
 
 import fcntl
@@ -29,9 +29,9 @@ INIT = Path(__file__).parent / "init.py"
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A new one, for the disks of the hosts."""
+    """A new folder, for the disks of the hosts."""
     while not (fd := locked(made := Path(tempfile.mkdtemp(prefix=PREFIX)))):
-        pass  # another keeper took it for one that is left
+        pass  # another keeper treated it as left over
     try:
         yield made
     finally:
@@ -40,7 +40,7 @@ def folder() -> Iterator[Path]:
 
 
 def locked(path: Path) -> int:
-    """A descriptor that holds the folder; 0 if it is another's or gone."""
+    """A descriptor that locks the folder; 0 if another keeper has it or it is gone."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -56,13 +56,13 @@ def locked(path: Path) -> int:
 
 
 def remove(path: Path) -> None:
-    """What no end of a process removes."""
+    """Remove the files and cgroups that outlive all processes."""
     remove_cgroup(path.name)
     shutil.rmtree(path, ignore_errors=True)
 
 
 def sweep() -> None:
-    """Remove what killed keepers left."""
+    """Remove the folders and cgroups of killed keepers."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         if path.lstat().st_uid == os.geteuid() and (fd := locked(path)):
             remove(path)
@@ -71,7 +71,7 @@ def sweep() -> None:
 
 @contextmanager
 def namespaces(where: Path) -> Iterator[int]:
-    """The PID of the first process in them."""
+    """Make them; yields the PID of their first process."""
     bell = Doorbell(where / "doorbell")
     log = where / "switch.log"
     words = [

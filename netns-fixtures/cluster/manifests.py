@@ -1,4 +1,4 @@
-"""Objects as kubectl takes them: pods that stay, and networks for their annotations."""
+"""Objects for kubectl: pods that stay, and networks for their annotations."""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def pod(name: str, *, node: str = "", networks: str = "", resources: Mapping[str
 
 
 def network(name: str, plugin: Mapping[str, Any], *, resource: str = "") -> dict[str, Any]:
-    """A NetworkAttachmentDefinition of one plugin; ``resource`` is what its pods get a device of."""
+    """A NetworkAttachmentDefinition of one plugin; each of its pods gets a device of ``resource``."""
     annotations = {"k8s.v1.cni.cncf.io/resourceName": resource} if resource else {}
     return {
         "apiVersion": "k8s.cni.cncf.io/v1",

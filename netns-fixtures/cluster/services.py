@@ -1,4 +1,4 @@
-"""What runs on the hosts: every daemon's command line, and the files that it reads."""
+"""The services of the hosts: every daemon's command line, and the files that it reads."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 PKI = "/etc/kubernetes/pki"
 OFFERED = "/etc/cni/node.json"  # on the node's disk, as all of /etc/cni
 CONTAINER = "/etc/kubernetes/container.json"
-# Of user, and group; they are no secret, for nobody but this cluster's hosts reaches its API server.
+# User and group.  They are no secret: only this cluster's hosts reach its API server.
 USERS = {
     "admin": "system:masters",
     "kcm": "system:masters",
@@ -26,7 +26,7 @@ USERS = {
 
 
 def write_kubeconfig(file: Path, server: str, user: str) -> None:
-    """How a client finds the API server, and who it is there."""
+    """Write a client's user and the API server's address."""
     file.parent.mkdir(parents=True, exist_ok=True)
     cluster = {"server": f"https://{server}:6443", "insecure-skip-tls-verify": True}
     config = {
@@ -71,7 +71,7 @@ def control_plane(host: Host, programs: Path) -> None:
 
 
 def node_services(host: Host, programs: Path, server: str) -> None:
-    """containerd, kubelet and the agent, which run from boot, and `hpn node`, which does not unless asked to."""
+    """containerd, kubelet and the agent, which start at boot, and `hpn node`, which starts only on request."""
     write_kubeconfig(host.path("/etc/kubernetes/kubelet.conf"), server, f"system:node:{host.name}")
     write_kubeconfig(host.path("/etc/kubernetes/admin.conf"), server, "admin")
     host.path(CONTAINER).write_text(json.dumps(_container(programs)))
@@ -86,21 +86,23 @@ def node_services(host: Host, programs: Path, server: str) -> None:
 
 
 def _container(programs: Path) -> dict[str, Any]:
-    """What every container begins with: as without a word, and the node's boot id, which its own /proc does not have.
+    """The initial specification of every container: ctr's default, and a bind mount of the node's boot id, which the
+    container's own /proc does not have.
 
-    runc takes no mount of that file.  A hook of this kind runs in the container's namespaces, in its root, before the
+    runc accepts no mount of that file.  A hook of this kind runs in the container's namespaces, in its root, before the
     container has left the node's.
     """
     said = subprocess.run([programs / "ctr", "oci", "spec"], capture_output=True, check=True)
     spec: dict[str, Any] = json.loads(said.stdout)
-    # Nobody who asks by CRI gets these, and no pod with a user namespace of its own may have them.
+    # Requests by CRI do not get these, and a pod with its own user namespace must not have them.
     spec["process"].pop("rlimits", None)
     bind = ["mount", "--bind", f"{RUN}/instead/{BOOT_ID}", f"proc/sys/{BOOT_ID}"]
     return spec | {"hooks": {"createContainer": [{"path": shutil.which("mount"), "args": bind}]}}
 
 
 def offer(host: Host, *resources: Mapping[str, Any]) -> Service:
-    """hpn node, not started.  It offers these until ``withdraw``; from the next boot on it starts before kubelet."""
+    """hpn node with these resources, not started.  It keeps them until ``withdraw``; at later boots it starts before
+    kubelet."""
     host.path(OFFERED).write_text(json.dumps({"resources": resources}))
     service = _hpn_node(host, "--config", OFFERED)
     host.at_boot.insert(0, service.name)
@@ -108,7 +110,7 @@ def offer(host: Host, *resources: Mapping[str, Any]) -> Service:
 
 
 def withdraw(host: Host) -> None:
-    """End what ``offer`` began: hpn node is stopped, and is again as it was."""
+    """End ``offer``: stop hpn node, and restore its old configuration."""
     host.service("node").stop()
     host.at_boot.remove("node")
     host.path(OFFERED).unlink()
@@ -122,7 +124,7 @@ def _hpn_node(host: Host, *words: str) -> Service:
 
 
 def add(host: Host, program: str | Path, **options: str) -> None:
-    """A daemon that is called as its program is."""
+    """Add a daemon named after its program."""
     words = [str(program), *(f"--{key}={value}" for key, value in options.items())]
-    # Where containerd looks for its shim.
+    # containerd searches it for its shim.
     host.add_service(Path(program).name, words, PATH=f"{Path(program).parent}:{PATH}")

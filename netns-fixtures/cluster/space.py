@@ -1,4 +1,4 @@
-"""A set of namespaces, known by its first process: run something in it, or leave something running there."""
+"""A set of namespaces, identified by its first process; commands run in it, and may leave processes there."""
 
 import ctypes
 import os
@@ -14,7 +14,7 @@ from typing import IO, TypeVar
 
 CGROUPS = Path("/sys/fs/cgroup")
 T = TypeVar("T")
-# Of the host's own, and nothing of ours: HPN_PROGRAM_DIR would have hpn unpack itself where the machine has it.
+# The host's own directories, without our variables: HPN_PROGRAM_DIR would make hpn unpack into the machine's directory.
 PATH = "/opt/cni/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENVIRONMENT = {"PATH": PATH, "HOME": "/run/home", "TMPDIR": "/run/tmp", "LANG": "C.UTF-8"}
 _PEER = struct.Struct("3i")
@@ -22,24 +22,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Failed(Exception):
-    """The cluster did not do what it was told."""
+    """The cluster did not reach the requested state."""
 
 
 class Space:
-    """Namespaces of every kind but user.  The kernel ends all that runs there when the first process ends."""
+    """Namespaces of every kind except user.  The kernel ends all processes there when the first process ends."""
 
     def __init__(self, name: str, pid: int) -> None:
         self.name = name
-        self.pid = pid  # as the machine counts
+        self.pid = pid  # its number in the machine
 
     def command(self, *argv: str) -> list[str]:
-        """What runs argv there."""
+        """The command that runs argv there."""
         return ["nsenter", f"--target={self.pid}", "--all", "--wdns=/", "--", *argv]
 
     def run(
         self, *argv: str, stdin: str | None = None, check: bool = True, timeout: float = 120
     ) -> "subprocess.CompletedProcess[str]":
-        """Run argv there.  Raises Failed where it fails and ``check`` is true."""
+        """Run argv there.  Raises Failed if it fails and ``check`` is true."""
         words = self.command(*argv)
         done = subprocess.run(
             words, input=stdin, capture_output=True, text=True, timeout=timeout, check=False, env=ENVIRONMENT
@@ -50,14 +50,14 @@ class Space:
         return done
 
     def spawn(self, script: str, *argv: str) -> str:
-        """Run a shell script, which leaves something running: the first process there becomes its parent."""
+        """Run a shell script that leaves a process running: the first process there becomes its parent."""
         return self.run("sh", "-ec", script, "sh", *argv).stdout.strip()
 
     def alive(self) -> bool:
         return Path(f"/proc/{self.pid}").exists()
 
     def kill(self) -> None:
-        """End everything that runs there at once, and come back when it has ended."""
+        """Kill all processes there at once, and wait until they have ended."""
         if self.alive():
             os.kill(self.pid, signal.SIGKILL)
         until(lambda: not self.alive(), f"{self.name} to end", 60)
@@ -65,7 +65,7 @@ class Space:
 
 @contextmanager
 def inside(pid: int) -> Iterator[None]:
-    """This thread's new sockets are in that process's network namespace."""
+    """Put this thread's new sockets into that process's network namespace."""
     with open("/proc/thread-self/ns/net") as own, open(f"/proc/{pid}/ns/net") as there:
         assert _libc.setns(there.fileno(), 0) == 0
         try:
@@ -75,7 +75,7 @@ def inside(pid: int) -> Iterator[None]:
 
 
 class Doorbell:
-    """A socket at which a new space's first process says that it is up, and by that who it is."""
+    """A socket on which a new space's first process reports that it is up; the connection identifies the process."""
 
     def __init__(self, path: Path) -> None:
         path.unlink(missing_ok=True)
@@ -85,7 +85,7 @@ class Doorbell:
         self._socket.listen()
 
     def wait(self, name: str, log: Path, patience: float = 60) -> Space:
-        """The space.  Raises Failed, with the log's text, where none has rung in time."""
+        """The space.  Raises Failed, with the log's text, if no process connects in time."""
         self._socket.settimeout(patience)
         try:
             ringing, _ = self._socket.accept()
@@ -100,13 +100,13 @@ class Doorbell:
 
 
 def ring(path: str) -> None:
-    """Say that this process is up."""
+    """Report that this process is up."""
     with socket.socket(socket.AF_UNIX) as bell:
         bell.connect(path)
 
 
 def until(true: Callable[[], T], what: str, patience: float, pause: float = 0.05) -> T:
-    """What it answers as soon as that is true.  Raises Failed."""
+    """Wait until the result is true, and return it.  Raises Failed."""
     deadline = time.monotonic() + patience
     while not (answer := true()):
         if time.monotonic() > deadline:
@@ -116,26 +116,26 @@ def until(true: Callable[[], T], what: str, patience: float, pause: float = 0.05
 
 
 def make_cgroup(name: str) -> None:
-    """A cgroup of that name, which may be a path, in every hierarchy of version 1; processes may enter."""
+    """Make a cgroup of that name, which may be a path, in every hierarchy of version 1; processes may enter."""
     for hierarchy in hierarchies():
         path = hierarchy
         for part in Path(name).parts:
             path /= part
             path.mkdir(exist_ok=True)
-            # A new cpuset has no processor, and takes no process in.
+            # A new cpuset has no processor, and accepts no process.
             for file in path.glob("cpuset.[cm][pe][um]s"):
                 file.write_text((path.parent / file.name).read_text())
 
 
 def remove_cgroup(name: str) -> None:
-    """It, and all that is in it, when the last process has left."""
+    """Remove the cgroup and all cgroups in it, when the last process has left."""
 
     def removed(directory: str) -> bool:
         try:
             Path(directory).rmdir()
         except FileNotFoundError:
             return True
-        except OSError:  # the process in it has ended, and is not gone yet
+        except OSError:  # its process has ended, but still exists
             return False
         return True
 
@@ -145,13 +145,13 @@ def remove_cgroup(name: str) -> None:
 
 
 def hierarchies() -> list[Path]:
-    """Where cgroups of version 1 are mounted."""
+    """The mount points of cgroups of version 1."""
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     return [Path(where) for _, where, kind, *_ in mounts if kind == "cgroup"]
 
 
 def said(stream: IO[str], process: "subprocess.Popen[str]", words: Sequence[str]) -> str:
-    """The next line of it.  Raises Failed where it ended without one."""
+    """The stream's next line.  Raises Failed if it ended without one."""
     if line := stream.readline():
         return line.strip()
     raise Failed(f"{' '.join(words)} ended with {process.wait()}")

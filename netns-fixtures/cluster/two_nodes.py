@@ -1,4 +1,4 @@
-"""The whole: a control plane, two nodes, a switch; pods are asked for with kubectl, as ever."""
+"""The whole cluster: a control plane, two nodes, a switch; kubectl makes the pods."""
 
 import json
 import os
@@ -30,7 +30,7 @@ ADMIN = "/etc/kubernetes/admin.conf"
 
 
 def missing() -> str:
-    """Why there can be no cluster on this machine; empty if there can."""
+    """The reason why this machine cannot run a cluster; empty if it can."""
     if os.geteuid() != 0:
         return "root, to make namespaces and cgroups"
     if lacking := CONTROLLERS - {name for path in hierarchies() for name in path.name.split(",")}:
@@ -39,7 +39,7 @@ def missing() -> str:
 
 
 def built() -> Path:
-    """The directory of the cluster's programs, which are built if need be.  Raises Failed."""
+    """The directory of the cluster's programs, built first if needed.  Raises Failed."""
     done = subprocess.run([HERE / "build"], capture_output=True, text=True, check=False)
     if done.returncode:
         raise Failed(done.stderr.strip())
@@ -47,11 +47,11 @@ def built() -> Path:
 
 
 class Cluster:
-    """Up for the time of a ``with`` block.
+    """A cluster for the time of a ``with`` block.
 
-    ``nodes`` are node1 and node2: Hosts with kubelet, containerd 2 and hpn, and rail0 to rail7 in common.  ``control``
-    is the host of etcd, API server, controller manager and scheduler, which runs no pod.  ``programs`` is what `build`
-    printed, ``binary`` dist/hpn.
+    ``nodes`` are node1 and node2: Hosts with kubelet, containerd 2 and hpn, which share rail0 to rail7.  ``control`` is
+    the host of etcd, API server, controller manager and scheduler, and runs no pod.  ``programs`` is the output of
+    `build`, ``binary`` is dist/hpn.
     """
 
     def __init__(self, programs: Path, binary: Path) -> None:
@@ -72,7 +72,7 @@ class Cluster:
             image.write(self.folder / "image.tar")
             try:
                 self._start(switch)
-            except Failed as e:  # the logs go with the cluster
+            except Failed as e:  # the logs disappear with the cluster
                 e.add_note("\n".join(f"--- {name}\n{end}" for name, end in self.said().items()))
                 raise
             self._stack = stack.pop_all()
@@ -84,19 +84,19 @@ class Cluster:
         self._stack.close()
 
     def kept(self, stack: ExitStack) -> Space:
-        """The switch, which has a keeper until the stack ends; and `folder`."""
+        """The switch, which has a keeper until the stack ends; sets `folder`."""
         words = [sys.executable, str(HERE / "keeper.py")]
         keeper = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd="/"
         )
-        stack.enter_context(keeper)  # closes its input, and waits until all is gone
+        stack.enter_context(keeper)  # closes its input, and waits until the keeper has removed everything
         assert keeper.stdout
         up = json.loads(said(keeper.stdout, keeper, words))
         self.folder = Path(up["folder"])
         return Space("switch", up["pid"])
 
     def hosts(self) -> dict[str, Host]:
-        """All of them, by name."""
+        """All hosts by name."""
         return {"control": self.control, **self.nodes}
 
     def said(self) -> dict[str, str]:
@@ -109,7 +109,7 @@ class Cluster:
         }
 
     def boot(self, node: Host) -> None:
-        """Power on, and start what the node starts at boot, in that order."""
+        """Power on, and start the node's services in boot order."""
         node.boot()
         for name in node.at_boot:
             node.service(name).start()
@@ -117,15 +117,15 @@ class Cluster:
                 until(lambda: self._import(node), f"containerd and the image of {node.name}", 60)
 
     def load(self, node: Host, archive: Path) -> None:
-        """Let the node have an image (``image.build``).  Raises Failed."""
+        """Load an image into the node (``image.build``).  Raises Failed."""
         self._load(node, archive, check=True)
 
     def unload(self, node: Host, *names: str) -> None:
-        """Take images from the node.  Raises Failed."""
+        """Remove images from the node.  Raises Failed."""
         node.run(*self._images, "remove", *names)
 
     def restore(self) -> None:
-        """Power, daemons and nodes as after a boot, whatever has been done to them."""
+        """Reset power, daemons and nodes to the state after a boot."""
         for node in self.nodes.values():
             if node.space is None:
                 self.boot(node)
@@ -135,12 +135,12 @@ class Cluster:
         self.wait_ready()
 
     def kubectl(self, *words: str, stdin: str | None = None, check: bool = True, timeout: float = 180) -> str:
-        """What kubectl prints, as the cluster's administrator.  Raises Failed."""
+        """The output of kubectl for the cluster's administrator.  Raises Failed."""
         argv = [str(self._programs / "kubectl"), f"--kubeconfig={ADMIN}", "--cache-dir=/run/home/cache", *words]
         return str(self.control.run(*argv, stdin=stdin, check=check, timeout=timeout).stdout)
 
     def shell(self, script: str) -> str:
-        """What a script prints that somebody types who has kubectl, up to the first line that fails.  Raises Failed."""
+        """The output of a script that a person with kubectl types, up to the first line that fails.  Raises Failed."""
         kubectl = f'kubectl() {{ {self._programs}/kubectl --kubeconfig={ADMIN} --cache-dir=/run/home/cache "$@"; }}'
         return str(self.control.run("sh", "-ec", f"{kubectl}\n{script}", timeout=180).stdout)
 
@@ -150,24 +150,24 @@ class Cluster:
         self.kubectl("apply", "--filename=-", stdin="\n---\n".join(texts))
 
     def get(self, *words: str) -> Any:
-        """`kubectl get` of them, decoded.  Raises Failed.
+        """The decoded output of `kubectl get`.  Raises Failed.
 
-        Nodes and pods are asked for again and again, and kubectl takes 70 ms of processor time: so without it.
+        Nodes and pods are read often, and kubectl takes 70 ms of processor time: so they are read without it.
         """
         if path := plain(*words):
             return self._asked(path)
         return json.loads(self.kubectl("get", "--output=json", *words))
 
     def delete(self, *words: str) -> None:
-        """`kubectl delete` of them, until they are gone."""
+        """Run `kubectl delete`, and wait until the objects are gone."""
         self.kubectl("delete", "--timeout=120s", "--ignore-not-found", *words)
 
     def wait(self, condition: str, *words: str, timeout: int = 120) -> None:
-        """Until they have the condition, such as Ready."""
+        """Wait until the objects have the condition, such as Ready."""
         self.kubectl("wait", f"--for=condition={condition}", f"--timeout={timeout}s", *words)
 
     def wait_ready(self) -> None:
-        """Until every node is Ready in this boot."""
+        """Wait until every node is Ready in this boot."""
 
         def ready() -> bool:
             found = {node["metadata"]["name"]: node["status"] for node in self.get("nodes")["items"]}
@@ -181,7 +181,7 @@ class Cluster:
         until(ready, "both nodes to be Ready", 120, 0.2)
 
     def containers(self, *pods: str) -> dict[str, str]:
-        """Of each of these pods that is Ready, or of all if none is named, its first container's id."""
+        """The id of the first container of each of these pods that is Ready; without arguments, of all pods."""
         found = self.get("pods")["items"]
         return {
             pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["containerID"]
@@ -191,7 +191,8 @@ class Cluster:
         }
 
     def wait_restarted(self, before: Mapping[str, str]) -> None:
-        """Until these pods are Ready with other containers.  Until kubelet is up again, their status is as before."""
+        """Wait until these pods are Ready with other containers.  Until kubelet is up again, their status is the old
+        one."""
 
         def restarted() -> bool:
             now = self.containers(*before)
@@ -200,7 +201,7 @@ class Cluster:
         until(restarted, f"{', '.join(before)} to be Ready again", 120, 0.2)
 
     def execute(self, pod: str, *argv: str, namespace: str = "default") -> str:
-        """What argv prints in the pod's first container.  Raises Failed."""
+        """The output of argv in the pod's first container.  Raises Failed."""
         return self.kubectl("exec", f"--namespace={namespace}", pod, "--", *argv)
 
     def _asked(self, path: str) -> Any:
@@ -268,7 +269,7 @@ class Cluster:
 
 
 def plain(kind: str, *words: str) -> str:
-    """Where the API server has what `kubectl get` of these words shows; empty of anything but nodes and pods."""
+    """The API server's path for `kubectl get` with these words; empty for objects other than nodes and pods."""
     options = {word.partition("=")[0]: word.partition("=")[2] for word in words if word.startswith("--")}
     names = [word for word in words if not word.startswith("--")]
     if kind not in ("node", "nodes", "pod", "pods") or len(names) > 1 or options.keys() - {"--namespace", "--selector"}:
@@ -279,7 +280,8 @@ def plain(kind: str, *words: str) -> str:
 
 
 def multus_network(number: int) -> dict[str, Any]:
-    """What containerd calls on a node: Multus, which attaches the cluster's own network and what the pods ask for."""
+    """The configuration for containerd on a node: Multus, which attaches the cluster's own network and the pods'
+    requested ones."""
     return {
         "cniVersion": "1.0.0", "name": "multus-cni-network", "type": "multus", "kubeconfig": ADMIN,
         "delegates": [pod_network(number)],

@@ -1,5 +1,5 @@
-"""All-reduce and all-to-all by mpi4py, as OSU's benchmarks have them: how long they take by size.  Every rank compares
-what it got with what arithmetic says."""
+"""All-reduce and all-to-all by mpi4py, like OSU's benchmarks: their duration by size.  Every rank compares its results
+with the computed ones."""
 
 import sys
 from array import array
@@ -8,7 +8,7 @@ from time import perf_counter
 
 from mpi4py import MPI
 
-SIZES = (8, 1024, 16384, 262144)  # octets of a rank's message; of one to each rank where all send to all
+SIZES = (8, 1024, 16384, 262144)  # octets of a rank's message; for all-to-all, of one message to each rank
 TIMES = 10
 
 ranks = MPI.COMM_WORLD

@@ -1,5 +1,5 @@
-"""A model is trained on data that its ranks share out among them: each has a part, and the gradients are summed by an
-all-reduce.  All ranks must come to the same model, which is that of one process with all the data."""
+"""Train a model on data that its ranks share: each rank has a part, and an all-reduce sums the gradients.  All ranks
+must reach the same model, which equals that of one process with all the data."""
 
 import sys
 from array import array
@@ -14,7 +14,7 @@ me, all_of_us = ranks.Get_rank(), ranks.Get_size()
 
 
 def examples() -> list[Example]:
-    """A known linear model's answers to numbers between -1 and 1 that look like chance."""
+    """A known linear model's answers to pseudorandom numbers between -1 and 1."""
     state, found = 12345, list[Example]()
     for _ in range(EXAMPLES):
         inputs = []
@@ -26,7 +26,7 @@ def examples() -> list[Example]:
 
 
 def gradient(model: array, part: list[Example]) -> array:
-    """The gradient of the squared error over the part, and behind it that error."""
+    """The gradient of the squared error over the part, followed by that error."""
     sums = array("d", [0.0] * (FEATURES + 1))
     for inputs, answer in part:
         error = sum(w * x for w, x in zip(model, inputs, strict=True)) - answer

@@ -1,7 +1,8 @@
-"""The guards of the program: each is marked in the source (marks.py); the tables beside say which tests notice.
+"""The guards of the program: marks.py finds them in the source, and the tables here name the tests that notice each
+loss.
 
-A table has a file for each folder of the program.  In it a file's ``tests`` are those of all its guards, the cheapest
-first, but for those with a row of their own; ``survives`` says why none can notice.
+A table covers one folder of the program.  In it, a file's ``tests`` apply to all its guards, cheapest first, except
+guards with a row of their own; ``survives`` gives the reason why no test can notice.
 """
 
 import tomllib
@@ -18,7 +19,7 @@ FLOORS = ("base", "hardware", "cni", "ipam", "agent", "node", "ctl", "packaging/
 
 @dataclass(frozen=True)
 class Guard:
-    """``tests`` are those that should notice, the cheapest first; ``survives`` says why none can."""
+    """``tests`` are the tests that should notice, cheapest first; ``survives`` is the reason why no test can."""
 
     file: str
     name: str
@@ -31,11 +32,11 @@ class Guard:
 
     @property
     def runs(self) -> list[tuple[str, ...]]:
-        """The tests as they are run, until one notices."""
+        """The tests in the groups in which they run, until one notices."""
         return [self.tests]
 
     def taken_out_of(self, text: str) -> str:
-        """The file's text without it.  Raises LookupError where that cannot be."""
+        """The file's text without the guard.  Raises LookupError if the guard cannot be removed."""
         try:
             return marks.without(text, self.name, is_python=self.file.endswith(".py"))
         except LookupError as e:
@@ -53,7 +54,7 @@ def sources() -> dict[str, str]:
 
 
 def table() -> dict[str, dict[str, Any]]:
-    """By file, and by name of guard: a list of tests below tests/, or a table of ``tests`` and ``survives``."""
+    """For each file and name of a guard: a list of tests below tests/, or a table of ``tests`` and ``survives``."""
     return {
         file: rows
         for path in sorted(Path(__file__).parent.glob("*.toml"))

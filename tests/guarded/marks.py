@@ -1,17 +1,17 @@
-"""Marks of guards in the source, and the source without one.
+"""Marks of guards in the source, and the source without one guard.
 
-``# guard: NAME`` stands at the end of a line of a statement, ``# guard below: NAME`` on a line above it; several are
-divided by commas.  In C it is ``/* guard: NAME */``.  What goes:
+``# guard: NAME`` stands at the end of a statement's line, ``# guard below: NAME`` on the line above; commas separate
+several marks.  In C the mark is ``/* guard: NAME */``.  A mark removes:
 
-    NAME                the statement: an ``if`` or ``while`` is never taken, a ``with`` leaves what is in it, an
-                        ``except`` catches nothing, anything else is not done; on a later line of a statement, the part
-                        that begins there
-    NAME (WORDS)        the smallest part of the statement, or of its later line, in which the words stand (parts.py);
+    NAME                the statement: an ``if`` or ``while`` is never taken, a ``with`` keeps only its body, an
+                        ``except`` catches nothing, any other statement is skipped; on a later line of a statement,
+                        the part that begins there
+    NAME (WORDS)        the smallest part of the statement, or of its later line, that contains the words (parts.py);
                         (and WORDS), (WORDS and): the largest that begins or ends there
-    NAME (OLD -> NEW)   an expression of the statement; another takes its place
+    NAME (OLD -> NEW)   an expression of the statement; NEW replaces it
     NAME = NEW          the statement's value or condition; or the whole statement, if NEW is one
 
-Marks of one name in a file are one guard.  Of C only the line is known: OLD is any text in it, and an ``if`` in it is
+Marks of one name in a file are one guard.  In C only the line counts: OLD is any text in it, and an ``if`` in it is
 never taken.
 """
 
@@ -29,7 +29,7 @@ _STATEMENTS = ast.stmt | ast.ExceptHandler
 
 @dataclass(frozen=True)
 class Mark:
-    """``line`` is that of the code, from 1."""
+    """``line`` is the line of the code, counted from 1."""
 
     name: str
     line: int
@@ -38,7 +38,7 @@ class Mark:
 
     @property
     def what(self) -> str:
-        """As it stands in the source."""
+        """The mark as the source writes it."""
         if self.new is None:
             return f"{self.name} ({self.old})" if self.old else self.name
         return f"{self.name} ({self.old} -> {self.new})" if self.old else f"{self.name} = {self.new}"
@@ -49,7 +49,7 @@ def marks(text: str) -> list[Mark]:
 
 
 def lines(text: str, name: str) -> list[int]:
-    """Those that the guard of that name is in."""
+    """The numbers of the lines that contain the guard of that name."""
     return [mark.line for mark in marks(text) if mark.name == name]
 
 
@@ -70,7 +70,7 @@ def _found(text: str) -> Iterator[Mark]:
 
 
 def without(text: str, name: str, *, is_python: bool = True) -> str:
-    """The source without this guard.  Raises LookupError where it is not marked, or not so that it can go."""
+    """The source without this guard.  Raises LookupError if the source has no such mark, or the mark cannot apply."""
     wanted = [mark for mark in marks(text) if mark.name == name]
     if not wanted:
         raise LookupError(f"no mark of a guard {name}")
@@ -99,7 +99,7 @@ def _without_in_c(text: str, wanted: list[Mark]) -> str:
 
 
 def statements(tree: ast.AST) -> Iterator[tuple[ast.AST, int, int]]:
-    """All of a file, each with its first line and the last that is not of a statement below it."""
+    """All statements of a file, each with its first line and its last line before any nested statement."""
     for node in ast.walk(tree):
         if isinstance(node, _STATEMENTS):
             own = [one for _, _, _, one in inside(node) if hasattr(one, "end_lineno")]
@@ -109,7 +109,8 @@ def statements(tree: ast.AST) -> Iterator[tuple[ast.AST, int, int]]:
 
 
 def _statement(tree: ast.AST, line: int) -> ast.AST:
-    """What the line is of.  The line that closes a long head, ``):``, is of the statement too."""
+    """The statement that contains the line.  The line ``):``, which closes a long head, belongs to the head's
+    statement."""
     best = max(
         ((first, node) for node, first, _ in statements(tree) if first <= line), key=lambda one: one[0], default=None
     )
@@ -119,7 +120,7 @@ def _statement(tree: ast.AST, line: int) -> ast.AST:
 
 
 def _chosen(mark: Mark, statement: ast.AST, lines: list[bytes]) -> Part | None:
-    """The part that the mark means, None for the whole statement."""
+    """The part that the mark means; None for the whole statement."""
     if mark.new is not None:
         return None
     there, first = parts(statement), span(statement)[0][0]
@@ -137,7 +138,8 @@ def _chosen(mark: Mark, statement: ast.AST, lines: list[bytes]) -> Part | None:
 
 
 def _meant(there: list[Part], words: str, line: int, begin: int, end: int) -> Part | None:
-    """The smallest with the words; after an ``and`` the largest that begins there, before one that which ends there."""
+    """The smallest part with the words; after an ``and`` the largest that begins there, before one the largest that
+    ends there."""
     if led := re.match(r"(and|or) ", words):
         return max((p for p in there if p.begin == (line, begin + led.end())), key=lambda p: p.end, default=None)
     if found := re.search(r" (and|or)$", words):

@@ -1,4 +1,4 @@
-"""Places of the program without a mark, drawn by chance, to be taken out as guards are."""
+"""Random unmarked places of the program, removed as guards are."""
 
 import ast
 import random
@@ -19,14 +19,14 @@ _WHOLE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant(Guard):
-    """A statement, by its number in the file, and a part of it, by its number there; None for all of it."""
+    """A statement and a part of it, each by its number; the part is None for the whole statement."""
 
     statement: int
     part: int | None
 
     @property
     def runs(self) -> list[tuple[str, ...]]:
-        """One by one: all of them may take longer than a run may."""
+        """One test file per run: all together may exceed the time of a run."""
         return [(test,) for test in self.tests]
 
     def taken_out_of(self, text: str) -> str:
@@ -38,7 +38,7 @@ class Mutant(Guard):
 
 
 def drawn(number: int, seed: int) -> list[Mutant]:
-    """Of all files with tests that are known to be theirs."""
+    """Random mutants from all files that have known tests."""
     texts = {file: text for file, text in sources().items() if file.endswith(".py")}
     tests = _tests(texts)
     population = [place for file in texts if tests[file] for place in places(file, texts[file])]
@@ -49,7 +49,7 @@ def drawn(number: int, seed: int) -> list[Mutant]:
 
 
 def places(file: str, text: str) -> Iterator[tuple[str, str, int, int | None]]:
-    """What can be taken out of a file and has no mark: as Mutant has file, name, statement and part."""
+    """The removable places of a file that have no mark, as Mutant's file, name, statement and part."""
     tree, marked, lines = ast.parse(text), {mark.line for mark in marks.marks(text)}, text.split("\n")
     for number, (statement, first, last) in enumerate(marks.statements(tree)):
         if not marked.isdisjoint(range(first, last + 1)) or isinstance(statement, ast.Import | ast.ImportFrom):
@@ -68,8 +68,7 @@ def places(file: str, text: str) -> Iterator[tuple[str, str, int, int | None]]:
 
 
 def _tests(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """By file: the tests of its guards, and those of the tier unit that use it; if there are none, those of what uses
-    it."""
+    """For each file: the tests of its guards and the unit tests that use it; without any, the tests of its users."""
     rows, found = table(), {}
     uses = reach.graph(ROOT, reach.listed(ROOT))
     for file in files:

@@ -1,17 +1,17 @@
-"""What of a statement may be taken out, and what stands there then."""
+"""The parts of a statement that a mark can remove, and their replacements."""
 
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_Place = tuple[int, int]  # line and column, the latter in bytes, as ast has them
+_Place = tuple[int, int]  # line and column, the latter in bytes, as in ast
 _BODIES = {"body", "orelse", "finalbody", "handlers", "cases"}
-_SIDES = ast.BitOr | ast.BitAnd | ast.Sub | ast.Add  # of these either side may go
+_SIDES = ast.BitOr | ast.BitAnd | ast.Sub | ast.Add  # either side of these can go
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A part between two places; ``new`` takes the place of what is in ``field`` of ``above``, or ``at`` of it."""
+    """A part between two places; ``new`` replaces the node in ``field`` of ``above``, or the one at index ``at``."""
 
     begin: _Place
     end: _Place
@@ -34,7 +34,7 @@ def put(above: ast.AST, field: str, at: int | None, new: ast.AST | None) -> None
 
 
 def inside(statement: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
-    """All nodes of a statement that are not of a statement below it, each with where it is."""
+    """All nodes of a statement, except those of nested statements, each with its place."""
     for field, value in ast.iter_fields(statement):
         if field in _BODIES and isinstance(value, list):
             continue
@@ -59,7 +59,7 @@ def _of(above: ast.AST, field: str, at: int | None, node: ast.AST) -> Iterator[P
 
 
 def _short(node: ast.AST) -> Iterator[tuple[_Place, _Place, ast.AST | None]]:
-    """What a node is without one of its parts, and where that part is."""
+    """A node without one of its parts, and the place of that part."""
     match node:
         case ast.BoolOp(op=op, values=values):
             for number, one in enumerate(values):
@@ -79,7 +79,7 @@ def _short(node: ast.AST) -> Iterator[tuple[_Place, _Place, ast.AST | None]]:
 
 
 def _one_stays(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """What goes, and what of the node stays then."""
+    """The part that goes, and the part of the node that stays."""
     match node:
         case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _SIDES):
             yield from ((left, right), (right, left))
@@ -92,7 +92,7 @@ def _one_stays(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
 
 
 def _of_call(call: ast.Call) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """A bound goes, or what is done with the first argument; or with what a method is of, if nothing else is in it."""
+    """Remove a bound, or replace a call by its first argument; or by its object, if the call has no other argument."""
     match call:
         case ast.Call(func=ast.Name(id="min" | "max"), args=[one, other]):
             yield from ((one, other), (other, one))

@@ -1,4 +1,4 @@
-"""The guest's first VF under another driver."""
+"""The guest's first VF with another driver."""
 
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ PCI = Path("/sys/bus/pci")
 
 @contextmanager
 def driven_by(driver: str, device: str, mac: str) -> Iterator[None]:
-    """The VF with another driver, or none; afterwards as it was, with the RDMA device that goes with the first."""
+    """Bind the VF to another driver, or to none; afterwards restore the first driver and its RDMA device."""
     was = (PCI / "devices" / device / "driver").resolve().name
     bind(device, driver)
     try:
@@ -23,7 +23,7 @@ def driven_by(driver: str, device: str, mac: str) -> Iterator[None]:
         until(lambda: any((PCI / "devices" / device).glob("net/*")))
         (name,) = (p.name for p in (PCI / "devices" / device / "net").iterdir())
         ip("link", "set", name, "name", NAME)
-        # A VF that its PF gave no MAC has another one now.
+        # A VF without a MAC from its PF has a new one now.
         ip("link", "set", NAME, "address", mac)
         subprocess.run(["rdma", "link", "add", RDMA, "type", "testhca", "netdev", NAME], check=True)
 

@@ -1,4 +1,4 @@
-"""GID tables of the guest's RDMA devices, as /sys shows them, and what ADD recorded of them."""
+"""GID tables of the guest's RDMA devices in /sys, and the GIDs that ADD recorded."""
 
 import subprocess
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from base.state import durable
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 LENGTH = 64  # of testhca's tables
-PATIENT = {"gidTimeout": 30}  # everything is slow in the guest, more so while other boots run beside it
+PATIENT = {"gidTimeout": 30}  # everything is slow in the guest, more so while other guests run beside it
 
 
 def table(device: str, netns: str = "") -> dict[int, tuple[str, str, str]]:
-    """A GID table as a namespace's own /sys shows it: index -> GID, type and netdev."""
+    """A GID table in a namespace's own /sys: index -> GID, type and netdev."""
     script = (
         f"cd /sys/class/infiniband/{device}/ports/1; for i in $(ls gids); do read -r gid <gids/$i; "
         "case $gid in *[1-9a-f]*) echo $i $gid $(cat gid_attrs/ndevs/$i) $(cat gid_attrs/types/$i) ;; esac; done"
@@ -33,14 +33,14 @@ def gid(address: str) -> str:
 
 
 def recorded(node: Node, pod: Pod) -> dict[tuple[str, str, int, str], int]:
-    """What ADD found: address, device, port and type -> index."""
+    """The GIDs that ADD found: address, device, port and type -> index."""
     body = durable.read(node.record(pod))
     assert body
     return {(g["address"], g["device"], g["port"], g["type"]): g["index"] for g in body["gids"]}
 
 
 def assert_found(node: Node, pod: Pod, device: str) -> None:
-    """Every address of the pod, v1 and v2, where the table has it."""
+    """Assert that ADD recorded every address of the pod, v1 and v2, at its index in the table."""
     found, there = recorded(node, pod), table(device, pod.name)
     assert found.keys() == {(a.partition("/")[0], device, 1, kind) for a in pod.addresses() for kind in (V1, V2)}
     for (address, _, _, kind), index in found.items():
@@ -49,7 +49,7 @@ def assert_found(node: Node, pod: Pod, device: str) -> None:
 
 @contextmanager
 def filled(device: str, master: str, free: int) -> Iterator[None]:
-    """Leave that many entries of the device's table free, by addresses on its master."""
+    """Fill the device's table with addresses on its master, except for ``free`` entries."""
     addresses = [f"10.99.0.{n}/32" for n in range(1, (LENGTH - len(table(device)) - free) // 2 + 1)]
     try:
         for address in addresses:

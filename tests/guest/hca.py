@@ -57,7 +57,7 @@ def _drive(function: Path, driver: str) -> None:
 
 
 def vf(number: int = 0) -> dict[str, Any]:
-    """What the PF says of a VF."""
+    """The PF's settings of a VF."""
     (link,) = ip("-d", "link", "show", "dev", PF)
     said = next(v for v in link["vfinfo_list"] if v["vf"] == number)
     return {k: said[k] for k in ("node guid", "port guid", "link_state")}
@@ -70,7 +70,7 @@ def tell(**guids: str) -> None:
 
 
 def guids(device: str) -> tuple[str, str]:
-    """What the VF has itself."""
+    """The GUIDs in the VF itself."""
     (rdma,) = (_PCI / "devices" / device / "infiniband").iterdir()
     words = (rdma / "node_guid").read_text().strip(), (rdma / "ports/1/gids/0").read_text().strip()[20:]
     node, port = (bytes.fromhex(w.replace(":", "")).hex(":") for w in words)
@@ -82,7 +82,7 @@ def driver(device: str) -> Path:
 
 
 def drive(device: str, name: str) -> None:
-    """Bind the function to that driver, whichever has it now."""
+    """Bind the function to that driver, whichever drives it now."""
     _drive(_PCI / "devices" / device, name)
 
 
@@ -92,7 +92,7 @@ def netdev(name: str = NAME) -> dict[str, Any]:
 
 
 def _attributes(link: dict[str, Any]) -> dict[str, Any]:
-    """Without the carrier, which comes and goes by itself."""
+    """The link's attributes except the carrier, which changes by itself."""
     keys = ("ifname", "mtu", "txqlen", "ifalias", "altnames", "linkinfo", "parentdev")
     flags = [flag for flag in link["flags"] if flag not in ("LOWER_UP", "NO-CARRIER")]
     return {k: link.get(k) for k in keys} | {"flags": flags}
@@ -104,23 +104,22 @@ def ipoib(node: Guest, **keys: Any) -> dict[str, Any]:
 
 
 def children() -> list[str]:
-    """The links of ours that are on the host: they have indexes that no other link has."""
+    """The host's links that hpn made: their indexes differ from those of all other links."""
     return [link["ifname"] for link in ip("link") if link["ifindex"] >= 1 << 30]
 
 
 class Node(node.Node):
-    """Its configuration asks for the first VF of the HCA."""
+    """A node with a configuration for the first VF of the HCA."""
 
     NAME, RDMA = NAME, RDMA
 
     def picture(self) -> tuple[Any, ...]:
-        """All of the VF that a test must leave as it was: on the host, on its PF, its RDMA device; and the links there
-        are."""
+        """The VF's state that a test must restore: on the host, on its PF, its RDMA device; and the host's links."""
         until(lambda: RDMA in rdma_devs() and Path(f"/sys/class/net/{NAME}").exists())
-        # Of one dump: each program that is started takes the guest 40 ms.
+        # One dump for all: each program start takes the guest 40 ms.
         links = {link["ifname"]: link for link in ip("-d", "link")}
         said = next(v for v in links[PF]["vfinfo_list"] if v["vf"] == 0)
         own = guids(self.device)
-        # A GUID that was never set reads as zero, and is not to be had back: what the VF had counts.
+        # A GUID that was never set reads as zero and cannot be restored: the VF's own GUID counts.
         told = tuple(own[n] if said[key] == NONE else said[key] for n, key in enumerate(("node guid", "port guid")))
         return _attributes(links[NAME]), own, told, said["link_state"], rdma_devs(), set(links)

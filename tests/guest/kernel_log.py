@@ -1,4 +1,4 @@
-"""What the guest's kernel says while the tests run (/dev/kmsg, Documentation/ABI/testing/dev-kmsg)."""
+"""Messages of the guest's kernel while the tests run (/dev/kmsg, Documentation/ABI/testing/dev-kmsg)."""
 
 import os
 import re
@@ -6,24 +6,23 @@ import time
 from collections.abc import Iterator
 from typing import Self
 
-WARNING = 4  # and everything below it is worse
-# What drivers say of what the tests do to them, and the kernel of a machine that is slow, being emulated.  A BUG, a
-# WARN with its trace, a hung task, a device that is never released: none of that is here.  The first is what a move
-# onto a name that is taken says, which is looked into by the one who asked (kinds/device.py); the second a GID
-# table that is full, as a test has it.
+WARNING = 4  # lower levels are worse
+# Messages of drivers about actions of the tests, and of the kernel about a slow, emulated machine.  They include no
+# BUG, no WARN with its trace, no hung task and no device that is never released.  The first message reports a move onto
+# a name that is taken; kinds/device.py handles that error.  The second reports a full GID table, which a test makes.
 HARMLESS = re.compile(
     r"A link change request failed with some changes committed already\."
     r"|__ib_cache_gid_add: unable to add gid \S+ error=-28"
-    # ib_ipoib, of what a person asks of it, and of its files in debugfs, which know no namespaces.
+    # ib_ipoib, about a person's settings, and about its files in debugfs, which ignore namespaces.
     r"|\S+: (enabling connected mode|mtu > \d+) will cause multicast packet drops"
     r"|\S+: ignoring multicast groups joined directly by userspace"
     r"|debugfs: File '\S+' in directory 'ipoib' already present!"
-    # igb hands multicast back to who sent it, the kernel's announcement of an address that it has tested too.  Where
-    # many attachments are made, that is more than the kernel says in five seconds.
+    # igb returns multicast to its sender, including the kernel's announcement of an address after duplicate detection.
+    # Many attachments cause more of these messages than the kernel logs in five seconds.
     r"|ICMPv6: NA: \S+ advertised our address f[de]\S+ on \S+!|net_ratelimit: \d+ callbacks suppressed"
-    # A soft-RoCE device whose interface has just gone with its namespace.
+    # A soft-RoCE device whose interface has just disappeared with its namespace.
     r"|infiniband hpn-\S+: ib_query_port failed \(-19\)|hpn-\S+: rxe_query_port: returned err = -19"
-    # It answers a repeated packet with an error.  Packets are repeated after the emulated processor stood still, and
+    # The device answers a repeated packet with an error.  Packets repeat after the emulated processor stood still, and
     # netns-fixtures/verbs.py repeats the whole transfer.
     r"|hpn-\S+: qp#\d+ make_send_cqe: non-flush error status = \d+"
     r"|igb 0000:\S+ VF \d+ attempted to (override administratively set|set invalid) "
@@ -33,16 +32,16 @@ HARMLESS = re.compile(
     r"|igbvf 0000:\S+ (\S+: )?(Vlan id \d+|Failed to remove vlan id|failed to kill vid|Failed to add vlan id)"
 )
 # A WARN is one complaint from its first line to its last, and one of these is harmless.  igbvf_close warns that the
-# driver's reset is under way (igbvf_reset_task): a task without the RTNL lock, which igbvf_close does not wait for.
-# The driver starts it when packets are left as the link goes down, or when the PF was reset.  So no caller can know
-# that this is no time to close a VF, or to move it, which closes it.  Both call igbvf_down, where napi_disable has one
-# of them wait.
+# driver's reset is under way (igbvf_reset_task).  That task does not hold the RTNL lock, and igbvf_close does not wait
+# for it.  The driver starts it when packets remain as the link goes down, or when the PF was reset.  So no caller can
+# know that it must not close or move a VF now; a move also closes it.  Both call igbvf_down, where napi_disable makes
+# one of them wait.
 HARMLESS_WARN = re.compile(r"WARNING: (?=.*drivers/net/ethernet/intel/igbvf/netdev\.c:\d+).*\bigbvf_close\+0x")
 _BEGINS, _ENDS = "------------[ cut here ]------------", "---[ end trace "
 
 
 class Complaints:
-    """Makes complaints of messages: their level, and what they say."""
+    """Turn messages, each a level and a text, into complaints."""
 
     def __init__(self) -> None:
         self._warn = list[str]()
@@ -53,7 +52,7 @@ class Complaints:
         return bool(self._warn)
 
     def of(self, level: int, text: str) -> Iterator[str]:
-        """What is complained of now that this was said."""
+        """The complaints that this message completes."""
         if text.startswith(_BEGINS):
             yield from self.end()
             self._warn = [text]
@@ -65,7 +64,7 @@ class Complaints:
             yield text
 
     def end(self) -> Iterator[str]:
-        """Nothing more is said."""
+        """The complaints that remain after the last message."""
         warn, self._warn = self._warn, []
         if warn and not (warn[-1].startswith(_ENDS) and HARMLESS_WARN.match(warn[1])):
             yield "\n".join(warn)
@@ -85,7 +84,7 @@ class KernelLog:
         os.close(self._fd)
 
     def complaints(self) -> list[str]:
-        """What was said since the last look that is a warning or worse, but for what is harmless."""
+        """The warnings and worse since the last call, except harmless ones."""
         found, complaints, deadline = list[str](), Complaints(), time.monotonic() + 60
         while True:
             try:

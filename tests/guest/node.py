@@ -1,4 +1,4 @@
-"""The guest as a node that attaches VFs; what ip and rdma say of them."""
+"""The guest as a node that attaches VFs, and their state as ip and rdma show it."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ def pci(netdev: str) -> str:
 
 
 def vf(number: int = 0) -> dict[str, Any]:
-    """What the PF says of a VF."""
+    """The PF's settings of a VF."""
     (link,) = ip("-d", "link", "show", "dev", PF)
     return next(v for v in link["vfinfo_list"] if v["vf"] == number)
 
@@ -33,7 +33,7 @@ def _attributes(link: dict[str, Any]) -> dict[str, Any]:
 
 
 def rdma_devs(netns: str = "") -> set[str]:
-    """Those that namespace has; without a name the guest's own, by /sys, which starts no program."""
+    """The RDMA devices in that namespace; without a name the guest's own, from /sys, which starts no program."""
     if not netns:
         return set(os.listdir("/sys/class/infiniband"))
     where = ["ip", "netns", "exec", netns]
@@ -42,7 +42,7 @@ def rdma_devs(netns: str = "") -> set[str]:
 
 
 class Node(Guest):
-    """Its configuration asks for the first VF of the first PF."""
+    """A node with a configuration for the first VF of the first PF."""
 
     NAME, RDMA = NAME, RDMA
 
@@ -54,11 +54,12 @@ class Node(Guest):
         return super().conf(**{"master": ..., "deviceID": self.device} | keys)
 
     def is_home(self) -> bool:
-        """The VF has a netdev on the host."""
+        """Whether the VF has a netdev on the host."""
         return any(Path(f"/sys/bus/pci/devices/{self.device}/net").glob("*"))
 
     def detaches(self, pod: Pod, result: dict[str, Any]) -> None:
-        """The pod has addresses and the VF's RDMA device, CHECK agrees, and DEL takes everything back."""
+        """Assert that the pod has addresses and the VF's RDMA device, that CHECK passes, and that DEL removes
+        everything."""
         assert pod.addresses() == {"10.56.0.2/24", "fd00:56::2/64"}
         assert rdma_devs(pod.name) == {self.RDMA}
         assert self.RDMA not in rdma_devs()
@@ -68,7 +69,7 @@ class Node(Guest):
         assert self.state_files() == set()
 
     def serves(self, pod: Pod) -> None:
-        """The VF can be attached and works."""
+        """Assert that the VF can be attached and works."""
         result = self.ok("ADD", pod, CNI_IFNAME="again0")
         link = pod.link("again0")
         assert link
@@ -79,14 +80,13 @@ class Node(Guest):
 
 
 def macvlan(node: Node, **keys: Any) -> dict[str, Any]:
-    """A configuration of a macvlan, or of the kind that is named, over the PF."""
+    """A configuration of a macvlan, or of the named kind, over the PF."""
     return node.conf(**{"deviceID": ..., "master": PF} | keys)
 
 
 def picture() -> tuple[Any, ...]:
-    """All of the VF that a test must leave as it was: on the host, on its PF, its RDMA device; and the links there
-    are."""
-    # Of one dump: each program that is started takes the guest 40 ms.
+    """The VF's state that a test must restore: on the host, on its PF, its RDMA device; and the host's links."""
+    # One dump for all: each program start takes the guest 40 ms.
     links = {link["ifname"]: link for link in ip("-d", "link")}
     first = next(v for v in links[PF]["vfinfo_list"] if v["vf"] == 0)
     return _attributes(links[NAME]), first, rdma_devs(), set(links)

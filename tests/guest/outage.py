@@ -1,14 +1,14 @@
-"""Run in the guest with --disk, boot after boot: attach VFs, and lose power; then find out what the next boot makes of
-what the last one left.
+"""Run in the guest with --disk, boot after boot: attach VFs and cut the power; the next boot checks recovery from the
+state on disk.
 
-    outage lose JOURNAL VERB STEP    attach two, detach one of them, and pull the plug just before a step of VERB with
+    outage lose JOURNAL VERB STEP    attach two, detach one of them, and cut the power just before a step of VERB on
                                      another
-    outage recover JOURNAL ANSWERED  after that; ANSWERED is what ``lose`` printed
+    outage recover JOURNAL ANSWERED  check the state after that; ANSWERED is the output of ``lose``
 
-Words for ``lose`` may follow: a boot is put right, and the next outage is of the same.
+The words of ``lose`` may follow ``recover``: after recovery, the same boot causes the next outage.
 
-The leases are on the disk, as by default; the journal is there as well, or in memory ("disk", "memory").
-What the plugin answered before the plug was pulled is printed at once, and so is outside the guest by then.
+The leases are on the disk, as by default; the journal is on the disk or in memory ("disk", "memory").  The plugin's
+answers are printed at once, so they are outside the guest before the power fails.
 """
 
 import json
@@ -71,11 +71,11 @@ def recover(node: Node, answered: set[str]) -> None:
     names = {path.name.partition(":")[0] for path in node.state.glob("attachments/*/*.json")}
     expected = {"hpn-outage-stays"} if node.state.is_relative_to(DISK) else set()
     assert names in (expected, expected | {"hpn-outage-last"}), names
-    # What DEL had confirmed is free; what an interrupted command had is held, or not.
+    # An address is free once DEL has confirmed it; an interrupted command may hold its address or not.
     held = leased()
     assert answered <= held
     assert len(held) <= 2
-    # To the older boot's records the first VF is what they had attached; to this boot it is the host's.
+    # The older boot's records list the first VF as attached; in this boot it belongs to the host.
     was = netdev()
     ip("link", "set", PF, "vf", "0", "vlan", "9")
     ip("link", "set", NAME, "address", MAC, "mtu", "1300", "name", "mine", "up")
@@ -83,7 +83,7 @@ def recover(node: Node, answered: set[str]) -> None:
 
     new = made("new")
     assert attach(node, new, devices[2]).isdisjoint(held)
-    # kubelet deletes the sandboxes it remembers, and a runtime has the rest collected.
+    # kubelet deletes the sandboxes that it remembers, and a runtime collects the rest by GC.
     node.ok("DEL", Pod("hpn-outage-stays"), conf(node, devices[0]))
     valid = [{"containerID": new.name, "ifname": "hpn0"}]
     node.ok("GC", None, conf(node, devices[0]) | {"cni.dev/valid-attachments": valid})

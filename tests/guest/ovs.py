@@ -28,7 +28,7 @@ class _Port(genlmsg):  # type: ignore[misc]
 
 @contextmanager
 def ports(*names: str) -> Iterator[None]:
-    """These interfaces as ports of the datapath, which forwards nothing: it has no flows."""
+    """Make these interfaces ports of the datapath, which forwards nothing: it has no flows."""
     subprocess.run(["modprobe", "openvswitch"], check=True)
     _ask("ovs_datapath", _Datapath, NEW, 0, NAME=DATAPATH, UPCALL_PID=0)
     try:

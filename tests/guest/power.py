@@ -1,4 +1,4 @@
-"""Run in the guest with --disk: make files, synced and not, and pull the plug; after another boot, list them."""
+"""Run in the guest with --disk: make files, synced and not, and cut the power; after another boot, list them."""
 
 import os
 import sys
@@ -31,7 +31,7 @@ def lose() -> None:
     write("renamed-and-synced.new", synced=True).rename(DISK / "renamed-and-synced")
     write("renamed.new", synced=True)
     sync_names()
-    # All that is still to be written when the power goes.
+    # The kernel has not written any of these when the power fails.
     (DISK / "renamed.new").rename(DISK / "renamed")
     write("written", synced=False)
     with Monitor() as monitor:

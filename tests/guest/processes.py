@@ -1,6 +1,6 @@
-"""The real plugin in processes of its own: several at once, or one that is held at a moment we choose.
+"""The real plugin in separate processes: several at once, or one that stops at a chosen moment.
 
-Forked, for a new Python takes a second to start where the machine is emulated.
+The processes are forked: a new Python takes a second to start in an emulated machine.
 """
 
 import os
@@ -17,7 +17,7 @@ from cni.main import run as hpn
 
 
 def at_once(requests: Sequence[Request]) -> list[Reply]:
-    """Each in a process of its own, all let go at the same moment."""
+    """Run each request in its own process, and start all at the same moment."""
     gate, opens = os.pipe()
     children = [_forked(request, lambda: os.read(gate, 1), also_close=opens) for request in requests]
     os.close(gate)
@@ -26,7 +26,7 @@ def at_once(requests: Sequence[Request]) -> list[Reply]:
 
 
 class Held:
-    """A process that stopped where it was told to."""
+    """A process that stopped at its chosen moment."""
 
     def __init__(self, pid: int, answer: int) -> None:
         self._pid, self._answer = pid, answer
@@ -38,7 +38,7 @@ class Held:
 
 @contextmanager
 def held(request: Request, when: Callable[[], bool]) -> Iterator[Held]:
-    """It stops itself before its first message to the kernel at which the condition holds."""
+    """Stop the process before its first message to the kernel at which the condition holds."""
 
     def prepare() -> None:
         stopped = False

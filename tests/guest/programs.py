@@ -1,4 +1,4 @@
-"""BPF programs, loaded and attached as a pod may do it, and what the kernel says is attached (man 2 bpf)."""
+"""Load and attach BPF programs as a pod may do it, and list the programs that the kernel reports (man 2 bpf)."""
 
 import ctypes
 import errno
@@ -28,7 +28,7 @@ def bpf(command: int, attributes: bytes) -> tuple[int, bytes]:
 
 
 def load(kind: int, answer: int) -> int:
-    """A program of two instructions, which answers that to every packet."""
+    """Load a program of two instructions, which returns that answer for every packet."""
     code = ctypes.create_string_buffer(struct.pack("=BBhiBBhi", 0xB7, 0, 0, answer, 0x95, 0, 0, 0))
     free = ctypes.create_string_buffer(b"GPL")
     words = struct.pack("=IIQQ", kind, 2, ctypes.addressof(code), ctypes.addressof(free))
@@ -36,8 +36,8 @@ def load(kind: int, answer: int) -> int:
 
 
 def attach(path: str, index: int, way: str) -> int:
-    """A program that lets all pass, on the link in that namespace.  Returns the descriptor of what holds it there, or
-    of a program that stays whoever has it open."""
+    """Attach a program that passes every packet to the link in that namespace.  Return a descriptor that keeps the
+    program attached, or of a program that stays attached without it."""
     if way.startswith("tcx") and not has_tcx():
         pytest.skip("this kernel has no tcx, which is there from Linux 6.6 on")
     with netns.hold_open(path) as fd:
@@ -62,7 +62,7 @@ def _attach(fd: int, index: int, way: str) -> int:
 
 
 def has_tcx() -> bool:
-    """Whether the kernel knows such attachments (Linux 6.6)."""
+    """Whether the kernel supports such attachments (Linux 6.6)."""
     try:
         _query(1, TCX_INGRESS)
     except OSError as e:
@@ -73,7 +73,7 @@ def has_tcx() -> bool:
 
 
 def attached(name: str) -> list[str]:
-    """The programs of a link of ours, in words."""
+    """The programs on one of our links, in words."""
     (link,) = ip("-d", "link", "show", "dev", name)
     ways = (TCX_INGRESS, TCX_EGRESS) if has_tcx() else ()
     tcx = [struct.unpack_from("=I", _query(link["ifindex"], where), 24)[0] for where in ways]

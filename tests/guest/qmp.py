@@ -1,6 +1,7 @@
-"""QEMU's monitor, spoken to from inside the guest: what a kernel cannot do to the machine that it runs on.
+"""QEMU's monitor, used inside the guest for actions that a kernel cannot do to its own machine.
 
-A NIC pulled, a cable, the power.  QMP: a JSON object a line, commands answered in order, events in between.
+Examples: unplug a NIC, pull a cable, cut the power.  QMP sends one JSON object per line; it answers commands in order
+and sends events in between.
 """
 
 import json
@@ -15,13 +16,13 @@ TIMEOUT = 60.0
 
 
 class Monitor:
-    """One at a time may be open."""
+    """A connection to the monitor; only one may be open at a time."""
 
     def __init__(self) -> None:
         self._port = os.open(PORT, os.O_RDWR)
         self._unread = b""
         self._events: list[dict[str, Any]] = []
-        # QEMU greets once in its life, and takes this once; who comes later is refused, which does no harm.
+        # QEMU greets once in its life and accepts this once; it refuses later attempts, which does no harm.
         self._ask("qmp_capabilities", {})
 
     def __enter__(self) -> Self:
@@ -31,13 +32,13 @@ class Monitor:
         os.close(self._port)
 
     def command(self, name: str, /, **arguments: Any) -> Any:
-        """What it returns."""
+        """Run the command, and return its result."""
         answer = self._ask(name, arguments)
         assert "return" in answer, f"QMP {name} {arguments}: {answer['error']['desc']}"
         return answer["return"]
 
     def event(self, name: str, **data: Any) -> dict[str, Any]:
-        """Wait for the event of that name, and with that data."""
+        """Wait for the event with that name and data."""
 
         def wanted(event: dict[str, Any]) -> bool:
             return event["event"] == name and data.items() <= event.get("data", {}).items()
@@ -49,14 +50,14 @@ class Monitor:
         return event
 
     def power_off(self) -> None:
-        """As if the plug were pulled: QEMU ends, and nothing in the guest gets to write any more."""
+        """Cut the power: QEMU ends, and the guest cannot write any more."""
         os.write(self._port, b'{"execute": "quit"}\n')
         # time: QEMU ends this process
         time.sleep(TIMEOUT)
         raise AssertionError("QEMU did not quit")
 
     def _ask(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        # Told apart from the answer to one who had the port before, and did not wait for it.
+        # The id distinguishes this answer from one to an earlier user of the port that did not wait for it.
         number = time.monotonic_ns()
         os.write(self._port, json.dumps({"execute": name, "arguments": arguments, "id": number}).encode() + b"\n")
         while (answer := self._next("id"))["id"] != number:
@@ -64,7 +65,7 @@ class Monitor:
         return answer
 
     def _next(self, key: str) -> dict[str, Any]:
-        """The next message with that key; events on the way to it are kept."""
+        """The next message with that key; store the events that arrive before it."""
         while True:
             message = json.loads(self._line())
             if key in message:

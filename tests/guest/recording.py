@@ -1,7 +1,7 @@
-"""Run in the guest: attach and detach addresses from many processes on a disk of which every write is recorded.
+"""Run in the guest: attach and detach addresses from many processes on a disk that records every write.
 
-The disk is a dm-log-writes device.  Between its writes the record has marks, made by the writers: what they were about
-to do, and what they had been told was done.  tests/test_power_cut.py cuts the power wherever it likes in that record.
+The disk is a dm-log-writes device.  Between its writes the record contains marks from the writers: the command that
+they start, and the answer that they received.  tests/test_power_cut.py cuts the power anywhere in that record.
 """
 
 import json
@@ -17,12 +17,12 @@ from base.protocol.spec import Request
 from ipam.main import run
 
 NAME = "recorded"
-DEVICE = "/dev/dm-0"  # the only one there is; nothing makes names in /dev/mapper
+DEVICE = "/dev/dm-0"  # the only one; nothing makes names in /dev/mapper
 SIZE = 16 << 20
 WRITERS = 8
-# Room for all that the writers hold, and for what of theirs is kept back.
+# Enough room for all held addresses and all that cool down or stay reserved.
 IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.0.0.0/25"}], [{"subnet": "fd00::/64"}]]}
-# Seconds, longer than all of this takes.
+# Seconds, longer than the whole test takes.
 AGES = 100_000
 
 _DM_TARGET_MSG = 3 << 30 | 312 << 16 | 0xFD << 8 | 14
@@ -41,9 +41,10 @@ class Marks:
 
 
 def work(state: Path, writer: int, operations: int) -> None:
-    """Attach, attach again and detach, a few at a time, at random; a mark before and after each.
+    """Attach, attach again and detach a few at a time, at random, with a mark before and after each.
 
-    Some addresses cool down after their release, and some are their name's: w1-7c, and w1-7.s1-0 of the name s1-0.
+    Some addresses cool down after their release, and some stay reserved for their name: w1-7c, and w1-7.s1-0 for the
+    name s1-0.
     """
     random, mark = Random(writer), Marks()
     # Some leases take several lines.
@@ -77,7 +78,7 @@ def work(state: Path, writer: int, operations: int) -> None:
 
 
 def sticky(name: str) -> str:
-    """Whose its address is when it is released."""
+    """The name that keeps the address after its release; empty if none does."""
     return name.partition(".")[2]
 
 
@@ -110,7 +111,7 @@ def record(operations: int) -> None:
     disk = Path("/run/lab/recorded")
     disk.mkdir()
     shell("mount", "-t", "ext4", DEVICE, str(disk))
-    # All that is imported late: under emulation it takes seconds.
+    # Warm up all late imports: under emulation they take seconds.
     assert "ips" in call(conf(Path("/run/tmp/warm")), "ADD", "warm", "")
     writers = []
     for writer in range(1, WRITERS + 1):
@@ -127,7 +128,7 @@ def record(operations: int) -> None:
     used = int(shell("dmsetup", "status", NAME).split()[-1])
     shell("dmsetup", "remove", NAME)
     with open("/dev/ram1", "rb") as log, Path(os.environ["HPN_LAB"], "log").open("wb") as copy:
-        # And what removing it adds: a mark that it is the end.
+        # Removing the device adds one mark: the end.
         left = (used + 8) * 512
         while left > 0 and (data := log.read(min(left, 1 << 20))):
             copy.write(data)

@@ -1,6 +1,6 @@
-"""A plugin that is killed at the boundaries between its steps, and what undoes what it left.
+"""Kill a plugin at the boundaries between its steps, and undo its changes in one of several ways.
 
-A boundary is followed by one of RECOVERIES.  Whenever a boundary is drawn again another recovery follows on it.
+One of RECOVERIES follows each boundary.  A boundary that is drawn again gets another recovery.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def by_gc(node: Guest, pod: Pod, conf: dict[str, Any]) -> None:
 
 
 def by_a_new_add(node: Guest, pod: Pod, conf: dict[str, Any]) -> None:
-    """ADD of the same key, which refuses to make a second attachment where the first one still stands."""
+    """ADD of the same key, which refuses a second attachment while the first one still exists."""
     reply = node.call("ADD", pod, conf)
     if reply.exit_code:
         assert '"code":100' in reply.stdout, reply.stdout
@@ -36,7 +36,7 @@ def by_a_new_add(node: Guest, pod: Pod, conf: dict[str, Any]) -> None:
 
 
 def by_an_add_elsewhere(node: Guest, pod: Pod, conf: dict[str, Any]) -> None:
-    """The path leads to another namespace now; the device comes home from the first one in the kernel's own time."""
+    """ADD with a path to another namespace; the device comes home from the first one when the kernel removes that."""
     pod.remade()
     node.ok("ADD", pod, conf)
     node.ok("DEL", pod, conf)
@@ -46,8 +46,10 @@ RECOVERIES = (by_del, by_del_after_the_namespace, by_gc, by_a_new_add, by_an_add
 
 
 def recovered(node: Guest, pod: Pod, command: str, conf: dict[str, Any]) -> Iterator[str]:
-    """Kill an ADD, DEL or GC at one boundary after the other, until it ends before.  Yields where it was killed, in
-    words, each time that one of RECOVERIES has left nothing in the pod and no file."""
+    """Kill an ADD, DEL or GC at one boundary after the other, until it ends before the next one.
+
+    Yields the boundary, in words, each time that one of RECOVERIES has left nothing in the pod and no file.
+    """
     with_list = {"cni.dev/valid-attachments": []} if command == "GC" else {}
     for boundary in drawn.steps():
         if command != "ADD":
@@ -69,5 +71,5 @@ def recovered(node: Guest, pod: Pod, command: str, conf: dict[str, Any]) -> Iter
 
 
 def _rules(pod: Pod) -> list[dict[str, Any]]:
-    """Rules of policy routing that are not there from the start."""
+    """The policy routing rules, except those that exist from the start."""
     return [rule for family in ("-4", "-6") for rule in pod.ip(family, "rule") if rule["src"] != "all"]

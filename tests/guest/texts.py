@@ -1,4 +1,4 @@
-"""Texts of ours beside those of the tools that they are the same as."""
+"""Compare hpn's texts with those of the tools that they replicate."""
 
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ COMMANDS: Mapping[str, Callable[..., tuple[str, int]]] = {"devices": devices, "d
 
 
 def ours(command: str, *words: str) -> str:
-    """What hpn prints, and well."""
+    """The output of an hpn command, which must succeed."""
     text, status = COMMANDS[command](words)
     assert status == 0
     return text
@@ -22,14 +22,14 @@ def theirs(*command: str) -> str:
 
 
 def devinfo_lacks(device: str, *words: str) -> set[str]:
-    """The names of lines that ibv_devinfo prints of a device and we do not; all that we print it prints, in this
-    order."""
+    """The names of the lines that ibv_devinfo prints for a device and hpn does not.  Every line of hpn's must be one of
+    ibv_devinfo's, in the same order."""
     mine = ours("devinfo", *words, "-d", device).splitlines()
     return names(left_out(mine, theirs("ibv_devinfo", *words, "-d", device).splitlines()))
 
 
 def left_out(some: Sequence[str], all_of_them: Sequence[str]) -> list[str]:
-    """The lines that ``some`` lacks, which are otherwise the same, each in its place."""
+    """The lines that ``some`` lacks; all others must be equal and in the same order."""
     rest, gone = list(some), []
     for line in all_of_them:
         if rest and line == rest[0]:
@@ -41,5 +41,5 @@ def left_out(some: Sequence[str], all_of_them: Sequence[str]) -> list[str]:
 
 
 def names(lines: Sequence[str]) -> set[str]:
-    """What the lines are of: "max_mtu" of "max_mtu: 4096 (5)"."""
+    """The names of the lines: "max_mtu" of "max_mtu: 4096 (5)"."""
     return {line.strip().partition(":")[0] for line in lines}

@@ -1,4 +1,4 @@
-"""Run in the guest: the agent and hpn node by their systemd units, under a systemd of its own (packaging/systemd).
+"""Run in the guest: the agent and hpn node by their systemd units, under their own systemd (packaging/systemd).
 
 python -m guest.units BINARY
 """
@@ -26,13 +26,14 @@ NODE, REGISTRY = "hpn-node.service", Path("/var/lib/kubelet/plugins_registry")
 
 
 class Machine:
-    """Where systemd is the first process: namespaces for processes and mounts, in which all else is done too."""
+    """A machine with systemd as its first process: namespaces for processes and mounts, which contain the whole
+    test."""
 
     def __init__(self) -> None:
         Path("/sys/fs/cgroup").mkdir(exist_ok=True)
         if not os.path.ismount("/sys/fs/cgroup"):
             subprocess.run(["mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup"], check=True)
-        # It would look through what lies in /tmp out there.
+        # That service would search all of the guest's /tmp.
         Path("/etc/systemd/system/systemd-tmpfiles-setup.service").symlink_to("/dev/null")
         init = ["/lib/systemd/systemd", "--system", "--unit=basic.target", "--log-target=console", "--show-status=0"]
         words = ["unshare", "--fork", "--pid", "--mount", "--mount-proc", "--kill-child", *init]
@@ -49,7 +50,7 @@ class Machine:
         return self.run("systemctl", *words).stdout.strip()
 
     def call(self, verb: str) -> str:
-        """By the agent, or not at all: there is no program to fall back to."""
+        """Run the verb by the agent; without it the call fails, because no program is there to fall back to."""
         env = {
             "CNI_COMMAND": verb, "CNI_CONTAINERID": "c1", "CNI_IFNAME": "hpn0", "CNI_NETNS": "/run/netns/pod",
             "CNI_PATH": "/opt/cni/bin", "HPN_PROGRAM_DIR": "/proc/nowhere",
@@ -61,17 +62,17 @@ class Machine:
     def answers(self) -> bool:
         env = {"CNI_COMMAND": "VERSION", "HPN_PROGRAM_DIR": "/proc/nowhere"}
         answered = self.run("/opt/cni/bin/hpn", stdin="{}", **env).returncode == 0
-        # It has a core to itself meanwhile: everything in here is emulated.
+        # The machine has a core to itself meanwhile: everything in the guest is emulated.
         # time: the pace at which it is asked
         time.sleep(0 if answered else 2)
         return answered
 
     def agent(self) -> str:
-        """Its process, in there."""
+        """The agent's process, by its number in the machine."""
         return self.main(SERVICE)
 
     def main(self, unit: str) -> str:
-        """A unit's process, in there."""
+        """A unit's process, by its number in the machine."""
         return self.systemctl("show", "-p", "MainPID", "--value", unit)
 
 
@@ -89,7 +90,7 @@ def main(binary: str) -> None:
 
     machine.systemctl("start", SOCKET)
     assert machine.systemctl("is-active", SOCKET, SERVICE) == "active\ninactive"
-    # The first to ask starts it, and may tire of waiting for it to be unpacked.
+    # The first request starts the agent, and may time out while the agent unpacks.
     until(machine.answers, 120)
     assert '"address":"10.56.0.2/24"' in machine.call("ADD")
     assert machine.systemctl("is-active", SERVICE) == "active"
@@ -113,7 +114,7 @@ def main(binary: str) -> None:
 
 
 def offer(machine: Machine) -> None:
-    """hpn node: started where kubelet has never run, found, reloaded, stopped, refused.  Raises AssertionError."""
+    """Check hpn node: start where kubelet has never run, discovery, reload, stop, refusal.  Raises AssertionError."""
     shutil.rmtree("/var/lib/kubelet", ignore_errors=True)
     configure("first")
     assert machine.systemctl("show", "-p", "Before", "--value", NODE).split().count("kubelet.service") == 1
@@ -143,8 +144,11 @@ def offer(machine: Machine) -> None:
 
 
 def install(machine: Machine, binary: Path) -> None:
-    """hpn install and uninstall: enabled, started, restarted by another version, stopped.  Raises AssertionError."""
-    # What lies there was copied by hand, and goes.
+    """Check hpn install and uninstall: enabled, started, restarted by another version, stopped.
+
+    Raises AssertionError.
+    """
+    # These files were copied by hand; uninstall removes them too.
     done(machine, binary, "uninstall")
     assert not list(Path("/etc/systemd/system").glob("hpn-*"))
     configure("third")
@@ -155,7 +159,7 @@ def install(machine: Machine, binary: Path) -> None:
     before = [machine.main(unit) for unit in (SERVICE, NODE)]
     assert done(machine, binary, "install") == "it is already installed\n"
     assert [machine.main(unit) for unit in (SERVICE, NODE)] == before
-    # As if the first had been killed before it told systemd.
+    # As if the first command had been killed before it notified systemd.
     os.utime(f"/etc/systemd/system/{NODE}")
     assert done(machine, binary, "install") == "systemctl daemon-reload\n"
     assert done(machine, binary, "install") == "it is already installed\n"
@@ -186,14 +190,14 @@ def install(machine: Machine, binary: Path) -> None:
 
 
 def done(machine: Machine, program: Path, *words: str) -> str:
-    """What hpn prints, where it succeeds."""
+    """The output of an hpn command, which must succeed."""
     asked = machine.run(str(program), *words)
     assert (asked.returncode, asked.stderr) == (0, ""), asked
     return asked.stdout
 
 
 def make_ready(machine: Machine) -> None:
-    """hpn node: VFs made, and what it may write while systemd keeps the rest from it.  Raises AssertionError."""
+    """Check that hpn node makes VFs and can write where it must, in systemd's sandbox.  Raises AssertionError."""
     rule = {"selectors": {"ifNames": ["rail0"]}, "numVfs": 2, "mtu": 2000, "trust": True}
     configure("second", pfs=[rule], rdmaNamespaces="exclusive")
     machine.systemctl("reload", NODE)
@@ -214,7 +218,7 @@ def make_ready(machine: Machine) -> None:
 
 
 def trusted(machine: Machine) -> list[bool]:
-    """Of each VF of rail0 whether the PF trusts it."""
+    """For each VF of rail0, whether the PF trusts it."""
     (link,) = json.loads(machine.run("ip", "-j", "-d", "link", "show", "rail0").stdout)
     return [vf["trust"] for vf in link["vfinfo_list"]]
 

@@ -22,18 +22,18 @@ CONF = {
 
 
 class Machine(Protocol):
-    """Where systemd runs (guest.units)."""
+    """A machine with systemd (guest.units)."""
 
     def run(self, *words: str, stdin: str = "", **env: str) -> CompletedProcess[str]: ...
 
 
 def check(machine: Machine) -> None:
-    """It is served as it is documented.  Raises AssertionError."""
+    """Check that hpn node serves metrics as documented.  Raises AssertionError."""
     address, namespaces = documented()
     serve(machine, address.replace(PORT, UNIX))
     assert Path(UNIX.removeprefix("unix:")).stat().st_mode & 0o777 == 0o600
     call(machine, "STATUS")
-    until(lambda: ended("STATUS") in page(UNIX), 120)  # the page is used again for a while
+    until(lambda: ended("STATUS") in page(UNIX), 120)  # the cached page is served for a while
     topics = re.findall(r'hpn_problems{topic="(\w+)"} (\S+)', page(UNIX))
     assert topics
     assert {value for _, value in topics} == {"0.0"}, topics
@@ -75,7 +75,7 @@ def told(machine: Machine, *words: str) -> None:
 
 
 def call(machine: Machine, verb: str) -> None:
-    """Without the agent."""
+    """Call the plugin without the agent."""
     env = {
         "CNI_COMMAND": verb, "CNI_CONTAINERID": "c1", "CNI_IFNAME": "hpn0", "CNI_NETNS": "/run/netns/pod",
         "CNI_PATH": "/opt/cni/bin", "HPN_AGENT": "",
@@ -89,7 +89,7 @@ def ended(verb: str) -> str:
 
 
 def page(address: str) -> str:
-    """What is served there; the network and /run are the guest's."""
+    """The page at that address; the network and /run are the guest's."""
     found = b""
     with socket.socket(socket.AF_UNIX if address == UNIX else socket.AF_INET) as sock:
         sock.settimeout(60)

@@ -1,6 +1,6 @@
-"""The lab: tests that need its kernel and its NICs, in the guest's own first namespace, where these are.
+"""The lab: tests that need its kernel and its NICs.  They run in the guest's first namespace, which contains the NICs.
 
-Those in shared/ are for RDMA in shared mode, and all others for exclusive.
+Tests in shared/ run in RDMA's shared mode, all others in exclusive mode.
 """
 
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from support.kubelet import Kubelet
 
 HCA = "hcapf"
-# Not a tier that is missing outside the guest: tests/test_lab.py goes where it is.
+# This tier is not missing outside the guest: tests/test_lab.py boots the guest for it.
 _MODE = Path("/sys/module/ib_core/parameters/netns_mode")  # Y for shared
 _SHARED = _MODE.exists() and _MODE.read_text() == "Y\n"
 collect_ignore_glob = (["test_*.py", "infiniband"] if _SHARED else ["shared"]) if "HPN_LAB" in os.environ else ["*"]
@@ -30,13 +30,13 @@ collect_ignore_glob = (["test_*.py", "infiniband"] if _SHARED else ["shared"]) i
 def kernel_log() -> Iterator[KernelLog]:
     with KernelLog() as log:
         yield log
-        # Of tests elsewhere that ran in the guest, and what came late.
+        # Complaints from tests of other tiers in the guest, and late ones.
         assert log.complaints() == []
 
 
 @pytest.fixture(autouse=True)
 def kernel_is_content(kernel_log: KernelLog) -> Iterator[None]:
-    """After every test: the kernel has not warned of anything."""
+    """After every test: the kernel has logged no warning."""
     yield
     complaints = kernel_log.complaints()
     assert not complaints, "\n".join(complaints)
@@ -51,27 +51,27 @@ def guest(tmp_path: Path, nothing_left: None) -> Iterator[Guest]:
 
     before = picture()
     yield Guest(tmp_path)
-    # What is in a namespace that goes comes back a moment later.
+    # Devices of a deleted namespace return a moment later.
     until(lambda: picture() == before)
 
 
 @pytest.fixture
 def node(guest: Guest) -> Iterator[Node]:
-    """The guest as a node that attaches VFs, which it finds again as they were, on host and PF."""
+    """The guest as a node that attaches VFs; after the test they are as before, on the host and on the PF."""
     node = Node(guest.tmp_path)
     before = picture()
     yield node
-    if node.state_files():  # of a test that failed half-way, which is not to fail all others
+    if node.state_files():  # a test that failed half-way must not fail all others
         node.call("GC", None, node.conf() | {"cni.dev/valid-attachments": []})
     assert picture() == before
 
 
 @pytest.fixture
 def kubelet(guest: Guest) -> Iterator["Kubelet"]:
-    """A kubelet that runs; its directory is the only one in its parent."""
+    """A running kubelet; its directory is the only one in its parent."""
     from support.kubelet import Kubelet  # noqa: PLC0415  # grpcio takes seconds in the guest, and few tests need it
 
-    # A socket's path has 107 bytes at most.
+    # A socket's path has at most 107 bytes.
     with TemporaryDirectory(prefix="hpn-test-") as folder, Kubelet(Path(folder, "kubelet")) as kubelet:
         yield kubelet
 
@@ -89,7 +89,7 @@ def pod(make_pod: Callable[[], Pod]) -> Pod:
 
 @pytest.fixture
 def shared(node: Node) -> Iterator[None]:
-    """The kernel in shared mode, which it changes to and from while there is no namespace but the first."""
+    """The kernel in shared mode; it can change the mode only while the first namespace is the only one."""
     until(lambda: set_mode("shared"))
     yield
     until(lambda: set_mode("exclusive"))
@@ -97,7 +97,7 @@ def shared(node: Node) -> Iterator[None]:
 
 @pytest.fixture
 def hca(node: Node) -> Iterator[str]:
-    """An RDMA device of the PF, and its name."""
+    """The name of an RDMA device of the PF."""
     rdma("link", "add", HCA, "type", "testhca", "netdev", PF)
     yield HCA
     rdma("link", "delete", HCA)

@@ -1,4 +1,4 @@
-"""By hand, on a kernel that is old itself: what it would pass over, or not give back, is refused with a remedy:
+"""Run by hand on an old kernel: ADD refuses, with a remedy, what the kernel would ignore or not restore:
 
 netns-fixtures/lab --kernel 5.10 --pfs 1 packaging/venv pytest -p no:cacheprovider tests/lab/older.py
 """
@@ -34,7 +34,7 @@ def test_refused(node: Node, pod: Pod, keys: dict[str, Any], code: int, said: st
 
 @pytest.mark.parametrize("keys", [{"pf": PF}, {"kind": "host-device", "device": NAME}])
 def test_status(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
-    """The device that the configuration itself names is looked at."""
+    """STATUS checks the device that the configuration names."""
     skip_on_a_new_kernel()
     error = node.refused("STATUS", pod, node.conf(deviceID=..., **keys))
     assert (error["code"], "use a kernel from 5.14 on" in error["msg"]) == (50, True), error["msg"]

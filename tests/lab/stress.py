@@ -1,4 +1,4 @@
-"""Fourteen processes at a time attach and detach VFs of eight PFs; asked for by name, in a guest with these."""
+"""Fourteen processes at a time attach and detach VFs of eight PFs; run by name, in a guest with eight NICs."""
 
 import time
 from collections.abc import Callable
@@ -15,14 +15,14 @@ ROUNDS, SECONDS = 40, 120.0  # whichever comes first
 
 
 def everything() -> list[dict[str, Any]]:
-    """Every link with what an attachment may change of it, and every VF as its PF has it."""
+    """Every link with the attributes that an attachment may change, and every VF as its PF reports it."""
     keys = ("ifname", "address", "mtu", "txqlen", "ifalias", "altnames", "promiscuity", "vfinfo_list")
     links = ip("-d", "link")
     return sorted(({k: link.get(k) for k in keys} | {"up": "UP" in link["flags"]} for link in links), key=str)
 
 
 def test_pods_come_and_go(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """One half of the pods is attached while the other is detached; what each gets is of one function."""
+    """Half of the pods attach while the other half detach; each gets all its devices from one function."""
     pfs = list(nics.pfs())
     rails = [pf.netdev for pf in pfs]
     rdma_of = {vf.address: vf.rdma for pf in pfs for vf in pf.vfs}
@@ -32,7 +32,7 @@ def test_pods_come_and_go(node: Node, make_pod: Callable[[], Pod]) -> None:
     before, started = everything(), time.monotonic()
 
     def wish(n: int, i: int) -> dict[str, Any]:
-        """Five want any VF of one and the same PF, one any of another, one the VF that is its alone."""
+        """Five want any VF of one PF, one any VF of another PF, one a VF that no other wants."""
         which = (
             {"deviceID": last_vf[n % 8]} if i == 6 else {"deviceID": ..., "pf": rails[n % 8 if i < 5 else (n + 3) % 8]}
         )

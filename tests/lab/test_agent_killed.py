@@ -1,4 +1,4 @@
-"""The agent is killed while it attaches or detaches a VF: all its processes end, and another agent puts it right."""
+"""The agent is killed while it attaches or detaches a VF: all its processes end, and another agent recovers."""
 
 import os
 import signal
@@ -27,7 +27,8 @@ Ask = Callable[[Request], "int | None"]
 
 @contextmanager
 def agent(path: Path, answer: Answer) -> Iterator[Ask]:
-    """One that answers so.  What asks it: the exit status, None if it died before it answered."""
+    """An agent that answers this way.  Asking it returns the exit status, or None if the agent died before its
+    answer."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{path}")
         listener.listen(10)
@@ -70,8 +71,8 @@ def answer(_as_ipam: bool, request: Request) -> Reply:
 
 
 def killed(command: str, boundary: int) -> Answer:
-    """Of an agent whose first process is killed when a worker is at that boundary of the command.  The kernel kills the
-    workers then: this one goes no further, and does not end by itself."""
+    """The answer of an agent whose first process is killed when a worker reaches that boundary of the command.  The
+    kernel then kills the workers: the worker stops there, and does not end by itself."""
 
     def kill() -> None:
         os.kill(os.getppid(), signal.SIGKILL)
@@ -88,7 +89,7 @@ def killed(command: str, boundary: int) -> Answer:
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
 def test_the_agent_is_killed(node: Node, pod: Pod, command: str) -> None:
     conf, path, before = node.conf(**CHANGES), node.tmp_path / "agent.sock", picture()
-    # As warm as an agent is.
+    # Warm up the imports, as in an agent.
     node.ok("ADD", pod, conf)
     node.ok("DEL", pod, conf)
     for boundary in drawn.steps():

@@ -1,4 +1,4 @@
-"""More pods than VFs: one gets what two want, and the dead give way to the living."""
+"""More pods than VFs: one of two competing pods gets a VF, and dead pods lose theirs to living ones."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ BUSY, NOT_THERE, OWNED = 11, 101, 109
 
 
 def test_two_pods_want_one_vf(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """One gets it, each time, and the other is told so; whichever way they ask."""
+    """Each time one pod gets the VF and the other gets an error, whichever keys name the VF."""
     pods = [make_pod(), make_pod()]
     asked = (node.conf(vlan=7), node.conf(vlan=8)), (node.conf(), node.conf(deviceID=..., pf=PF, vf=0))
     won = set[int]()
@@ -40,7 +40,7 @@ def test_two_pods_want_one_vf(node: Node, make_pod: Callable[[], Pod]) -> None:
 
 @pytest.fixture
 def crowd(node: Node, make_pod: Callable[[], Pod]) -> Callable[[int], list[Pod]]:
-    """So many pods with any VF of the PF."""
+    """That many pods with any VF of the PF."""
 
     def attached(count: int) -> list[Pod]:
         pods = [make_pod() for _ in range(count)]
@@ -75,7 +75,7 @@ def test_two_pods_want_the_last_vf(node: Node, make_pod: Callable[[], Pod], crow
 
 
 def test_dead_pods_give_way(node: Node, make_pod: Callable[[], Pod], crowd: Callable[[int], list[Pod]]) -> None:
-    """All VFs are attached, and two of the pods died without a DEL: two can be served, and a third cannot."""
+    """All VFs are attached, and two of the pods died without a DEL: two new pods get a VF, a third does not."""
     *dying, one, other = crowd(4)
     conf = any_vf(node)
     error = node.refused("ADD", make_pod(), conf)

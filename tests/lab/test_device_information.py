@@ -1,4 +1,5 @@
-"""What Kubernetes and people are told of an attachment's devices: the device information file, and hpn inspect."""
+"""Information about an attachment's devices, for Kubernetes and for people: the device information file and hpn
+inspect."""
 
 import json
 import subprocess
@@ -46,7 +47,7 @@ def test_device_information_of_a_shared_master(node: Node, shared: None, hca: st
 
 
 def test_device_information_of_an_add_that_failed(node: Node, pod: Pod, node_file: Path) -> None:
-    """Written last; what was there before is there again."""
+    """ADD writes the file last; after a failed ADD the earlier file is back."""
     file = node.tmp_path / "file"
     file.write_text("")
     error = node.refused("ADD", pod, with_info(node.conf(), file / "devinfo"))
@@ -54,14 +55,14 @@ def test_device_information_of_an_add_that_failed(node: Node, pod: Pod, node_fil
     error = node.refused("ADD", pod, with_info(node.conf(), file))
     assert (error["code"], "CNIDeviceInfoFile" in error["msg"]) == (7, True)
     node_file.write_text('{"allowedPaths": {"CNIDeviceInfoFile": ["/proc"]}}')
-    directory = Path("/proc/devinfo")  # not a place for files
+    directory = Path("/proc/devinfo")  # no file can be made here
     error = node.refused("ADD", pod, with_info(node.conf(), directory))
     assert (error["code"], "CNIDeviceInfoFile" in error["msg"]) == (5, True)
     assert (pod.links(), node.state_files(), file.read_text()) == (set(), set(), "")
 
 
 def test_inspect(node: Node, pod: Pod) -> None:
-    """The record's GIDs are where the pod's table has them."""
+    """The record's GIDs match the pod's GID table."""
     node.ok("ADD", pod, node.conf(rdma=PATIENT | {"name": "mlx5_0"}))
     command = [*PROGRAM, "inspect", "--state-dir", str(node.state)]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -1,5 +1,5 @@
-"""What an attachment may have in place of a VF with its netdev: a PF, a VF by number, one that the pod drives; and the
-names and flags that a device keeps."""
+"""Attachments without a VF's netdev: a PF, a VF by number, a VF that the pod drives; and the names and flags that a
+device keeps."""
 
 import json
 import os
@@ -17,7 +17,7 @@ OTHER_PF = "rail1"
 
 
 def test_a_vf_that_the_pod_drives(node: Node, pod: Pod) -> None:
-    """Attributes and addresses, and no netdev to work on."""
+    """The VF has attributes and addresses, but no netdev to configure."""
     keys = {"mac": MAC, "vlan": 7, "trust": "on"}
     with driven_by("vfio-pci", node.device, netdev()["address"]):
         result = node.ok("ADD", pod, node.conf(**keys))
@@ -42,7 +42,7 @@ def test_a_vf_that_the_pod_drives(node: Node, pod: Pod) -> None:
 
 @pytest.mark.parametrize("driver", ["", "vfio-pci"], ids=["none", "vfio-pci"])
 def test_the_driver_changed_while_it_was_in_a_pod(node: Node, pod: Pod, driver: str) -> None:
-    """The netdev is no more; what the PF keeps is put back."""
+    """The netdev no longer exists; DEL restores the PF's settings."""
     mac = netdev()["address"]
     node.ok("ADD", pod, node.conf(vlan=7, spoofchk="off"))
     with driven_by(driver, node.device, mac):
@@ -120,7 +120,7 @@ def test_a_pf_itself(node: Node, make_pod: Callable[[], Pod]) -> None:
     assert (link["address"], link["mtu"]) == (MAC, 2000)
     assert [i["name"] for i in result["interfaces"]] == ["hpn0"]
     assert node.checked(pod, conf, result).exit_code == 0
-    # Its VFs are without their PF meanwhile.
+    # The PF's VFs cannot be attached while their PF is in the pod.
     error = node.refused("ADD", make_pod(), node.conf(deviceID=pci(f"{OTHER_PF}v0")), CNI_IFNAME="hpn1")
     assert (error["code"], "no network interface" in error["msg"]) == (101, True)
     assert node.refused("ADD", make_pod(), conf)["code"] in (101, 109)
@@ -148,7 +148,7 @@ def test_a_pf_that_others_depend_on(node: Node, make_pod: Callable[[], Pod]) -> 
 
 
 def test_a_vf_that_others_depend_on(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """Nobody gets it, by its address or its number, and it stays as it is."""
+    """ADD refuses the VF, by its address and by its number, and leaves it unchanged."""
     name = f"{PF}v1"
     pod, other, over = make_pod(), make_pod(), node.conf(deviceID=..., master=name, name="over")
 
@@ -223,7 +223,7 @@ def test_a_pf_that_is_the_master_of_another_attachment(node: Node, make_pod: Cal
     ],
 )
 def test_bpf_programs_stay_behind(node: Node, pod: Pod, name: str, way: str) -> None:
-    """Those of a VF, and of a NIC whose driver runs them."""
+    """After DEL the device has no BPF program from the pod: a VF, and a NIC with a driver that runs such programs."""
     conf = node.conf() if name == NAME else node.conf(deviceID=..., pf=name, pfOnly=True)
     before = netdev(name)
     node.ok("ADD", pod, conf)
@@ -238,7 +238,7 @@ def test_bpf_programs_stay_behind(node: Node, pod: Pod, name: str, way: str) -> 
 
 @pytest.mark.parametrize("altname", ["before", "hpn0"])
 def test_altnames_and_flags_come_back(node: Node, pod: Pod, altname: str) -> None:
-    """Also an altname that is the pod's name for it."""
+    """DEL restores them, also an altname that equals the pod's name for the device."""
     ip("link", "property", "add", "dev", NAME, "altname", altname)
     ip("link", "set", NAME, "promisc", "on", "up")
     until(lambda: netdev()["operstate"] == "UP", 120)
@@ -283,7 +283,7 @@ def test_the_log(node: Node, pod: Pod) -> None:
     node.ok("DEL", pod, conf)
     error = node.refused("ADD", pod, conf | {"vlan": 9999})
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    # A command may warn before it ends, such as of a link that has no carrier yet on a busy machine.
+    # A command may warn before it ends, for example about a link without carrier on a busy machine.
     assert [(line["level"], line["command"]) for line in lines if "duration_ms" in line] == [
         ("info", "ADD"), ("info", "DEL"), ("error", "ADD"),
     ]  # fmt: skip

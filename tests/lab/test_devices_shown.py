@@ -1,4 +1,4 @@
-"""hpn devices, hpn gids and hpn devinfo on the guest's NICs, beside what ip, rdma and ibv_devinfo say of them."""
+"""hpn devices, hpn gids and hpn devinfo on the guest's NICs, compared with the output of ip, rdma and ibv_devinfo."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from support.topology import Pod, ip, until
 
 NAME = "rail0v0"
 MAPPED = "0000:0000:0000:0000:0000:ffff:0a63:0001"
-# What only verbs say of a device whose driver nobody knows (docs/user/devices.md).
+# Only verbs provide these for a device with an unknown driver (docs/user/devices.md).
 LACKS = {"fw_ver", "vendor_id", "vendor_part_id", "hw_ver", "max_mtu", "active_mtu"}
 
 
@@ -35,13 +35,13 @@ def states() -> dict[str, str]:
 
 
 def described(*words: str) -> dict[str, dict[str, Any]]:
-    """What is said of each device."""
+    """The description of each device."""
     found = json.loads(ours("devices", "--json", *words))["devices"]
     return {one["device"]: one for pf in found for one in (pf, *pf.get("below", []))}
 
 
 def test_devinfo(node: Node, address: None) -> None:
-    """Each line is one of ibv_devinfo's, with a port that is active, and with one that is down."""
+    """Every line is one of ibv_devinfo's, for an active port and for one that is down."""
     other = "hca0v1"
     assert {RDMA, other} <= rdma_devs()
     assert states()[RDMA] == "ACTIVE" != states()[other]
@@ -50,7 +50,7 @@ def test_devinfo(node: Node, address: None) -> None:
 
 
 def test_devinfo_in_full(node: Node, address: None) -> None:
-    """What is lacking of ibv_devinfo -v is of the device's limits, and what /sys says another way."""
+    """The lines that ibv_devinfo -v has in addition are limits of the device, or facts that /sys words differently."""
     lacks = devinfo_lacks(RDMA, "-v")
     assert lacks > LACKS
     assert not lacks & {"device_cap_flags", "sm_sl", "pkey_tbl_len", "gid_tbl_len", "active_width", "phys_state"}
@@ -58,7 +58,7 @@ def test_devinfo_in_full(node: Node, address: None) -> None:
 
 
 def test_gids(node: Node, address: None) -> None:
-    """A row for each place of the table in which the kernel has a GID."""
+    """One row for each index of the table where the kernel has a GID."""
     rows = [line.split("\t") for line in ours("gids", RDMA).splitlines()[2:-1]]
     port = Path(f"/sys/class/infiniband/{RDMA}/ports/1")
     used = {path.name: path.read_text().strip() for path in (port / "gids").iterdir()}
@@ -70,7 +70,7 @@ def test_gids(node: Node, address: None) -> None:
 
 
 def test_lines_of_ibdev2netdev(node: Node, address: None) -> None:
-    """As rdma and ip have it."""
+    """The lines match rdma and ip."""
     up = {link["ifname"] for link in ip("link") if "LOWER_UP" in link["flags"]}
     links = json.loads(theirs("rdma", "-j", "link"))
     expected = {
@@ -97,14 +97,14 @@ def test_functions(node: Node) -> None:
 
 
 def test_a_vf_that_a_pod_has(node: Node, pod: Pod) -> None:
-    """Named in the journal, and gone from the host; then it is free again."""
+    """The journal names the VF, and the host does not have it; later it is free again."""
     before = described()
     node.ok("ADD", pod, node.conf())
     taken = described("--state-dir", f"{node.state}")
     assert taken[node.device]["usedBy"] == f"hpn0 of container {pod.name[:12]}, network rail0"
     assert taken[node.device]["rdma"] == [{"device": RDMA}]
     assert taken[pci(PF)]["sriov"]["free"] == before[pci(PF)]["sriov"]["free"] - 1
-    # Without the journal the kernel says that it is not free.
+    # Without the journal, the kernel's state shows that the VF is not free.
     (none := node.tmp_path / "none").mkdir()
     untold = described("--state-dir", f"{none}")
     assert untold[node.device]["usedBy"] == "a namespace that holds its interface"
@@ -138,7 +138,7 @@ def test_without_privileges(node: Node) -> None:
 
 @pytest.fixture
 def switch(node: Node) -> Iterator[str]:
-    """A PF whose driver has devlink and a switch."""
+    """A PF with a driver that supports devlink and a switch."""
     parameter = Path("/sys/module/testhca/parameters/fatal")
     parameter.write_text(pci(PF))
     yield pci(PF)
@@ -146,7 +146,7 @@ def switch(node: Node) -> Iterator[str]:
 
 
 def test_mode_of_a_switch(switch: str) -> None:
-    """As devlink sets it; without devlink or a switch there is none."""
+    """The mode that devlink sets; without devlink or a switch there is none."""
     assert "ESWITCH" in ours("devices")
     for mode in ("switchdev", "legacy"):
         subprocess.run(["devlink", "dev", "eswitch", "set", f"pci/{switch}", "mode", mode], check=True)

@@ -1,4 +1,4 @@
-"""hpn doctor with real devices, kernel and processes: each finding is brought about, and gone after its remedy."""
+"""hpn doctor with real devices, kernel and processes: each finding is provoked, and disappears after its remedy."""
 
 import ctypes
 import json
@@ -26,7 +26,7 @@ NODE = "resources: [{{name: example.com/rail0, kind: vf, selectors: {{pfNames: [
 
 @pytest.fixture
 def root(guest: Guest) -> Path:
-    """The guest, with directories of the test's own for configuration and state."""
+    """The guest, with the test's own directories for configuration and state."""
     root = guest.tmp_path / "root"
     for name in ("etc/hpn", "etc/cni/net.d", "opt/cni/bin", "run"):
         (root / name).mkdir(parents=True)
@@ -37,20 +37,20 @@ def root(guest: Guest) -> Path:
 
 
 def found(root: Path) -> dict[str, Finding]:
-    """The findings but for the notes, by their ids."""
+    """The findings by id, except notes."""
     findings = [(name, one) for name, one in all_of(root) if one.severity is not Severity.NOTE]
     assert len({name for name, _ in findings}) == len(findings), findings
     return dict(findings)
 
 
 def all_of(root: Path) -> list[tuple[str, Finding]]:
-    """In this process: in the guest a program takes seconds to start."""
+    """Run the checks in this process: in the guest a program takes seconds to start."""
     return command.findings(facts(root, "", ""))
 
 
 @contextmanager
 def process(path: Path, *words: str, memlock: int = -1) -> Iterator[None]:
-    """A program of that name, which may lock so many bytes."""
+    """A program of that name with a limit of so many locked bytes."""
     shutil.copy("/bin/sleep", path)
     limit = f"--memlock={memlock if memlock >= 0 else 'unlimited'}"
     with subprocess.Popen(["prlimit", limit, path, "inf", *words]) as running:
@@ -63,7 +63,7 @@ def process(path: Path, *words: str, memlock: int = -1) -> Iterator[None]:
 
 @contextmanager
 def knowing_dcb(*names: str) -> Iterator[None]:
-    """Interfaces whose driver knows DCB, as far as the kernel's own dcbnl can tell (netns-fixtures/testdcb)."""
+    """Interfaces with a driver that supports DCB, for the kernel's own dcbnl (netns-fixtures/testdcb)."""
     subprocess.run(["insmod", "/run/lab/modules/testdcb.ko", f"names={','.join(names)}"], check=True)
     try:
         yield
@@ -74,7 +74,7 @@ def knowing_dcb(*names: str) -> Iterator[None]:
 
 
 def dcb(*words: str) -> Any:
-    """iproute2's, which prints JSON where it shows something."""
+    """Run iproute2's dcb, which prints JSON when it shows something."""
     said = subprocess.run(["dcb", "-j", *words], check=True, capture_output=True, text=True).stdout
     return json.loads(said) if said.strip() else None
 
@@ -84,7 +84,7 @@ def test_nothing_is_wrong(root: Path) -> None:
 
 
 def test_rdma_mode(root: Path) -> None:
-    """Its remedy, as it stands there."""
+    """The remedy works exactly as printed."""
     plugin: dict[str, Any] = {"type": "hpn", "pf": PF, "rdma": {"mode": "shared"}}
     conf = {"cniVersion": "1.0.0", "name": "rail0", "plugins": [plugin]}
     (root / "etc/cni/net.d/10-rail0.conflist").write_text(json.dumps(conf))
@@ -144,7 +144,7 @@ def test_a_vf_elsewhere(root: Path, pod: Pod) -> None:
 
 
 def test_a_namespace_has_the_hosts_filter(root: Path) -> None:
-    """What rp-filter goes by: a namespace that is made later is as strict as the host."""
+    """rp-filter depends on this: a namespace that is made later is as strict as the host."""
     sysctl = "net.ipv4.conf.default.rp_filter"
     before = subprocess.check_output(["sysctl", "-n", sysctl], text=True).strip()
     try:
@@ -157,7 +157,7 @@ def test_a_namespace_has_the_hosts_filter(root: Path) -> None:
 
 
 def test_priorities(root: Path) -> None:
-    """What iproute2's dcb has set, and shows, doctor reads; what the remedy names mends it."""
+    """doctor reads the settings of iproute2's dcb, and the commands of the remedy repair them."""
     rails = (PF, "rail1")
     with knowing_dcb(*rails):
         assert found(root) == {}
@@ -183,7 +183,7 @@ def test_priorities(root: Path) -> None:
 
 
 def test_the_clock(root: Path) -> None:
-    """Nothing keeps the guest's clock right."""
+    """No program keeps the guest's clock right."""
 
     def clock() -> list[tuple[str, Severity]]:
         return [(name, one.severity) for name, one in all_of(root) if name.startswith("clock")]
@@ -199,11 +199,11 @@ def test_the_clock(root: Path) -> None:
         assert "the clock shows 1971-01-01 00:00" in found(root)["clock-wrong"].evidence
     finally:
         time.clock_settime(time.CLOCK_REALTIME, right + time.monotonic())
-    assert clock() == unsynchronized  # for whoever sets it says no more than the time
+    assert clock() == unsynchronized  # setting the time alone leaves the clock unsynchronized
 
 
 def tell_the_kernel(modes: int, status: int) -> None:
-    """man 2 adjtimex: struct timex has its modes first, and its status behind four longs."""
+    """Set the kernel's clock state (man 2 adjtimex: struct timex has its modes first, its status behind four longs)."""
     timex = bytearray(256)
     struct.pack_into("@Illlli", timex, 0, modes, 0, 0, 0, 0, status)
     assert ctypes.CDLL(None).adjtimex((ctypes.c_char * 256).from_buffer(timex)) >= 0

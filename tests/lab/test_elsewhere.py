@@ -1,4 +1,4 @@
-"""A VF, or its PF, that is in another namespace when we need it, and comes back late, or not by itself."""
+"""A VF, or its PF, that is in another namespace when hpn needs it, and returns late or not by itself."""
 
 import os
 import threading
@@ -16,7 +16,8 @@ BUSY, NOT_THERE, OWNED = 11, 101, 109
 
 @contextmanager
 def lingering(pod: Pod) -> Iterator[Callable[[], None]]:
-    """Its namespace is deleted and lives on, held by a descriptor, with nobody in it; let go by what is yielded."""
+    """Delete the pod's namespace while a descriptor keeps it alive, empty of processes; the yielded function closes
+    it."""
     with ExitStack() as stack:
         fd = os.open(pod.path, os.O_RDONLY)
         stack.callback(os.close, fd)
@@ -54,14 +55,14 @@ def test_the_vf_comes_back_while_del_waits(node: Node, pod: Pod) -> None:
 
 @pytest.fixture
 def pf_elsewhere(node: Node, make_pod: Callable[[], Pod]) -> Iterator[Callable[[], Callable[[], None]]]:
-    """Moves the PF's netdev into a namespace; what that returns moves it back."""
+    """A function that moves the PF's netdev into a namespace, and returns a function that moves it back."""
     there = make_pod()
 
     def back() -> None:
         if there.link(PF):
             there.run("ip", "link", "set", PF, "netns", "lab-host").check_returncode()
             ip("link", "set", PF, "up")
-            # It was down, and forgot the MAC that the VF had told it.
+            # The interface was down, and lost the MAC that the VF had sent it.
             ip("link", "set", NAME, "up")
             ip("link", "set", NAME, "down")
 
@@ -78,7 +79,7 @@ def pf_elsewhere(node: Node, make_pod: Callable[[], Pod]) -> Iterator[Callable[[
 def test_the_pf_is_elsewhere(
     node: Node, make_pod: Callable[[], Pod], pf_elsewhere: Callable[[], Callable[[], None]]
 ) -> None:
-    """What only the PF can put back waits for it, and so does the next pod."""
+    """Changes that only the PF can restore wait for the PF, and so does the next pod."""
     pod = make_pod()
     node.ok("ADD", pod, node.conf(vlan=7))
     back = pf_elsewhere()
@@ -107,8 +108,8 @@ def test_the_pf_is_elsewhere_and_has_nothing_of_ours(
 
 
 def test_a_pod_that_hides_its_vf(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """Netdev and RDMA device are in a namespace of the pod's own, and a link was made over it: they come home, and it
-    goes."""
+    """Netdev and RDMA device are in the pod's own namespace, with a link over the netdev: both return home, and the
+    link disappears."""
     before = picture()
     for over in ("pod", "child"):
         pod, child = make_pod(), make_pod()

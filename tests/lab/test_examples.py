@@ -1,4 +1,4 @@
-"""The examples that take a VF work as they stand; the others are tested by the system tier."""
+"""The examples with a VF work unchanged; the system tier tests the others."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Hardware that goes away, and what comes back as another: DEL succeeds, nothing that is another's is touched, and the
-hardware serves the next pod."""
+"""Hardware disappears, and other hardware comes back in its place: DEL succeeds and touches no other owner's device,
+and the hardware serves the next pod."""
 
 import json
 import os
@@ -21,7 +21,7 @@ BUSY, NOT_THERE, REFUSED, GONE = 11, 101, 105, 107
 
 @dataclass(frozen=True)
 class Way:
-    """One in which a PF loses its VFs, and what has to be done before it can have new ones."""
+    """A way in which a PF loses its VFs, and the steps before it can have new ones."""
 
     name: str
     breaks: Callable[[str], object]
@@ -74,9 +74,9 @@ class Loss:
         self.broken = True
 
     def mends(self) -> None:
-        """VFs are there again: others, at the same addresses."""
+        """Create VFs again: other devices at the same addresses."""
         self.way.mends(self.address)
-        # A VF that its PF gives no MAC has a random one.
+        # A VF without a MAC from its PF has a random one.
         ip("link", "set", NAME, "address", self.mac)
         self.broken = False
 
@@ -118,12 +118,12 @@ def test_the_vf_of_a_pod_goes(node: Node, make_pod: Callable[[], Pod], loss: Los
 
 @by(WAYS[0], WAYS[-1])
 def test_another_vf_came_in_its_place(node: Node, make_pod: Callable[[], Pod], loss: Loss) -> None:
-    """What was done to the first is undone to no other: not while another pod has it, nor while the host does."""
+    """DEL resets no other VF at the first VF's address, whether another pod or the host has it."""
     pod, other = make_pod(), make_pod()
     node.ok("ADD", pod, node.conf(**CHANGES))
     loss.breaks()
     loss.mends()
-    # The first attachment has lost it, although nobody has deleted that yet.
+    # The first attachment has lost its VF, although no DEL has come for it yet.
     keys = {"vlan": 9, "mac": MAC, "trust": "on"}
     result = node.ok("ADD", other, node.conf(**keys))
     before = other.link(), vf()
@@ -155,7 +155,7 @@ def test_the_host_has_another_vf_in_its_place(node: Node, pod: Pod, loss: Loss) 
 
 @by(WAYS[0])
 def test_the_same_pod_gets_the_vf_that_came_in_its_place(node: Node, pod: Pod, loss: Loss) -> None:
-    """No DEL came between; what its first ADD left is undone, which is the addresses."""
+    """ADD without a DEL before it undoes the first ADD: it releases the addresses."""
     node.ok("ADD", pod, node.conf(**CHANGES))
     loss.breaks()
     loss.mends()
@@ -204,7 +204,7 @@ def test_the_vf_goes_while_a_command_runs(
 
 
 def test_a_vf_is_reset_in_the_pod(node: Node, pod: Pod) -> None:
-    """It stays, and what was attached is what was attached; the link comes back with the next pod at the latest."""
+    """The VF and the attachment stay; the link comes back with the next pod at the latest."""
     result = node.ok("ADD", pod)
     write(f"devices/{node.device}/reset", "1")
     assert node.checked(pod, node.conf(), result).exit_code == 0
@@ -215,7 +215,7 @@ def test_a_vf_is_reset_in_the_pod(node: Node, pod: Pod) -> None:
 
 
 def test_a_record_that_cannot_be_read(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """The VF goes home, with its RDMA device, and can be attached again; how it was, nobody knows any more."""
+    """The VF goes home with its RDMA device and can be attached again, but its earlier state is unknown."""
     pod, before = make_pod(), netdev()
     node.ok("ADD", pod)
     assert (RDMA in rdma_devs(), pod.links()) == (False, {"hpn0"})

@@ -1,4 +1,4 @@
-"""GIDs of attachments: at the index that ADD recorded, and refused where the table is full."""
+"""GIDs of attachments: at the index that ADD recorded, or refused if the table is full."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ def test_gids_of_a_vf(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
     result = node.ok("ADD", pod, conf)
     assert_found(node, pod, keys.get("name", RDMA))
     assert node.checked(pod, conf, result).exit_code == 0
-    # At other places than ADD said, though there.
+    # The same addresses at other indexes than ADD recorded.
     pod.ip("address", "del", "10.56.0.2/24", "dev", "hpn0")
     pod.ip("address", "add", "10.99.0.1/24", "dev", "hpn0")
     pod.ip("address", "add", "10.56.0.2/24", "dev", "hpn0")
@@ -29,7 +29,7 @@ def test_gids_of_a_vf(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
 
 
 def test_gids_of_a_vf_without_carrier(node: Node, pod: Pod) -> None:
-    """Nothing to wait for: the kernel has them as soon as it has the address."""
+    """ADD waits for no carrier: the kernel has the GIDs as soon as it has the address."""
     ip("link", "set", PF, "down")
     try:
         node.ok("ADD", pod, node.conf(rdma={"required": True, "gidTimeout": 30}))
@@ -58,7 +58,8 @@ def test_gids_on_a_shared_master(node: Node, shared: None, hca: str, pod: Pod, k
 
 
 def test_two_networks_with_the_same_addresses(node: Node, shared: None, hca: str, make_pod: Callable[[], Pod]) -> None:
-    """The kernel's table tells them apart by nothing but when they came.  Their link is one, so nobody may look."""
+    """The kernel's table distinguishes equal GIDs only by their order of arrival.  Both pods share one link, so
+    duplicate detection is off."""
     one, two = make_pod(), make_pod()
     node.ok("ADD", one, macvlan(node, rdma=PATIENT, dad="off"))
     node.ok("ADD", two, macvlan(node, name="other", rdma=PATIENT, dad="off"))
@@ -76,7 +77,7 @@ def test_two_networks_with_the_same_addresses(node: Node, shared: None, hca: str
 
 
 def test_a_full_table(node: Node, shared: None, hca: str, pod: Pod) -> None:
-    """Who requires RDMA is refused, by STATUS too, before anything is made; who does not is told."""
+    """With RDMA required, ADD and STATUS fail before anything is made; otherwise ADD logs a warning."""
     required = macvlan(node, rdma={"required": True})
     with filled(hca, PF, free=2):
         for command, code in (("ADD", 110), ("STATUS", 50)):
@@ -89,12 +90,12 @@ def test_a_full_table(node: Node, shared: None, hca: str, pod: Pod) -> None:
         assert reply.exit_code == 0
         assert elapsed.seconds() < 60
         assert ["0 of 64 entries free" in line for line in reply.log] == [True]
-        assert len(recorded(node, pod)) == 2  # who came first has the last two
+        assert len(recorded(node, pod)) == 2  # the earlier address holds the last two entries
         node.ok("DEL", pod)
 
 
 def test_a_table_with_room_for_one_address_of_two(node: Node, shared: None, hca: str, pod: Pod) -> None:
-    """Known only when the addresses are, and undone then."""
+    """ADD notices the lack only after it has set the addresses, and undoes them."""
     with filled(hca, PF, free=4):
         error = node.refused("ADD", pod, macvlan(node, rdma={"required": True, "gidTimeout": 60}))
         assert (error["code"], "0 of 64 entries free" in error["msg"]) == (110, True)

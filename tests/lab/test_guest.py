@@ -1,4 +1,4 @@
-"""That the lab is what the other tests take it for: the kernel, the VFs, the RDMA devices, the wire."""
+"""The lab meets the other tests' expectations: the kernel, the VFs, the RDMA devices, the wire."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ def rdma_devices(netns: str = "") -> set[str]:
 
 
 def test_a_kernel_that_looks_for_a_name_among_the_hosts_links(guest: Guest, pod: Pod) -> None:
-    """Before 6.15, and what cni/kinds/child.py does then is tested nowhere else."""
+    """Kernels before 6.15 do this; no other test covers the reaction of cni/kinds/child.py."""
     done = subprocess.run(
         ["ip", "link", "add", "link", "rail0", "name", "rail1", "netns", pod.name, "type", "macvlan"],
         capture_output=True, text=True, check=False,
@@ -35,7 +35,7 @@ def test_two_pfs_with_vfs(guest: Guest) -> None:
         for vf in pf.vfs:
             assert (vf.path / "physfn").resolve() == pf.path
             assert vf.driver == "igbvf"
-        # The PF's own list of them, which is how their MAC and VLAN are set.
+        # The PF's own list of its VFs, which sets their MAC and VLAN.
         (link,) = ip("link", "show", pf.netdev)
         assert [vf["vf"] for vf in link["vfinfo_list"]] == [0, 1, 2, 3]
 
@@ -47,7 +47,7 @@ def test_an_rdma_device_per_vf(guest: Guest) -> None:
 
 
 def test_an_rdma_device_is_in_one_namespace(guest: Guest, make_pod: Callable[[], Pod]) -> None:
-    """It moves, is seen nowhere else, and comes back to the host when the namespace goes."""
+    """The device moves, no other namespace shows it, and it returns to the host when the namespace ends."""
     one, two = make_pod(), make_pod()
     vf = next(nics.pfs()).vfs[0]
     name, all_of_them = vf.rdma, rdma_devices()
@@ -62,7 +62,7 @@ def test_an_rdma_device_is_in_one_namespace(guest: Guest, make_pod: Callable[[],
 
 @pytest.mark.parametrize("first", ["netdev", "RDMA device"])
 def test_an_rdma_device_outlives_its_netdevs_move(guest: Guest, pod: Pod, first: str) -> None:
-    """In either order, and together they are one port again, with its GIDs, as with mlx5."""
+    """Netdev and device can move in either order; together they are one port again with its GIDs, as with mlx5."""
     vf = next(nics.pfs()).vfs[1]
     name, netdev = vf.rdma, vf.netdev
     moves: list[Callable[[], object]] = [
@@ -80,7 +80,7 @@ def test_an_rdma_device_outlives_its_netdevs_move(guest: Guest, pod: Pod, first:
 
 @pytest.mark.parametrize(("one", "other"), [("rail0v0", "rail0v1"), ("rail0v2", "rail1v2")])
 def test_vfs_reach_each_other(guest: Guest, make_pod: Callable[[], Pod], one: str, other: str) -> None:
-    """Through their PF, and over the wire."""
+    """Traffic passes through their PF, and over the wire."""
     pods = [make_pod(), make_pod()]
     for number, (pod, netdev) in enumerate(zip(pods, (one, other), strict=True), 1):
         ip("link", "set", netdev, "netns", pod.name)
@@ -90,7 +90,7 @@ def test_vfs_reach_each_other(guest: Guest, make_pod: Callable[[], Pod], one: st
 
 
 def test_a_nic_can_be_pulled_and_put_back(guest: Guest) -> None:
-    """With all its VFs and RDMA devices, as the guest fixture sees."""
+    """All VFs and RDMA devices return, as the guest fixture checks."""
     with Monitor() as monitor:
         address = unplug(monitor, 1)
         assert [pf.netdev for pf in nics.pfs()] == ["rail0"]
@@ -101,7 +101,7 @@ def test_a_nic_can_be_pulled_and_put_back(guest: Guest) -> None:
 
 def test_a_cable_can_be_pulled(guest: Guest) -> None:
     carrier = Path("/sys/class/net/rail1/carrier")
-    # One after the other, as another test's end and the next one's beginning.
+    # One after the other, as at the end of one test and the start of the next.
     for up in (False, True):
         with Monitor() as monitor:
             monitor.command("set_link", name="pf1", up=up)
@@ -113,7 +113,7 @@ def test_a_cable_can_be_pulled(guest: Guest) -> None:
     [("intel/igbvf/netdev.c:1 igbvf_close+0x1/0x2", 0), ("intel/igbvf/netdev.c:1 igbvf_open+0x1/0x2", 1)],
 )
 def test_what_fails_of_the_kernels_log(kernel_log: KernelLog, where: str, complaints: int) -> None:
-    """A WARN but for one, which comes line by line."""
+    """Every WARN fails a test except one; its lines arrive one by one."""
     first, last = "------------[ cut here ]------------", "---[ end trace 0000000000000000 ]---"
     with Path("/dev/kmsg").open("w") as kmsg:
         for line in (first, f"WARNING: CPU: 0 PID: 1 at drivers/net/ethernet/{where}", "RIP: 0010", last):

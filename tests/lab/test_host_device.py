@@ -22,7 +22,7 @@ def netdevs(device: Path) -> list[str]:
 
 @pytest.fixture
 def sf(node: Node) -> Iterator[dict[str, Any]]:
-    """A scalable function of rail1's PF, up, with its RDMA device; as ip shows its interface."""
+    """A scalable function of rail1's PF, up, with its RDMA device; its interface as ip shows it."""
     PARAMETER.write_text(pci("rail1"))
     (name,) = until(lambda: netdevs(DEVICE))
     ip("link", "set", name, "name", SF_NAME)
@@ -35,7 +35,7 @@ def sf(node: Node) -> Iterator[dict[str, Any]]:
 
 
 def conf(node: Node, **keys: Any) -> dict[str, Any]:
-    """No kind is named: the form of the deviceID says which."""
+    """A configuration without a kind: the form of the deviceID decides."""
     return node.conf(**{"deviceID": SF} | keys)
 
 
@@ -57,7 +57,7 @@ def test_a_scalable_function(node: Node, pod: Pod, sf: dict[str, Any], node_file
 
 
 def test_another_attachment_has_it(node: Node, make_pod: Callable[[], Pod], sf: dict[str, Any]) -> None:
-    """By whichever key it is named."""
+    """ADD refuses the device, whichever key names it."""
     one, two = make_pod(), make_pod()
     node.ok("ADD", one, conf(node))
     path = str(DEVICE.resolve())
@@ -73,7 +73,7 @@ def test_another_attachment_has_it(node: Node, make_pod: Callable[[], Pod], sf: 
 
 
 def test_hidden_by_the_pod(node: Node, make_pod: Callable[[], Pod], sf: dict[str, Any]) -> None:
-    """In a namespace of its own, under another name, and with another MAC."""
+    """DEL finds the device in the pod's own namespace, under another name and with another MAC."""
     pod, inner = make_pod(), make_pod()
     node.ok("ADD", pod, conf(node))
     pod.ip("link", "set", "hpn0", "down")
@@ -101,7 +101,7 @@ def test_killed_between_steps(node: Node, pod: Pod, sf: dict[str, Any], command:
 
 
 def test_a_vf_by_its_name(node: Node, pod: Pod) -> None:
-    """With its RDMA device, and nothing asked of its PF; kind sriov knows that it is taken."""
+    """The pod gets the VF with its RDMA device, and the PF is not changed; kind sriov knows that the VF is taken."""
     wanted = node.conf(kind="host-device", deviceID=..., device=NAME)
     node.ok("ADD", pod, wanted)
     assert ((pod.link() or {})["parentdev"], rdma_devs(pod.name)) == (node.device, {RDMA})
@@ -111,7 +111,7 @@ def test_a_vf_by_its_name(node: Node, pod: Pod) -> None:
 
 
 def test_a_whole_pf(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """Its VFs stay; not while a pod has one of them."""
+    """The PF's VFs stay on the host; ADD refuses the PF while a pod has one of them."""
     one, two = make_pod(), make_pod()
     before, device = netdev("rail0"), pci("rail0")
     wanted = node.conf(kind="host-device", deviceID=device)
@@ -123,7 +123,7 @@ def test_a_whole_pf(node: Node, make_pod: Callable[[], Pod]) -> None:
     two.gone()
     until(lambda: netdevs(Path("/sys/bus/pci/devices") / device))
     node.ok("DEL", two, wanted, CNI_NETNS="")
-    until(lambda: netdev("rail0") == before)  # it has its carrier a moment later
+    until(lambda: netdev("rail0") == before)  # its carrier returns a moment later
 
 
 def test_a_device_that_is_not_there(node: Node, pod: Pod) -> None:

@@ -1,6 +1,6 @@
-"""A hostile pod that has a VF: what it does is in tests/attack/hostile.py.
+"""A hostile pod with a VF; tests/attack/hostile.py has its actions.
 
-Whatever it does, ADD and DEL end, and after DEL the VF and its RDMA device are the host's, as they were.
+Whatever the pod does, ADD and DEL end, and after DEL the host has the VF and its RDMA device as before.
 """
 
 import os
@@ -17,8 +17,8 @@ from support.elapsed import Elapsed
 from support.topology import Pod
 
 HOSTILE = Path(__file__).parents[1] / "attack" / "hostile.py"
-# docs/user/security.md promises 8 s of waits.  In an emulated machine the work itself takes many times longer,
-# and the pod has the emulated CPUs for itself: here it is enough that every command ends.
+# docs/user/security.md promises 8 s of waits.  In an emulated machine the work itself takes many times longer, and the
+# pod uses all emulated CPUs: here it is enough that every command ends.
 BOUND = 60.0
 HOLDING = """
 import os, sys, time
@@ -30,7 +30,7 @@ time.sleep(1000)
 
 @contextmanager
 def running(pod: Pod, *words: str) -> Iterator[None]:
-    """While that runs in the pod; it says when it is ready."""
+    """Run the command in the pod during the block; it reports when it is ready."""
     argv = ["ip", "netns", "exec", pod.name, sys.executable, *words]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
@@ -63,7 +63,7 @@ def test_the_vf_comes_home(node: Node, make_pod: Callable[[], Pod], attack: str)
 
 
 def test_its_rdma_device_is_held_open(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """The kernel takes it from a process that has it open (disassociate_ucontext), and DEL waits for nobody."""
+    """The kernel takes the device from a process that holds it open (disassociate_ucontext), so DEL need not wait."""
     pod, other = make_pod(), make_pod()
     assert timed(node, "ADD", pod) == 0
     verbs = [

@@ -1,4 +1,4 @@
-"""The kinds on NICs: what tests/netns shows on a veth, over a PF and a wire."""
+"""The kinds over a PF and a wire; tests/netns tests them over a veth."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ def test_pods_of_two_pfs_reach_each_other(guest: Guest, make_pod: Callable[[], P
 
 
 def test_a_name_that_the_host_has(guest: Guest, pod: Pod) -> None:
-    """On this kernel the link is born under another name; the host's of the wanted one stays as it is."""
+    """On this kernel the link starts under another name; the host's link of the wanted name stays unchanged."""
     before = ip("-d", "link", "show", "rail1")
     conf = guest.conf(kind="ipvlan")
     result = guest.ok("ADD", pod, conf, CNI_IFNAME="rail1")

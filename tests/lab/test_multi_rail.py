@@ -8,7 +8,7 @@ from guest.node import Node, pci, rdma_devs
 from support.topology import Pod, until
 from support.wire import Wire
 
-# Of two NICs on one wire, two VFs each: what the pods' rails are.
+# The pods' rails: two VFs each of two NICs on one wire.
 VFS = [["rail0v0", "rail0v1", "rail1v0", "rail1v1"], ["rail0v2", "rail0v3", "rail1v2", "rail1v3"]]
 
 

@@ -1,4 +1,4 @@
-"""hpn node with real VFs and RDMA devices: what kubelet is told of them, and a pod's VF from Allocate to DEL."""
+"""hpn node with real VFs and RDMA devices: its reports to kubelet, and a pod's VF from Allocate to DEL."""
 
 import time
 from pathlib import Path
@@ -29,13 +29,13 @@ def process(kubelet: Kubelet) -> NodeProcess:
 
 
 def vfs(*unhealthy: str) -> dict[str, bool]:
-    """All of rail0, with these unhealthy."""
+    """All VFs of rail0, with these unhealthy."""
     addresses = [vf.address for vf in next(nics.pfs()).vfs]
     return {address: address not in unhealthy for address in addresses}
 
 
 def pull(*, up: bool) -> None:
-    """The cable of rail0."""
+    """Pull or plug the cable of rail0."""
     with Monitor() as monitor:
         monitor.command("set_link", name="pf0", up=up)
 
@@ -99,7 +99,8 @@ def test_a_nic_pulled(kubelet: Kubelet, process: NodeProcess) -> None:
 
 @pytest.mark.parametrize("driver", ["", "vfio-pci"], ids=["none", "vfio-pci"])
 def test_a_driver_unbound(kubelet: Kubelet, process: NodeProcess, node: Node, driver: str) -> None:
-    """A VF that another driver has is as good as before, unless the resource wants the first."""
+    """A VF without a driver is unhealthy.  With another driver it stays healthy, unless the resource wants the first
+    driver."""
     (link,) = ip("link", "show", "dev", NAME)
     with process:
         kubelet.until(RAIL0, vfs(), 120)

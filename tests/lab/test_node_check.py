@@ -1,4 +1,4 @@
-"""hpn node --check where VFs and RDMA devices are real: what the four kinds of file would offer."""
+"""hpn node --check with real VFs and RDMA devices: the offers of the four kinds of file."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def ids(resource: dict[str, Any]) -> list[str]:
 
 
 def vfs(rail: int) -> list[str]:
-    """Their addresses, by their numbers."""
+    """The addresses of the VFs, ordered by their numbers."""
     return [vf.address for vf in list(nics.pfs())[rail].vfs]
 
 
@@ -72,7 +72,7 @@ def test_ours(node: Node) -> None:
     document = check(node, file)
     vf, pf, master, none = document["resources"]
     assert (sorted(ids(vf)), ids(pf), none["ids"]) == (sorted(vfs(0)), [pci("rail1")], 0)
-    assert (ids(master), master["ids"]) == ([], 0)  # who gets the whole PF has it alone
+    assert (ids(master), master["ids"]) == ([], 0)  # a pod with the whole PF has it alone
     assert [said for said in document["found"] if "no vf has driver 'mlx5_core'; there are igbvf" in said]
     assert [said for said in document["found"] if "both claim" in said and pci("rail1") in said]
     assert set(vfs(1)) <= {one["id"] for one in document["unclaimed"]}

@@ -1,4 +1,4 @@
-"""The node's devices where VFs, scalable functions and RDMA devices are real: on the host, and in pods."""
+"""The node's devices with real VFs, scalable functions and RDMA devices: on the host, and in pods."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def nodes_of(rdma_dev: str) -> dict[str, str]:
 
 
 def root(tmp_path: Path) -> Path:
-    """The guest's own devices, and a place of the test's for files."""
+    """The guest's own devices, and the test's own directory for files."""
     root = tmp_path / "root"
     root.mkdir()
     for name in ("sys", "dev"):
@@ -67,7 +67,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_what_the_guest_has(node: Node) -> None:
-    """As ip and rdma say it."""
+    """The devices match the output of ip and rdma."""
     everything = found()
     links = {link["ifname"]: link for link in ip("-d", "link")}
     hardware = {link["parentdev"]: name for name, link in links.items() if link.get("parentbus") == "pci"}
@@ -97,7 +97,7 @@ SELECTORS = [
 
 
 def test_a_vf_that_a_pod_has(node: Node, pod: Pod, tmp_path: Path) -> None:
-    """It stays in its resource, also for a daemon that starts meanwhile, and its RDMA device has the pod's name."""
+    """The VF stays in its resource, also for a daemon that starts meanwhile, and its RDMA device has the pod's name."""
     kept = Inventory(memory=tmp_path / "devices.json")
     before = kept.devices()
     wanted = node.conf(rdma={"name": "mlx5_0"})
@@ -126,7 +126,7 @@ def test_a_scalable_function(node: Node, pod: Pod, sf: str) -> None:
 
 
 def test_a_vf_that_the_pod_drives(node: Node, tmp_path: Path) -> None:
-    """It is not found by the name that it had; a container gets its group."""
+    """Selectors do not find the VF by its former name; a container gets its VFIO group."""
     kept = Inventory(memory=tmp_path / "devices.json")
     kept.devices()
     selector = Selector(drivers=frozenset({"vfio-pci"}))
@@ -149,7 +149,7 @@ def test_what_the_machine_lacks(node: Node, rdma_cm: None) -> None:
 
 
 def test_a_grant(node: Node, rdma_cm: None, tmp_path: Path) -> None:
-    """The nodes are those of this VF's RDMA device, and a container could open each."""
+    """The nodes belong to this VF's RDMA device, and a container could open each."""
     resource = Resource("ex.com", "rail-0", Sharing.EXCLUSIVE, (SELECTORS[0],), verbs=Verbs.MANAGEMENT)
     (offer,), _ = offers([resource], inventory.devices())
     granted = answers.grant(offer, [node.device], root(tmp_path))

@@ -1,4 +1,4 @@
-"""What the pages show comes out: the transcripts in docs/ that need VFs, typed again."""
+"""The transcripts of docs/ that need VFs produce the output on the page."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""A machine that lacks something: IPv6, the time of day, or /sys where the plugin runs."""
+"""A machine without IPv6, without the time of day, or without /sys for the plugin."""
 
 import subprocess
 import time
@@ -13,19 +13,19 @@ from support.node_process import PROGRAM
 from support.topology import Pod
 
 ONE = {"type": "hpn-ipam", "subnet": "10.56.0.0/24", "rangeStart": "10.56.0.2", "rangeEnd": "10.56.0.2"}
-# The latter after the machine began: the kernel sets no clock to before that (kernel/time/timekeeping.c).
+# FIRST is after the machine's start: the kernel sets no clock to before that (kernel/time/timekeeping.c).
 TODAY, FIRST = 1_800_000_000.0, 86_400.0
 
 
 def test_the_machine_is_poor() -> None:
-    """Else the tests below would show nothing."""
+    """Otherwise the tests below would prove nothing."""
     assert not Path("/proc/sys/net/ipv6").exists()
     assert time.gmtime().tm_year == 1970
 
 
 @pytest.mark.parametrize("keys", [{}, {"deviceID": ..., "master": PF}], ids=["VF", "macvlan"])
 def test_without_ipv6(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
-    """A range of IPv6 is refused with what mends it; all else works."""
+    """ADD refuses an IPv6 range with a remedy; everything else works."""
     before = node.picture(pod)
     error = node.refused("ADD", pod, node.conf(**keys))
     assert (error["code"], "boot it without ipv6.disable=1, or remove that range" in error["msg"]) == (7, True), error
@@ -42,7 +42,7 @@ def test_without_ipv6(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
 
 
 def test_a_clock_that_begins_in_1970(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """An address is never given twice, however the clock is set, and is kept back for no 50 years."""
+    """ADD never allocates an address twice, however the clock is set, and no address cools down for 50 years."""
     one, two, three = (make_pod() for _ in range(3))
     conf = macvlan(node, ipam=ONE | {"releaseCooldown": 3600})
     said = subprocess.run([*PROGRAM, "doctor"], capture_output=True, text=True, check=False).stdout
@@ -72,7 +72,7 @@ def at(seconds: float) -> None:
 
 
 def test_a_sys_that_is_hidden(node: Node, pod: Pod) -> None:
-    """The VF is not forgotten in the pod."""
+    """DEL fails and keeps the record, so the VF stays known."""
     node.ok("ADD", pod, node.conf(ipam=ONE))
     answer = call("no /sys", node, "DEL", pod)
     assert (answer["code"], "/sys shows no devices" in answer["msg"]) == (105, True)

@@ -1,4 +1,4 @@
-"""PFs made ready by the device file, with real ones: their VFs, MTU and trust; what is in use stays as it is."""
+"""Real PFs configured by the device file: their VFs, MTU and trust; devices in use stay unchanged."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ def process(kubelet: Kubelet, address: str) -> NodeProcess:
 
 @pytest.fixture
 def write(process: NodeProcess, address: str) -> Callable[..., None]:
-    """Write a file with a rule for rail0."""
+    """A function that writes a file with a rule for rail0."""
 
     def write(**asked: Any) -> None:
         process.write([VFS], pfs=[{"selectors": {"pciAddresses": [address]}} | asked])
@@ -51,7 +51,7 @@ def write(process: NodeProcess, address: str) -> Callable[..., None]:
 
 
 def count(address: str, vfs: int | None = None) -> int:
-    """How many VFs the PF has; with ``vfs`` it gets so many."""
+    """The number of the PF's VFs; with ``vfs``, set that number first."""
     path = Path(f"/sys/bus/pci/devices/{address}/sriov_numvfs")
     if vfs is not None:
         path.write_text(f"{vfs}")
@@ -64,12 +64,12 @@ def name_of(address: str) -> str:
 
 
 def vfs(address: str) -> dict[str, bool]:
-    """The PF's VFs, as kubelet is to have them."""
+    """The PF's VFs, as kubelet should list them."""
     return {path.resolve().name: True for path in Path(f"/sys/bus/pci/devices/{address}").glob("virtfn*")}
 
 
 def inodes(address: str) -> set[int]:
-    """What tells VFs from others that are made at their addresses."""
+    """Inode numbers, which differ between VFs and later ones at the same addresses."""
     return {Path(f"/sys/bus/pci/devices/{vf}/").stat().st_ino for vf in vfs(address)}
 
 
@@ -91,7 +91,7 @@ def dry_run(process: NodeProcess) -> tuple[list[str], int]:
 
 
 def test_from_no_vf(kubelet: Kubelet, process: NodeProcess, write: Callable[..., None], address: str) -> None:
-    """A boot; and a second start, which changes nothing."""
+    """A boot makes the VFs, and a second start changes nothing."""
     count(address, 0)
     write(numVfs=5, mtu=2000, trust=True)
     title = f"{PF} ({address})"
@@ -110,7 +110,7 @@ def test_from_no_vf(kubelet: Kubelet, process: NodeProcess, write: Callable[...,
         assert trusted(PF) == [True] * 5
         assert mtus(address) == {2000}
         process.says(f"made ready: {title}: trust of VF 0-4 -> true")
-        # It is over: nobody is to come and do something else.
+        # Provisioning is over: no later step may act.
         until(lambda: process.sleeps(1), SOON)
     assert dry_run(process) == (["nothing to change: the node is as the file asks"], 0)
     before = inodes(address)
@@ -150,7 +150,7 @@ def test_changed_while_a_pod_has_a_vf(
 
 
 def test_vfs_that_others_have(process: NodeProcess, write: Callable[..., None], pod: Pod, address: str) -> None:
-    """Another namespace, a process that drives one, and the host."""
+    """The dry run refuses: a VF is in another namespace, a process drives one, and the host needs one."""
     first, second, third, fourth = sorted(vfs(address))
     before = inodes(address)
     ip("link", "set", name_of(first), "netns", pod.name)
@@ -178,7 +178,7 @@ def test_vfs_that_others_have(process: NodeProcess, write: Callable[..., None], 
 
 
 def test_settings_of_a_vf_that_the_host_needs(process: NodeProcess, write: Callable[..., None], address: str) -> None:
-    """It keeps them, and the others get what is asked for."""
+    """The VF keeps its settings, and the others get the file's."""
     name = name_of(min(vfs(address)))
     ip("link", "set", PF, "mtu", "2000")
     ip("address", "add", "10.77.0.1/24", "dev", name)
@@ -208,7 +208,7 @@ def test_a_pf_pulled_and_plugged(
             insert(monitor, 0)
         until(lambda: sum(kubelet.devices(RAIL0).values()) == 3, SOON)
         assert count(address) == 3
-        # What somebody else does is left alone.
+        # hpn node leaves a change by somebody else alone.
         count(address, 0)
         until(lambda: not any(kubelet.devices(RAIL0).values()), SOON)
         # time: nothing is to happen
@@ -255,7 +255,7 @@ def test_what_is_refused_does_not_stop_the_rest(
 
 
 def test_rdma_namespaces(process: NodeProcess) -> None:
-    """Set at once where no other namespace is; and in any case at the next boot."""
+    """hpn node sets the mode at once if no other namespace exists, and in any case for the next boot."""
     process.write([VFS], rdmaNamespaces="shared")
     change = "rdmaNamespaces exclusive -> shared"
     try:

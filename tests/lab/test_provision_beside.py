@@ -1,4 +1,4 @@
-"""PFs made ready beside others that are not to be touched: one that a pod has, and one that Open vSwitch has."""
+"""PFs configured beside others that must stay untouched: one in a pod, and one in Open vSwitch."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ LONG = 120.0  # seconds: VFs are made anew, in an emulated machine that may be b
 
 
 def test_a_pf_pulled_beside_one_that_a_pod_has(kubelet: Kubelet, process: NodeProcess, address: str, pod: Pod) -> None:
-    """The one that comes back is made ready, and of the other nothing changes."""
+    """hpn node configures the PF that returns, and changes nothing of the other."""
     other = next(pf.address for pf in nics.pfs() if pf.address != address)
     before = inodes(other)
     rules = [{"selectors": {"pciAddresses": [one]}, "numVfs": vfs} for one, vfs in ((address, 3), (other, 4))]
@@ -40,7 +40,7 @@ def test_a_pf_pulled_beside_one_that_a_pod_has(kubelet: Kubelet, process: NodePr
 
 
 def test_a_port_of_open_vswitch(process: NodeProcess, write: Callable[..., None], address: str) -> None:
-    """It may carry the host's traffic, so nothing of it is changed."""
+    """The port may carry the host's traffic, so hpn node changes nothing of it."""
     write(numVfs=2, mtu=2000)
     before = inodes(address)
     with ovs.ports(PF):

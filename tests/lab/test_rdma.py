@@ -1,4 +1,4 @@
-"""RDMA devices of attachments: their names, their modes, and whose they are."""
+"""RDMA devices of attachments: their names, modes and owners."""
 
 import socket
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def test_a_name_of_its_own(node: Node, pod: Pod) -> None:
 
 
 def test_it_comes_home_under_its_own_name(node: Node, pod: Pod) -> None:
-    """Which udev's rules see with the kernel's event."""
+    """udev's rules see the device's own name in the kernel's event."""
     node.ok("ADD", pod, node.conf(rdma={"name": "mlx5_0"}))
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_KOBJECT_UEVENT) as events:
         events.bind((0, 1))
@@ -55,7 +55,7 @@ def test_a_name_that_another_namespace_has(node: Node, make_pod: Callable[[], Po
 
 
 def test_bound_again_while_it_was_in_a_pod(node: Node, pod: Pod) -> None:
-    """Netdev and RDMA device are others then, at home: nothing to wait for."""
+    """Netdev and RDMA device are new ones then, at home: DEL waits for nothing."""
     driver, mac = Path("/sys/bus/pci/drivers/igbvf"), netdev()["address"]
     node.ok("ADD", pod)
     try:
@@ -72,7 +72,7 @@ def test_bound_again_while_it_was_in_a_pod(node: Node, pod: Pod) -> None:
 
 
 def test_one_that_is_no_more(node: Node, pod: Pod) -> None:
-    """Its driver was unloaded, say: a pod that could not be deleted would not bring it back."""
+    """DEL succeeds, for example after the driver was unloaded: a failed DEL would not restore the device."""
     node.ok("ADD", pod)
     pod.run("rdma", "link", "delete", RDMA).check_returncode()
     try:
@@ -143,7 +143,7 @@ def test_status_looks_for_the_rdma_device_that_is_required(node: Node, hca: str)
 
 @pytest.mark.parametrize("kind", ["macvlan", "ipvlan"])
 def test_a_master_whose_rdma_device_is_the_hosts_alone(node: Node, hca: str, pod: Pod, kind: str) -> None:
-    """In exclusive mode: nothing to give, and a word to those who need it."""
+    """In exclusive mode the pod gets no RDMA device, and ADD and STATUS refuse a configuration that requires one."""
     node.ok("ADD", pod, macvlan(node, kind=kind))
     assert rdma_devs(pod.name) == set()
     node.ok("DEL", pod, macvlan(node, kind=kind))

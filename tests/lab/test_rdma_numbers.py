@@ -1,4 +1,4 @@
-"""The numbers of RDMA devices in /dev/infiniband: a container is given device nodes before ADD moves its device."""
+"""Numbers of RDMA devices in /dev/infiniband: a container gets its device nodes before ADD moves its device."""
 
 import fcntl
 import json
@@ -19,18 +19,18 @@ LOCK = Path("/run/hpn/locks/rdma-numbers")
 
 
 def uverbs(device: str) -> str:
-    """The device node of its RDMA device, whichever namespace that is in."""
+    """The device node of its RDMA device, in any namespace."""
     (name,) = (path.name for path in Path(f"/sys/bus/pci/devices/{device}/infiniband_verbs").iterdir())
     return name
 
 
 @pytest.fixture
 def moving(node: Node) -> Iterator[str]:
-    """A VF whose RDMA device gets another number if it moves, because a lower one has become free."""
+    """A VF with an RDMA device that gets another number if it moves, because a lower one has become free."""
     pairs = (RDMA, NAME), ("hca0v2", "rail0v2")
     for name, _ in pairs:
         rdma("link", "delete", name)
-    for name, netdev in pairs:  # each takes the lowest number that is free
+    for name, netdev in pairs:  # each takes the lowest free number
         rdma("link", "add", name, "type", "testhca", "netdev", netdev)
     rdma("link", "delete", RDMA)
     yield pci("rail0v2")
@@ -46,7 +46,7 @@ def wanting(node: Node, device: str, **rdma: Any) -> dict[str, Any]:
 
 
 def test_a_number_that_is_required(node: Node, moving: str, make_pod: Callable[[], Pod]) -> None:
-    """The pod is refused, each time, for it has what Allocate gave it; its successor is given the present number."""
+    """Each ADD of the pod fails, because Allocate gave it the old number; its successor gets the present number."""
     conf, given = wanting(node, moving, required=True), uverbs(moving)
     for pod in (make_pod(), make_pod()):
         error = node.refused("ADD", pod, conf, CNI_ARGS=of_pod("one"))
@@ -68,7 +68,7 @@ def test_a_number_that_is_not_required(node: Node, moving: str, pod: Pod) -> Non
 
 
 def test_a_vf_that_no_device_plugin_chose(node: Node, moving: str, pod: Pod) -> None:
-    """Nobody was given its device nodes."""
+    """No container got its device nodes, so ADD succeeds."""
     conf = node.conf(deviceID=..., pf=PF, vf=2, rdma={"required": True})
     given = uverbs(moving)
     node.ok("ADD", pod, conf)
@@ -77,7 +77,7 @@ def test_a_vf_that_no_device_plugin_chose(node: Node, moving: str, pod: Pod) -> 
 
 
 def test_given_by_cdi(node: Node, moving: str, pod: Pod, kubelet: Kubelet) -> None:
-    """The runtime reads which nodes they are after ADD, which waits until they are written."""
+    """The runtime reads the nodes after ADD, and ADD waits until they are written."""
     vfs = {"name": RAIL0, "kind": "vf", "selectors": {"pfNames": [PF]}, "cdi": True}
     process = NodeProcess(kubelet.registry.parents[1], [vfs])
     process.mounts.clear()  # /sys and /run are the guest's own
@@ -99,7 +99,7 @@ def test_given_by_cdi(node: Node, moving: str, pod: Pod, kubelet: Kubelet) -> No
 
 
 def test_two_moves_at_once(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """Each frees a number and takes the lowest that is free: one waits for the other, whichever stateDir it has."""
+    """Each move frees a number and takes the lowest free one: one waits for the other, whichever stateDir it has."""
     other = node.conf(
         deviceID=pci("rail0v1"),
         stateDir=f"{node.tmp_path}/other",

@@ -1,4 +1,4 @@
-"""A VF that is lost: hpn inspect finds it, hpn check misses it, hpn repair brings it home as it was."""
+"""A lost VF: hpn inspect finds it, hpn check reports it, hpn repair restores it."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ CHANGES = {"vlan": 7, "spoofchk": "off", "trust": "on", "mtu": 1400}
 
 @contextmanager
 def held(pod: Pod) -> Iterator[int]:
-    """A process of another namespace keeps the pod's, by a descriptor."""
+    """A process of another namespace holds the pod's namespace by a descriptor."""
     fd = os.open(pod.path, os.O_RDONLY)
     with subprocess.Popen(["sh", "-c", "echo; exec sleep 600"], stdout=subprocess.PIPE, pass_fds=[fd]) as process:
         os.close(fd)
@@ -46,7 +46,7 @@ def test_what_is_known_of_a_vf(node: Node, pod: Pod) -> None:
 
 
 def test_at_home_under_the_pods_name(node: Node, pod: Pod) -> None:
-    """The kernel brings it home when the pod's namespace ends."""
+    """The kernel brings the VF home when the pod's namespace ends."""
     before = picture()
     node.ok("ADD", pod, node.conf(**CHANGES))
     pod.gone()

@@ -1,4 +1,4 @@
-"""Soft-RoCE in exclusive mode, where its devices stay with the host: refused before anything is changed."""
+"""Soft-RoCE in exclusive mode, where its devices stay with the host: ADD refuses it before any change."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""VFs and their RDMA devices in pods: real ones, in the lab."""
+"""Real VFs and their RDMA devices in pods."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ def test_attaches_and_detaches(node: Node, pod: Pod) -> None:
 
 
 def test_an_address_of_its_mac_that_nobody_has(node: Node, pod: Pod) -> None:
-    """igb hands a VF its own multicast back, which is not another host's."""
+    """igb returns a VF's own multicast, which must not count as another host's answer."""
     ranges = [[{"subnet": "10.56.0.0/24"}], [{"subnet": "fd00:56::/64", "eui64": True}]]
     conf = node.conf(mac="02:00:00:00:00:77", ipam={"type": "hpn-ipam", "ranges": ranges, "probe": True})
     result = node.ok("ADD", pod, conf)
@@ -42,7 +42,7 @@ def test_an_address_of_its_mac_that_nobody_has(node: Node, pod: Pod) -> None:
 
 
 def test_sysctls_and_rules(node: Node, pod: Pod) -> None:
-    """The interface's sysctls do not come home with it, nor do those of the namespace and the rules stay behind."""
+    """DEL resets the interface's sysctls, those of the namespace and the rules."""
 
     def ours() -> tuple[list[str], list[dict[str, Any]], str]:
         rules = [r["src"] for family in ("-4", "-6") for r in pod.ip(family, "rule", "show") if r["src"] != "all"]
@@ -99,7 +99,7 @@ def test_attributes_are_set_and_put_back(node: Node, pod: Pod, keys: dict[str, A
     ids=repr,
 )
 def test_what_the_driver_refuses_is_undone(node: Node, pod: Pod, keys: dict[str, Any], says: str) -> None:
-    """Also what was set before it: the host fixture compares."""
+    """DEL also resets the attributes that were set before the refusal: the host fixture compares."""
     error = node.refused("ADD", pod, node.conf(spoofchk="off", trust="on", **keys))
     assert error["code"] == 105
     assert says in error["msg"]
@@ -122,7 +122,7 @@ def test_mtu(node: Node, pod: Pod) -> None:
 
 
 def test_everything_the_pod_changed_is_put_back(node: Node, pod: Pod) -> None:
-    # A VF that once had its MAC from the PF may change it only where it is trusted.
+    # A VF that once had its MAC from the PF may change it only if it is trusted.
     node.ok("ADD", pod, node.conf(trust="on"))
     pod.ip("link", "set", "hpn0", "mtu", "1300", "txqueuelen", "77", "alias", "mine")
     pod.ip("link", "set", "hpn0", "promisc", "on", "allmulticast", "on", "arp", "off")
@@ -151,7 +151,7 @@ def test_one_owner(node: Node, make_pod: Callable[[], Pod]) -> None:
     error = node.refused("ADD", other)
     assert error["code"] == 109
     assert node.device in error["msg"]
-    # A DEL by another touches nothing.
+    # A DEL by another pod touches nothing.
     node.ok("DEL", other)
     assert owner.link()
     node.ok("DEL", owner)
@@ -165,7 +165,7 @@ def test_a_name_taken_in_the_pod(node: Node, pod: Pod) -> None:
 
 
 def test_a_name_taken_meanwhile(node: Node, pod: Pod) -> None:
-    """The kernel has moved the VF when it finds that out."""
+    """The kernel notices the name only after it has moved the VF."""
     with node.meanwhile(pod, node.conf(vlan=7)) as reply:
         stranger = pod.stranger()
     error = json.loads(reply.result().stdout)
@@ -177,7 +177,7 @@ def test_a_name_taken_meanwhile(node: Node, pod: Pod) -> None:
 
 @pytest.mark.parametrize("taken", [False, True], ids=["free", "taken"])
 def test_the_namespace_died(node: Node, pod: Pod, *, taken: bool) -> None:
-    """The kernel brings everything home, as hpn0 or, where that is taken, under a name of its own."""
+    """The kernel brings everything home, as hpn0 or, if that is taken, under a name of its own."""
     node.ok("ADD", pod, node.conf(vlan=7))
     if taken:
         ip("link", "add", "hpn0", "type", "dummy")
@@ -194,7 +194,7 @@ def test_the_namespace_died(node: Node, pod: Pod, *, taken: bool) -> None:
 def test_a_dead_owner_gives_way(
     node: Node, make_pod: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch, *, one_lock: bool
 ) -> None:
-    """No DEL ever came for it, and the next pod gets the VF, clean; also where both keys have the same lock."""
+    """Without a DEL for the dead owner, the next pod gets the VF, clean; also if both keys have the same lock."""
     if one_lock:
         monkeypatch.setattr(journal, "_LOCKS", 1)
         monkeypatch.setattr(journal, "LOCK_TIMEOUT", 5.0)
@@ -215,7 +215,7 @@ def test_gc_brings_it_home(node: Node, pod: Pod) -> None:
 
 
 def test_the_hosts_name_is_taken(node: Node, pod: Pod) -> None:
-    """It comes home all the same, and is known by its address."""
+    """The VF comes home all the same, and hpn finds it by its address."""
     node.ok("ADD", pod)
     ip("link", "add", NAME, "type", "dummy")
     try:
@@ -259,7 +259,7 @@ def test_check_sees(node: Node, pod: Pod, change: Callable[[Pod], Any], says: st
 
 
 def test_two_pods_reach_each_other(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """Over two PFs and the wire between them."""
+    """The traffic goes over two PFs and the wire between them."""
     one, other = make_pod(), make_pod()
     node.ok("ADD", one)
     node.ok("ADD", other, node.conf(deviceID=pci("rail1v0")))
@@ -269,7 +269,7 @@ def test_two_pods_reach_each_other(node: Node, make_pod: Callable[[], Pod]) -> N
 
 
 def test_rounds(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """Nothing accumulates."""
+    """Repeated attachments leave nothing behind."""
     pod = make_pod()
     started = time.monotonic()
     for _ in itertools.repeat(None, 10):

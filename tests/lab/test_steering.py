@@ -1,4 +1,4 @@
-"""irqAffinity and rps of a VF: real vectors, and home as they were."""
+"""irqAffinity and rps of a VF: real vectors, restored after DEL."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from support.topology import Pod, ip
 
 
 def affinities(device: str) -> dict[str, str]:
-    """Of each interrupt of the function, in order, the processors that may take it."""
+    """For each interrupt of the function, in order, the processors that may handle it."""
     numbers = sorted(int(path.name) for path in Path(f"/sys/bus/pci/devices/{device}/msi_irqs").iterdir())
     return {f"{number}": Path(f"/proc/irq/{number}/smp_affinity_list").read_text().strip() for number in numbers}
 
@@ -25,7 +25,7 @@ CONF = {"irqAffinity": "1,0", "rps": "1"}
 
 @pytest.fixture(autouse=True)
 def used(node: Node) -> None:
-    """The VF has been up once, before which the kernel does not show its interrupts."""
+    """Set the VF up once: before that the kernel does not show its interrupts."""
     (netdev,) = os.listdir(f"/sys/bus/pci/devices/{node.device}/net")
     for state in ("up", "down"):
         ip("link", "set", netdev, state)

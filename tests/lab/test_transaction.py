@@ -1,4 +1,4 @@
-"""Kill the plugin at boundaries of attaching, detaching and collecting a VF with all there is to it."""
+"""Kill the plugin at boundaries of attaching, detaching and collecting a VF with all features."""
 
 import pytest
 from guest.node import MAC, Node, picture

@@ -15,13 +15,13 @@ from system.machine import Machine, ours
 
 from agent.workers import WORKERS
 
-# A launcher with this cannot do it itself.
+# A launcher with this directory cannot serve a request itself.
 BY_THE_AGENT = {"HPN_PROGRAM_DIR": "/proc/nowhere"}
 
 
 @contextmanager
 def running(machine: Machine, path: Path, **env: str) -> Iterator[subprocess.Popen[bytes]]:
-    """An agent in the node; ended, if it still runs, as systemd would."""
+    """An agent in the node; afterwards stopped as systemd would, if it still runs."""
     argv = machine.node.command(str(machine.tools.hpn), "agent", "--socket", str(path))
     with subprocess.Popen(argv, env={**os.environ, **env}) as process:
         try:
@@ -41,7 +41,7 @@ def answers(machine: Machine, path: Path) -> bool:
 def once(
     machine: Machine, agent: Path | str, verb: str, pod: str, conf: str, *, direct: bool = True, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """One request as a runtime makes it; where the agent has to do it, there is no program to fall back to."""
+    """One request as a runtime makes it; if the agent must serve it, no other program is there to fall back to."""
     command = machine.command(verb, pod) if pod else {"CNI_COMMAND": verb}
     elsewhere = {} if direct else BY_THE_AGENT
     environ = {**os.environ, **command, "HPN_AGENT": str(agent), **elsewhere, **env}
@@ -52,12 +52,12 @@ def once(
 def call(
     machine: Machine, agent: Path | str, verb: str, pod: str, conf: str, *, direct: bool = True, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """The same, again where no worker had a processor in the two seconds that a launcher waits for one."""
+    """The same, repeated if no worker got a processor in the two seconds that a launcher waits."""
     return taken(lambda: once(machine, agent, verb, pod, conf, direct=direct, **env))
 
 
 def taken(ask: Callable[[], subprocess.CompletedProcess[str]]) -> subprocess.CompletedProcess[str]:
-    """Ask until an agent takes it; before, a launcher that may not do it has done nothing."""
+    """Repeat until an agent accepts the request; a launcher that may not serve it changes nothing."""
 
     def done() -> subprocess.CompletedProcess[str] | None:
         answer = ask()
@@ -77,7 +77,7 @@ def conf(machine: Machine, **keys: Any) -> str:
 
 
 def processes(agent: subprocess.Popen[bytes]) -> list[int]:
-    """The one that was started, and its workers."""
+    """The agent's first process and its workers."""
     return [agent.pid, *map(int, Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split())]
 
 
@@ -86,7 +86,7 @@ def descriptors(agent: subprocess.Popen[bytes]) -> int:
 
 
 def descriptors_at_rest(agent: subprocess.Popen[bytes]) -> int:
-    """Their number once it stays the same: the first worker answers while the second one still opens its own."""
+    """The number of descriptors once it is stable: the first worker answers while the second still opens its own."""
 
     def steady() -> int:
         now = descriptors(agent)
@@ -109,8 +109,8 @@ def stopped(pids: list[int]) -> Iterator[None]:
 
 
 def sleeper(machine: Machine) -> tuple[Path, Path, str]:
-    """A network whose IPAM's ADD ends when there is a file; where it writes the command and whose child it is; and that
-    file."""
+    """A network with an IPAM that ends ADD when a file appears.  Returns the file for its command and parent process,
+    that file, and the configuration."""
     calls, gate, program = machine.scratch / "calls", machine.scratch / "gate", machine.scratch / "bin" / "sleeper"
     result = '{"cniVersion": "1.1.0", "ips": [{"address": "10.57.0.2/24"}]}'
     program.write_text(

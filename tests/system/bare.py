@@ -1,6 +1,6 @@
-"""A machine on which nothing is installed yet: a Debian release's essential packages, in namespaces of its own.
+"""A machine with nothing installed: a Debian release's essential packages, in its own namespaces.
 
-The release's files are below an overlay, so nothing that is done there outlasts it.
+The release's files lie below an overlay, so all changes disappear with the machine.
 """
 
 import json
@@ -38,8 +38,8 @@ ip link set port0 up
 echo up
 """
 _SLEEP = "exec chroot . sleep infinity"
-# systemd starts nothing but what is asked for, and changes nothing of the machine's: its control group is its own, and
-# /proc/sys and /sys cannot be written.
+# systemd starts only requested units, and changes nothing of the host machine: it has its own control group and cannot
+# write to /proc/sys and /sys.
 _BOOT = """
 rm -r usr/lib/systemd/system/*.target.wants etc/systemd/system/*.target.wants
 mount --bind proc/sys proc/sys
@@ -59,7 +59,7 @@ _REMOVE = 'mount -t cgroup2 cgroup2 "$1" && cd "$1" && find "$2" -depth -type d 
 
 @dataclass
 class Pod:
-    """A process with a network namespace of its own; ``pid`` as the machine counts."""
+    """A process with its own network namespace; ``pid`` is its number in the test's machine."""
 
     process: "subprocess.Popen[str]"
     pid: str
@@ -70,7 +70,7 @@ class Pod:
 
 
 class Bare:
-    """The machine, known by its first process."""
+    """The machine, identified by its first process."""
 
     def __init__(self, first: int) -> None:
         self.first = first
@@ -78,32 +78,32 @@ class Bare:
         self.root = Path(f"/proc/{first}/root")
 
     def command(self, *argv: str | Path) -> list[str]:
-        """What runs argv there."""
+        """The command that runs argv there."""
         spaces = ["--mount", "--pid", "--net", "--ipc", "--uts", "--cgroup", "--root", "--wdns=/"]
         return ["nsenter", f"--target={self.first}", *spaces, "--", *map(str, argv)]
 
     def run(self, *argv: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run argv there, whatever it returns."""
+        """Run argv there, with any exit status."""
         argv = tuple(self.command(*argv))
         return subprocess.run(
             argv, env=ENVIRONMENT | env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
 
     def ok(self, *argv: str | Path, **env: str) -> str:
-        """Run argv there, to succeed; what it printed."""
+        """Run argv there, which must succeed; return its output."""
         done = self.run(*argv, **env)
         assert done.returncode == 0, f"{argv}: exit {done.returncode}: {done.stderr}{done.stdout}"
         return done.stdout
 
     def write(self, path: str, content: bytes | str, mode: int = 0o644) -> None:
-        """A file there, by its path without the first slash."""
+        """Write a file there; the path has no first slash."""
         target = self.root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content.encode() if isinstance(content, str) else content)
         target.chmod(mode)
 
     def files(self) -> set[str]:
-        """All that is on its disk and in /run, but for what dpkg keeps for itself."""
+        """All files on its disk and in /run, except dpkg's own."""
         dpkgs = ("/var/lib/dpkg/", "/var/log/dpkg.log")
         return {path for path in self.ok("find", "/", "/run", "-xdev").splitlines() if not path.startswith(dpkgs)}
 
@@ -117,13 +117,13 @@ class Bare:
         return pod
 
     def end(self, pod: Pod) -> None:
-        """End it as if it had crashed: nobody detaches it."""
+        """End the pod as if it had crashed, without detaching it."""
         self.ok("sh", "-c", f"kill -KILL {pod.pid}")
         pod.process.communicate()
         self.pods.remove(pod)
 
     def addresses(self, pod: Pod) -> dict[str, list[str]]:
-        """Each interface of the pod but lo, with its global addresses; the machine's own `ip` says so."""
+        """Each interface of the pod except lo, with its global addresses, from the outer machine's `ip`."""
         namespace = f"--net={self.root}{pod.netns}"
         shown: list[dict[str, Any]] = json.loads(
             subprocess.check_output(["nsenter", namespace, "ip", "-json", "address"])
@@ -144,7 +144,7 @@ def bare(scratch: Path, suite: str, *packages: str) -> Iterator[Bare]:
 
 @contextmanager
 def booted(scratch: Path, suite: str, *packages: str) -> Iterator[Bare]:
-    """As ``bare``, and its first process is systemd, which has to be one of the packages."""
+    """As ``bare``, with systemd as the first process, which must be one of the packages."""
     cgroup = f"hpn-test-{os.getpid()}"
     try:
         with _started(_START + _BOOT, suite, packages, str(scratch), cgroup) as it:
@@ -152,7 +152,7 @@ def booted(scratch: Path, suite: str, *packages: str) -> Iterator[Bare]:
             yield it
     finally:
         remove = ["unshare", "--mount", "sh", "-c", _REMOVE, "sh", str(scratch), cgroup]
-        # The last process has been killed, and may not be gone yet.
+        # The last process was killed, but may still exist.
         until(lambda: subprocess.run(remove, capture_output=True, check=False).returncode == 0, 120)
 
 

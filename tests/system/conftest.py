@@ -1,4 +1,4 @@
-"""What the system tier needs, and that nothing of it is left after a test."""
+"""Fixtures of the system tier, and the check that each test leaves nothing behind."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
     for variable, file in (("HPN_BINARY", "."), ("HPN_PEERS", "cnitool")):
         if not os.environ.get(variable) or not Path(os.environ[variable], file).exists():
             require("system", f"{variable}, which `make test` sets after building it")
-    # Not where an installed one unpacks, and without the agent that the machine may have.
+    # Not the directory of an installed program, and without an agent of the machine.
     os.environ["HPN_PROGRAM_DIR"] = str(tmp_path_factory.mktemp("program"))
     os.environ["HPN_AGENT"] = ""
     plugins = tmp_path_factory.mktemp("plugins")
@@ -31,7 +31,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
 
 @pytest.fixture(scope="session")
 def prometheus() -> Path:
-    """Where the programs prometheus and promtool are: built the first time, for minutes."""
+    """The directory of prometheus and promtool; the first call builds them, for minutes."""
     built = subprocess.run([ROOT / "netns-fixtures/prometheus"], capture_output=True, text=True, check=False)
     if built.returncode:
         require("system", built.stderr.strip())
@@ -40,7 +40,7 @@ def prometheus() -> Path:
 
 @pytest.fixture(autouse=True)
 def machine_unchanged(tools: Tools) -> Iterator[None]:
-    """After every test: no link, cached result, process or state file of ours more than before on the machine."""
+    """After every test: the machine has no additional link, cached result, process or state file of ours."""
 
     def belongings() -> dict[str, set[Any]]:
         return {
@@ -51,7 +51,7 @@ def machine_unchanged(tools: Tools) -> Iterator[None]:
         }
 
     def files(directory: Path) -> list[Path]:
-        """Of links too; an empty directory is no state."""
+        """Files and links; an empty directory is no state."""
         return [path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir()]
 
     before = belongings()
@@ -61,7 +61,7 @@ def machine_unchanged(tools: Tools) -> Iterator[None]:
 
 @pytest.fixture
 def machine(tools: Tools, tmp_path: Path, nothing_left: None, machine_unchanged: None) -> Iterator[Machine]:
-    """A node whose rail0 is wired to a fabric; the test detaches what it attaches, and here we see that it did."""
+    """A node with rail0 wired to a fabric; afterwards, check that the test detached all that it attached."""
     for directory in ("net.d", "bin", "tmp"):
         (tmp_path / directory).mkdir()
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A node of network namespaces in which the frozen binary, cnitool and the Go peers run as on a real one."""
+"""A node of network namespaces in which the frozen binary, cnitool and the Go peers run as on a real node."""
 
 import json
 import os
@@ -20,7 +20,7 @@ RANGES = [[{"subnet": "10.56.0.0/24"}], [{"subnet": "fd00:56::/64"}]]
 
 @dataclass(frozen=True)
 class Tools:
-    """What `make test` built; ``plugins`` holds hpn and its hard link hpn-ipam."""
+    """The results of `make test`'s build; ``plugins`` holds hpn and its hard link hpn-ipam."""
 
     binary: Path
     peers: Path
@@ -33,7 +33,7 @@ class Tools:
 
 @dataclass
 class Machine:
-    """A node with its networks, its state and its pods; everything runs as on a real one, by real programs."""
+    """A node with its networks, its state and its pods, served by real programs."""
 
     tools: Tools
     node: fabric.Node
@@ -67,7 +67,7 @@ class Machine:
         (self.scratch / "net.d" / f"{name}.conflist").write_text(json.dumps(conflist))
 
     def local(self, plugin: dict[str, Any]) -> dict[str, Any]:
-        """The plugin's configuration with its state in our directory, whoever hands out the addresses."""
+        """The plugin's configuration with its state in our directory, whichever IPAM allocates."""
         ipam = dict(plugin.get("ipam", {}))
         if plugin["type"] == "hpn":
             plugin = {**plugin, "stateDir": str(self.state)}
@@ -82,13 +82,13 @@ class Machine:
         return self.node.run(argv, {**self.env, **env})
 
     def ok(self, verb: str, pod: str, network: str = "rail0", **env: str) -> dict[str, Any]:
-        """cnitool, to succeed; the result, empty where the verb has none."""
+        """Run cnitool, which must succeed; return the result, empty for a verb without one."""
         done = self.cnitool(verb, pod, network, **env)
         assert done.returncode == 0, f"{verb}: {done.stderr}{done.stdout}"
         return json.loads(done.stdout) if done.stdout.strip() else {}
 
     def command(self, verb: str, pod: str) -> dict[str, str]:
-        """The environment a runtime calls a plugin with."""
+        """The environment of a runtime's call of a plugin."""
         return {
             **self.env,
             "CNI_COMMAND": verb,
@@ -100,19 +100,19 @@ class Machine:
         return {link["ifname"] for link in fabric.ip("link", netns=netns)} - {"lo"}
 
     def addresses(self, pod: str, ifname: str = "hpn0") -> set[str]:
-        """The interface's addresses but for the kernel's own link-local ones."""
+        """The interface's addresses, except the kernel's own link-local ones."""
         [link] = fabric.ip("address", "show", "dev", ifname, netns=pod)
         return {f"{a['local']}/{a['prefixlen']}" for a in link["addr_info"] if a["scope"] == "global"}
 
     def records(self) -> list[object]:
         """Every attachment and lease on disk, ours and host-local's."""
-        held = [lease for lease in leases(self.state / "ipam") if "containerID" in lease]  # not what is kept back
+        held = [lease for lease in leases(self.state / "ipam") if "containerID" in lease]  # not one in cooldown
         ours = [*(self.state / "attachments").rglob("*.json"), *held]
         theirs = list((self.scratch / "host-local").rglob("*.*.*.*"))
         return [*ours, *theirs]
 
     def nothing_held(self) -> None:
-        """No attachment is left: not on disk, not in a pod, not in the node, not in TMPDIR."""
+        """Assert that no attachment is left: on disk, in a pod, in the node or in TMPDIR."""
         assert self.records() == []
         for pod in self.pods:
             assert self.links(pod) == set(), pod
@@ -122,7 +122,7 @@ class Machine:
 
 
 def running() -> list[int]:
-    """The processes that run what the binary carries: its loader, from where it was unpacked."""
+    """The processes of the binary's unpacked program, by their loader's path."""
     found = []
     for exe in Path("/proc").glob("[0-9]*/exe"):
         try:

@@ -1,4 +1,4 @@
-"""A real Prometheus, with the configuration and the rules of conf/, made quick."""
+"""A real Prometheus with the configuration and rules of conf/, with short intervals."""
 
 import json
 import re
@@ -14,27 +14,27 @@ import yaml
 from support.daemons import Daemon
 from support.shipped import PROMETHEUS, RULES
 
-# How often it reads, and how long it waits for a page: a machine with much to do takes its time.
+# The interval between reads, and the timeout of a page: a busy machine is slow.
 READING = "2s"
-LOOKING = "1s"  # how often it looks at its rules
-LASTING = "3s"  # how long something has to be wrong, in place of minutes
+LOOKING = "1s"  # the interval between evaluations of its rules
+LASTING = "3s"  # the time for which a condition must hold, in place of minutes
 
 
 def rules() -> list[dict[str, Any]]:
-    """The alerts of conf/, as they are."""
+    """The alerts of conf/, unchanged."""
     [group] = yaml.safe_load(RULES.read_text())["groups"]
     return list(group["rules"])
 
 
 def example() -> dict[str, Any]:
-    """The configuration of conf/, with the way of reading a unix socket that is only a comment there."""
+    """The configuration of conf/, with the commented lines for a unix socket enabled."""
     text = re.sub(r"^  # (?=- |  )", "  ", PROMETHEUS.read_text(), flags=re.MULTILINE)
     read: dict[str, Any] = yaml.safe_load(text)
     return read
 
 
 class Prometheus(Daemon):
-    """It runs until its ``with`` ends, on a port of the loopback."""
+    """A Prometheus that runs until its ``with`` ends, on a port of the loopback."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Prometheus(Daemon):
         (folder / RULES.name).write_text(json.dumps({"groups": [{"name": "hpn", "rules": quick}]}))
 
     def configure(self, *targets: dict[str, Any]) -> None:
-        """Read these, which are entries of static_configs."""
+        """Scrape these targets, which are entries of static_configs."""
         config = example()
         config["global"] = {"scrape_interval": READING, "scrape_timeout": READING, "evaluation_interval": LOOKING}
         config["scrape_configs"][0]["static_configs"] = list(targets)
@@ -75,15 +75,15 @@ class Prometheus(Daemon):
             return json.load(answer)["data"]
 
     def query(self, expr: str, when: float | None = None) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of each series that the expression has then, or now."""
+        """Labels and value of each series of the expression at that time, or now."""
         data = self.ask("query", query=expr, **({"time": when} if when else {}))
         assert data["resultType"] == "vector", data
         return [(one["metric"], float(one["value"][1])) for one in data["result"]]
 
     def alerts(self) -> dict[str, dict[str, Any]]:
-        """What is raised, by name: the last of each."""
+        """The raised alerts by name, the last of each."""
         return {one["labels"]["alertname"]: one for one in self.ask("alerts")["alerts"]}
 
     def fire(self, names: Sequence[str]) -> bool:
-        """Whether all of them are raised."""
+        """Whether all of these alerts are raised."""
         return set(names) <= {name for name, alert in self.alerts().items() if alert["state"] == "firing"}

@@ -1,4 +1,4 @@
-"""Launcher and agent together: every command, both ways at once, and who may use the agent."""
+"""Launcher and agent together: every command, both ways at once, and permission to use the agent."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def test_called_as_the_ipam(machine: Machine, path: Path) -> None:
 
 
 def test_mixed_at_random(machine: Machine, path: Path) -> None:
-    """Some by the agent, some not, over one network: the same results, no address twice, nothing left."""
+    """Commands with and without the agent on one network have the same results, no address twice, and leave nothing."""
     network, pods = (
         conf(machine, ipam={"type": "hpn-ipam", "subnet": "10.56.0.0/27"}),
         [machine.pod() for _ in range(8)],
@@ -108,7 +108,7 @@ def test_mixed_at_random(machine: Machine, path: Path) -> None:
 
 
 def test_one_pod_at_once(machine: Machine, path: Path) -> None:
-    """Six attachments that come and go as they like: what they share is there while one has it, and then as it was."""
+    """Six attachments come and go in any order; shared settings exist while one is attached, then revert."""
     pod = machine.pod()
     sysctls = {"net.core.somaxconn": "1024", "net.ipv4.conf.IFNAME.rp_filter": "2"}
     network = conf(machine, policyRouting=True, sysctl=sysctls)
@@ -172,7 +172,7 @@ def test_a_second_one_does_not_take_the_socket(machine: Machine, path: Path) -> 
 
 
 def test_by_systemds_socket(machine: Machine, path: Path) -> None:
-    """It serves the socket it was given, and leaves it alone when it ends (man 3 sd_listen_fds)."""
+    """The agent serves the socket from systemd, and leaves it alone when it ends (man 3 sd_listen_fds)."""
     code = (
         "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(9);"
         "os.dup2(s.fileno(), 3);"

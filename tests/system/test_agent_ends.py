@@ -1,4 +1,4 @@
-"""Launcher and agent, where one of them hangs, ends or is killed."""
+"""Launcher and agent when one of them hangs, ends or is killed."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_killed_at_random(machine: Machine, path: Path) -> None:
-    """Whatever it was doing: with a new agent and a DEL for each pod nothing is left."""
+    """After a kill at a random moment, a new agent and a DEL for each pod leave nothing."""
     network, pods = conf(machine), [machine.pod() for _ in range(4)]
     chance, codes = random.Random(drawn.seed()), set[int]()
 
@@ -52,13 +52,13 @@ def test_killed_at_random(machine: Machine, path: Path) -> None:
             for pod in pods:
                 ok(call(machine, path, "DEL", pod, network, direct=False))
         machine.nothing_held()
-    # 11: it was at work; 100: an ADD before it had been done; 5: nobody there, and nothing to fall back to.
+    # 11: the agent was at work; 100: an earlier ADD had succeeded; 5: no agent, and no program to fall back to.
     assert codes <= {5, 11, 100}
     assert 11 in codes
 
 
 def test_one_that_hangs_is_passed_by(machine: Machine, path: Path) -> None:
-    """It has not taken the request, and cannot any more."""
+    """The launcher passes by an agent that has not accepted the request and no longer can."""
     pod, network = machine.pod(), conf(machine)
     with running(machine, path) as agent:
         with stopped(processes(agent)):
@@ -75,7 +75,7 @@ def test_one_that_hangs_at_work_is_not_doubled(machine: Machine, path: Path) -> 
         done = call(machine, path, "ADD", pod, network, HPN_AGENT_TIMEOUT="1")
         assert json.loads(done.stdout)["code"] == 11
         assert calls.read_text().split()[::2] == ["ADD"]
-        # The runtime's DEL waits for it, and finds what it left.
+        # The runtime's DEL waits for the ADD, and finds its changes.
         deleted = pool.submit(call, machine, path, "DEL", pod, network)
         gate.touch()
         ok(deleted.result())
@@ -95,7 +95,7 @@ def test_one_that_hangs_at_work_is_not_doubled(machine: Machine, path: Path) -> 
 def test_a_caller_that_is_killed_while_it_waits(
     machine: Machine, path: Path, program: str, verb: str, lock: str
 ) -> None:
-    """It does not begin any more: the runtime's next command may have been before it."""
+    """The command does not begin any more, because the runtime's next command may have run before it."""
     pod, network = machine.pod(), conf(machine)
     with running(machine, path) as agent:
 
@@ -105,7 +105,7 @@ def test_a_caller_that_is_killed_while_it_waits(
         ok(call(machine, path, "ADD", pod, network))
         if verb == "ADD":
             ok(call(machine, path, "DEL", pod, network))
-        # Another's lease, of which there is no record.  GC's IPAM comes first: what it waits for, it does not know.
+        # Another attachment's lease without a record.  GC calls its IPAM first, so GC does not know what it waits for.
         ipam, other = [str(machine.tools.plugins / "hpn-ipam")], {"HPN_AGENT": str(path), "CNI_IFNAME": "other"}
         assert machine.node.run(ipam, {**machine.command("ADD", pod), **other}, network).returncode == 0
         (file,) = machine.state.glob(lock)
@@ -129,7 +129,7 @@ def test_a_caller_that_is_killed_while_it_waits(
 
 
 def test_a_worker_is_killed_at_work(machine: Machine, path: Path) -> None:
-    """Its launcher is told to try again, others notice nothing, and another worker is there."""
+    """The launcher gets an error to try again, other requests succeed, and another worker starts."""
     calls, gate, network = sleeper(machine)
     pod, quick, local = machine.pod(), machine.pod(), conf(machine)
     with running(machine, path) as agent, ThreadPoolExecutor(1) as pool:
@@ -141,7 +141,7 @@ def test_a_worker_is_killed_at_work(machine: Machine, path: Path) -> None:
         killed = int(calls.read_text().split()[1])
         assert killed in before[1:]
         os.kill(killed, signal.SIGKILL)
-        gate.touch()  # its child, which nobody waits for any more
+        gate.touch()  # the worker's child, which has lost its parent
         assert json.loads(slow.result().stdout)["code"] == 11
         until(lambda: len(processes(agent)) == len(before) and killed not in processes(agent))
         ok(call(machine, path, "DEL", pod, network, direct=False))

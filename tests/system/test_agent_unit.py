@@ -1,4 +1,4 @@
-"""The agent under the shipped unit: what systemd takes from it, it does not need."""
+"""The agent under the shipped unit: it needs none of the rights that systemd removes."""
 
 import json
 from typing import Any
@@ -10,9 +10,9 @@ from system.machine import RANGES, Tools, ours
 from system.test_deb import CONF, Node, answers, newer, on, package, running
 
 __all__ = ["newer", "package", "running"]
-# Whoever has no agent fails.
+# A command without the agent fails.
 BY_THE_AGENT = {"HPN_PROGRAM_DIR": "/proc/nowhere"}
-# Rare things that ask the kernel for something else.
+# Rare features that use further kernel interfaces.
 PLUGIN: dict[str, Any] = {
     "policyRouting": True,
     "sysctl": {"net.ipv4.conf.IFNAME.rp_filter": "2", "net.core.somaxconn": "77"},
@@ -32,11 +32,11 @@ def cnitool(node: Node, verb: str, pod: Pod) -> str:
 @on("bookworm", "trixie")
 @pytest.mark.parametrize("ipam", IPAMS)
 def test_all_commands(running: Node, tools: Tools, ipam: str) -> None:
-    """In both families; a pod that died is taken away, also by the agent itself."""
+    """All commands work in both families; a dead pod's state goes, also by the agent itself."""
     machine = running.machine
     for name in ("cnitool", "host-local"):
         machine.write(f"opt/cni/bin/{name}", (tools.peers / name).read_bytes(), 0o755)
-    machine.ok("mount", "-o", "remount,bind,rw", "/proc/sys")  # where a namespace's settings are
+    machine.ok("mount", "-o", "remount,bind,rw", "/proc/sys")  # the settings of a namespace
     running.install()
     until(lambda: answers(running), 120)
     network = {"cniVersion": "1.1.0", "name": "rail0", "plugins": [ours(**PLUGIN, ipam=IPAMS[ipam])]}
@@ -50,7 +50,7 @@ def test_all_commands(running: Node, tools: Tools, ipam: str) -> None:
     cnitool(running, "del", first)
     assert machine.addresses(first) == {}
     machine.end(second)
-    machine.ok("systemctl", "restart", "hpn-agent.service")  # it looks for the dead once a minute, and at first
+    machine.ok("systemctl", "restart", "hpn-agent.service")  # it searches for dead pods once a minute, and at its start
 
-    until(lambda: answers(running), 120)  # that it is asked once; then it has time
+    until(lambda: answers(running), 120)  # one request first; then the agent is idle
     until(lambda: machine.ok("hpn", "list").startswith("nothing is attached"), 120)

@@ -1,4 +1,4 @@
-"""The one file itself: its names, what it carries, and what it must not pass on."""
+"""The one file itself: its names, its contents, and the environment that it must not pass on."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_version_needs_neither_stdin_nor_environment(tools: Tools) -> None:
 
 @pytest.mark.parametrize("link", [os.link, os.symlink])
 def test_the_name_decides_what_it_is(tools: Tools, tmp_path: Path, link) -> None:
-    """The plugin would refuse this for want of a namespace; the IPAM does not look at it."""
+    """The plugin would refuse this for lack of a namespace; the IPAM does not check it."""
     conf = ipam_conf(tmp_path)
     link(tools.hpn, tmp_path / "hpn-ipam")
     done = run(tmp_path / "hpn-ipam", env=ipam_add(), stdin=conf)
@@ -87,7 +87,7 @@ def test_the_name_decides_what_it_is(tools: Tools, tmp_path: Path, link) -> None
 
 
 def test_it_needs_nothing(tools: Tools, tmp_path: Path) -> None:
-    """A root directory with the file and /proc: no library, no Python, no shell, no /etc."""
+    """The program runs in a root with only the file and /proc: no library, no Python, no shell, no /etc."""
     root = tmp_path / "root"
     (root / "proc").mkdir(parents=True)
     shutil.copy(tools.hpn, root / "hpn-ipam")
@@ -104,7 +104,7 @@ def test_it_needs_nothing(tools: Tools, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [None, "/opt/runtime/lib"])
 def test_a_delegate_gets_the_environment_the_runtime_gave(machine: Machine, given: str | None) -> None:
-    """The loader's own libraries in a delegate's LD_LIBRARY_PATH would make it crash, far from here."""
+    """A delegate must not get the loader's own libraries in LD_LIBRARY_PATH: it would crash, far from here."""
     seen = machine.scratch / "seen"
     delegate = machine.scratch / "bin" / "recorder"
     delegate.write_text(

@@ -1,4 +1,4 @@
-"""What a dead pod left goes without GC: in the agent's idle time, and by hpn gc."""
+"""State of a dead pod goes without GC: in the agent's idle time, and by hpn gc."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from base.state.places import ELSEWHERE
 
 @pytest.fixture
 def left_by_a_dead_pod(machine: Machine) -> str:
-    """One attachment lives, and one's pod ended without a DEL; the configuration of both."""
+    """Attach two pods and end one of them without a DEL; return the configuration of both."""
     network, living = conf(machine), machine.pod()
     ok(call(machine, "", "ADD", living, network))
     with fabric.namespace(machine.node.pod("dead")) as dead:
@@ -24,7 +24,7 @@ def left_by_a_dead_pod(machine: Machine) -> str:
 
 
 def held(machine: Machine) -> set[str]:
-    """The containers that have an attachment or a lease."""
+    """The containers with an attachment or a lease."""
     records = (machine.state / "attachments").rglob("*.json")
     return {path.name.partition(":")[0] for path in records} | {
         lease["containerID"] for lease in leases(machine.state / "ipam")
@@ -42,7 +42,7 @@ def test_in_the_agents_idle_time(machine: Machine, left_by_a_dead_pod: str, tmp_
     with running(machine, path := tmp_path / "agent.sock"):
         ok(call(machine, path, "STATUS", "", left_by_a_dead_pod))
         until(lambda: held(machine) == {fabric.container_id(machine.pods[0])})
-        # Last goes the note of where the state is.  The agent's end would come before that.
+        # The note of the state's directory goes last.  Without this wait the agent would end before that.
         until(lambda: len(os.listdir(ELSEWHERE)) == 1)
     finish(machine, left_by_a_dead_pod)
 

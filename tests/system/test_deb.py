@@ -1,4 +1,4 @@
-"""The Debian package on machines that have nothing but a release's essential packages."""
+"""The Debian package on machines with only a release's essential packages."""
 
 import json
 import os
@@ -16,25 +16,25 @@ from system.machine import ROOT, Tools, ours
 CONF = "etc/cni/net.d/rail0.conflist"
 NEWER = "9.0.0"
 UNITS = ("hpn-agent.socket", "hpn-agent.service", "hpn-node.service")
-# Packages of the roots that are not bare.
+# Additional packages of the roots that are not bare.
 MORE = {"bookworm": ("lintian", "systemd"), "trixie": ("systemd",)}
-# What deb-systemd-helper makes and notes.
+# deb-systemd-helper makes this link and notes it.
 ENABLED = "/etc/systemd/system/sockets.target.wants/hpn-agent.socket"
 HELPERS = "/var/lib/systemd/deb-systemd-helper-enabled"
-# libcni makes it, whatever plugin it calls.
+# libcni makes it for any plugin.
 LIBCNIS = "/var/lib/cni/results"
 
 
 @pytest.fixture(scope="module")
 def package(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Path:
     argv = [sys.executable, ROOT / "packaging" / "deb" / "build.py", tools.binary, tmp_path_factory.mktemp("deb")]
-    env = {**os.environ, "DPKG_DEB_COMPRESSOR_TYPE": "none"}  # half a minute's work otherwise
+    env = {**os.environ, "DPKG_DEB_COMPRESSOR_TYPE": "none"}  # compression would take half a minute
     return Path(subprocess.check_output(argv, env=env, text=True).strip())
 
 
 @pytest.fixture(scope="module")
 def newer(package: Path) -> Path:
-    """The same under a higher version, not compressed."""
+    """The same package under a higher version, not compressed."""
     tree, path = package.with_name("newer"), package.with_name("newer.deb")
     subprocess.run(["dpkg-deb", "--raw-extract", package, tree], check=True)
     control = tree / "DEBIAN" / "control"
@@ -72,7 +72,7 @@ class Node:
         self.machine.write(CONF, json.dumps({"cniVersion": "1.1.0", "name": "rail0", "plugins": [ours()]}))
 
     def left(self) -> set[str]:
-        """What is on the machine that was not there at first, but for libcni's results."""
+        """The files that were not there at first, except libcni's results."""
         return {path for path in self.machine.files() - self.before if not path.startswith(LIBCNIS)}
 
 
@@ -105,12 +105,12 @@ def test_installed_used_upgraded_removed_purged(node: Node) -> None:
     node.cni("check", second)
 
     assert refused(node).count("hpn0 of container ") == 2
-    # dpkg notes what was wanted; what is there is whole.
+    # dpkg records the wanted state; the installed files are complete.
     assert node.state().startswith("ri ")
     assert node.machine.ok("dpkg", "--verify", "hpn-cni") == ""
     node.cni("del", first)
     assert node.machine.addresses(first) == {}
-    # What a dead pod has left keeps nobody.
+    # A dead pod's state does not prevent the removal.
     node.machine.end(second)
     remove_and_purge(node)
 
@@ -128,7 +128,7 @@ def attach_two(node: Node) -> tuple[Pod, Pod]:
 
 
 def refused(node: Node) -> str:
-    """What dpkg says when it refuses to remove the package."""
+    """dpkg's message when it refuses to remove the package."""
     done = node.dpkg("--remove", "hpn-cni")
     assert done.returncode == 1
     assert "hpn-cni is not removed" in done.stderr
@@ -137,7 +137,7 @@ def refused(node: Node) -> str:
 
 
 def remove_and_purge(node: Node) -> None:
-    """Remove it, purge it, and look for what docs/user/install.md does not name."""
+    """Remove and purge the package, and check for files that docs/user/install.md does not name."""
     removed = node.dpkg("--remove", "hpn-cni")
     assert (removed.returncode, removed.stderr) == (0, "")
     assert node.state().startswith("rc ")
@@ -181,14 +181,14 @@ def test_removed_by_force(node: Node) -> None:
     node.cni("add", pod)
     assert node.dpkg("--purge", "hpn-cni").returncode == 1
     assert node.dpkg("--purge", "hpn-cni", HPN_FORCE="1").returncode == 0
-    # Its pods keep what they have.
+    # The pods keep their addresses.
     assert node.machine.addresses(pod)["hpn0"]
     assert "/run/hpn" not in node.machine.files()
 
 
 @on("bookworm")
 def test_addresses_alone_keep_it_too(node: Node) -> None:
-    """Of hpn-ipam under another plugin there are addresses, and no attachment."""
+    """hpn-ipam under another plugin leaves addresses without an attachment, which also prevent the removal."""
     node.install()
     pod = node.machine.pod()
     env = {
@@ -213,14 +213,14 @@ def test_records_of_a_newer_version_are_not_given_to_an_older(node: Node) -> Non
     assert done.returncode == 1
     assert f"/{record}\nNothing was replaced" in done.stderr
     assert node.state() == f"ii {NEWER}"
-    # A damaged one is no version's, and keeps nobody.
+    # A damaged record belongs to no version, and prevents no downgrade.
     node.machine.write(record, '{"schema":1,"sh')
     node.install()
 
 
 @on("bookworm")
 def test_after_hpn_install(node: Node, tools: Tools) -> None:
-    """docs/user/install.md says how to go from the one to the other, with pods attached."""
+    """docs/user/install.md describes the change from hpn install to the package, with pods attached."""
     node.machine.write("root/hpn", tools.binary.read_bytes(), 0o755)
     node.machine.ok("/root/hpn", "install")
     (node.machine.root / "root/hpn").unlink()
@@ -248,7 +248,7 @@ def test_a_purge_leaves_what_another_installation_uses(node: Node) -> None:
 
 @pytest.fixture
 def running(suite: str, package: Path, newer: Path, tmp_path: Path) -> Iterator[Node]:
-    """As ``node``, where systemd runs."""
+    """As ``node``, with systemd running."""
     with booted(tmp_path, suite, *MORE[suite]) as machine:
         machine.write("root/first.deb", package.read_bytes())
         machine.write("root/newer.deb", newer.read_bytes())
@@ -265,10 +265,10 @@ def test_the_agent_runs_and_is_restarted(running: Node) -> None:
     running.install("newer")
     until(lambda: answers(running), 120)
     assert agent(running) not in ("0", first)
-    # It was not enabled: there is no configuration of it.
+    # The unit was not enabled: it has no configuration.
     assert running.machine.run("systemctl", "is-enabled", *UNITS).stdout.split() == ["enabled", "static", "disabled"]
 
-    # What the administrator has disabled stays so.
+    # A unit that the administrator disabled stays disabled.
     running.machine.ok("systemctl", "disable", "--now", *UNITS[:2])
     again = running.dpkg("--install", "/root/first.deb")
     assert (again.returncode, "disabled" in again.stderr) == (0, True)
@@ -286,20 +286,20 @@ def states(node: Node) -> list[str]:
 
 
 def agent(node: Node) -> str:
-    """The agent's process, in there."""
+    """The agent's process, by its number in the machine."""
     return node.machine.ok("systemctl", "show", "-p", "MainPID", "--value", UNITS[1]).strip()
 
 
 def answers(node: Node) -> bool:
-    """Whether the agent does: without it the program would have to be unpacked."""
+    """Whether the agent answers: without it the program would have to be unpacked."""
     return node.machine.run("hpn", CNI_COMMAND="VERSION", HPN_PROGRAM_DIR="/proc/nowhere").returncode == 0
 
 
 def test_lintian(package: Path, tmp_path: Path) -> None:
-    """It has nothing to say but what packaging/deb/lintian-overrides explains."""
+    """lintian reports only the tags that packaging/deb/lintian-overrides explains."""
     with bare(tmp_path, "bookworm", *MORE["bookworm"]) as machine:
         machine.write(f"root/{package.name}", package.read_bytes())
-        # What is compressed takes longer, and is not read any better.
+        # Compression takes time and does not improve the check.
         passed = [f"uses-no-compression-for-{part}-tarball" for part in ("control", "data")]
         words = ["--allow-root", "--fail-on=error,warning", f"--suppress-tags={','.join(passed)}"]
         done = machine.run("lintian", *words, f"/root/{package.name}")

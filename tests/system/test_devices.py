@@ -1,4 +1,4 @@
-"""hpn devices, hpn gids and hpn devinfo by the one file, on the machine as it is, for root and for anybody."""
+"""hpn devices, hpn gids and hpn devinfo by the one file, on the real machine, for root and for other users."""
 
 import json
 import os
@@ -16,7 +16,7 @@ NOBODY = 65534
 
 @pytest.fixture(params=[0, NOBODY], ids=["root", "nobody"])
 def call(tools: Tools, request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    """What runs the program for somebody who has it and a home of his own."""
+    """The command that runs the program as a user who has the program and a home."""
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         shutil.copy(tools.hpn, home / "hpn")
@@ -32,7 +32,7 @@ def run(call: list[str], *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_devices(call: list[str]) -> None:
-    """All NICs that PCI has, and a table."""
+    """All NICs of PCI, and a table."""
     done = run(call, "devices", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)["devices"]
@@ -45,7 +45,7 @@ def test_devices(call: list[str]) -> None:
 
 
 def test_rdma_devices(call: list[str]) -> None:
-    """A machine without one has an empty table, and a sentence."""
+    """A machine without RDMA devices has an empty table, and a sentence."""
     there = sorted(os.listdir("/sys/class/infiniband")) if Path("/sys/class/infiniband").exists() else []
     gids, devinfo = run(call, "gids"), run(call, "devinfo")
     assert (gids.returncode, gids.stderr) == (0, "")

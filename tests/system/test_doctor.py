@@ -1,4 +1,4 @@
-"""hpn doctor by the frozen program: of what it has installed, of its agents, and for who is not root."""
+"""hpn doctor by the frozen program: its checks of the installed program and its agents, and its output without root."""
 
 import json
 import os
@@ -15,16 +15,16 @@ from support.topology import until
 from system.machine import Tools
 
 NOBODY = 65534
-# On a node without RDMA it is only said that there is none.
+# A node without RDMA gets a note only.
 NOTES = {"rdma-absent": "note"}
 
 
 @pytest.fixture
 def root(tools: Tools) -> Iterator[Path]:
-    """A node on which hpn is installed, and nothing else; a path that a socket can have, and that everybody may go."""
+    """A node with hpn installed and nothing else; the path is short enough for a socket, and open to all users."""
     with TemporaryDirectory(prefix="hpn-test-") as folder:
         Path(folder).chmod(0o755)
-        Path(folder, "sys/bus").mkdir(parents=True)  # a /sys that shows no device
+        Path(folder, "sys/bus").mkdir(parents=True)  # a /sys without devices
         install(tools.hpn, Path(folder))
         yield Path(folder)
 
@@ -48,12 +48,12 @@ def severities(found: list[dict[str, str]]) -> dict[str, str]:
 
 @contextmanager
 def agent(program: Path, root: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    """An agent that listens where launchers look."""
+    """An agent that listens where launchers connect."""
     path = root / "run/hpn/agent.sock"
     with subprocess.Popen([program, "agent", "--socket", path], stderr=subprocess.PIPE) as process:
         try:
             assert process.stderr
-            assert b"agent" in process.stderr.readline()  # it says where, once it listens
+            assert b"agent" in process.stderr.readline()  # it prints the path once it listens
             yield process
         finally:
             process.terminate()
@@ -77,14 +77,14 @@ def test_a_socket_that_nobody_listens_at(tools: Tools, root: Path) -> None:
         assert severities(doctor(tools.hpn, root)) == NOTES
         process.kill()
         process.wait()
-        # Its workers have the socket too, until they have noticed.
+        # The agent's workers hold the socket too, until they notice its end.
         until(lambda: severities(doctor(tools.hpn, root)) == {**NOTES, "socket-dead": "warning"}, 60)
     with agent(tools.hpn, root):
         assert severities(doctor(tools.hpn, root)) == NOTES
 
 
 def test_an_agent_of_another_build(tools: Tools, root: Path, tmp_path: Path) -> None:
-    """As after a file was replaced by cp: the agent still runs what was there before."""
+    """doctor warns of an agent of another build, as after a cp over the file: the agent still runs the old program."""
     (root / "proc").symlink_to("/proc")
     other = tmp_path / "hpn"
     shutil.copy(tools.hpn, other)
@@ -101,7 +101,7 @@ def test_an_agent_of_another_build(tools: Tools, root: Path, tmp_path: Path) -> 
 
 
 def test_without_rights(tools: Tools, root: Path) -> None:
-    """A sentence for what may not be read, and nothing claimed of it."""
+    """doctor states what it may not read, and draws no conclusion from it."""
     home = root / "home"
     home.mkdir()
     os.chown(home, NOBODY, NOBODY)

@@ -1,4 +1,4 @@
-"""What we hand out works as it stands: every file of conf/, and the demo."""
+"""The shipped examples work unchanged: every file of conf/, and the demo."""
 
 import json
 import subprocess
@@ -13,15 +13,14 @@ from system.machine import ROOT, Machine, Tools
 
 CONFLISTS = sorted((ROOT / "conf").glob("*.conflist"))
 DEFINITIONS = sorted((ROOT / "conf").glob("nad-*.yaml"))
-# VFs are in the lab only: tests/lab/test_examples.py.
-# So are InfiniBand's, and those of kind host-device are in tests/netns/test_host_device.py.
-# A pool that a cluster shares needs the cluster: tests/cluster/test_cluster_addresses.py.
+# Other tiers test these.  VFs and InfiniBand VFs are in the lab only: tests/lab/test_examples.py.  Kind host-device is
+# in tests/netns/test_host_device.py.  A pool for a cluster needs the cluster: tests/cluster/test_cluster_addresses.py.
 ELSEWHERE = ("sriov", "ipoib", "host-device", "cluster")
 HERE = [path for path in (*CONFLISTS, *DEFINITIONS) if not any(kind in path.name for kind in ELSEWHERE)]
 
 
 def embedded(definition: Path) -> dict[str, Any]:
-    """spec.config of a NetworkAttachmentDefinition: in our files the literal block that ends them."""
+    """spec.config of a NetworkAttachmentDefinition: in our files the literal block at the end."""
     _, _, block = definition.read_text().partition("\n  config: |\n")
     return json.loads(textwrap.dedent(block))
 
@@ -45,7 +44,7 @@ def test_example_attaches_and_detaches(machine: Machine, path: Path) -> None:
 
 @pytest.mark.parametrize("where", texts())
 def test_what_a_person_is_shown_works(machine: Machine, where: str) -> None:
-    """As it stands, but for the name of the host's interface."""
+    """The configuration works as shown, with only the name of the host's interface replaced."""
     network = texts()[where]
     machine.network(
         *({**plugin, "master": "rail0"} for plugin in network["plugins"]),
@@ -60,7 +59,7 @@ def test_what_a_person_is_shown_works(machine: Machine, where: str) -> None:
 
 @pytest.mark.parametrize(("more", "asked"), [({}, False), ({"cniVersions": ["1.0.0", "1.1.0"]}, True)])
 def test_status_is_asked_of_whom_says_so(machine: Machine, more: dict[str, Any], asked: bool) -> None:
-    """docs/user/install.md: libcni of 1.2 and later takes the newest of cniVersions, and has STATUS from 1.1.0 on."""
+    """docs/user/install.md: libcni from 1.2 on takes the newest of cniVersions, and calls STATUS from 1.1.0 on."""
     machine.network({"type": "hpn", "master": "nosuch"}, version="1.0.0", **more)
     done = machine.cnitool("status", machine.pod())
     assert ("nosuch" in done.stderr, done.returncode != 0) == (asked, asked), done.stderr
@@ -70,7 +69,7 @@ def test_status_is_asked_of_whom_says_so(machine: Machine, more: dict[str, Any],
     "path", [ROOT / "conf" / "macvlan.conflist", ROOT / "conf" / "nad-macvlan.yaml"], ids=lambda path: path.name
 )
 def test_declared_capabilities_are_served(machine: Machine, path: Path) -> None:
-    """A runtime passes only what capabilities lists, so what is not listed there never arrives."""
+    """A runtime passes only the arguments that capabilities lists, so all served ones must be listed."""
     conflist = json.loads(path.read_text()) if path.suffix == ".conflist" else embedded(path)
     machine.network(*conflist["plugins"], version=conflist["cniVersion"], name=conflist["name"])
     pod = machine.pod()

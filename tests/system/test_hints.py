@@ -18,7 +18,7 @@ def hpn(machine: Machine, *words: str) -> str:
 
 
 def test_a_pod_on_two_rails(machine: Machine) -> None:
-    """Without RDMA devices here: sockets, by the interfaces that the pod has."""
+    """Without RDMA devices the hints name sockets, by the pod's interfaces."""
     machine.network(ours())
     machine.network(ours(ipam={"type": "hpn-ipam", "subnet": "10.77.0.0/24"}), name="rail1")
     pod = machine.pod()
@@ -36,7 +36,7 @@ def test_a_pod_on_two_rails(machine: Machine) -> None:
 
 
 def test_the_log_on_stderr(machine: Machine) -> None:
-    """One line of words each, by the program itself and by its agent."""
+    """The program and its agent write one line of words for each command."""
     machine.network(ours(logFile="stderr", logFormat="text"))
     pod, path = machine.pod(), machine.scratch / "agent.sock"
     with running(machine, path):

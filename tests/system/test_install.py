@@ -1,4 +1,4 @@
-"""hpn install and uninstall by the frozen program itself, with pods attached, on disks that fail, and killed."""
+"""hpn install and uninstall by the frozen program itself, with attached pods, on failing disks, and killed."""
 
 import json
 import os
@@ -24,7 +24,7 @@ OTHER = b"0123456789abcdef"
 
 @pytest.fixture(scope="module")
 def other(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program under another version: it unpacks for itself, and agents of the one refuse the other."""
+    """The program under another version: it unpacks for itself, and the agent of each version refuses the other."""
     folder = tmp_path_factory.mktemp("other")
     env = {**os.environ, "HPN_PROGRAM_DIR": str(folder / "program")}
     subprocess.run([tools.binary, "version"], env=env, check=True, capture_output=True)
@@ -38,7 +38,7 @@ def other(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """Where to install; after the test nothing is there under a temporary name."""
+    """The directory to install into; afterwards it has no file under a temporary name."""
     (tmp_path / "root").mkdir()
     yield tmp_path / "root"
     assert temporaries(tmp_path / "root") == []
@@ -53,14 +53,14 @@ def hpn(program: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def done(program: Path, *words: str | Path) -> list[str]:
-    """What it prints, where it succeeds."""
+    """The lines of the command's output; it must succeed."""
     asked = hpn(program, *map(str, words))
     assert (asked.returncode, asked.stderr) == (0, ""), asked.stderr
     return asked.stdout.splitlines()
 
 
 def is_whole(root: Path, *programs: Path) -> bool:
-    """Whether both names are one of these programs, and it answers."""
+    """Whether both names are one of these programs, and answer."""
     plugins = root / "opt" / "cni" / "bin"
     known = [program.read_bytes() for program in programs]
     env = {**os.environ, "CNI_COMMAND": "VERSION"}
@@ -72,7 +72,8 @@ def is_whole(root: Path, *programs: Path) -> bool:
 
 
 def test_the_file_that_runs_is_installed(tools: Tools, root: Path) -> None:
-    """Found by PATH, and by a link, from any directory; and again from where it is."""
+    """The program finds its own file by PATH, by a link and from any directory; a second install from there changes
+    nothing."""
     (root / "elsewhere").mkdir()
     (root / "elsewhere" / "hpn").symlink_to(tools.binary)
     said = subprocess.run(["hpn", "install", "--root", "."], cwd=root, env={**os.environ, "PATH": f"{root}/elsewhere"},
@@ -99,7 +100,7 @@ def test_systemd_finds_the_units_enabled(tools: Tools, root: Path) -> None:
 
 @contextmanager
 def coming_and_going(machine: Machine, pod: str) -> Iterator[list[str]]:
-    """A pod is attached and detached all the time; what failed."""
+    """Attach and detach a pod continually; yields the list of failures."""
     failures, ends = list[str](), threading.Event()
 
     def work() -> None:
@@ -119,7 +120,7 @@ def coming_and_going(machine: Machine, pod: str) -> Iterator[list[str]]:
 
 
 def test_upgrade_and_downgrade_with_pods(machine: Machine, root: Path, other: Path) -> None:
-    """Attached by one version, checked and detached by the other, while a third pod comes and goes."""
+    """One version attaches pods and the other checks and detaches them, while a third pod comes and goes."""
     (root / "run").mkdir()
     machine.state.mkdir(mode=0o700)
     (root / "run" / "hpn").symlink_to(machine.state)
@@ -149,7 +150,7 @@ def test_upgrade_and_downgrade_with_pods(machine: Machine, root: Path, other: Pa
 
 
 def test_a_record_of_a_newer_version(machine: Machine, root: Path, other: Path) -> None:
-    """Said before anything is replaced; and that program's own pods are as they were."""
+    """The refusal comes before any replacement, and the installed program's own pods stay unchanged."""
     (root / "run").mkdir()
     machine.state.mkdir(mode=0o700)
     (root / "run" / "hpn").symlink_to(machine.state)
@@ -169,7 +170,7 @@ def test_a_record_of_a_newer_version(machine: Machine, root: Path, other: Path) 
 
 
 def test_over_a_program_that_runs(machine: Machine, root: Path, other: Path) -> None:
-    """No "text file busy": the agent goes on with the old file."""
+    """The install does not fail with "text file busy", and the agent keeps running the old file."""
     done(other, "install", "--root", root)
     socket = machine.scratch / "agent.sock"
     argv = [root / "opt/cni/bin/hpn", "agent", "--socket", socket]
@@ -227,7 +228,7 @@ def test_a_disk_that_cannot(tools: Tools, root: Path, other: Path, how: str, sai
 
 
 def test_a_mount_in_the_files_place(tools: Tools, root: Path, other: Path) -> None:
-    """As where a container's file is mounted over it."""
+    """The install fails as where a container's file is mounted over the program."""
     done(other, "install", "--root", root)
     place = root / "opt/cni/bin/hpn"
     subprocess.run(["mount", "--bind", other, place], check=True)

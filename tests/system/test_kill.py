@@ -1,4 +1,4 @@
-"""A runtime's deadline: SIGKILL at any moment of ADD, and DEL at once."""
+"""A runtime's deadline: SIGKILL at any moment of ADD, followed by DEL at once."""
 
 import json
 import os
@@ -14,7 +14,7 @@ MOMENTS = 25
 
 @pytest.mark.parametrize("seed", [1])
 def test_killed_add_is_undone_by_del(machine: Machine, seed: int) -> None:
-    """Spread over the whole run, and reproducible but for the clock."""
+    """The kills are spread over the whole run, and reproducible except for the clock."""
     conf = json.dumps({"cniVersion": "1.1.0", "name": "rail0", **machine.local(ours())})
     pod = machine.pod()
     argv = [str(machine.tools.hpn)]
@@ -26,7 +26,7 @@ def test_killed_add_is_undone_by_del(machine: Machine, seed: int) -> None:
         assert machine.node.run(argv, machine.command("DEL", pod), conf).returncode == 0
         return took
 
-    # The least of some: a pause of the machine would have all kills come too late.
+    # The least of three: after a pause of the machine, all kills would come too late.
     whole = min(once() for _ in range(3))
     chance = random.Random(seed)
     killed = 0

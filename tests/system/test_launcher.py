@@ -1,4 +1,4 @@
-"""The launcher: unpacking what it carries, once, safely, and what it does where it cannot."""
+"""The launcher: it unpacks the program once and safely, and reports when it cannot."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def version(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def unpacked(base: Path) -> list[Path]:
-    """What is there, but for the lock."""
+    """The unpacked directories, without the lock."""
     return [path for path in base.iterdir() if path.name != ".lock"]
 
 
@@ -83,7 +83,7 @@ def test_what_is_not_as_it_was_unpacked_is_unpacked_again(tools: Tools, tmp_path
 
 
 def test_nothing_but_what_is_carried_is_run(tools: Tools, tmp_path: Path) -> None:
-    """Python would look for its library in all directories above, and in what the environment says."""
+    """Python would search for its library in all parent directories and in the environment's directories."""
     number = Path(sysconfig.get_paths()["stdlib"]).name
     hostile = tmp_path / "lib" / number
     for where in (hostile, tmp_path, tmp_path / "lib"):
@@ -136,7 +136,7 @@ def test_a_directory_that_others_prepared(tools: Tools, tmp_path: Path, prepared
 
 
 def test_a_file_system_from_which_nothing_runs(tools: Tools, tmp_path: Path) -> None:
-    """It is said before anything is unpacked, and also when all was there before somebody mounted it so."""
+    """The launcher refuses before it unpacks anything, and also when a remount makes unpacked files noexec."""
     with mounted(tmp_path / "var", "100m") as var:
         base = var / "base"
         for before in (False, True):
@@ -166,7 +166,7 @@ def test_a_user_has_a_place_of_his_own(tools: Tools, tmp_path: Path) -> None:
 
 
 def test_nothing_else_is_removed(tools: Tools, tmp_path: Path) -> None:
-    """Whoever gives it a directory that is not its own loses nothing, nor do others lose the way to it."""
+    """The launcher keeps foreign files in its directory, and the directory's permissions."""
     tmp_path.chmod(0o755)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "one").write_text("kept")
@@ -176,7 +176,7 @@ def test_nothing_else_is_removed(tools: Tools, tmp_path: Path) -> None:
 
 
 def test_one_that_is_damaged_while_it_runs(tools: Tools, tmp_path: Path) -> None:
-    """Another is unpacked beside it; what runs goes on."""
+    """The launcher unpacks another copy beside it; the running program keeps the old one."""
     version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path)))
     (directory,) = unpacked(tmp_path)
     with subprocess.Popen(["flock", "--shared", directory, "sleep", "60"]) as user:
@@ -209,7 +209,7 @@ def test_a_path_that_is_too_long(tools: Tools, tmp_path: Path, length: int) -> N
 
 
 def test_without_a_name(tools: Tools, tmp_path: Path) -> None:
-    """A kernel before 5.18 lets it be called so; others give it an empty one."""
+    """A kernel before 5.18 accepts an empty argument list; newer ones add an empty name."""
     code = (
         "import ctypes, sys; variables = (ctypes.c_char_p * 2)(f'HPN_PROGRAM_DIR={sys.argv[2]}'.encode());"
         "ctypes.CDLL(None).execve(sys.argv[1].encode(), None, variables)"
@@ -225,7 +225,7 @@ def test_many_arguments(tools: Tools, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("closed", ["<&-", "<&- >&-", "<&- >&- 2>&-"])
 def test_closed_descriptors(tools: Tools, tmp_path: Path, closed: str) -> None:
-    """What it opens itself is not taken for stdin, stdout or stderr."""
+    """The launcher's own descriptors do not become stdin, stdout or stderr."""
     script = f'"$1" version {closed}; echo $? >"$2"/status'
     env = {"HPN_AGENT": "", "HPN_PROGRAM_DIR": str(tmp_path / "program")}
     subprocess.run(["sh", "-c", script, "sh", tools.hpn, tmp_path], env=env, check=True, capture_output=True)

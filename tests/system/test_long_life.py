@@ -1,6 +1,6 @@
-"""The life of an agent, squeezed: pods without end on 64 networks, whose configurations change now and then.
+"""The long life of an agent in a short time: many pods on 64 networks with configurations that change now and then.
 
-200,000 pairs of ADD and DEL are about what a busy node sees in a day and a night.
+200,000 pairs of ADD and DEL are about the load of a busy node in a day and a night.
 """
 
 import itertools
@@ -19,17 +19,17 @@ from system.machine import Machine, fabric
 PAIRS = 20_000
 NETWORKS = 64
 AT_ONCE = 2
-# In each of so many parts of all pairs every network has another form of its configuration.  So after half of them both
-# workers have as many forms as each remembers (256), and what they have is to grow no more.
+# In each of this many parts, every network has another form of its configuration.  So after half of them both workers
+# have as many forms as each remembers (256), and their memory must not grow any more.
 FORMS = 31
 MIB = 1024
-# What the memory may grow by in the other half: a leak of 300 bytes per pair is found, or of 1 KiB where a run draws.
+# The limit of memory growth in the second half: it finds a leak of 300 bytes per pair, or of 1 KiB in a drawn run.
 GROWTH, DRAWN = 3 * MIB, 1 * MIB
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What the agent has, and what its state is on disk: KiB, descriptors, files, bytes."""
+    """The agent's memory and descriptors, and its state on disk: KiB, descriptors, files, bytes."""
 
     memory: int
     descriptors: int
@@ -38,7 +38,7 @@ class Figures:
 
 
 def test_long_life(machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Memory, descriptors and state are the same in the end as when everything had been used for the first time."""
+    """Memory, descriptors and state do not grow once every configuration has been used."""
     path = tmp_path / "agent.sock"
     pods = [machine.pod() for _ in range(2 * AT_ONCE)]
     with running(machine, path) as agent, fabric.entered(machine.node.netns), ThreadPoolExecutor(AT_ONCE) as pool:
@@ -51,7 +51,7 @@ def test_long_life(machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixtu
     with capsys.disabled():
         print("", *(f"after {last} pairs: {one}" for last, one in zip(looks[1:], seen, strict=True)), sep="\n")
     warm, end = seen[0], seen[-1]
-    # A thread that one more request at a time takes has some of its own.
+    # A worker thread for one more concurrent request has descriptors of its own.
     assert end.descriptors <= warm.descriptors + 8, seen
     assert end.memory - warm.memory < (GROWTH if pairs == PAIRS else DRAWN), seen
     assert end.files <= warm.files, seen
@@ -59,7 +59,7 @@ def test_long_life(machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def pair(machine: Machine, path: Path, pod: str, number: int, form: int) -> None:
-    """A pod's ADD and DEL.  Nobody but the agent can serve them."""
+    """A pod's ADD and DEL, which only the agent can serve."""
     network = configuration(machine, number % NETWORKS, form)
     environ = {
         **os.environ,
@@ -81,14 +81,14 @@ def pair(machine: Machine, path: Path, pod: str, number: int, form: int) -> None
 
 
 def configuration(machine: Machine, network: int, form: int) -> str:
-    """Every network has a range of its own, in both families, and in each form another MTU."""
+    """Every network has its own range in both families, and another MTU in each form."""
     ranges = [[{"subnet": f"10.{network}.0.0/24"}], [{"subnet": f"fd00:{network:x}::/64"}]]
     body = json.loads(conf(machine, ipam={"type": "hpn-ipam", "ranges": ranges}, mtu=1500 - form, dad="optimistic"))
     return json.dumps(body | {"name": f"rail{network}"})
 
 
 def figures(machine: Machine, agent: subprocess.Popen[bytes]) -> Figures:
-    """Memory is what its processes have together, what they share counted once (man 5 proc_pid_smaps, Pss)."""
+    """Memory is the sum over its processes, with shared pages counted once (man 5 proc_pid_smaps, Pss)."""
     rolled = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in processes(agent)]
     files = [file for file in machine.state.rglob("*") if file.is_file()]
     return Figures(

@@ -1,4 +1,4 @@
-"""What a command needs of memory where no agent does its work: Multus's pod has 50 MiB for itself and its plugins."""
+"""Memory of a command without an agent: Multus's pod has 50 MiB for itself and its plugins."""
 
 import json
 import os
@@ -19,7 +19,7 @@ CGROUPS = Path("/sys/fs/cgroup/memory")
 
 @pytest.fixture
 def limited() -> Iterator[Path]:
-    """A cgroup whose processes, with the files that they are the first to read or write, have LIMIT together."""
+    """A cgroup in which the processes and the files that they are first to read or write share LIMIT."""
     if not (CGROUPS / "memory.limit_in_bytes").exists():
         require("system", f"the memory controller of cgroup v1 in {CGROUPS}")
     group = CGROUPS / f"hpn-test-{os.getpid()}"
@@ -32,7 +32,7 @@ def limited() -> Iterator[Path]:
 
 
 def test_every_command_within_a_limit(machine: Machine, limited: Path, tmp_path: Path) -> None:
-    """The first one has to unpack the program, too."""
+    """Every command works within the limit, including the first, which must unpack the program."""
     pod, network = machine.pod(), json.loads(conf(machine))
     path = {"HPN_AGENT": "", "HPN_PROGRAM_DIR": str(tmp_path / "program")}
 

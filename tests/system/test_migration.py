@@ -1,4 +1,4 @@
-"""Pods that were attached before the IPAM was changed keep their addresses, and are deleted by the new one."""
+"""Pods attached before a change of the IPAM keep their addresses, and the new IPAM releases them."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ def network(machine: Machine, ipam: str, ranges: Any = RANGES) -> None:
 
 
 def ipam(machine: Machine, *words: Any) -> subprocess.CompletedProcess[str]:
-    """hpn ipam, as an operator runs it."""
+    """Run hpn ipam as an operator does."""
     command, *rest = map(str, words)
     argv = [str(machine.tools.hpn), "ipam", command, "--data-dir", str(machine.state / "ipam"), *rest]
     return subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -22,7 +22,7 @@ def ipam(machine: Machine, *words: Any) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("there", ["host-local", "hpn-ipam"])
 def test_pods_survive_the_switch(machine: Machine, there: str) -> None:
-    """From Go's host-local to ours under Go's macvlan, and the other way."""
+    """Pods survive the switch from Go's host-local to ours under Go's macvlan, and back."""
     theirs = machine.scratch / "host-local" / "rail0"
     here = {"host-local": "hpn-ipam", "hpn-ipam": "host-local"}[there]
     network(machine, there)
@@ -30,7 +30,7 @@ def test_pods_survive_the_switch(machine: Machine, there: str) -> None:
     for pod in old:
         machine.ok("add", pod)
     before = {pod: machine.addresses(pod) for pod in old}
-    # The last one goes between, so that the highest address is not what decides.
+    # The last pod but one goes, so that the highest address is not the deciding one.
     machine.ok("del", old[1])
     del before[old[1]]
     words = ("import", "--from", "host-local") if there == "host-local" else ("export", "--to", "host-local", "rail0")
@@ -50,12 +50,12 @@ def test_pods_survive_the_switch(machine: Machine, there: str) -> None:
         assert json.loads(ipam(machine, "show", "--json").stdout)["networks"][0]["leases"] == []
     else:
         assert {path.name for path in theirs.iterdir()} == {"lock", "last_reserved_ip.0", "last_reserved_ip.1"}
-    # What the old one has is the operator's to remove.
+    # The operator must remove the old IPAM's state.
     shutil.rmtree(theirs if there == "host-local" else machine.state / "ipam")
 
 
 def test_a_collision_changes_nothing(machine: Machine) -> None:
-    """Of IPv4: for IPv6 Go's macvlan finds the duplicate itself."""
+    """Only for IPv4: for IPv6 Go's macvlan finds the duplicate itself."""
     theirs = machine.scratch / "host-local" / "rail0"
     network(machine, "host-local", RANGES[:1])
     old = machine.pod()
@@ -74,7 +74,7 @@ def test_a_collision_changes_nothing(machine: Machine) -> None:
 
 
 def test_the_directory_of_host_local_is_kept(machine: Machine) -> None:
-    """The configuration has host-local's own dataDir, and only the type is changed."""
+    """The configuration has host-local's own dataDir, and only the type changes."""
     folder = machine.scratch / "state" / "ipam"
     theirs = folder / "rail0"
 

@@ -1,4 +1,4 @@
-"""hpn node as it is shipped: on a node with very many devices, and idle."""
+"""The shipped hpn node: with very many devices, and idle."""
 
 import socket
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ RESOURCE = {"name": NAME, "kind": "vf"}
 
 @pytest.fixture
 def process(tools: Tools) -> Iterator[NodeProcess]:
-    # A socket's path has 107 bytes at most.
+    # A socket's path has at most 107 bytes.
     with TemporaryDirectory(prefix="hpn-test-") as folder:
         process = NodeProcess(Path(folder), [RESOURCE], "--metrics", f"unix:{folder}/metrics/m.sock")
         process.program, process.namespaces = [str(tools.hpn)], ["--mount", "--net"]
@@ -30,7 +30,7 @@ def process(tools: Tools) -> Iterator[NodeProcess]:
 
 
 def scrape(folder: Path) -> str:
-    """The page, as Python's own HTTP client gets it the fifth time."""
+    """The page of the fifth request by Python's own HTTP client."""
     page = ""
     for _ in range(5):
         client = HTTPConnection("hpn", timeout=60)

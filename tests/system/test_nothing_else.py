@@ -1,5 +1,5 @@
-"""The program where there is nothing else: a read-only root with the one file, /dev/null, /proc, /sys, and empty /run
-and /var in memory.  Every command answers there in words that help."""
+"""The program in a read-only root with only the one file, /dev/null, /proc, /sys, and empty /run and /var in memory.
+Every command answers there with a helpful message."""
 
 import json
 import os
@@ -37,7 +37,7 @@ exec sleep infinity
 """
 _NAME = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=train-0"
 HINTS = "hints default/train-0"
-# Of each command line: the exit status, and words that it prints.
+# For each command line: the exit status, and words of its output.
 ANSWERS = {
     "": (0, "This makes a macvlan"),
     "help": (0, "This makes a macvlan"),
@@ -58,8 +58,8 @@ ANSWERS = {
     "devices": (0, ""),
     "gids": (0, "n_gids_found="),
     "devinfo": (1, "there is no RDMA device in this network namespace"),
-    "top --count 1": (1, "no RDMA device is visible"),
-    "doctor": (ANY, "/opt/cni/bin/hpn does not exist"),  # it also sees agents that the machine has
+    "top --count 1": (1, "no RDMA device is to be seen"),
+    "doctor": (ANY, "/opt/cni/bin/hpn is not there"),  # it also sees agents of the machine
     "report /run/node.html": (0, "/run/node.html: 5 parts"),
     "report /node.html": (1, "/node.html cannot be created: Read-only file system"),
     "install --check": (0, "this version understands the state on this node"),
@@ -75,7 +75,7 @@ ANSWERS = {
 
 @dataclass(frozen=True)
 class Empty:
-    """The root, and the process whose mount and network namespaces have it."""
+    """The root, and the process with its mount and network namespaces."""
 
     root: Path
     holder: int
@@ -92,7 +92,7 @@ class Empty:
         return subprocess.run(argv, env=environment, input=stdin, capture_output=True, text=True, check=False)
 
     def call(self, verb: str, pod: int, **keys: Any) -> dict[str, Any]:
-        """What the plugin answers; empty for nothing."""
+        """The plugin's answer; empty if it prints none."""
         ipam = {"type": "hpn-ipam", "ranges": RANGES}
         conf = {"cniVersion": "1.1.0", "name": "rail0", "type": "hpn", "master": "rail0", "ipam": ipam, **keys}
         env = {"CNI_COMMAND": verb, "CNI_CONTAINERID": "c1", "CNI_NETNS": f"/proc/{pod}/ns/net", "CNI_IFNAME": "hpn0"}
@@ -108,7 +108,7 @@ class Empty:
         return answer
 
     def hide(self, what: str) -> None:
-        """Take it away: /proc or /sys."""
+        """Hide /proc or /sys."""
         subprocess.run([*self.inside(), "umount", "--lazy", f"{self.root}{what}"], check=True)
 
 
@@ -129,7 +129,7 @@ def empty(tools: Tools, tmp_path: Path) -> Iterator[Empty]:
 
 @pytest.fixture
 def pod() -> Iterator[int]:
-    """A process with a network namespace of its own."""
+    """A process with its own network namespace."""
     with subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec sleep infinity"], stdout=subprocess.PIPE) as it:
         assert it.stdout
         it.stdout.readline()
@@ -140,7 +140,7 @@ def pod() -> Iterator[int]:
 
 
 def addresses(pod: int) -> set[str]:
-    """Of hpn0, as the machine's own ip says; none without the interface."""
+    """The addresses of hpn0, from the machine's own ip; none without the interface."""
     shown = json.loads(subprocess.check_output(["nsenter", f"--net=/proc/{pod}/ns/net", "ip", "-json", "address"]))
     found = [a for link in shown if link["ifname"] == "hpn0" for a in link["addr_info"] if a["scope"] == "global"]
     return {f"{a['local']}/{a['prefixlen']}" for a in found}
@@ -186,7 +186,7 @@ def agent(empty: Empty) -> Iterator[None]:
 
 @pytest.mark.parametrize("what", ["/proc", "/sys"])
 def test_without(empty: Empty, pod: int, what: str) -> None:
-    """Without /proc nothing runs, and every command says so; without /sys only what is about devices does not."""
+    """Without /proc every command fails and names it; without /sys only commands about devices fail."""
     added = empty.ok("ADD", pod)
     empty.hide(what)
     remedy = {"/proc": "mount -t proc proc /proc", "/sys": "mount -t sysfs sysfs /sys"}[what]

@@ -1,4 +1,4 @@
-"""hpn list, inspect, check and repair as the frozen program, beside real cnitool and Go plugins."""
+"""hpn list, inspect, check and repair by the frozen program, beside real cnitool and Go plugins."""
 
 import json
 import os
@@ -16,7 +16,8 @@ ROUNDS = 10
 
 
 def folders(machine: Machine, command: str) -> list[str]:
-    """The machine's state, also before the first ADD has made that, and a directory without leases."""
+    """Options for the machine's state directory, also before the first ADD makes it, and for a directory without
+    leases."""
     machine.state.mkdir(mode=0o700, exist_ok=True)
     (none := machine.scratch / "none").mkdir(exist_ok=True)
     return ["--state-dir", f"{machine.state}", *(["--data-dir", f"{none}"] if command == "repair" else [])]
@@ -36,7 +37,7 @@ def told(machine: Machine, command: str, *words: str, status: int = 0) -> list[d
 
 
 def test_check_of_a_chain(machine: Machine) -> None:
-    """cnitool's cache has what the plugin tuning changed after us; its CHECK and ours say the same."""
+    """cnitool's cache has the changes of tuning, which runs after us; its CHECK and hpn check agree."""
     machine.network(ours(ipam={"type": "host-local", "ranges": RANGES}), {"type": "tuning", "mac": "02:00:00:00:00:2a"})
     pod = machine.pod()
     machine.ok("add", pod)
@@ -55,7 +56,7 @@ def test_check_of_a_chain(machine: Machine) -> None:
 
 
 def test_a_killed_add(machine: Machine) -> None:
-    """At the moment at which its link is there."""
+    """hpn repair undoes an ADD that was killed at any moment."""
     network, pod, living = conf(machine), machine.pod(), machine.pod()
     argv = [str(machine.tools.hpn)]
     assert machine.node.run(argv, machine.command("ADD", living), network).returncode == 0
@@ -92,7 +93,7 @@ def test_a_killed_add(machine: Machine) -> None:
 
 
 def test_adds_beside_repairs(machine: Machine) -> None:
-    """Two that repair again and again never touch what is being attached, stands, or is being detached."""
+    """Two loops of hpn repair never touch an attachment that ADD or DEL works on, or that is complete."""
     machine.network(ours())
     pods = [machine.pod(), machine.pod()]
     repair = [str(machine.tools.hpn), "repair", *folders(machine, "repair")]

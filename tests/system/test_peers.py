@@ -1,4 +1,4 @@
-"""Our plugin under others' IPAM, our IPAM under others' plugin, and others after us in a chain."""
+"""Our plugin under other IPAM plugins, our IPAM under other plugins, and other plugins after ours in a chain."""
 
 import pytest
 from system.machine import RANGES, Machine, fabric, ours
@@ -52,7 +52,7 @@ def test_go_host_device_with_our_ipam(machine: Machine) -> None:
 
 
 def test_go_macvlan_with_our_ipam_that_needs_its_link(machine: Machine) -> None:
-    """It has made the link when it asks, and sets it up when it has the addresses."""
+    """Go's macvlan has made the link when it calls the IPAM, and sets the link up when it has the addresses."""
     fabric.run("ip", "-netns", machine.node.fabric, "address", "add", "10.56.0.2/24", "dev", "port0")
     ranges = [RANGES[0], [{"subnet": "fd00:56::/64", "eui64": True}]]
     ipam = {"type": "hpn-ipam", "ranges": ranges, "probe": True}
@@ -72,7 +72,7 @@ def test_go_tuning_after_ours_gets_our_result(machine: Machine) -> None:
     [link] = fabric.ip("link", "show", "dev", "hpn0", netns=pod)
     assert link["mtu"] == 1400
     assert fabric.run("ip", "netns", "exec", pod, "cat", "/proc/sys/net/ipv4/conf/hpn0/arp_filter").strip() == "1"
-    # Ours checks first, and must allow what came later in the chain.
+    # Our CHECK runs first, and must allow the later plugins' changes.
     machine.ok("check", pod)
     machine.ok("del", pod)
 
@@ -82,7 +82,7 @@ TUNED = {"mtu": 1400, "mac": "02:00:00:00:00:2b", "promisc": True, "allmulti": T
 
 @pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
 def test_check_after_go_tuning_changed_the_interface(machine: Machine, version: str) -> None:
-    """It says so of the MAC only; of the MTU a file of its own tells."""
+    """tuning's result mentions only the MAC; a file of its own records the MTU."""
     machine.network(ours(), {"type": "tuning"} | TUNED, version=version)
     pod = machine.pod()
     machine.ok("add", pod)
@@ -95,7 +95,8 @@ def test_check_after_go_tuning_changed_the_interface(machine: Machine, version: 
 
 @pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
 def test_check_after_go_sbr_moved_the_routes(machine: Machine, version: str) -> None:
-    """To other tables, without a word in the result, the connected networks' too."""
+    """sbr moves the routes to other tables, including those of connected networks, and its result does not mention
+    it."""
     routes = [{"dst": "10.60.0.0/16"}, {"dst": "0.0.0.0/0"}, {"dst": "fd00:60::/48", "gw": "fd00:56::9"}]
     ipam = {"type": "hpn-ipam", "ranges": RANGES, "routes": routes}
     machine.network(ours(ipam=ipam), {"type": "sbr"}, version=version)
@@ -110,7 +111,7 @@ def test_check_after_go_sbr_moved_the_routes(machine: Machine, version: str) -> 
 
 
 def routing(pod: str) -> dict[str, set[tuple[str, str]]]:
-    """Of each source address that a rule is for: destination and gateway of the routes in its table."""
+    """For each source address with a rule: destination and gateway of the routes in its table."""
     found = {}
     for family in ("-4", "-6"):
         for rule in fabric.ip(family, "rule", "show", netns=pod):
@@ -130,7 +131,7 @@ def test_sysctl_and_policy_routing_do_what_tuning_and_sbr_do(machine: Machine) -
     ipam = {"type": "hpn-ipam", "ranges": RANGES, "routes": routes}
     machine.network(ours(ipam=ipam, sysctl=sysctls, policyRouting=True))
     machine.ok("add", theirs, "theirs")
-    # So far the same addresses: not while Go's has them, for its duplicate detection would find ours.
+    # Both get the same addresses, one after the other: Go's duplicate detection would find ours.
     expected = routing(theirs)
     values = [(path, sysctl(theirs, path)) for path in ("ipv4/conf/hpn0/rp_filter", "core/somaxconn")]
     machine.ok("del", theirs, "theirs")

@@ -1,4 +1,4 @@
-"""conf/ in a real Prometheus that reads real nodes: every alert is raised once, every panel has something to show."""
+"""conf/ in a real Prometheus that reads real nodes: every alert is raised once, and every panel has data."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from system.prometheus import rules
 from system.watched import Seen, seen
 
 BOARD = json.loads(DASHBOARD.read_text())
-# What Grafana puts there (Grafana, Global variables).
+# The values that Grafana inserts (Grafana, Global variables).
 VARIABLES = {"$instance": ".*", "$__rate_interval": "1m"}
 QUERIES = [
     pytest.param(target["expr"], id=f"{panel['title']}, {target['refId']}")
@@ -66,7 +66,7 @@ def test_what_is_asked_for_is_served(watched: Seen) -> None:
 
 
 def test_panels_fill_one_screen() -> None:
-    """24 columns and 24 rows, which 1080 lines show below Grafana's own bars, and no panel over another."""
+    """Panels fill 24 columns and 24 rows, which fit on 1080 lines below Grafana's own bars, without overlap."""
     fields = [
         (x, y)
         for panel in BOARD["panels"]

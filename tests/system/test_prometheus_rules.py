@@ -1,4 +1,4 @@
-"""Each alert of conf/, by promtool: when it fires and when it does not, in a time that passes at once."""
+"""Each alert of conf/, by promtool in simulated time: when it fires and when it does not."""
 
 import json
 import re
@@ -25,7 +25,7 @@ PROBLEM = 'hpn_problems{job="hpn", instance="node1", topic="files"}'
 
 @dataclass(frozen=True)
 class Case:
-    """An alert, what was measured each minute in promtool's notation, and whether the alert fires at that minute."""
+    """An alert, measurements for each minute in promtool's notation, and whether the alert fires at that minute."""
 
     what: str
     alert: str
@@ -38,7 +38,7 @@ class Case:
 
 
 def slow(at_most_2_5: int) -> dict[str, str]:
-    """Twenty ADDs a minute, of which so many take 2.5 s at most, and none more than 5 s."""
+    """Twenty ADDs a minute, with this many within 2.5 s and all within 5 s."""
     return {BUCKET % le: f"0+{number}x40" for le, number in (("1", 0), ("2.5", at_most_2_5), ("5", 20), ("+Inf", 20))}
 
 
@@ -120,7 +120,7 @@ def test_has_both_sides(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_says_what_to_do(name: str) -> None:
-    """A command to type, and a heading that is there."""
+    """The text names a command and an existing heading."""
     rule = ALERTS[name]
     assert rule["labels"].keys() == {"severity"}
     assert re.search(r"`(hpn|journalctl|systemctl|kubectl|rdma|ip|promtool) [^`]+`", rule["annotations"]["description"])

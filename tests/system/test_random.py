@@ -1,5 +1,4 @@
-"""Attachments that come and go as they like, of callers that are killed and in pods that change them: what always
-holds."""
+"""Random attachments, with callers that are killed and pods that change them, keep the invariants."""
 
 import json
 import random
@@ -18,22 +17,23 @@ from system.machine import Machine, fabric, ours
 
 NETWORKS = {"a": 56, "b": 57}
 ROUNDS, STEPS, CALLERS = 50, 12, 4
-# A name, an address, a table or a sysctl that another attachment has; no ADD is refused for anything else.
+# Another attachment has the name, address, table or sysctl; ADD is refused for no other reason.
 REFUSED = {7, 100, 102}
 INSIDE = (
     "link delete {ifname}",
     "address flush dev {ifname} scope global",
     "link set {ifname} down",
-    "-{family} rule delete from {address}",  # where it has one
+    "-{family} rule delete from {address}",  # if such a rule exists
 )
 
 
 @dataclass
 class Attachment:
-    """One that one caller at a time is about, asked for with ``wanted``.
+    """An attachment that one caller at a time uses, requested with ``wanted``.
 
-    ``result`` is what ADD answered, None where it is detached, or nobody knows because its caller was killed (not
-    ``known``).  Where its pod was ``changed`` CHECK may say so, and ADD may find it gone.
+    ``result`` is the answer of ADD; it is None if the attachment is detached, or if the caller was killed and so the
+    state is unknown (not ``known``).  If its pod was ``changed``, CHECK may report it, and ADD may find the interface
+    gone.
     """
 
     pod: str
@@ -53,7 +53,7 @@ class Attachment:
 
 
 def wishes(chance: random.Random, network: str) -> dict[str, Any]:
-    """Some of what can be asked for; the network's ranges change from one to the next."""
+    """A random choice of keys; the network's ranges change from call to call."""
 
     def some(**keys: Any) -> dict[str, Any]:
         return {key: value for key, value in keys.items() if chance.random() < 0.2}
@@ -69,7 +69,7 @@ def wishes(chance: random.Random, network: str) -> dict[str, Any]:
 
 
 class Node:
-    """What callers ask of it, and what they find then."""
+    """The node that callers use, with the checks of its state."""
 
     def __init__(self, machine: Machine, agent: Path) -> None:
         self.machine, self.agent = machine, agent
@@ -80,7 +80,7 @@ class Node:
         return json.dumps({"cniVersion": "1.1.0", "name": one.network, **self.machine.local(conf)})
 
     def ask(self, chance: random.Random, verb: str, one: Attachment, conf: dict[str, Any]) -> dict[str, Any]:
-        """The answer, decoded, empty where there is nothing to say; by the agent, mostly."""
+        """The decoded answer, empty if there is none; mostly from the agent."""
         agent = self.agent if chance.random() < 0.85 else ""
         args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={one.pod}"
         body = self.body(one, conf)
@@ -91,7 +91,7 @@ class Node:
         return answer
 
     def killed(self, chance: random.Random, verb: str, one: Attachment) -> None:
-        """Its caller gives up; without an agent it is the plugin that dies."""
+        """Kill the caller; without an agent that kills the plugin."""
         agent = str(self.agent) if chance.random() < 0.5 else ""
         environ = self.machine.command(verb, one.pod) | {"CNI_IFNAME": one.ifname, "HPN_AGENT": agent}
         argv = ["timeout", "--signal=KILL", f"{chance.random() * 0.1:.3f}", str(self.machine.tools.hpn)]
@@ -103,7 +103,7 @@ class Node:
         answer = self.ask(chance, "ADD", one, wanted)
         if "code" in answer:
             assert answer["code"] in REFUSED, (one, wanted, answer)
-            # What its pod had left of the one before was undone first.
+            # The ADD first undid the attachment that its pod had changed.
             if one.changed and not self.record(one).exists():
                 one.became(None)
             return
@@ -121,7 +121,7 @@ class Node:
             assert answer == {} or (one.changed and answer["code"] == 107), (one, answer)
 
     def delete(self, chance: random.Random, one: Attachment) -> None:
-        """By a configuration that may be another one by now."""
+        """DEL with a configuration that may have changed since ADD."""
         had = {ip["address"].partition("/")[0] for ip in (one.result or {"ips": []})["ips"]}
         assert self.ask(chance, "DEL", one, wishes(chance, one.network)) == {}
         one.became(None)
@@ -137,14 +137,14 @@ class Node:
         return {(lease["containerID"], lease["ifname"]) for lease in found if "containerID" in lease}
 
     def beside(self, one: Attachment) -> set[str]:
-        """The addresses of the pod's other attachments to the network.  Another caller may attach one at any time, and
-        then it may be given what was free a moment before."""
+        """The addresses of the pod's other attachments to the network.  Another caller may attach one at any time and
+        get an address that was free a moment before."""
         found = leases(self.machine.state / "ipam", one.network)
         theirs = [lease for lease in found if lease.get("containerID") == one.container]
         return {a.partition("/")[0] for lease in theirs if lease["ifname"] != one.ifname for a in lease["addresses"]}
 
     def change(self, chance: random.Random, one: Attachment) -> None:
-        """As who is in the pod may."""
+        """Change the attachment as a process in the pod may."""
         if one.result and self.record(one).exists():
             address = chance.choice(one.result["ips"])["address"].partition("/")[0]
             family = 6 if ":" in address else 4
@@ -168,7 +168,7 @@ class Node:
                 self.change(chance, one)
 
     def collect(self, chance: random.Random, network: str) -> None:
-        """A runtime that has forgotten some."""
+        """GC by a runtime that has forgotten some attachments."""
         all_of_it = [one for one in self.all if one.network == network]
         kept = [one for one in all_of_it if one.result and chance.random() < 0.5]
         valid = [{"containerID": one.container, "ifname": one.ifname} for one in kept]
@@ -181,7 +181,7 @@ class Node:
                 one.became(None)
 
     def holds(self, chance: random.Random) -> None:
-        """What does, while nobody asks for anything."""
+        """Assert the invariants while no request runs."""
         given = [(one.network, ip["address"]) for one in self.all if one.result for ip in one.result["ips"]]
         assert len(set(given)) == len(given)
         for one in self.all:
@@ -198,14 +198,14 @@ def rules_of(pod: str) -> list[dict[str, Any]]:
 
 
 def shared(pods: list[str]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """What attachments of a pod have in common."""
+    """The state that attachments of a pod share."""
     for pod in pods:
         argv = ["ip", "netns", "exec", pod, "sysctl", "-n", "net.core.somaxconn"]
         yield subprocess.check_output(argv, text=True), rules_of(pod)
 
 
 def test_attachments_come_and_go(machine: Machine, tmp_path: Path) -> None:
-    """Each caller's requests are the seed's; how they meet is not."""
+    """The seed determines each caller's requests, but not their interleaving."""
     chance, node = random.Random(drawn.seed()), Node(machine, tmp_path / "agent.sock")
     before = list(shared(machine.pods))
     with running(machine, node.agent), ThreadPoolExecutor(CALLERS) as pool:

@@ -1,4 +1,4 @@
-"""hpn report in a real browser, of a node with a pod."""
+"""hpn report of a node with a pod, in a real browser."""
 
 import re
 import struct
@@ -9,7 +9,7 @@ import pytest
 from conftest import require
 from system.machine import ROOT, Machine, Tools, ours
 
-# As root, without the services that a person's browser asks; its own sandbox does not work for root.
+# For root, without a browser's background services; its own sandbox does not work for root.
 BROWSER = (
     "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-breakpad", "--no-first-run", "--enable-logging=stderr",
@@ -26,7 +26,7 @@ def browser() -> tuple[str, ...]:
 
 
 def opened(browser: tuple[str, ...], page: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    """What the browser says of the page, where there is no network, and where its processes end with it."""
+    """Open the page in the browser, without a network and in its own PID namespace, which ends all its processes."""
     alone = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
     command = [*alone, *browser, f"--user-data-dir={page.parent / 'browser'}", *words, f"file://{page}"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
@@ -45,8 +45,8 @@ def test_what_a_browser_shows(machine: Machine, tools: Tools, browser: tuple[str
         assert word in words
     assert "What could not be read" not in words
     assert shown.stdout.count("<svg") == 1
-    # The browser complains there of what the page's policy forbids, and of errors.  Its own page complains of a machine
-    # that is slow.
+    # The console reports what the page's policy forbids, and errors.  The browser's own page complains about a slow
+    # machine.
     assert [said for said in shown.stderr.splitlines() if "CONSOLE" in said and "source: chrome://" not in said] == []
     picture = tmp_path / "page.png"
     opened(browser, page, f"--screenshot={picture}")

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from system.machine import Machine, ours
 
 PODS = 200
-# As many at a time: each is two processes and 30 MB of unpacked program, and CI has little memory.
+# The number of concurrent commands: each is two processes and 30 MB of unpacked program, and CI has little memory.
 AT_ONCE = 24
 
 

@@ -1,4 +1,4 @@
-"""What the binary carries of others: every file is somebody's, with a digest and a licence."""
+"""Third-party contents of the binary: every file has an owner, a digest and a licence."""
 
 import hashlib
 import json

@@ -9,14 +9,14 @@ from pathlib import Path
 from system.agents import call, conf, ok
 from system.machine import ROOT, Machine, Tools
 
-# A thread's stack is as large as this limit, and no address space has room for so much: no thread can start.
+# The limit sets the size of a thread's stack.  No address space has room for this one, so no thread can start.
 STACK = 1 << 47
-# The ordinary build names files as in the source tree; one without the archive, as the directory that it runs from.
+# The ordinary build names files as in the source tree; a build without the archive, as its own directory.
 FRAME = re.compile(r'File "(?:/proc/self/fd/\d+/)?((?:[a-z]+)/[\w/]+\.py)", line (\d+), in \w+\n(.*)')
 
 
 def frames(text: str) -> list[tuple[str, int, str]]:
-    """Ours, each with the line that follows it."""
+    """Our frames, each with the line that follows it."""
     return [(path, int(number), line.strip()) for path, number, line in FRAME.findall(text)]
 
 
@@ -25,7 +25,7 @@ def line_of(path: str, number: int) -> str:
 
 
 def test_a_bug_in_a_command(machine: Machine, tmp_path: Path) -> None:
-    """ADD cannot start the thread that closes a socket, and undo cannot either: code 999, and the log says where."""
+    """ADD cannot start the thread that closes a socket, nor can undo: code 999, and the log gives the place."""
     pod, network = machine.pod(), conf(machine, dad="off")
     argv = machine.node.command("prlimit", f"--stack={STACK}", str(machine.tools.hpn))
     environ = {**os.environ, **machine.command("ADD", pod), "HPN_AGENT": ""}
@@ -40,7 +40,7 @@ def test_a_bug_in_a_command(machine: Machine, tmp_path: Path) -> None:
 
 
 def test_a_bug_in_a_persons_command(tools: Tools, tmp_path: Path) -> None:
-    """A full disk under stdout.  Python's own printer of tracebacks knows no lines that lie in an archive."""
+    """A full disk under stdout.  Python's own traceback printer cannot read lines in an archive."""
     env = {"HPN_AGENT": "", "HPN_PROGRAM_DIR": os.environ["HPN_PROGRAM_DIR"]}
     with Path("/dev/full").open("w") as full:
         argv = [tools.hpn, "version", "--licenses"]

@@ -1,4 +1,4 @@
-"""What measures TCP through pods' interfaces still does."""
+"""The benchmark of TCP through pods' interfaces still works."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Every verb of every version, asked by cnitool."""
+"""Every verb of every version, called by cnitool."""
 
 import pytest
 from system.machine import Machine, fabric, ours
@@ -51,7 +51,7 @@ def test_status_follows_the_master(machine: Machine) -> None:
 
 
 def test_gc_of_cnitool_takes_everything(machine: Machine) -> None:
-    """Without a list of what is valid libcni deletes every cached attachment first, live ones too."""
+    """Without a list of valid attachments libcni deletes every cached attachment first, live ones too."""
     machine.network(ours())
     pods = [machine.pod(), machine.pod()]
     for pod in pods:
@@ -61,7 +61,7 @@ def test_gc_of_cnitool_takes_everything(machine: Machine) -> None:
 
 
 def gone(machine: Machine) -> str:
-    """A pod that was attached, and has neither a namespace nor libcni's cached result any more."""
+    """A pod that was attached and no longer has a namespace or libcni's cached result."""
     with fabric.namespace(machine.node.pod("short")) as pod:
         machine.ok("add", pod)
     for path in fabric.RESULTS.glob(f"*-{fabric.container_id(pod)}-*"):

@@ -1,4 +1,4 @@
-"""Three nodes with hpn node, which a real Prometheus reads while they are well, and while they are not."""
+"""Three nodes with hpn node, which a real Prometheus reads in a healthy and in an unhealthy state."""
 
 import json
 import os
@@ -28,10 +28,10 @@ from ipam.ranges import Span
 from ipam.stores import Owner
 from ipam.stores.access import open_in
 
-# Five addresses to give: its second to its sixth.
+# Five usable addresses: the second to the sixth.
 OURS = {"type": "hpn-ipam", "subnet": "10.56.0.0/29"}
 SHARED = "shared"
-# An IPAM plugin that takes its time, and dies.
+# An IPAM plugin that is slow, then fails.
 SLOW = "#!/bin/sh\nsleep 3\nexit 1\n"
 RESOURCE = {"name": "example.com/rail0", "kind": "master", "selectors": {"ifNames": ["rail0"], "kinds": ["netdev"]}}
 QUICK = {"downAfter": 0, "upAfter": 0}
@@ -43,7 +43,7 @@ LINKS = (
 
 @dataclass(frozen=True)
 class Seen:
-    """What was raised while all was ``well``, and while all was ``ill``; ``then`` is when that was so."""
+    """The alerts while all was ``well``, and while all was ``ill``; ``then`` is the time of the latter."""
 
     prometheus: Prometheus
     well: dict[str, dict[str, Any]]
@@ -52,7 +52,7 @@ class Seen:
 
 
 class Attaching:
-    """A node with a NIC rail0 that has a link, where pods come; no file of its own is seen outside."""
+    """A node with a NIC rail0 that has a link, for pods; its files are invisible outside."""
 
     def __init__(self, tools: Tools, folder: Path, stack: ExitStack) -> None:
         self.tools, self.folder, self.stack = tools, folder, stack
@@ -69,12 +69,12 @@ class Attaching:
         assert self._start(*words).wait(60) == 0
 
     def add(self, *ifnames: str, ipam: dict[str, str]) -> list[int]:
-        """Attach these, all at once; their exit statuses."""
+        """Attach these at once; return their exit statuses."""
         attached = [self._add(ifname, ipam) for ifname in ifnames]
         return [one.wait(60) for one in attached]
 
     def lose_a_block(self) -> None:
-        """Have a network of a cluster: one of its blocks is lost, the other full, and nobody has seen them for long."""
+        """Set up a cluster's network with one lost and one full block, last reconciled two hours ago."""
         ours = NodeBlocks(SHARED, "etcd", "cluster", "node1", "", 1, ("10.57.0.0/24",), looked=int(time.time()) - 7200)
         node_blocks.write(
             self.folder / SHARED, ours.having(OwnedBlock(5, "a", "node1"), OwnedBlock(6, "b", "node1", LOST))
@@ -118,7 +118,7 @@ def node(tools: Tools, folder: Path, metrics: str, *resources: dict[str, Any]) -
 
 
 def targets(*addresses: str) -> list[dict[str, Any]]:
-    """node1 and so on, each read as conf/ shows it for such an address."""
+    """node1 and so on, each read as conf/ shows for such an address."""
     entries = example()["scrape_configs"][0]["static_configs"]
     found = []
     for number, address in enumerate(addresses, 1):
@@ -132,8 +132,8 @@ def targets(*addresses: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def seen(tools: Tools, programs: Path) -> Iterator[Seen]:
-    """Start all, have all go wrong, and look."""
-    # A socket's path has 107 bytes at most.
+    """Start all, make all fail, and record the alerts."""
+    # A socket's path has at most 107 bytes.
     with TemporaryDirectory(prefix="hpn-test-") as path, ExitStack() as stack:
         folders = [Path(path, name) for name in ("attaching", "rdma", "ending", "prometheus")]
         for folder in folders:
@@ -143,7 +143,7 @@ def seen(tools: Tools, programs: Path) -> Iterator[Seen]:
         with socket.create_server(("127.0.0.1", 0)) as free:
             address = f"127.0.0.1:{free.getsockname()[1]}"
         ending = node(tools, folders[2], address, RESOURCE)
-        ending.namespaces, ending.mounts = ["--mount"], ending.mounts[:1]  # Prometheus is to reach its loopback
+        ending.namespaces, ending.mounts = ["--mount"], ending.mounts[:1]  # Prometheus must reach its loopback
         prometheus = Prometheus(programs, folders[3])
         read = targets(*(f"unix:{folder}/metrics.sock" for folder in folders[:2]), address)
         prometheus.configure(*read)
@@ -157,7 +157,7 @@ def seen(tools: Tools, programs: Path) -> Iterator[Seen]:
             well = prometheus.alerts()
         _damage(attaching, port)
         every = [rule["alert"] for rule in rules() if rule["alert"] != "HpnAbsent"]
-        for _ in range(15):  # a rate takes a few readings, and a runtime tries again, too
+        for _ in range(15):  # a rate needs a few readings, and a runtime retries too
             _fail(attaching, port)
             if prometheus.fire(every):
                 break
@@ -198,11 +198,11 @@ def _damage(attaching: Attaching, port: Path) -> None:
     registry = f"{attaching.process.registry}"
     attaching.run("mount", "--bind", registry, registry)
     attaching.run("mount", "-o", "remount,bind,ro", registry)
-    attaching.process.write([RESOURCE, RESOURCE | {"name": "example.com/more"}], health=QUICK)  # for which is no socket
+    attaching.process.write([RESOURCE, RESOURCE | {"name": "example.com/more"}], health=QUICK)  # which has no socket
     attaching.process.reload()
 
 
 def _fail(attaching: Attaching, port: Path) -> None:
-    """Three seconds in which commands fail, and a port counts errors."""
+    """For three seconds, make commands fail and a port count errors."""
     write(port / "counters", port_rcv_data=int(time.time()), symbol_error=int(time.time()))
     assert 0 not in attaching.add("slow0", "slow1", ipam={"type": "slow"})

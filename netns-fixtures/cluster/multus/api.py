@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 Json = dict[str, Any]
-# As often as Multus asks again for a pod where the server is not ready, and how long it waits between.
+# Multus's number of tries for a pod while the server is not ready, and the pause between them.
 _TRIES = 10
 _PAUSE = 0.25
 _RETRIED = (http.client.INTERNAL_SERVER_ERROR, http.client.SERVICE_UNAVAILABLE)
@@ -21,14 +21,14 @@ class ApiFailed(Exception):
 
 
 class NotFound(ApiFailed):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class Server:
     """One connection, made at the first request and kept until ``close``."""
 
     def __init__(self, kubeconfig: Path) -> None:
-        """By a kubeconfig, which must be JSON.  Paths in it are absolute."""
+        """Open by a kubeconfig, which must be JSON.  Paths in it are absolute."""
         conf = json.loads(kubeconfig.read_text())
         context = _named(conf, "context", conf["current-context"])
         cluster, user = _named(conf, "cluster", context["cluster"]), _named(conf, "user", context["user"])
@@ -49,11 +49,11 @@ class Server:
         return self._ask("GET", path, None)
 
     def patch(self, path: str, change: Json) -> Json:
-        """Merge a change into an object, which must have the ``metadata.uid`` of the change.  Raises as get."""
+        """Merge a change into an object, which must have the change's ``metadata.uid``.  Raises as get."""
         return self._ask("PATCH", path, json.dumps(change))
 
     def close(self) -> None:
-        """Let the connection go.  The next request makes another."""
+        """Close the connection.  The next request opens another."""
         self._connection.close()
 
     def _ask(self, method: str, path: str, body: str | None) -> Json:
@@ -86,7 +86,7 @@ def _named(conf: Json, kind: str, name: str) -> Json:
 
 
 def _tls(cluster: Json, user: Json) -> ssl.SSLContext:
-    """What the server's certificate is held against, and ours."""
+    """The CA for the server's certificate, and our own certificate."""
     data = cluster.get("certificate-authority-data")
     context = ssl.create_default_context(
         cafile=cluster.get("certificate-authority"), cadata=base64.b64decode(data).decode() if data else None

@@ -1,4 +1,4 @@
-"""The networks of one pod, each with what its plugins are told."""
+"""The networks of one pod, each with its plugins' configuration and arguments."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from cluster.multus import device_info
 from cluster.multus.selection import Selection
 
 Json = dict[str, Any]
-# What libcni leaves of a plugin's configuration when it is read into its own type and written again.
+# The keys of a plugin's configuration that survive libcni's reading into its own type.
 _COMMON = ("cniVersion", "name", "type", "capabilities", "dns")
 # The pod's own CNI_ARGS, in the order in which they are passed on.
 _OF_POD = ("K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_INFRA_CONTAINER_ID", "K8S_POD_UID")
@@ -20,8 +20,8 @@ _OF_POD = ("K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_INFRA_CONTAINER_ID", "K
 class Delegate:
     """One network of a pod.
 
-    ``conf`` is its configuration, and ``conf_of_add`` the one for ADD where that has more.  ``device`` is what kubelet
-    gave the pod for it, of ``resource``, or what the pod's annotation names.
+    ``conf`` is its configuration, and ``conf_of_add`` the one for ADD if that has more.  ``device`` is the pod's device
+    of ``resource`` from kubelet, or the one that the pod's annotation names.
     """
 
     name: str
@@ -33,13 +33,13 @@ class Delegate:
     is_default: bool = False
 
     def ifname(self, of_pod: str, index: int) -> str:
-        """The interface: the asked one, the runtime's for the cluster's network, else net1, net2, ..."""
+        """The interface: the requested one, the runtime's for the cluster's network, else net1, net2, ..."""
         if self.asked and self.asked.interface:
             return self.asked.interface
         return of_pod if self.is_default else f"net{index}"
 
     def capability_args(self, from_runtime: Json, container_id: str, ifname: str) -> Json:
-        """What the plugins get as runtimeConfig of it, as far as they list it in their capabilities."""
+        """The candidates for the plugins' runtimeConfig; a plugin gets those that its capabilities list."""
         given = dict(from_runtime)
         if self.asked and not self.is_default:
             given |= {
@@ -56,7 +56,7 @@ class Delegate:
 
 
 def delegate(conf: Json, asked: Selection | None = None, device: str = "", resource: str = "") -> Delegate:
-    """A network by its configuration.  A device of a resource goes into each plugin's configuration, as do cni-args."""
+    """A network by its configuration.  A device of a resource and cni-args go into each plugin's configuration."""
     name = f"{asked.namespace}/{asked.name}" if asked else conf.get("name", "")
     for plugin in conf.get("plugins", [conf]):
         if device:
@@ -69,7 +69,7 @@ def delegate(conf: Json, asked: Selection | None = None, device: str = "", resou
 
 
 def stripped(conf: Json) -> Delegate:
-    """A network by a conflist that is a file of its own: ADD gets all of it, any other command the types only.
+    """A network by a conflist in its own file: ADD gets all of it, any other command the types only.
 
     Multus 4.3.0 does that, and later versions do not.
     """
@@ -83,20 +83,20 @@ def stripped(conf: Json) -> Delegate:
 
 
 def cni_args(of_runtime: str) -> tuple[tuple[str, str], ...]:
-    """CNI_ARGS for delegates: what Multus knows of the pod, then the runtime's own, which so come twice."""
+    """CNI_ARGS for delegates: Multus's values for the pod, then the runtime's own, which therefore appear twice."""
     own = [(key, value) for key, is_, value in (arg.partition("=") for arg in of_runtime.split(";")) if is_]
     known = dict(own)
     return (("IgnoreUnknown", "true"), *((key, known.get(key, "")) for key in _OF_POD), *own)
 
 
 def args_of_add(asked: Selection | None) -> tuple[tuple[str, str], ...]:
-    """The MAC and the addresses that the pod asks for, as ADD was told before there were capabilities."""
+    """The MAC and the addresses that the pod requests, in ADD's form from before capabilities."""
     mac = (("MAC", asked.mac),) if asked and asked.mac else ()
     return (*mac, *((("IP", ",".join(asked.ips)),) if asked and asked.ips else ()))
 
 
 def save(file: Path, delegates: Sequence[Delegate]) -> None:
-    """Keep a pod's networks for DEL, without what DEL does not get: all of a stripped one, ports and bandwidth."""
+    """Store a pod's networks for DEL, without what DEL does not get: all of a stripped one, ports and bandwidth."""
     kept = [asdict(replace(each, conf_of_add=None)) for each in delegates]
     for each in kept:
         for key in ("port_mappings", "bandwidth") if each["asked"] else ():
@@ -106,7 +106,7 @@ def save(file: Path, delegates: Sequence[Delegate]) -> None:
 
 
 def saved(file: Path) -> list[Delegate]:
-    """The networks that ADD kept.  Raises OSError, ValueError."""
+    """The networks that ADD stored.  Raises OSError, ValueError."""
     return [_read(each) for each in json.loads(file.read_text())]
 
 

@@ -1,4 +1,4 @@
-"""The files that say what a device is: the device plugin's, and the one of an attachment.
+"""The files that describe a device: the device plugin's, and an attachment's.
 
 https://github.com/k8snetworkplumbingwg/device-info-spec
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path("/var/run/k8s.cni.cncf.io/devinfo")
-# What Multus reads of a file; other members it does not pass on.
+# The members that Multus reads from a file; it passes on no others.
 _MEMBERS = {
     "pci": {"pci-address", "vhost-net", "rdma-device", "pf-pci-address", "representor-device"},
     "vdpa": {"parent-device", "driver", "path", "pci-address", "pf-pci-address", "representor-device"},
@@ -24,7 +24,7 @@ def of_attachment(name: str, container_id: str, ifname: str) -> Path:
 
 
 def read(file: Path) -> dict[str, Any] | None:
-    """What a file says, or None where there is none, or nothing that can be read."""
+    """The content of a file, or None if it is missing or unreadable."""
     try:
         said = json.loads(file.read_text())
     except (OSError, ValueError):
@@ -35,7 +35,7 @@ def read(file: Path) -> dict[str, Any] | None:
 
 
 def copy(resource: str, device: str, to: Path) -> None:
-    """Give an attachment what the device plugin wrote of its device, unless it has a file already."""
+    """Copy the device plugin's file for the device to the attachment, unless it has a file already."""
     name = f"{resource}-{device}-device.json".replace("/", "-")
     said = read(FOLDER / "dp" / name)
     if said is None or to.exists():

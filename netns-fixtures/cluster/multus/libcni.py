@@ -1,4 +1,4 @@
-"""What libcni 1.3 does: a network's plugins are called in turn, and the result is kept for CHECK and DEL.
+"""The behaviour of libcni 1.3: call a network's plugins in turn, and store the result for CHECK and DEL.
 
 https://github.com/containernetworking/cni/blob/v1.3.0/libcni/api.go
 """
@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
-# The newest that this libcni speaks.
+# The newest version of this libcni.
 _NEWEST = (1, 1, 0)
 _DISABLED = (True, "true")
 
 
 class PluginFailed(Exception):
-    """A plugin's error, with its CNI code, which is 999 for one without."""
+    """A plugin's error, with its CNI code, or 999 for an error without one."""
 
     def __init__(self, message: str, code: int = 999) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Call:
-    """What plugins are told of one attachment, and where they and the results are."""
+    """The arguments of plugins for one attachment, and the directories of plugins and results."""
 
     path: tuple[str, ...]
     cache: Path
@@ -59,7 +59,7 @@ class Call:
 
 
 def network(conf: Json) -> Network:
-    """Of one plugin's configuration, or of a list of them."""
+    """A network from the configuration of one plugin, or of a list."""
     if "plugins" not in conf:
         return Network(conf.get("name", ""), conf.get("cniVersion", ""), (conf,), conf, is_list=False)
     versions = [v for v in (*conf.get("cniVersions", ()), conf.get("cniVersion", "")) if _numbers(v) <= _NEWEST]
@@ -68,7 +68,7 @@ def network(conf: Json) -> Network:
 
 
 def add(net: Network, call: Call) -> Json:
-    """ADD to each plugin, the next one given what the last one answered; the last answer, which is kept.
+    """ADD for each plugin, with the previous plugin's result; store and return the last result.
 
     Raises PluginFailed.
     """
@@ -83,7 +83,7 @@ def add(net: Network, call: Call) -> Json:
 
 
 def delete(net: Network, call: Call) -> None:
-    """DEL to each plugin, the last one first.  What is kept goes when all have succeeded.  Raises PluginFailed."""
+    """DEL for each plugin in reverse order.  The stored result goes when all have succeeded.  Raises PluginFailed."""
     kept = kept_result(net, call) if net.speaks(0, 4, 0) else None
     for plugin in reversed(net.plugins):
         try:
@@ -95,7 +95,7 @@ def delete(net: Network, call: Call) -> None:
 
 
 def check(net: Network, call: Call) -> None:
-    """CHECK to each plugin.  Raises PluginFailed."""
+    """CHECK for each plugin.  Raises PluginFailed."""
     if net.conf.get("disableCheck") in _DISABLED:
         return
     for plugin in net.plugins:
@@ -103,13 +103,13 @@ def check(net: Network, call: Call) -> None:
 
 
 def status(net: Network, call: Call) -> None:
-    """STATUS to each plugin, where the network's version has it.  Raises PluginFailed."""
+    """STATUS for each plugin, if the network's version has it.  Raises PluginFailed."""
     for plugin in net.plugins if net.speaks(1, 1, 0) else ():
         _run("STATUS", plugin | {"name": net.name, "cniVersion": net.version}, call)
 
 
 def collect(net: Network, call: Call) -> None:
-    """GC to each plugin, where the network's version has it: every attachment with a result in the cache is valid.
+    """GC for each plugin, if the network's version has it: every attachment with a stored result is valid.
 
     Raises PluginFailed.
     """
@@ -123,7 +123,7 @@ def collect(net: Network, call: Call) -> None:
 
 
 def kept_result(net: Network, call: Call) -> Json | None:
-    """What ADD answered, as long as it is kept."""
+    """ADD's result, as long as it is stored."""
     try:
         result: Json | None = json.loads(call.result_file(net).read_text()).get("result")
     except (OSError, ValueError):
@@ -132,7 +132,7 @@ def kept_result(net: Network, call: Call) -> Json | None:
 
 
 def change_result(net: Network, call: Call, result: Json) -> None:
-    """Keep another result than ADD answered."""
+    """Store another result in place of ADD's."""
     kept = json.loads(call.result_file(net).read_text())
     call.result_file(net).write_text(json.dumps(kept | {"result": result}))
 
@@ -188,7 +188,7 @@ def _failure(done: subprocess.CompletedProcess[str]) -> PluginFailed:
 
 
 def _of_list(net: Network, plugin: Json, what: str, error: PluginFailed) -> str:
-    """The error as libcni words it, which names the plugin only where it is one of a list."""
+    """The error in libcni's words, which name the plugin only if it is part of a list."""
     return f'plugin type="{plugin.get("type")}" failed ({what}): {error}' if net.is_list else str(error)
 
 

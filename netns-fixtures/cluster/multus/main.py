@@ -23,7 +23,7 @@ from cluster.multus.selection import BadSelection
 
 Json = dict[str, Any]
 _VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
-# What a command may meet, each of which is a sentence for the runtime.
+# The errors of a command, each with a sentence for the runtime.
 _ERRORS = (sources.NoNetwork, BadSelection, ApiFailed, PluginFailed, routes.RoutesFailed,
            podresources.KubeletFailed, OSError, ValueError, KeyError)  # fmt: skip
 _CLONE_NEWNET = 0x40000000
@@ -37,12 +37,12 @@ class Request:
     conf: Json
 
     def pod(self) -> dict[str, str]:
-        """What CNI_ARGS say of the pod."""
+        """The pod's values in CNI_ARGS."""
         return dict(cni_args(self.environ.get("CNI_ARGS", "")))
 
     @property
     def folder(self) -> Path:
-        """Where networks and results are kept from ADD to DEL."""
+        """The directory for networks and results from ADD to DEL."""
         return Path(self.conf.get("cniDir") or "/var/lib/cni/multus")
 
     @property
@@ -53,7 +53,7 @@ class Request:
         return Server(Path(self.conf["kubeconfig"])) if self.conf.get("kubeconfig") else None
 
     def call(self, delegate: Delegate | None = None, index: int = 0) -> Call:
-        """What the plugins of a pod's network are told, or with none of them, of no pod."""
+        """The call of a delegate's plugins; without a delegate, a call for no pod."""
         path = (self.conf.get("binDir") or "/opt/cni/bin", *self.environ.get("CNI_PATH", "").split(os.pathsep))
         if delegate is None:
             return Call(path, self.folder)
@@ -64,7 +64,7 @@ class Request:
 
 
 def main() -> int:
-    """Answer the command of environment and stdin; the exit status."""
+    """Answer the command of environment and stdin; return the exit status."""
     command = os.environ.get("CNI_COMMAND", "")
     if command == "VERSION":
         print(json.dumps({"cniVersion": _VERSIONS[-1], "supportedVersions": _VERSIONS}))
@@ -84,7 +84,7 @@ def main() -> int:
 
 
 def add(request: Request) -> Json:
-    """Attach all networks of the pod; the result of the cluster's."""
+    """Attach all networks of the pod; return the result of the cluster's network."""
     server = request.server()
     try:
         pod = _pod(request, server)
@@ -115,13 +115,13 @@ def add(request: Request) -> Json:
 
 
 def delete(request: Request) -> None:
-    """Detach all networks that ADD kept; without them those that the pod asks for now, as far as there is a pod."""
+    """Detach all networks that ADD stored; without them, the pod's present networks, if the pod exists."""
     try:
         delegates = saved(request.delegates_file)
     except FileNotFoundError:
         delegates = _asked_for(request)
     except ValueError:
-        # Multus gives up where the file cannot be read: an error would keep the runtime from ending the pod.
+        # Multus ignores an unreadable file: an error would keep the runtime from ending the pod.
         return
     delegates[:1] = [replace(each, is_default=True) for each in delegates[:1]]
     try:
@@ -140,13 +140,13 @@ def check(request: Request) -> None:
 
 
 def report(request: Request) -> None:
-    """STATUS of the cluster's network, and of no other."""
+    """STATUS of the cluster's network only."""
     delegates = sources.cluster(request.conf, request.server(), sources.Devices(None))
     libcni.status(libcni.network(delegates[0].conf), request.call())
 
 
 def collect(request: Request) -> None:
-    """GC of the cluster's network, and of no other."""
+    """GC of the cluster's network only."""
     delegates = sources.cluster(request.conf, request.server(), sources.Devices(None))
     libcni.collect(libcni.network(delegates[0].conf), request.call())
 
@@ -155,13 +155,13 @@ _COMMANDS = {"ADD": add, "DEL": delete, "CHECK": check, "STATUS": report, "GC": 
 
 
 def _pod(request: Request, server: Server | None) -> Json | None:
-    """The pod as the API server has it, or None without a server.  Raises NotFound, ApiFailed."""
+    """The pod from the API server, or None without a server.  Raises NotFound, ApiFailed."""
     if not server:
         return None
     args = request.pod()
     pod = server.get(f"/api/v1/namespaces/{args['K8S_POD_NAMESPACE']}/pods/{args['K8S_POD_NAME']}")
     meta = pod["metadata"]
-    # The API server has a mirror of a static pod, with a UID of its own.
+    # The API server has a mirror of a static pod, with a different UID.
     is_static = (meta.get("annotations") or {}).get("kubernetes.io/config.source", "api") != "api"
     if args["K8S_POD_UID"] not in ("", meta["uid"]) and not is_static:
         raise ApiFailed(f"expected pod UID {args['K8S_POD_UID']!r} but got {meta['uid']!r} from Kube API")
@@ -179,7 +179,7 @@ def _attach(delegate: Delegate, call: Call) -> Json:
 
 
 def _has_interface(netns: str, name: str) -> bool:
-    """Whether a namespace has an interface of that name; it is entered for the question."""
+    """Whether a namespace has an interface of that name; this process enters it for the check."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open("/proc/self/ns/net") as own, open(netns) as of_pod:
         if libc.setns(of_pod.fileno(), _CLONE_NEWNET):
@@ -191,7 +191,7 @@ def _has_interface(netns: str, name: str) -> bool:
 
 
 def _detach(request: Request, delegates: list[Delegate]) -> None:
-    """DEL of the networks, the last one first, each whatever became of the others.  Raises PluginFailed."""
+    """DEL of the networks in reverse order, each even if another failed.  Raises PluginFailed."""
     failed = []
     for index, delegate in reversed(list(enumerate(delegates))):
         call = request.call(delegate, index)
@@ -206,7 +206,7 @@ def _detach(request: Request, delegates: list[Delegate]) -> None:
 
 
 def _asked_for(request: Request) -> list[Delegate]:
-    """The networks of a pod of which ADD kept nothing; none where the pod is not there any more."""
+    """The networks of a pod for which ADD stored nothing; none if the pod no longer exists."""
     server = request.server()
     try:
         pod = _pod(request, server)
@@ -237,7 +237,7 @@ def _of_pod(request: Request, delegate: Delegate, error: Exception) -> str:
 
 
 def _nothing(request: Request) -> Json:
-    """The answer for a pod that has gone before it was attached."""
+    """The answer for a pod that disappeared before it was attached."""
     interface = {"name": request.environ["CNI_IFNAME"], "sandbox": request.environ["CNI_NETNS"]}
     return {
         "cniVersion": request.conf.get("cniVersion", ""),

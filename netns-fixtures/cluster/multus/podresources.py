@@ -1,7 +1,7 @@
-"""Which devices kubelet gave a pod: ``v1.PodResourcesLister/List`` on its socket.
+"""The devices that kubelet allocated to a pod: ``v1.PodResourcesLister/List`` on its socket.
 
-One call of gRPC, by hand: no library of it starts as fast as all else that this plugin does.  What is read of the
-answer is podresources/v1/api.proto's PodResources; no header is decoded, for an answer with a message has succeeded.
+One gRPC call by hand: no gRPC library starts as fast as the rest of this plugin.  It reads PodResources of
+podresources/v1/api.proto from the answer and decodes no header, because an answer with a message has succeeded.
 
 https://grpc.github.io/grpc/core/md_doc__p_r_o_t_o_c_o_l-_h_t_t_p2.html, RFC 9113
 """
@@ -49,7 +49,7 @@ def _list(path: str) -> bytes:
         b"content-type": b"application/grpc",
         b"te": b"trailers",
     }
-    # Each a literal that is not indexed (RFC 7541, 6.2.2).
+    # Each header is a literal without indexing (RFC 7541, 6.2.2).
     block = b"".join(b"\0" + bytes([len(k)]) + k + bytes([len(v)]) + v for k, v in headers.items())
     windows = _frame(_SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW_SIZE, _WIDEST))
     windows += _frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", _WIDEST - 0xFFFF))
@@ -85,7 +85,7 @@ def _body(kubelet: socket.socket) -> Iterator[bytes]:
 
 
 def _of(message: bytes, number: int) -> Iterator[bytes]:
-    """The fields of that number, of a protobuf message: those that are strings or messages."""
+    """The fields of that number in a protobuf message that are strings or messages."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)

@@ -1,4 +1,4 @@
-"""default-route: the default routes that a pod asks to have over one of its interfaces."""
+"""default-route: the default routes that a pod requests over one of its interfaces."""
 
 import subprocess
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ class RoutesFailed(Exception):
 def give(netns: str, ifname: str, gateways: Sequence[str]) -> None:
     """Add default routes, unless there are some already.
 
-    Multus means to take away those of the pod's interfaces before, and 4.3.0 does not: its netlink library no longer
-    shows a default route as it is looked for.  Raises RoutesFailed.
+    Multus intends to remove those of the pod's interfaces first, but 4.3.0 does not: its netlink library no longer
+    shows a default route in the form that Multus searches for.  Raises RoutesFailed.
     """
     for gateway in gateways:
         words = ["ip", "route", "add", "default", "via", gateway, "dev", ifname]
@@ -25,7 +25,7 @@ def give(netns: str, ifname: str, gateways: Sequence[str]) -> None:
 
 
 def moved(result: dict[str, Any], gateways: Sequence[str]) -> dict[str, Any]:
-    """A result as it is kept then: with those default routes, and no others."""
+    """The result to store afterwards: with those default routes, and no others."""
     kept = [route for route in result.get("routes") or [] if route.get("dst") not in _DEFAULT.values()]
     new = [{"dst": _DEFAULT[6 if ":" in gateway else 4], "gw": gateway} for gateway in gateways]
     return result | {"routes": kept + new}

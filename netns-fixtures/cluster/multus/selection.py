@@ -16,12 +16,12 @@ _ADDRESS = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}((:[0-9a-fA-F]{2}){2})
 
 
 class BadSelection(Exception):
-    """The annotation cannot be read."""
+    """The annotation is invalid."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """One network, and what the pod asks of it.  ``default_route`` is None where the pod says nothing of it."""
+    """One network, and the pod's requests for it.  ``default_route`` is None if the pod does not mention it."""
 
     name: str
     namespace: str
@@ -37,7 +37,7 @@ class Selection:
 
 
 def selections(annotation: str, namespace: str) -> list[Selection]:
-    """All that an annotation names.  ``namespace`` is where a network is that is named without one.
+    """All networks of an annotation.  ``namespace`` is the default for a network without one.
 
     Raises BadSelection.
     """

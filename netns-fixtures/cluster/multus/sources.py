@@ -1,4 +1,4 @@
-"""Where a network's configuration comes from: a NetworkAttachmentDefinition, a file, or Multus's own configuration."""
+"""The source of a network's configuration: a NetworkAttachmentDefinition, a file, or Multus's own configuration."""
 
 import json
 from collections import Counter
@@ -13,17 +13,18 @@ from cluster.multus.selection import Selection
 
 Json = dict[str, Any]
 RESOURCE = "k8s.v1.cni.cncf.io/resourceName"
-# Where the definition is of a cluster network that is given by name.
+# The namespace of the definition of a cluster network given by name.
 _NAMESPACE = "kube-system"
 _SUFFIXES = (".conf", ".json", ".conflist")
 
 
 class NoNetwork(Exception):
-    """A network's configuration is nowhere, or cannot be read."""
+    """A network's configuration is missing or unreadable."""
 
 
 class Devices:
-    """A pod's devices, of which each network takes the next one of its resource.  Kubelet is asked when one does."""
+    """A pod's devices; each network takes the next one of its resource.  The first network with a resource queries
+    kubelet."""
 
     def __init__(self, pod: Json | None) -> None:
         self.pod = (pod or {}).get("metadata", {})
@@ -31,7 +32,7 @@ class Devices:
         self._taken = Counter[str]()
 
     def next_of(self, resource: str) -> str:
-        """A device; empty where the pod has none of it, or no more."""
+        """The next device; empty if the pod has none of it, or no more."""
         if not self.pod:
             return ""
         if self._all is None:
@@ -88,9 +89,9 @@ def definition(conf: Json, server: Server, asked: Selection, devices: Devices) -
 
 
 def _by_name(conf: Json, server: Server, name: str, devices: Devices) -> Delegate:
-    """A definition, else a file of that network.
+    """The network's definition, or else its file.
 
-    Without a pod, in STATUS and GC, Multus 4.3.0 crashes where there is no definition: it would tell the pod.
+    Without a pod, in STATUS and GC, Multus 4.3.0 crashes if there is no definition, because it tries to notify the pod.
     """
     try:
         return definition(conf, server, Selection(name, _NAMESPACE), devices)

@@ -1,4 +1,4 @@
-"""What a pod's network-status says of one network.  Pure."""
+"""A network's entries in a pod's network-status.  Pure."""
 
 import ipaddress
 from typing import Any
@@ -8,7 +8,7 @@ ANNOTATION = "k8s.v1.cni.cncf.io/network-status"
 
 
 def statuses(result: Json, name: str, device: Json | None, *, is_default: bool) -> list[Json]:
-    """An entry for each interface that a result has in the pod; one also for a result of a single interface."""
+    """An entry for each interface of a result in the pod; also one for a result with a single interface."""
     interfaces, ips = result.get("interfaces") or [], result.get("ips") or []
     common = _without_empty({"gateway": _gateways(result), "device-info": device})
     dns = {"dns": result.get("dns") or {}}
@@ -20,7 +20,7 @@ def statuses(result: Json, name: str, device: Json | None, *, is_default: bool) 
     default = _default(inside, ips) if is_default else -1
     entries = []
     for n in inside:
-        # An address that names no interface is the last one's.
+        # An address that names no interface belongs to the last one.
         own = [ip for ip in ips if ip.get("interface", inside[-1]) == n]
         marked = {"default": True} if n == default else {}
         entries.append({"name": name, **_interface(interfaces[n], own), **marked, **dns, **common})

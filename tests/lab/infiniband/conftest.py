@@ -1,4 +1,4 @@
-"""rail1 as an InfiniBand HCA, for as long as these tests run."""
+"""rail1 as an InfiniBand HCA while these tests run."""
 
 from collections.abc import Iterator
 
@@ -17,18 +17,19 @@ def plugged() -> Iterator[None]:
 
 @pytest.fixture
 def node(guest: Guest) -> Iterator[Node]:
-    """The guest as a node that attaches InfiniBand VFs, which it finds again as they were, on host and PF."""
+    """The guest as a node that attaches InfiniBand VFs; after the test they are as before, on the host and on the
+    PF."""
     node = Node(guest.tmp_path)
     before = node.picture()
     yield node
-    if node.state_files():  # of a test that failed half-way, which is not to fail all others
+    if node.state_files():  # a test that failed half-way must not fail all others
         node.call("GC", None, node.conf() | {"cni.dev/valid-attachments": []})
     assert node.picture() == before
 
 
 @pytest.fixture
 def masters_up() -> Iterator[None]:
-    """The interfaces of the PF and its first VF up; and afterwards no child of theirs is on the host."""
+    """The interfaces of the PF and its first VF are up; afterwards the host has none of their children."""
     for name in (PF, NAME):
         ip("link", "set", name, "up")
     yield

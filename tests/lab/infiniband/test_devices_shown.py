@@ -1,6 +1,6 @@
-"""hpn devices, hpn gids and hpn devinfo on an InfiniBand HCA, beside what rdma says of it.
+"""hpn devices, hpn gids and hpn devinfo on an InfiniBand HCA, compared with the output of rdma.
 
-libibverbs does not know this HCA, so there is no ibv_devinfo of it.
+libibverbs does not know this HCA, so there is no ibv_devinfo to compare with.
 """
 
 import json
@@ -36,14 +36,14 @@ def test_devinfo(node: Node) -> None:
 
 
 def test_gids(node: Node) -> None:
-    """They are of no interface."""
+    """The GIDs belong to no interface."""
     *rows, last = ours("gids", RDMA).splitlines()[2:]
     assert rows[0] == f"{RDMA}\t1\t0\t{(GIDS / '0').read_text().strip()}\t\t\tv1\t"
     assert last == f"n_gids_found={len(rows)}"
 
 
 def test_a_port_and_its_interface(node: Node) -> None:
-    """An HCA without a subnet manager, whose interfaces have no carrier."""
+    """An HCA without a subnet manager: its interfaces have no carrier."""
     text = ours("devices", "-v", NAME)
     assert f"\n{RDMA} port 1 ==> {NAME} (Down)\n" in text
     (row,) = (line for line in text.splitlines() if line.startswith(f"vf0 {node.device}"))

@@ -1,4 +1,4 @@
-"""An InfiniBand VF whose pod, driver or plugin ends at a bad moment."""
+"""An InfiniBand VF when its pod, driver or plugin ends at a bad moment."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def test_the_namespace_died(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("keys", [{}, {"guid": GUID}], ids=["own", "given"])
 def test_its_rdma_driver_is_no_more(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
-    """A pod that could not be deleted would not bring it back; its PF is told all the same."""
+    """DEL succeeds without the RDMA device and resets the GUID on the PF: a failed DEL would not restore the device."""
     before = hca.vf()
     node.ok("ADD", pod, node.conf(**keys))
     BARE.write_text("Y")
@@ -53,7 +53,7 @@ def test_ipoib_is_no_more(node: Node, pod: Pod) -> None:
         assert (rdma_devs(pod.name), node.state_files()) == (set(), set())
     finally:
         subprocess.run(["modprobe", "ib_ipoib"], check=True)
-        for suffix in ("-", ""):  # it numbers them anew
+        for suffix in ("-", ""):  # ib_ipoib numbers them anew
             for name, function in functions.items():
                 (now,) = (function / "net").iterdir()
                 ip("link", "set", now.name, "name", name + suffix)
@@ -72,14 +72,14 @@ def test_a_dead_owner_is_replaced(node: Node, make_pod: Callable[[], Pod]) -> No
 
 @pytest.fixture
 def slow() -> Iterator[None]:
-    """A driver that takes three seconds to let go of a VF."""
+    """A driver that takes three seconds to release a VF."""
     REMOVE_MS.write_text("3000")
     yield
     REMOVE_MS.write_text("0")
 
 
 def test_a_driver_that_does_not_let_go(node: Node, pod: Pod, slow: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ADD gives up in time, and so does what undoes it; a DEL that waits longer undoes the rest."""
+    """ADD gives up in time, and so does its undo; a DEL that waits longer undoes the rest."""
     with monkeypatch.context() as patch:
         patch.setattr(infiniband, "_REBIND_TIMEOUT", 0.3)
         error = node.refused("ADD", pod, node.conf(guid=GUID))
@@ -91,7 +91,7 @@ def test_a_driver_that_does_not_let_go(node: Node, pod: Pod, slow: None, monkeyp
 
 
 def test_killed_while_the_driver_lets_go(node: Node, pod: Pod, slow: None) -> None:
-    """Who comes next waits until the driver is done."""
+    """The next command waits until the driver has finished."""
     plugin = os.fork()
     if not plugin:
         node.call("ADD", pod, node.conf(guid=GUID))

@@ -1,4 +1,4 @@
-"""GUIDs of InfiniBand VFs: told to the PF, taken over with another bind, and put back."""
+"""GUIDs of InfiniBand VFs: set on the PF, adopted by the VF when its driver binds again, and restored."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def test_an_address_of_its_guid(node: Node, pod: Pod) -> None:
     ids=repr,
 )
 def test_guid(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
-    """Told to the PF, and the VF's own in the pod, which takes another bind; both as before afterwards."""
+    """ADD sets the GUID on the PF, and another bind makes it the VF's own in the pod; DEL restores both."""
     conf, own = node.conf(**keys), hca.guids(node.device)
     result = node.ok("ADD", pod, conf)
     assert (hca.vf()["node guid"], hca.vf()["port guid"]) == (GUID, GUID)
@@ -70,7 +70,7 @@ def test_guid_by_cni_args(node: Node, pod: Pod) -> None:
 
 
 def test_guids_that_were_set_before(node: Node, pod: Pod) -> None:
-    """Node's and port's may differ, and each is put back."""
+    """Node GUID and port GUID may differ, and DEL restores each."""
     before = {"node_guid": OTHER_GUID, "port_guid": "02:00:00:00:00:00:00:06"}
     hca.tell(**before)
     try:
@@ -104,7 +104,8 @@ def test_a_guid_for_an_ethernet_vf(node: Node, pod: Pod) -> None:
 
 
 def test_a_vf_that_the_pod_drives(node: Node, pod: Pod) -> None:
-    """Its GUID is told to the PF; who drives it reads it there.  What it had nobody on this side can ask it."""
+    """ADD sets the GUID on the PF, from which the pod's driver reads it.  The host cannot read the VF's earlier
+    GUID."""
     hca.tell(node_guid=hca.NONE, port_guid=hca.NONE)
     hca.drive(node.device, "vfio-pci")
     try:

@@ -42,7 +42,7 @@ def test_attaches_and_detaches(node: Node, pod: Pod, keys: dict[str, Any], pkey:
         {"key": pkey, "mode": "datagram", "umcast": f"{int('umcast' in keys):04}"},
     )
     (master,) = ip("link", "show", "dev", keys.get("master", PF))
-    # A number in place of a name: the kernel does not say in which namespace the master is.
+    # A number in place of a name: the kernel does not report the namespace of the master.
     assert (link.get("link", f"if{link.get('link_index')}"), link["mtu"]) == (f"if{master['ifindex']}", mtu)
     assert "UP" in link["flags"]
     assert result["interfaces"] == [{"name": "hpn0", "mac": link["address"], "mtu": mtu, "sandbox": pod.path}]
@@ -55,7 +55,7 @@ def test_attaches_and_detaches(node: Node, pod: Pod, keys: dict[str, Any], pkey:
 
 
 def test_many_in_one_partition(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """And two in one pod."""
+    """Several pods, one of them with two children, use one partition."""
     conf, pods = ipoib(node, pkey="0x8001"), [make_pod(), make_pod()]
     for pod, ifname in itertools.product(pods, ("hpn0", "hpn1")):
         result = node.ok("ADD", pod, conf, CNI_IFNAME=ifname)
@@ -106,7 +106,7 @@ def test_a_master_that_is_a_child(node: Node, pod: Pod) -> None:
 
 
 def test_a_master_with_a_larger_mtu(node: Node, pod: Pod) -> None:
-    """In connected mode, which children are not in."""
+    """The master is in connected mode, its children are not."""
     mode = Path(f"/sys/class/net/{PF}/mode")
     mode.write_text("connected\n")
     try:
@@ -131,7 +131,7 @@ def test_inspect(node: Node, pod: Pod) -> None:
 
 
 def test_rdma_is_the_masters(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """In shared mode."""
+    """In shared mode, the pod uses the master's RDMA device."""
     rdma("system", "set", "netns", "shared")
     try:
         pod, conf = make_pod(), ipoib(node, rdma={"required": True})

@@ -1,4 +1,4 @@
-"""An ipoib whose pod, master or plugin ends at a bad moment, or that its pod hides."""
+"""An ipoib when its pod, master or plugin ends at a bad moment, or when its pod hides it."""
 
 import json
 import os
@@ -22,14 +22,14 @@ GONE = 107
 def test_the_namespace_died(
     node: Node, make_pod: Callable[[], Pod], ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel moves the child to the host, under a name of its own where that is taken."""
+    """The kernel moves the child to the host, under a name of its own if the child's name is taken."""
     pods, conf = [make_pod(), make_pod()], ipoib(node, pkey="0x8001")
     for pod in pods:
         node.ok("ADD", pod, conf)
     for pod in pods:
         pod.gone()
-    if ends == "ADD":  # by which the dead give way
-        monkeypatch.setattr(collect, "EVERY", 1)  # else chance decides which of them looks
+    if ends == "ADD":  # ADD removes attachments of dead pods
+        monkeypatch.setattr(collect, "EVERY", 1)  # otherwise only a random part of the requests collect
         new = make_pod()
         until(lambda: node.ok("ADD", new, conf) and not node.ok("DEL", new, conf) and not node.state_files())
     elif ends == "GC":
@@ -41,7 +41,7 @@ def test_the_namespace_died(
 
 
 def test_a_link_of_the_hosts_in_its_place(node: Node, pod: Pod) -> None:
-    """Of its name or its kind: not touched."""
+    """A host's link of the same name or kind stays untouched."""
     conf = ipoib(node)
     node.ok("ADD", pod, conf)
     ip("link", "add", "link", PF, "name", "hpn0", "type", "ipoib", "pkey", "0x8001")
@@ -72,7 +72,7 @@ def test_the_pod_renamed_it(node: Node, pod: Pod) -> None:
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_the_pod_hides_it(node: Node, make_pod: Callable[[], Pod], dies: bool) -> None:
-    """In a namespace of its own."""
+    """DEL finds the child in a namespace that the pod made."""
     pod, nested = make_pod(), make_pod()
     conf = ipoib(node)
     node.ok("ADD", pod, conf)
@@ -86,7 +86,7 @@ def test_the_pod_hides_it(node: Node, make_pod: Callable[[], Pod], dies: bool) -
 
 
 def test_its_namespace_lives_on(node: Node, pod: Pod) -> None:
-    """Held by a descriptor: the child comes when DEL has ended, and nobody is given its address before a reboot."""
+    """A descriptor holds the namespace: the child arrives after DEL, and its address stays reserved until a reboot."""
     conf = ipoib(node)
     node.ok("ADD", pod, conf)
     with open(pod.path):
@@ -111,14 +111,14 @@ def test_the_pod_gave_it_to_another_and_died(node: Node, make_pod: Callable[[], 
 
 
 def test_it_leaves_the_host_before_it_is_removed(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """Then it is somewhere still, and nobody is given its address."""
+    """The child still exists in another namespace, so its address stays reserved."""
     conf, (pod, friend) = ipoib(node), (make_pod(), make_pod())
     node.ok("ADD", pod, conf)
     pod.gone()
     (name,) = until(hca.children)
 
     def move(event: str, _: object) -> None:
-        if event == "os.chmod" and hca.children():  # DEL notes that it has found it
+        if event == "os.chmod" and hca.children():  # DEL records that it found the child
             ip("link", "set", name, "netns", friend.name)
 
     if not (plugin := os.fork()):

@@ -1,6 +1,6 @@
-"""hpn node with an InfiniBand HCA: the port decides, and not whether an IPoIB interface has a carrier.
+"""hpn node with an InfiniBand HCA: health follows the port, not the carrier of an IPoIB interface.
 
-No event tells of a port.  Here an interface that is set up or down stands for what else happens on a node.
+No event reports a port.  Here an interface that is set up or down stands for any other change on a node.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""InfiniBand VFs as devices of the node: on the host, and while a pod has one."""
+"""InfiniBand VFs as devices of the node: on the host, and in a pod."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from node.offer.offers import offers
 
 
 def test_a_vf_that_a_pod_has(node: Node, pod: Pod, tmp_path: Path) -> None:
-    """It is found by partition key and link type as before, and its RDMA device's nodes are known."""
+    """The selectors still find the VF by partition key and link type, and its RDMA device's nodes are known."""
     kept = Inventory(memory=tmp_path / "devices.json")
     key = int(Path(f"/sys/class/infiniband/{RDMA}/ports/1/pkeys/0").read_text(), 16) & 0x7FFF
     selector = Selector(

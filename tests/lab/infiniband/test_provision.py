@@ -1,4 +1,4 @@
-"""GUIDs of InfiniBand VFs by the device file: given where there are none, and kept."""
+"""GUIDs of InfiniBand VFs by the device file: assigned to VFs without one, and kept."""
 
 import hashlib
 import json
@@ -39,12 +39,12 @@ def vfs() -> list[str]:
 
 
 def told() -> list[tuple[str, str]]:
-    """What the PF says of each VF."""
+    """The GUIDs of each VF on the PF."""
     return [(vf["node guid"], vf["port guid"]) for vf in map(hca.vf, range(VFS))]
 
 
 def test_guids(process: NodeProcess) -> None:
-    """The second VF has GUIDs already, and keeps them.  The port of one that gets some is not to stay down."""
+    """The second VF has GUIDs already, and keeps them.  The port of a VF that gets GUIDs must not stay down."""
     for number, state in enumerate(("disable", "disable", "enable", "auto")):
         ip("link", "set", PF, "vf", f"{number}", "state", state)
     for what in ("node_guid", "port_guid"):
@@ -57,7 +57,7 @@ def test_guids(process: NodeProcess) -> None:
         process.says("guids of VF 0, 2-3: none -> ", 60)
     assert told() == wanted
     assert [hca.vf(number)["link_state"] for number in range(VFS)] == ["auto", "disable", "enable", "auto"]
-    # It reads them when its driver is bound.
+    # The VF reads its GUIDs when its driver binds.
     assert [hca.guids(device) for device in vfs()][2:] == wanted[2:]
     indexes = rdma_devices()
     process.said.clear()

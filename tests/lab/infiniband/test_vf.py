@@ -1,4 +1,4 @@
-"""InfiniBand VFs in pods: stock ib_ipoib over an HCA of our own making, so no carrier and no traffic."""
+"""InfiniBand VFs in pods: stock ib_ipoib over a simulated HCA, so no carrier and no traffic."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def test_an_hca_with_vfs(guest: Guest) -> None:
 
 
 def test_the_netdev_is_another_one_when_the_rdma_device_moved(guest: Guest, pod: Pod) -> None:
-    """Born on the host, or since Linux 7 in the pod."""
+    """The new netdev appears on the host, or since Linux 7 in the pod."""
     device, before = pci(NAME), Path(f"/sys/class/net/{NAME}/ifindex").read_text()
     rdma("dev", "set", RDMA, "netns", pod.name)
     here = Path(f"/sys/bus/pci/devices/{device}/net")
@@ -48,7 +48,7 @@ def test_attaches_and_detaches(node: Node, pod: Pod) -> None:
 
 
 def test_attributes_and_names(node: Node, pod: Pod) -> None:
-    """What the pod changed is not there any more, and what the host had is: the interface is another one."""
+    """The pod's changes disappear and the host's settings return, because the interface is another one."""
     queue = str(hca.netdev()["txqlen"])
     ip("link", "set", NAME, "txqueuelen", "77", "alias", "mine")
     ip("link", "property", "add", "dev", NAME, "altname", "other")
@@ -100,7 +100,7 @@ def test_what_cannot_be(node: Node, pod: Pod, keys: dict[str, Any], code: int, s
 
 
 def test_any_free_vf_of_a_pf(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """Each with its own RDMA device."""
+    """Each pod gets a VF with its own RDMA device."""
     conf, pods = node.conf(deviceID=..., pf=PF), [make_pod(), make_pod()]
     node.ok("STATUS", None, conf)
     for number, pod in enumerate(pods, 1):
@@ -112,7 +112,7 @@ def test_any_free_vf_of_a_pf(node: Node, make_pod: Callable[[], Pod]) -> None:
 
 @pytest.mark.parametrize("keys", [{}, {"guid": GUID}], ids=repr)
 def test_shared_mode(node: Node, make_pod: Callable[[], Pod], keys: dict[str, Any]) -> None:
-    """The netdev moves alone, the same one all the time but for what binding does."""
+    """Only the netdev moves, and it stays the same one unless the driver binds again."""
     rdma("system", "set", "netns", "shared")
     try:
         for ends in (Pod.gone, lambda _: None):
@@ -126,7 +126,7 @@ def test_shared_mode(node: Node, make_pod: Callable[[], Pod], keys: dict[str, An
             if ends is not Pod.gone:
                 pod.gone()
     finally:
-        # Refused as long as there is a namespace, and one that is deleted is there a moment longer.
+        # The kernel refuses while another namespace exists, and a deleted one still exists for a moment.
         until(lambda: subprocess.run(["rdma", "system", "set", "netns", "exclusive"], check=False).returncode == 0)
 
 

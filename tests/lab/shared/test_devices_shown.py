@@ -1,4 +1,4 @@
-"""hpn devices and hpn devinfo on soft-RoCE, beside what ibv_devinfo says of it."""
+"""hpn devices and hpn devinfo on soft-RoCE, compared with the output of ibv_devinfo."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ def test_gids_in_full(rxe: str) -> None:
 
 
 def test_an_interface_of_software(rxe: str) -> None:
-    """It is listed for its RDMA device."""
+    """hpn devices lists a software interface because of its RDMA device."""
     text = ours("devices", "-v", rxe)
     (row,) = (line for line in text.splitlines() if line.startswith("soft0 "))
     assert f" {rxe}/1 " in row

@@ -16,7 +16,7 @@ from support.wire import Wire
 
 RAILS = range(4)
 WRITTEN = 100 * 65536  # by verbs.ib_write_bw
-NODES = {"node-a": 0, "node-b": 4}  # the first of the NICs
+NODES = {"node-a": 0, "node-b": 4}  # the index of its first NIC
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,17 @@ class Rails:
     macs: list[str]
 
     def sent(self) -> list[int]:
-        """Octets, by each interface's own counter."""
+        """Octets that each interface has sent, by its own counter."""
         links = {link["ifname"]: link for link in self.pod.ip("-s", "link")}
         return [links[f"hpn{number}"]["stats64"]["tx"]["bytes"] for number in RAILS]
 
     def packets(self) -> list[int]:
-        """That each RDMA device has sent."""
+        """Packets that each RDMA device has sent."""
         counter = "/sys/class/infiniband/{}/ports/1/hw_counters/sent_pkts"
         return [int(Path(counter.format(end.device)).read_text()) for end in self.ends]
 
     def reached(self, other: "Rails") -> list[int]:
-        """The rails by which the other's rail is reached."""
+        """The rails that lead from this pod to the other pod's rail."""
 
         def pinged(number: int) -> bool:
             way = ("-I", self.ends[number].address, other.ends[number].address)
@@ -48,7 +48,7 @@ class Rails:
 
 
 def conf(node: Node, kind: str, name: str, number: int) -> dict[str, Any]:
-    """A rail of a node that has four of the machine's NICs; each rail is a network of both nodes."""
+    """The configuration of one rail of a node with four of the machine's NICs; each rail is a network of both nodes."""
     key, first = {"macvlan": "master", "sriov": "pf"}[kind], NODES[name]
     rails = [
         {key: f"rail{first + one}", "subnet": f"10.{60 + one}.0.0/24", "rangeStart": f"10.{60 + one}.0.{10 + first}"}
@@ -88,13 +88,14 @@ def test_each_rail_carries_its_own(node: Node, make_pod: Callable[[], Pod], kind
 
     with ExitStack() as stack:
         wires = [stack.enter_context(Wire.at(f"hpn{number}", b.pod.name)) for number in RAILS]
-        # All NICs are on one wire, so each of them hears who is asked for.
+        # All NICs are on one wire, so each NIC hears every neighbor request.
         for wire, asking in zip(wires, b.ends, strict=True):
             for end in a.ends:
                 wire.ask(end.address, asking.address)
         until(lambda: a.reached(b) == list(RAILS))
         sent, packets = a.sent(), a.packets()
-        # Not at once: a busy guest loses packets of so many, and soft-RoCE may answer what is sent again with an error.
+        # One rail at a time: a busy guest loses packets under load, and soft-RoCE may answer a repeated packet with an
+        # error.
         reports = [verbs.ib_write_bw(b.ends[number], a.ends[number], port=18600 + number) for number in RAILS]
         assert all(verbs.bandwidth(report) > 0 for report in reports)
         for number, wire in enumerate(wires):

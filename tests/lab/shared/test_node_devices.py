@@ -1,4 +1,4 @@
-"""Soft-RoCE devices as the node's: over hardware they are the NIC's, over software the interface's."""
+"""Soft-RoCE devices of the node: over hardware they belong to the NIC, over software to the interface."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Soft-RoCE on the pod's interface, on a kernel whose soft-RoCE knows namespaces: real traffic between pods."""
+"""Soft-RoCE on the pod's interface, on a kernel whose soft-RoCE supports namespaces: real traffic between pods."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from base.state import durable
 
 RXE = {"mode": "rxe"}
 IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}]]}
-# Of two pods on two NICs, what differs.
+# The differences between two pods on two NICs.
 KINDS = {
     "macvlan": ({"kind": "macvlan", "master": "rail0"}, {"kind": "macvlan", "master": "rail1"}),
     "ipvlan": ({"kind": "ipvlan", "master": "rail0"}, {"kind": "ipvlan", "master": "rail1"}),
@@ -39,8 +39,8 @@ def conf(node: Node, **keys: Any) -> dict[str, Any]:
 
 
 def device(pod: Pod, ifname: str = "hpn0") -> str:
-    """The device of ours that the kernel says is on the pod's interface, once it says that it works.  In shared mode
-    a VF's own is there too."""
+    """Our device on the pod's interface, once the kernel reports both; in shared mode a VF's own device is present
+    too."""
 
     def found() -> str:
         lines = [line.split() for line in rdma("link", netns=pod.name)]
@@ -53,7 +53,7 @@ def device(pod: Pod, ifname: str = "hpn0") -> str:
 
 
 def gid_index(name: str, address: str) -> int:
-    """Of that address in the table, as the guest's /sys shows it."""
+    """The index of that address in the GID table of the guest's /sys."""
     wanted = IPv6Address(f"::ffff:{address.partition('/')[0]}").exploded
     return next(
         int(p.name)
@@ -88,7 +88,7 @@ def test_pods_reach_each_other(node: Node, make_pod: Callable[[], Pod], kind: st
 
 
 def test_another_ones_interface_has_none(node: Node, pod: Pod) -> None:
-    """Two interfaces of one pod: each has its own, and the other's goes without it."""
+    """Each of a pod's two interfaces has its own device, and the other's device does not go with it."""
     node.ok("ADD", pod, conf(node, master="rail0"))
     node.ok("ADD", pod, conf(node, master="rail1"), CNI_IFNAME="hpn1")
     first = device(pod)
@@ -99,7 +99,7 @@ def test_another_ones_interface_has_none(node: Node, pod: Pod) -> None:
 
 
 def test_two_of_one_pod_at_once(node: Node, pod: Pod) -> None:
-    """The kernel counts the users of a namespace's socket without a lock, and frees it twice, or never."""
+    """The kernel counts the users of a namespace's socket without a lock, and frees the socket twice or never."""
     one, names = conf(node, master="rail0"), ("hpn0", "hpn1")
     with ThreadPoolExecutor() as threads:
         for _ in range(15):
@@ -129,10 +129,10 @@ def test_the_namespace_died(node: Node, pod: Pod, kind: str) -> None:
 
 
 def test_the_kernel_removes_it_with_the_namespace(node: Node, pod: Pod) -> None:
-    """And nobody else: it does not survive two at once."""
+    """Only the kernel removes it: the kernel does not survive two removals at once."""
     one, before = conf(node, master="rail0"), rdma_devs()
     node.ok("ADD", pod, one)
-    with netns.hold_open(pod.path):  # and so it cannot be at it yet
+    with netns.hold_open(pod.path):  # so the kernel cannot start the removal yet
         pod.gone()
         node.ok("DEL", pod, one)
         assert len(rdma_devs() - before) == 1
@@ -140,7 +140,8 @@ def test_the_kernel_removes_it_with_the_namespace(node: Node, pod: Pod) -> None:
 
 
 def test_a_process_has_it_open(node: Node, pod: Pod) -> None:
-    """The kernel would wait for it, and the runtime for us: it is named instead, and the next DEL does it."""
+    """DEL names the process instead of waiting, because the kernel would block on it; the next DEL removes the
+    device."""
     one = conf(node, master="rail0")
     node.ok("ADD", pod, one)
     command = ["ip", "netns", "exec", pod.name, "ibv_rc_pingpong", "-d", device(pod), "-g", "0"]

@@ -1,4 +1,4 @@
-"""Soft-RoCE on a kernel where it knows no namespaces: a device that would carry nothing is refused."""
+"""Soft-RoCE on a kernel where it does not support namespaces: ADD refuses a device that would carry no traffic."""
 
 from guest.node import Node, rdma_devs
 from support.topology import Pod

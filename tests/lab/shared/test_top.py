@@ -1,4 +1,4 @@
-"""hpn top beside ib_write_bw, on traffic that is real."""
+"""hpn top compared with ib_write_bw on real traffic."""
 
 import json
 import os
@@ -24,7 +24,7 @@ WRITES, SIZE = 100, 65536
 
 @contextmanager
 def watching(*words: str) -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """hpn top while the body runs; the function ends it and says what it has shown."""
+    """Run hpn top while the body runs; the function ends it and returns its samples."""
     command = ["env", "--default-signal=INT", *PROGRAM, "top", "--json", "--interval", "0.5", *words]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ) as one:
         assert one.stdout
@@ -33,7 +33,7 @@ def watching(*words: str) -> Iterator[Callable[[], list[dict[str, Any]]]]:
         def end() -> list[dict[str, Any]]:
             assert one.stdout
             now = time.time()
-            # Several samples more: to read one and to print it takes its time, too, where the machine is emulated.
+            # Several more samples: reading and printing one takes time in an emulated machine.
             while steps[-1]["time"] - 4 * steps[-1]["seconds"] < now:
                 steps.append(json.loads(one.stdout.readline()))
             one.send_signal(signal.SIGINT)
@@ -46,14 +46,14 @@ def watching(*words: str) -> Iterator[Callable[[], list[dict[str, Any]]]]:
 
 
 def carried(pod: Pod) -> dict[str, int]:
-    """The octets that the pod's interface has received and sent, says the kernel."""
+    """The octets that the pod's interface has received and sent, by the kernel's counters."""
     (link,) = pod.ip("-s", "link", "show", "dev", "hpn0")
     return {way: link["stats64"][way]["bytes"] for way in ("rx", "tx")}
 
 
 @pytest.fixture
 def large_packets() -> Iterator[None]:
-    """The rails take packets of 4 KiB."""
+    """The rails accept packets of 4 KiB."""
 
     def rails(mtu: int) -> None:
         for number in range(2):
@@ -66,7 +66,8 @@ def large_packets() -> Iterator[None]:
 
 @pytest.mark.usefixtures("large_packets")
 def test_it_shows_what_went_through(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """As much as the interface has carried, and as ib_write_bw wrote.  Its packets are of 4 KiB: headers are 1.4 %."""
+    """hpn top shows the octets that the interface carried and ib_write_bw wrote.  In packets of 4 KiB, headers are 1.4
+    %."""
     pods, ends = (make_pod(), make_pod()), []
     for number, pod in enumerate(pods):
         conf = node.conf(kind="macvlan", master=f"rail{number}", deviceID=..., rdma=RXE, mtu=4300,
@@ -82,13 +83,13 @@ def test_it_shows_what_went_through(node: Node, make_pod: Callable[[], Pod]) -> 
         ports = [(step["seconds"], port) for step in steps for port in step["ports"] if port["device"] == end.device]
         for way, number in carried(pod).items():
             through = sum(port[way] * seconds for seconds, port in ports)
-            # The interface counts Ethernet's headers, too, and some packets before and after.
+            # The interface also counts Ethernet headers, and some packets before and after.
             assert 0.98 * (number - then[way]) - 20_000 < through <= number - then[way]
     written = sum(
         port["tx"] * step["seconds"] for step in steps for port in step["ports"] if port["device"] == ends[1].device
     )
     print(f"hpn top: {written / (WRITES * SIZE):.3f} of what ib_write_bw wrote")
-    # What is sent again counts, too: an emulated machine that is busy sends much again, and nobody knows how much.
+    # Repeated packets count too: a busy emulated machine repeats many, an unknown number.
     assert written / (WRITES * SIZE) > 1.0, said
     for pod in pods:
         node.ok("DEL", pod, node.conf())

@@ -1,4 +1,4 @@
-"""Open MPI with UCX, as Debian has them, over soft-RoCE, with the environment that hpn hints prints."""
+"""Debian's Open MPI with UCX over soft-RoCE, with the environment that hpn hints prints."""
 
 import time
 from collections.abc import Callable
@@ -25,13 +25,13 @@ def hints(node: Node, pod: Pod, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def sent(end: verbs.End) -> int:
-    """The packets that the RDMA device has sent, says the kernel."""
+    """The packets that the RDMA device has sent, by the kernel's counters."""
     return int(Path(f"/sys/class/infiniband/{end.device}/ports/1/hw_counters/sent_pkts").read_text())
 
 
 def test_mpi(node: Node, make_pod: Callable[[], Pod], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two jobs in the same pods at once, one by RDMA and one by TCP, and then a training step by RDMA: what the ranks
-    sent each other was right, and went by RDMA, in packets of a kilobyte."""
+    """Two jobs run in the same pods at once, one by RDMA and one by TCP, followed by a training step by RDMA.  The
+    results are right, and the data goes by RDMA, in packets of a kilobyte."""
     pods, ends = (make_pod(), make_pod()), []
     for number, pod in enumerate(pods):
         result = node.ok("ADD", pod, conf(node, kind="macvlan", master=f"rail{number}"))

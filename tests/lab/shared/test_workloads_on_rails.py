@@ -10,7 +10,7 @@ from lab.shared.test_multi_rail import NODES, RAILS, attached, conf
 from lab.shared.test_workloads import PAYLOAD, hints
 from support.topology import Pod
 
-# docs/user/workloads.md says why.
+# docs/user/workloads.md gives the reason.
 ON_FOUR_RAILS = """\
 export UCX_MAX_RNDV_RAILS=4
 export UCX_RNDV_THRESH=8192
@@ -32,7 +32,7 @@ def test_mpi(node: Node, make_pod: Callable[[], Pod], tmp_path: Path, capsys: py
     assert (said.count(" right"), "WRONG" in said) == (8, False), said
     for rails, then in zip(both, before, strict=True):
         carried = [now - was for was, now in zip(then, rails.packets(), strict=True)]
-        # Of both kinds of message, in packets of a kilobyte, a part that no other traffic has.
+        # Each rail carries more than other traffic could: its part of both kinds of message, in packets of a kilobyte.
         assert min(carried) >= PAYLOAD // 1024 // len(RAILS) // 2, carried
     for name, pod in zip(NODES, pods, strict=True):
         for number in RAILS:
