@@ -8,11 +8,11 @@ from support.metrics_page import Samples, made
 from support.topology import Pod
 
 from base.state import journal
-from node.metrics import collect
+from node.metrics import page
 
 
 def ports(node: Node, remarks: list[str]) -> Samples:
-    return made(collect.ports(list(journal.records(node.state)), remarks.append))
+    return made(page.ports(list(journal.records(node.state)), remarks.append))
 
 
 def test_a_pods_device_is_read_in_its_namespace(node: Node, pod: Pod) -> None:
