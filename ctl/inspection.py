@@ -26,7 +26,7 @@ _MEMBERS = ("kind", "device", "netdev", "master", "addresses", WORDS)
 
 def answer_list(words: Sequence[str]) -> tuple[str, int]:
     """The command's output and exit status.  Raises IoFailure, and SystemExit for wrong options."""
-    about = "List the attachments and their states: attached, dead, half-attached ... (docs/user/inspect.md)."
+    about = "List the attachments and their states: attached, dead, half-attached ... (docs/user/commands.md)."
     options = selection.parser("list", about, "hpn list --json", what="").parse_args(words)
     found = selection.selected(options, [])
     listed = [_listed(one, *stands) for one, stands in zip(found, states(found), strict=True)]

@@ -22,7 +22,7 @@ _AT_WORK = (attachment_state.ATTACHING, attachment_state.DETACHING, attachment_s
 
 def answer_check(words: Sequence[str]) -> tuple[str, int]:
     """The command's output and exit status.  Raises IoFailure, and SystemExit for wrong options."""
-    about = "Compare attachments with what ADD created, as CNI's CHECK does; change nothing (docs/user/inspect.md)."
+    about = "Compare attachments with what ADD created, as CNI's CHECK does; change nothing (docs/user/commands.md)."
     options = selection.parser("check", about, "hpn check default/worker-0", what="*").parse_args(words)
     found = selection.selected(options, options.what)
     checked = [_checked(one) for one in progress(found, "checking")]

@@ -13,7 +13,7 @@ from base.protocol.spelling import normalize, refuse_duplicates
 
 VERSIONS: Final = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 NEWEST: Final = VERSIONS[-1]
-# The newest version that every runtime in use accepts (docs/user/runtimes.md).
+# The newest version that every runtime in use accepts (docs/user/install.md).
 WIDELY_TAKEN: Final = "1.0.0"
 
 # Verb -> the specification's version that introduced it, and its required variables.  CNI_PATH leads to delegates.  The

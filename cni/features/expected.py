@@ -1,8 +1,8 @@
 """What CHECK expects of an interface, its addresses, routes and rules: ADD's result with the changes that later plugins
 of the chain report.
 
-``of`` computes it from record and prevResult; ``check`` compares it with the kernel.  docs/user/check.md lists what is
-compared and what is not.
+``of`` computes it from record and prevResult; ``check`` compares it with the kernel.  docs/user/commands.md lists
+the compared and the ignored attributes.
 """
 
 import json

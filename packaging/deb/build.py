@@ -128,7 +128,7 @@ def lay_out(tree: Path, binary: Path) -> None:
     write(tree / DOC / "copyright", copyright_text(binary.with_name(f"{binary.name}.licenses.txt").read_text()))
     write(tree / DOC / "changelog.gz", gzip.compress(changelog().encode(), 9, mtime=0))
     # The pages keep their places relative to each other and to the examples, for their links.
-    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "conf").iterdir(), *(ROOT / "docs").rglob("*.*")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "conf").iterdir(), *(ROOT / "docs").rglob("*.*")]
     for page in sorted(page for page in pages if page.suffix != ".py" and page.is_file()):
         write(tree / DOC / page.relative_to(ROOT), page.read_bytes())
 

@@ -126,7 +126,7 @@ def test_an_api_server(make: Makes, clock: list[float], tmp_path: Path) -> None:
         ):
             refuse(make("node1", who(user)), 111, *said)
         absent = {"kubernetes": {"kubeconfig": str(tmp_path / "absent")}}
-        refuse(make("node1", absent), 111, f"there is no kubeconfig at {tmp_path}/absent", "name one")
+        refuse(make("node1", absent), 111, f"there is no kubeconfig at {tmp_path}/absent", "name it")
         side.born("node1")
         node1 = make("node1", who({"token": "root"}))
         assert node1.add("a")

@@ -207,7 +207,7 @@ def test_who_would_be_left_without_it(installed: Path) -> None:
     """The Debian package runs this check before removal; only this sentence permits it."""
     words = ["--check", "--root", f"{installed}"]
     assert answer_uninstall(words) == (f"{NOBODY}\n", 0)
-    assert f'[ "$said" = "{NOBODY}" ]' in (ROOT / "packaging" / "deb" / "prerm").read_text()
+    assert f'[ "$report" = "{NOBODY}" ]' in (ROOT / "packaging" / "deb" / "prerm").read_text()
     save(installed / "run" / "hpn", VF)
     held(installed, durable.boot_id(), 2)
     before = tree(installed)
