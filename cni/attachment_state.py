@@ -31,7 +31,7 @@ class State(NamedTuple):
 
 
 def of(state_dir: Path, record: Record, *, is_dead: bool) -> State:
-    """Return the state of the record's attachment.  ``is_dead`` says whether its pod is provably dead."""
+    """Return the state of the record's attachment.  ``is_dead`` is true if its pod is provably dead."""
     if is_dead:  # guard: dead
         boot = "" if record.of_this_boot else "it is of an older boot"
         return State(DEAD, boot or "no process is in the pod's namespace, and no mount holds it")

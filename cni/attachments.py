@@ -184,7 +184,7 @@ def with_error(described: Json, one: Found) -> Json:
 
 
 def describe(record: Record, *, alive: bool) -> Json:
-    """Return the journal's description of the attachment, with WORDS.  ``alive`` says whether its pod may live."""
+    """Return the journal's description of the attachment, with WORDS.  ``alive`` is true if its pod may live."""
     link, result = record.link, record.result
     interfaces = result.get("interfaces", [])
     described: dict[str, Any] = {

@@ -30,7 +30,7 @@ from cni.features.delegate import Programs
 EVERY: Final = 8
 LOOKS: Final = 4
 PLUGINS: Final = "/opt/cni/bin"
-# Seconds: a tick by which a process's start may appear too early, and one by which a file's time may.
+# Seconds: one tick, because a process's start may appear a tick too early, and one because a file's time may.
 _TICKS: Final = 0.02
 
 

@@ -44,7 +44,7 @@ def attachment(  # noqa: PLR0913  # the one undo of all commands; the last two p
     """Undo all that the record names, then remove the record.  If it raises CniError or OSError, the record stays.
 
     It releases an address only after the interface with it is gone, so no two pods ever have one address.
-    ``ask_ipam`` is false if the IPAM plugin holds nothing.  ``counts`` says whether the plugin's refusal counts towards
+    ``ask_ipam`` is false if the IPAM plugin holds nothing.  ``counts`` is true if the plugin's refusal counts towards
     REFUSALS.
     """
     budget.extend_for_undo()  # guard: budget

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
     """Add the two commands with their options."""
     about = (
-        "import the leases of host-local (a network's directory), whereabouts (IPPools as JSON or YAML) or nv-ipam "
-        "(the node daemon's store); from node: this node's own leases, into the pool of a cluster by its configuration"
+        "import leases from host-local (a network's directory), whereabouts (IPPools as JSON or YAML), nv-ipam (the "
+        "node daemon's store), or node (this node's own, into the cluster's pool of a configuration)"
     )
     command = commands.add_parser("import", help=about, description=about, parents=[common])
     sources = ("host-local", "node", "nv-ipam", "whereabouts")

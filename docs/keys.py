@@ -34,7 +34,7 @@ HEAD = "| key | value | default | meaning | refused |\n|---|---|---|---|---|\n"
 
 
 class Undescribed(Exception):
-    """A key has no description, or one that says what the model says."""
+    """A key has no description, or one that repeats the model."""
 
 
 def filled_in(page: str) -> str:

@@ -39,11 +39,11 @@ class Seen:
 
 
 class Memory:
-    """What was seen of each device on the host, for the time in which a pod has it and sysfs hides it.
+    """The last known properties of each device on the host, for the time in which a pod holds it and sysfs hides it.
 
-    It is also kept in a file, so that a device stays in its resource across a restart.  An entry is valid for one
-    incarnation of the device (base.kernel.sysfs.incarnation) under one driver: a device that moves to vfio-pci has no
-    interface any more, while a pod's device keeps its driver.
+    A file also keeps them, so a device stays in its resource across a restart.  An entry is valid for one incarnation
+    of the device (base.kernel.sysfs.incarnation) under one driver.  A device that moves to vfio-pci loses its
+    interface, while a pod's device keeps its driver.
     """
 
     def __init__(self, file: Path | None, *, writes: bool) -> None:

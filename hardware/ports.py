@@ -14,7 +14,7 @@ from base.kernel import netns, syscalls, sysfs
 from base.state.record import Record
 
 _REMARK: Final = "the RDMA devices of pods are not shown, because their namespaces may not be entered"
-# A pod's namespace, empty if the runtime has none (podman), and its name; both empty for nobody.
+# A pod's namespace, empty if the runtime has none (podman), and its name; both empty without a pod.
 Owner = tuple[str, str]
 NOBODY: Final = ("", "")
 # The maximum age of hw_counters, in milliseconds: no counter.

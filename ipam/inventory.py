@@ -12,9 +12,16 @@ from ipam.ranges import count
 from ipam.stores import Gone, access
 from ipam.stores.holdings import Contents, Kept, Lease, Listed, Lost
 
-# The states of an address that is not free: a pod's; a dead pod's; reserved after its release, from everybody or for
-# one name; another host's on the link; perhaps still used by its last pod; of an unreadable lease.
-STATES: Final = ("held", "dead", "cooling", "sticky", "conflict", "doubtful", "unreadable")
+# The states of an address that is not free.
+STATES: Final = (
+    "held",  # by a pod
+    "dead",  # held by a dead pod
+    "cooling",  # reserved from everybody after its release
+    "sticky",  # reserved for one name after its release
+    "conflict",  # another host on the link has it
+    "doubtful",  # its last pod may still use it
+    "unreadable",  # its lease is unreadable
+)
 
 
 def networks(data_dir: Path, gone: Gone, names: Sequence[str] = ()) -> list[Contents]:

@@ -214,9 +214,9 @@ def _refuse(found: Mapping[Address, str], claimed: Mapping[Address, str], link: 
     why = f"{_in_use(found)}; exclude the addresses of others, or give this network a range of its own"
     if times > FEW:
         why = (
-            f"one host on {link.name} (MAC {mac}) answers for {times} addresses of this network, lately for "
-            f"{', '.join(map(str, found))}: its answers are false, it is a proxy for ARP, or it uses the range itself; "
-            "stop it, or give this network another range; to free the addresses kept back: hpn ipam gc"
+            f"one host on {link.name} (MAC {mac}) answers for {times} addresses, lately "
+            f"{', '.join(map(str, found))}: it lies, proxies ARP, or uses the range; stop it or change the range, "
+            "then free the addresses: hpn ipam gc"
         )
     raise AddressConflict(f"ipam.probe: {why}")
 

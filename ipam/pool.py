@@ -242,8 +242,10 @@ def _at_odds(written: Sequence[tuple[str, Sequence[Range]]]) -> Iterator[str]:
 
 
 def interface_id(mac: str) -> bytes:
-    """The modified EUI-64 of an interface, as in the kernel's link-local addresses (RFC 4291, appendix A; RFC 4391,
-    section 8): of a MAC of 6 bytes, or of IPoIB's 20 bytes, which end with the port's GUID."""
+    """Return the modified EUI-64 of an interface, as in the kernel's link-local addresses.
+
+    The MAC has 6 bytes (RFC 4291, appendix A), or IPoIB's 20, which end with the port's GUID (RFC 4391, section 8).
+    """
     link_layer = bytes.fromhex(mac.replace(":", ""))
     if len(link_layer) == 6:
         return bytes([link_layer[0] ^ _UNIVERSAL]) + link_layer[1:3] + b"\xff\xfe" + link_layer[3:]

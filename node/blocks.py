@@ -84,9 +84,9 @@ def of_another_boot(records: Records) -> str:
         return ""
     path, record = known[0]
     return (
-        f"{path} is of boot {record.boot}, as are all records of attachments here, and {durable.BOOT_ID} shows "
-        f"{durable.boot_id()} to hpn node: it would treat the leases of running pods as those of an older boot; "
-        "let its container see the node's boot id, or run hpn node on the host"
+        f"{path} is of boot {record.boot}, like all records, but hpn node reads {durable.boot_id()} in "
+        f"{durable.BOOT_ID}: running pods' leases would seem old; give its container the node's boot id, or run it on "
+        "the host"
     )
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,7 +23,12 @@ FOLDERS = ("base", "hardware", "cni", "ipam", "agent", "node", "ctl", "packaging
 # Fewer words are a key, a name or a column's head.
 SENTENCE = 4
 # A comment that a tool reads.
-MARK = re.compile(r"# *(guard|time|noqa|type|ruff|mypy|pragma):|#!")
+MARK = re.compile(r"# *(guard|guard below|time|noqa|type|ruff|mypy|pragma):|#!")
+# The first line of a table's row: a term, a gap, its meaning; or a column of the pages' tables (docs/keys.py).
+ROW = re.compile(r" *(\S+( \S+)* {3,}\S|(Value|Default|Refused): )")
+# English has one of these words in so many words.  A style sheet, a list of keys and an example in JSON have none.
+ENGLISH = re.compile(r"\b(the|an?|is|are|has|of|to|for|in|it|its|and|with|by)\b", re.IGNORECASE)
+CODE = 20
 
 
 def pages() -> list[Path]:
@@ -52,13 +57,21 @@ def texts(source: str) -> Iterator[tuple[int, str]]:
 
 
 def page_of(source: str) -> tuple[str, list[int]]:
-    """The page that Vale reads in place of a Python source, and the source's line for each of its lines."""
+    """Return the page that Vale reads in place of a Python source, and the source's line for each of its lines."""
     lines, numbers = list[str](), list[int]()
     for first, text in texts(source):
-        if len(text.split()) >= SENTENCE:
-            block = [line.strip() for line in text.splitlines()]
-            lines += [*block, ""]
-            numbers += [*range(first, first + len(block)), first]
+        if len(text.split()) < SENTENCE:
+            continue
+        for number, paragraph in _paragraphs(first, text):
+            if len(paragraph.split()) >= CODE and not ENGLISH.search(paragraph):
+                continue
+            for at, line in enumerate(paragraph.splitlines(), number):
+                # An empty line makes each row of a table a sentence of its own.
+                before = [""] if ROW.match(line) else []
+                lines += [*before, line.strip()]
+                numbers += [at] * (len(before) + 1)
+            lines.append("")
+            numbers.append(number)
     return "\n".join(lines), numbers
 
 
@@ -87,17 +100,26 @@ def findings(vale: str) -> list[str]:
     return sorted(found)
 
 
+def _paragraphs(first: int, text: str) -> Iterator[tuple[int, str]]:
+    """Yield the parts of a text between its empty lines, each with its first line's number."""
+    for is_empty, lines in groupby(enumerate(text.splitlines(), first), lambda line: not line[1].strip()):
+        if not is_empty:
+            numbered = list(lines)
+            yield numbered[0][0], "\n".join(line for _, line in numbered)
+
+
 def _comments(source: str) -> Iterator[tuple[int, str]]:
-    """Yield consecutive lines of comments as one text."""
-    block, first, last = list[str](), 0, 0
+    """Yield each comment behind code, and each run of lines with nothing but comments, as one text."""
+    block, first, last, column = list[str](), 0, 0, 0
     for token in tokenize.generate_tokens(iter(source.splitlines(keepends=True)).__next__):
         if token.type != tokenize.COMMENT or MARK.match(token.string):
             continue
         row = token.start[0]
-        if block and row != last + 1:
+        is_behind_code = bool(token.line[: token.start[1]].strip())
+        if block and (is_behind_code or token.start != (last + 1, column)):
             yield first, "\n".join(block)
             block = []
-        first, last = (first if block else row), row
+        first, last, column = (first if block else row), *token.start
         block.append(token.string.lstrip("# "))
     if block:
         yield first, "\n".join(block)

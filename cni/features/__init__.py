@@ -1,9 +1,9 @@
-"""The features of attachments: what they have besides the interface.
+"""The features of attachments: everything besides the interface.
 
 A feature is a module with the functions of ``Feature``, and a row of ``_TABLE``.  STATUS, CHECK and undo go through the
-table.  ADD calls each feature by name in cni/commands.py, because there the features depend on each other: the rules
-need the addresses, routing decides in which table addressing puts a route, sysctls are written before addresses are
-added, and GIDs are watched from before that.
+table.  ADD calls each feature by name in cni/commands.py, because there the features depend on each other.  The rules
+need the addresses, and routing chooses the table for each of addressing's routes.  ADD writes sysctls before it adds
+addresses, and watches the GIDs from before that.
 
 Rejected: to call the features through the table in ADD too, which would hide this order.
 """

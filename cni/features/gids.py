@@ -147,5 +147,5 @@ def _tables(root: int, devices: Sequence[str]) -> list[Table]:
 def _full(table: Table) -> str:
     return (
         f"the GID table of {table.device} port {table.port} has {table.free} of {table.length} entries free; detach "
-        "pods or addresses from its interfaces, use another master, or give the pod a VF, which has a table of its own"
+        "pods or addresses from its interfaces, use another master, or give the pod a VF, with its own table"
     )

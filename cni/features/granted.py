@@ -43,9 +43,9 @@ def kept(attach: "Common", plan: Json, request: Request, log: list[str]) -> Iter
     numbers.promise(address, pod, given)
     required = attach.rdma.required
     why = (
-        f"{'rdma.required: ' if required else ''}{address} has {', '.join(now) or 'no device node'} in the pod, and "
-        f"had {', '.join(given)} when the container was given its device nodes, so it cannot open the device; delete "
-        "the pod, and its successor is given the new ones; cdi: true in the device file avoids it"
+        f"{'rdma.required: ' if required else ''}{address} has {', '.join(now) or 'no device node'} in the pod, but "
+        f"the container got {', '.join(given)}, so it cannot open the device; delete the pod: its successor gets the "
+        "new ones; cdi: true in the device file avoids it"
     )
     if required:  # guard: required
         raise LinkUnavailable(why)

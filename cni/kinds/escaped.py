@@ -1,5 +1,7 @@
-"""Search and removal of links that outlive the interface: the pod may have moved the interface to a namespace of its
-own, or stacked links on it, which the kernel attaches to the master itself.
+"""Find and remove links that outlive the interface.
+
+The pod may have moved the interface to a namespace of its own, or stacked links on it.  The kernel attaches stacked
+links to the master itself.
 
 The search covers the pod's namespace, those that the pod moved something to (base/kernel/nsid.py), and so on from
 there.  It spares the host's namespace and those of other attachments.

@@ -1,11 +1,11 @@
 """Kind host-device: an interface of the host, moved into the pod as it is, and restored.
 
-Hardware is identified by its bus address, in any namespace and under any name, like a VF: a PCI function, a device of
-the auxiliary bus such as a scalable function, a virtio or USB NIC.  When a pod's namespace dies, the kernel brings it
-home by itself, late and under the pod's name (default_device_exit_net).
+The plugin identifies hardware by its bus address, in any namespace and under any name, like a VF.  Hardware is a PCI
+function, a virtio or USB NIC, or a device of the auxiliary bus, such as a scalable function.  When a pod's namespace
+dies, the kernel returns the interface by itself, late and under the pod's name (default_device_exit_net).
 
-An interface made of software (veth, dummy, VLAN) is identified by its ifindex in the pod, which is unique and random;
-DEL restores the host's.  The kernel removes the interface with the namespace.
+The plugin identifies a software interface (veth, dummy, VLAN) by its ifindex in the pod, which is unique and random.
+DEL restores the host's ifindex.  The kernel removes the interface with the namespace.
 
 A device of a userspace driver (vfio-pci) has no interface, and the pod drives it itself.
 """

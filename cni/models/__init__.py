@@ -202,8 +202,8 @@ class Common(BaseModel):
     rdma: Rdma = Rdma.model_construct()  # unlike Rdma(), this does not build its validator at every start
     """RDMA devices: [below](#rdma)."""
     sysctl: Annotated[dict[str, str], AfterValidator(_sysctls)] = {}
-    """Sysctls to set in the pod's namespace, such as `{"net.ipv4.conf.IFNAME.rp_filter": "2"}`:
-    [sysctl](features.md#sysctl).
+    """Sysctls to set in the pod's namespace, such as `{"net.ipv4.conf.IFNAME.rp_filter": "2"}`
+    ([features.md](features.md#sysctl)).
     Default: none
     Refused: 7 and 105: see there"""
     policyRouting: Annotated[PolicyRouting | None, BeforeValidator(_switched)] = None
@@ -216,9 +216,8 @@ class Common(BaseModel):
     by it, and the pod's default route stays ([rails.md](rails.md#each-rail-its-own-way-multirail)).
     Refused: 7: no `ipam`, `policyRouting` `false`, a `sysctl` with another value"""
     rps: Annotated[str, AfterValidator(processors)] = ""
-    """The processors that handle received packets ([steering](features.md#rps-and-irqaffinity)): `numa`, those near the
-    NIC, or a list,
-    `0-3,8`.
+    """The processors that handle received packets ([features.md](features.md#rps-and-irqaffinity)):
+    `numa`, those near the NIC, or a list, `0-3,8`.
     Default: unchanged
     Refused: 7: malformed, not of this machine; 101: `numa` without a PCI device, refused by the kernel"""
     stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR
@@ -231,7 +230,7 @@ class Common(BaseModel):
     logLevel: Literal["panic", "error", "warning", "info", "debug"] = DEFAULT
     """The least severe level of `logFile`'s lines."""
     logFile: Annotated[str, AfterValidator(_absolute_or_stderr)] = ""
-    """Absolute path that the node allows, or `stderr` ([logs](operations.md#logs)).
+    """Absolute path that the node allows, or `stderr` ([operations.md](operations.md#logs)).
     Default: warnings go to stderr
     Refused: 7: relative, not allowed, no regular file, ends in `.old`"""
     logFormat: Literal["json", "text"] = "json"

@@ -1,8 +1,8 @@
 """Facts from the cluster: its API server, and the store of its shared pools.
 
-A NetworkAttachmentDefinition names the resource of its pods in an annotation (Network Plumbing WG, "De-facto Standard",
-section 3.2.2).  A Node object's status lists a node's resources; a DeviceClass names the resources of a DRA driver
-(KEP-5004).
+A NetworkAttachmentDefinition names the resource of its pods in an annotation (section 3.2.2 of the Network Plumbing
+WG's "De-facto Standard").  The status of a Node object lists the node's resources.  A DeviceClass names the resources
+of a DRA driver (KEP-5004).
 """
 
 import re

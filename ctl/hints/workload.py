@@ -36,7 +36,7 @@ class Workload:
     """A pod's attachments.
 
     - ``interfaces``: their names, in order.  ``ports``: all RDMA ports.
-    - ``socket``: the interface by which programs find each other.
+    - ``socket``: the interface on which programs find each other.
     - ``traffic_class``: of all devices; None if they differ or it is unknown.
     """
 

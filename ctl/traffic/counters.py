@@ -148,7 +148,7 @@ def sample(wanted: Set[str], remark: Callable[[str], None], root: Path = sysfs.S
 
 
 def _words(name: Name, seen: Seen) -> set[str]:
-    """The names by which a person can request it."""
+    """Return the names that select the port."""
     return {name[0], "/".join(name), seen.owner[1], seen.pod} - {""}
 
 

@@ -193,9 +193,9 @@ class Shared(Allocation):
     view: View
 
     def hold(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
-        """Raises as Allocation.reserve; PoolExhausted if no block is free; AddressHeld if another node owns the
-        requested address; InvalidConfig if the blocks of the cluster or of this node do not match the configuration;
-        RecordUnreadable, Unreachable, StoreRefused, TryAgain, IoFailure."""
+        """Raises as Allocation.reserve.  Raises PoolExhausted if no block is free, and AddressHeld if another node owns
+        the requested address.  Raises InvalidConfig if the blocks of the cluster or of this node do not match the
+        configuration.  Raises RecordUnreadable, Unreachable, StoreRefused, TryAgain, IoFailure."""
         given = self._try_reserve(requested)
         if isinstance(given, HeartbeatDue):
             self._heartbeat(late=given.late)

@@ -98,7 +98,7 @@ def _dialect(value: Any) -> str:
         raise Refused(f"it has {' and '.join(found)}, which are keys of different programs' files; remove one")
     if not found:
         guesses = filter(None, (meant(key, (_OURS, *_PEERS)) for key in islice(value, _REMARKS)))
-        remedy = next(guesses, f"; write {_OURS}, of which conf/devices.yaml is an example")
+        remedy = next(guesses, f"; write {_OURS}, as in conf/devices.yaml")
         raise Refused(f"it has none of the keys {', '.join((_OURS, *_PEERS))}{remedy}")
     return found[0]
 

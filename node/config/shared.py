@@ -81,8 +81,8 @@ def settings(document: dict[str, Any], *, cdi: bool) -> Settings:
     _refuse_one_name(resources)
     kept = tuple(named_well(resources, left_out))
     notes.append(
-        "as with that program, a container gets umad and issm of all HCAs of its resource, and with these it can "
-        "manage the whole InfiniBand subnet; rdma: verbs in a file of hpn's own leaves them out"
+        "as with that program, a container gets umad and issm of all its resource's HCAs, and can manage the whole "
+        "InfiniBand subnet; rdma: verbs in hpn's own file leaves them out"
     )
     return Settings(kept, PROGRAM, left_out=tuple(left_out), notes=tuple(notes))
 

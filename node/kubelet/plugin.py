@@ -100,7 +100,7 @@ class Plugin:
         self._logged = ""
 
     def open(self) -> None:
-        """Make the socket, by which kubelet finds the plugin, and replace the previous one.
+        """Make the socket to which kubelet connects, and replace the previous one.
 
         Raises Unusable, OSError; then the previous one goes on.
         """

@@ -1,7 +1,7 @@
 """The page over HTTP, by prometheus_client's server: a thread per request, in a child process.
 
-Clients cost a bounded part of a processor and of memory: each page is cached for ten times its build time, connections
-are accepted one after the other, and a peer that neither sends nor receives is disconnected.
+Clients cost a bounded part of a processor and of memory.  The server caches each page for ten times its build time,
+accepts one connection after the other, and disconnects a peer that neither sends nor receives.
 """
 
 import select

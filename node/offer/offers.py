@@ -78,8 +78,8 @@ def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device
     kept = [device for device, _ in found if device.vfs and device.id not in asked and not device.reserved]
     rest = [device for device, _ in found if not (device.vfs and device in kept)]  # guard: with-vfs (vfs and device)
     remarks = [
-        f"{_title(resource)} does not offer {_named(device)}: {device.needed}, and a pod that gets the device takes "
-        f"it from the host; share it instead, or {'give the host another uplink' if device.reserved else 'remove that'}"
+        f"{_title(resource)} does not offer {_named(device)}: {device.needed}, and a pod would take it from the "
+        f"host; share it instead, or {'give the host another uplink' if device.reserved else 'remove that'}"
         "; then run: systemctl reload hpn-node, or delete the pod of hpn node"
         for device in rest
         if device.needed

@@ -151,9 +151,9 @@ def _write_count(address: str, count: int) -> None:
 def _while_free(change: SetVfs | SetMtu | SetTrust | SetGuids, vfs: Sequence[Vf]) -> Iterator[Rtnl]:
     """Hold the lock under which an ADD chooses the PF or one of its VFs, and yield a socket for the change.
 
-    Under the lock, check again that the PF has the same VFs, that no pod or process has the PF or one of ``vfs``, that
-    the host needs none of them, and that no pod has an interface over a PF of a new MTU.  Raises Left, CniError,
-    OSError.
+    Under the lock, check again that the PF has the same VFs, and that no pod or process holds the PF or one of
+    ``vfs``.  Check that the host needs none of them, and that no pod has an interface over a PF of a new MTU.  Raises
+    Left, CniError, OSError.
     """
     pf = change.pf
     with owned.lock(pf.device.id), rtnl.open_in() as host:  # guard: a-lock (device)

@@ -111,9 +111,8 @@ def _why_untouched(pf: Pf) -> str:
 def shares(bond: str) -> str:
     """Why a member of a bond must stay as it is, with the remedy."""
     return (
-        f"it shares an RDMA device with the other members of {bond} (RoCE LAG), and a change may remove that device "
-        f"from all its users; take the bond down (ip link delete {bond}), {AFTER}, or make the change before the bond "
-        "is up"
+        f"it shares an RDMA device with the other members of {bond} (RoCE LAG), which a change may remove from all "
+        f"users; run: ip link delete {bond}, {AFTER}, or make the change before bonding"
     )
 
 

@@ -1,4 +1,4 @@
-"""Replace importlib.metadata, by which pydantic searches plugins, because it imports all of email.
+"""Replace importlib.metadata, in which pydantic searches plugins, because it imports all of email.
 
 The frozen program has no distributions, so there are no plugins.
 """

@@ -72,7 +72,7 @@ def test_an_etcd(make: Makes, clock: list[float], tmp_path: Path) -> None:
         large = {"store": "etcd", "blockSize": 32}
         refuse(make("node2", settings, cluster=large), 7, "ipam.cluster.blockSize 32", "set blockSize 16, or give")
         inside = make("node2", settings, subnet="10.0.0.128/25")
-        refuse(inside, 7, "subnet 10.0.0.128/25 overlaps 10.0.0.0/24", "write the subnet as on other nodes")
+        refuse(inside, 7, "subnet 10.0.0.128/25 overlaps 10.0.0.0/24", "write the other nodes' subnet")
         hour(node1, clock, one.members, ThreeMembers(one))
         # Another cluster's etcd proves nothing about the node's blocks; the next check compares the identities.
         make("node1", others)
@@ -80,7 +80,7 @@ def test_an_etcd(make: Makes, clock: list[float], tmp_path: Path) -> None:
         mine = node1.mine
         for _ in range(2):
             code, said = node1.refused("ADD", "elsewhere")
-            assert (code, "correct stores.etcd in the policy file" in said) == (7, True), said
+            assert (code, f"correct stores.etcd in {nodes_file.policy_path()}" in said) == (7, True), said
             node1.call("DEL", "elsewhere")
         assert (node1.mine.identity, node1.mine.blocks) == (mine.identity, mine.blocks)
         assert ThreeMembers(other).blocks() == {}

@@ -162,7 +162,7 @@ def _adopt_guids(p: Plan, port: Port, *guids: str | None) -> None:
 
 
 def _rename(p: Plan, port: Port) -> None:
-    """Restore the RDMA devices' names on the host, by which a device plugin may have offered them.  A name that another
+    """Restore the RDMA devices' names on the host, because a device plugin may have offered them.  A name that another
     device has now stays with that device."""
     for now, was in zip(sysfs.rdma_names(p.device), port.rdma, strict=False):
         index = rdma_netlink.index_of(now)

@@ -5,7 +5,7 @@ create_revision of an absent key is 0, and every change gives a key a new mod_re
 Other keys:
 
     PREFIX/of/NODE/KIND/NAME   the node owns that document: a node lists its own without reading all
-    PREFIX/identity            a random text, written once: tells apart two etcds with the same setup
+    PREFIX/identity            a random text, written once: distinguishes two etcds with the same setup
     PREFIX/alive/NODE          in a lease, so it expires unless the node renews it
     PREFIX/nodes/NODE          when the node was first reported alive, by etcd's clock; permanent
 """

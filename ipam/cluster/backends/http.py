@@ -218,7 +218,7 @@ class Http:
 
 
 class NotFound(OSError):
-    """The name has no address, or its look-up took too long; the message tells which."""
+    """The name has no address, or its look-up took too long; the message gives the reason."""
 
 
 def addresses(host: str, deadline: float) -> list[str]:

@@ -1,8 +1,8 @@
 """Documents in a cluster's API server: its objects HpnGrid and HpnBlock (packaging/kubernetes/cluster).
 
-Names are unique, and an object's resourceVersion changes with it, so the API server compares and swaps: POST fails if
-the name exists, PUT and DELETE fail if the object changed since it was read (kubernetes.io, "Kubernetes API Concepts").
-A node's machine is its Node object; kubelet renews its Lease, which tells when it was last alive.
+Names are unique, and an object's resourceVersion changes with it, so the API server compares and swaps.  POST fails if
+the name exists; PUT and DELETE fail if the object changed after the read (kubernetes.io, "Kubernetes API Concepts").
+A node's machine is its Node object.  kubelet renews the node's Lease, which shows when the node was last alive.
 """
 
 import os

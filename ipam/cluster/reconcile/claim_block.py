@@ -301,10 +301,9 @@ def _in_words(network: Network, known: Exhausted) -> str:
     """Describe that no block is free, and the age of that knowledge."""
     age = int(time.time()) - known.at
     return (
-        f"all usable blocks of network {network.name} are taken: {known.blocks} of {network.cluster.size} host "
-        f"numbers, by {known.nodes} nodes, by the store's answer {age} s ago; the next request is in "
-        f"{max(0, known.until - known.at - age)} s (hpn ipam show --cluster); widen the ranges, or release what no "
-        "container uses"
+        f"{known.nodes} nodes own all {known.blocks} usable blocks of network {network.name} ({network.cluster.size} "
+        f"numbers each), as the store answered {age} s ago; next request in "
+        f"{max(0, known.until - known.at - age)} s; widen ranges or free addresses: hpn ipam show --cluster"
     )
 
 

@@ -73,8 +73,8 @@ class Claimer:
         document, block = named[0]
         raise TryAgain(
             f"{self.network.owner} has host number {block.index} of network {self.network.parent.name}, and node "
-            f"{block.node} did not release it: its pod is still there, or neither hpn node nor an agent runs there "
-            f"to release it; if that node is dead for good: hpn ipam release-node {block.node}"
+            f"{block.node} did not release it: its pod runs, or hpn node and agent do not; if gone for good: "
+            f"hpn ipam release-node {block.node}"
         )
 
     def _claim_new(self, listed: Sequence[Found]) -> bool:
@@ -92,9 +92,9 @@ class Claimer:
         for document, block in reclaim.search(self.shared.documents, us, [one[0] for one in theirs], self.log):
             return self._claim(document, replace(block, taken=True))
         raise PoolExhausted(
-            f"{self.network.owner}: all {len(theirs)} host numbers that network {self.network.parent.name} "
-            f"reserves ({self.network.parent.cluster.sticky}, ipam.cluster.sticky) belong to other names, or are kept "
-            "for them (hpn ipam show --cluster); delete pods, or wait until they expire (ipam.sticky seconds)"
+            f"{self.network.owner}: other names use or keep all {len(theirs)} host numbers that network "
+            f"{self.network.parent.name} reserves ({self.network.parent.cluster.sticky}, ipam.cluster.sticky); delete "
+            "pods, or wait until one expires (ipam.sticky seconds): hpn ipam show --cluster"
         )
 
     def _is_ours(self, block: Block) -> bool:

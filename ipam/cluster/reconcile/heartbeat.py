@@ -117,8 +117,8 @@ class Heartbeat:
     def _mark_lost(self, held: OwnedBlock, block: Block) -> OwnedBlock:
         self._log.append(
             f"block {block.index} of {block.network} (numbers {block.first} to {block.last}) is {block.node}'s now, "
-            "because this node seemed dead: no address is allocated from it any more, and other pods may get addresses "
-            "of pods here; delete these pods"
+            "because this node seemed dead: this node allocates none of it, and other pods may get its addresses; "
+            "delete its pods here"
         )
         return replace(held, state=LOST)
 

@@ -60,9 +60,9 @@ class Round:
         identity = documents.identity()
         if mine.identity != identity:  # guard: another-cluster
             raise InvalidConfig(
-                f"{self._directory}/{node_blocks.FILE}: these blocks belong to cluster {mine.identity}, and the store "
-                f"{mine.store!r} to cluster {identity}; correct stores.{mine.store} in the policy file, or, if the "
-                "node was moved, delete the network's pods on it and then the file"
+                f"{self._directory}/{node_blocks.FILE}: these blocks belong to cluster {mine.identity}, and store "
+                f"{mine.store!r} to cluster {identity}; correct stores.{mine.store} in the policy file; if the node "
+                "moved, delete the network's pods on it, then the file"
             )
         documents.keep_alive(self._shared.node, GRACE)
         us = self._shared.machine()

@@ -123,8 +123,8 @@ def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[s
         file = f"{network.directory}/{node_blocks.FILE}"
         raise InvalidConfig(
             f"ipam.cluster.store {network.cluster.store!r}: it belongs to cluster {identity}, and this node's blocks "
-            f"({file}) to cluster {mine.identity}; correct stores.{network.cluster.store} in the policy file "
-            f"{node.policy_path()}, or, if the node was moved, delete the network's pods on it and then {file}"
+            f"({file}) to cluster {mine.identity}; correct stores.{network.cluster.store} in {node.policy_path()}; "
+            f"if the node moved, delete the network's pods on it, then {file}"
         )
     agree(documents, network.name, network.cluster, network.subnets)
     seen = Heartbeat(documents, machine, log).send(mine)
@@ -170,9 +170,9 @@ def refuse_uncovered(network: Network, mine: NodeBlocks) -> None:
     if missing:
         some = ", ".join(f"{ip} (block {index})" for index, ip in missing.items())
         raise InvalidConfig(
-            f"ipam.cluster: this node allocated addresses of network {network.name} before it was shared, and any "
-            f"node could claim their blocks: {some}; claim them first, on every node before any uses this "
-            "configuration: hpn ipam import --from node CONFIGURATION; or delete the network's pods on this node"
+            f"ipam.cluster: this node's addresses of network {network.name} from before sharing are in unclaimed "
+            f"blocks: {some}; claim them first on every node: hpn ipam import --from node CONFIGURATION; or delete "
+            "the network's pods here"
         )
     _refuse_reserved(network, held)  # guard: set-aside
 
@@ -235,8 +235,8 @@ def joined(layout: PoolLayout, cluster: Cluster, subnets: Sequence[str]) -> Pool
         ):  # guard: begins-elsewhere (k.overlaps(subnet) -> False)
             raise InvalidConfig(
                 f"ipam: subnet {subnet} overlaps {other}, which network {layout.network} has in this cluster, and "
-                "begins at another address, so an address would be in two blocks; write the subnet as on other nodes "
-                "(rangeStart and rangeEnd bound it), or give this network another name"
+                "begins at another address; write the other nodes' subnet and bound it by rangeStart and rangeEnd, or "
+                "rename the network"
             )
         same = next((k for k in known if k.network_address == subnet.network_address), None)
         if same is None:

@@ -79,7 +79,7 @@ def refuse(sets: Sequence[RangeSet], size: int) -> None:
         if any(not r.eui64 for r in s.ranges) and (has := count(s.spans)) < size:
             raise InvalidConfig(
                 f"ipam.cluster.blockSize {size}: {s.key} has {has} addresses, less than one block, and every node "
-                "needs a block of its own; give it more addresses, or choose a blockSize that leaves each node a block"
+                "needs its own; give it more addresses, or choose a blockSize that leaves each node a block"
             )
     ordered = sorted((r for s in sets for r in s.ranges if not r.eui64), key=lambda r: whole(r.subnet))
     # In this order, if any two overlap and begin at different addresses, then so do two neighbours.
@@ -87,8 +87,8 @@ def refuse(sets: Sequence[RangeSet], size: int) -> None:
         if low.subnet.overlaps(high.subnet) and _base(low) != _base(high):  # guard: two-numbers
             raise InvalidConfig(
                 f"ipam.cluster: {high.key}.subnet {high.subnet} and {low.key}.subnet {low.subnet} overlap, so an "
-                "address would have two host numbers and be in two blocks; write one subnet for both, and bound each "
-                "range by rangeStart and rangeEnd"
+                "address would have two host numbers; write one subnet for both, and bound each range by rangeStart "
+                "and rangeEnd"
             )
 
 

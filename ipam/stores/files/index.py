@@ -5,7 +5,7 @@
     + 256 K   pages      a hash table of pages: the first page of each chain
     + 64 K    records    one per line: the key's digest and the chain's next line, or the next free line;
                          and a checksum of the lease, so that no other line can replace it unnoticed
-    + 32 M    a page for every 4096 addresses of which any was ever allocated (pages.py)
+    + 32 M    a page for each run of 4096 addresses since the first allocation from it (pages.py)
 
 Heads, pages and records have a checksum after every 256 bytes (pages.py); the sizes above do not count them.
 A lookup takes one or two reads, for any number of leases.  The tables never grow: with 60,000 leases a chain has one
@@ -37,8 +37,9 @@ HEADER: Final = 4096
 
 # Magic, boot id, mark, checksum of the rest.
 _PREFIX: Final = Struct("<8s16sB3xI")
-# The number of addresses allocated last; inode, size and time of leases; lines, first free line, leases, pages; the
-# file's generation, new after each rebuild; the number of leases ever written; the digest of the file ``ranges``.
+# The number of addresses allocated last; inode, size and time of leases; lines, first free line, leases, pages.
+# Then: the file's generation, new after each rebuild; the number of leases ever written; the digest of the file
+# ``ranges``.
 _HEADER: Final = Struct("<B7xQQQIIIII4xQ8s")
 _LAST: Final = Struct("<B16s")
 _LASTS: Final = 24

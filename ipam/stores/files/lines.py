@@ -38,7 +38,7 @@ HEAD: Final = to_line({"schema": SCHEMA, "about": "hpn-ipam: a lease per line of
 
 
 class Lines:
-    """The open file.  A writer holds the lock; whoever opened the file closes it.  A new file is empty until ``repair``
+    """The open file.  A writer holds the lock, and the opener closes the file.  A new file is empty until ``repair``
     writes its first line."""
 
     def __init__(self, path: str, fd: int) -> None:

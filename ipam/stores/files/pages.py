@@ -3,7 +3,7 @@
 A block is followed by its checksum, which also covers the block's number and the file's generation.  So a reader finds
 a flipped bit, a moved block and a page of zeros, and reads no more than the block.
 
-The index has a page for each 4096 addresses of which any was ever allocated:
+The index has a page for each run of 4096 addresses since the first allocation from it:
 
     4096 bytes    the page's IP version and first address, the next page with the same hash, a checksum of these;
                   then a checksum for each 64 entries

@@ -39,7 +39,7 @@ def test_a_node_that_sees_another_boot_than_its_commands(one: Node, monkeypatch:
     (found,) = blocks.rounds() or ()
     assert found.network == "net"
     assert f"{path} is of boot" in found.problem
-    assert f"shows {ANOTHER} to hpn node" in found.problem
+    assert f"hpn node reads {ANOTHER} in" in found.problem
     assert one.leases() == held != {}
 
 

@@ -150,8 +150,8 @@ def test_a_vf_that_the_host_uses() -> None:
     made, said = offers([resource("vfs", Selector(products=frozenset({"101e"})))], (vf, VFS[1]))
     only = (
         "ex.com/vfs (resources.vfs) does not offer 0000:3b:00.2 (ens1v0): the host has 192.0.2.1/24 on it, and a "
-        "pod that gets the device takes it from the host; share it instead, or remove that; then run: systemctl "
-        "reload hpn-node, or delete the pod of hpn node"
+        "pod would take it from the host; share it instead, or remove that; then run: systemctl reload hpn-node, or "
+        "delete the pod of hpn node"
     )
     assert (ids(made[0]), said) == ([VFS[1].id], (only,))
     shared, said = offers([resource("vfs", Selector(rdma=True), sharing=Sharing.SHARED)], (vf,))

@@ -78,7 +78,7 @@ def test_the_last_block_is_taken(cluster: Cluster) -> None:
         if "code" in answer:
             break
     assert answer["code"] == 103
-    assert "all usable blocks of network net are taken: 16 of 16 host numbers, by 2 nodes" in answer["msg"]
+    assert "2 nodes own all 16 usable blocks of network net (16 numbers each)" in answer["msg"]
     assert len([*one.leases(), *other.leases()]) < 254
     cluster.calls()
     assert other.add("z")
@@ -191,7 +191,7 @@ def test_of_a_large_network_all_is_taken(cluster: Cluster) -> None:
     one = cluster.node("node1", **LARGE)
     cluster.calls()
     code, said = one.refused("ADD", "a")
-    assert (code, "are taken: 4096 of 16 host numbers, by 1 nodes" in said) == (103, True), said
+    assert (code, "1 nodes own all 4096 usable blocks of network net (16 numbers each)" in said) == (103, True), said
     asked = [call.partition(" ")[0] for call in cluster.calls()]
     assert asked.count("listed") == 2
     assert asked.count("create") == 1 + 4 + 64  # the pool layout, the node's first blocks, and random ones

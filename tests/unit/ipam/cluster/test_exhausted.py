@@ -28,14 +28,15 @@ def refused(node: Node, command: str = "ADD") -> str:
 
 
 def test_who_is_refused_again_asks_nobody(cluster: Cluster, clock: list[float], poor: Node) -> None:
-    assert "16 of 16 host numbers, by 2 nodes, by the store's answer 0 s ago" in refused(poor)
+    taken = "2 nodes own all 16 usable blocks of network net (16 numbers each), as the store answered 0 s ago"
+    assert taken in refused(poor)
     assert "listed net" in cluster.calls()
     clock[0] += EXHAUSTED // 2 - 1
     for command in ("ADD", "STATUS", "ADD"):
-        assert f"by the store's answer {EXHAUSTED // 2 - 1} s ago; the next request is in" in refused(poor, command)
+        assert f"as the store answered {EXHAUSTED // 2 - 1} s ago; next request in" in refused(poor, command)
     assert cluster.calls() == []
     clock[0] += EXHAUSTED + 1
-    assert "by the store's answer 0 s ago" in refused(poor)
+    assert "as the store answered 0 s ago" in refused(poor)
     assert "listed net" in cluster.calls()
 
 

@@ -31,7 +31,7 @@ def test_nobody_is_robbed_at_once(cluster: Cluster, clock: list[float], full: No
         cluster.store.clock += seconds
         clock[0] += seconds
         code, said = full.refused("ADD", "a")
-        assert (code, "all usable blocks of network net" in said) == (103, True), said
+        assert (code, "own all 16 usable blocks of network net" in said) == (103, True), said
     assert set(cluster.owners().values()) == {"gone"}
 
 

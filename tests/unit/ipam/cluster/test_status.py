@@ -48,7 +48,7 @@ def test_all_blocks_are_taken(cluster: Cluster) -> None:
     node: Node = filled(cluster)
     take_all(cluster)
     code, words = node.refused("STATUS")
-    assert (code, "all usable blocks of network net are taken: 16 of 16 host numbers" in words) == (50, True), words
+    assert (code, "own all 16 usable blocks of network net (16 numbers each)" in words) == (50, True), words
     node.call("DEL", "first")
     cluster.calls()
     assert node.call("STATUS") == {}
