@@ -48,7 +48,7 @@ ANSWERS = {
     "inspect": (0, "nothing is attached (searched /run/hpn"),
     "inspect pod": (1, "no attachment is called pod"),
     "check": (0, "nothing is attached (searched /run/hpn"),
-    "repair": (0, "nothing is half-done"),
+    "repair": (0, "no attachment is incomplete"),
     "hints pod": (1, "nothing is attached to 'pod'"),
     "ipam show": (0, "no address is held (searched /var/lib/cni/hpn/ipam"),
     "ipam show --cluster": (1, "there is no kubeconfig at /etc/cni/net.d/hpn.kubeconfig"),
