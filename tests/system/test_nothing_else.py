@@ -58,8 +58,8 @@ ANSWERS = {
     "devices": (0, ""),
     "gids": (0, "n_gids_found="),
     "devinfo": (1, "there is no RDMA device in this network namespace"),
-    "top --count 1": (1, "no RDMA device is to be seen"),
-    "doctor": (ANY, "/opt/cni/bin/hpn is not there"),  # it also sees agents of the machine
+    "top --count 1": (1, "no RDMA device is visible"),
+    "doctor": (ANY, "/opt/cni/bin/hpn does not exist"),  # it also sees agents of the machine
     "report /run/node.html": (0, "/run/node.html: 5 parts"),
     "report /node.html": (1, "/node.html cannot be created: Read-only file system"),
     "install --check": (0, "this version understands the state on this node"),
