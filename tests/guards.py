@@ -1,12 +1,12 @@
-"""Take guards out of the program, one at a time, and see that a test notices.
+"""Take guards out of the program, one at a time, and check that a test notices.
 
     packaging/venv python tests/guards.py [-j JOBS] [--changed [BASE]] [--done FILE] [NAME...]
     packaging/venv python tests/guards.py [-j JOBS] [--done FILE] --mutants NUMBER [--seed SEED]
 
-A name stands for every guard whose file or name begins with it ("cni/undo.py", "agent/server.py:uid"); none for all.
-What is changed is a copy of the tree.  tests/guarded/marks.py says how a guard is marked.  Run as root, or the netns
-tier notices nothing.  The launcher's need what the system tier does: a binary (make binary), HPN_PEERS, and a quiet
-machine.
+A name selects every guard with a file or name that begins with it ("cni/undo.py", "agent/server.py:uid"); without
+names, all.  The program changes a copy of the tree.  tests/guarded/marks.py defines the marks.  Run it as root, or
+the netns tier notices nothing.  The launcher's guards need a binary (make binary), HPN_PEERS, and a quiet machine, as
+the system tier does.
 """
 
 import argparse

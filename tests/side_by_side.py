@@ -2,25 +2,24 @@
 
     packaging/venv python tests/side_by_side.py [-j JOBS] [--junitxml FILE]
 
-Each tier is a process, and each test that boots a guest is one.  None keeps a processor busy all the time, so
-there are more at once than processors: as many as these can serve, by what each is known to keep busy.  What takes
-longest comes first: else the processors would wait for it in the end.  The binary is built first of all, and what does
-not need it goes beside that.  So does the plain build later, with its part of the tests.
+Each tier is a process, and each test that boots a guest is one.  No process keeps a processor busy all the time, so
+more run at once than there are processors, by the known share of each.  The longest come first, because the
+processors would wait for them in the end.  The binary is built first, beside the tests that do not need it.  The
+plain build and its part of the tests follow later.
 
-A tier that runs on this machine itself is in a mount namespace of its own, where nothing is in the places in which hpn,
-libcni and `ip netns` keep what is common to a machine.  So it neither sees nor disturbs another tier, or what the
-machine has.  A guest makes nothing here that another test could see, and the cluster is in namespaces of its own.
+A tier on this machine gets a mount namespace with empty directories in which hpn, libcni and `ip netns` keep shared
+state.  So it neither sees nor disturbs another tier or the machine.  A guest leaves nothing visible to other tests,
+and the cluster has its own namespaces.
 
-Prometheus, which the system tier asks for, is built meanwhile, the first time for minutes; and so is what the cluster
-runs.
+Meanwhile Prometheus, which the system tier needs, and the cluster's programs are built, the first time for minutes.
 
-The folders of the tiers unit, netns and attack are in memory, as state on a node is: most of their tests wait for the
-disk otherwise.  Those of the system tier are on the disk, for there are commands in it that may have little memory.
-Afterwards the folders are gone; those of a run that failed are on the disk, under the same names.
+The folders of the tiers unit, netns and attack are in memory, as a node's state is: otherwise most of their tests
+wait for the disk.  The system tier's are on the disk, because some of its commands have little memory.  Afterwards
+the folders are removed; those of a failed run move to the disk, under the same names.
 
-The tiers are shown line by line as they go, and their failures together.  A test with a guest has one line, and its
-whole report if it failed.  The last lines say where the time went, and name all tests that failed, those in guests as
-themselves.  An interrupt ends all processes, and each takes down what it made.
+The tiers print their lines at once, and their failures together.  A test with a guest prints one line, and its whole
+report if it failed.  The last lines show the times, and name all failed tests, including those in guests.  An
+interrupt ends all processes, and each removes what it made.
 """
 
 import argparse

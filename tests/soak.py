@@ -1,12 +1,12 @@
-"""Run every case that a test run draws a tenth of and 50 histories of the checker, and take each guard out.
+"""Run every case that a test run draws a tenth of, 50 histories of the checker, and each guard's removal.
 
     packaging/venv python tests/soak.py [--write]
 
-It takes hours.  build/soak.jsonl gets a line for each part as it ends.  An interrupt ends all that is under way; the
-next soak of the same commit does what is missing then.  A part that failed is missing.
+It takes hours.  build/soak.jsonl gets a line when a part ends.  After an interrupt, which ends all parts, the next
+soak of the same commit runs the missing parts.  A failed part counts as missing.
 
-What runs on this machine itself is done one after the other; beside it what runs in guests, and the cluster's.
---write writes what a whole soak came to into docs/develop/soak.md.
+The parts on this machine run in sequence.  Beside them run those in guests, and those of the cluster, in sequence
+too.  --write writes the result of a whole soak into docs/develop/soak.md.
 """
 
 import argparse
