@@ -50,7 +50,7 @@ def test_a_number_that_is_required(node: Node, moving: str, make_pod: Callable[[
     conf, given = wanting(node, moving, required=True), uverbs(moving)
     for pod in (make_pod(), make_pod()):
         error = node.refused("ADD", pod, conf, CNI_ARGS=of_pod("one"))
-        said = "rdma.required", f"{given} when", uverbs(moving), "delete the pod"
+        said = "rdma.required", f"the container got {given}", uverbs(moving), "delete the pod"
         assert (error["code"], [words for words in said if words not in error["msg"]]) == (101, [])
         assert (pod.links(), node.state_files()) == (set(), set())
     assert uverbs(moving) != given
