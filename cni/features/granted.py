@@ -2,12 +2,12 @@
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from base.kernel import files, sysfs
-from base.kernel.budget import attempts
 from base.protocol import arguments
 from base.protocol.errors import LinkUnavailable
 from base.protocol.spec import Json, Request
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 _CDI = "/var/run/cdi"
 _LIMIT: Final = 1 << 24  # bytes, as in hpn node
-# Seconds for hpn node to write a CDI file after the kernel's event.
-_WRITTEN: Final = 2.0
+# Seconds for hpn node to write a CDI file after the kernel's event.  An idle node needs 0.1 s; a loaded one gets a CPU
+# late.  The request's budget does not count this wait, because no pod can prolong it.
+_WRITTEN: Final = 30.0
 _POLL: Final = 0.02
 
 
@@ -42,10 +43,12 @@ def kept(attach: "Common", plan: Json, request: Request, log: list[str]) -> Iter
         return
     numbers.promise(address, pod, given)
     required = attach.rdma.required
+    remedy = "delete the pod: its successor gets the new ones; cdi: true in the device file avoids it"
+    if next(_in_cdi(address), None):  # guard: by-hpn-node
+        remedy = f"start hpn node, which has not written the new ones to {_CDI}"
     why = (
         f"{'rdma.required: ' if required else ''}{address} has {', '.join(now) or 'no device node'} in the pod, but "
-        f"the container got {', '.join(given)}, so it cannot open the device; delete the pod: its successor gets the "
-        "new ones; cdi: true in the device file avoids it"
+        f"the container got {', '.join(given)}, so it cannot open the device; {remedy}"
     )
     if required:  # guard: required
         raise LinkUnavailable(why)
@@ -55,10 +58,13 @@ def kept(attach: "Common", plan: Json, request: Request, log: list[str]) -> Iter
 def _is_given_by_cdi(address: str, nodes: tuple[str, ...]) -> bool:
     """Whether the runtime gives these nodes by CDI.  Waits for hpn node to write them."""
     uverbs = {f"/dev/infiniband/{node}" for node in nodes if node.startswith("uverbs")}
-    for _ in attempts(_WRITTEN, _POLL):
-        written = list(_in_cdi(address))
-        if not written or any(uverbs <= paths for paths in written):  # guard: not-yet-written = True
-            return bool(written)
+    deadline = time.monotonic() + _WRITTEN
+    while written := list(_in_cdi(address)):
+        if any(uverbs <= paths for paths in written):  # guard: not-yet-written = True
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL)
     return False
 
 

@@ -13,6 +13,7 @@ from support import pci
 from support.sysfs_tree import Tree
 from support.topology import until
 
+from base.kernel import budget
 from base.protocol.errors import LinkUnavailable, TryAgain
 from base.protocol.spec import Request
 from base.state import numbers, places
@@ -146,10 +147,23 @@ def test_written_a_moment_later(device: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_not_written(device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """hpn node may not run.  The pod's next ADD succeeds after it wrote the nodes, so the pod need not go."""
     monkeypatch.setattr(granted, "_WRITTEN", 0.1)
+    specify(4)
+    with pytest.raises(LinkUnavailable, match=r"got uverbs4, .*; start hpn node, which has not"):
+        attached(device, 2, uid="one")
+    specify(2)
+    assert attached(device, 2, uid="one") == []
+
+
+def test_a_wait_for_hpn_node_is_not_of_the_budget(device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loaded node writes late, and the waits for the pod are still to come."""
+    monkeypatch.setattr(granted, "_WRITTEN", 0.1)
+    budget.begin()
     specify(4)
     with pytest.raises(LinkUnavailable):
         attached(device, 2, uid="one")
+    assert budget.left() == budget.REQUEST
 
 
 def test_another_device_is_given_by_cdi(device: Path) -> None:
