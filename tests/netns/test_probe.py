@@ -10,14 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 import drawn
 import pytest
 from support.killing import killed_at
-from support.topology import Host, Pod, ip, leases
+from support.topology import Host, Pod, ip, leases, until
 
+from base.kernel import probe, rtnl
 from ipam.main import run as hpn_ipam
 
 ETH_P_ALL = 0x0003
@@ -80,6 +81,17 @@ def test_who_has_it_is_logged(host: Host, pod: Pod) -> None:
     assert reply.exit_code == 0
     (line,) = [line for line in reply.log if "10.56.0.2" in line]
     assert mac in line
+
+
+@pytest.mark.parametrize("address", ["10.56.0.2", "fd00:56::2"])
+def test_an_answer_to_a_process_that_runs_too_late(host: Host, address: str) -> None:
+    """The whole time for answers is over when the process reads them."""
+    mac, wanted = other_has(f"{address}/{64 if ':' in address else 24}"), ip_address(address)
+    with rtnl.open_in() as own, open("/proc/thread-self/ns/net") as namespace:
+        link = own.link("rail0")
+        assert link
+        # Several times, because the peer's kernel may answer later.
+        until(lambda: probe.find_owners(namespace.fileno(), link, [wanted], 0.0) == {wanted: mac})
 
 
 @pytest.mark.parametrize("address", ["10.56.0.9", "fd00:56::9"])

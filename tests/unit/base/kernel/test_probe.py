@@ -1,5 +1,8 @@
 """The frames that probe for an address, byte by byte, and the frames that answer."""
 
+import select
+import socket
+import time
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
@@ -102,3 +105,16 @@ def test_claims_nothing(frame: bytes) -> None:
 @given(st.binary(max_size=100), st.sampled_from([b"\x08\x06", b"\x86\xdd", b"\x08\x00"]))
 def test_whatever_comes_is_no_error(noise: bytes, kind: bytes) -> None:
     probe.parse_claim(noise[:12].ljust(12, b"\0") + kind + noise, OURS)
+
+
+def test_a_flood_after_the_last_moment() -> None:
+    """A sender that is faster than this process cannot keep it reading."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    poll, read = select.poll(), 0
+    with ours, theirs:
+        poll.register(ours, select.POLLIN)
+        theirs.send(b"frame")
+        for read, _ in enumerate(probe._receive(poll, {ours.fileno(): ours}, time.monotonic()), 1):
+            assert read <= probe._QUEUE
+            theirs.send(b"frame")
+    assert read == probe._QUEUE
