@@ -20,7 +20,7 @@ _CDI = "/var/run/cdi"
 _LIMIT: Final = 1 << 24  # bytes, as in hpn node
 # Seconds for hpn node to write a CDI file after the kernel's event.  An idle node needs 0.1 s; a loaded one gets a CPU
 # late.  The request's budget does not count this wait, because no pod can prolong it.
-_WRITTEN: Final = 30.0
+_WRITTEN: Final = 10.0
 _POLL: Final = 0.02
 
 
