@@ -112,11 +112,11 @@ def test_nobody_pays_for_the_lock_that_another_has(
     host: Host, make_pod: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All calls succeed although the kernel's lock of links is held for longer than a pod may delay them."""
-    monkeypatch.setattr(budget, "REQUEST", 0.5)
-    monkeypatch.setattr(budget, "UNDOING", 0.3)
+    monkeypatch.setattr(budget, "REQUEST", 1.0)
+    monkeypatch.setattr(budget, "UNDOING", 0.6)
     monkeypatch.setattr(neighbors, "_SILENCE", 0.05)
     pods = [make_pod() for _ in range(8)]
-    with held_for(0.8, pause=0.01), ThreadPoolExecutor(len(pods)) as threads:
+    with held_for(1.4, pause=0.01), ThreadPoolExecutor(len(pods)) as threads:
         for command in ("ADD", "DEL"):
             for reply in threads.map(lambda pod, it=command: host.call(it, pod), pods):
                 assert (reply.exit_code, reply.log) == (0, ()), reply.stdout

@@ -55,9 +55,15 @@ class Machine:
             "CNI_COMMAND": verb, "CNI_CONTAINERID": "c1", "CNI_IFNAME": "hpn0", "CNI_NETNS": "/run/netns/pod",
             "CNI_PATH": "/opt/cni/bin", "HPN_PROGRAM_DIR": "/proc/nowhere",
         }  # fmt: skip
-        done = self.run("/opt/cni/bin/hpn", stdin=json.dumps(CONF), **env)
-        assert done.returncode == 0, done
-        return done.stdout
+
+        def done() -> subprocess.CompletedProcess[str] | None:
+            """None if the agent did not accept the call in time, which then changed nothing."""
+            answer = self.run("/opt/cni/bin/hpn", stdin=json.dumps(CONF), **env)
+            return None if "/proc/nowhere" in answer.stdout + answer.stderr else answer
+
+        answer: subprocess.CompletedProcess[str] = until(done)
+        assert answer.returncode == 0, answer
+        return answer.stdout
 
     def answers(self) -> bool:
         env = {"CNI_COMMAND": "VERSION", "HPN_PROGRAM_DIR": "/proc/nowhere"}

@@ -16,6 +16,10 @@ from guest.machine import Guest, nics, rdma, set_mode
 from guest.node import PF, Node, picture
 from support.topology import Pod, until
 
+from base.state import journal, numbers
+from cni.features import granted
+from cni.kinds import device, ipoib
+
 if TYPE_CHECKING:
     from support.kubelet import Kubelet
 
@@ -40,6 +44,16 @@ def kernel_is_content(kernel_log: KernelLog) -> Iterator[None]:
     yield
     complaints = kernel_log.complaints()
     assert not complaints, "\n".join(complaints)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extend the time limits for others: in a loaded guest a slow driver, plugin or hpn node is not lost."""
+    monkeypatch.setattr(granted, "_WRITTEN", 120.0)
+    monkeypatch.setattr(journal, "LOCK_TIMEOUT", 120.0)
+    monkeypatch.setattr(numbers, "_MOMENT", 60.0)
+    for kind, name in ((device, "HOME_TIMEOUT"), (ipoib, "_HOME_TIMEOUT")):
+        monkeypatch.setattr(kind, name, 60.0)
 
 
 @pytest.fixture

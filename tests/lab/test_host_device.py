@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guest.gid_tables import PATIENT
 from guest.node import NAME, RDMA, Node, netdev, pci, rdma_devs
 from guest.recovery import recovered
 from support.topology import Pod, ip, until
@@ -41,7 +42,9 @@ def conf(node: Node, **keys: Any) -> dict[str, Any]:
 
 def test_a_scalable_function(node: Node, pod: Pod, sf: dict[str, Any], node_file: Path) -> None:
     info = node.tmp_path / "info"
-    wanted = conf(node, rdma={"required": True, "name": "mlx5_0"}, runtimeConfig={"CNIDeviceInfoFile": str(info)})
+    wanted = conf(
+        node, rdma=PATIENT | {"required": True, "name": "mlx5_0"}, runtimeConfig={"CNIDeviceInfoFile": str(info)}
+    )
     result = node.ok("ADD", pod, wanted)
     link = pod.link()
     assert link

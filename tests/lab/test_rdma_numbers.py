@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guest.gid_tables import PATIENT
 from guest.machine import rdma
 from guest.node import NAME, PF, RDMA, Node, pci, rdma_devs
 from support.kubelet import Kubelet
@@ -42,7 +43,7 @@ def of_pod(uid: str) -> str:
 
 
 def wanting(node: Node, device: str, **rdma: Any) -> dict[str, Any]:
-    return node.conf(deviceID=device, rdma=rdma)
+    return node.conf(deviceID=device, rdma=PATIENT | rdma)
 
 
 def test_a_number_that_is_required(node: Node, moving: str, make_pod: Callable[[], Pod]) -> None:

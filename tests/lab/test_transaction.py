@@ -1,12 +1,13 @@
 """Kill the plugin at boundaries of attaching, detaching and collecting a VF with all features."""
 
 import pytest
+from guest.gid_tables import PATIENT
 from guest.node import MAC, Node, picture
 from guest.recovery import recovered
 from support.topology import Pod
 
 CHANGES = {"vlan": 7, "spoofchk": "off", "trust": "on", "max_tx_rate": 50, "mac": MAC, "mtu": 1400, "multiRail": True}
-RDMA = {"mode": "exclusive", "required": True, "name": "mlx5_0"}
+RDMA = PATIENT | {"mode": "exclusive", "required": True, "name": "mlx5_0"}
 
 
 @pytest.mark.usefixtures("node_file")

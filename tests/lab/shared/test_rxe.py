@@ -9,6 +9,7 @@ from typing import Any
 
 import drawn
 import pytest
+from guest.gid_tables import PATIENT
 from guest.machine import rdma, verbs
 from guest.node import Node, pci, rdma_devs
 from support.killing import killed_at
@@ -17,7 +18,7 @@ from support.topology import Pod, until
 from base.kernel import netns
 from base.state import durable
 
-RXE = {"mode": "rxe"}
+RXE = PATIENT | {"mode": "rxe"}
 IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}]]}
 # The differences between two pods on two NICs.
 KINDS = {

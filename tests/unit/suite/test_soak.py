@@ -12,7 +12,7 @@ import soak
 from support.topology import until
 
 DAY = date(2026, 11, 24)
-RELEASED = re.compile(r"^## (\d+\.\d+\.\d+)(.*)$", re.MULTILINE)
+RELEASED = re.compile(r"^## \[?(\d+\.\d+\.\d+)(.*)$", re.MULTILINE)
 SOAKED = re.compile(r"^Commit [0-9a-f]{12}, from \S+ to (\d{4}-\d\d-\d\d), every case", re.MULTILINE)
 
 
@@ -45,7 +45,8 @@ def test_what_is_too_old(tmp_path: Path) -> None:
     assert too_old(released.format("2026-11-25"), page.read_text()) == ""
     assert "is older than 1.0.0 of 2026-11-26" in too_old(released.format("2026-11-26"), page.read_text())
     assert "1.0.0 says no day" in too_old(released.format("soon"), page.read_text())
-    assert too_old("# Changelog\n\n## Unreleased\n", "") == ""
+    assert "1.0.0 of 2026-11-26" in too_old("# Changelog\n\n## [Unreleased]\n\n## [1.0.0] - 2026-11-26\n", "")
+    assert too_old("# Changelog\n\n## [Unreleased]\n", "") == ""
 
 
 def test_the_page(tmp_path: Path) -> None:
