@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  # a folder of pages is no package
-"""make docs: the picture of cluster-addresses.md; its numbers are those of ipam/cluster/rules/documents.py."""
+"""make docs: draw the picture of cluster-addresses.md; its numbers are those of ipam/cluster/rules/documents.py."""
 
 import sys
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from ipam.cluster.rules.documents import SIZE, Block
 PICTURE: Final = Path(__file__).parent / "user" / "cluster-addresses.svg"
 RAILS: Final = ("10.1.0.0/16", "10.2.0.0/16", "fd00:1::/64", "fd00:2::/64")
 NODES: Final = {"node1": "#0969da", "node2": "#1a7f37", "node3": "#bf3989"}
-# Whose the first blocks are: each node has claimed its first, and node1 a second when that was full.
+# The owners of the first blocks: each node has claimed its first, and node1 a second when that was full.
 HELD: Final = {0: "node1", 2: "node3", 3: "node2", 5: "node1"}
 SHOWN: Final = 2  # the block that is drawn below
 _WIDE, _HIGH, _CELL, _LEFT = 860, 500, 66, 34
@@ -33,11 +33,11 @@ _STYLE: Final = """\
 
 
 def picture() -> str:
-    """The page's picture, as SVG."""
+    """Return the page's picture, as SVG."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDE}" height="{_HIGH}" viewBox="0 0 {_WIDE} {_HIGH}"'
     parts = [
         f'{head} font-family="sans-serif" font-size="14">',
-        "<title>The store has whose each block is; each node gives addresses from its own blocks</title>",
+        "<title>The backend records each block's owner; each node allocates addresses from its own blocks</title>",
         _STYLE,
         f'<rect class="page" x="0.5" y="0.5" width="{_WIDE - 1}" height="{_HIGH - 1}" rx="10"/>',
         *_store(),
@@ -56,8 +56,8 @@ def _text(kind: str, x: float, y: float, words: str) -> str:
 
 
 def _store() -> Iterator[str]:
-    """The grid, as the store has it: a cell for each block."""
-    yield _text("head", 24, 34, "The store: the API server of Kubernetes, or an etcd")
+    """Draw the backend: a cell for each block."""
+    yield _text("head", 24, 34, "The backend: the API server of Kubernetes, or an etcd")
     yield '<rect class="box" x="24" y="46" width="812" height="92" rx="5"/>'
     yield _text("path", _LEFT, 65, f"network rails: blocks of {SIZE} host numbers, valid in every range of the network")
     for index in range(12):
@@ -69,12 +69,12 @@ def _store() -> Iterator[str]:
 
 
 def _node(at: int, node: str) -> Iterator[str]:
-    """A node with its two files, and how it gets a block."""
-    x, own = 24 + 276 * at, [_block(index) for index, whose in HELD.items() if whose == node]
+    """Draw a node with its two files, and how it gets a block."""
+    x, own = 24 + 276 * at, [_block(index) for index, owner in HELD.items() if owner == node]
     spans = ", ".join(f"{block.first}-{block.last}" for block in own)
     yield f'<path class="calls" d="M{x + 40} 214V144"/>'
     yield _text("note", x + 48, 172, "one call, to claim a block:")
-    yield _text("note", x + 48, 188, "when its own have no room")
+    yield _text("note", x + 48, 188, "when its own blocks are full")
     look = f'fill="#f6f8fa" stroke="{NODES[node]}" stroke-width="2"'
     yield f'<rect {look} x="{x}" y="216" width="260" height="104" rx="5"/>'
     yield _text("name", x + 12, 238, node)
@@ -82,13 +82,13 @@ def _node(at: int, node: str) -> Iterator[str]:
     yield f'<rect class="file" x="{x + 12}" y="248" width="236" height="26" rx="3"/>'
     yield _text("path", x + 20, 265, f"blocks: {spans}")
     yield f'<rect class="file" x="{x + 12}" y="282" width="236" height="26" rx="3"/>'
-    yield _text("path", x + 20, 299, "leases: whose each address is")
+    yield _text("path", x + 20, 299, "leases: each address and its owner")
 
 
 def _addresses() -> Iterator[str]:
-    """What one block stands for: the same numbers in every range."""
+    """Draw one block's addresses: the same numbers in every range."""
     block, node = _block(SHOWN), HELD[SHOWN]
-    yield _text("head", 24, 356, f"What a block is: {block.first} to {block.last} of {node}, on all rails at once")
+    yield _text("head", 24, 356, f"One block: {block.first} to {block.last} of {node}, on all rails at once")
     for at, text in enumerate(RAILS):
         subnet, y = ip_network(text), 384 + 26 * at
         yield _text("path", _LEFT, y, f"rail {at % 2}  {subnet}")
@@ -101,7 +101,7 @@ def _addresses() -> Iterator[str]:
     for at, text in enumerate(RAILS[1:3]):
         yield _text("path", 590, 421 + 18 * at, f"{_address(ip_network(text), block.first + 5)}")
     yield _text("note", 590, 460, "No other node has that number")
-    yield _text("note", 590, 477, "on any rail, so nothing else must agree.")
+    yield _text("note", 590, 477, "on any rail, so nodes need no other check.")
 
 
 def _address(subnet: IPv4Network | IPv6Network, number: int) -> str:
