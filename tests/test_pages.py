@@ -1,7 +1,6 @@
 """The pages are whole: links lead somewhere, and configurations are valid."""
 
 import re
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,11 @@ NETWORKS = [
 
 # Pages of other projects, and files of a report, that code names.
 FOREIGN = {"CONVENTIONS.md", "SPEC.md", "docs/configuration-reference.md", "report.md"}
+SOURCES = (
+    *("base", "hardware", "cni", "ipam", "agent", "node", "ctl", "packaging"),
+    *("tests", "netns-fixtures", "bench", "docs", "conf", ".ci", ".github"),
+)
+NO_SOURCE = (".md", ".svg", ".pyc")
 PAGE_NAME = re.compile(r"(?<![\w/.\\-])\w[\w./-]*\.md\b")
 LABEL = re.compile(r"(?<!`)\[`?([\w./-]+\.md)`?\]\(([^)\s]+)\)")
 
@@ -54,9 +58,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_code_names_pages_that_exist() -> None:
     """Each page that a program, a comment or a manifest names exists.  A name without a folder may be of any folder."""
     pages = [page.relative_to(ROOT).as_posix() for page in PAGES]
-    listed = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
-    files = [path for name in listed if (path := ROOT / name).suffix not in (".md", ".svg") and path != Path(__file__)]
-    named = {(path, name) for path in files for name in PAGE_NAME.findall(path.read_text())}
+    found = [*ROOT.glob("*"), *(path for folder in SOURCES for path in (ROOT / folder).rglob("*"))]
+    files = [path for path in found if path.is_file() and path.suffix not in NO_SOURCE and path != Path(__file__)]
+    named = {(path, name) for path in files for name in PAGE_NAME.findall(path.read_text(errors="ignore"))}
     assert len(named) > 50
     assert {f"{path.relative_to(ROOT)}: {name}" for path, name in named if missing(name, pages)} == set()
     assert missing("docs/develop/gone.md", pages)
