@@ -1,19 +1,19 @@
-# Everything a target downloads lies in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni); the tree gets dist/ and build/.
+# Targets keep downloads in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni), and write dist/ and build/ in the tree.
 
 .PHONY: help docs protocols demo test check soak plain lab cluster lint binary deb bench bench-lab bench-cluster bench-blocks bench-traffic bench-rails bench-size clean root
 .DEFAULT_GOAL := help
 
-# A run that must not pass by skipping says so to every tier; see tests/*/conftest.py.
+# CI requires every tier, so that no run passes by skipping one; see tests/*/conftest.py.
 ifeq ($(CI),true)
 export HPN_REQUIRE ?= unit,netns,system,attack,lab,cluster
 endif
 
 SOURCES := Makefile $(shell find base hardware cni ipam agent node ctl -name '*.py') pyproject.toml $(wildcard packaging/*.py packaging/startup/*.py packaging/launcher/* packaging/systemd/*) packaging/hpn.spec
 
-# What dist/hpn carries is unpacked here by these targets, and by an installed one into /var/lib/cni/hpn/program.
+# These targets unpack dist/hpn here; an installed hpn unpacks itself into /var/lib/cni/hpn/program.
 export HPN_PROGRAM_DIR := $(CURDIR)/build/unpacked
 
-# ARCH=arm64 on a machine that is none: dist/arm64/hpn, of files that packaging/foreign gets.
+# ARCH=arm64 on x86-64 builds dist/arm64/hpn from the files that packaging/foreign downloads.
 HERE := $(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(shell uname -m)))
 FOREIGN := $(filter-out $(HERE),$(ARCH))
 $(if $(filter-out arm64,$(FOREIGN)),$(error ARCH=$(ARCH): this machine builds for $(sort $(HERE) arm64)))
@@ -21,17 +21,17 @@ $(if $(filter-out arm64,$(FOREIGN)),$(error ARCH=$(ARCH): this machine builds fo
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: root binary ## as root: attach two pods with cnitool, ping, draw, detach, show that nothing is left
+demo: root binary ## as root: attach two pods with cnitool, ping, draw them, detach, and check that nothing remains
 	@netns-fixtures/setup net
 	@peers=$$(netns-fixtures/peers) && \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python netns-fixtures/demo.py
 
-# All that tests ask for is installed before the first: some compare /etc before and after, and apt writes there.
+# Everything is installed before the first test, because some tests compare /etc before and after, and apt writes there.
 NEEDS := go tls qemu guest module disk verbs mpi systemd traffic cluster seccomp browser
 
-# With PYTEST_ARGS one pytest process is told those; JUNIT names a file for the report.  Else side_by_side.py makes the
-# binary beside the first tests, and later the target plain.
-test: $(if $(PYTEST_ARGS)$(FOREIGN),binary) ## every test, lint included; as root, or the tiers that need it are skipped (CI=true: fail)
+# PYTEST_ARGS runs one pytest process with these arguments; JUNIT names a file for the report.  Without PYTEST_ARGS,
+# side_by_side.py builds the binary beside the first tests, and the target plain later.
+test: $(if $(PYTEST_ARGS)$(FOREIGN),binary) ## run every test and lint; without root, tiers that need it are skipped (with CI=true they fail)
 ifneq ($(FOREIGN),)
 	@peers=$$(HPN_ARCH=$(FOREIGN) netns-fixtures/peers) && HPN_BINARY=$(CURDIR)/$(BINARY) HPN_PEERS=$$peers \
 	netns-fixtures/arm64 $(BINARY) python3 -m pytest -p no:cacheprovider $(or $(PYTEST_ARGS),tests/unit tests/netns tests/system)
@@ -43,26 +43,26 @@ else
 	$(if $(PYTEST_ARGS),pytest,python tests/side_by_side.py $(if $(JOBS),-j $(JOBS))) $(if $(JUNIT),--junitxml=$(JUNIT)) $(PYTEST_ARGS)
 endif
 
-# The binary only where it is of these sources: to make it takes half of the time.
-check: ## lint, and the tests that a change touches, in five minutes: before each commit; BASE=COMMIT compares with that
+# Use the binary only if it is current: building it takes half of the time.
+check: ## before each commit: lint, and the tests that the change touches, in five minutes; BASE=COMMIT sets the base
 	@[ "$$(id -u)" != 0 ] || netns-fixtures/setup net
 	@! $(MAKE) --no-print-directory -q $(BINARY) 2>/dev/null || export HPN_BINARY=$(CURDIR)/$(BINARY); \
 	BASE=$(BASE) packaging/venv python tests/check.py
 
-plain: ## as root: build without what makes a start fast (docs/develop/packaging.md), and run a part of the system tier with that
+plain: ## as root: build without start-up optimizations (docs/develop/packaging.md), and run a part of the system tier with that build
 	@$(MAKE) --no-print-directory binary PLAIN=1
 	@netns-fixtures/setup net
 	@peers=$$(netns-fixtures/peers) && HPN_BINARY=$(CURDIR)/dist/plain/hpn HPN_PEERS=$$peers \
 	packaging/venv pytest $(addprefix tests/system/test_,verbs.py binary.py supply.py traceback.py) $(PYTEST_ARGS)
 
-soak: root binary ## as root: all cases of which a run draws a tenth, and all guards; for hours, goes on after an interrupt; WRITE=1 updates docs/develop/soak.md
+soak: root binary ## as root: run every drawn case and every guard; takes hours, resumes after an interrupt; WRITE=1 updates docs/develop/testing.md
 	@netns-fixtures/setup net
 	@for need in $(NEEDS); do netns-fixtures/setup $$need || true; done
 	@peers=$$(netns-fixtures/peers) && HPN_REQUIRE=unit,netns,system,attack,lab,cluster \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python tests/soak.py $(if $(WRITE),--write)
 
-# Asked for here: the guest has no network to make a virtual environment from.
-lab: binary ## as root: two kernels in QEMU: VFs with RDMA devices in pods, then RDMA traffic between pods, drawn
+# Resolved here, because the guest has no network to install a virtual environment.
+lab: binary ## as root: boot two kernels in QEMU, and draw VFs with RDMA devices in pods, then RDMA traffic between pods
 ifneq ($(FOREIGN),)
 	@netns-fixtures/arm64 $(BINARY)
 else
@@ -72,40 +72,40 @@ else
 	show vf && show roce --kernel trixie --rdma shared --vfs 1
 endif
 
-cluster: root binary ## as root: two Kubernetes nodes with a pod each: ping over hpn0, a power cut, and everything back
+cluster: root binary ## as root: boot two Kubernetes nodes with a pod each, ping over hpn0, cut a node's power, and check the recovery
 	@netns-fixtures/setup net
 	@programs=$$(netns-fixtures/cluster/build) && packaging/venv python netns-fixtures/cluster_demo.py "$$programs" dist/hpn
 
-lint: ## ruff, mypy, the English by Vale, and shellcheck where it is installed
+lint: ## run ruff, mypy, Vale for the English, and shellcheck if it is installed
 	packaging/venv ruff check .
 	packaging/venv ruff format --check .
 	packaging/venv mypy
 	@vale=$$(netns-fixtures/vale) && packaging/venv python tests/prose.py "$$vale"
 	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv packaging/foreign packaging/wheels $(addprefix packaging/deb/,preinst postinst prerm postrm) $(addprefix netns-fixtures/,setup suite golang peers prometheus vale kernel lab arm64 arm64-kernel arm64-debian bare cluster/build workloads/in_pod) netns-fixtures/guest/*
 
-docs: ## make the tables of keys in docs/ anew, from the models, and a picture
+docs: ## generate the tables of keys in docs/ from the models, and a picture
 	packaging/venv python -m docs.keys
 	packaging/venv python -m docs.blocks
 
-protocols: ## make base/kubelet/*_pb2.py anew, from the .proto files beside them
+protocols: ## generate base/kubelet/*_pb2.py from the .proto files beside them
 	packaging/venv python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. base/kubelet/*.proto
 
-# PLAIN=1 leaves out what makes a start fast, WITHOUT=a,b only some of it (docs/develop/packaging.md): such a build lies beside
-# the ordinary one, in a directory of its name.
+# PLAIN=1 leaves out all start-up optimizations, WITHOUT=a,b only these (docs/develop/packaging.md).  Such a build has a
+# directory of its own in dist/.
 comma := ,
 HPN_WITHOUT := $(if $(PLAIN),all,$(WITHOUT))
 VARIANT := $(addsuffix /,$(FOREIGN))$(if $(PLAIN),plain/,$(if $(WITHOUT),without-$(subst $(comma),-,$(WITHOUT))/))
 BINARY := dist/$(VARIANT)hpn
 
-binary: $(BINARY) ## freeze the program into dist/hpn, one file; beside it its licences and an SBOM
+binary: $(BINARY) ## build the program as one file, dist/hpn, with its licences and an SBOM beside it
 
-# A static program at an address of chance, nothing of it writable that need not be.  musl-gcc knows no -static-pie, so
+# A static program at a random address, with as little writable memory as possible.  musl-gcc supports no -static-pie, so
 # its parts are named here.
 LAUNCHER_FLAGS := -Os -std=gnu11 -Wall -Wextra -Werror -fPIE -fstack-protector-strong -fvisibility=hidden -fno-asynchronous-unwind-tables
 LAUNCHER_LAYOUT := -Wl,-z,relro,-z,now,-z,noexecstack,-z,text,--hash-style=gnu,--build-id=none,--gc-sections
 LAUNCHER_PARTS := $(patsubst packaging/launcher/%.c,build/$(VARIANT)%.o,$(wildcard packaging/launcher/*.c))
 
-# Of another architecture only the launcher is compiled by another compiler.
+# For another architecture a cross compiler makes the launcher; everything else is downloaded.
 ifeq ($(FOREIGN),)
 LAUNCHER_COMPILER := musl-gcc
 LAUNCHER_LINKER := gcc
@@ -133,44 +133,44 @@ $(BINARY): $(SOURCES)
 	packaging/venv python packaging/pack.py build/$(VARIANT)launcher build/$(VARIANT)program $@
 	$(if $(FOREIGN),,@CNI_COMMAND=VERSION HPN_AGENT= $@ </dev/null >/dev/null)
 
-deb: binary ## pack dist/hpn for Debian and its like: dist/hpn-cni_VERSION_ARCHITECTURE.deb
+deb: binary ## build the Debian package, dist/hpn-cni_VERSION_ARCHITECTURE.deb
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) packaging/venv python packaging/deb/build.py $(BINARY) $(dir $(BINARY))
 
-bench: root binary ## as root: ADD and DEL, and addresses by how many are held, against the Go peers; WRITE=1 updates docs/user/performance.md
+bench: root binary ## as root: compare ADD, DEL and address allocation with the Go plugins; WRITE=1 updates docs/user/performance.md
 	@netns-fixtures/setup net
 	@netns-fixtures/setup trace || true
 	@peers=$$(netns-fixtures/peers) && \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python bench/bench.py $(if $(WRITE),--write) && \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python bench/ipam.py $(if $(WRITE),--write)
 
-bench-lab: binary ## in the lab: VFs with RDMA, against sriov-cni, host-local and rdma-cni; WRITE=1 as above
+bench-lab: binary ## in the lab: compare VFs with RDMA with sriov-cni, host-local and rdma-cni; WRITE=1 as above
 	@netns-fixtures/setup net
 	@netns-fixtures/setup trace || true
 	@peers=$$(netns-fixtures/peers) && vf_peers=$$(netns-fixtures/peers vf) && \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers:$$vf_peers packaging/venv python bench/lab.py $(if $(WRITE),--write)
 
-bench-cluster: root binary ## as root: pods with eight rails in the cluster, until they are Ready; WRITE=1 as above
+bench-cluster: root binary ## as root: time pods with eight rails in the cluster until they are Ready; WRITE=1 as above
 	@HPN_BINARY=$(CURDIR)/dist/hpn packaging/venv python bench/cluster.py $(if $(WRITE),--write)
 
-bench-blocks: root ## as root: one pool for a cluster, on a real etcd and a real API server; WRITE=1 as above
+bench-blocks: root ## as root: measure one pool for a cluster, on a real etcd and a real API server; WRITE=1 as above
 	@netns-fixtures/setup net cluster
 	@packaging/venv python bench/blocks.py $(if $(WRITE),--write)
 	@packaging/venv python bench/filled.py $(if $(WRITE),--write)
 
-bench-traffic: root binary ## as root: TCP between hosts, through bridge, macvlan, ipvlan and VF, here and in the lab; WRITE=1 updates docs/user/performance.md
+bench-traffic: root binary ## as root: measure TCP between hosts through bridge, macvlan, ipvlan and VF; WRITE=1 as above
 	@netns-fixtures/setup net traffic
 	@HPN_BINARY=$(CURDIR)/dist/hpn packaging/venv python bench/traffic.py $(if $(WRITE),--write)
 
-bench-rails: root binary ## as root: a pod with eight rails, in a row and at once, against the Go peers; WRITE=1 updates docs/user/performance.md
+bench-rails: root binary ## as root: compare a pod with eight rails, in sequence and at once, with the Go plugins; WRITE=1 as above
 	@netns-fixtures/setup net
 	@peers=$$(netns-fixtures/peers) && \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python bench/rails.py $(if $(WRITE),--write)
 
-bench-size: root binary ## as root: the same commands on an empty node and a large one, of 1,000 attachments; WRITE=1 as above
+bench-size: root binary ## as root: compare commands on an empty node and on one with 1,000 attachments; WRITE=1 as above
 	@netns-fixtures/setup net
 	@HPN_BINARY=$(CURDIR)/dist/hpn packaging/venv python bench/size.py $(if $(WRITE),--write)
 
-clean: ## remove what was built in the tree
+clean: ## remove the builds from the tree
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

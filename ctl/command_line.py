@@ -13,7 +13,7 @@ from base.protocol.spec import Json
 
 # The path where most runtimes find the plugin.
 PLUGIN: Final = "/opt/cni/bin/hpn"
-# The program's own loader, in a directory that is named by the version (docs/develop/protocol.md).
+# The program's own loader, in a directory that is named by the version (docs/develop/agent.md).
 _LOADER: Final = "ld-hpn.so.2"
 
 

@@ -76,7 +76,7 @@ COMMANDS: Final = {
 def main(argv: Sequence[str], file: str = "", build: str = "") -> int:
     """Run the command line; return its exit status.
 
-    ``file`` is the launcher's, and ``build`` its version (docs/develop/protocol.md); both are empty without a launcher.
+    ``file`` is the launcher's, and ``build`` its version (docs/develop/agent.md); both are empty without a launcher.
     """
     match argv[1:]:
         case [] | ["help" | "--help" | "-h"] | ["help", "help" | "version"]:

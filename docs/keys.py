@@ -1,10 +1,10 @@
 # ruff: noqa: INP001  # a folder of pages is no package
-"""make docs: the tables of keys in the pages, made from the models.
+"""Generate the pages' tables of keys from the models (make docs).
 
-A page has a table between <!-- keys: MODULE.MODEL --> and <!-- end -->; "without NAME" leaves out that key, or all that
-the model has from that class.  Values, bounds and defaults are the model's.  What a key means stands below it there, as
-a string, which Python drops when it compiles: a start pays nothing for it.  Lines of it that begin with "Value: ",
-"Default: " or "Refused: " are those columns, the first two only where the model does not tell.
+A page has a table between <!-- keys: MODULE.MODEL --> and <!-- end -->; "without NAME" omits that key, or all keys that
+the model inherits from that class.  Values, bounds and defaults come from the model.  A key's meaning is the string
+below it in the model, which Python drops when it compiles, so it costs no start.  Lines of that string that begin with
+"Value: ", "Default: " or "Refused: " fill those columns, the first two only if the model does not define them.
 """
 
 import ast
@@ -25,10 +25,10 @@ from pydantic_core import PydanticUndefined
 
 PAGES = Path(__file__).parent
 TABLE = re.compile(r"(<!-- keys: ([\w.]+?)\.(\w+)(?: without (\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
-# What a type is called; and one that a validator of ours reads, which takes text for it.
+# The name of each type; and of types that a validator of ours parses from text.
 NAMES: dict[Any, str] = {bool: "`true`, `false`", str: "text", dict: "object", list: "list"}
 PLAIN: dict[Any, str] = {IPv4Address: "address", IPv4Network: "subnet"}
-# Of these a description may say more.
+# A description may replace these names by a more exact one.
 VAGUE = ("", "text", "object", "list")
 HEAD = "| key | value | default | meaning | refused |\n|---|---|---|---|---|\n"
 
@@ -38,7 +38,7 @@ class Undescribed(Exception):
 
 
 def filled_in(page: str) -> str:
-    """The page with every table as the models have it."""
+    """Return the page with every table generated from the models."""
 
     def made(found: re.Match[str]) -> str:
         begin, module, name, without, end = found.groups()
@@ -55,7 +55,7 @@ def table(model: type[BaseModel], without: str = "") -> str:
 
 
 def described(model: type[BaseModel]) -> dict[str, str]:
-    """The string below each key, of the model and of what it inherits."""
+    """Return the string below each key, of the model and its base classes."""
     texts = dict[str, str]()
     for cls in reversed(model.__mro__):
         if cls is not BaseModel and issubclass(cls, BaseModel):
@@ -94,7 +94,7 @@ def shown_default(field: FieldInfo) -> str:
 
 
 def values(annotation: Any, metadata: list[Any]) -> str:
-    """What the model takes, and its bounds; empty where the model does not tell."""
+    """Return the type's values and their bounds; empty if the model does not define them."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return values(arguments[0], [*metadata, *arguments[1:]])
@@ -127,7 +127,7 @@ def main() -> int:
         text = page.read_text()
         if (made := filled_in(text)) != text:
             page.write_text(made)
-            sys.stdout.write(f"{page.name}: tables of keys made anew\n")
+            sys.stdout.write(f"{page.name}: wrote the tables of keys\n")
     return 0
 
 

@@ -89,8 +89,10 @@ def user(address: str, attached: Mapping[str, Record], root: Path = sysfs.SYS, v
 
 
 def needed(address: str, host: Rtnl, above: Mapping[int, str]) -> str:
-    """The reason why the host or a pod needs a function's interface; empty for none.  ``above``: pods' attachments over
-    the host's interfaces (over.py), by index."""
+    """The reason why the host or a pod needs a function's interface; empty for none.
+
+    ``above`` holds pods' attachments over the host's interfaces, by index (``owners_over`` of node/provision/scan.py).
+    """
     # Deferred: it is rarely called.
     from hardware import needed as refusing  # noqa: PLC0415
 

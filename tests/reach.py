@@ -67,7 +67,7 @@ def distances(uses: Uses, changed: Iterable[str]) -> dict[str, int]:
 
 
 def namesakes(changed: str, tests: Iterable[str]) -> set[str]:
-    """The tests named after a file: cni/features/gids.py has test_gids_command.py too."""
+    """The tests named after a file: cni/kinds/host_device.py has test_host_device_attacked.py too."""
     place = PurePath(changed)
     of_folder = place.suffix in (".c", ".h") or place.stem == "__init__"
     words = set((place.parent.name if of_folder else place.stem).split("_"))

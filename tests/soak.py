@@ -6,7 +6,7 @@ It takes hours.  build/soak.jsonl gets a line when a part ends.  After an interr
 soak of the same commit runs the missing parts.  A failed part counts as missing.
 
 The parts on this machine run in sequence.  Beside them run those in guests, and those of the cluster, in sequence
-too.  --write writes the result of a whole soak into docs/develop/soak.md.
+too.  --write writes the result of a whole soak into docs/develop/testing.md.
 """
 
 import argparse
@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT))  # tests import the program
 
 from test_lab import BOOTS
 
-NOTES, PAGE = ROOT / "build/soak.jsonl", ROOT / "docs/develop/soak.md"
+NOTES, PAGE = ROOT / "build/soak.jsonl", ROOT / "docs/develop/testing.md"
 BEGIN, END = "<!-- the last whole soak -->\n", "<!-- end -->"
 CHECKER, GUARDS_TOOL = "tests/cluster/test_checker.py", "tests/guards.py"
 HISTORIES = 50

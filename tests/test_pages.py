@@ -1,10 +1,12 @@
 """The pages are whole: links lead somewhere, and configurations are valid."""
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.pages import PAGES, ROOT, anchor, anchors, blocks, is_network, links, sections
+from support.pages import PAGES, ROOT, anchor, anchors, blocks, is_network, links, sections, without_code
 from support.shipped import DEVICE, plugins
 
 from cni import config
@@ -20,6 +22,27 @@ NETWORKS = [
 ]
 
 
+# Pages of other projects, and files of a report, that code names.
+FOREIGN = {"CONVENTIONS.md", "SPEC.md", "docs/configuration-reference.md", "report.md"}
+SOURCES = (
+    *("base", "hardware", "cni", "ipam", "agent", "node", "ctl", "packaging"),
+    *("tests", "netns-fixtures", "bench", "docs", "conf", ".ci", ".github"),
+)
+NO_SOURCE = (".md", ".svg", ".pyc")
+PAGE_NAME = re.compile(r"(?<![\w/.\\-])\w[\w./-]*\.md\b")
+LABEL = re.compile(r"(?<!`)\[`?([\w./-]+\.md)`?\]\(([^)\s]+)\)")
+
+
+def missing(name: str, pages: Iterable[str]) -> bool:
+    """Return whether no page has that path, or that end of a path."""
+    return name not in FOREIGN and not any(f"/{page}".endswith(f"/{name}") for page in pages)
+
+
+def mislabelled(text: str) -> list[str]:
+    """Return the links whose label names a page file other than the link's target."""
+    return [label for label, target in LABEL.findall(text) if not f"/{target.partition('#')[0]}".endswith(f"/{label}")]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for link in links(page):
@@ -30,6 +53,26 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.exists(), f"{page.name} links to {link}, and there is no such file"
         if name:
             assert name in anchors(target), f"{page.name} links to {link}, and there is no such heading"
+
+
+def test_code_names_pages_that_exist() -> None:
+    """Each page that a program, a comment or a manifest names exists.  A name without a folder may be of any folder."""
+    pages = [page.relative_to(ROOT).as_posix() for page in PAGES]
+    found = [*ROOT.glob("*"), *(path for folder in SOURCES for path in (ROOT / folder).rglob("*"))]
+    files = [path for path in found if path.is_file() and path.suffix not in NO_SOURCE and path != Path(__file__)]
+    named = {(path, name) for path in files for name in PAGE_NAME.findall(path.read_text(errors="ignore"))}
+    assert len(named) > 50
+    assert {f"{path.relative_to(ROOT)}: {name}" for path, name in named if missing(name, pages)} == set()
+    assert missing("docs/develop/gone.md", pages)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_label_names_the_page_of_its_link(page: Path) -> None:
+    assert mislabelled(without_code(page.read_text())) == []
+
+
+def test_a_label_of_a_page_that_is_gone_is_found() -> None:
+    assert mislabelled("[design/undo.md](state.md), [state.md](../develop/state.md#undo)") == ["design/undo.md"]
 
 
 def test_every_page_can_be_found() -> None:

@@ -1,6 +1,6 @@
 /*
  * dist/hpn: sends the request to the agent; without an agent it runs the program that it carries.
- * docs/develop/protocol.md has the frames.
+ * docs/develop/agent.md lists the frames.
  *
  * It is static, and uses no stdio and no malloc on the way to the agent, because it runs for every command.  It takes
  * little longer than an empty program.

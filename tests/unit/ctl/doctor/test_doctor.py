@@ -20,8 +20,8 @@ from ctl.doctor.model import Severity
 from ctl.doctor.reading import Reader
 from ctl.main import main
 
-# A full disk needs a mount (tests/netns/test_doctor.py).  The others need the clock or a driver with DCB:
-# tests/lab/test_doctor.py and test_doctor_priorities.py.  test_doctor_definitions.py reads an API server.
+# A full disk needs a mount (tests/netns/test_doctor.py), and the clock needs the lab (tests/lab/test_doctor.py).
+# test_priorities.py has the answers of a driver with DCB, and test_definitions.py those of an API server.
 ELSEWHERE = {
     *("disk-nearly-full", "clock-wrong", "clock-unsynchronized", "pfc-differs", "traffic-class-lossy"),
     *("resource-nobody-has", "names-unlisted"),
