@@ -1,7 +1,7 @@
 """hpn devinfo: the output of ibv_devinfo (rdma-core's libibverbs/examples/devinfo.c), without libibverbs.
 
 The values come from /sys and RDMA netlink.  Values that only verbs provide are left out, except for known drivers
-(docs/user/devices.md).
+(docs/user/rdma.md).
 """
 
 import re

@@ -252,11 +252,11 @@ class IpamKeys(Sets):
     Default: `<stateDir>/ipam`, else `/var/lib/cni/hpn/ipam`
     Refused: 7: relative, not safe; 5: cannot be written"""
     rails: list[RailKeys] | None = None
-    """Rails instead of `ranges` and `subnet`: the device's rail provides the addresses ([rails.md](rails.md)).
+    """Rails instead of `ranges` and `subnet`: the device's rail provides the addresses ([Rails](addresses.md#rails)).
     Default: none
     Refused: 7: empty, beside `ranges`, `subnet` or `ipRanges`"""
     align: Annotated[bool, Field(strict=True)] | None = None
-    """With `rails`: a container's addresses have the same host number on all rails ([rails.md](rails.md)).
+    """With `rails`: a container's addresses have the same host number on all rails ([Rails](addresses.md#rails)).
     Default: `false`
     Refused: 7: without `rails`, or with rails that cannot be aligned"""
     routes: list[RouteKeys] | None = None

@@ -129,7 +129,7 @@ def _wanted(attach: "Common", ifname: str) -> dict[str, str]:
         if named[path].strip() != of_a_rail[path]:  # guard: contradicts-a-rail
             raise InvalidConfig(
                 f"sysctl {sysctl.name(path)!r} is to be {named[path]!r}, and multiRail sets it to {of_a_rail[path]!r}; "
-                "remove the sysctl, or remove multiRail and set the sysctls in docs/user/rails.md"
+                "remove the sysctl, or remove multiRail and set the sysctls in docs/user/addresses.md"
             )
     return of_a_rail | named
 

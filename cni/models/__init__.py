@@ -203,7 +203,7 @@ class Common(BaseModel):
     """RDMA devices: [below](#rdma)."""
     sysctl: Annotated[dict[str, str], AfterValidator(_sysctls)] = {}
     """Sysctls to set in the pod's namespace, such as `{"net.ipv4.conf.IFNAME.rp_filter": "2"}`
-    ([features.md](features.md#sysctl)).
+    ([below](#sysctl)).
     Default: none
     Refused: 7 and 105: see there"""
     policyRouting: Annotated[PolicyRouting | None, BeforeValidator(_switched)] = None
@@ -213,16 +213,16 @@ class Common(BaseModel):
     Refused: 7: no `ipam`"""
     multiRail: bool = False
     """Treat the interface as one of the pod's rails: it answers ARP for its own addresses only, packets from them leave
-    by it, and the pod's default route stays ([rails.md](rails.md#each-rail-its-own-way-multirail)).
+    by it, and the pod's default route stays ([multiRail](addresses.md#multirail)).
     Refused: 7: no `ipam`, `policyRouting` `false`, a `sysctl` with another value"""
     rps: Annotated[str, AfterValidator(processors)] = ""
-    """The processors that handle received packets ([features.md](features.md#rps-and-irqaffinity)):
+    """The processors that handle received packets ([below](#rps-and-irqaffinity)):
     `numa`, those near the NIC, or a list, `0-3,8`.
     Default: unchanged
     Refused: 7: malformed, not of this machine; 101: `numa` without a PCI device, refused by the kernel"""
     stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR
-    """Absolute path of the journal, and with `ipam/` of the leases ([node.md](node.md#state-directories)).  For a
-    separate set of networks on a node, such as for a test beside pods in use.
+    """Absolute path of the journal, and with `ipam/` of the leases ([State directories](node.md#state-directories)).
+    For a separate set of networks on a node, such as for a test beside pods in use.
     Refused: 7: relative, or not safe; 5: cannot be written, full"""
     strict: bool = True
     """Refuse unknown keys."""
@@ -230,7 +230,7 @@ class Common(BaseModel):
     logLevel: Literal["panic", "error", "warning", "info", "debug"] = DEFAULT
     """The least severe level of `logFile`'s lines."""
     logFile: Annotated[str, AfterValidator(_absolute_or_stderr)] = ""
-    """Absolute path that the node allows, or `stderr` ([operations.md](operations.md#logs)).
+    """Absolute path that the node allows, or `stderr` ([Logs](operations.md#logs)).
     Default: warnings go to stderr
     Refused: 7: relative, not allowed, no regular file, ends in `.old`"""
     logFormat: Literal["json", "text"] = "json"

@@ -14,7 +14,7 @@ class Device(Common):
     """The keys that sriov and host-device share."""
 
     irqAffinity: Annotated[str, AfterValidator(processors)] = ""
-    """The processors for the device's interrupts, in turn ([features.md](features.md#rps-and-irqaffinity)):
+    """The processors for the device's interrupts, in turn ([below](#rps-and-irqaffinity)):
     `numa`, those near the device, or a list, `0-3,8`.
     Default: unchanged
     Refused: 7: malformed, not of this machine; 101: no interrupts of its own, refused by the kernel"""

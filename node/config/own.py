@@ -265,7 +265,8 @@ class Pfs(Section):
     """An entry of ``pfs``."""
 
     selectors: Any
-    """The PFs that match every key of the object, and one entry of each list: [below](#selectors-of-pfs).
+    """The PFs that match every key of the object, and one entry of each list: `ifNames`, `pciAddresses`, `vendors`,
+    `devices`, `drivers`, `linkTypes`.
     Value: object
     Refused: empty; two entries for one PF"""
     numVfs: Annotated[int, Field(ge=0, le=_MOST_VFS)] | None = None  # noqa: N815

@@ -14,7 +14,7 @@ from support.topology import Pod, ip, until
 
 NAME = "rail0v0"
 MAPPED = "0000:0000:0000:0000:0000:ffff:0a63:0001"
-# Only verbs provide these for a device with an unknown driver (docs/user/devices.md).
+# Only verbs provide these for a device with an unknown driver (docs/user/rdma.md).
 LACKS = {"fw_ver", "vendor_id", "vendor_part_id", "hw_ver", "max_mtu", "active_mtu"}
 
 

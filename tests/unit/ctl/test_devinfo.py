@@ -11,7 +11,7 @@ from support.sysfs_tree import Tree
 from base.protocol.errors import LinkUnavailable
 from ctl.devinfo import answer
 
-PAGE = Path(__file__).parents[3] / "docs" / "user" / "devices.md"
+PAGE = Path(__file__).parents[3] / "docs" / "user" / "rdma.md"
 ERDMA = """\
 hca_id:	rocep{slot}s0
 	transport:			iWARP (1)

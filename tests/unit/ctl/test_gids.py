@@ -15,7 +15,7 @@ HEADER = "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n---\t----\t-----\t-
 LINK_LOCAL = "fe80:0000:0000:0000:0ac0:ebff:fe21:03da"
 MAPPED = "0000:0000:0000:0000:0000:ffff:c0a8:d3f2"
 GLOBAL = "fd00:0000:0000:0000:0ac0:ebff:fe21:03da"
-PAGE = Path(__file__).parents[3] / "docs" / "user" / "devices.md"
+PAGE = Path(__file__).parents[3] / "docs" / "user" / "rdma.md"
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 
 
