@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,20 @@ def test_workers_that_are_stopped(hpn: Path, public: Path, many: int) -> None:
                 for _ in range(3):
                     # Repeat: without processor time for the other worker, the launcher runs the command itself.
                     until(lambda: answers(hpn, Path("/proc/nowhere") if many == 1 else base, path))
+
+
+def test_a_second_connection_follows_one_without_an_answer(hpn: Path, public: Path) -> None:
+    """The kernel wakes one process for each connection, and the first one may have woken a stopped process."""
+    with socket.socket(socket.AF_UNIX) as listening, ThreadPoolExecutor(1) as launcher:
+        listening.bind(str(public / "s"))
+        listening.listen()
+        listening.settimeout(60)
+        answered = launcher.submit(answers, hpn, public / "program", public / "s")
+        first, _ = listening.accept()
+        with first:
+            second, _ = listening.accept()
+            second.close()
+        assert answered.result(), "it runs the command itself"
 
 
 def started(hpn: Path, public: Path, *words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:

@@ -75,6 +75,18 @@ def test_no_wait_without_end(hpn: Path, public: Path, what: str) -> None:
             os.killpg(holder.pid, signal.SIGKILL)
 
 
+def test_a_lock_file_that_others_can_open(hpn: Path, public: Path) -> None:
+    """Any user who opens it could hold its lock."""
+    base = public / "program"
+    base.mkdir()
+    (base / ".lock").touch()
+    (base / ".lock").chmod(0o666)
+    code, message = error(run(hpn, base))
+    assert (code, message) == (5, f"{base}/.lock is not mine alone; remove it")
+    (base / ".lock").unlink()
+    assert answers(hpn, base)
+
+
 @pytest.mark.parametrize(
     ("mode", "owner", "refused"),
     [
@@ -119,6 +131,14 @@ def test_a_link_on_the_way(hpn: Path, public: Path, owner: int) -> None:
         code, message = error(run(hpn, base))
         assert (code, f"another user owns {sticky / 'link'}" in message) == (5, True)
         assert list((public / "disk").iterdir()) == []
+
+
+def test_a_relative_directory(hpn: Path, public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller's directory would decide where it lies."""
+    monkeypatch.chdir(public)
+    code, message = error(run(hpn, Path("here/program")))
+    assert (code, message) == (5, "HPN_PROGRAM_DIR=here/program: not an absolute path; set one, or none")
+    assert not (public / "here").exists()
 
 
 def test_a_link_to_itself(hpn: Path, public: Path) -> None:

@@ -1,5 +1,6 @@
 """The launcher: it unpacks the program once and safely, and reports when it cannot."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from zipfile import ZipFile
 
 import pytest
 from support.disks import mounted
+from support.topology import open_files, until
 from system.machine import Tools
 
 NOBODY = 65534
@@ -47,6 +49,41 @@ def test_ten_at_once(tools: Tools, tmp_path: Path) -> None:
         done = list(pool.map(lambda _: hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path)), range(10)))
     assert {version(one) for one in done} == {done[0].stdout}
     assert len(unpacked(tmp_path)) == 1
+
+
+def test_one_that_waited_finds_what_another_unpacked(tools: Tools, tmp_path: Path) -> None:
+    """It does not unpack again, because the other program may already run from the directory."""
+    first, base = tmp_path / "first", tmp_path / "base"
+    version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(first)))
+    (directory,) = unpacked(first)
+    base.mkdir(mode=0o700)
+    (base / ".lock").touch(0o600)
+    environ = {"HPN_AGENT": "", "HPN_PROGRAM_DIR": str(base)}
+    with (base / ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with subprocess.Popen([tools.hpn, "version"], env=environ, stdout=subprocess.DEVNULL) as waiting:
+            until(lambda: str(base / ".lock") in open_files(waiting.pid))
+            directory.rename(base / directory.name)  # the files keep their ctimes
+            number = (base / directory.name).stat().st_ino
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            assert waiting.wait(60) == 0
+    assert [path.stat().st_ino for path in unpacked(base)] == [number]
+
+
+def test_a_version_is_locked_while_it_runs(tools: Tools, tmp_path: Path) -> None:
+    """Otherwise the first run of another version would remove its files."""
+    base = tmp_path / "base"
+    version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(base)))
+    (directory,) = unpacked(base)
+    locked = ["flock", "-n", str(directory), "true"]
+    assert subprocess.run(locked, check=False).returncode == 0
+    argv = [tools.hpn, "agent", "--socket", tmp_path / "s"]
+    with subprocess.Popen(argv, env={"HPN_PROGRAM_DIR": str(base)}) as running:
+        try:
+            until(lambda: subprocess.run(locked, check=False).returncode)
+        finally:
+            running.terminate()
+    assert subprocess.run(locked, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
