@@ -11,31 +11,14 @@ Functions raise OSError.
 """
 
 import errno
-import os
-import socket
-import struct
 import sys
 import time
 from typing import Final
 
 from base.kernel import netlink
-from base.kernel.netlink import (
-    HEADER,
-    NLM_F_ACK,
-    NLM_F_DUMP,
-    NLM_F_REQUEST,
-    NLMSG_DONE,
-    NLMSG_ERROR,
-    attr,
-    attributes,
-    messages,
-    pairs,
-    read_text,
-    read_u32,
-    text,
-    u32,
-)
+from base.kernel.netlink import NLM_F_ACK, NLM_F_DUMP, attr, attributes, pairs, read_text, read_u32, text, u32
 from base.kernel.netns import run_in
+from base.kernel.rtnl import Rtnl
 
 NETLINK_RDMA: Final = 20
 NLDEV: Final = 5 << 10  # RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)
@@ -138,26 +121,10 @@ def _call(kind: int, flags: int, body: bytes, ns_fd: int | None = None) -> list[
 
     def work() -> list[bytes]:
         with _socket() as sock:
-            return _answers(sock, kind, flags, body)
+            return list(sock.dump(kind, body)) if flags & NLM_F_DUMP else [sock.call(kind, flags, body)]
 
     return work() if ns_fd is None else run_in(ns_fd, work)
 
 
-def _socket() -> socket.socket:
-    return netlink.open_socket(NETLINK_RDMA)
-
-
-def _answers(sock: socket.socket, kind: int, flags: int, body: bytes) -> list[bytes]:
-    request = HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, 1, 0) + body
-    bodies, received = list[bytes](), netlink.receive(sock, request)
-    while True:
-        for answer, _, _, payload in messages(next(received)):
-            if answer == NLMSG_ERROR:
-                if number := -struct.unpack_from("=i", payload)[0]:
-                    raise OSError(number, os.strerror(number))
-                return bodies
-            if answer == NLMSG_DONE:
-                return bodies
-            bodies.append(payload)
-        if not flags & (NLM_F_DUMP | NLM_F_ACK):
-            return bodies
+def _socket() -> Rtnl:
+    return Rtnl(netlink.open_socket(NETLINK_RDMA))
