@@ -25,7 +25,7 @@ BASE = ("base.kernel", "base.protocol", "base.state")
 # decides.
 OURS = {
     "base": {"base"},
-    "base.kernel": {"base.kernel"},
+    "base.kernel": {"base.kernel", "base.protocol.result"},
     "base.protocol": {"base.protocol"},
     "base.state": {*BASE},
     "hardware": {"hardware", "base"},

@@ -2,10 +2,10 @@
 
 import socket
 import struct
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
-from typing import Protocol
+from ipaddress import IPv4Interface, IPv6Address, IPv6Interface
 
 from base.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, Change, attr, attributes, read_u32, u32
+from base.protocol.result import Route
 
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR, RTM_NEWROUTE = 20, 21, 22, 24
 IFA_ADDRESS, IFA_LOCAL, IFA_BROADCAST, IFA_FLAGS = 1, 2, 4, 8
@@ -17,28 +17,6 @@ RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
 
 ADDRESS = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
 ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg: family, dst_len, src_len, tos, table, proto, scope, type, flags
-
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
-
-
-class Route(Protocol):
-    """A requested route.  None means the kernel's default (man 8 ip-route); ``mtu`` and ``advmss`` are bytes."""
-
-    @property
-    def dst(self) -> Network: ...
-    @property
-    def gw(self) -> Address | None: ...
-    @property
-    def mtu(self) -> int | None: ...
-    @property
-    def advmss(self) -> int | None: ...
-    @property
-    def priority(self) -> int | None: ...
-    @property
-    def table(self) -> int | None: ...
-    @property
-    def scope(self) -> int | None: ...
 
 
 def adding_address(index: int, address: IPv4Interface | IPv6Interface, flags: int = 0) -> Change:

@@ -19,15 +19,13 @@ from base.kernel.addresses import (
     RTA_TABLE,
     RTM_GETADDR,
     RTN_UNICAST,
-    Address,
-    Network,
-    Route,
     scope_of,
 )
 from base.kernel.links import RTM_GETLINK, get_link, parse_link
 from base.kernel.netlink import HEADER, answers_strictly, attr, u32
 from base.kernel.rtnl import Rtnl, open_in
 from base.kernel.rules import RTM_GETROUTE, RTM_GETRULE
+from base.protocol.result import Address, Network, Route
 
 _FAMILIES: Final = (AF_INET, AF_INET6)
 FOREVER: Final = 2**32 - 1  # INFINITY_LIFE_TIME

@@ -13,10 +13,10 @@ from contextlib import ExitStack
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
-from base.kernel.addresses import Address
 from base.kernel.links import Link, pack_mac
 from base.kernel.neighbors import ALL_NODES_MAC, BROADCAST, ETH_P_ARP, ETH_P_IPV6, ICMPV6, icmpv6
 from base.kernel.netns import run_in
+from base.protocol.result import Address
 
 PROBES: Final = 3  # RFC 5227's PROBE_NUM
 

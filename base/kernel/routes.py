@@ -30,12 +30,12 @@ from base.kernel.addresses import (
     RTM_GETADDR,
     RTN_UNICAST,
     RTPROT_KERNEL,
-    Network,
 )
 from base.kernel.links import IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, LINK, RTM_GETLINK, get_link
 from base.kernel.netlink import answers_strictly, attr, attributes, read_text, read_u32, text, u32
 from base.kernel.rtnl import Rtnl
 from base.kernel.rules import RTM_GETROUTE, table_of, tables_of_all
+from base.protocol.result import Network
 
 RTM_GETNEXTHOP: Final = 106
 RTPROT_RA: Final = 9
