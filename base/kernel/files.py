@@ -92,6 +92,11 @@ def remove_unfinished(folder: int, name: str) -> None:
     remove(folder, _temporary(name))
 
 
+def is_within(path: str, folder: str) -> bool:
+    """Whether the path is the directory's or leads below it, by its text."""
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
+
+
 def why_not_regular(mode: int) -> str:
     """A clause why a file with this st_mode is not a regular file; empty if it is one."""
     kind = stat.S_IFMT(mode)
