@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import Final
 
 from base.kernel import netlink
+from base.kernel.unix_sockets import UCRED
 
 NETLINK_KOBJECT_UEVENT: Final = 15
 _KERNEL: Final = 1  # the kernel's group; udev's is 2
-_UCRED: Final = struct.Struct("=iII")  # struct ucred: process, user, group
 _CREDENTIALS: Final = (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
 _ROOM: Final = 65536
 IN_ATTRIB, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x4, 0x40, 0x80, 0x100, 0x200
@@ -42,8 +42,8 @@ def open_devices() -> socket.socket:
 def receive_device(sock: socket.socket) -> Mapping[str, str]:
     """The next event's variables: ACTION, DEVPATH, SUBSYSTEM and others; empty if the kernel did not send the event.
     Raises BlockingIOError if there is no event now, OSError ENOBUFS if events were lost."""
-    data, ancillary, _, (port, _) = sock.recvmsg(_ROOM, socket.CMSG_SPACE(_UCRED.size), socket.MSG_DONTWAIT)
-    senders = [_UCRED.unpack(credentials)[0] for level, kind, credentials in ancillary if (level, kind) == _CREDENTIALS]
+    data, ancillary, _, (port, _) = sock.recvmsg(_ROOM, socket.CMSG_SPACE(UCRED.size), socket.MSG_DONTWAIT)
+    senders = [UCRED.unpack(credentials)[0] for level, kind, credentials in ancillary if (level, kind) == _CREDENTIALS]
     # guard below: a-port-of-its-own (port), the-kernels-process (senders)
     return variables(data) if port == 0 and senders == [0] else {}
 
