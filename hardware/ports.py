@@ -83,17 +83,11 @@ def every(records: Sequence[Record], remark: Callable[[str], None], root: Path =
     yield from _all(root, _owners(records))
     for record in records:
         # Of two devices with one name, which some kernels allow in different namespaces, only the first is listed.
-        hidden = {name: owner for name, owner in _owners([record]).items() if name not in seen}
-        seen |= hidden.keys()
-        yield from _inside(record, hidden, remark)
-
-
-def _inside(record: Record, hidden: Mapping[str, Owner], remark: Callable[[str], None]) -> Iterator[Port]:
-    """The ports of an attachment's devices that the host does not see."""
-    if hidden:
-        with sysfs_of(record, remark) as root:
-            found = _all(root, hidden) if root else ()
-            yield from (port for port in found if port.rdma_dev in hidden)
+        if hidden := {name: owner for name, owner in _owners([record]).items() if name not in seen}:
+            seen |= hidden.keys()
+            with sysfs_of(record, remark) as inside:
+                found = _all(inside, hidden) if inside else ()
+                yield from (port for port in found if port.rdma_dev in hidden)
 
 
 def _owners(records: Iterable[Record]) -> Mapping[str, Owner]:

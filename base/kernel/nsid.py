@@ -181,9 +181,8 @@ def _visit(fd: int, seen: set[int], is_strange: Callable[[int, Rtnl], bool], pla
         if inode(fd) not in seen:
             seen.add(inode(fd))
             inside = rtnl.open_in(fd)
-            inside.sock.setsockopt(
-                SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1
-            )  # without this, a dump ignores NETNSA_TARGET_NSID
+            # Without this, a dump ignores NETNSA_TARGET_NSID.
+            inside.sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)
             if not is_strange(fd, inside):
                 places.append((fd, inside))
                 return True

@@ -87,7 +87,8 @@ def find_owners(ns_fd: int, link: Link, addresses: Collection[Address], seconds:
         began = time.monotonic()
         for n in range(1, PROBES + 1):
             for address in set(addresses) - found.keys():
-                listening[address.version].send(_probe(link.mac, address))
+                frame = arp_probe(link.mac, address) if address.version == 4 else dad_solicitation(link.mac, address)
+                listening[address.version].send(frame)
             until = began + n * seconds / PROBES
             while found.keys() != set(addresses) and (rest := until - time.monotonic()) > 0:
                 for fd, _ in poll.poll(rest * 1000):
@@ -95,10 +96,6 @@ def find_owners(ns_fd: int, link: Link, addresses: Collection[Address], seconds:
                     if claim and claim[0] in addresses:
                         found.setdefault(*claim)
     return found
-
-
-def _probe(mac: str, address: Address) -> bytes:
-    return arp_probe(mac, address) if address.version == 4 else dad_solicitation(mac, address)
 
 
 def _listen(ns_fd: int, link: Link, protocol: int, addresses: Collection[Address]) -> socket.socket:

@@ -223,22 +223,16 @@ def uplinks() -> set[str]:
 
 def _uplinks(host: Rtnl, family: int) -> dict[int, set[int]]:
     """The indexes of the interfaces of default routes: those outside of VRFs under key 0, a VRF's under its table."""
-    by_table = _default_routes(host, family)
+    by_table, nexthops = dict[int, set[int]](), Nexthops(host)
+    for route in unicast(host, family, default=True):
+        if indexes := nexthops.outputs(route):
+            by_table.setdefault(route.table, set()).update(indexes)
     own = {RT_TABLE_MAIN}
     if by_table.keys() - own:
         own |= tables_of_all(host, family)  # guard: everybodys-table
     vrfs = _tables_of_vrfs(host) if by_table.keys() - own else set()
     found = {table: indexes for table, indexes in by_table.items() if table in vrfs - own}
     return found | {_OUTSIDE: {index for table in by_table.keys() & own for index in by_table[table]}}
-
-
-def _default_routes(host: Rtnl, family: int) -> dict[int, set[int]]:
-    """The indexes of the interfaces of each table's default routes."""
-    found, nexthops = dict[int, set[int]](), Nexthops(host)
-    for route in unicast(host, family, default=True):
-        if indexes := nexthops.outputs(route):
-            found.setdefault(route.table, set()).update(indexes)
-    return found
 
 
 def _tables_of_vrfs(host: Rtnl) -> set[int]:

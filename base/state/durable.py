@@ -104,7 +104,9 @@ def write(path: Path | str, body: dict[str, Any], *, makes: bool = True) -> None
         new = partial(os.open, temporary, _NEW, 0o600)  # guard: file-mode (0o600 -> 0o666)
         fd = with_directory(temporary, new) if makes else new()
         try:
-            _write_all(fd, document.encode())
+            data = document.encode()
+            while data:
+                data = data[os.write(fd, data) :]  # guard: all-of-it = data[os.write(fd, data[:4096]) : 0]
             os.fsync(fd)  # guard: write-fsync
         finally:
             os.close(fd)
@@ -234,11 +236,6 @@ def _read_all(path: Path | str) -> bytes:
         return data
     finally:
         os.close(fd)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]  # guard: all-of-it = data[os.write(fd, data[:4096]) : 0]
 
 
 def sync_directory(path: Path | str) -> None:
