@@ -105,9 +105,10 @@ class Result:
             tuple(_route(_member(r, "routes")) for r in _list(document, "routes")),
             dict(_member(document.get("dns") or {}, "dns")),
         )
+        there = len(result.interfaces)
         for ip in result.ips:
-            if ip.interface is not None and not 0 <= ip.interface < len(result.interfaces):
-                raise ValueError(f"ips[].interface {ip.interface} is no index into {len(result.interfaces)} interfaces")
+            if ip.interface is not None and not 0 <= ip.interface < there:
+                raise ValueError(f"ips[].interface {ip.interface} is not an index into {there} interfaces")
         return result
 
     def after(self, previous: "Result") -> "Result":

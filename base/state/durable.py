@@ -221,14 +221,14 @@ def _read_all(path: Path | str) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as e:
         if e.errno in (errno.ELOOP, errno.ENXIO):
-            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of hpn") from e
+            raise RecordUnreadable(f"{path} is not a regular file, so it is not a state file of hpn") from e
         raise
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):  # guard: read-regular
-            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of hpn")
+            raise RecordUnreadable(f"{path} is not a regular file, so it is not a state file of hpn")
         if found.st_size > _MOST:  # guard: read-most
-            raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, so it is no state file of hpn")
+            raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, so it is not a state file of hpn")
         data = b""
         # A read of a regular file is short only at its end, and a state file is replaced, never appended to.
         while len(data) < found.st_size and (more := os.read(fd, found.st_size - len(data))):

@@ -66,7 +66,7 @@ def _make_ours(fd: int, path: str) -> None:
     found = os.fstat(fd)
     # guard below: regular (st_mode), owner (st_uid)
     if not stat.S_ISREG(found.st_mode) or not trust.is_trusted(found.st_uid):
-        raise IoFailure(f"{path} is no lock of hpn: not a regular file of root's; remove it")
+        raise IoFailure(f"{path} is not a lock of hpn: not a regular file of root's; remove it")
     if found.st_mode & _OTHERS:
         os.fchmod(fd, 0o600)  # guard: put-right
 

@@ -126,7 +126,7 @@ def store(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
     if not isinstance(about, dict):
         raise broken(f"{_STORES}.{kind} {about!r} is not an object")
     if not isinstance(name, str) or (_NODE_NAME in stores and not name):
-        raise broken(f"{_STORES}.{_NODE_NAME} {name!r} is no node's name")
+        raise broken(f"{_STORES}.{_NODE_NAME} {name!r} is not a node's name")
     return about, name
 
 
