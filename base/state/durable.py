@@ -166,14 +166,20 @@ def remove(path: Path | str) -> None:
         raise IoFailure(f"removing {path}: {e.strerror}; the state directory must be writable") from e
 
 
-def set_aside(path: Path, to: Path) -> Path:
-    """Move an unreadable file into the directory ``to``, beside earlier ones of its name; return its new path.  Raises
-    IoFailure."""
-    target = _free(path, to)
+def set_aside(path: Path, to: Path, *, keeps: bool = False) -> Path:
+    """Move an unreadable file into the directory ``to``, beside earlier ones of its name; return its new path.  With
+    ``keeps``, it has its old path too.  Raises IoFailure."""
+    directory(to)
+    names = (to / f"{path.name}.{n}" for n in range(1_000_000))
+    target = next(target for target in names if not os.path.lexists(target))  # guard: aside-never-over = next(names)
     try:
-        os.replace(path, target)
+        if keeps:
+            os.link(path, target)  # guard: unreadable-is-kept
+        else:
+            os.replace(path, target)
         sync_directory(to)  # guard: aside-sync-to
-        sync_directory(path.parent)  # guard: aside-sync-from
+        if not keeps:
+            sync_directory(path.parent)  # guard: aside-sync-from
     except OSError as e:
         raise IoFailure(f"moving unreadable {path} to {target}: {e.strerror}") from e
     return target
@@ -186,23 +192,9 @@ def replace_unreadable(path: Path, to: Path, body: Callable[[Path], dict[str, An
     ``body`` gets that path, and returns the new file's body.  If the unreadable file is a regular one, its place is
     never empty.  Raises IoFailure.
     """
-    target = _free(path, to)
-    try:
-        if path.is_file() and not path.is_symlink():
-            os.link(path, target)  # guard: unreadable-is-kept
-        else:
-            os.replace(path, target)
-        sync_directory(to)  # guard: unreadable-sync
-    except OSError as e:
-        raise IoFailure(f"moving unreadable {path} to {target}: {e.strerror}") from e
+    target = set_aside(path, to, keeps=path.is_file() and not path.is_symlink())
     write(path, body(target))
     return target
-
-
-def _free(path: Path, to: Path) -> Path:
-    directory(to)
-    names = (to / f"{path.name}.{n}" for n in range(1_000_000))
-    return next(target for target in names if not os.path.lexists(target))  # guard: aside-never-over = next(names)
 
 
 # The one encoding of bodies: the checksum is over it, and a search in a file relies on it.  Made once, because making
