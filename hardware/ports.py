@@ -28,23 +28,19 @@ def sysfs_of(record: Record, remark: Callable[[str], None]) -> Iterator[Path | N
     None if the namespace is missing, is another one by now, or may not be entered.  In the last case, ``remark`` gets a
     sentence; the caller adds a remedy.
     """
-    fd = _open_sysfs(record, remark)
+    fd = -1
+    try:
+        with netns.hold_open(record.netns) as pod:
+            if (netns.inode(pod), netns.cookie_of(pod)) == (record.identity.inode, record.identity.cookie):
+                fd = netns.run_in(pod, syscalls.mount_sysfs)
+    except OSError as e:
+        if e.errno == errno.EPERM:
+            remark(_REMARK)
     try:
         yield None if fd < 0 else Path(f"/proc/self/fd/{fd}")
     finally:
         if fd >= 0:
             os.close(fd)
-
-
-def _open_sysfs(record: Record, remark: Callable[[str], None]) -> int:
-    try:
-        with netns.hold_open(record.netns) as fd:
-            if (netns.inode(fd), netns.cookie_of(fd)) == (record.identity.inode, record.identity.cookie):
-                return netns.run_in(fd, syscalls.mount_sysfs)
-    except OSError as e:
-        if e.errno == errno.EPERM:
-            remark(_REMARK)
-    return -1
 
 
 class Port(NamedTuple):

@@ -142,31 +142,29 @@ class Nexthops:
 
     def __init__(self, host: Rtnl) -> None:
         self._host = host
-        self._known = dict[int, frozenset[int]]()
+        self._known = dict[int, set[int]]()
 
     def outputs(self, route: Route) -> frozenset[int]:
         """The indexes of all interfaces of the route.  Raises OSError."""
         # guard below: an-object ((route.nexthop))
-        return route.outputs | (self._of(route.nexthop) if route.nexthop else frozenset())
+        return route.outputs | (self._of(route.nexthop) if route.nexthop else set())
 
-    def _of(self, number: int) -> frozenset[int]:
-        if number not in self._known:
-            self._known[number] = frozenset()
-            self._known[number] = frozenset(self._ask(number))
-        return self._known[number]
-
-    def _ask(self, number: int) -> Iterator[int]:
+    def _of(self, number: int) -> set[int]:
+        if number in self._known:
+            return self._known[number]
+        outputs = self._known[number] = set[int]()
         try:
             body = self._host.call(RTM_GETNEXTHOP, 0, _NEXTHOP.pack(0, 0, 0, 0, 0) + attr(_NHA_ID, u32(number)))
         except OSError as e:
-            if e.errno == ENOENT:  # it has just gone, and its routes with it
-                return
-            raise
+            if e.errno != ENOENT:  # it has just gone, and its routes with it
+                raise
+            return outputs
         found = attributes(body[_NEXTHOP.size :])
         if output := read_u32(found.get(_NHA_OIF, b"")):
-            yield output
+            outputs.add(output)
         for one, *_ in _MEMBER.iter_unpack(found.get(_NHA_GROUP, b"")):
-            yield from self._of(one)  # guard: a-group
+            outputs |= self._of(one)  # guard: a-group
+        return outputs
 
 
 def addresses_on(host: Rtnl, index: int) -> list[str]:
