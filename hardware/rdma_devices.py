@@ -29,7 +29,7 @@ _VIRTUAL: Final = "virtual"  # the kernel's parent for devices of software
 _MAPPED: Final = "0000:"  # the prefix of an IPv4 address's GID
 _GID: Final = re.compile(r"([0-9a-fA-F]{4}:){7}[0-9a-fA-F]{4}")
 MTU_4096: Final = 5
-_MTUS: Final = {1: 256, 2: 512, 3: 1024, 4: 2048, MTU_4096: 4096}  # enum ib_mtu
+MTUS: Final = {1: 256, 2: 512, 3: 1024, 4: 2048, MTU_4096: 4096}  # enum ib_mtu -> bytes
 _MELLANOX: Final = 0x02C9  # the IEEE's number, which mlx5's firmware reports, not PCI's
 # Bytes that headers take of an interface's MTU: iboe_get_mtu (include/rdma/ib_addr.h), by driver, and
 # RXE_MAX_HDR_LENGTH (drivers/infiniband/sw/rxe/rxe_param.h).
@@ -130,21 +130,16 @@ def one_of(found: Sequence[Hca], name: str) -> Sequence[Hca]:
 def gids(hca: Hca, port: Port) -> Iterator[Gid]:
     """The entries of a port's table, in the order of their indexes.  An entry that is empty, or another namespace's, is
     zero or unreadable (EINVAL)."""
-    for index in range(gid_places(port)):
+    for index in range(places(port, "gids")):
         gid = sysfs.line(f"{port.path}/gids/{index}")
         if _GID.fullmatch(gid) and gid.strip("0:"):  # guard: free-places ("0:")
             kind, netdev = (sysfs.line(f"{port.path}/gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
             yield Gid(hca.name, port.number, index, gid, kind, netdev)
 
 
-def gid_places(port: Port) -> int:
-    """The size of the port's GID table."""
-    return len(sysfs.names(f"{port.path}/gids"))
-
-
-def pkey_places(port: Port) -> int:
-    """The size of the port's table of partition keys."""
-    return len(sysfs.names(f"{port.path}/pkeys"))
+def places(port: Port, table: str) -> int:
+    """The size of a table of the port: "gids", or "pkeys" for its partition keys."""
+    return len(sysfs.names(f"{port.path}/{table}"))
 
 
 def _hca(root: Path, name: str) -> Hca:
@@ -230,10 +225,5 @@ def mtus(hca: Hca, port: Port, root: Path = sysfs.SYS) -> tuple[int, int] | None
     if port.link_layer != ROCE or not netdev.isdecimal() or headers is None:
         return None
     # The largest MTU within those bytes (ib_mtu_int_to_enum).
-    active = max((number for number, most in _MTUS.items() if most <= int(netdev) - headers), default=1)
+    active = max((number for number, most in MTUS.items() if most <= int(netdev) - headers), default=1)
     return active if hca.driver == "erdma" else MTU_4096, active
-
-
-def mtu_bytes(number: int) -> int:
-    """The bytes of a number of enum ib_mtu."""
-    return _MTUS[number]
