@@ -77,7 +77,7 @@ def capabilities(index: int) -> int:
 
 def move(index: int, *, to: int, of: int | None = None) -> None:
     """Equivalent to: rdma dev set DEV netns NS, from the namespace ``of`` (by default ours) to the namespace ``to``."""
-    _call(SET, NLM_F_ACK, set_netns(index, to), of)
+    _call(SET, NLM_F_ACK, attr(DEV_INDEX, u32(index)) + attr(NET_NS_FD, u32(to)), of)
 
 
 def rename(index: int, name: str, ns_fd: int | None = None) -> None:
@@ -109,11 +109,6 @@ def users(index: int) -> list[int]:
         if kind == RES_CTX_ENTRY
     ]
     return [read_u32(entry[RES_PID]) for entry in entries if RES_PID in entry]
-
-
-def set_netns(index: int, ns_fd: int) -> bytes:
-    """SET's body for a move to the namespace of a descriptor."""
-    return attr(DEV_INDEX, u32(index)) + attr(NET_NS_FD, u32(ns_fd))
 
 
 def _call(kind: int, flags: int, body: bytes, ns_fd: int | None = None) -> list[bytes]:
