@@ -3,7 +3,7 @@ rtnetlink: RTM_GETROUTE, RTM_GETNEXTHOP, RTM_GETADDR).
 
 This module decodes by hand, unlike dump.py, because ADD of a VF and a daemon that polls must avoid pyroute2's time and
 memory.  A route may name its interface, those of several nexthops, or a nexthop object (man 8 ip-nexthop).  With
-net.ipv4.nexthop_compat_mode=0 it names only the object.  Sockets must answer strictly (``netlink.answers_strictly``).
+net.ipv4.nexthop_compat_mode=0 it names only the object.  Sockets must answer strictly (``rtnl.open_in``).
 Functions raise OSError.
 """
 
@@ -32,7 +32,7 @@ from base.kernel.addresses import (
     RTPROT_KERNEL,
 )
 from base.kernel.links import IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, LINK, RTM_GETLINK, get_link
-from base.kernel.netlink import answers_strictly, attr, attributes, read_text, read_u32, text, u32
+from base.kernel.netlink import attr, attributes, read_text, read_u32, text, u32
 from base.kernel.rtnl import Rtnl
 from base.kernel.rules import RTM_GETROUTE, table_of, tables_of_all
 from base.protocol.result import Network
@@ -96,7 +96,7 @@ def unicast(host: Rtnl, family: int, *, output: int = 0, default: bool = False) 
     """The unicast routes of a family; none if the kernel lacks the family.  Raises OSError.
 
     ``output``: only those through the interface of this index, also by a nexthop object.  ``default``: only default
-    routes.  The socket must answer strictly (``netlink.answers_strictly``).
+    routes.  The socket must answer strictly (``rtnl.open_in``).
     """
     found = list[Route]()
     body = ROUTE.pack(family, 0, 0, 0, 0, 0, 0, RTN_UNICAST, 0) + (attr(RTA_OIF, u32(output)) if output else b"")
@@ -211,8 +211,7 @@ def uplinks() -> set[str]:
     IPv6's routes count only if IPv4 has none, per VRF or outside: in many fabrics every rail receives router
     advertisements, and so gets a default route that nothing needs.  Raises OSError.
     """
-    with rtnl.open_in() as host:
-        answers_strictly(host.sock)  # an old kernel answers with all routes
+    with rtnl.open_in(strictly=True) as host:
         first, second = _uplinks(host, AF_INET), _uplinks(host, AF_INET6)
     places = first.keys() | second.keys()
     # guard below: ipv4-first (first.get(place))
