@@ -130,7 +130,9 @@ def events(request: Request, conf: Config, lines: Sequence[str], end: tuple[str,
     found: list[tuple[str, str, Json]] = [("debug", "asked", debug), *(("warning", line, {}) for line in lines), end]
     of = _of(request, conf)
     for level, message, more in found:
-        fields = {"time": _now(), "level": level, **of, "message": message, **more}
+        now = time.time()
+        written = time.strftime(f"%Y-%m-%dT%H:%M:%S.{int(now * 1000) % 1000:03}%z", time.localtime(now))
+        fields = {"time": written, "level": level, **of, "message": message, **more}
         # guard below: short ([:_LONGEST])
         yield {name: value[:_LONGEST] if isinstance(value, str) else value for name, value in fields.items()}
 
@@ -148,11 +150,6 @@ def _of(request: Request, conf: Config) -> Json:
         **({"pod": pod} if pod else {}),
         **({"traceparent": trace} if parts and (parts[1] != "00" or not parts[2]) else {}),
     }  # guard: trace (parts and (parts[1] != "00" or not parts[2]) -> trace)
-
-
-def _now() -> str:
-    now = time.time()
-    return time.strftime(f"%Y-%m-%dT%H:%M:%S.{int(now * 1000) % 1000:03}%z", time.localtime(now))
 
 
 def as_text(event: Json) -> str:
