@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -146,7 +147,8 @@ class _Scan:
         self._vdpa = _vdpa(root)
         self._reserved = users.reserved_interfaces(root)
         self._used = users.in_use_by_the_host()
-        self._indexes = dict[str, dict[str, int]]()
+        # The numbers of a PF's VFs.
+        self._numbers = cache(lambda pf: {vf: number for number, vf in enumerate(sysfs.vfs(pf, Path(root)))})
 
     def read_function(self, address: str) -> Device | None:
         """A PCI function's fixed fields; None if it is neither a NIC nor an accelerator."""
@@ -163,7 +165,7 @@ class _Scan:
             product=_hexadecimal(f"{path}/device"),
             link_type="infiniband" if code.startswith(_INFINIBAND) else "ether" if is_nic else "",
             pf=pf or address,
-            index=self._index(pf, address) if pf else -1,
+            index=self._numbers(pf).get(address, -1) if pf else -1,
             numa=sysfs.number(f"{path}/numa_node"),
             acpi_index=sysfs.line(f"{path}/acpi_index"),
         )
@@ -263,13 +265,6 @@ class _Scan:
 
     def _link_type(self, netdevs: tuple[str, ...]) -> str:
         return next((_LINK_TYPES.get(sysfs.line(f"{self.root}/class/net/{n}/type"), "") for n in netdevs), "")
-
-    def _index(self, pf: str, vf: str) -> int:
-        """A VF's number on its PF."""
-        if pf not in self._indexes:
-            addresses = sysfs.vfs(pf, Path(self.root))
-            self._indexes[pf] = {address: number for number, address in enumerate(addresses)}
-        return self._indexes[pf].get(vf, -1)
 
 
 def _entries(folder: str) -> Iterator[tuple[str, int]]:

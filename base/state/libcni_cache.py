@@ -18,9 +18,7 @@ RESULTS = ("/var/lib/cni/results", "/var/lib/cni/multus/results")
 def interfaces(network: str, key: Key) -> frozenset[str] | None:
     """The names of the container's interfaces, according to the cached results.  None if the attachment's own result is
     missing: then the runtime does not cache its results here."""
-    names = set[str]()
-    for folder in RESULTS:
-        names.update(sysfs.names(folder))
+    names = {name for folder in RESULTS for name in sysfs.names(folder)}
     if f"{network}-{key.container_id}-{key.ifname}" not in names:
         return None
     of_container = f"-{key.container_id}-"
