@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Self
 
+from base.kernel import unix_sockets
 from base.protocol.spec import Reply, Request, variables
 
 MAGIC: Final = b"HPN1"
@@ -29,7 +30,6 @@ REPLY_TIMEOUT: Final = 10.0  # seconds for a launcher to read its reply
 PIECE: Final = 1 << 16  # bytes per read; most requests are shorter
 _PASSED: Final = 2  # descriptors: a namespace, and a netlink socket inside it
 _ROOM: Final = socket.CMSG_SPACE(4 * _PASSED)
-_UCRED: Final = struct.Struct("=iII")
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Connection:
         except OSError:
             return None
         sock.setblocking(False)  # noqa: FBT003
-        process, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        process, uid = unix_sockets.peer(sock)
         if uid not in (0, os.geteuid()):  # guard: uid
             sock.close()
             return None

@@ -4,7 +4,6 @@ import errno
 import os
 import socket
 import stat
-import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -100,9 +99,7 @@ def _listening(path: Path) -> int | None:
             return None
         if refused:
             return 0
-        size = struct.calcsize("=iII")  # struct ucred: process, user, group
-        process, *_ = struct.unpack("=iII", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-        return int(process)
+        return unix_sockets.peer(probe)[0]
 
 
 def _has_ended(process: int) -> bool:

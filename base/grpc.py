@@ -16,10 +16,10 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 from grpclib.protocol import H2Protocol
 
+from base.kernel import unix_sockets
 from base.state import trust
 
 MESSAGE_MOST: Final = 1 << 24  # bytes; the limit of kubelet's own clients.  The library accepts any announced length
-_UCRED: Final = struct.Struct("=iII")
 _PREFIX: Final = struct.Struct(">BI")
 M = TypeVar("M", bound=Message)
 Stream = grpclib.server.Stream[Any, Any]
@@ -60,7 +60,7 @@ async def _call(path: Path, method: str, request: Message, kind: type[M], timeou
 class _Channel(grpclib.client.Channel):
     async def _create_connection(self) -> H2Protocol:
         transport, protocol = await self._loop.create_unix_connection(self._protocol_factory, self._path)
-        uid = uid_of(transport.get_extra_info("socket"))
+        _, uid = unix_sockets.peer(transport.get_extra_info("socket"))
         if not trust.is_trusted(uid):  # guard: believed
             transport.abort()
             raise Failed(f"{self._path} is served by user {uid}, and only root's answers are trusted")
@@ -99,7 +99,8 @@ class _Peer(H2Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if trust.is_trusted(uid_of(transport.get_extra_info("socket"))):  # guard: uid = True
+        _, uid = unix_sockets.peer(transport.get_extra_info("socket"))
+        if trust.is_trusted(uid):  # guard: uid = True
             self._peers.add(self._transport)
             super().connection_made(transport)
         else:
@@ -159,9 +160,3 @@ async def receive(stream: Stream, kind: type[M]) -> M:
         return kind.FromString(await body.recv_data(length))
     except DecodeError as e:
         raise GRPCError(Status.INTERNAL, f"the message is no {kind.DESCRIPTOR.full_name}") from e
-
-
-def uid_of(sock: socket.socket) -> int:
-    """The user of a unix socket's peer.  Raises OSError."""
-    _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return int(uid)

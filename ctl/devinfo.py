@@ -100,7 +100,7 @@ def _of_device(hca: Hca, root: Path) -> Fields:
 def _of_port(hca: Hca, port: Port, root: Path) -> Fields:
     yield "state", f"{_STATES.get(port.state, 'invalid state')} ({port.state})"
     if found := rdma_devices.mtus(hca, port, root):
-        yield from zip(("max_mtu", "active_mtu"), (f"{rdma_devices.mtu_bytes(n)} ({n})" for n in found), strict=True)
+        yield from zip(("max_mtu", "active_mtu"), (f"{rdma_devices.MTUS[n]} ({n})" for n in found), strict=True)
     yield "sm_lid", f"{port.number_of('sm_lid')}"
     yield "port_lid", f"{port.number_of('lid')}"
     yield "port_lmc", f"0x{port.number_of('lid_mask_count'):02x}"
@@ -111,8 +111,8 @@ def _more_of_port(hca: Hca, port: Port) -> Fields:
     if port.link_layer != rdma_devices.ROCE:  # for RoCE, verbs add a flag to the value in /sys
         yield "port_cap_flags", f"0x{port.number_of('cap_mask'):08x}"
     yield "sm_sl", f"{port.number_of('sm_sl')}"
-    yield "pkey_tbl_len", f"{rdma_devices.pkey_places(port)}"
-    yield "gid_tbl_len", f"{rdma_devices.gid_places(port)}"
+    yield "pkey_tbl_len", f"{rdma_devices.places(port, 'pkeys')}"
+    yield "gid_tbl_len", f"{rdma_devices.places(port, 'gids')}"
     rate = re.search(r"\((\d+)X (\w+)\)", port.rate)
     if rate and rate[1] in _WIDTHS:
         yield "active_width", f"{rate[1]}X ({_WIDTHS[rate[1]]})"

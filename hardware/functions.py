@@ -5,7 +5,7 @@ processor's host bridge, NODE through several host bridges of one NUMA node, SYS
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
@@ -149,7 +149,11 @@ class _Scan:
         self.unread = list[str]()
         self._attached = dict[str, Record]()
         for state_dir in state_dirs:
-            self._attached |= self._of_journal(state_dir)
+            try:
+                self._attached |= owned.devices((state_dir,))
+            except OSError as e:
+                why = f"{state_dir}: {e.strerror}; only root can read the devices' owners"
+                self.unread.append(f"{why}, so a free device may be taken")  # guard: journal-unread
         is_here = root == sysfs.SYS
         self._devlink = _if_known(devlink.family) if is_here else None
         # Only root can open a VFIO group, and so learn whether another process has it open.
@@ -166,13 +170,15 @@ class _Scan:
         )
 
     def _function(self, device: Device, below: Iterable[Device] = ()) -> Function:
-        is_pf = device.kind is Kind.PF
+        is_pf, family = device.kind is Kind.PF, self._devlink
+        # Without privileges, the kernel refuses to answer.
+        eswitch = _if_known(lambda: devlink.eswitch_mode(family, "pci", device.id)) if family and is_pf else ""
         total = sysfs.number(f"{self._root}/bus/pci/devices/{device.id}/sriov_totalvfs") if is_pf else -1
         at = place(device.pf, self._root)
         return Function(
             device,
             total_vfs=total if total >= 0 else None,
-            eswitch=self._eswitch(device.id) if is_pf else "",
+            eswitch=eswitch or "",
             hcas=self._of(device),
             holder=users.user(device.id, self._attached, self._root, self._vfio),
             gpus=nearest(at, self._gpus) if is_pf else (),
@@ -182,19 +188,6 @@ class _Scan:
     def _of(self, device: Device) -> tuple[Hca, ...]:
         """Its own RDMA devices, and soft-RoCE over one of its interfaces."""
         return tuple(h for h in self._hcas if h.device == device.id or (h.over and h.over in device.netdevs))
-
-    def _of_journal(self, state_dir: Path) -> Mapping[str, Record]:
-        try:
-            return owned.devices((state_dir,))
-        except OSError as e:
-            why = f"{state_dir}: {e.strerror}; only root can read the devices' owners, so a free device may be taken"
-            self.unread.append(why)  # guard: journal-unread
-            return {}
-
-    def _eswitch(self, address: str) -> str:
-        # Without privileges, the kernel refuses to answer.
-        family = self._devlink
-        return (_if_known(lambda: devlink.eswitch_mode(family, "pci", address)) if family else "") or ""
 
 
 def _if_known(read: Callable[[], T]) -> T | None:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -66,13 +67,9 @@ class Memory:
         failure to write is ignored: it loses only names, and only after the next start."""
         if self._file and self._writes and self._now != self._before:
             with suppress(CniError):
-                durable.write(self._file, _memory_body(self._now))
+                devices = {device: [life, seen.names, seen.pkeys] for device, (life, seen) in self._now.items()}
+                durable.write(self._file, {"boot": durable.boot_id(), "devices": devices})
         self._before, self._now = self._now, {}
-
-
-def _memory_body(seen: dict[str, tuple[str, Seen]]) -> dict[str, object]:
-    devices = {device: [life, s.names, s.pkeys] for device, (life, s) in seen.items()}
-    return {"boot": durable.boot_id(), "devices": devices}
 
 
 def _read_memory(file: Path) -> dict[str, tuple[str, Seen]]:
@@ -96,29 +93,14 @@ def devices(root: Path = sysfs.SYS, memory: Path | None = None) -> tuple[Device,
     return Inventory(root, memory, writes=False).devices()
 
 
-@dataclass(frozen=True)
-class _Fixed:
-    """What stays the same for a device's lifetime: fields of Device, and its incarnation."""
-
-    incarnation: int
-    kind: Kind
-    path: str
-    vendor: str
-    product: str
-    pf: str
-    index: int
-    numa: int
-    acpi_index: str = ""
-    infiniband: bool = False
-
-
 class Inventory:
     """Repeated scans, cheaper than the first: of a known device, only what can change is read."""
 
     def __init__(self, root: Path = sysfs.SYS, memory: Path | None = None, *, writes: bool = True) -> None:
         self._root = f"{root}"
         self._memory = Memory(memory, writes=writes)
-        self._fixed = dict[str, tuple[int, _Fixed | None]]()
+        # A device's incarnation, and its fields that stay the same for that incarnation's lifetime.
+        self._fixed = dict[str, tuple[int, Device | None]]()
         self._last = dict[str, Device]()
 
     def devices(self) -> tuple[Device, ...]:
@@ -126,8 +108,8 @@ class Inventory:
         scan = _Scan(self._root, self._memory)
         found = dict[str, Device]()
         # A VF's device names its PF's interface, so PFs come first.
-        for address, fixed in sorted(self._on_buses(scan).items(), key=lambda item: (_ORDER[item[1].kind], item[0])):
-            found[address] = self._same(scan.device(address, fixed, found.get(fixed.pf)))
+        for fixed, incarnation in sorted(self._on_buses(scan), key=lambda one: (_ORDER[one[0].kind], one[0].id)):
+            found[fixed.id] = self._same(scan.device(fixed, incarnation, found.get(fixed.pf)))
         software = [self._same(device) for device in scan.software(found)]
         self._memory.keep()
         devices = [scan.with_use(device) for device in (*found.values(), *software)]
@@ -139,7 +121,7 @@ class Inventory:
         last = self._last.get(device.id)
         return last if last == device else device
 
-    def _on_buses(self, scan: "_Scan") -> dict[str, _Fixed]:
+    def _on_buses(self, scan: "_Scan") -> list[tuple[Device, int]]:
         """The devices on the two buses; known ones as they were read before."""
         before, self._fixed = self._fixed, {}
         for bus, read in (("pci", scan.read_function), ("auxiliary", scan.read_auxiliary)):
@@ -147,9 +129,9 @@ class Inventory:
                 known = before.get(address)
                 # guard below: another-incarnation (incarnation), complete (address)
                 if known is None or known[0] != incarnation or scan.may_differ(address, known[1]):
-                    known = incarnation, read(address, incarnation)
+                    known = incarnation, read(address)
                 self._fixed[address] = known
-        return {address: fixed for address, (_, fixed) in self._fixed.items() if fixed}
+        return [(fixed, incarnation) for incarnation, fixed in self._fixed.values() if fixed]
 
 
 _ORDER: Final = {kind: order for order, kind in enumerate(Kind)}
@@ -165,83 +147,76 @@ class _Scan:
         self._vdpa = _vdpa(root)
         self._reserved = users.reserved_interfaces(root)
         self._used = users.in_use_by_the_host()
-        self._indexes = dict[str, dict[str, int]]()
+        # The numbers of a PF's VFs.
+        self._numbers = cache(lambda pf: {vf: number for number, vf in enumerate(sysfs.vfs(pf, Path(root)))})
 
-    def read_function(self, address: str, incarnation: int) -> _Fixed | None:
-        """A PCI function; None if it is neither a NIC nor an accelerator."""
+    def read_function(self, address: str) -> Device | None:
+        """A PCI function's fixed fields; None if it is neither a NIC nor an accelerator."""
         path = f"{self.root}/bus/pci/devices/{address}"
         code = sysfs.line(f"{path}/class")
         if not code.startswith((_NETWORK, _ACCELERATOR)):
             return None
         pf = sys.intern(sysfs.link(f"{path}/physfn"))
-        kind = Kind.VF if pf else Kind.PF
-        return _Fixed(
-            incarnation,
-            kind if code.startswith(_NETWORK) else Kind.ACCELERATOR,
-            path,
-            _hexadecimal(f"{path}/vendor"),
-            _hexadecimal(f"{path}/device"),
-            pf or address,
-            self._index(pf, address) if pf else -1,
-            sysfs.number(f"{path}/numa_node"),
-            sysfs.line(f"{path}/acpi_index"),
-            infiniband=code.startswith(_INFINIBAND),
+        is_nic = code.startswith(_NETWORK)
+        return Device(
+            address,
+            (Kind.VF if pf else Kind.PF) if is_nic else Kind.ACCELERATOR,
+            vendor=_hexadecimal(f"{path}/vendor"),
+            product=_hexadecimal(f"{path}/device"),
+            link_type="infiniband" if code.startswith(_INFINIBAND) else "ether" if is_nic else "",
+            pf=pf or address,
+            index=self._numbers(pf).get(address, -1) if pf else -1,
+            numa=sysfs.number(f"{path}/numa_node"),
+            acpi_index=sysfs.line(f"{path}/acpi_index"),
         )
 
-    def read_auxiliary(self, name: str, incarnation: int) -> _Fixed | None:
-        """A device of the auxiliary bus; None if it is a part of a driver, as most are."""
+    def read_auxiliary(self, name: str) -> Device | None:
+        """The fixed fields of a device of the auxiliary bus; None if it is a part of a driver, as most are."""
         path = f"{self.root}/bus/auxiliary/devices/{name}"
         if name.split(".")[1:2] != ["sf"] and name not in self._rdma:
             return None
         pf = os.path.basename(os.path.dirname(os.path.realpath(path)))
         pci = f"{self.root}/bus/pci/devices/{pf}"
-        return _Fixed(
-            incarnation,
+        return Device(
+            name,
             Kind.SF,
-            path,
-            _hexadecimal(f"{pci}/vendor"),
-            _hexadecimal(f"{pci}/device"),
-            pf,
-            sysfs.number(f"{path}/sfnum"),
-            sysfs.number(f"{pci}/numa_node"),
+            vendor=_hexadecimal(f"{pci}/vendor"),
+            product=_hexadecimal(f"{pci}/device"),
+            link_type="ether",
+            pf=pf,
+            index=sysfs.number(f"{path}/sfnum"),
+            numa=sysfs.number(f"{pci}/numa_node"),
         )
 
-    def may_differ(self, address: str, known: _Fixed | None) -> bool:
+    def may_differ(self, address: str, known: Device | None) -> bool:
         """Whether the device may have been read before it was complete.  The kernel announces a VF before it makes the
         links between the VF and its PF (pci_iov_add_virtfn); an RDMA device appears with its driver."""
         if known is None:
             return address in self._rdma
-        return known.index < 0 if known.kind is Kind.VF else bool(sysfs.link(f"{known.path}/physfn"))
+        return known.index < 0 if known.kind is Kind.VF else sysfs.is_vf(address, Path(self.root))
 
-    def device(self, address: str, fixed: _Fixed, pf: Device | None) -> Device:
+    def device(self, fixed: Device, incarnation: int, pf: Device | None) -> Device:
         """The device's current state; ``pf`` is a VF's or SF's PF, None if not visible."""
-        driver, holder = sys.intern(sysfs.link(f"{fixed.path}/driver")), fixed.path
+        path = f"{self.root}/bus/{'auxiliary' if fixed.kind is Kind.SF else 'pci'}/devices/{fixed.id}"
+        driver, holder = sys.intern(sysfs.link(f"{path}/driver")), path
         if driver == "virtio-pci":
-            holder = f"{fixed.path}/{sysfs.with_netdev(address, Path(self.root))}"
-        netdevs = self._netdevs(holder)
-        link_type = self._link_type(netdevs) or (pf.link_type if pf else "")
-        if not link_type and fixed.kind is not Kind.ACCELERATOR:
-            link_type = "infiniband" if fixed.infiniband else "ether"
-        pkeys = _pkeys(fixed.path) if netdevs and link_type == "infiniband" else ()
-        seen = self._memory.complete(address, fixed.incarnation, driver, Seen(netdevs, pkeys))
-        return Device(
-            address,
-            fixed.kind,
-            vendor=fixed.vendor,
-            product=fixed.product,
+            holder = f"{path}/{sysfs.with_netdev(fixed.id, Path(self.root))}"
+        # The uplink's interface first, without a switchdev PF's representors of its VFs.
+        netdevs = tuple(sysfs.own_netdevs(sysfs.names(f"{holder}/net"), Path(self.root)))
+        link_type = self._link_type(netdevs) or (pf.link_type if pf else "") or fixed.link_type
+        pkeys = _pkeys(path) if netdevs and link_type == "infiniband" else ()
+        seen = self._memory.complete(fixed.id, incarnation, driver, Seen(netdevs, pkeys))
+        return replace(
+            fixed,
             driver=driver,
             netdevs=netdevs,
             names=seen.names,
             link_type=link_type,
             rdma=self._rdma_of(os.path.basename(holder), *netdevs),
-            pf=fixed.pf,
             pf_netdev=next(iter(pf.names if pf else seen.names if fixed.kind is Kind.PF else ()), ""),
-            index=fixed.index,
-            vfs=max(sysfs.number(f"{fixed.path}/sriov_numvfs"), 0) if fixed.kind is Kind.PF else 0,
-            numa=fixed.numa,
-            acpi_index=fixed.acpi_index,
+            vfs=max(sysfs.number(f"{path}/sriov_numvfs"), 0) if fixed.kind is Kind.PF else 0,
             pkeys=frozenset(seen.pkeys) if seen.pkeys else _NONE,
-            vdpa=self._vdpa.get(address, ""),
+            vdpa=self._vdpa.get(fixed.id, ""),
             reserved=next((why for name in netdevs if (why := self._reserved.get(name))), ""),  # guard: default-route
         )
 
@@ -261,7 +236,9 @@ class _Scan:
                 continue
             if not (link_type := self._link_type((name,))):
                 continue
-            if "brport" in inside or ("device" in inside and _is_of(path, found)):  # guard: not-a-port ("brport")
+            # A representor's device is its PF.
+            of = os.path.realpath(f"{path}/device").split("/") if "device" in inside else ()
+            if "brport" in inside or any(part in found for part in of):  # guard: not-a-port ("brport")
                 continue
             below = [owners[lower] for lower in users.all_below(self.root, name) if lower in owners]
             yield Device(
@@ -286,30 +263,14 @@ class _Scan:
         """The RDMA devices of a device and of its interfaces: soft-RoCE belongs to an interface, even to a NIC's."""
         return tuple(rdma for name in names for rdma in self._rdma.get(name, ()))
 
-    def _netdevs(self, path: str) -> tuple[str, ...]:
-        """Its interfaces, the uplink's first, without a switchdev PF's representors of its VFs."""
-        return tuple(sysfs.own_netdevs(sysfs.names(f"{path}/net"), Path(self.root)))
-
     def _link_type(self, netdevs: tuple[str, ...]) -> str:
         return next((_LINK_TYPES.get(sysfs.line(f"{self.root}/class/net/{n}/type"), "") for n in netdevs), "")
-
-    def _index(self, pf: str, vf: str) -> int:
-        """A VF's number on its PF."""
-        if pf not in self._indexes:
-            addresses = sysfs.vfs(pf, Path(self.root))
-            self._indexes[pf] = {address: number for number, address in enumerate(addresses)}
-        return self._indexes[pf].get(vf, -1)
 
 
 def _entries(folder: str) -> Iterator[tuple[str, int]]:
     """The devices of a bus, each with the inode of its link, which no other device at this address shares."""
     with suppress(OSError), os.scandir(folder) as entries:
         yield from ((entry.name, entry.inode()) for entry in entries)
-
-
-def _is_of(path: str, found: Mapping[str, Device]) -> bool:
-    """Whether an interface belongs to a known device, as a representor does to its PF."""
-    return any(part in found for part in os.path.realpath(f"{path}/device").split("/"))
 
 
 def _vdpa(root: str) -> dict[str, str]:

@@ -14,7 +14,6 @@ from typing import Final
 
 from base.kernel import netns, nsid, rtnl, sysfs
 from base.kernel.links import PAIRS, Link
-from base.kernel.netlink import answers_strictly
 from base.kernel.rtnl import Rtnl
 from base.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable
 from base.state import journal, libcni_cache
@@ -60,8 +59,7 @@ def _refuse_in_use(link: Link, prefix: str, other: str) -> None:
     from base.kernel import routes  # noqa: PLC0415
 
     name = link.name
-    with rtnl.open_in() as host:
-        answers_strictly(host.sock)
+    with rtnl.open_in(strictly=True) as host:
         lost = routes.addresses_on(host, link.index)
         by_it = routes.routes_by(host, link.index) if link.up else []
     if any(route.is_default for route in by_it) and name in routes.uplinks():  # guard: default-route

@@ -28,23 +28,19 @@ def sysfs_of(record: Record, remark: Callable[[str], None]) -> Iterator[Path | N
     None if the namespace is missing, is another one by now, or may not be entered.  In the last case, ``remark`` gets a
     sentence; the caller adds a remedy.
     """
-    fd = _open_sysfs(record, remark)
+    fd = -1
+    try:
+        with netns.hold_open(record.netns) as pod:
+            if (netns.inode(pod), netns.cookie_of(pod)) == (record.identity.inode, record.identity.cookie):
+                fd = netns.run_in(pod, syscalls.mount_sysfs)
+    except OSError as e:
+        if e.errno == errno.EPERM:
+            remark(_REMARK)
     try:
         yield None if fd < 0 else Path(f"/proc/self/fd/{fd}")
     finally:
         if fd >= 0:
             os.close(fd)
-
-
-def _open_sysfs(record: Record, remark: Callable[[str], None]) -> int:
-    try:
-        with netns.hold_open(record.netns) as fd:
-            if (netns.inode(fd), netns.cookie_of(fd)) == (record.identity.inode, record.identity.cookie):
-                return netns.run_in(fd, syscalls.mount_sysfs)
-    except OSError as e:
-        if e.errno == errno.EPERM:
-            remark(_REMARK)
-    return -1
 
 
 class Port(NamedTuple):
@@ -83,17 +79,11 @@ def every(records: Sequence[Record], remark: Callable[[str], None], root: Path =
     yield from _all(root, _owners(records))
     for record in records:
         # Of two devices with one name, which some kernels allow in different namespaces, only the first is listed.
-        hidden = {name: owner for name, owner in _owners([record]).items() if name not in seen}
-        seen |= hidden.keys()
-        yield from _inside(record, hidden, remark)
-
-
-def _inside(record: Record, hidden: Mapping[str, Owner], remark: Callable[[str], None]) -> Iterator[Port]:
-    """The ports of an attachment's devices that the host does not see."""
-    if hidden:
-        with sysfs_of(record, remark) as root:
-            found = _all(root, hidden) if root else ()
-            yield from (port for port in found if port.rdma_dev in hidden)
+        if hidden := {name: owner for name, owner in _owners([record]).items() if name not in seen}:
+            seen |= hidden.keys()
+            with sysfs_of(record, remark) as inside:
+                found = _all(inside, hidden) if inside else ()
+                yield from (port for port in found if port.rdma_dev in hidden)
 
 
 def _owners(records: Iterable[Record]) -> Mapping[str, Owner]:

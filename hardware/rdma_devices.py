@@ -14,7 +14,7 @@ attributes, and a device may go while it is read.
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
@@ -29,10 +29,12 @@ _VIRTUAL: Final = "virtual"  # the kernel's parent for devices of software
 _MAPPED: Final = "0000:"  # the prefix of an IPv4 address's GID
 _GID: Final = re.compile(r"([0-9a-fA-F]{4}:){7}[0-9a-fA-F]{4}")
 MTU_4096: Final = 5
-_MTUS: Final = {1: 256, 2: 512, 3: 1024, 4: 2048, MTU_4096: 4096}  # enum ib_mtu
+MTUS: Final = {1: 256, 2: 512, 3: 1024, 4: 2048, MTU_4096: 4096}  # enum ib_mtu -> bytes
 _MELLANOX: Final = 0x02C9  # the IEEE's number, which mlx5's firmware reports, not PCI's
-_ROCE_HEADERS: Final = 96  # iboe_get_mtu (include/rdma/ib_addr.h)
-_RXE_HEADERS: Final = 80  # RXE_MAX_HDR_LENGTH (drivers/infiniband/sw/rxe/rxe_param.h)
+# Bytes that headers take of an interface's MTU: iboe_get_mtu (include/rdma/ib_addr.h), by driver, and
+# RXE_MAX_HDR_LENGTH (drivers/infiniband/sw/rxe/rxe_param.h).
+_HEADERS: Final = {"mlx5_core": 96, "mlx5_core.sf": 96, "erdma": 0}
+_RXE_HEADERS: Final = 80
 
 
 @dataclass(frozen=True)
@@ -128,21 +130,16 @@ def one_of(found: Sequence[Hca], name: str) -> Sequence[Hca]:
 def gids(hca: Hca, port: Port) -> Iterator[Gid]:
     """The entries of a port's table, in the order of their indexes.  An entry that is empty, or another namespace's, is
     zero or unreadable (EINVAL)."""
-    for index in range(gid_places(port)):
+    for index in range(places(port, "gids")):
         gid = sysfs.line(f"{port.path}/gids/{index}")
         if _GID.fullmatch(gid) and gid.strip("0:"):  # guard: free-places ("0:")
             kind, netdev = (sysfs.line(f"{port.path}/gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
             yield Gid(hca.name, port.number, index, gid, kind, netdev)
 
 
-def gid_places(port: Port) -> int:
-    """The size of the port's GID table."""
-    return len(sysfs.names(f"{port.path}/gids"))
-
-
-def pkey_places(port: Port) -> int:
-    """The size of the port's table of partition keys."""
-    return len(sysfs.names(f"{port.path}/pkeys"))
+def places(port: Port, table: str) -> int:
+    """The size of a table of the port: "gids", or "pkeys" for its partition keys."""
+    return len(sysfs.names(f"{port.path}/{table}"))
 
 
 def _hca(root: Path, name: str) -> Hca:
@@ -160,7 +157,11 @@ def _hca(root: Path, name: str) -> Hca:
         sys_image_guid=sysfs.line(f"{path}/sys_image_guid"),
         fw_ver=sysfs.line(f"{path}/fw_ver"),
         board_id=sysfs.line(f"{path}/board_id"),
-        ports=tuple(_port(root, path, home, number) for number in _numbers(sysfs.names(f"{path}/ports"))),
+        ports=tuple(
+            _port(root, path, home, int(name))
+            for name in sorted(sysfs.names(f"{path}/ports"), key=sysfs.natural)
+            if name.isdecimal()
+        ),
     )
 
 
@@ -196,10 +197,6 @@ def _first(text: str) -> int:
     return int(found[1] or found[2], 16 if found[1] else 10) if found else 0
 
 
-def _numbers(names: Sequence[str]) -> list[int]:
-    return sorted(int(name) for name in names if name.isdecimal())
-
-
 @dataclass(frozen=True)
 class Identity:
     """Members of struct ibv_device_attr."""
@@ -214,7 +211,7 @@ def identity(hca: Hca, root: Path = sysfs.SYS) -> Identity | None:
     if hca.over:
         return Identity(0xFFFFFF, 0, 0)
     path = f"{root}/bus/pci/devices/{sysfs.pci_of(hca.device, root)}"
-    vendor, device, revision = (_hexadecimal(f"{path}/{name}") for name in ("vendor", "device", "revision"))
+    vendor, device, revision = (_first(sysfs.line(f"{path}/{name}")) for name in ("vendor", "device", "revision"))
     if hca.driver in ("mlx5_core", "mlx5_core.sf"):
         return Identity(_MELLANOX, device, revision)
     return Identity(vendor, device, revision) if hca.driver in ("erdma", "ice", "i40e") else None
@@ -224,40 +221,9 @@ def mtus(hca: Hca, port: Port, root: Path = sysfs.SYS) -> tuple[int, int] | None
     """The port's max_mtu and active_mtu, numbers of enum ib_mtu.  None for an unknown driver, without an interface in
     this namespace, and for InfiniBand, whose MTU the subnet manager chooses."""
     netdev = sysfs.line(f"{root}/class/net/{port.netdev}/mtu") if port.netdev else ""
-    of_driver = _rxe if hca.over else _BY_DRIVER.get(hca.driver)
-    if port.link_layer != ROCE or not netdev.isdecimal() or not of_driver:
+    headers = _RXE_HEADERS if hca.over else _HEADERS.get(hca.driver)
+    if port.link_layer != ROCE or not netdev.isdecimal() or headers is None:
         return None
-    return of_driver(int(netdev))
-
-
-def mtu_bytes(number: int) -> int:
-    """The bytes of a number of enum ib_mtu."""
-    return _MTUS[number]
-
-
-def _mtu_number(size: int) -> int:
-    """The number of the largest MTU within ``size`` bytes (ib_mtu_int_to_enum)."""
-    return max((number for number, most in _MTUS.items() if most <= size), default=1)
-
-
-def _mlx5(netdev: int) -> tuple[int, int]:
-    return MTU_4096, _mtu_number(netdev - _ROCE_HEADERS)
-
-
-def _erdma(netdev: int) -> tuple[int, int]:
-    return _mtu_number(netdev), _mtu_number(netdev)
-
-
-def _rxe(netdev: int) -> tuple[int, int]:
-    return MTU_4096, _mtu_number(netdev - _RXE_HEADERS)
-
-
-_BY_DRIVER: Final[Mapping[str, Callable[[int], tuple[int, int]]]] = {
-    "mlx5_core": _mlx5,
-    "mlx5_core.sf": _mlx5,
-    "erdma": _erdma,
-}
-
-
-def _hexadecimal(path: str) -> int:
-    return int(sysfs.line(path) or "0", 16)
+    # The largest MTU within those bytes (ib_mtu_int_to_enum).
+    active = max((number for number, most in MTUS.items() if most <= int(netdev) - headers), default=1)
+    return active if hca.driver == "erdma" else MTU_4096, active

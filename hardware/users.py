@@ -13,7 +13,6 @@ from socket import if_indextoname
 from typing import Final
 
 from base.kernel import budget, routes, rtnl, sysfs
-from base.kernel.netlink import answers_strictly
 from base.kernel.rtnl import Rtnl
 from base.protocol.errors import CniError
 from base.state import owned, places
@@ -45,8 +44,7 @@ def reserved_interfaces(root: str) -> dict[str, str]:
 
 def in_use_by_the_host() -> dict[str, str]:
     """Interface -> what the host would lose with it: addresses, and routes through it.  Raises OSError."""
-    with rtnl.open_in() as host:
-        answers_strictly(host.sock)
+    with rtnl.open_in(strictly=True) as host:
         by_index = routes.uses(host)
     found = dict[str, str]()
     for index, why in by_index.items():

@@ -2,10 +2,10 @@
 
 import socket
 import struct
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
-from typing import Protocol
+from ipaddress import IPv4Interface, IPv6Address, IPv6Interface
 
 from base.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, Change, attr, attributes, read_u32, u32
+from base.protocol.result import Route
 
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR, RTM_NEWROUTE = 20, 21, 22, 24
 IFA_ADDRESS, IFA_LOCAL, IFA_BROADCAST, IFA_FLAGS = 1, 2, 4, 8
@@ -18,50 +18,18 @@ RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
 ADDRESS = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
 ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg: family, dst_len, src_len, tos, table, proto, scope, type, flags
 
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
-
-
-class Route(Protocol):
-    """A requested route.  None means the kernel's default (man 8 ip-route); ``mtu`` and ``advmss`` are bytes."""
-
-    @property
-    def dst(self) -> Network: ...
-    @property
-    def gw(self) -> Address | None: ...
-    @property
-    def mtu(self) -> int | None: ...
-    @property
-    def advmss(self) -> int | None: ...
-    @property
-    def priority(self) -> int | None: ...
-    @property
-    def table(self) -> int | None: ...
-    @property
-    def scope(self) -> int | None: ...
-
 
 def adding_address(index: int, address: IPv4Interface | IPv6Interface, flags: int = 0) -> Change:
-    """The change that is equivalent to: ip address add ADDRESS dev DEV; ``flags`` are IFA_F_*."""
-    body = new_address(index, address, flags)
-    return f"adding address {address}", RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, body
-
-
-def adding_route(index: int, route: Route) -> Change:
-    """The change that is equivalent to: ip route prepend ... dev DEV.  Not "add": that refuses a default route beside
-    another interface's, and a pod must get the default route that it requested.  The reference plugins do the same."""
-    what = f"adding route {route.dst}" + (f" via {route.gw}" if route.gw else "")
-    return what, RTM_NEWROUTE, NLM_F_CREATE, new_route(index, route)
-
-
-def new_address(index: int, address: IPv4Interface | IPv6Interface, flags: int = 0) -> bytes:
-    """RTM_NEWADDR's body.  An IPv4 address gets a broadcast address, as with: ip address add ... brd +"""
+    """The change that is equivalent to: ip address add ADDRESS dev DEV; ``flags`` are IFA_F_*.  An IPv4 address gets a
+    broadcast address, as with: ip address add ... brd +"""
     packed, length = address.ip.packed, address.network.prefixlen
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     body = ADDRESS.pack(family, length, flags & 0xFF, 0, index) + attr(IFA_LOCAL, packed) + attr(IFA_ADDRESS, packed)
     if address.version == 4 and length < 31:
         body += attr(IFA_BROADCAST, address.network.broadcast_address.packed)
-    return body + attr(IFA_FLAGS, u32(flags)) if flags else body
+    if flags:
+        body += attr(IFA_FLAGS, u32(flags))
+    return f"adding address {address}", RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, body
 
 
 def parse_address(body: bytes) -> tuple[int, IPv6Address, int]:
@@ -73,8 +41,9 @@ def parse_address(body: bytes) -> tuple[int, IPv6Address, int]:
     return index, address, read_u32(attrs[IFA_FLAGS]) if IFA_FLAGS in attrs else few
 
 
-def new_route(index: int, route: Route) -> bytes:
-    """RTM_NEWROUTE's body: a route through the interface with that index."""
+def adding_route(index: int, route: Route) -> Change:
+    """The change that is equivalent to: ip route prepend ... dev DEV.  Not "add": that refuses a default route beside
+    another interface's, and a pod must get the default route that it requested.  The reference plugins do the same."""
     family = socket.AF_INET if route.dst.version == 4 else socket.AF_INET6
     table = RT_TABLE_MAIN if route.table is None else route.table
     length = route.dst.prefixlen
@@ -90,7 +59,8 @@ def new_route(index: int, route: Route) -> bytes:
     metrics = ((RTAX_MTU, route.mtu), (RTAX_ADVMSS, route.advmss))
     if nested := b"".join(attr(k, u32(v)) for k, v in metrics if v is not None):
         body += attr(RTA_METRICS, nested)
-    return body
+    what = f"adding route {route.dst}" + (f" via {route.gw}" if route.gw else "")
+    return what, RTM_NEWROUTE, NLM_F_CREATE, body
 
 
 def scope_of(route: Route) -> int:

@@ -22,7 +22,7 @@ def parse(text: str) -> tuple[int, ...]:
         match = _ITEM.fullmatch(item)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last < MOST:  # guard: a-list
-            raise ValueError("is no list of processors; write 0-3,8")
+            raise ValueError("is not a list of processors; write 0-3,8")
         found.update(range(first, last + 1))
     return tuple(sorted(found))
 

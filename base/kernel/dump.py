@@ -6,7 +6,6 @@ which accept a pod's messages as the kernel's answers, and wait without a limit.
 
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from errno import EAFNOSUPPORT, ENOENT, EOPNOTSUPP
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface, ip_network
@@ -19,15 +18,13 @@ from base.kernel.addresses import (
     RTA_TABLE,
     RTM_GETADDR,
     RTN_UNICAST,
-    Address,
-    Network,
-    Route,
     scope_of,
 )
 from base.kernel.links import RTM_GETLINK, get_link, parse_link
-from base.kernel.netlink import HEADER, answers_strictly, attr, u32
+from base.kernel.netlink import HEADER, attr, u32
 from base.kernel.rtnl import Rtnl, open_in
 from base.kernel.rules import RTM_GETROUTE, RTM_GETRULE
+from base.protocol.result import Address, Network, Route
 
 _FAMILIES: Final = (AF_INET, AF_INET6)
 FOREVER: Final = 2**32 - 1  # INFINITY_LIFE_TIME
@@ -105,7 +102,7 @@ def addresses(ns_fd: int | None, index: int) -> dict[IPv4Interface | IPv6Interfa
     from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg  # noqa: PLC0415
 
     found = dict[IPv4Interface | IPv6Interface, Assigned]()
-    with _open(ns_fd) as inside:
+    with open_in(ns_fd, strictly=True) as inside:
         for message in _decoded(inside, RTM_GETADDR, struct.pack("=BBBBI", 0, 0, 0, 0, index), ifaddrmsg):
             if message["index"] == index:
                 # On a point-to-point link, IFA_ADDRESS is the peer's address, and IFA_LOCAL the interface's own.
@@ -120,7 +117,7 @@ def addresses(ns_fd: int | None, index: int) -> dict[IPv4Interface | IPv6Interfa
 def routes(ns_fd: int) -> list[Hop]:
     """Equivalent to: ip route show table all.  Among routes with one destination and table, the kernel uses the first.
     Routes with a TOS or a source are left out: they do not match every packet for their destination."""
-    with _open(ns_fd) as inside:
+    with open_in(ns_fd, strictly=True) as inside:
         return [hop for m in _routes(inside) if not m["tos"] and not m["src_len"] for hop in _hops(m)]
 
 
@@ -142,7 +139,7 @@ def rules(ns_fd: int) -> list[Rule]:
     """Equivalent to: ip rule show, for IPv4 and then IPv6, in the order in which the kernel tries them."""
     from pyroute2.netlink.rtnl.fibmsg import fibmsg  # noqa: PLC0415
 
-    with _open(ns_fd) as inside:
+    with open_in(ns_fd, strictly=True) as inside:
         bodies = [struct.pack("=B11x", family) for family in _FAMILIES]
         return [_rule(message) for body in bodies for message in _decoded(inside, RTM_GETRULE, body, fibmsg)]
 
@@ -150,7 +147,7 @@ def rules(ns_fd: int) -> list[Rule]:
 def default_route_link(ns_fd: int | None) -> str:
     """The name of the default route's interface; empty without a default route.  IPv4's route comes before IPv6's, and
     the lowest metric first."""
-    with _open(ns_fd) as inside:
+    with open_in(ns_fd, strictly=True) as inside:
         found = [
             m
             for m in _routes(inside, RT_TABLE_MAIN)
@@ -163,17 +160,9 @@ def default_route_link(ns_fd: int | None) -> str:
 
 def link_of_device(ns_fd: int, address: str) -> int:
     """The index of the interface of the device with this bus address; 0 if there is none."""
-    with _open(ns_fd) as inside:
+    with open_in(ns_fd, strictly=True) as inside:
         links = map(parse_link, inside.dump(RTM_GETLINK, get_link()))
         return next((link.index for link in links if link.device == address), 0)
-
-
-@contextmanager
-def _open(ns_fd: int | None) -> Iterator[Rtnl]:
-    """A socket that answers with the routes and addresses that a request names; an old kernel answers with all."""
-    with open_in(ns_fd) as inside:
-        answers_strictly(inside.sock)
-        yield inside
 
 
 def _routes(inside: Rtnl, table: int = 0) -> list[Any]:

@@ -6,7 +6,6 @@ with a port number.  One with CAP_SYS_ADMIN sends through the kernel, with a pro
 worse to the host.  Still, an event is only a reason to check the device.
 """
 
-import ctypes
 import os
 import socket
 import struct
@@ -15,16 +14,16 @@ from contextlib import suppress
 from typing import Final
 
 from base.kernel import netlink
+from base.kernel.syscalls import checked, libc
+from base.kernel.unix_sockets import UCRED
 
 NETLINK_KOBJECT_UEVENT: Final = 15
 _KERNEL: Final = 1  # the kernel's group; udev's is 2
-_UCRED: Final = struct.Struct("=iII")  # struct ucred: process, user, group
 _CREDENTIALS: Final = (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
 _ROOM: Final = 65536
 IN_ATTRIB, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x4, 0x40, 0x80, 0x100, 0x200
 IN_DELETE_SELF, IN_MOVE_SELF, IN_IGNORED, IN_ONLYDIR = 0x400, 0x800, 0x8000, 0x1000000
 _EVENT: Final = struct.Struct("=iIII")  # struct inotify_event: watch, mask, cookie, length of the name
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_devices() -> socket.socket:
@@ -42,8 +41,8 @@ def open_devices() -> socket.socket:
 def receive_device(sock: socket.socket) -> Mapping[str, str]:
     """The next event's variables: ACTION, DEVPATH, SUBSYSTEM and others; empty if the kernel did not send the event.
     Raises BlockingIOError if there is no event now, OSError ENOBUFS if events were lost."""
-    data, ancillary, _, (port, _) = sock.recvmsg(_ROOM, socket.CMSG_SPACE(_UCRED.size), socket.MSG_DONTWAIT)
-    senders = [_UCRED.unpack(credentials)[0] for level, kind, credentials in ancillary if (level, kind) == _CREDENTIALS]
+    data, ancillary, _, (port, _) = sock.recvmsg(_ROOM, socket.CMSG_SPACE(UCRED.size), socket.MSG_DONTWAIT)
+    senders = [UCRED.unpack(credentials)[0] for level, kind, credentials in ancillary if (level, kind) == _CREDENTIALS]
     # guard below: a-port-of-its-own (port), the-kernels-process (senders)
     return variables(data) if port == 0 and senders == [0] else {}
 
@@ -56,17 +55,17 @@ def variables(data: bytes) -> Mapping[str, str]:
 
 def open_directories() -> int:
     """A descriptor that becomes readable at an event in a watched directory.  Raises OSError."""
-    return _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    return checked(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
 
 
 def watch_directory(fd: int, directory: str, mask: int) -> int:
     """Watch a directory for the events in ``mask`` (IN_*); return the watch's number.  Raises OSError."""
-    return _checked(_libc.inotify_add_watch(fd, os.fsencode(directory), mask | IN_ONLYDIR))
+    return checked(libc.inotify_add_watch(fd, os.fsencode(directory), mask | IN_ONLYDIR))
 
 
 def unwatch_directory(fd: int, number: int) -> None:
     """End a watch.  It may have ended by itself."""
-    _libc.inotify_rm_watch(fd, number)
+    libc.inotify_rm_watch(fd, number)
 
 
 def read_directories(fd: int) -> Iterator[tuple[int, int, str]]:
@@ -78,10 +77,3 @@ def read_directories(fd: int) -> Iterator[tuple[int, int, str]]:
                 number, mask, _, length = _EVENT.unpack_from(data, offset)
                 offset += _EVENT.size + length
                 yield number, mask, os.fsdecode(data[offset - length : offset].rstrip(b"\0"))
-
-
-def _checked(result: int) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result

@@ -62,6 +62,15 @@ def open_regular(name: str, flags: int, at: int | None = None) -> int:
         os.close(handle)
 
 
+def read(name: str, limit: int, at: int | None = None) -> bytes:
+    """All of a regular file, opened as by ``open_regular``.  Raises OSError, EFBIG above ``limit`` bytes."""
+    fd = open_regular(name, os.O_RDONLY, at)
+    try:
+        return read_all(fd, limit)
+    finally:
+        os.close(fd)
+
+
 def replace(folder: int, name: str, text: str) -> None:
     """Put a file with that text, readable by everybody, into an open directory, in place of any file of that name.  The
     file is whole or absent, but not synced: a power cut may lose it.  Raises OSError."""
@@ -81,6 +90,11 @@ def remove(folder: int, name: str) -> None:
 def remove_unfinished(folder: int, name: str) -> None:
     """Remove what an interrupted ``replace`` of the file left.  Raises OSError."""
     remove(folder, _temporary(name))
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether the path is the directory's or leads below it, by its text."""
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def why_not_regular(mode: int) -> str:

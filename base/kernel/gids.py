@@ -53,42 +53,31 @@ def mount_sysfs(ns_fd: int) -> AbstractContextManager[int]:
 def tables(root: int, device: str) -> list[Table]:
     """The tables of a device's RoCE ports.  InfiniBand ports are left out: their GIDs do not come from addresses.
     ``root`` is a descriptor of a directory like /sys.  Raises OSError, ENOENT if the device is not there."""
-    ports = f"class/infiniband/{device}/ports"
+    ports = f"/proc/self/fd/{root}/class/infiniband/{device}/ports"
     return [
-        _table(root, f"{ports}/{port}", device, int(port))
-        for port in sorted(_names(root, ports), key=int)
-        if _text(root, f"{ports}/{port}/link_layer") == "Ethernet"
+        _table(f"{ports}/{port}", device, int(port))
+        for port in sorted(os.listdir(ports), key=int)
+        if _text(f"{ports}/{port}/link_layer") == "Ethernet"
     ]
 
 
-def _table(root: int, path: str, device: str, port: int) -> Table:
-    places = _names(root, f"{path}/gids")
+def _table(path: str, device: str, port: int) -> Table:
+    places = os.listdir(f"{path}/gids")
     entries = set()
     for place in places:
-        gid = IPv6Address(_text(root, f"{path}/gids/{place}") or 0)
+        gid = IPv6Address(_text(f"{path}/gids/{place}") or 0)
         # Reading the attributes of an empty or just removed entry fails with EINVAL.
-        kind = int(gid) and _text(root, f"{path}/gid_attrs/types/{place}")
-        netdev = kind and _text(root, f"{path}/gid_attrs/ndevs/{place}")
+        kind = int(gid) and _text(f"{path}/gid_attrs/types/{place}")
+        netdev = kind and _text(f"{path}/gid_attrs/ndevs/{place}")
         if kind and netdev:
             entries.add(GidEntry(device, port, int(place), gid, kind, netdev))
     return Table(device, port, len(places), frozenset(entries))
 
 
-def _names(root: int, path: str) -> list[str]:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
-    try:
-        with os.scandir(fd) as found:
-            return [entry.name for entry in found]
-    finally:
-        os.close(fd)
-
-
-def _text(root: int, path: str) -> str:
+def _text(path: str) -> str:
     """A file's text without surrounding white space, decoded like a name; empty if the kernel refuses to return it."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=root)
-    try:
-        return os.fsdecode(os.read(fd, 4096)).strip()
-    except OSError:
-        return ""
-    finally:
-        os.close(fd)
+    with open(path, "rb", buffering=0) as file:
+        try:
+            return os.fsdecode(file.read(4096)).strip()
+        except OSError:
+            return ""

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from base.kernel import netns
+from base.kernel import files, netns
 
 _PROC: Final = Path("/proc")
 # File systems that a process or another machine serves, besides fuse.* and nfs*.
@@ -75,7 +75,7 @@ def _ways(inode: int) -> Iterator[tuple[str, str]]:
 
 
 def _descriptors(process: str, inode: int) -> Iterator[str]:
-    # Read fdinfo (Linux 5.14): a descriptor that was opened through a mount reads as the mount's path, and stat of the
+    # Read fdinfo (Linux 5.14): a descriptor that was opened through a mount reads as the mount's path.  And stat of the
     # file itself may wait for the file system's server.
     line = f"ino:\t{inode}"
     for fd in os.listdir(_PROC / process / "fdinfo"):
@@ -97,16 +97,13 @@ def mount_points(mountinfo: bytes, inode: int, *, ours: bool) -> list[str]:
     return [
         point
         for root, point, _ in mounts
-        if root == f"net:[{inode}]" and not any(_is_within(point, one) for one in avoided)  # guard: nobody-waits (one)
+        if root == f"net:[{inode}]"
+        and not any(files.is_within(point, one) for one in avoided)  # guard: nobody-waits (one)
     ]
 
 
 def _is_served(kind: str) -> bool:
     return kind in _SERVED or kind.startswith(("fuse.", "nfs"))
-
-
-def _is_within(path: str, folder: str) -> bool:
-    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def _namespace(process: str, kind: str) -> str:

@@ -103,7 +103,9 @@ def run_in(fd: int, work: Callable[[], T]) -> T:
     """
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _enter(fd)
+        if _libc.setns(fd, CLONE_NEWNET):  # os.setns is Python 3.12's
+            number = ctypes.get_errno()
+            raise OSError(number, f"setns: {os.strerror(number)}")
         try:
             return work()
         finally:
@@ -111,12 +113,6 @@ def run_in(fd: int, work: Callable[[], T]) -> T:
                 os.abort()
     finally:
         os.close(own)
-
-
-def _enter(fd: int) -> None:
-    if _libc.setns(fd, CLONE_NEWNET):  # os.setns is Python 3.12's
-        number = ctypes.get_errno()
-        raise OSError(number, f"setns: {os.strerror(number)}")
 
 
 def view(path: str, fd: int) -> tuple[int, int]:

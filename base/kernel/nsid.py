@@ -1,8 +1,8 @@
 """A namespace's numbers for other namespaces (man 8 ip-netns, RTM_GETNSID), and the links in those.
 
-A namespace gets a number for another one if a link moves from the first to the second, or if the second holds the lower
-device of a link in the first.  The number lasts as long as the second namespace.  So a moved link can be found even if
-no process, mount or path leads to it.
+A namespace gets a number for another one if a link moves from the first to the second.  It also gets one if the second
+holds the lower device of a link in the first.  The number lasts as long as the second namespace.  So a moved link can
+be found even if no process, mount or path leads to it.
 """
 
 import errno
@@ -181,9 +181,8 @@ def _visit(fd: int, seen: set[int], is_strange: Callable[[int, Rtnl], bool], pla
         if inode(fd) not in seen:
             seen.add(inode(fd))
             inside = rtnl.open_in(fd)
-            inside.sock.setsockopt(
-                SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1
-            )  # without this, a dump ignores NETNSA_TARGET_NSID
+            # Without this, a dump ignores NETNSA_TARGET_NSID.
+            inside.sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)
             if not is_strange(fd, inside):
                 places.append((fd, inside))
                 return True

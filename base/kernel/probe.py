@@ -13,10 +13,10 @@ from contextlib import ExitStack
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
-from base.kernel.addresses import Address
 from base.kernel.links import Link, pack_mac
 from base.kernel.neighbors import ALL_NODES_MAC, BROADCAST, ETH_P_ARP, ETH_P_IPV6, ICMPV6, icmpv6
 from base.kernel.netns import run_in
+from base.protocol.result import Address
 
 PROBES: Final = 3  # RFC 5227's PROBE_NUM
 
@@ -89,7 +89,8 @@ def find_owners(ns_fd: int, link: Link, addresses: Collection[Address], seconds:
         began = time.monotonic()
         for n in range(1, PROBES + 1):
             for address in set(addresses) - found.keys():
-                listening[address.version].send(_probe(link.mac, address))
+                probe = arp_probe(link.mac, address) if address.version == 4 else dad_solicitation(link.mac, address)
+                listening[address.version].send(probe)
             for frame in _receive(poll, by_fd, began + n * seconds / PROBES):
                 claim = parse_claim(frame, link.mac)
                 if claim and claim[0] in addresses:
@@ -110,10 +111,6 @@ def _receive(poll: select.poll, by_fd: Mapping[int, socket.socket], until: float
             return
         for fd, _ in ready:
             yield by_fd[fd].recv(2048)
-
-
-def _probe(mac: str, address: Address) -> bytes:
-    return arp_probe(mac, address) if address.version == 4 else dad_solicitation(mac, address)
 
 
 def _listen(ns_fd: int, link: Link, protocol: int, addresses: Collection[Address]) -> socket.socket:

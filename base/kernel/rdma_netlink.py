@@ -11,31 +11,14 @@ Functions raise OSError.
 """
 
 import errno
-import os
-import socket
-import struct
 import sys
 import time
 from typing import Final
 
 from base.kernel import netlink
-from base.kernel.netlink import (
-    HEADER,
-    NLM_F_ACK,
-    NLM_F_DUMP,
-    NLM_F_REQUEST,
-    NLMSG_DONE,
-    NLMSG_ERROR,
-    attr,
-    attributes,
-    messages,
-    pairs,
-    read_text,
-    read_u32,
-    text,
-    u32,
-)
+from base.kernel.netlink import NLM_F_ACK, NLM_F_DUMP, attr, attributes, pairs, read_text, read_u32, text, u32
 from base.kernel.netns import run_in
+from base.kernel.rtnl import Rtnl
 
 NETLINK_RDMA: Final = 20
 NLDEV: Final = 5 << 10  # RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)
@@ -94,7 +77,7 @@ def capabilities(index: int) -> int:
 
 def move(index: int, *, to: int, of: int | None = None) -> None:
     """Equivalent to: rdma dev set DEV netns NS, from the namespace ``of`` (by default ours) to the namespace ``to``."""
-    _call(SET, NLM_F_ACK, set_netns(index, to), of)
+    _call(SET, NLM_F_ACK, attr(DEV_INDEX, u32(index)) + attr(NET_NS_FD, u32(to)), of)
 
 
 def rename(index: int, name: str, ns_fd: int | None = None) -> None:
@@ -128,36 +111,15 @@ def users(index: int) -> list[int]:
     return [read_u32(entry[RES_PID]) for entry in entries if RES_PID in entry]
 
 
-def set_netns(index: int, ns_fd: int) -> bytes:
-    """SET's body for a move to the namespace of a descriptor."""
-    return attr(DEV_INDEX, u32(index)) + attr(NET_NS_FD, u32(ns_fd))
-
-
 def _call(kind: int, flags: int, body: bytes, ns_fd: int | None = None) -> list[bytes]:
     """Send one message in a namespace, by default ours; the bodies of its answers.  Raises OSError."""
 
     def work() -> list[bytes]:
         with _socket() as sock:
-            return _answers(sock, kind, flags, body)
+            return list(sock.dump(kind, body)) if flags & NLM_F_DUMP else [sock.call(kind, flags, body)]
 
     return work() if ns_fd is None else run_in(ns_fd, work)
 
 
-def _socket() -> socket.socket:
-    return netlink.open_socket(NETLINK_RDMA)
-
-
-def _answers(sock: socket.socket, kind: int, flags: int, body: bytes) -> list[bytes]:
-    request = HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, 1, 0) + body
-    bodies, received = list[bytes](), netlink.receive(sock, request)
-    while True:
-        for answer, _, _, payload in messages(next(received)):
-            if answer == NLMSG_ERROR:
-                if number := -struct.unpack_from("=i", payload)[0]:
-                    raise OSError(number, os.strerror(number))
-                return bodies
-            if answer == NLMSG_DONE:
-                return bodies
-            bodies.append(payload)
-        if not flags & (NLM_F_DUMP | NLM_F_ACK):
-            return bodies
+def _socket() -> Rtnl:
+    return Rtnl(netlink.open_socket(NETLINK_RDMA))

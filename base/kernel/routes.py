@@ -3,7 +3,7 @@ rtnetlink: RTM_GETROUTE, RTM_GETNEXTHOP, RTM_GETADDR).
 
 This module decodes by hand, unlike dump.py, because ADD of a VF and a daemon that polls must avoid pyroute2's time and
 memory.  A route may name its interface, those of several nexthops, or a nexthop object (man 8 ip-nexthop).  With
-net.ipv4.nexthop_compat_mode=0 it names only the object.  Sockets must answer strictly (``netlink.answers_strictly``).
+net.ipv4.nexthop_compat_mode=0 it names only the object.  Sockets must answer strictly (``rtnl.open_in``).
 Functions raise OSError.
 """
 
@@ -30,12 +30,12 @@ from base.kernel.addresses import (
     RTM_GETADDR,
     RTN_UNICAST,
     RTPROT_KERNEL,
-    Network,
 )
 from base.kernel.links import IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, LINK, RTM_GETLINK, get_link
-from base.kernel.netlink import answers_strictly, attr, attributes, read_text, read_u32, text, u32
+from base.kernel.netlink import attr, attributes, read_text, read_u32, text, u32
 from base.kernel.rtnl import Rtnl
 from base.kernel.rules import RTM_GETROUTE, table_of, tables_of_all
+from base.protocol.result import Network
 
 RTM_GETNEXTHOP: Final = 106
 RTPROT_RA: Final = 9
@@ -96,7 +96,7 @@ def unicast(host: Rtnl, family: int, *, output: int = 0, default: bool = False) 
     """The unicast routes of a family; none if the kernel lacks the family.  Raises OSError.
 
     ``output``: only those through the interface of this index, also by a nexthop object.  ``default``: only default
-    routes.  The socket must answer strictly (``netlink.answers_strictly``).
+    routes.  The socket must answer strictly (``rtnl.open_in``).
     """
     found = list[Route]()
     body = ROUTE.pack(family, 0, 0, 0, 0, 0, 0, RTN_UNICAST, 0) + (attr(RTA_OIF, u32(output)) if output else b"")
@@ -142,31 +142,29 @@ class Nexthops:
 
     def __init__(self, host: Rtnl) -> None:
         self._host = host
-        self._known = dict[int, frozenset[int]]()
+        self._known = dict[int, set[int]]()
 
     def outputs(self, route: Route) -> frozenset[int]:
         """The indexes of all interfaces of the route.  Raises OSError."""
         # guard below: an-object ((route.nexthop))
-        return route.outputs | (self._of(route.nexthop) if route.nexthop else frozenset())
+        return route.outputs | (self._of(route.nexthop) if route.nexthop else set())
 
-    def _of(self, number: int) -> frozenset[int]:
-        if number not in self._known:
-            self._known[number] = frozenset()
-            self._known[number] = frozenset(self._ask(number))
-        return self._known[number]
-
-    def _ask(self, number: int) -> Iterator[int]:
+    def _of(self, number: int) -> set[int]:
+        if number in self._known:
+            return self._known[number]
+        outputs = self._known[number] = set[int]()
         try:
             body = self._host.call(RTM_GETNEXTHOP, 0, _NEXTHOP.pack(0, 0, 0, 0, 0) + attr(_NHA_ID, u32(number)))
         except OSError as e:
-            if e.errno == ENOENT:  # it has just gone, and its routes with it
-                return
-            raise
+            if e.errno != ENOENT:  # it has just gone, and its routes with it
+                raise
+            return outputs
         found = attributes(body[_NEXTHOP.size :])
         if output := read_u32(found.get(_NHA_OIF, b"")):
-            yield output
+            outputs.add(output)
         for one, *_ in _MEMBER.iter_unpack(found.get(_NHA_GROUP, b"")):
-            yield from self._of(one)  # guard: a-group
+            outputs |= self._of(one)  # guard: a-group
+        return outputs
 
 
 def addresses_on(host: Rtnl, index: int) -> list[str]:
@@ -213,8 +211,7 @@ def uplinks() -> set[str]:
     IPv6's routes count only if IPv4 has none, per VRF or outside: in many fabrics every rail receives router
     advertisements, and so gets a default route that nothing needs.  Raises OSError.
     """
-    with rtnl.open_in() as host:
-        answers_strictly(host.sock)  # an old kernel answers with all routes
+    with rtnl.open_in(strictly=True) as host:
         first, second = _uplinks(host, AF_INET), _uplinks(host, AF_INET6)
     places = first.keys() | second.keys()
     # guard below: ipv4-first (first.get(place))
@@ -223,22 +220,16 @@ def uplinks() -> set[str]:
 
 def _uplinks(host: Rtnl, family: int) -> dict[int, set[int]]:
     """The indexes of the interfaces of default routes: those outside of VRFs under key 0, a VRF's under its table."""
-    by_table = _default_routes(host, family)
+    by_table, nexthops = dict[int, set[int]](), Nexthops(host)
+    for route in unicast(host, family, default=True):
+        if indexes := nexthops.outputs(route):
+            by_table.setdefault(route.table, set()).update(indexes)
     own = {RT_TABLE_MAIN}
     if by_table.keys() - own:
         own |= tables_of_all(host, family)  # guard: everybodys-table
     vrfs = _tables_of_vrfs(host) if by_table.keys() - own else set()
     found = {table: indexes for table, indexes in by_table.items() if table in vrfs - own}
     return found | {_OUTSIDE: {index for table in by_table.keys() & own for index in by_table[table]}}
-
-
-def _default_routes(host: Rtnl, family: int) -> dict[int, set[int]]:
-    """The indexes of the interfaces of each table's default routes."""
-    found, nexthops = dict[int, set[int]](), Nexthops(host)
-    for route in unicast(host, family, default=True):
-        if indexes := nexthops.outputs(route):
-            found.setdefault(route.table, set()).update(indexes)
-    return found
 
 
 def _tables_of_vrfs(host: Rtnl) -> set[int]:

@@ -198,10 +198,13 @@ class Rtnl:
             raise failed
 
 
-def open_in(ns_fd: int | None = None) -> Rtnl:
+def open_in(ns_fd: int | None = None, *, strictly: bool = False) -> Rtnl:
     """A socket in the namespace of a descriptor, by default in ours.  Raises OSError.  It stays in its namespace,
-    whichever thread uses it."""
-    return Rtnl(_socket() if ns_fd is None else run_in(ns_fd, _socket))
+    whichever thread uses it.  ``strictly``: dumps answer with only what the request names, if the kernel can."""
+    opened = Rtnl(_socket() if ns_fd is None else run_in(ns_fd, _socket))
+    if strictly:
+        netlink.answers_strictly(opened.sock)
+    return opened
 
 
 def adopt(fd: int) -> Rtnl:

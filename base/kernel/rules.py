@@ -8,9 +8,10 @@ import socket
 import struct
 from typing import Final
 
-from base.kernel.addresses import RTA_TABLE, RTPROT_STATIC, Address
+from base.kernel.addresses import RTA_TABLE, RTPROT_STATIC
 from base.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, Change, attr, attributes, read_u32, u32
 from base.kernel.rtnl import Rtnl
+from base.protocol.result import Address
 
 RTM_GETROUTE: Final = 26
 RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34

@@ -5,6 +5,7 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from base.kernel.netns import run_in
@@ -15,7 +16,7 @@ _CLOEXEC: Final = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
 _CMD_CREATE: Final = 6
 _READ_ONLY: Final = 0x1  # MOUNT_ATTR_RDONLY
 _HARMLESS: Final = 0xE  # MOUNT_ATTR_NOSUID, NODEV, NOEXEC
-_libc = ctypes.CDLL(None, use_errno=True)
+libc = ctypes.CDLL(None, use_errno=True)
 _STA_UNSYNC: Final = 0x40
 
 
@@ -31,12 +32,9 @@ def mount_sysfs(*, writable: bool = False) -> int:
 
 
 @contextmanager
-def mounted_sysfs(ns_fd: int | None = None, *, writable: bool = False) -> Iterator[int]:
-    """``mount_sysfs`` in a namespace, by default ours, while the context lasts.  Raises OSError."""
-
-    def mount() -> int:
-        return mount_sysfs(writable=writable)
-
+def mounted_sysfs(ns_fd: int | None, *, writable: bool = False) -> Iterator[int]:
+    """``mount_sysfs`` in a namespace, or in ours for None, while the context lasts.  Raises OSError."""
+    mount = partial(mount_sysfs, writable=writable)
     root = mount() if ns_fd is None else run_in(ns_fd, mount)
     try:
         yield root
@@ -47,9 +45,14 @@ def mounted_sysfs(ns_fd: int | None = None, *, writable: bool = False) -> Iterat
 def _call(number: int, *arguments: bytes | int | None) -> int:
     """A system call without a function in the C library (man 2 syscall).  Raises OSError."""
     plain = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    result = int(_libc.syscall(ctypes.c_long(number), *plain))
+    return checked(libc.syscall(ctypes.c_long(number), *plain), "mounting /sys: ")
+
+
+def checked(result: int, what: str = "") -> int:
+    """The result of a C function.  Raises OSError if it is negative; ``what`` begins the error's text."""
     if result < 0:
-        raise OSError(ctypes.get_errno(), f"mounting /sys: {os.strerror(ctypes.get_errno())}")
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}{os.strerror(number)}")
     return result
 
 
@@ -71,4 +74,4 @@ def is_clock_synchronized() -> bool:
     """Whether a program, such as an NTP client, has synchronized the kernel's clock in the last hours.  False if the
     kernel may not be asked: a unit's SystemCallFilter can forbid it."""
     found = _Timex()
-    return _libc.adjtimex(ctypes.byref(found)) >= 0 and not found.status & _STA_UNSYNC
+    return libc.adjtimex(ctypes.byref(found)) >= 0 and not found.status & _STA_UNSYNC

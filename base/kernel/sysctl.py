@@ -30,7 +30,7 @@ def path(key: str) -> str:
     first = next((c for c in key if c in "./"), "")
     parts = (key.translate(_SWAPPED) if first == "." else key).split("/")
     if parts[0] != "net" or len(parts) < 2 or not key.isprintable() or any(part in ("", ".", "..") for part in parts):
-        raise ValueError("is no sysctl of the network; write net.ipv4.conf.IFNAME.rp_filter or net.core.somaxconn")
+        raise ValueError("is not a sysctl of the network; write net.ipv4.conf.IFNAME.rp_filter or net.core.somaxconn")
     return "/".join(parts[1:])
 
 

@@ -1,13 +1,16 @@
-"""Sockets with a path that only root may connect to (man 7 unix: connecting requires the permission to write).
+"""Sockets with a path that only root may connect to (man 7 unix: connecting requires the permission to write); and a
+socket's peer.
 
 Apart from files.py: only daemons listen, and importing the module socket takes milliseconds.
 """
 
 import os
 import socket
+import struct
 from pathlib import Path
 from typing import Final
 
+UCRED: Final = struct.Struct("=iII")  # struct ucred: process, user, group
 _OTHERS: Final = 0o177  # only the owner may read or write
 
 
@@ -38,3 +41,9 @@ def bind(path: Path, kind: int) -> socket.socket:
     finally:
         os.umask(mask)
     return sock
+
+
+def peer(sock: socket.socket) -> tuple[int, int]:
+    """The process and the user of a unix socket's peer (man 7 unix, SO_PEERCRED).  Raises OSError."""
+    process, user, _ = UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size))
+    return process, user

@@ -58,16 +58,13 @@ def set_attribute(index: int, name: str, value: object) -> bytes:
             one = attr(IFLA_VF_VLAN_LIST, attr(IFLA_VF_VLAN_INFO, info))
         case "rate", (int(low), int(high)):
             one = attr(IFLA_VF_RATE, struct.pack("=III", index, low, high))
-        case "spoofchk", bool(on):
-            one = attr(IFLA_VF_SPOOFCHK, struct.pack("=II", index, on))
-        case "trust", bool(on):
-            one = attr(IFLA_VF_TRUST, struct.pack("=II", index, on))
+        case "spoofchk" | "trust", bool(on):
+            one = attr(IFLA_VF_TRUST if name == "trust" else IFLA_VF_SPOOFCHK, struct.pack("=II", index, on))
         case "link_state", str(state):
             one = attr(IFLA_VF_LINK_STATE, struct.pack("=II", index, LINK_STATES[state]))
-        case "node_guid", str(guid):
-            one = attr(IFLA_VF_IB_NODE_GUID, struct.pack("=I4xQ", index, int(guid.replace(":", ""), 16)))
-        case "port_guid", str(guid):
-            one = attr(IFLA_VF_IB_PORT_GUID, struct.pack("=I4xQ", index, int(guid.replace(":", ""), 16)))
+        case "node_guid" | "port_guid", str(guid):
+            kind = IFLA_VF_IB_NODE_GUID if name == "node_guid" else IFLA_VF_IB_PORT_GUID
+            one = attr(kind, struct.pack("=I4xQ", index, int(guid.replace(":", ""), 16)))
         case _:
             raise ValueError(f"a VF has no {name} {value!r}")
     return attr(IFLA_VFINFO_LIST, attr(IFLA_VF_INFO, one))

@@ -1,7 +1,6 @@
 """Clients of kubelet and of the device plugins in its directory: each container's devices (kubelet:
 pkg/apis/podresources/v1), and the resource that a plugin offers (pkg/apis/pluginregistration/v1)."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,17 +30,15 @@ def pods(path: Path = SOCKET, timeout: float = TIMEOUT) -> list[Held]:
         return []
     try:
         request, kind = pod_resources.ListPodResourcesRequest(), pod_resources.ListPodResourcesResponse
-        return sorted(_held(call(path, "/v1.PodResourcesLister/List", request, kind, timeout=timeout)))
+        answer = call(path, "/v1.PodResourcesLister/List", request, kind, timeout=timeout)
     except Failed:
         return []
-
-
-def _held(answer: pod_resources.ListPodResourcesResponse) -> Iterator[Held]:
-    for pod in answer.pod_resources:
-        for container in pod.containers:
-            for devices in container.devices:
-                ids = tuple(sorted(devices.device_ids))
-                yield Held(pod.namespace, pod.name, container.name, devices.resource_name, ids)
+    return sorted(
+        Held(pod.namespace, pod.name, container.name, devices.resource_name, tuple(sorted(devices.device_ids)))
+        for pod in answer.pod_resources
+        for container in pod.containers
+        for devices in container.devices
+    )
 
 
 def resource(path: Path, timeout: float = TIMEOUT) -> str:

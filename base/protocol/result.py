@@ -105,9 +105,10 @@ class Result:
             tuple(_route(_member(r, "routes")) for r in _list(document, "routes")),
             dict(_member(document.get("dns") or {}, "dns")),
         )
+        there = len(result.interfaces)
         for ip in result.ips:
-            if ip.interface is not None and not 0 <= ip.interface < len(result.interfaces):
-                raise ValueError(f"ips[].interface {ip.interface} is no index into {len(result.interfaces)} interfaces")
+            if ip.interface is not None and not 0 <= ip.interface < there:
+                raise ValueError(f"ips[].interface {ip.interface} is not an index into {there} interfaces")
         return result
 
     def after(self, previous: "Result") -> "Result":
@@ -123,11 +124,8 @@ class Result:
 
 
 def _interface_json(i: Interface, *, newest: bool) -> Json:
-    out: Json = {"name": i.name}
-    out |= {k: v for k, v in (("mac", i.mac), ("sandbox", i.sandbox)) if v}
-    if newest:
-        out |= {k: v for k, attribute in _INTERFACE_1_1.items() if (v := getattr(i, attribute))}
-    return out
+    keys = {"mac": "mac", "sandbox": "sandbox", **(_INTERFACE_1_1 if newest else {})}
+    return {"name": i.name, **{k: v for k, attribute in keys.items() if (v := getattr(i, attribute))}}
 
 
 def _ip_json(ip: Ip, *, with_version: bool) -> Json:
@@ -150,15 +148,8 @@ def _route_json(route: Route, *, newest: bool) -> Json:
 
 
 def _interface(i: Mapping[str, Any]) -> Interface:
-    texts = {k: str(i.get(k) or "") for k in ("name", "mac", "sandbox", "socketPath", "pciID")}
-    return Interface(
-        texts["name"],
-        texts["mac"],
-        texts["sandbox"],
-        mtu=_number(i, "interfaces", "mtu") or 0,
-        socket_path=texts["socketPath"],
-        pci_id=texts["pciID"],
-    )
+    name, mac, sandbox, path, pci = (str(i.get(k) or "") for k in ("name", "mac", "sandbox", "socketPath", "pciID"))
+    return Interface(name, mac, sandbox, _number(i, "interfaces", "mtu") or 0, path, pci)
 
 
 def _ip(ip: Mapping[str, Any]) -> Ip:
@@ -171,16 +162,12 @@ def _ip(ip: Mapping[str, Any]) -> Ip:
 
 def _route(r: Mapping[str, Any]) -> Route:
     return Route(
-        _parsed(r, "routes", "dst", _destination),
+        # As in the kernel, which clears an IPv6 route's host bits (ip6_route_info_create), and refuses an IPv4 route
+        # with any.
+        _parsed(r, "routes", "dst", lambda text: ip_network(text, strict=":" not in text)),
         _parsed(r, "routes", "gw", ip_address) if r.get("gw") else None,
         **{k: _number(r, "routes", k) for k in _ROUTE_1_1},
     )
-
-
-def _destination(text: str) -> Network:
-    # As in the kernel, which clears an IPv6 route's host bits (ip6_route_info_create), and refuses an IPv4 route with
-    # any.
-    return ip_network(text, strict=":" not in text)
 
 
 def _parsed(member: Mapping[str, Any], of: str, key: str, parse: Callable[[str], T]) -> T:

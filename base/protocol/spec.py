@@ -67,22 +67,13 @@ class Key:
         return f"{self.ifname} of {f'{pod}, ' if pod else ''}{container}, network {network}"
 
 
-def _never() -> bool:
-    """The default: a caller in the same process cannot abandon the request."""
-    return False
-
-
-def _none() -> Collection[Key]:
-    return ()
-
-
 @dataclass(frozen=True)
 class Request:
     """A runtime's request to a plugin: its environment and its stdin, not parsed.
 
     - ``inside``: descriptors of CNI_NETNS and of a NETLINK_ROUTE socket in it, if a launcher opened them, because we
       may not see the path.  Their sender closes them.
-    - ``abandoned``: whether the caller has stopped waiting for the reply.
+    - ``abandoned``: whether the caller has stopped waiting for the reply; one in the same process cannot.
     - ``attached``: the attachments that the IPAM's GC must spare, even if the runtime's list lacks them.  Call it after
       reading the leases.
     - ``in_use``: for the IPAM's DEL: the pod may still use the addresses.
@@ -93,8 +84,8 @@ class Request:
     environ: Mapping[str, str]
     stdin: bytes = b""
     inside: tuple[int, int] | None = None
-    abandoned: Callable[[], bool] = _never
-    attached: Callable[[], Collection[Key]] = _none
+    abandoned: Callable[[], bool] = bool
+    attached: Callable[[], Collection[Key]] = tuple
     in_use: bool = False
     process: int = 0
     is_last: bool = False

@@ -1,6 +1,6 @@
 """Convert a configuration from other plugins' spelling to docs/user/reference.md's.  Pure; standard library only.
 
-Go's plugins accept a key in any case, null for a missing value, and an empty string for a default, so configurations
+Go's plugins accept a key in any case, null for a missing value, and an empty string for a default.  Configurations
 written for them may contain these.  Only this module converts them, and no model handles them.  It does not change
 unknown keys, members of maps (``sysctl``, ``capabilities``), or objects that are not hpn's (``prevResult``).
 """

@@ -104,7 +104,9 @@ def write(path: Path | str, body: dict[str, Any], *, makes: bool = True) -> None
         new = partial(os.open, temporary, _NEW, 0o600)  # guard: file-mode (0o600 -> 0o666)
         fd = with_directory(temporary, new) if makes else new()
         try:
-            _write_all(fd, document.encode())
+            data = document.encode()
+            while data:
+                data = data[os.write(fd, data) :]  # guard: all-of-it = data[os.write(fd, data[:4096]) : 0]
             os.fsync(fd)  # guard: write-fsync
         finally:
             os.close(fd)
@@ -164,14 +166,20 @@ def remove(path: Path | str) -> None:
         raise IoFailure(f"removing {path}: {e.strerror}; the state directory must be writable") from e
 
 
-def set_aside(path: Path, to: Path) -> Path:
-    """Move an unreadable file into the directory ``to``, beside earlier ones of its name; return its new path.  Raises
-    IoFailure."""
-    target = _free(path, to)
+def set_aside(path: Path, to: Path, *, keeps: bool = False) -> Path:
+    """Move an unreadable file into the directory ``to``, beside earlier ones of its name; return its new path.  With
+    ``keeps``, it has its old path too.  Raises IoFailure."""
+    directory(to)
+    names = (to / f"{path.name}.{n}" for n in range(1_000_000))
+    target = next(target for target in names if not os.path.lexists(target))  # guard: aside-never-over = next(names)
     try:
-        os.replace(path, target)
+        if keeps:
+            os.link(path, target)  # guard: unreadable-is-kept
+        else:
+            os.replace(path, target)
         sync_directory(to)  # guard: aside-sync-to
-        sync_directory(path.parent)  # guard: aside-sync-from
+        if not keeps:
+            sync_directory(path.parent)  # guard: aside-sync-from
     except OSError as e:
         raise IoFailure(f"moving unreadable {path} to {target}: {e.strerror}") from e
     return target
@@ -184,23 +192,9 @@ def replace_unreadable(path: Path, to: Path, body: Callable[[Path], dict[str, An
     ``body`` gets that path, and returns the new file's body.  If the unreadable file is a regular one, its place is
     never empty.  Raises IoFailure.
     """
-    target = _free(path, to)
-    try:
-        if path.is_file() and not path.is_symlink():
-            os.link(path, target)  # guard: unreadable-is-kept
-        else:
-            os.replace(path, target)
-        sync_directory(to)  # guard: unreadable-sync
-    except OSError as e:
-        raise IoFailure(f"moving unreadable {path} to {target}: {e.strerror}") from e
+    target = set_aside(path, to, keeps=path.is_file() and not path.is_symlink())
     write(path, body(target))
     return target
-
-
-def _free(path: Path, to: Path) -> Path:
-    directory(to)
-    names = (to / f"{path.name}.{n}" for n in range(1_000_000))
-    return next(target for target in names if not os.path.lexists(target))  # guard: aside-never-over = next(names)
 
 
 # The one encoding of bodies: the checksum is over it, and a search in a file relies on it.  Made once, because making
@@ -219,14 +213,14 @@ def _read_all(path: Path | str) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as e:
         if e.errno in (errno.ELOOP, errno.ENXIO):
-            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of hpn") from e
+            raise RecordUnreadable(f"{path} is not a regular file, so it is not a state file of hpn") from e
         raise
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):  # guard: read-regular
-            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of hpn")
+            raise RecordUnreadable(f"{path} is not a regular file, so it is not a state file of hpn")
         if found.st_size > _MOST:  # guard: read-most
-            raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, so it is no state file of hpn")
+            raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, so it is not a state file of hpn")
         data = b""
         # A read of a regular file is short only at its end, and a state file is replaced, never appended to.
         while len(data) < found.st_size and (more := os.read(fd, found.st_size - len(data))):
@@ -234,11 +228,6 @@ def _read_all(path: Path | str) -> bytes:
         return data
     finally:
         os.close(fd)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]  # guard: all-of-it = data[os.write(fd, data[:4096]) : 0]
 
 
 def sync_directory(path: Path | str) -> None:

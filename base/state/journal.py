@@ -24,7 +24,7 @@ from base.protocol.spec import Json, Key
 from base.state import durable, locks, places
 from base.state.locks import Lock
 from base.state.pod import Identity
-from base.state.record import LOST, Record, damaged_namespace, is_damaged_of_the_hosts
+from base.state.record import LOST, Record, legible
 
 # Seconds: the longest wait of a command for another one on the same attachment.
 LOCK_TIMEOUT = 10.0
@@ -86,9 +86,9 @@ class Entry:
 
     def _stand_in(self, aside: Path) -> Json:
         """A record of kind LOST, with the legible parts of the damaged one."""
-        netns, identity = damaged_namespace(f"{aside}", self.key)
+        netns, identity, is_the_hosts = legible(f"{aside}", self.key)
         why = f"its record could not be read and is kept in {aside}"
-        link = {"is_the_hosts": is_damaged_of_the_hosts(f"{aside}")}
+        link = {"is_the_hosts": is_the_hosts}
         return Record(self.network, self.key, netns, identity, kind=LOST, link=link, config={}, trouble=why).to_json()
 
     def version(self) -> Version:

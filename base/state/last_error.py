@@ -41,7 +41,9 @@ def note(request: Request, reply: Reply) -> None:
         if entry:
             with journal.lock(entry.state_dir, entry.network, entry.key, timeout=0):  # guard: locked
                 if _is_its_own(entry, request):
-                    _write(entry, {"command": request.command, **_answer(reply)})
+                    # Others than root could have redirected the path.
+                    trust.refuse_unless_ours(os.path.dirname(entry.error_file))  # guard: trusted
+                    durable.write(entry.error_file, {"command": request.command, **_answer(reply)})
 
 
 def read(record: Path) -> Json | None:
@@ -57,13 +59,9 @@ def _is_its_own(entry: Entry, request: Request) -> bool:
     """Whether the attachment is still there, and the request was its last one.  Call it with the lock."""
     if not entry.version() or request.abandoned():  # guard: abandoned (abandoned())
         return False
-    return request.command != "ADD" or not _is_complete(entry)  # guard: attached = True
-
-
-def _is_complete(entry: Entry) -> bool:
-    """Whether an earlier ADD has completed the attachment: then a failed ADD has no part in it."""
-    record = journal.peek(entry.state_dir, entry.network, entry.key)
-    return record is not None and record.complete
+    # A failed ADD has no part in an attachment that an earlier ADD has completed.
+    record = journal.peek(entry.state_dir, entry.network, entry.key) if request.command == "ADD" else None
+    return not (record and record.complete)  # guard: attached = True
 
 
 def _answer(reply: Reply) -> Json:
@@ -71,9 +69,3 @@ def _answer(reply: Reply) -> Json:
     # guard below: short (_LONGEST)
     texts = {name: str(document[name])[:_LONGEST] for name in ("msg", "details") if name in document}
     return {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "code": int(document["code"]), **texts}
-
-
-def _write(entry: Entry, body: Json) -> None:
-    """Raises CniError, OSError; InvalidConfig if others than root could have redirected the path."""
-    trust.refuse_unless_ours(os.path.dirname(entry.error_file))  # guard: trusted
-    durable.write(entry.error_file, body)

@@ -4,11 +4,11 @@
 """
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from base.kernel import sysfs
 from base.protocol.spec import Json, Key
 
 # libcni's default, which all runtimes use, and Multus' own directory.
@@ -18,9 +18,7 @@ RESULTS = ("/var/lib/cni/results", "/var/lib/cni/multus/results")
 def interfaces(network: str, key: Key) -> frozenset[str] | None:
     """The names of the container's interfaces, according to the cached results.  None if the attachment's own result is
     missing: then the runtime does not cache its results here."""
-    names = set[str]()
-    for folder in RESULTS:
-        names.update(_names(folder))
+    names = {name for folder in RESULTS for name in sysfs.names(folder)}
     if f"{network}-{key.container_id}-{key.ifname}" not in names:
         return None
     of_container = f"-{key.container_id}-"
@@ -30,7 +28,7 @@ def interfaces(network: str, key: Key) -> frozenset[str] | None:
 def all_interfaces() -> Iterator[tuple[str, str, str]]:
     """Each interface in all cached results: the network's name, the interface's name, and the path of the pod's
     namespace.  The path is empty for an interface of the host."""
-    for path in (Path(folder, name) for folder in RESULTS for name in _names(folder)):
+    for path in (Path(folder, name) for folder in RESULTS for name in sysfs.names(folder)):
         with suppress(OSError, ValueError, RecursionError):
             cached = json.loads(path.read_bytes())
             result = cached.get("result") if isinstance(cached, dict) else None
@@ -38,13 +36,6 @@ def all_interfaces() -> Iterator[tuple[str, str, str]]:
             for one in found if isinstance(found, list) else ():
                 if isinstance(one, dict):
                     yield f"{cached.get('networkName', '')}", f"{one.get('name', '')}", f"{one.get('sandbox', '')}"
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def result(network: str, key: Key) -> Json | None:

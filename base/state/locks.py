@@ -66,7 +66,7 @@ def _make_ours(fd: int, path: str) -> None:
     found = os.fstat(fd)
     # guard below: regular (st_mode), owner (st_uid)
     if not stat.S_ISREG(found.st_mode) or not trust.is_trusted(found.st_uid):
-        raise IoFailure(f"{path} is no lock of hpn: not a regular file of root's; remove it")
+        raise IoFailure(f"{path} is not a lock of hpn: not a regular file of root's; remove it")
     if found.st_mode & _OTHERS:
         os.fchmod(fd, 0o600)  # guard: put-right
 
@@ -78,7 +78,8 @@ def take(fd: int, path: str, timeout: float) -> None:
     while not lock_descriptor(fd, blocking=False):  # guard: flock
         if time.monotonic() > deadline:  # guard: deadline
             if not timeout or not _is_the_kernels_taken():  # guard: kernels-lock = True
-                raise TryAgain(f"{path} was held by {_holder_of(fd)} for {timeout:g} s; try again, and see: lslocks")
+                by = holder(fd) or "others"  # guard: holder (fd)
+                raise TryAgain(f"{path} was held by {by} for {timeout:g} s; try again, and see: lslocks")
             deadline = time.monotonic() + timeout
         time.sleep(pause)
         pause = min(2 * pause, _POLL_MOST)
@@ -97,28 +98,17 @@ def _is_the_kernels_taken() -> bool:
     return False
 
 
-def _holder_of(fd: int) -> str:
-    """``holder`` of an open file; "others" if the kernel does not report any."""
+def holder(file: str | int) -> str:
+    """The processes that hold the lock of the file at a path, or of an open file; for people, as the kernel lists them.
+    Takes no lock.  Empty if there are none, or if there is no file."""
     try:
-        return _holders(os.fstat(fd)) or "others"  # guard: holder (fd)
-    except OSError:
-        return "others"
-
-
-def holder(path: str) -> str:
-    """The processes that hold the file's lock, for people, as the kernel lists them.  Takes no lock.  Empty if there
-    are none, or if there is no file."""
-    try:
-        return _holders(os.stat(path, follow_symlinks=False))
+        found = os.fstat(file) if isinstance(file, int) else os.stat(file, follow_symlinks=False)
+        locks = [line.split() for line in _LOCKS.read_text().splitlines()]
     except OSError:
         return ""
-
-
-def _holders(found: os.stat_result) -> str:
-    file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    number = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     # A line: "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF".  A waiting process has "->" after the number.
-    locks = [line.split() for line in _LOCKS.read_text().splitlines()]
-    pids = {int(fields[4]) for fields in locks if fields[1] == "FLOCK" and fields[5] == file}
+    pids = {int(fields[4]) for fields in locks if fields[1] == "FLOCK" and fields[5] == number}
     return ", ".join(map(_process, sorted(pids)))
 
 

@@ -38,6 +38,8 @@ _NO_PLACE: Final = (errno.EINVAL, errno.ELOOP, errno.ENOTDIR)
 def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[None]:
     """Log the command that runs inside: its ``lines``, its end, and its configuration if ``logLevel`` is debug.
 
+    With ``logFile`` stderr, the encoded events replace ``lines``.
+
     Raises InvalidConfig before the command begins, for a path that the node does not allow, or that is no file.  Any
     other failure to write the log is one more line for stderr.  For DEL and GC, all failures are.
     """
@@ -62,7 +64,11 @@ def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[No
             levels = LEVELS[: LEVELS.index(conf.get("logLevel", DEFAULT)) + 1]
             events = log_file.events(request, conf, lines, (*ended, {**about, **took}))
             encode = log_file.as_json if conf.get("logFormat", FORMATS[0]) == "json" else log_file.as_text
-            _write(log, [encode(event) for event in events if event["level"] in levels], conf, lines)
+            written = [encode(event) for event in events if event["level"] in levels]
+            if conf["logFile"] == STDERR:
+                lines[:] = written
+            elif log:
+                log.append("".join(f"{line}\n" for line in written), lines)
         # guard below: a-bug = OSError
         except Exception as e:  # noqa: BLE001  # whatever it is: the command's answer stands
             lines.append(f"logFile {conf['logFile']!r} cannot be written: {getattr(e, 'strerror', None) or repr(e)}")
@@ -105,11 +111,3 @@ def _allowed(request: Request, lines: list[str]) -> tuple[str, ...]:
             raise
         lines.append(e.msg)
         return node.DEFAULTS["logFile"]
-
-
-def _write(log: "LogFile | None", written: list[str], conf: Config, lines: list[str]) -> None:
-    """Append the encoded events to the log; for stderr, they replace ``lines``.  Raises OSError."""
-    if conf["logFile"] == STDERR:
-        lines[:] = written
-    elif log:
-        log.append("".join(f"{line}\n" for line in written), lines)

@@ -24,7 +24,6 @@ from base.protocol.location import location
 from base.protocol.spec import Config, Json, Request
 from base.state import journal
 from base.state.node import Place
-from base.state.record import Record
 
 # Bytes: some 50,000 commands.
 LIMIT: Final = 1 << 24
@@ -114,22 +113,15 @@ def _rename(folder: int, name: str, fd: int) -> None:
 def attached(request: Request, conf: Config) -> Json:
     """The attachment's ``pci``, its function's address, and ``rdma``, its RDMA devices' names.  Without an attachment,
     they are the requested device's."""
-    try:
+    places = (conf.get("runtimeConfig"), conf)
+    asked = next((place["deviceID"] for place in places if isinstance(place, dict) and "deviceID" in place), "")
+    found: Json = {"pci": asked}
+    with suppress(Exception):  # whatever the record holds: DEL has not begun yet, and must
         where = location(conf)
         record = journal.peek(where.state_dir, where.network, request.key) if request.key.container_id else None
-        found = _made_of(record) if record else _asked_for(conf)
-    except Exception:  # noqa: BLE001  # whatever the record holds: DEL has not begun yet, and must
-        found = _asked_for(conf)
+        if record:
+            found = {"pci": record.link.get("pci") or record.link.get("device"), "rdma": ",".join(record.rdma_devs)}
     return {name: value for name, value in found.items() if value and isinstance(value, str)}
-
-
-def _made_of(record: Record) -> Json:
-    return {"pci": record.link.get("pci") or record.link.get("device"), "rdma": ",".join(record.rdma_devs)}
-
-
-def _asked_for(conf: Config) -> Json:
-    places = (conf.get("runtimeConfig"), conf)
-    return {"pci": next((place["deviceID"] for place in places if isinstance(place, dict) and "deviceID" in place), "")}
 
 
 def events(request: Request, conf: Config, lines: Sequence[str], end: tuple[str, str, Json]) -> Iterator[Json]:
@@ -138,14 +130,18 @@ def events(request: Request, conf: Config, lines: Sequence[str], end: tuple[str,
     found: list[tuple[str, str, Json]] = [("debug", "asked", debug), *(("warning", line, {}) for line in lines), end]
     of = _of(request, conf)
     for level, message, more in found:
-        fields = {"time": _now(), "level": level, **of, "message": message, **more}
+        now = time.time()
+        written = time.strftime(f"%Y-%m-%dT%H:%M:%S.{int(now * 1000) % 1000:03}%z", time.localtime(now))
+        fields = {"time": written, "level": level, **of, "message": message, **more}
         # guard below: short ([:_LONGEST])
         yield {name: value[:_LONGEST] if isinstance(value, str) else value for name, value in fields.items()}
 
 
 def _of(request: Request, conf: Config) -> Json:
     """The members that all lines of a command share."""
-    key, pod, trace = request.key, _pod(request), request.var("TRACEPARENT")
+    key, trace = request.key, request.var("TRACEPARENT")
+    args = dict(pair.partition("=")[::2] for pair in request.var("CNI_ARGS").split(";"))
+    pod = "/".join(filter(None, (args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME"))))
     parts = re.fullmatch(_TRACE, trace)
     return {
         "command": request.command,
@@ -154,17 +150,6 @@ def _of(request: Request, conf: Config) -> Json:
         **({"pod": pod} if pod else {}),
         **({"traceparent": trace} if parts and (parts[1] != "00" or not parts[2]) else {}),
     }  # guard: trace (parts and (parts[1] != "00" or not parts[2]) -> trace)
-
-
-def _now() -> str:
-    now = time.time()
-    return time.strftime(f"%Y-%m-%dT%H:%M:%S.{int(now * 1000) % 1000:03}%z", time.localtime(now))
-
-
-def _pod(request: Request) -> str:
-    """The pod's "namespace/name"; empty if CNI_ARGS does not name it."""
-    args = dict(pair.partition("=")[::2] for pair in request.var("CNI_ARGS").split(";"))
-    return "/".join(filter(None, (args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME"))))
 
 
 def as_text(event: Json) -> str:

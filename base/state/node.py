@@ -56,9 +56,9 @@ class Place:
     def read(self, limit: int) -> bytes:
         """All of the file.  Raises OSError, also if it is no regular file, or is longer than ``limit`` bytes."""
         if not self.names:  # the entry is the file: links in its path are the administrator's
-            return _read(files.open_regular(self.path, os.O_RDONLY), limit)
+            return files.read(self.path, limit)
         with files.open_directory(self.entry, self.names[:-1]) as folder:
-            return _read(files.open_regular(self.names[-1], os.O_RDONLY, folder), limit)
+            return files.read(self.names[-1], limit, folder)
 
     def open_for_append(self) -> int:
         """A descriptor for one write at the file's end.  A missing file is made, with mode 600.  Raises OSError."""
@@ -126,7 +126,7 @@ def store(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
     if not isinstance(about, dict):
         raise broken(f"{_STORES}.{kind} {about!r} is not an object")
     if not isinstance(name, str) or (_NODE_NAME in stores and not name):
-        raise broken(f"{_STORES}.{_NODE_NAME} {name!r} is no node's name")
+        raise broken(f"{_STORES}.{_NODE_NAME} {name!r} is not a node's name")
     return about, name
 
 
@@ -198,10 +198,3 @@ def _not_ours(found: os.stat_result) -> OSError | None:
     if not trust.is_trusted(found.st_uid):  # guard: owner
         return OSError(errno.EPERM, f"it belongs to user {found.st_uid}, who could read and change it")
     return None
-
-
-def _read(fd: int, limit: int) -> bytes:
-    try:
-        return files.read_all(fd, limit)
-    finally:
-        os.close(fd)

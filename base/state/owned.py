@@ -46,7 +46,10 @@ class Use:
 
 def use(state_dirs: Sequence[Path], among: Collection[str]) -> Use:
     """The owners of these devices, at least, and the interfaces with one over them.  Most records are not decoded."""
-    found, text = Use(state_dirs), _common(among)
+    # The text with which the member "device" begins in the records of all these devices.
+    written = [f'"device":{durable.canonical(device)}' for device in among]
+    text = os.path.commonprefix(written).encode()  # noqa: RUF071  # by characters, as intended
+    found = Use(state_dirs)
     for state_dir in state_dirs:
         for file, body in journal.texts(state_dir):
             if among and text in body and (record := journal.decoded(file, body)) and (device := record.device):
@@ -58,12 +61,6 @@ def use(state_dirs: Sequence[Path], among: Collection[str]) -> Use:
 def _is_the_hosts(record: Record) -> bool:
     """Whether the interface below is the host's, not one of the pod's own."""
     return not record.link.get("in_container")
-
-
-def _common(devices: Collection[str]) -> bytes:
-    """The text with which the member "device" begins in the records of all these devices."""
-    written = [f'"device":{durable.canonical(device)}' for device in devices]
-    return os.path.commonprefix(written).encode()  # noqa: RUF071  # by characters, as intended
 
 
 def devices(state_dirs: Iterable[Path]) -> dict[str, Record]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from base.kernel import files
 from base.protocol import arguments, spelling
 from base.protocol.errors import InvalidConfig
 from base.protocol.location import IPAM_DIR, PROGRAM_DIR, STATE_DIR, is_absolute
@@ -158,8 +159,8 @@ def _refuse_another_purpose(label: str, path: str, folder: str, program: str) ->
         (_real(program or PROGRAM_DIR), *_parts(STATE_DIR)),
     )
     above = real if folder == path else os.path.dirname(real)
-    place = next((other for other in others if _is_within(real, other)), "")
-    if _is_within(real, leases) and (folder == path or above != leases):  # guard: beside-leases (above)
+    place = next((other for other in others if files.is_within(real, other)), "")
+    if files.is_within(real, leases) and (folder == path or above != leases):  # guard: beside-leases (above)
         place = leases
     while not place and above != "/":
         place = above if os.path.exists(f"{above}/leases") and os.path.exists(f"{above}/index") else ""
@@ -175,7 +176,3 @@ _real = lru_cache(16)(os.path.realpath)
 @lru_cache(4)
 def _parts(state_dir: str) -> tuple[str, ...]:
     return tuple(f"{_real(state_dir)}/{name}" for name in _OF_A_STATE_DIR)
-
-
-def _is_within(path: str, folder: str) -> bool:
-    return f"{path}/".startswith(f"{folder}/")

@@ -59,15 +59,12 @@ class Pod:
         return Identity(netns.inode(self.fd), netns.cookie(self.rtnl.sock), *netns.view(self.path, self.fd))
 
 
-@contextmanager
-def open_netns(request: Request) -> Iterator[Pod]:
+def open_netns(request: Request) -> Pod:
     """CNI_NETNS, opened.  Raises BadEnvironment if it cannot be opened."""
     try:
-        pod = _open_requested(request)
+        return _open_requested(request)
     except OSError as e:
         raise BadEnvironment(f"CNI_NETNS={request.netns!r} cannot be opened: {e.strerror}; is the pod gone?") from e
-    with pod:
-        yield pod
 
 
 @contextmanager

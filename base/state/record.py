@@ -6,6 +6,7 @@ Those parts are a hint, and no proof: a process that damaged the record may have
 import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -110,31 +111,22 @@ def netns_in(text: bytes) -> str:
         return ""
 
 
-def damaged_namespace(damaged: str, key: Key) -> tuple[str, Identity]:
-    """The path and the identity of the namespace in a damaged record.  They are empty and zeros if they are illegible,
-    or if the record does not name the attachment ``key``."""
-    try:
-        text = _read_damaged(damaged)
-        netns, identity = re.search(_NETNS, text), re.search(_IDENTITY, text)
+def legible(damaged: str, key: Key) -> tuple[str, Identity, bool]:
+    """The legible parts of a damaged record: the path and the identity of its namespace, and whether its interface was
+    the host's before and is made of software.
+
+    Path and identity are empty and zeros if they are illegible, or if the record does not name the attachment ``key``.
+    """
+    netns, identity, text = "", Identity(0, 0), b""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        fd = os.open(damaged, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            text = os.read(fd, _LONGEST)
+        finally:
+            os.close(fd)
+        path, body = re.search(_NETNS, text), re.search(_IDENTITY, text)
         # guard below: legible-key (and f)
-        if netns and identity and f'"container_id":"{key.container_id}","ifname":"{key.ifname}"'.encode() in text:
-            return os.fsdecode(netns[1]), Identity.from_json(json.loads(identity[1]))
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return "", Identity(0, 0)
-
-
-def is_damaged_of_the_hosts(damaged: str) -> bool:
-    """Whether a damaged record's interface was the host's before, and is made of software."""
-    try:
-        return _SOFTWARE in _read_damaged(damaged)
-    except OSError:
-        return False
-
-
-def _read_damaged(damaged: str) -> bytes:
-    fd = os.open(damaged, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        return os.read(fd, _LONGEST)
-    finally:
-        os.close(fd)
+        if path and body and f'"container_id":"{key.container_id}","ifname":"{key.ifname}"'.encode() in text:
+            identity = Identity.from_json(json.loads(body[1]))
+            netns = os.fsdecode(path[1])
+    return netns, identity, _SOFTWARE in text

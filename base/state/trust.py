@@ -21,8 +21,6 @@ _LINKS: Final = 40  # as many as the kernel follows (man 7 path_resolution)
 # Directories found safe: path -> device, inode, owner and mode then.  Checking the whole path takes ten times as long
 # as checking the directory.  If others get write access to a parent later, that is noticed as soon as they replace the
 # directory.
-# times as long as looking at the directory.  If a parent becomes writable to others later, that is noticed as soon as
-# they put another directory there.
 _good: dict[str, tuple[int, int, int, int]] = {}
 _GOOD_MOST: Final = 256
 

@@ -1,7 +1,6 @@
 """Comparison of an RDMA device's nodes in the pod with those that the container was given (base/state/numbers.py)."""
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -80,12 +79,8 @@ def _in_cdi(address: str) -> Iterator[set[str]]:
 
 
 def _read(path: str) -> Json:
-    fd = files.open_regular(path, os.O_RDONLY)
-    try:
-        body: Json = json.loads(files.read_all(fd, _LIMIT))
-        return body
-    finally:
-        os.close(fd)
+    body: Json = json.loads(files.read(path, _LIMIT))
+    return body
 
 
 def _paths(body: Json) -> set[str]:

@@ -101,7 +101,7 @@ def test_rdma_sockets_refuse_others_too() -> None:
     except OSError as e:
         pytest.skip(f"this kernel has no RDMA ({e.strerror}); runs in the lab")
     with sock:
-        assert sock.getpeername() == (0, 0)
+        assert sock.sock.getpeername() == (0, 0)
 
 
 def test_another_is_in_the_same_namespace(inside: rtnl.Rtnl) -> None:

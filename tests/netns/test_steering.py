@@ -104,7 +104,7 @@ def test_killed_at_every_step(host: Host, pod: Pod, eth9: None, command: str) ->
     ("keys", "code", "says"),
     [
         ({"rps": "0-8191"}, 7, "rps '0-8191': this node has no processor "),
-        ({"rps": "x"}, 7, "is no list of processors; write 0-3,8"),
+        ({"rps": "x"}, 7, "is not a list of processors; write 0-3,8"),
         ({"rps": "numa"}, 101, "rps 'numa': the interface has no PCI device whose NUMA node is known; write a list"),
         ({"irqAffinity": "0"}, 2, "irqAffinity"),
     ],

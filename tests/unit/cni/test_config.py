@@ -102,7 +102,12 @@ COMMON_REFUSALS: list[Any] = [
     ("linkInContainer", "true", '"true"', "valid boolean"),
     ("linkInContainer", 1, "1", "valid boolean"),
     ("sysctl", [], "[]", "valid dictionary"),
-    ("sysctl", {"kernel.shmmax": "1"}, '{"kernel.shmmax": "1"}', "'kernel.shmmax' is no sysctl of the network; write"),
+    (
+        "sysctl",
+        {"kernel.shmmax": "1"},
+        '{"kernel.shmmax": "1"}',
+        "'kernel.shmmax' is not a sysctl of the network; write",
+    ),
     ("sysctl", {"net.core.x": "1\n2"}, '{"net.core.x": "1\\n2"}', "the value '1\\n2' of 'net.core.x' is not one line"),
     ("policyRouting", 100, "100", 'must be true, false or an object, {"table": 100}'),
     ("multiRail", 4, "4", "valid boolean"),

@@ -63,7 +63,7 @@ def test_cni_args_are_checked() -> None:
         (5, "result 5 is not an object"),
         ({"ips": 5}, "ips 5 is not a list"),
         ({"ips": [{"address": "x"}]}, "'x'"),
-        ({"ips": [{"address": "10.0.0.1/24", "interface": 7}]}, "ips[].interface 7 is no index into 0 interfaces"),
+        ({"ips": [{"address": "10.0.0.1/24", "interface": 7}]}, "ips[].interface 7 is not an index into 0 interfaces"),
         ({"routes": [{"dst": "10.0.0.0/8", "mtu": -1}]}, "routes[].mtu -1 is not a number"),
     ],
 )

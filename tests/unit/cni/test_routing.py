@@ -77,5 +77,5 @@ def test_sysctl_names_as_sysctl_takes_them(key: str, expected: str) -> None:
      "network.x", "net.core.\0", "net.core.a\nb", "net/./core/x", "net.core.x.", "/proc/sys/net/core/x"],
 )  # fmt: skip
 def test_no_sysctl_of_the_network(key: Any) -> None:
-    with pytest.raises(ValueError, match="is no sysctl of the network"):
+    with pytest.raises(ValueError, match="is not a sysctl of the network"):
         path(key)

@@ -66,7 +66,7 @@ from base.protocol.result import Route
     ],
 )
 def test_new_address(address: str, flags: int, fields: dict[str, Any], attrs: list[Any]) -> None:
-    body = addresses.new_address(7, ip_interface(address), flags)
+    *_, body = addresses.adding_address(7, ip_interface(address), flags)
     fields = {"scope": 0, "index": 7, **fields}
     assert decoded(ifaddrmsg, body) == (fields, attrs)
     assert body == encoded(ifaddrmsg, fields, attrs)
@@ -172,7 +172,7 @@ ROUTE = {
     ],
 )
 def test_new_route(route: Route, fields: dict[str, Any], attrs: list[Any]) -> None:
-    body = addresses.new_route(7, route)
+    *_, body = addresses.adding_route(7, route)
     assert decoded(rtmsg, body) == (ROUTE | fields, attrs)
     nested = [(k, {"attrs": v}) if k == "RTA_METRICS" else (k, v) for k, v in attrs]
     assert body == encoded(rtmsg, ROUTE | fields, nested)

@@ -32,6 +32,7 @@ from base.kernel import (
     rtnl,
     rules,
     syscalls,
+    unix_sockets,
     vf,
 )
 from cni.kinds import child, ipoib, macvlan
@@ -112,7 +113,7 @@ STRUCTS = {
     "struct nlattr": netlink.ATTR,
     "struct fib_rule_hdr": rules._RULE,
     "struct itimerspec": server._ITIMERSPEC,
-    "struct ucred": events._UCRED,
+    "struct ucred": unix_sockets.UCRED,
     "struct rtnexthop": routes._HOP,
     "struct ifla_vf_guid": Struct("=I4xQ"),
     "struct packet_mreq": Struct("=iHH8s"),

@@ -169,10 +169,13 @@ def test_after_prefers_our_dns() -> None:
         ({"ips": ["10.0.0.1/24"]}, "ips: '10.0.0.1/24' is not an object"),
         ({"routes": [5]}, "routes: 5 is not an object"),
         ({"dns": ["10.0.0.53"]}, "dns: .* is not an object"),
-        ({"ips": [{"address": "10.0.0.2/24", "interface": 0}]}, r"ips\[\].interface 0 is no index into 0 interfaces"),
+        (
+            {"ips": [{"address": "10.0.0.2/24", "interface": 0}]},
+            r"ips\[\].interface 0 is not an index into 0 interfaces",
+        ),
         (
             {"interfaces": [{"name": "a"}], "ips": [{"address": "10.0.0.2/24", "interface": 1}]},
-            r"ips\[\].interface 1 is no index into 1 interfaces",
+            r"ips\[\].interface 1 is not an index into 1 interfaces",
         ),
         ({"routes": [{"dst": "10.0.0.0/8", "mtu": "1400"}]}, r"routes\[\].mtu '1400' is not a number"),
         ({"routes": [{"dst": "10.0.0.0/8", "table": -1}]}, r"routes\[\].table -1 is not a number"),
