@@ -172,7 +172,7 @@ def _known(own: Json, model: type[BaseModel]) -> Json:
 
 def _mac(conf: Config, args: Mapping[str, str], attach: Common) -> str:
     """Return the MAC that the pod requests, else the configuration's; empty for none.  Raises InvalidConfig."""
-    mac = attach.own_mac
+    mac: str = getattr(attach, "mac", None) or ""
     if (text := arguments.requested(conf, args, "mac", "MAC")) is not None:
         try:
             mac = unicast_mac(str(text))
@@ -197,7 +197,7 @@ def _guid(conf: Config, args: Mapping[str, str], attach: Common) -> str:
         if attach.no_guid:
             raise InvalidConfig(f"requested {key} {text!r}: {attach.no_guid}")
         return guid
-    return attach.own_guid
+    return getattr(attach, "guid", None) or ""
 
 
 def refusal(error: ValidationError, section: str = "") -> CniError:

@@ -237,18 +237,8 @@ class Common(BaseModel):
     """The format of `logFile`'s lines: `json` for programs, `text` for people."""
 
     @property
-    def own_mac(self) -> str:
-        """The configuration's MAC for the interface; empty for none."""
-        return ""
-
-    @property
     def no_mac(self) -> str:
         """The reason why the interface cannot have its own MAC, with the remedy; empty if it can."""
-        return ""
-
-    @property
-    def own_guid(self) -> str:
-        """The configuration's GUID for the device; empty for none."""
         return ""
 
     @property
