@@ -25,7 +25,7 @@ from base.protocol.errors import (
     as_cni_error,
 )
 from base.protocol.location import is_stripped, location
-from base.protocol.result import Interface, Ip, Result
+from base.protocol.result import Result
 from base.protocol.spec import Config, Json, Request
 from base.state import durable, journal, permitted, places
 from base.state import pod as pods
@@ -47,22 +47,16 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
     log.extend(wanted.remarks)
     if wanted.where.ipam:
         delegate.find(wanted.where.ipam, request, programs)
-    result = _attach_freeing_a_device(wanted, request, conf, log, programs)
-    collect.a_few(wanted.where, request, log, programs)
-    return result
-
-
-def _attach_freeing_a_device(
-    wanted: "NetConf", request: Request, conf: Config, log: list[str], programs: Programs
-) -> Result:
-    """Call ``_attach``.  If the devices are taken, free one whose pod is provably dead, and repeat."""
     while True:
         try:
-            return _attach(wanted, request, conf, log, programs)
+            result = _attach(wanted, request, conf, log, programs)
         except DeviceTaken as e:
-            # _attach has released our attachment's lock, which may be the same file as the owner's lock.
+            # Free a device of a dead pod.  _attach has released our lock, which may be the same file as the owner's.
             if not undo.free_one(e.devices, wanted.where, request, programs, log):  # guard: free_one = True
                 raise
+            continue
+        collect.a_few(wanted.where, request, log, programs)
+        return result
 
 
 def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
@@ -95,7 +89,9 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
                     # Some drivers request their interrupts only when the link goes up.
                     record = features.steering.claim(wanted.attach, entry, record, pod, link)
                     record = features.steering.make(record, pod, link)
-            own = _own_result(wanted, kind.interfaces(plan, link, host, pod, key.ifname), result)
+            ips = tuple(replace(ip, interface=0) for ip in result.ips)
+            interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
+            own = Result(interfaces, ips, result.routes, wanted.dns or result.dns)
             device_info.write(record.device_info, plan, record.rdma_devs, record.gids)
             # guard below: record-complete (True -> False)
             entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))
@@ -179,12 +175,6 @@ def _configure(wanted: "NetConf", record: Record, pod: Pod, link: links.Link, re
     if record.sysctl:
         record = replace(record, sysctl=features.tuning.read_back(pod, record.sysctl))
     return replace(record, gids=found) if found else record
-
-
-def _own_result(wanted: "NetConf", interfaces: tuple[Interface, ...], addresses: Result) -> Result:
-    """Return our part of the chain's result: interfaces, and addresses, which belong to the first interface."""
-    ips = tuple(Ip(ip.address, ip.gateway, 0) for ip in addresses.ips)
-    return Result(interfaces, ips, addresses.routes, wanted.dns or addresses.dns)
 
 
 def delete(request: Request, conf: Config, log: list[str], programs: Programs) -> None:

@@ -95,7 +95,10 @@ def mend(task: Task, programs: Programs, log: list[str]) -> bool:
     found = task.found
     with journal.lock(found.state_dir, found.network, found.key, _TIMEOUT) as entry:
         if found.record is None:
-            return task.word == LEFTOVER and _remove_leftover(entry)
+            if task.word != LEFTOVER or entry.version() is not None:
+                return False  # an ADD has completed meanwhile
+            entry.forget()
+            return True
         if task.word == REFUSED:
             return _release(entry, found.path, found.record, programs)
         return _undo(entry, found.record, programs, log)
@@ -103,21 +106,18 @@ def mend(task: Task, programs: Programs, log: list[str]) -> bool:
 
 def _undo(entry: Entry, seen: Record, programs: Programs, log: list[str]) -> bool:
     # By peek, because Entry.load would move an unreadable record to quarantine, which is another command's.
-    # guard below: as-it-was-seen (state_dir)
-    if journal.peek(entry.state_dir, entry.network, entry.key) != seen or not _is_to_be_undone(entry, seen):
+    if journal.peek(entry.state_dir, entry.network, entry.key) != seen:  # guard: as-it-was-seen
+        return False
+    is_dead = undo.is_dead(seen)
+    if seen.complete and not is_dead and not attachment_state.is_half_undone(entry.state_dir, seen):
         return False
     # guard below: lives-on (identity)
-    away = holders.opened(seen.identity.inode) if seen.of_this_boot and undo.is_dead(seen) else nullcontext(("", ""))
+    away = holders.opened(seen.identity.inode) if seen.of_this_boot and is_dead else nullcontext(("", ""))
     with away as (path, _):
         # A plugin that reported that it allocated nothing may refuse, as in DEL.
         # guard below: not-counted (not seen.given -> True)
         undo.attachment(entry, seen, _undo_request(path, seen.network), programs, log, counts=not seen.given)
     return True
-
-
-def _is_to_be_undone(entry: Entry, record: Record) -> bool:
-    """Whether to undo the attachment.  The caller holds its lock, so no ADD runs."""
-    return not record.complete or attachment_state.is_half_undone(entry.state_dir, record) or undo.is_dead(record)
 
 
 def _release(entry: Entry, file: Path, record: Record, programs: Programs) -> bool:
@@ -129,13 +129,6 @@ def _release(entry: Entry, file: Path, record: Record, programs: Programs) -> bo
         )
     undo.release_as_added(location(record.config).ipam, record, _undo_request("", record.network), programs)
     durable.remove(file)
-    return True
-
-
-def _remove_leftover(entry: Entry) -> bool:
-    if entry.version() is not None:
-        return False  # an ADD has completed meanwhile
-    entry.forget()
     return True
 
 
