@@ -16,7 +16,7 @@ from typing import Final
 
 from base.kernel import netns
 from base.protocol import spec
-from base.protocol.errors import CniError
+from base.protocol.errors import CniError, combine
 from base.protocol.location import Location, location
 from base.protocol.spec import Config, Key, Request
 from base.state import journal
@@ -68,7 +68,8 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
                     log.append(f"gc: removed {record.title}")
         except (CniError, OSError) as e:  # guard: goes-on = ZeroDivisionError
             failures.append(e)
-    undo.raise_all(failures)  # guard: failures
+    if failures:  # guard: failures
+        raise combine(failures)
 
 
 def _began(request: Request) -> float:

@@ -223,7 +223,8 @@ def free_one(devices: tuple[str, ...], where: Location, request: Request, progra
                     return True
                 except (CniError, OSError) as e:
                     failures.append(e)  # guard: free_one-failures
-    raise_all(failures)
+    if failures:
+        raise combine(failures)
     return False
 
 
@@ -238,9 +239,3 @@ def release(ipam: str, request: Request, programs: Programs) -> None:
     DelegateFailed."""
     if ipam:
         delegate.call(ipam, request.but(CNI_COMMAND="DEL"), programs)
-
-
-def raise_all(failures: list[Exception]) -> None:
-    """Raise the failures as one, if there are any."""
-    if failures:
-        raise combine(failures)
