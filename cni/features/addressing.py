@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 # missing.
 _CARRIER_TIMEOUT: Final = 0.2
 _DAD_TIMEOUT: Final = 5.0  # more than twice the kernel's default delay and retransmissions
-_QUICK_TIMEOUT: Final = (
-    2.0  # besides the time to listen: detection takes milliseconds, unless the link goes down and up
-)
+# Besides the time to listen.  Detection takes milliseconds, unless the link goes down and up.
+_QUICK_TIMEOUT: Final = 2.0
 # Milliseconds.  A neighbour on an Ethernet answers in less than one.
 _DAD_TIME: Final = 20
 _DAD_FLAGS: Final = {"optimistic": IFA_F_OPTIMISTIC, "off": IFA_F_NODAD}

@@ -133,10 +133,7 @@ def _execute(file: str, request: Request, _log: list[str]) -> Result | None:
         status, stdout = features.program.run(fd, file, request.stdin, {**request.environ, DELEGATED: "1"})
     finally:
         os.close(fd)
-    return _parse(os.path.basename(file), Reply(stdout.decode(errors="replace"), status))
-
-
-def _parse(ipam: str, reply: Reply) -> Result | None:
+    ipam, reply = os.path.basename(file), Reply(stdout.decode(errors="replace"), status)
     if reply.exit_code:  # guard: status
         raise _error_of(ipam, reply)
     if not reply.stdout.strip():

@@ -227,17 +227,13 @@ def _check_addresses(link: Link, ips: Sequence[Ip], there: dict[IPv4Interface | 
             raise CheckFailed(f"{link.name} cannot use {ip.address}: another host on the link has it")
         if ip.address.version == 4 and has.scope != RT_SCOPE_UNIVERSE:  # guard: scope
             raise CheckFailed(f"{link.name} has {ip.address} with scope {has.scope}, expected 0 (global)")
-        if _by_routers(ip):
+        # Routers' advertisements make the same address as one derived from a MAC, with a lifetime.
+        if ip.address.version == 6 and ip.address.ip.packed[11:13] == b"\xff\xfe":
             continue
         if has.flags & IFA_F_DEPRECATED:  # guard: deprecated
             raise CheckFailed(f"{link.name} has {ip.address} deprecated, so nothing new leaves from it")
         if min(has.preferred, has.valid) != dump.FOREVER:  # guard: lifetime
             raise CheckFailed(f"{link.name} has {ip.address} for {has.valid} s more, expected for ever")
-
-
-def _by_routers(ip: Ip) -> bool:
-    """Whether the address is derived from a MAC.  Routers' advertisements make the same address, with a lifetime."""
-    return ip.address.version == 6 and ip.address.ip.packed[11:13] == b"\xff\xfe"
 
 
 def _differences(wanted: Wanted, hop: Hop, led: set[int]) -> Iterator[str]:
@@ -339,13 +335,12 @@ def rejecting(ip: Ip, rules: Sequence[Rule], ways: set[int], destinations: set[N
             continue
         if rule.action == dump.FR_ACT_TO_TBL and rule.table in ways and rule.destination is None:
             return None
-        if rule.action in REJECTS and _concerns(rule.destination, destinations):
+        to = rule.destination
+        if rule.action in REJECTS and (
+            to is None or any(d.version == to.version and d.overlaps(to) for d in destinations)
+        ):
             return rule
     return None
-
-
-def _concerns(network: Network | None, destinations: set[Network]) -> bool:
-    return network is None or any(d.version == network.version and d.overlaps(network) for d in destinations)
 
 
 def local_tables(ip: Ip, there: Sequence[Hop]) -> set[int]:

@@ -120,7 +120,9 @@ def _routes(table: int, ips: list[Ip], result: Result) -> Iterator[Route]:
     wanted = [
         route
         for route in result.routes
-        if route.table is None and route.dst.version == family and not _is_of(route, others)
+        if route.table is None
+        and route.dst.version == family
+        and not (route.gw and any(route.gw in network for network in others))
     ]
     # Without this, a default route would also take packets to a neighbour's link-local address.
     for network in sorted(networks | ({_LINK_LOCAL} if family == 6 else set()), key=str):
@@ -131,8 +133,3 @@ def _routes(table: int, ips: list[Ip], result: Result) -> Iterator[Route]:
         yield replace(route, gw=gw, table=table, scope=route.scope if gw else RT_SCOPE_LINK)
     if gateway and all(route.dst.prefixlen for route in wanted):
         yield Route(ip_network("0.0.0.0/0" if family == 4 else "::/0"), gw=gateway, table=table)
-
-
-def _is_of(route: Route, networks: set[Network]) -> bool:
-    """Whether the route's gateway is in one of the networks."""
-    return bool(route.gw) and any(route.gw in network for network in networks)

@@ -88,15 +88,10 @@ def undo(entry: Entry, record: Record, _pod: Pod) -> Record:
     that it sends home.  If both remove it at once, Linux 7.2 frees a socket twice and can crash (syzbot
     8c9eede336e3a843750e).
     """
-    _remove(entry, record)
-    return record
-
-
-def _remove(entry: Entry, record: Record) -> None:
     with journal.lock_namespace(entry.state_dir, record.identity), doing(f"removing RDMA device {record.rxe}"):
         index = rdma_netlink.index_of(record.rxe)
         if index is None:
-            return
+            return record
         deadline = time.monotonic() + _IDLE_TIMEOUT
         try:
             while pids := rdma_netlink.users(index):
@@ -108,6 +103,7 @@ def _remove(entry: Entry, record: Record) -> None:
         except OSError as e:
             if e.errno != errno.EINVAL:  # EINVAL: the device has just gone
                 raise
+    return record
 
 
 def _listens(pod: Pod) -> bool:

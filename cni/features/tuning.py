@@ -124,7 +124,9 @@ def _wanted(attach: "Common", ifname: str) -> dict[str, str]:
     named = _paths(attach.sysctl, ifname)
     if not attach.multiRail:
         return named
-    of_a_rail = {_of(ifname, path): value for path, value in _OF_A_RAIL.items() if _has_family(path)}
+    # The kernel may lack IPv6.
+    families = [name for name in ("ipv4", "ipv6") if os.path.exists(f"/proc/sys/net/{name}")]
+    of_a_rail = {_of(ifname, path): value for path, value in _OF_A_RAIL.items() if path.startswith(tuple(families))}
     for path in named.keys() & of_a_rail.keys():
         if named[path].strip() != of_a_rail[path]:  # guard: contradicts-a-rail
             raise InvalidConfig(
@@ -147,11 +149,6 @@ def _paths(wanted: Mapping[str, str], ifname: str) -> dict[str, str]:
 
 def _of(ifname: str, path: str) -> str:
     return "/".join(ifname if part == _IFNAME else part for part in path.split("/"))
-
-
-def _has_family(path: str) -> bool:
-    """Whether the kernel has the path's protocol, because it may lack IPv6."""
-    return os.path.exists(f"/proc/sys/net/{path.partition('/')[0]}")
 
 
 def _twin(path: str, ifname: str) -> str:
