@@ -213,7 +213,10 @@ def _find(wanted: "HostDevice", where: "Location", host: Rtnl, own: int | None =
     software gets a function without address and driver.  ``own`` is the pod's namespace.  Raises CniError."""
     address, name = _locate(wanted)
     if address:
-        _refuse_owned(where, address)
+        if owner := owned.owner(places.state_dirs_with(where.state_dir), address):
+            raise DeviceInUse(
+                f"device {address!r} belongs to {owner.title}, since {owner.time}; delete that first", owner.device
+            )
         function = _on_bus(address)
         name = name or "".join(function.netdevs)
         if not name:
@@ -271,13 +274,6 @@ def _missing(wanted: "HostDevice", where: "Location", host: Rtnl) -> DeviceInUse
             f"name then; run: ip link set {other} name {value}"
         )
     return LinkUnavailable(f"{key} {value!r} is no interface of the host; correct it, see: ip link")
-
-
-def _refuse_owned(where: "Location", address: str) -> None:
-    if owner := owned.owner(places.state_dirs_with(where.state_dir), address):
-        raise DeviceInUse(
-            f"device {address!r} belongs to {owner.title}, since {owner.time}; delete that first", owner.device
-        )
 
 
 def _refuse_unmovable(link: Link, address: str) -> None:

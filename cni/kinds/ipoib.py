@@ -104,7 +104,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
 def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) -> Search | None:
     """Kind.detach: remove the child from the pod, or from the host.  No link that is stacked on a child outlives it."""
     wanted = child.Plan(**plan)
-    if pod and child.remove(plan, pod, ifname, found):
+    if pod and child.remove(wanted, pod, ifname, found):
         return None
     with rtnl.open_in() as host:
         if _is_gone(host, wanted, found, 0 if pod else _HOME_TIMEOUT) or not wanted.index:
