@@ -148,8 +148,7 @@ def _refuse_pf_as_master(own: Json, conf: Config) -> None:
 
 
 def _numbers(conf: Config, args: Mapping[str, str]) -> Json:
-    """Return the numbers that a pod may request: ``vf`` and ``vlan``, also in CNI_ARGS as in the first sriov-cni, and
-    the MTU in args.cni, as in the plugin tuning.  Raises InvalidConfig."""
+    """Return what a pod may set: ``vf`` and ``vlan``, as in the first sriov-cni; the MTU, as in the plugin tuning."""
     found: Json = {}
     mtu = arguments.args_cni(conf).get("mtu")
     if mtu is not None:
@@ -171,7 +170,7 @@ def _known(own: Json, model: type[BaseModel]) -> Json:
 
 
 def _mac(conf: Config, args: Mapping[str, str], attach: Common) -> str:
-    """Return the MAC that the pod requests, else the configuration's; empty for none.  Raises InvalidConfig."""
+    """Return the MAC that the pod requests, else the configuration's; empty for none."""
     mac: str = getattr(attach, "mac", None) or ""
     if (text := arguments.requested(conf, args, "mac", "MAC")) is not None:
         try:
@@ -184,8 +183,7 @@ def _mac(conf: Config, args: Mapping[str, str], attach: Common) -> str:
 
 
 def _guid(conf: Config, args: Mapping[str, str], attach: Common) -> str:
-    """Return the GUID that the pod requests, by either key of ib-sriov-cni, else the configuration's; empty for none.
-    Raises InvalidConfig."""
+    """Return the GUID that the pod requests by either key of ib-sriov-cni, else the configuration's; empty for none."""
     for key, arg in (("infinibandGUID", ""), ("guid", "GUID")):
         text = arguments.requested(conf, args, key, arg)
         if text is None:

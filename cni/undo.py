@@ -235,7 +235,6 @@ def can_free_one(devices: tuple[str, ...], where: Location) -> bool:
 
 
 def release(ipam: str, request: Request, programs: Programs) -> None:
-    """Call the IPAM plugin, if there is one, to release the attachment's addresses.  Raises DelegateError,
-    DelegateFailed."""
+    """Call the IPAM plugin, if there is one, to release the attachment's addresses."""
     if ipam:
         delegate.call(ipam, request.but(CNI_COMMAND="DEL"), programs)

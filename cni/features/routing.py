@@ -48,8 +48,7 @@ def claim(first: int | None, entry: Entry, record: Record, pod: Pod, result: Res
 
 
 def planned(first: int | None, used: set[int], result: Result) -> list[Json]:
-    """Return the rules: one for each address, with one table for all addresses of a gateway.  IPv4 and IPv6 use the
-    same table numbers.  Raises InvalidConfig."""
+    """Return a rule for each address.  The addresses of a gateway share a table; IPv4 and IPv6 use the same numbers."""
     gateways = dict[int, list[Address | None]]()
     for ip in result.ips:
         of_family = gateways.setdefault(ip.address.version, [])

@@ -162,8 +162,7 @@ def _twin(path: str, ifname: str) -> str:
 
 
 def _now(values: Mapping[str, str], pod: Pod, ifname: str) -> dict[str, str | None]:
-    """Return the present value of each sysctl in the pod; None for the interface's own.  Raises InvalidConfig for a
-    sysctl that cannot be set."""
+    """Return each sysctl's present value in the pod; None for the interface's own.  Raises InvalidConfig."""
     twins = {path: _twin(path, ifname) for path in values}
     asked = {twin or path: path for path, twin in twins.items()}
     try:
@@ -180,8 +179,8 @@ def _now(values: Mapping[str, str], pod: Pod, ifname: str) -> dict[str, str | No
 
 
 def _before(path: str, value: str, now: str | None, others: list[Record]) -> str | None:
-    """Return the value to restore: the present one, or the one before another attachment set the sysctl; None for the
-    interface's own.  Raises InvalidConfig if another attachment set another value."""
+    """Return the value to restore, that before any attachment set the sysctl; None for the interface's own.  Raises
+    InvalidConfig if another attachment set another value."""
     if now is None:
         return None
     for other in others:

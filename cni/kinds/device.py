@@ -240,7 +240,7 @@ def here(host: Rtnl, name: str, device: str) -> Link:
 
 def give(host: Rtnl, link: Link, p: Moved, pod: Pod, ifname: str) -> Link:
     """Move the interface into the pod and rename it, by one message.  Then move and rename the RDMA devices; those of
-    InfiniBand the kind moves first.  Raises OSError, LinkUnavailable, InterfaceExists."""
+    InfiniBand the kind moves first."""
     if ifname in link.altnames:
         host.remove_altname(link.index, ifname)
     body = [attr(IFLA_NET_NS_FD, u32(pod.fd)), attr(IFLA_IFNAME, text(ifname))]
@@ -329,8 +329,7 @@ def bring_home(p: Moved, pod: Pod, ifname: str) -> None:
 
 
 def put_back(p: Moved, work: Callable[[Rtnl], int]) -> int:
-    """Return the result of ``work``, which brings the device home; 0 if the device disappeared or was replaced
-    meanwhile.  Raises CniError, OSError."""
+    """Return the result of ``work``, which brings the device home; 0 if the device disappeared or was replaced."""
     try:
         with rtnl.open_in() as host:
             return work(host)
@@ -341,8 +340,7 @@ def put_back(p: Moved, work: Callable[[Rtnl], int]) -> int:
 
 
 def name_at_home(address: str) -> str:
-    """Return the name of the device's netdev on the host; empty if it no longer has one.  Waits for a dying namespace.
-    Raises TryAgain."""
+    """Return the name of the device's netdev on the host; empty if there is none.  Waits for a dying namespace."""
     for _ in attempts(HOME_TIMEOUT, POLL):
         function = sysfs.device(address)
         if function is None or function.driver in ("", *sysfs.USERSPACE):
