@@ -131,12 +131,8 @@ def sweep(
     state_dir: Path, programs: Programs, *, dry_run: bool = False
 ) -> Iterator[tuple[Record, CniError | OSError | None]]:
     """Undo every attachment in that directory whose pod is provably dead.  Yields each record, with the error if the
-    undo failed.
-
-    No runtime requests this, so other IPAM plugins are searched in CNI_PATH if that is set, else in PLUGINS.
-    """
-    environ = {"CNI_PATH": os.environ.get("CNI_PATH", PLUGINS), "PATH": os.environ.get("PATH", "")}
-    request = Request(environ, b"{}")
+    undo failed."""
+    request = own_request(b"{}")
     records = [r for r in journal.records(state_dir) if r.kind != LOST and undo.may_be_dead(r)]
     for record, is_dead in zip(records, undo.are_dead(records), strict=True):
         if is_dead:  # guard: sweep-dead = True
@@ -146,6 +142,12 @@ def sweep(
                     yield record, None
             except (CniError, OSError) as e:
                 yield record, e
+
+
+def own_request(stdin: bytes, **variables: str) -> Request:
+    """Return a request of no runtime.  Other IPAM plugins are searched in CNI_PATH if that is set, else in PLUGINS."""
+    environ = {"CNI_PATH": os.environ.get("CNI_PATH", PLUGINS), "PATH": os.environ.get("PATH", "")}
+    return Request(environ | variables, stdin)
 
 
 def _reclaim(

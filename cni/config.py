@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from base.protocol import arguments, spec
 from base.protocol.errors import CniError, InvalidConfig, UnsupportedField, combine
@@ -118,8 +118,10 @@ def _model(own: Json, conf: Config) -> Common:
     own = {key: value for key, value in own.items() if key not in _PASSED_OVER or key in model.model_fields}
     if model.device_keys and (device := arguments.chosen_device(conf, *model.device_keys)):
         own = {**own, "deviceID": device}
+    if not own.get("strict", True):
+        own = {key: value for key, value in own.items() if key in model.model_fields}
     try:
-        return model.model_validate(own if own.get("strict", True) else _known(own, model))
+        return model.model_validate(own)
     except ValidationError as e:
         raise refusal(e) from e
 
@@ -163,10 +165,6 @@ def _numbers(conf: Config, args: Mapping[str, str]) -> Json:
             except ValueError as e:
                 raise InvalidConfig(f"requested {key} {value!r} is not a number") from e
     return found
-
-
-def _known(own: Json, model: type[BaseModel]) -> Json:
-    return {k: v for k, v in own.items() if k in model.model_fields}
 
 
 def _mac(conf: Config, args: Mapping[str, str], attach: Common) -> str:

@@ -17,7 +17,6 @@ A complete attachment of a living pod is never changed.
 """
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -133,13 +132,9 @@ def _release(entry: Entry, file: Path, record: Record, programs: Programs) -> bo
 
 
 def _undo_request(netns: str, network: str) -> Request:
-    """Return a request like GC's; other IPAM plugins are searched as in collect.sweep.
-
-    The configuration serves a record that stands in for an unreadable one, and that has none of its own.
-    """
-    environ = {"CNI_COMMAND": "GC", "CNI_NETNS": netns, "CNI_PATH": os.environ.get("CNI_PATH", collect.PLUGINS)}
-    stdin = json.dumps({"cniVersion": spec.NEWEST, "name": network, "type": "hpn"}).encode()
-    return Request({**environ, "PATH": os.environ.get("PATH", "")}, stdin)
+    """Return a request like GC's.  Its configuration replaces that of an unreadable record."""
+    conf = {"cniVersion": spec.NEWEST, "name": network, "type": "hpn"}
+    return collect.own_request(json.dumps(conf).encode(), CNI_COMMAND="GC", CNI_NETNS=netns)
 
 
 def check(state_dir: Path, record: Record, programs: Programs) -> None:
@@ -172,13 +167,11 @@ def prev_result(record: Record) -> Json:
 
 def _check_request(record: Record, promised: Mapping[str, Any]) -> Request:
     """Return a CHECK request like a runtime's."""
-    environ = {
-        "CNI_COMMAND": "CHECK",
-        "CNI_CONTAINERID": record.key.container_id,
-        "CNI_IFNAME": record.key.ifname,
-        "CNI_NETNS": record.netns,
-        "CNI_ARGS": record.args,
-        "CNI_PATH": os.environ.get("CNI_PATH", collect.PLUGINS),
-        "PATH": os.environ.get("PATH", ""),
-    }
-    return Request(environ, json.dumps({**record.config, "prevResult": promised}).encode())
+    return collect.own_request(
+        json.dumps({**record.config, "prevResult": promised}).encode(),
+        CNI_COMMAND="CHECK",
+        CNI_CONTAINERID=record.key.container_id,
+        CNI_IFNAME=record.key.ifname,
+        CNI_NETNS=record.netns,
+        CNI_ARGS=record.args,
+    )

@@ -181,7 +181,11 @@ class _Hunt:
         if self._is_known(link, mates):
             return True
         # Only in the pod itself may it be another plugin's.
-        return self.visited == 1 and bool(self.search.kinds) and self._is_plugins(link)
+        if self.visited > 1 or not self.search.kinds:
+            return False
+        if self.plugins is None:
+            self.doubtful.add(link.name)
+        return self.plugins is None or link.name in self.plugins
 
     def _is_known(self, link: Link, mates: list[Json]) -> bool:
         """Whether the link belongs to another attachment of ours, or existed before ADD."""
@@ -190,12 +194,6 @@ class _Hunt:
             link.index == (plan["index"] or plan.get("born_as")) or link.mac == plan["mac"] != "" for plan in over
         )
         return theirs or link.index in self.search.others  # guard: mates (theirs), others (others)
-
-    def _is_plugins(self, link: Link) -> bool:
-        """Whether another plugin made the link, or may have made it."""
-        if self.plugins is None:
-            self.doubtful.add(link.name)
-        return self.plugins is None or link.name in self.plugins
 
 
 def _remove_of_dead(search: Search, host: Rtnl) -> str:

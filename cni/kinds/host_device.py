@@ -10,9 +10,8 @@ DEL restores the host's ifindex.  The kernel removes the interface with the name
 A device of a userspace driver (vfio-pci) has no interface, and the pod drives it itself.
 """
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -318,14 +317,6 @@ def _bring_software_home_from_anywhere(p: Plan, ifname: str) -> None:
 def _visible_namespaces(host: int) -> Iterator[Pod]:
     """Yield every namespace that a visible mount or process has, except the host's."""
     for number, path in (netns.inhabited() or {}).items():
-        if number == host:
-            continue
-        try:
-            fd = netns.open_at(path)
-        except OSError:  # the namespace has ended meanwhile
-            continue
-        try:
-            with rtnl.open_in(fd) as inside:
+        if number != host:
+            with suppress(OSError), netns.hold_open(path) as fd, rtnl.open_in(fd) as inside:  # it may have ended
                 yield Pod(path, fd, inside, ours=False)
-        finally:
-            os.close(fd)
