@@ -237,10 +237,10 @@ def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
     record = entry.load()
     if record is None or not record.complete:  # guard: check-complete (complete)
         title = entry.key.of(wanted.pod, entry.network)
-        raise CheckFailed(f"{title}, is not attached" + (" completely" if record else ""))
+        raise CheckFailed(f"{title}: not attached" + (" completely" if record else ""))
     # guard below: check-boot (of_this_boot), check-identity (identity)
     if not record.of_this_boot or record.identity != pod.identity:
-        raise CheckFailed(f"{record.title}, was attached to another namespace than {pod.path} is now")
+        raise CheckFailed(f"{record.title}: attached to another namespace than {pod.path} is now")
     return record
 
 

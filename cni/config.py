@@ -209,7 +209,7 @@ def _finding(section: str, error: Any) -> CniError:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
     value = json.dumps(error["input"], default=str)
     if error["type"] == "extra_forbidden":
-        return UnsupportedField(f"{path} {value} is not a key we know; correct it, remove it, or set strict to false")
+        return UnsupportedField(f"{path} {value} is an unknown key; correct it, remove it, or set strict to false")
     text = str(error["msg"]).removeprefix("Value error, ")
     if not path:  # an error of several keys, which the text names
         return InvalidConfig(text)

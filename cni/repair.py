@@ -123,9 +123,7 @@ def _release(entry: Entry, file: Path, record: Record, programs: Programs) -> bo
     if not file.exists():
         return False
     if entry.version() is not None:  # guard: attached-again
-        raise TryAgain(
-            f"{record.title}, is attached again; a release now would take its new addresses; delete it first"
-        )
+        raise TryAgain(f"{record.title}: attached again; a release now would take its new addresses; delete it first")
     undo.release_as_added(location(record.config).ipam, record, _undo_request("", record.network), programs)
     durable.remove(file)
     return True
@@ -143,7 +141,7 @@ def check(state_dir: Path, record: Record, programs: Programs) -> None:
         # By peek, which moves no unreadable record, because a check changes nothing.
         now = journal.peek(state_dir, record.network, record.key)
         if now is None or not now.complete:
-            raise CheckFailed(f"{record.title}, was detached or attached anew meanwhile; repeat this")
+            raise CheckFailed(f"{record.title}: detached or attached anew meanwhile; repeat this")
         with pods.find(now.identity, now.netns) as pod, rtnl.open_in() as host:
             if pod is None:
                 raise CheckFailed(f"{now.title}: its namespace {now.netns} is gone, or cannot be seen from here")
@@ -153,7 +151,7 @@ def check(state_dir: Path, record: Record, programs: Programs) -> None:
                 if ipam := location(now.config).ipam:  # guard: ipam
                     delegate.call(ipam, _check_request(now, promised), programs)
             except (KeyError, TypeError, ValueError) as e:
-                raise RecordUnreadable(f"the record of {now.title}, is another version's: {e!r}") from e
+                raise RecordUnreadable(f"{now.title}: its record is another version's: {e!r}") from e
 
 
 def prev_result(record: Record) -> Json:

@@ -56,7 +56,7 @@ def attachment(  # noqa: PLR0913  # the one undo of all commands; the last two p
             if pod:
                 record = features.undo(entry, record, pod)  # guard: features
             if doubt := _remove_interface(entry, record, pod, log):
-                log.append(f"the interface of {record.title}, was not found: {doubt}; its addresses may be in use")
+                log.append(f"{record.title}: its interface was not found: {doubt}; its addresses may be in use")
                 request = replace(request, in_use=True)  # guard: escaped-in-use
     if record.steering:
         features.steering.put_back(record)
@@ -76,7 +76,7 @@ def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[s
     if search is None:
         return ""
     if search.note:
-        log.append(f"{search.note}; {record.title}, had it")
+        log.append(f"{search.note}; it was that of {record.title}")
     if was_found:
         # An earlier undo found the interface and was killed, so it is gone and not hidden.
         search = replace(search, index=0, mac="")
@@ -197,9 +197,9 @@ def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: P
     here = record.of_this_boot and record.identity == pod.identity
     # guard below: settle-complete (complete), settle-stands (ifname), settle-exists
     if here and record.complete and kinds.named(record.kind).stands(record.link, pod, record.key.ifname):
-        raise InterfaceExists(f"{record.title}, is attached already, since {record.time}; send DEL first")
+        raise InterfaceExists(f"{record.title}: already attached since {record.time}; send DEL first")
     attachment(entry, record, request, programs, log)  # guard: settle-undone
-    log.append(f"undid what an earlier ADD of {record.title}, left, of {record.time}")
+    log.append(f"undid an earlier ADD of {record.title}; it began {record.time}")
 
 
 def free_one(devices: tuple[str, ...], where: Location, request: Request, programs: Programs, log: list[str]) -> bool:

@@ -112,8 +112,8 @@ def check(pod: Pod, link: Link, expected: Expected) -> None:
         if found := rejecting(ip, rules, ways, connected | {wanted.dst for wanted in expected.routes}):
             to = f" to {found.destination}" if found.destination else ""
             raise CheckFailed(
-                f"{pod.path} has a rule before those that lead to {link.name}'s routes: "
-                f"from {found.source or 'all'}{to} {REJECTS[found.action]}; remove it"
+                f"{pod.path} has rule from {found.source or 'all'}{to} {REJECTS[found.action]} "
+                f"before those that lead to {link.name}'s routes; remove it"
             )
 
 
@@ -231,9 +231,10 @@ def _check_addresses(link: Link, ips: Sequence[Ip], there: dict[IPv4Interface | 
         if ip.address.version == 6 and ip.address.ip.packed[11:13] == b"\xff\xfe":
             continue
         if has.flags & IFA_F_DEPRECATED:  # guard: deprecated
-            raise CheckFailed(f"{link.name} has {ip.address} deprecated, so nothing new leaves from it")
-        if min(has.preferred, has.valid) != dump.FOREVER:  # guard: lifetime
-            raise CheckFailed(f"{link.name} has {ip.address} for {has.valid} s more, expected for ever")
+            raise CheckFailed(f"{link.name} has {ip.address} deprecated, so no new connection uses it")
+        lifetime = min(has.preferred, has.valid)
+        if lifetime != dump.FOREVER:  # guard: lifetime
+            raise CheckFailed(f"{link.name} has {ip.address} with a lifetime of {lifetime} s, expected unlimited")
 
 
 def _differences(wanted: Wanted, hop: Hop, led: set[int]) -> Iterator[str]:

@@ -130,8 +130,8 @@ def _wanted(attach: "Common", ifname: str) -> dict[str, str]:
     for path in named.keys() & of_a_rail.keys():
         if named[path].strip() != of_a_rail[path]:  # guard: contradicts-a-rail
             raise InvalidConfig(
-                f"sysctl {sysctl.name(path)!r} is to be {named[path]!r}, and multiRail sets it to {of_a_rail[path]!r}; "
-                "remove the sysctl, or remove multiRail and set the sysctls in docs/user/rails.md"
+                f"sysctl {sysctl.name(path)!r} {named[path]!r} conflicts with multiRail, which sets "
+                f"{of_a_rail[path]!r}; remove the sysctl, or remove multiRail and set the sysctls in docs/user/rails.md"
             )
     return of_a_rail | named
 
@@ -187,7 +187,7 @@ def _before(path: str, value: str, now: str | None, others: list[Record]) -> str
         if path in other.sysctl:
             if value.split() != str(other.sysctl[path]["value"]).split():  # guard: another-value
                 raise InvalidConfig(
-                    f"sysctl {sysctl.name(path)!r} is to be {value!r}, and {other.title}, has set it to "
+                    f"sysctl {sysctl.name(path)!r} {value!r} conflicts with {other.title}, which set "
                     f"{other.sysctl[path]['value']!r} for the whole pod; make them the same"
                 )
             return str(other.sysctl[path]["before"])  # guard: before-another = now
