@@ -38,7 +38,8 @@ from cni.features.delegate import Programs
 
 if TYPE_CHECKING:
     # Not at run time, because DEL does not need pydantic.
-    from cni.models import NetConf
+    from cni.features.expected import Expected
+    from cni.models import Common, NetConf
 
 
 def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
@@ -108,7 +109,7 @@ def _plan(kind: kinds.Kind, wanted: "NetConf", host: rtnl.Rtnl, pod: Pod, ifname
     """Return the kind's plan; change nothing.  Raises CniError if ADD cannot be served."""
     _refuse_old_kernel(host)  # guard: old-kernel
     plan = kind.plan(wanted, host, pod)
-    features.status(wanted.attach)  # guard: features-can-be
+    _refuse_features(wanted.attach)  # guard: features-can-be
     _refuse_taken_name(pod, ifname)  # guard: name-is-free
     return plan
 
@@ -118,6 +119,16 @@ def _refuse_old_kernel(host: rtnl.Rtnl) -> None:
         raise KernelRefused(
             f"Linux {os.uname().release} cannot list what a pod hides, so DEL would leave it; use a kernel from 5.10 on"
         )
+
+
+def _refuse_features(attach: "Common") -> None:
+    """Raise CniError if this node can serve no ADD with these features now, for any pod."""
+    if attach.soft_roce:
+        features.rxe.status()
+    if attach.sysctl:
+        features.tuning.status(attach)
+    if attach.steered:
+        features.steering.status(attach)
 
 
 def _refuse_taken_name(pod: Pod, ifname: str) -> None:
@@ -229,7 +240,19 @@ def compare(record: Record, promised: Result, sandbox: str, pod: Pod, host: rtnl
     link = kinds.named(record.kind).check(record.link, host, pod, record.key.ifname)
     if link:
         features.expected.check(pod, link, still)  # guard: check-expected
-        features.check(record, pod, link, still)  # guard: check-features
+        _check_features(record, pod, link, still)  # guard: check-features
+
+
+def _check_features(record: Record, pod: Pod, link: links.Link, still: "Expected") -> None:
+    """Raise CheckFailed unless the features are as ADD left them.  expected.check compares the rules with routes."""
+    if record.rxe:
+        features.rxe.check(record)
+    if record.sysctl:
+        features.tuning.check(record, pod)
+    if record.gids:
+        gids.check(record, pod, link, still)
+    if record.steering:
+        features.steering.check(record, pod, link)
 
 
 def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
@@ -253,7 +276,7 @@ def status(request: Request, conf: Config, _log: list[str], programs: Programs) 
             _refuse_old_kernel(host)  # guard: old-kernel-status
             if not is_stripped(conf):
                 _status_of_kind(wanted, host)  # guard: status-of-kind
-            features.status(wanted.attach)  # guard: status-of-features
+            _refuse_features(wanted.attach)  # guard: status-of-features
     except (CniError, OSError) as e:
         raise NotAvailable(f"no ADD can be served: {as_cni_error(e).msg}") from e
     delegate.ask_if_it_can(wanted.where.ipam, request, programs)  # guard: status-of-ipam

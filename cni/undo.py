@@ -54,7 +54,7 @@ def attachment(  # noqa: PLR0913  # the one undo of all commands; the last two p
     if record.of_this_boot:  # guard: an-older-boot = True
         with pods.find(record.identity, record.netns, request) as pod:
             if pod:
-                record = features.undo(entry, record, pod)  # guard: features
+                record = _undo_features(entry, record, pod)  # guard: features
             if doubt := _remove_interface(entry, record, pod, log):
                 log.append(f"{record.title}: its interface was not found: {doubt}; its addresses may be in use")
                 request = replace(request, in_use=True)  # guard: escaped-in-use
@@ -63,6 +63,16 @@ def attachment(  # noqa: PLR0913  # the one undo of all commands; the last two p
     device_info.undo(record.device_info)  # guard: device_info
     if not ask_ipam or _release_addresses(entry, record, request, programs, counts=counts):  # guard: released = True
         entry.forget()  # guard: forgotten
+
+
+def _undo_features(entry: Entry, record: Record, pod: Pod) -> Record:
+    """Undo what does not end with the interface: a soft-RoCE device must go first, and rules and sysctls belong to the
+    namespace.  Returns the record without what a repetition need not undo."""
+    if record.rxe:
+        features.rxe.undo(entry, record)
+    if record.rules:
+        features.routing.undo(record, pod)
+    return features.tuning.undo(entry, record, pod) if record.sysctl else record
 
 
 def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[str]) -> str:

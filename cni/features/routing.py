@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv6Network, ip_address, ip_network
 from itertools import count
-from typing import TYPE_CHECKING
 
 from base.kernel import rules as kernel_rules
 from base.kernel.addresses import RT_SCOPE_LINK
-from base.kernel.links import Link
 from base.protocol.errors import InvalidConfig, doing
 from base.protocol.result import Address, Ip, Network, Result, Route
 from base.protocol.spec import Json
@@ -22,10 +20,6 @@ from base.state import journal
 from base.state.journal import Entry
 from base.state.pod import Pod
 from base.state.record import Record
-
-if TYPE_CHECKING:
-    from cni.features.expected import Expected
-    from cni.models import Common
 
 _FIRST = 100  # as in sbr, so that people find the table where it was
 _KERNELS = {253, 254, 255}  # default, main, local
@@ -66,20 +60,11 @@ def add(pod: Pod, rules: list[Json]) -> None:
     pod.rtnl.change_all([kernel_rules.adding(ip_address(rule["from"]), rule["table"]) for rule in rules])
 
 
-def status(_attach: "Common") -> None:
-    """Feature.status: check nothing, because the tables in use depend on the pod."""
-
-
-def check(_record: Record, _pod: Pod, _link: Link, _expected: "Expected") -> None:
-    """Feature.check: check nothing, because expected.check compares the rules with their routes."""
-
-
-def undo(_entry: Entry, record: Record, pod: Pod) -> Record:
-    """Feature.undo: remove the rules.  The routes end with the interface.  Raises OSError."""
+def undo(record: Record, pod: Pod) -> None:
+    """Remove the rules.  The routes end with the interface."""
     for rule in record.rules:
         with doing(f"removing rule from {rule['from']} lookup {rule['table']}"):
             kernel_rules.remove(pod.rtnl, ip_address(rule["from"]), rule["table"])  # guard: removed
-    return record
 
 
 def placed(result: Result, rules: list[Json]) -> Result:

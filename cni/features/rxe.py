@@ -12,20 +12,15 @@ import errno
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from base.kernel import rdma_netlink
-from base.kernel.links import Link
 from base.kernel.netns import run_in
 from base.protocol.errors import CheckFailed, KernelRefused, LinkUnavailable, TryAgain, doing
 from base.state import journal
 from base.state.journal import Entry
 from base.state.pod import Pod
 from base.state.record import Record
-
-if TYPE_CHECKING:
-    from cni.features.expected import Expected
-    from cni.models import Common
 
 _PORT: Final = 4791  # RoCE v2
 # Seconds.  A runtime ends the pod's processes just before it sends DEL, and the last of them may still be ending.
@@ -39,8 +34,8 @@ def name() -> str:
     return f"hpn-{os.urandom(5).hex()}"
 
 
-def status(_attach: "Common") -> None:
-    """Feature.status: raise LinkUnavailable if the kernel would keep a soft-RoCE device in the host's namespace, from
+def status() -> None:
+    """Raise LinkUnavailable if the kernel would keep a soft-RoCE device in the host's namespace, from
     which it cannot move."""
     exclusive = rdma_netlink.is_exclusive()
     if exclusive is None:
@@ -73,14 +68,14 @@ def make(entry: Entry, record: Record, pod: Pod) -> None:
             )
 
 
-def check(record: Record, _pod: Pod, _link: Link, _expected: "Expected") -> None:
-    """Feature.check: the device exists."""
+def check(record: Record) -> None:
+    """Raise CheckFailed unless the device exists."""
     if rdma_netlink.index_of(record.rxe) is None:
         raise CheckFailed(f"RDMA device {record.rxe} is gone")
 
 
-def undo(entry: Entry, record: Record, _pod: Pod) -> Record:
-    """Feature.undo: remove the device.  Raises IoFailure; TryAgain while a process has the device open, because the
+def undo(entry: Entry, record: Record) -> None:
+    """Remove the device.  Raises IoFailure; TryAgain while a process has the device open, because the
     kernel would return from the removal only after that process ends.
 
     Do not call it while the pod's namespace is being removed.  Then the kernel removes the device, even that of a VF
@@ -90,7 +85,7 @@ def undo(entry: Entry, record: Record, _pod: Pod) -> Record:
     with journal.lock_namespace(entry.state_dir, record.identity), doing(f"removing RDMA device {record.rxe}"):
         index = rdma_netlink.index_of(record.rxe)
         if index is None:
-            return record
+            return
         deadline = time.monotonic() + _IDLE_TIMEOUT
         try:
             while pids := rdma_netlink.users(index):
@@ -102,7 +97,6 @@ def undo(entry: Entry, record: Record, _pod: Pod) -> Record:
         except OSError as e:
             if e.errno != errno.EINVAL:  # EINVAL: the device has just gone
                 raise
-    return record
 
 
 def _listens(pod: Pod) -> bool:

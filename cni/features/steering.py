@@ -20,7 +20,6 @@ from base.state.pod import Pod
 from base.state.record import Record
 
 if TYPE_CHECKING:
-    from cni.features.expected import Expected
     from cni.models import Common
 
 NUMA: Final = "numa"
@@ -91,7 +90,7 @@ def _at_home(record: Record, root: Path) -> tuple[str, ...]:
 
 
 def status(attach: "Common") -> None:
-    """Feature.status: raise InvalidConfig for processors that this machine does not have."""
+    """Raise InvalidConfig for processors that this machine does not have."""
     here = cpus.possible()
     for key, text in (("rps", attach.rps), ("irqAffinity", attach.irq_affinity)):
         if text and text != NUMA and (missing := set(cpus.parse(text)).difference(here)):
@@ -100,8 +99,8 @@ def status(attach: "Common") -> None:
             )
 
 
-def check(record: Record, pod: Pod, link: Link, _expected: "Expected") -> None:
-    """Feature.check: masks and interrupts are as ADD left them."""
+def check(record: Record, pod: Pod, link: Link) -> None:
+    """Raise CheckFailed unless masks and interrupts are as ADD left them."""
     if queues := record.steering.get("rps"):
         with _sysfs(pod) as root:
             _compare("rps of {} of " + link.name, queues, cpus.steering(link.name, root))
@@ -111,11 +110,6 @@ def check(record: Record, pod: Pod, link: Link, _expected: "Expected") -> None:
         except OSError as e:
             raise CheckFailed(f"interrupt {number} of {link.name} cannot be read any more: {e.strerror}") from e
         _compare("the affinity of interrupt {} of " + link.name, {number: irq}, {number: now})
-
-
-def undo(_entry: Entry, record: Record, _pod: Pod) -> Record:
-    """Feature.undo: nothing, while the device is in the pod; ``put_back`` follows."""
-    return record
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from base.kernel import sysctl
-from base.kernel.links import Link
 from base.protocol.errors import CheckFailed, InvalidConfig, IoFailure
 from base.protocol.spec import Json
 from base.state import journal, trust
@@ -24,7 +23,6 @@ from base.state.pod import Pod
 from base.state.record import Record
 
 if TYPE_CHECKING:
-    from cni.features.expected import Expected
     from cni.models import Common
 
 # The list of the plugin tuning, so a node's administrator forbids a sysctl once, for tuning and for us.
@@ -43,7 +41,7 @@ _OF_A_RAIL: Final = {
 
 
 def status(attach: "Common") -> None:
-    """Feature.status: raise InvalidConfig for sysctls that contradict each other, for a sysctl that is not on the
+    """Raise InvalidConfig for sysctls that contradict each other, for a sysctl that is not on the
     node's list, and for a list that another user than root could have written; IoFailure."""
     _wanted(attach, _IFNAME)
     try:
@@ -85,7 +83,7 @@ def read_back(pod: Pod, settings: Json) -> Json:
 
 
 def undo(entry: Entry, record: Record, pod: Pod) -> Record:
-    """Feature.undo: restore the namespace's sysctls, except those that another attachment also set, or that were
+    """Restore the namespace's sysctls, except those that another attachment also set, or that were
     changed since.  Returns the record without the namespace's sysctls."""
     ours = {path: s for path, s in record.sysctl.items() if s["before"] is not None}
     if not ours:
@@ -107,8 +105,8 @@ def undo(entry: Entry, record: Record, pod: Pod) -> Record:
     return record
 
 
-def check(record: Record, pod: Pod, _link: Link, _expected: "Expected") -> None:
-    """Feature.check: every sysctl has the value that ADD left."""
+def check(record: Record, pod: Pod) -> None:
+    """Raise CheckFailed unless every sysctl has the value that ADD left."""
     try:
         now = sysctl.read_all(pod.fd, record.sysctl)
     except OSError as e:
