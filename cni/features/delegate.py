@@ -115,7 +115,7 @@ def find(ipam: str, request: Request, programs: Programs) -> Ask:
         if Path(file).is_file() and os.access(file, os.X_OK):  # guard: executable (X_OK), a-file (())
             os.close(features.program.open_trusted(file))  # so a refusal precedes every change
             return partial(_execute, file)
-    raise DelegateFailed(f"ipam.type {ipam!r} is no program in CNI_PATH={path!r}; install it there")
+    raise DelegateFailed(f"ipam.type {ipam!r} is not a program in CNI_PATH={path!r}; install it there")
 
 
 def _ask(ipam: str, ours: Ask, request: Request, log: list[str]) -> Result | None:

@@ -72,9 +72,11 @@ class Watch:
             if not tables or not missing or not wanted.timeout:
                 break
             if full or time.monotonic() > deadline:
-                why = (
-                    f"{', '.join(map(str, missing))} has no RoCE v2 GID: {_full(full) if full else self._late(wanted)}"
+                late = (
+                    f"{', '.join(self.devices)} got none in {wanted.timeout:g} s (rdma.gidTimeout); is the port "
+                    "ACTIVE? see: rdma link; and the table: /sys/class/infiniband/<device>/ports/<port>/gids"
                 )
+                why = f"{', '.join(map(str, missing))} has no RoCE v2 GID: {_full(full) if full else late}"
                 if wanted.required:
                     raise (GidTableFull if full else LinkUnavailable)(f"rdma.required: {why}")
                 log.append(why)
@@ -86,12 +88,6 @@ class Watch:
             for e in sorted(ours, key=lambda e: (e.device, e.port, e.index))
             if e.gid == gid(a)
         ]
-
-    def _late(self, wanted: "Rdma") -> str:
-        return (
-            f"{', '.join(self.devices)} got none in {wanted.timeout:g} s (rdma.gidTimeout); is the port ACTIVE? "
-            "see: rdma link; and the table: /sys/class/infiniband/<device>/ports/<port>/gids"
-        )
 
 
 @contextmanager

@@ -73,19 +73,11 @@ def _in_cdi(address: str) -> Iterator[set[str]]:
     for name in sysfs.names(_CDI):
         if name.startswith("hpn-") and name.endswith(".json"):
             with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                body = _read(f"{_CDI}/{name}")
+                with open(files.open_regular(f"{_CDI}/{name}", os.O_RDONLY), "rb") as f:
+                    body = json.loads(f.read(_LIMIT))
                 for device in body["devices"]:
                     if device["name"].endswith(f"_{address}"):  # guard: of-another-device = True
                         yield {*_paths(body), *_paths(device)}
-
-
-def _read(path: str) -> Json:
-    fd = files.open_regular(path, os.O_RDONLY)
-    try:
-        body: Json = json.loads(files.read_all(fd, _LIMIT))
-        return body
-    finally:
-        os.close(fd)
 
 
 def _paths(body: Json) -> set[str]:

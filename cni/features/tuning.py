@@ -45,12 +45,11 @@ def status(attach: "Common") -> None:
     node's list, and for a list that another user than root could have written; IoFailure."""
     _wanted(attach, _IFNAME)
     try:
-        text = trust.read_trusted(str(_ALLOWED))
-        lines = None if text is None else text.decode().splitlines()
+        if (text := trust.read_trusted(str(_ALLOWED))) is None:
+            return
+        lines = text.decode().splitlines()
     except (OSError, UnicodeDecodeError) as e:
         raise IoFailure(f"{_ALLOWED} cannot be read: {e}") from e
-    if lines is None:
-        return
     for key in attach.sysctl:
         # guard below: list
         if not any(_matches(line.strip(), sysctl.name(sysctl.path(key))) for line in lines if line.strip()):

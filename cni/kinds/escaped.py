@@ -100,8 +100,10 @@ def remove(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str
         if pod is None:
             return _remove_of_dead(search, host)  # guard: of-the-dead = ""
 
+    ours = record.network, record.key
+
     def others() -> list[Record]:
-        return [r for r in journal.records(entry.state_dir) if r.of_this_boot and _name(r) != _name(record)]
+        return [r for r in journal.records(entry.state_dir) if r.of_this_boot and (r.network, r.key) != ours]
 
     strangers = {r.identity for r in others()} - {record.identity}
 
@@ -219,7 +221,3 @@ def _remove_from(path: str, search: Search, own: int) -> None:
         number = nsid.number(inside, own)
         links = [link for link in nsid.links_over(inside, search.lower) if search.finds(link, number)]
         nsid.remove_links(inside, [link.index for link in links if link.mac == search.mac])
-
-
-def _name(record: Record) -> tuple[str, str]:
-    return record.network, str(record.key)

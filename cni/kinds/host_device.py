@@ -268,10 +268,10 @@ def _missing(wanted: "HostDevice", where: "Location", host: Rtnl) -> DeviceInUse
             )
     if wanted.device and host.link(other := device.instead_of(wanted.device)):
         return LinkUnavailable(
-            f"{key} {value!r} is no interface of the host; it came home as {other}, because another interface had its "
-            f"name then; run: ip link set {other} name {value}"
+            f"{key} {value!r} is not an interface of the host; it came home as {other}, because another interface had "
+            f"its name then; run: ip link set {other} name {value}"
         )
-    return LinkUnavailable(f"{key} {value!r} is no interface of the host; correct it, see: ip link")
+    return LinkUnavailable(f"{key} {value!r} is not an interface of the host; correct it, see: ip link")
 
 
 def _refuse_unmovable(link: Link, address: str) -> None:

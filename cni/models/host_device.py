@@ -21,7 +21,7 @@ def _below_sys_devices(path: str) -> str:
 
 def _bus_address(text: str) -> str:
     if text and not (text[0].isalnum() and all(c.isalnum() or c in ":._-" for c in text)):
-        raise ValueError("is no bus address; write 0000:3b:00.2, or for the auxiliary bus mlx5_core.sf.4")
+        raise ValueError("is not a bus address; write 0000:3b:00.2, or for the auxiliary bus mlx5_core.sf.4")
     return text
 
 

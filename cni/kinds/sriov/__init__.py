@@ -220,9 +220,11 @@ def _find_vf(address: str) -> sysfs.Function:
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         function = sysfs.function(address)
         if function is None:
-            raise LinkUnavailable(f"deviceID {address!r} is no PCI function of this host; see: ls /sys/bus/pci/devices")
+            raise LinkUnavailable(
+                f"deviceID {address!r} is not a PCI function of this host; see: ls /sys/bus/pci/devices"
+            )
         if not function.pf:  # guard: a-vf
-            raise InvalidConfig(f"deviceID {address!r} is no VF; give one of its VFs, see: ls -l virtfn* beside it")
+            raise InvalidConfig(f"deviceID {address!r} is not a VF; give one of its VFs, see: ls -l virtfn* beside it")
         if function.netdevs or function.driver in sysfs.USERSPACE:
             return function
         if not function.driver:  # guard: a-driver
@@ -237,7 +239,7 @@ def _vfs_of(pf: str) -> tuple[str, ...]:
     address = sysfs.address_of(pf)
     if not address:
         sysfs.refuse_hidden()
-        raise LinkUnavailable(f"pf {pf!r} is no PCI network interface of this host; correct it, see: ip link")
+        raise LinkUnavailable(f"pf {pf!r} is not a PCI network interface of this host; correct it, see: ip link")
     addresses = sysfs.vfs(address)
     if not addresses:
         raise LinkUnavailable(f"pf {pf!r} has no VFs; write their number to /sys/class/net/{pf}/device/sriov_numvfs")
@@ -275,7 +277,7 @@ def _find_pf(pf: str, state_dirs: Sequence[Path], host: Rtnl) -> sysfs.Function:
     function = sysfs.function(sysfs.address_of(pf))
     link = host.link(pf)
     if function is None or link is None:
-        raise LinkUnavailable(f"pf {pf!r} is no PCI network interface of this host; correct it, see: ip link")
+        raise LinkUnavailable(f"pf {pf!r} is not a PCI network interface of this host; correct it, see: ip link")
     if function.pf:  # guard: whole-a-vf
         raise InvalidConfig(f"pf {pf!r} is a VF; give it as deviceID {function.address!r}, without pfOnly")
     use = owned.use(state_dirs, sysfs.vfs(function.address))
