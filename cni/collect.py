@@ -130,8 +130,7 @@ def _some(names: list[str]) -> list[str]:
 def sweep(
     state_dir: Path, programs: Programs, *, dry_run: bool = False
 ) -> Iterator[tuple[Record, CniError | OSError | None]]:
-    """Undo every attachment in that directory whose pod is provably dead.  Yields each record, with the error if the
-    undo failed."""
+    """Undo every attachment there whose pod is provably dead.  Yields each record, with the error if that failed."""
     request = own_request(b"{}")
     records = [r for r in journal.records(state_dir) if r.kind != LOST and undo.may_be_dead(r)]
     for record, is_dead in zip(records, undo.are_dead(records), strict=True):

@@ -46,8 +46,7 @@ _BESIDE_A_PF: Final = frozenset({"vf", "vlan", "pfOnly", "l2enable"})
 
 
 def of(request: Request) -> NetConf:
-    """Return the request's configuration, as ``load`` does.  Requests that differ only in the pod's name are parsed
-    once."""
+    """Return ``load`` of the request.  Requests that differ only in the pod's name are parsed once."""
     args = arguments.cni_args(request.var("CNI_ARGS"))
     nameless = ";".join(f"{name}={value}" for name, value in args.items() if not name.startswith("K8S_"))
     return replace(_loaded(request.stdin, nameless), pod=arguments.pod_name(args))
@@ -127,8 +126,7 @@ def _model(own: Json, conf: Config) -> Common:
 
 
 def _refuse_pf_as_master(own: Json, conf: Config) -> None:
-    """Raise InvalidConfig or UnsupportedField for a configuration that means a macvlan here, and a VF or PF to
-    hustcat's sriov-cni."""
+    """Refuse a configuration that means a macvlan here, and a VF or PF to hustcat's sriov-cni."""
     beside, name, vlan = sorted(own.keys() & _BESIDE_A_PF), own.get("master"), own.get("vlan")
     in_vlan = f"name a VLAN's interface as master: ip link add link {name} name vlan{vlan} type vlan id {vlan}"
     may_be_child = beside == ["vlan"] and own.get("kind") != "sriov"

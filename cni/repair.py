@@ -89,8 +89,7 @@ def leftovers(state_dirs: Iterable[Path]) -> Iterator[Task]:
 
 
 def mend(task: Task, programs: Programs, log: list[str]) -> bool:
-    """Carry out the repair; return False if another command already did.  If it raises CniError or OSError, the repair
-    is still to be done."""
+    """Carry out the repair; return False if another command already did.  Raises CniError, OSError."""
     found = task.found
     with journal.lock(found.state_dir, found.network, found.key, _TIMEOUT) as entry:
         if found.record is None:

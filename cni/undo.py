@@ -104,8 +104,7 @@ def after(failure: BaseException, then: str) -> Iterator[None]:
 
 
 def _undo_lost(entry: Entry, record: Record, request: Request, programs: Programs) -> None:
-    """Undo an attachment whose record could not be read.  If its interface is not found, its addresses may still be in
-    use."""
+    """Undo an attachment with an unreadable record.  Its addresses may be in use if its interface is not found."""
     from cni.kinds import lost  # noqa: PLC0415  # rarely needed
 
     in_use = record.of_this_boot and not lost.remove(record, request)

@@ -172,8 +172,7 @@ def _optimistic(ifname: str) -> dict[str, str]:
 
 
 def with_gateways(result: Result) -> list[Route]:
-    """Return the routes.  A route without a gateway gets the first gateway of its family, unless its scope is
-    on-link."""
+    """Return the routes.  One without a gateway gets the first gateway of its family, unless its scope is on-link."""
     gateways: dict[int, Address] = {}
     for ip in result.ips:
         if ip.gateway is not None:

@@ -174,8 +174,7 @@ def _agrees(theirs: Route, route: Route) -> bool:
 
 
 def _left(route: Route) -> Wanted:
-    """Return the route as ADD left it.  If ADD named no table, a later plugin may have moved it without a report, as
-    sbr does."""
+    """Return the route as ADD left it.  If ADD named no table, sbr may have moved it without a report."""
     kept = as_kept(route)
     names = (name for name in _ATTRIBUTES if name != "table" or route.table is not None)
     return Wanted(route.dst, {name: getattr(kept, name) for name in names})
@@ -209,8 +208,7 @@ def _check_link(pod: Pod, link: Link, expected: Expected) -> int:
 
 
 def _tuned(key: Key) -> bool:
-    """Whether the plugin tuning recorded a change of the interface's MTU.  It does not change the result, and compares
-    the MTU in its own CHECK."""
+    """Whether the plugin tuning changed the interface's MTU.  It does not report that, and has its own CHECK."""
     try:
         body = json.loads((_TUNED / f"{key.container_id}_{key.ifname}.json").read_bytes())
     except (OSError, ValueError):
@@ -312,8 +310,7 @@ def tables(rules: Sequence[Rule], version: int, ips: Sequence[Ip] = ()) -> set[i
 
 
 def misplaced(ours: Json, rules: Sequence[Rule]) -> str:
-    """Return what is wrong with our rule: it is lost, or behind one that leads to the main table.  Empty if nothing
-    is."""
+    """Return what is wrong with our rule: it is lost, or behind one that leads to main; empty if nothing is."""
     network = ip_network(ours["from"])
     for there in rules:
         if _is(ours, there):
@@ -329,8 +326,7 @@ def misplaced(ours: Json, rules: Sequence[Rule]) -> str:
 
 
 def rejecting(ip: Ip, rules: Sequence[Rule], ways: set[int], destinations: set[Network]) -> Rule | None:
-    """Return the rule that drops packets from the address before another rule leads them to its interface's tables
-    (``ways``); None if there is none."""
+    """Return the rule that drops packets from the address before another leads them to the interface's ``ways``."""
     for rule in rules:
         if rule.version != ip.address.version or rule.conditional or not _covers(rule.source, ip):
             continue

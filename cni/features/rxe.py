@@ -35,8 +35,7 @@ def name() -> str:
 
 
 def status() -> None:
-    """Raise LinkUnavailable if the kernel would keep a soft-RoCE device in the host's namespace, from
-    which it cannot move."""
+    """Raise LinkUnavailable if the kernel would keep a soft-RoCE device in the host's namespace."""
     exclusive = rdma_netlink.is_exclusive()
     if exclusive is None:
         raise LinkUnavailable(

@@ -41,8 +41,8 @@ _OF_A_RAIL: Final = {
 
 
 def status(attach: "Common") -> None:
-    """Raise InvalidConfig for sysctls that contradict each other, for a sysctl that is not on the
-    node's list, and for a list that another user than root could have written; IoFailure."""
+    """Raise InvalidConfig for contradicting sysctls, for one that is not on the node's list, and for a list that others
+    than root could have written; IoFailure."""
     _wanted(attach, _IFNAME)
     try:
         if (text := trust.read_trusted(str(_ALLOWED))) is None:
@@ -60,8 +60,8 @@ def claim(attach: "Common", entry: Entry, record: Record, pod: Pod) -> Record:
     """Write the record with the sysctls to disk: path -> ``value`` and, if the sysctl is the namespace's, its value
     ``before``.
 
-    Before any change, raises InvalidConfig for a sysctl that cannot be set, or that another attachment has set to
-    another value, and for sysctls that contradict each other; IoFailure.
+    Before any change, raises InvalidConfig for sysctls that contradict each other, that cannot be set, or that another
+    attachment has set to another value; IoFailure.
     """
     values = _wanted(attach, record.key.ifname)
     with journal.lock_namespace(entry.state_dir, record.identity):
@@ -176,8 +176,8 @@ def _now(values: Mapping[str, str], pod: Pod, ifname: str) -> dict[str, str | No
 
 
 def _before(path: str, value: str, now: str | None, others: list[Record]) -> str | None:
-    """Return the value to restore, that before any attachment set the sysctl; None for the interface's own.  Raises
-    InvalidConfig if another attachment set another value."""
+    """Return the value from before any attachment set the sysctl; None for the interface's own.  Raises InvalidConfig
+    if another attachment set another value."""
     if now is None:
         return None
     for other in others:

@@ -110,8 +110,7 @@ def plan_over(link: Link, conf: "NetConf", *, kind: str, mac: str, data: bytes, 
 
 
 def unlikely_index() -> int:
-    """Return a random ifindex that a pod cannot guess.  It is free, because the kernel counts from 1; if it is not, the
-    kernel refuses it (EBUSY)."""
+    """Return a random ifindex that a pod cannot guess.  The kernel counts from 1, and refuses a used one (EBUSY)."""
     return _INDEXES + int.from_bytes(os.urandom(4)) % _INDEXES
 
 

@@ -76,8 +76,7 @@ class Netdev:
 
     @classmethod
     def from_json(cls, body: Json | None) -> "Netdev | None":
-        """Read a plan's ``home``, in which JSON turned tuples into lists.  A record of an older version has no
-        programs."""
+        """Read a plan's ``home``, in which JSON turned tuples into lists.  Older versions wrote no programs."""
         if body is None:
             return None
         lists = {key: tuple(body.get(key, ())) for key in ("altnames", "programs")}
@@ -178,8 +177,7 @@ def instead_of(name: str) -> str:
 
 
 def can_set_index() -> bool:
-    """Whether a move can set a link's ifindex (IFLA_NEW_IFINDEX, Linux 5.13).  Older kernels ignore the attribute, and
-    we could not find the link again."""
+    """Whether a move can set a link's ifindex (IFLA_NEW_IFINDEX).  Kernels before 5.13 ignore the attribute."""
     major, minor = re.findall(r"\d+", os.uname().release)[:2]
     return (int(major), int(minor)) >= (5, 13)
 
@@ -212,8 +210,8 @@ def check(p: Moved, pod: Pod, ifname: str, what: str) -> Link | None:
     """Return the interface in the pod; None for a device that the pod drives itself.  ``what`` describes the interface
     for the message.
 
-    Raises CheckFailed if the device is gone, the interface is not in the pod under the pod's name, ARP differs from
-    the host's, or an RDMA device is missing.  The kind checks the RDMA devices of InfiniBand.
+    Raises CheckFailed if the device is gone, the interface is not there under the pod's name, ARP differs from the
+    host's, or an RDMA device is lost.  The kind checks the RDMA devices of InfiniBand.
     """
     if not p.exists:
         raise CheckFailed(f"{p.device} is gone, or another one now")

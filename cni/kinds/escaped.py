@@ -199,8 +199,7 @@ class _Hunt:
 
 
 def _remove_of_dead(search: Search, host: Rtnl) -> str:
-    """Search and remove if the pod's namespace is gone or invisible.  As long as ADD's link exists, its master receives
-    for its MAC."""
+    """Search and remove without the pod's namespace.  As long as ADD's link exists, its master receives for its MAC."""
     if not search.index or not search.mac:
         return ""
     for _ in budget.attempts(_CLEANUP, _POLL):

@@ -197,8 +197,7 @@ def _locate(wanted: "HostDevice") -> tuple[str, str]:
 
 
 def _with_mac(mac: str) -> str:
-    """Return the name of the host's interface with that MAC; hardware before the links over it.  Empty if there is
-    none."""
+    """Return the name of the host's interface with that MAC, hardware before the links over it; empty for none."""
     with rtnl.open_in() as host:
         links = [link for body in host.dump(RTM_GETLINK, get_link()) if (link := parse_link(body)).mac == mac]
     names = sorted(link.name for link in links if link.device) or sorted(link.name for link in links)
@@ -255,8 +254,7 @@ def _on_bus(address: str) -> Function:
 
 
 def _missing(wanted: "HostDevice", where: "Location", host: Rtnl) -> DeviceInUse | LinkUnavailable:
-    """Return the error for an interface that is not on the host: the attachment that owns it by the journal, or that
-    there is none."""
+    """Return the error for an interface that is not on the host, with the attachment that owns it by the journal."""
     key, value = ("device", wanted.device) if wanted.device else ("hwaddr", wanted.hwaddr)
     named = (r for one in places.state_dirs_with(where.state_dir) for r in journal.naming(one, value))
     for record in named:
