@@ -92,7 +92,7 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
                     record = features.steering.make(record, pod, link)
             ips = tuple(replace(ip, interface=0) for ip in result.ips)
             interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
-            own = Result(interfaces, ips, result.routes, wanted.dns or result.dns)
+            own = Result(interfaces, ips, result.routes, wanted.attach.dns or result.dns)
             device_info.write(record.device_info, plan, record.rdma_devs, record.gids)
             # guard below: record-complete (True -> False)
             entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))

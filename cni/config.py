@@ -74,7 +74,6 @@ def load(conf: Config, cni_args: str) -> NetConf:
         guid=guid,
         pod=arguments.pod_name(args),
         previous=previous_result(conf),
-        dns=attach.dns,
         named=tuple(_named(attach)),
         remarks=tuple(
             f"{k} {json.dumps(conf[k])} is ignored: {why}"

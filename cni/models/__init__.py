@@ -8,7 +8,7 @@ of a model, with their defaults.
 # ruff: noqa: N815  # keys are spelled as in JSON
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -306,6 +306,5 @@ class NetConf:
     guid: str
     pod: str
     previous: Result | None
-    dns: Json = field(default_factory=dict)
     named: tuple[Named, ...] = ()
     remarks: tuple[str, ...] = ()

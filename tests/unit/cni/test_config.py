@@ -32,7 +32,7 @@ def test_defaults() -> None:
         strict=True,
     )
     assert loaded.where == Location("rail0", Path("/run/hpn"), "")
-    assert (loaded.mac, loaded.pod, loaded.previous, loaded.dns) == ("", "", None, {})
+    assert (loaded.mac, loaded.pod, loaded.previous, loaded.attach.dns) == ("", "", None, {})
 
 
 @pytest.mark.parametrize(
