@@ -102,17 +102,13 @@ def _find(state_dir: Path) -> Iterator[Found]:
         return
     except OSError as e:
         raise _unreadable(f"{state_dir}", e) from e
-    try:
-        files, refused = (
-            sorted(dict(journal.files(state_dir)).items()),
-            sorted(dict(journal.refused(state_dir)).items()),
-        )
-    except OSError as e:
-        raise _unreadable(f"{e.filename}", e) from e
-    for path, record in files:
-        yield Found(state_dir, path, of_our_shape(record))
-    for path, record in refused:
-        yield Found(state_dir, path, of_our_shape(record), is_refused=True)
+    for listed, is_refused in ((journal.files, False), (journal.refused, True)):
+        try:
+            files = sorted(dict(listed(state_dir)).items())
+        except OSError as e:
+            raise _unreadable(f"{e.filename}", e) from e
+        for path, record in files:
+            yield Found(state_dir, path, of_our_shape(record), is_refused)
 
 
 def of_our_shape(record: Record | None) -> Record | None:

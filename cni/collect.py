@@ -16,7 +16,7 @@ from typing import Final
 
 from base.kernel import netns
 from base.protocol import spec
-from base.protocol.errors import CniError
+from base.protocol.errors import CniError, combine
 from base.protocol.location import Location, location
 from base.protocol.spec import Config, Key, Request
 from base.state import journal
@@ -68,7 +68,8 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
                     log.append(f"gc: removed {record.title}")
         except (CniError, OSError) as e:  # guard: goes-on = ZeroDivisionError
             failures.append(e)
-    undo.raise_all(failures)  # guard: failures
+    if failures:  # guard: failures
+        raise combine(failures)
 
 
 def _began(request: Request) -> float:
@@ -129,13 +130,8 @@ def _some(names: list[str]) -> list[str]:
 def sweep(
     state_dir: Path, programs: Programs, *, dry_run: bool = False
 ) -> Iterator[tuple[Record, CniError | OSError | None]]:
-    """Undo every attachment in that directory whose pod is provably dead.  Yields each record, with the error if the
-    undo failed.
-
-    No runtime requests this, so other IPAM plugins are searched in CNI_PATH if that is set, else in PLUGINS.
-    """
-    environ = {"CNI_PATH": os.environ.get("CNI_PATH", PLUGINS), "PATH": os.environ.get("PATH", "")}
-    request = Request(environ, b"{}")
+    """Undo every attachment there whose pod is provably dead.  Yields each record, with the error if that failed."""
+    request = own_request(b"{}")
     records = [r for r in journal.records(state_dir) if r.kind != LOST and undo.may_be_dead(r)]
     for record, is_dead in zip(records, undo.are_dead(records), strict=True):
         if is_dead:  # guard: sweep-dead = True
@@ -145,6 +141,12 @@ def sweep(
                     yield record, None
             except (CniError, OSError) as e:
                 yield record, e
+
+
+def own_request(stdin: bytes, **variables: str) -> Request:
+    """Return a request of no runtime.  Other IPAM plugins are searched in CNI_PATH if that is set, else in PLUGINS."""
+    environ = {"CNI_PATH": os.environ.get("CNI_PATH", PLUGINS), "PATH": os.environ.get("PATH", "")}
+    return Request(environ | variables, stdin)
 
 
 def _reclaim(

@@ -25,7 +25,7 @@ from base.protocol.errors import (
     as_cni_error,
 )
 from base.protocol.location import is_stripped, location
-from base.protocol.result import Interface, Ip, Result
+from base.protocol.result import Result
 from base.protocol.spec import Config, Json, Request
 from base.state import durable, journal, permitted, places
 from base.state import pod as pods
@@ -38,7 +38,8 @@ from cni.features.delegate import Programs
 
 if TYPE_CHECKING:
     # Not at run time, because DEL does not need pydantic.
-    from cni.models import NetConf
+    from cni.features.expected import Expected
+    from cni.models import Common, NetConf
 
 
 def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
@@ -47,22 +48,16 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
     log.extend(wanted.remarks)
     if wanted.where.ipam:
         delegate.find(wanted.where.ipam, request, programs)
-    result = _attach_freeing_a_device(wanted, request, conf, log, programs)
-    collect.a_few(wanted.where, request, log, programs)
-    return result
-
-
-def _attach_freeing_a_device(
-    wanted: "NetConf", request: Request, conf: Config, log: list[str], programs: Programs
-) -> Result:
-    """Call ``_attach``.  If the devices are taken, free one whose pod is provably dead, and repeat."""
     while True:
         try:
-            return _attach(wanted, request, conf, log, programs)
+            result = _attach(wanted, request, conf, log, programs)
         except DeviceTaken as e:
-            # _attach has released our attachment's lock, which may be the same file as the owner's lock.
+            # Free a device of a dead pod.  _attach has released our lock, which may be the same file as the owner's.
             if not undo.free_one(e.devices, wanted.where, request, programs, log):  # guard: free_one = True
                 raise
+            continue
+        collect.a_few(wanted.where, request, log, programs)
+        return result
 
 
 def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
@@ -95,7 +90,9 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
                     # Some drivers request their interrupts only when the link goes up.
                     record = features.steering.claim(wanted.attach, entry, record, pod, link)
                     record = features.steering.make(record, pod, link)
-            own = _own_result(wanted, kind.interfaces(plan, link, host, pod, key.ifname), result)
+            ips = tuple(replace(ip, interface=0) for ip in result.ips)
+            interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
+            own = Result(interfaces, ips, result.routes, wanted.attach.dns or result.dns)
             device_info.write(record.device_info, plan, record.rdma_devs, record.gids)
             # guard below: record-complete (True -> False)
             entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))
@@ -112,7 +109,7 @@ def _plan(kind: kinds.Kind, wanted: "NetConf", host: rtnl.Rtnl, pod: Pod, ifname
     """Return the kind's plan; change nothing.  Raises CniError if ADD cannot be served."""
     _refuse_old_kernel(host)  # guard: old-kernel
     plan = kind.plan(wanted, host, pod)
-    features.status(wanted.attach)  # guard: features-can-be
+    _refuse_features(wanted.attach)  # guard: features-can-be
     _refuse_taken_name(pod, ifname)  # guard: name-is-free
     return plan
 
@@ -122,6 +119,16 @@ def _refuse_old_kernel(host: rtnl.Rtnl) -> None:
         raise KernelRefused(
             f"Linux {os.uname().release} cannot list what a pod hides, so DEL would leave it; use a kernel from 5.10 on"
         )
+
+
+def _refuse_features(attach: "Common") -> None:
+    """Raise CniError if this node can serve no ADD with these features now, for any pod."""
+    if attach.soft_roce:
+        features.rxe.status()
+    if attach.sysctl:
+        features.tuning.status(attach)
+    if attach.steered:
+        features.steering.status(attach)
 
 
 def _refuse_taken_name(pod: Pod, ifname: str) -> None:
@@ -181,12 +188,6 @@ def _configure(wanted: "NetConf", record: Record, pod: Pod, link: links.Link, re
     return replace(record, gids=found) if found else record
 
 
-def _own_result(wanted: "NetConf", interfaces: tuple[Interface, ...], addresses: Result) -> Result:
-    """Return our part of the chain's result: interfaces, and addresses, which belong to the first interface."""
-    ips = tuple(Ip(ip.address, ip.gateway, 0) for ip in addresses.ips)
-    return Result(interfaces, ips, addresses.routes, wanted.dns or addresses.dns)
-
-
 def delete(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
     """Detach whatever is left of the attachment.  Success means that nothing of it remains."""
     where = location(conf)
@@ -233,14 +234,25 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
 
 
 def compare(record: Record, promised: Result, sandbox: str, pod: Pod, host: rtnl.Rtnl) -> None:
-    """Raise CheckFailed unless the pod matches the record and ``promised``, the chain's result, in which ``sandbox``
-    is the pod's path.  Raises OSError."""
+    """Raise CheckFailed unless the pod, ``sandbox`` in the chain's result ``promised``, matches that and the record."""
     still = features.expected.of(record, promised, sandbox)
     # guard below: check-kind = pod.rtnl.link(record.key.ifname)
     link = kinds.named(record.kind).check(record.link, host, pod, record.key.ifname)
     if link:
         features.expected.check(pod, link, still)  # guard: check-expected
-        features.check(record, pod, link, still)  # guard: check-features
+        _check_features(record, pod, link, still)  # guard: check-features
+
+
+def _check_features(record: Record, pod: Pod, link: links.Link, still: "Expected") -> None:
+    """Raise CheckFailed unless the features are as ADD left them.  expected.check compares the rules with routes."""
+    if record.rxe:
+        features.rxe.check(record)
+    if record.sysctl:
+        features.tuning.check(record, pod)
+    if record.gids:
+        gids.check(record, pod, link, still)
+    if record.steering:
+        features.steering.check(record, pod, link)
 
 
 def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
@@ -248,10 +260,10 @@ def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
     record = entry.load()
     if record is None or not record.complete:  # guard: check-complete (complete)
         title = entry.key.of(wanted.pod, entry.network)
-        raise CheckFailed(f"{title}, is not attached" + (" completely" if record else ""))
+        raise CheckFailed(f"{title}: not attached" + (" completely" if record else ""))
     # guard below: check-boot (of_this_boot), check-identity (identity)
     if not record.of_this_boot or record.identity != pod.identity:
-        raise CheckFailed(f"{record.title}, was attached to another namespace than {pod.path} is now")
+        raise CheckFailed(f"{record.title}: attached to another namespace than {pod.path} is now")
     return record
 
 
@@ -264,7 +276,7 @@ def status(request: Request, conf: Config, _log: list[str], programs: Programs) 
             _refuse_old_kernel(host)  # guard: old-kernel-status
             if not is_stripped(conf):
                 _status_of_kind(wanted, host)  # guard: status-of-kind
-            features.status(wanted.attach)  # guard: status-of-features
+            _refuse_features(wanted.attach)  # guard: status-of-features
     except (CniError, OSError) as e:
         raise NotAvailable(f"no ADD can be served: {as_cni_error(e).msg}") from e
     delegate.ask_if_it_can(wanted.where.ipam, request, programs)  # guard: status-of-ipam
@@ -280,8 +292,7 @@ def _status_of_kind(wanted: "NetConf", host: rtnl.Rtnl) -> None:
 
 @contextmanager
 def _open_pod(request: Request) -> Iterator[Pod]:
-    """Open CNI_NETNS.  Raises BadEnvironment; InvalidNetns for the plugin's own namespace, because ADD would change the
-    host."""
+    """Open CNI_NETNS.  Raises InvalidNetns for the plugin's own namespace, because ADD would change the host."""
     with pods.open_netns(request) as pod:
         # guard below: own-namespace
         if netns.is_own(pod.fd) and request.var("CNI_NETNS_OVERRIDE").lower() not in ("1", "true"):

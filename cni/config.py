@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from base.protocol import arguments, spec
 from base.protocol.errors import CniError, InvalidConfig, UnsupportedField, combine
@@ -46,8 +46,7 @@ _BESIDE_A_PF: Final = frozenset({"vf", "vlan", "pfOnly", "l2enable"})
 
 
 def of(request: Request) -> NetConf:
-    """Return the request's configuration, as ``load`` does.  Requests that differ only in the pod's name are parsed
-    once."""
+    """Return ``load`` of the request.  Requests that differ only in the pod's name are parsed once."""
     args = arguments.cni_args(request.var("CNI_ARGS"))
     nameless = ";".join(f"{name}={value}" for name, value in args.items() if not name.startswith("K8S_"))
     return replace(_loaded(request.stdin, nameless), pod=arguments.pod_name(args))
@@ -75,7 +74,6 @@ def load(conf: Config, cni_args: str) -> NetConf:
         guid=guid,
         pod=arguments.pod_name(args),
         previous=previous_result(conf),
-        dns=attach.dns,
         named=tuple(_named(attach)),
         remarks=tuple(
             f"{k} {json.dumps(conf[k])} is ignored: {why}"
@@ -118,15 +116,16 @@ def _model(own: Json, conf: Config) -> Common:
     own = {key: value for key, value in own.items() if key not in _PASSED_OVER or key in model.model_fields}
     if model.device_keys and (device := arguments.chosen_device(conf, *model.device_keys)):
         own = {**own, "deviceID": device}
+    if not own.get("strict", True):
+        own = {key: value for key, value in own.items() if key in model.model_fields}
     try:
-        return model.model_validate(own if own.get("strict", True) else _known(own, model))
+        return model.model_validate(own)
     except ValidationError as e:
         raise refusal(e) from e
 
 
 def _refuse_pf_as_master(own: Json, conf: Config) -> None:
-    """Raise InvalidConfig or UnsupportedField for a configuration that means a macvlan here, and a VF or PF to
-    hustcat's sriov-cni."""
+    """Refuse a configuration that means a macvlan here, and a VF or PF to hustcat's sriov-cni."""
     beside, name, vlan = sorted(own.keys() & _BESIDE_A_PF), own.get("master"), own.get("vlan")
     in_vlan = f"name a VLAN's interface as master: ip link add link {name} name vlan{vlan} type vlan id {vlan}"
     may_be_child = beside == ["vlan"] and own.get("kind") != "sriov"
@@ -148,8 +147,7 @@ def _refuse_pf_as_master(own: Json, conf: Config) -> None:
 
 
 def _numbers(conf: Config, args: Mapping[str, str]) -> Json:
-    """Return the numbers that a pod may request: ``vf`` and ``vlan``, also in CNI_ARGS as in the first sriov-cni, and
-    the MTU in args.cni, as in the plugin tuning.  Raises InvalidConfig."""
+    """Return what a pod may set: ``vf`` and ``vlan``, as in the first sriov-cni; the MTU, as in the plugin tuning."""
     found: Json = {}
     mtu = arguments.args_cni(conf).get("mtu")
     if mtu is not None:
@@ -166,13 +164,9 @@ def _numbers(conf: Config, args: Mapping[str, str]) -> Json:
     return found
 
 
-def _known(own: Json, model: type[BaseModel]) -> Json:
-    return {k: v for k, v in own.items() if k in model.model_fields}
-
-
 def _mac(conf: Config, args: Mapping[str, str], attach: Common) -> str:
-    """Return the MAC that the pod requests, else the configuration's; empty for none.  Raises InvalidConfig."""
-    mac = attach.own_mac
+    """Return the MAC that the pod requests, else the configuration's; empty for none."""
+    mac: str = getattr(attach, "mac", None) or ""
     if (text := arguments.requested(conf, args, "mac", "MAC")) is not None:
         try:
             mac = unicast_mac(str(text))
@@ -184,8 +178,7 @@ def _mac(conf: Config, args: Mapping[str, str], attach: Common) -> str:
 
 
 def _guid(conf: Config, args: Mapping[str, str], attach: Common) -> str:
-    """Return the GUID that the pod requests, by either key of ib-sriov-cni, else the configuration's; empty for none.
-    Raises InvalidConfig."""
+    """Return the GUID that the pod requests by either key of ib-sriov-cni, else the configuration's; empty for none."""
     for key, arg in (("infinibandGUID", ""), ("guid", "GUID")):
         text = arguments.requested(conf, args, key, arg)
         if text is None:
@@ -197,7 +190,7 @@ def _guid(conf: Config, args: Mapping[str, str], attach: Common) -> str:
         if attach.no_guid:
             raise InvalidConfig(f"requested {key} {text!r}: {attach.no_guid}")
         return guid
-    return attach.own_guid
+    return getattr(attach, "guid", None) or ""
 
 
 def refusal(error: ValidationError, section: str = "") -> CniError:
@@ -213,7 +206,7 @@ def _finding(section: str, error: Any) -> CniError:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
     value = json.dumps(error["input"], default=str)
     if error["type"] == "extra_forbidden":
-        return UnsupportedField(f"{path} {value} is not a key we know; correct it, remove it, or set strict to false")
+        return UnsupportedField(f"{path} {value} is an unknown key; correct it, remove it, or set strict to false")
     text = str(error["msg"]).removeprefix("Value error, ")
     if not path:  # an error of several keys, which the text names
         return InvalidConfig(text)

@@ -17,7 +17,6 @@ A complete attachment of a living pod is never changed.
 """
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -90,12 +89,14 @@ def leftovers(state_dirs: Iterable[Path]) -> Iterator[Task]:
 
 
 def mend(task: Task, programs: Programs, log: list[str]) -> bool:
-    """Carry out the repair; return False if another command already did.  If it raises CniError or OSError, the repair
-    is still to be done."""
+    """Carry out the repair; return False if another command already did.  Raises CniError, OSError."""
     found = task.found
     with journal.lock(found.state_dir, found.network, found.key, _TIMEOUT) as entry:
         if found.record is None:
-            return task.word == LEFTOVER and _remove_leftover(entry)
+            if task.word != LEFTOVER or entry.version() is not None:
+                return False  # an ADD has completed meanwhile
+            entry.forget()
+            return True
         if task.word == REFUSED:
             return _release(entry, found.path, found.record, programs)
         return _undo(entry, found.record, programs, log)
@@ -103,11 +104,13 @@ def mend(task: Task, programs: Programs, log: list[str]) -> bool:
 
 def _undo(entry: Entry, seen: Record, programs: Programs, log: list[str]) -> bool:
     # By peek, because Entry.load would move an unreadable record to quarantine, which is another command's.
-    # guard below: as-it-was-seen (state_dir)
-    if journal.peek(entry.state_dir, entry.network, entry.key) != seen or not _is_to_be_undone(entry, seen):
+    if journal.peek(entry.state_dir, entry.network, entry.key) != seen:  # guard: as-it-was-seen
+        return False
+    is_dead = undo.is_dead(seen)
+    if seen.complete and not is_dead and not attachment_state.is_half_undone(entry.state_dir, seen):
         return False
     # guard below: lives-on (identity)
-    away = holders.opened(seen.identity.inode) if seen.of_this_boot and undo.is_dead(seen) else nullcontext(("", ""))
+    away = holders.opened(seen.identity.inode) if seen.of_this_boot and is_dead else nullcontext(("", ""))
     with away as (path, _):
         # A plugin that reported that it allocated nothing may refuse, as in DEL.
         # guard below: not-counted (not seen.given -> True)
@@ -115,38 +118,20 @@ def _undo(entry: Entry, seen: Record, programs: Programs, log: list[str]) -> boo
     return True
 
 
-def _is_to_be_undone(entry: Entry, record: Record) -> bool:
-    """Whether to undo the attachment.  The caller holds its lock, so no ADD runs."""
-    return not record.complete or attachment_state.is_half_undone(entry.state_dir, record) or undo.is_dead(record)
-
-
 def _release(entry: Entry, file: Path, record: Record, programs: Programs) -> bool:
     if not file.exists():
         return False
     if entry.version() is not None:  # guard: attached-again
-        raise TryAgain(
-            f"{record.title}, is attached again; a release now would take its new addresses; delete it first"
-        )
+        raise TryAgain(f"{record.title}: attached again; a release now would take its new addresses; delete it first")
     undo.release_as_added(location(record.config).ipam, record, _undo_request("", record.network), programs)
     durable.remove(file)
     return True
 
 
-def _remove_leftover(entry: Entry) -> bool:
-    if entry.version() is not None:
-        return False  # an ADD has completed meanwhile
-    entry.forget()
-    return True
-
-
 def _undo_request(netns: str, network: str) -> Request:
-    """Return a request like GC's; other IPAM plugins are searched as in collect.sweep.
-
-    The configuration serves a record that stands in for an unreadable one, and that has none of its own.
-    """
-    environ = {"CNI_COMMAND": "GC", "CNI_NETNS": netns, "CNI_PATH": os.environ.get("CNI_PATH", collect.PLUGINS)}
-    stdin = json.dumps({"cniVersion": spec.NEWEST, "name": network, "type": "hpn"}).encode()
-    return Request({**environ, "PATH": os.environ.get("PATH", "")}, stdin)
+    """Return a request like GC's.  Its configuration replaces that of an unreadable record."""
+    conf = {"cniVersion": spec.NEWEST, "name": network, "type": "hpn"}
+    return collect.own_request(json.dumps(conf).encode(), CNI_COMMAND="GC", CNI_NETNS=netns)
 
 
 def check(state_dir: Path, record: Record, programs: Programs) -> None:
@@ -155,7 +140,7 @@ def check(state_dir: Path, record: Record, programs: Programs) -> None:
         # By peek, which moves no unreadable record, because a check changes nothing.
         now = journal.peek(state_dir, record.network, record.key)
         if now is None or not now.complete:
-            raise CheckFailed(f"{record.title}, was detached or attached anew meanwhile; repeat this")
+            raise CheckFailed(f"{record.title}: detached or attached anew meanwhile; repeat this")
         with pods.find(now.identity, now.netns) as pod, rtnl.open_in() as host:
             if pod is None:
                 raise CheckFailed(f"{now.title}: its namespace {now.netns} is gone, or cannot be seen from here")
@@ -165,7 +150,7 @@ def check(state_dir: Path, record: Record, programs: Programs) -> None:
                 if ipam := location(now.config).ipam:  # guard: ipam
                     delegate.call(ipam, _check_request(now, promised), programs)
             except (KeyError, TypeError, ValueError) as e:
-                raise RecordUnreadable(f"the record of {now.title}, is another version's: {e!r}") from e
+                raise RecordUnreadable(f"{now.title}: its record is another version's: {e!r}") from e
 
 
 def prev_result(record: Record) -> Json:
@@ -179,13 +164,11 @@ def prev_result(record: Record) -> Json:
 
 def _check_request(record: Record, promised: Mapping[str, Any]) -> Request:
     """Return a CHECK request like a runtime's."""
-    environ = {
-        "CNI_COMMAND": "CHECK",
-        "CNI_CONTAINERID": record.key.container_id,
-        "CNI_IFNAME": record.key.ifname,
-        "CNI_NETNS": record.netns,
-        "CNI_ARGS": record.args,
-        "CNI_PATH": os.environ.get("CNI_PATH", collect.PLUGINS),
-        "PATH": os.environ.get("PATH", ""),
-    }
-    return Request(environ, json.dumps({**record.config, "prevResult": promised}).encode())
+    return collect.own_request(
+        json.dumps({**record.config, "prevResult": promised}).encode(),
+        CNI_COMMAND="CHECK",
+        CNI_CONTAINERID=record.key.container_id,
+        CNI_IFNAME=record.key.ifname,
+        CNI_NETNS=record.netns,
+        CNI_ARGS=record.args,
+    )

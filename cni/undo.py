@@ -54,15 +54,25 @@ def attachment(  # noqa: PLR0913  # the one undo of all commands; the last two p
     if record.of_this_boot:  # guard: an-older-boot = True
         with pods.find(record.identity, record.netns, request) as pod:
             if pod:
-                record = features.undo(entry, record, pod)  # guard: features
+                record = _undo_features(entry, record, pod)  # guard: features
             if doubt := _remove_interface(entry, record, pod, log):
-                log.append(f"the interface of {record.title}, was not found: {doubt}; its addresses may be in use")
+                log.append(f"{record.title}: its interface was not found: {doubt}; its addresses may be in use")
                 request = replace(request, in_use=True)  # guard: escaped-in-use
     if record.steering:
         features.steering.put_back(record)
     device_info.undo(record.device_info)  # guard: device_info
     if not ask_ipam or _release_addresses(entry, record, request, programs, counts=counts):  # guard: released = True
         entry.forget()  # guard: forgotten
+
+
+def _undo_features(entry: Entry, record: Record, pod: Pod) -> Record:
+    """Undo what does not end with the interface: a soft-RoCE device must go first, and rules and sysctls belong to the
+    namespace.  Returns the record without what a repetition need not undo."""
+    if record.rxe:
+        features.rxe.undo(entry, record)
+    if record.rules:
+        features.routing.undo(record, pod)
+    return features.tuning.undo(entry, record, pod) if record.sysctl else record
 
 
 def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[str]) -> str:
@@ -76,7 +86,7 @@ def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[s
     if search is None:
         return ""
     if search.note:
-        log.append(f"{search.note}; {record.title}, had it")
+        log.append(f"{search.note}; it was that of {record.title}")
     if was_found:
         # An earlier undo found the interface and was killed, so it is gone and not hidden.
         search = replace(search, index=0, mac="")
@@ -94,8 +104,7 @@ def after(failure: BaseException, then: str) -> Iterator[None]:
 
 
 def _undo_lost(entry: Entry, record: Record, request: Request, programs: Programs) -> None:
-    """Undo an attachment whose record could not be read.  If its interface is not found, its addresses may still be in
-    use."""
+    """Undo an attachment with an unreadable record.  Its addresses may be in use if its interface is not found."""
     from cni.kinds import lost  # noqa: PLC0415  # rarely needed
 
     in_use = record.of_this_boot and not lost.remove(record, request)
@@ -197,9 +206,9 @@ def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: P
     here = record.of_this_boot and record.identity == pod.identity
     # guard below: settle-complete (complete), settle-stands (ifname), settle-exists
     if here and record.complete and kinds.named(record.kind).stands(record.link, pod, record.key.ifname):
-        raise InterfaceExists(f"{record.title}, is attached already, since {record.time}; send DEL first")
+        raise InterfaceExists(f"{record.title}: already attached since {record.time}; send DEL first")
     attachment(entry, record, request, programs, log)  # guard: settle-undone
-    log.append(f"undid what an earlier ADD of {record.title}, left, of {record.time}")
+    log.append(f"undid an earlier ADD of {record.title}; it began {record.time}")
 
 
 def free_one(devices: tuple[str, ...], where: Location, request: Request, programs: Programs, log: list[str]) -> bool:
@@ -223,7 +232,8 @@ def free_one(devices: tuple[str, ...], where: Location, request: Request, progra
                     return True
                 except (CniError, OSError) as e:
                     failures.append(e)  # guard: free_one-failures
-    raise_all(failures)
+    if failures:
+        raise combine(failures)
     return False
 
 
@@ -234,13 +244,6 @@ def can_free_one(devices: tuple[str, ...], where: Location) -> bool:
 
 
 def release(ipam: str, request: Request, programs: Programs) -> None:
-    """Call the IPAM plugin, if there is one, to release the attachment's addresses.  Raises DelegateError,
-    DelegateFailed."""
+    """Call the IPAM plugin, if there is one, to release the attachment's addresses."""
     if ipam:
         delegate.call(ipam, request.but(CNI_COMMAND="DEL"), programs)
-
-
-def raise_all(failures: list[Exception]) -> None:
-    """Raise the failures as one, if there are any."""
-    if failures:
-        raise combine(failures)

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 # missing.
 _CARRIER_TIMEOUT: Final = 0.2
 _DAD_TIMEOUT: Final = 5.0  # more than twice the kernel's default delay and retransmissions
-_QUICK_TIMEOUT: Final = (
-    2.0  # besides the time to listen: detection takes milliseconds, unless the link goes down and up
-)
+# Besides the time to listen.  Detection takes milliseconds, unless the link goes down and up.
+_QUICK_TIMEOUT: Final = 2.0
 # Milliseconds.  A neighbour on an Ethernet answers in less than one.
 _DAD_TIME: Final = 20
 _DAD_FLAGS: Final = {"optimistic": IFA_F_OPTIMISTIC, "off": IFA_F_NODAD}
@@ -173,8 +172,7 @@ def _optimistic(ifname: str) -> dict[str, str]:
 
 
 def with_gateways(result: Result) -> list[Route]:
-    """Return the routes.  A route without a gateway gets the first gateway of its family, unless its scope is
-    on-link."""
+    """Return the routes.  One without a gateway gets the first gateway of its family, unless its scope is on-link."""
     gateways: dict[int, Address] = {}
     for ip in result.ips:
         if ip.gateway is not None:

@@ -104,8 +104,7 @@ def ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
 
 
 def find(ipam: str, request: Request, programs: Programs) -> Ask:
-    """Return the plugin: our own, else the program in the first directory of CNI_PATH that has it.  Raises
-    InvalidConfig, DelegateFailed, DelegateNotRun."""
+    """Return the plugin: our own, else the program in the first directory of CNI_PATH that has it.  Raises CniError."""
     if ipam in programs:
         return partial(_ask, ipam, programs[ipam])
     if "/" in ipam or ipam in (".", ".."):  # guard: no-path
@@ -116,7 +115,7 @@ def find(ipam: str, request: Request, programs: Programs) -> Ask:
         if Path(file).is_file() and os.access(file, os.X_OK):  # guard: executable (X_OK), a-file (())
             os.close(features.program.open_trusted(file))  # so a refusal precedes every change
             return partial(_execute, file)
-    raise DelegateFailed(f"ipam.type {ipam!r} is no program in CNI_PATH={path!r}; install it there")
+    raise DelegateFailed(f"ipam.type {ipam!r} is not a program in CNI_PATH={path!r}; install it there")
 
 
 def _ask(ipam: str, ours: Ask, request: Request, log: list[str]) -> Result | None:
@@ -133,10 +132,7 @@ def _execute(file: str, request: Request, _log: list[str]) -> Result | None:
         status, stdout = features.program.run(fd, file, request.stdin, {**request.environ, DELEGATED: "1"})
     finally:
         os.close(fd)
-    return _parse(os.path.basename(file), Reply(stdout.decode(errors="replace"), status))
-
-
-def _parse(ipam: str, reply: Reply) -> Result | None:
+    ipam, reply = os.path.basename(file), Reply(stdout.decode(errors="replace"), status)
     if reply.exit_code:  # guard: status
         raise _error_of(ipam, reply)
     if not reply.stdout.strip():

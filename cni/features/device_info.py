@@ -46,7 +46,9 @@ def plan(conf: Config, link: Json) -> Json:
     except FileNotFoundError:
         return planned
     except (OSError, ValueError) as e:
-        raise InvalidConfig(f"{_KEY} {path!r} cannot be read ({_why(e)}); remove what is there") from e
+        raise InvalidConfig(
+            f"{_KEY} {path!r} cannot be read ({getattr(e, 'strerror', None) or e}); remove what is there"
+        ) from e
     return planned if _body(planned).get("type", "pci") == "pci" else {}  # guard: another-type ("pci")
 
 
@@ -115,7 +117,3 @@ def _text(folder: int, name: str) -> str | None:
             return f.read(_LIMIT).decode(errors="replace")
     except OSError:
         return None
-
-
-def _why(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)

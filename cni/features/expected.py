@@ -112,8 +112,8 @@ def check(pod: Pod, link: Link, expected: Expected) -> None:
         if found := rejecting(ip, rules, ways, connected | {wanted.dst for wanted in expected.routes}):
             to = f" to {found.destination}" if found.destination else ""
             raise CheckFailed(
-                f"{pod.path} has a rule before those that lead to {link.name}'s routes: "
-                f"from {found.source or 'all'}{to} {REJECTS[found.action]}; remove it"
+                f"{pod.path} has rule from {found.source or 'all'}{to} {REJECTS[found.action]} "
+                f"before those that lead to {link.name}'s routes; remove it"
             )
 
 
@@ -174,8 +174,7 @@ def _agrees(theirs: Route, route: Route) -> bool:
 
 
 def _left(route: Route) -> Wanted:
-    """Return the route as ADD left it.  If ADD named no table, a later plugin may have moved it without a report, as
-    sbr does."""
+    """Return the route as ADD left it.  If ADD named no table, sbr may have moved it without a report."""
     kept = as_kept(route)
     names = (name for name in _ATTRIBUTES if name != "table" or route.table is not None)
     return Wanted(route.dst, {name: getattr(kept, name) for name in names})
@@ -209,8 +208,7 @@ def _check_link(pod: Pod, link: Link, expected: Expected) -> int:
 
 
 def _tuned(key: Key) -> bool:
-    """Whether the plugin tuning recorded a change of the interface's MTU.  It does not change the result, and compares
-    the MTU in its own CHECK."""
+    """Whether the plugin tuning changed the interface's MTU.  It does not report that, and has its own CHECK."""
     try:
         body = json.loads((_TUNED / f"{key.container_id}_{key.ifname}.json").read_bytes())
     except (OSError, ValueError):
@@ -227,17 +225,14 @@ def _check_addresses(link: Link, ips: Sequence[Ip], there: dict[IPv4Interface | 
             raise CheckFailed(f"{link.name} cannot use {ip.address}: another host on the link has it")
         if ip.address.version == 4 and has.scope != RT_SCOPE_UNIVERSE:  # guard: scope
             raise CheckFailed(f"{link.name} has {ip.address} with scope {has.scope}, expected 0 (global)")
-        if _by_routers(ip):
+        # Routers' advertisements make the same address as one derived from a MAC, with a lifetime.
+        if ip.address.version == 6 and ip.address.ip.packed[11:13] == b"\xff\xfe":
             continue
         if has.flags & IFA_F_DEPRECATED:  # guard: deprecated
-            raise CheckFailed(f"{link.name} has {ip.address} deprecated, so nothing new leaves from it")
-        if min(has.preferred, has.valid) != dump.FOREVER:  # guard: lifetime
-            raise CheckFailed(f"{link.name} has {ip.address} for {has.valid} s more, expected for ever")
-
-
-def _by_routers(ip: Ip) -> bool:
-    """Whether the address is derived from a MAC.  Routers' advertisements make the same address, with a lifetime."""
-    return ip.address.version == 6 and ip.address.ip.packed[11:13] == b"\xff\xfe"
+            raise CheckFailed(f"{link.name} has {ip.address} deprecated, so no new connection uses it")
+        lifetime = min(has.preferred, has.valid)
+        if lifetime != dump.FOREVER:  # guard: lifetime
+            raise CheckFailed(f"{link.name} has {ip.address} with a lifetime of {lifetime} s, expected unlimited")
 
 
 def _differences(wanted: Wanted, hop: Hop, led: set[int]) -> Iterator[str]:
@@ -315,8 +310,7 @@ def tables(rules: Sequence[Rule], version: int, ips: Sequence[Ip] = ()) -> set[i
 
 
 def misplaced(ours: Json, rules: Sequence[Rule]) -> str:
-    """Return what is wrong with our rule: it is lost, or behind one that leads to the main table.  Empty if nothing
-    is."""
+    """Return what is wrong with our rule: it is lost, or behind one that leads to main; empty if nothing is."""
     network = ip_network(ours["from"])
     for there in rules:
         if _is(ours, there):
@@ -332,20 +326,18 @@ def misplaced(ours: Json, rules: Sequence[Rule]) -> str:
 
 
 def rejecting(ip: Ip, rules: Sequence[Rule], ways: set[int], destinations: set[Network]) -> Rule | None:
-    """Return the rule that drops packets from the address before another rule leads them to its interface's tables
-    (``ways``); None if there is none."""
+    """Return the rule that drops packets from the address before another leads them to the interface's ``ways``."""
     for rule in rules:
         if rule.version != ip.address.version or rule.conditional or not _covers(rule.source, ip):
             continue
         if rule.action == dump.FR_ACT_TO_TBL and rule.table in ways and rule.destination is None:
             return None
-        if rule.action in REJECTS and _concerns(rule.destination, destinations):
+        to = rule.destination
+        if rule.action in REJECTS and (
+            to is None or any(d.version == to.version and d.overlaps(to) for d in destinations)
+        ):
             return rule
     return None
-
-
-def _concerns(network: Network | None, destinations: set[Network]) -> bool:
-    return network is None or any(d.version == network.version and d.overlaps(network) for d in destinations)
 
 
 def local_tables(ip: Ip, there: Sequence[Hop]) -> set[int]:

@@ -18,13 +18,12 @@ from base.kernel.links import Link
 from base.protocol.errors import CheckFailed, GidTableFull, LinkUnavailable
 from base.protocol.result import Address
 from base.protocol.spec import Json
-from base.state.journal import Entry
 from base.state.pod import Pod
 from base.state.record import Record
 
 if TYPE_CHECKING:
     from cni.features.expected import Expected
-    from cni.models import Common, Rdma
+    from cni.models import Rdma
 
 _POLL: Final = 0.01
 
@@ -73,9 +72,11 @@ class Watch:
             if not tables or not missing or not wanted.timeout:
                 break
             if full or time.monotonic() > deadline:
-                why = (
-                    f"{', '.join(map(str, missing))} has no RoCE v2 GID: {_full(full) if full else self._late(wanted)}"
+                late = (
+                    f"{', '.join(self.devices)} got none in {wanted.timeout:g} s (rdma.gidTimeout); is the port "
+                    "ACTIVE? see: rdma link; and the table: /sys/class/infiniband/<device>/ports/<port>/gids"
                 )
+                why = f"{', '.join(map(str, missing))} has no RoCE v2 GID: {_full(full) if full else late}"
                 if wanted.required:
                     raise (GidTableFull if full else LinkUnavailable)(f"rdma.required: {why}")
                 log.append(why)
@@ -88,12 +89,6 @@ class Watch:
             if e.gid == gid(a)
         ]
 
-    def _late(self, wanted: "Rdma") -> str:
-        return (
-            f"{', '.join(self.devices)} got none in {wanted.timeout:g} s (rdma.gidTimeout); is the port ACTIVE? "
-            "see: rdma link; and the table: /sys/class/infiniband/<device>/ports/<port>/gids"
-        )
-
 
 @contextmanager
 def watch(pod: Pod, devices: Sequence[str]) -> Iterator[Watch]:
@@ -103,12 +98,8 @@ def watch(pod: Pod, devices: Sequence[str]) -> Iterator[Watch]:
         yield Watch(root, devices, frozenset(e for table in _tables(root, devices) for e in table.entries))
 
 
-def status(_attach: "Common") -> None:
-    """Feature.status: check nothing, because only the kind knows the devices; it calls ``refuse_full``."""
-
-
 def check(record: Record, pod: Pod, link: Link, expected: "Expected") -> None:
-    """Feature.check: the GIDs of expected addresses are where ADD found them."""
+    """Raise CheckFailed unless the GIDs of expected addresses are where ADD found them."""
     addresses = {str(ip.address.ip) for ip in expected.ips}
     wanted = [found for found in record.gids if found["address"] in addresses]
     if not wanted:
@@ -121,11 +112,6 @@ def check(record: Record, pod: Pod, link: Link, expected: "Expected") -> None:
         entry = GidEntry(w["device"], w["port"], w["index"], gid(ip_address(address)), w["type"], link.name)
         if entry not in present:
             raise CheckFailed(f"{address} of {link.name} is not at {place} any more")
-
-
-def undo(_entry: Entry, record: Record, _pod: Pod) -> Record:
-    """Feature.undo: nothing to remove, because the kernel removes GIDs with their addresses."""
-    return record
 
 
 def gid(address: Address) -> IPv6Address:

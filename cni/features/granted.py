@@ -72,15 +72,10 @@ def _in_cdi(address: str) -> Iterator[set[str]]:
     for name in sysfs.names(_CDI):
         if name.startswith("hpn-") and name.endswith(".json"):
             with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                body = _read(f"{_CDI}/{name}")
+                body = json.loads(files.read(f"{_CDI}/{name}", _LIMIT))
                 for device in body["devices"]:
                     if device["name"].endswith(f"_{address}"):  # guard: of-another-device = True
                         yield {*_paths(body), *_paths(device)}
-
-
-def _read(path: str) -> Json:
-    body: Json = json.loads(files.read(path, _LIMIT))
-    return body
 
 
 def _paths(body: Json) -> set[str]:

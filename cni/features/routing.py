@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv6Network, ip_address, ip_network
 from itertools import count
-from typing import TYPE_CHECKING
 
 from base.kernel import rules as kernel_rules
 from base.kernel.addresses import RT_SCOPE_LINK
-from base.kernel.links import Link
 from base.protocol.errors import InvalidConfig, doing
 from base.protocol.result import Address, Ip, Network, Result, Route
 from base.protocol.spec import Json
@@ -22,10 +20,6 @@ from base.state import journal
 from base.state.journal import Entry
 from base.state.pod import Pod
 from base.state.record import Record
-
-if TYPE_CHECKING:
-    from cni.features.expected import Expected
-    from cni.models import Common
 
 _FIRST = 100  # as in sbr, so that people find the table where it was
 _KERNELS = {253, 254, 255}  # default, main, local
@@ -48,8 +42,7 @@ def claim(first: int | None, entry: Entry, record: Record, pod: Pod, result: Res
 
 
 def planned(first: int | None, used: set[int], result: Result) -> list[Json]:
-    """Return the rules: one for each address, with one table for all addresses of a gateway.  IPv4 and IPv6 use the
-    same table numbers.  Raises InvalidConfig."""
+    """Return a rule for each address.  The addresses of a gateway share a table; IPv4 and IPv6 use the same numbers."""
     gateways = dict[int, list[Address | None]]()
     for ip in result.ips:
         of_family = gateways.setdefault(ip.address.version, [])
@@ -67,20 +60,11 @@ def add(pod: Pod, rules: list[Json]) -> None:
     pod.rtnl.change_all([kernel_rules.adding(ip_address(rule["from"]), rule["table"]) for rule in rules])
 
 
-def status(_attach: "Common") -> None:
-    """Feature.status: check nothing, because the tables in use depend on the pod."""
-
-
-def check(_record: Record, _pod: Pod, _link: Link, _expected: "Expected") -> None:
-    """Feature.check: check nothing, because expected.check compares the rules with their routes."""
-
-
-def undo(_entry: Entry, record: Record, pod: Pod) -> Record:
-    """Feature.undo: remove the rules.  The routes end with the interface.  Raises OSError."""
+def undo(record: Record, pod: Pod) -> None:
+    """Remove the rules.  The routes end with the interface."""
     for rule in record.rules:
         with doing(f"removing rule from {rule['from']} lookup {rule['table']}"):
             kernel_rules.remove(pod.rtnl, ip_address(rule["from"]), rule["table"])  # guard: removed
-    return record
 
 
 def placed(result: Result, rules: list[Json]) -> Result:
@@ -120,7 +104,9 @@ def _routes(table: int, ips: list[Ip], result: Result) -> Iterator[Route]:
     wanted = [
         route
         for route in result.routes
-        if route.table is None and route.dst.version == family and not _is_of(route, others)
+        if route.table is None
+        and route.dst.version == family
+        and not (route.gw and any(route.gw in network for network in others))
     ]
     # Without this, a default route would also take packets to a neighbour's link-local address.
     for network in sorted(networks | ({_LINK_LOCAL} if family == 6 else set()), key=str):
@@ -131,8 +117,3 @@ def _routes(table: int, ips: list[Ip], result: Result) -> Iterator[Route]:
         yield replace(route, gw=gw, table=table, scope=route.scope if gw else RT_SCOPE_LINK)
     if gateway and all(route.dst.prefixlen for route in wanted):
         yield Route(ip_network("0.0.0.0/0" if family == 4 else "::/0"), gw=gateway, table=table)
-
-
-def _is_of(route: Route, networks: set[Network]) -> bool:
-    """Whether the route's gateway is in one of the networks."""
-    return bool(route.gw) and any(route.gw in network for network in networks)

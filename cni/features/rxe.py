@@ -12,20 +12,15 @@ import errno
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from base.kernel import rdma_netlink
-from base.kernel.links import Link
 from base.kernel.netns import run_in
 from base.protocol.errors import CheckFailed, KernelRefused, LinkUnavailable, TryAgain, doing
 from base.state import journal
 from base.state.journal import Entry
 from base.state.pod import Pod
 from base.state.record import Record
-
-if TYPE_CHECKING:
-    from cni.features.expected import Expected
-    from cni.models import Common
 
 _PORT: Final = 4791  # RoCE v2
 # Seconds.  A runtime ends the pod's processes just before it sends DEL, and the last of them may still be ending.
@@ -39,9 +34,8 @@ def name() -> str:
     return f"hpn-{os.urandom(5).hex()}"
 
 
-def status(_attach: "Common") -> None:
-    """Feature.status: raise LinkUnavailable if the kernel would keep a soft-RoCE device in the host's namespace, from
-    which it cannot move."""
+def status() -> None:
+    """Raise LinkUnavailable if the kernel would keep a soft-RoCE device in the host's namespace."""
     exclusive = rdma_netlink.is_exclusive()
     if exclusive is None:
         raise LinkUnavailable(
@@ -56,8 +50,7 @@ def status(_attach: "Common") -> None:
 
 
 def make(entry: Entry, record: Record, pod: Pod) -> None:
-    """Make the record's device on its interface.  Raises KernelRefused, TryAgain, IoFailure; LinkUnavailable if the
-    kernel's soft-RoCE does not support namespaces."""
+    """Make the record's device on its interface.  Raises LinkUnavailable if it does not listen in the pod."""
     device, ifname = record.rxe, record.key.ifname
     with journal.lock_namespace(entry.state_dir, record.identity):
         try:
@@ -74,25 +67,20 @@ def make(entry: Entry, record: Record, pod: Pod) -> None:
             )
 
 
-def check(record: Record, _pod: Pod, _link: Link, _expected: "Expected") -> None:
-    """Feature.check: the device exists."""
+def check(record: Record) -> None:
+    """Raise CheckFailed unless the device exists."""
     if rdma_netlink.index_of(record.rxe) is None:
         raise CheckFailed(f"RDMA device {record.rxe} is gone")
 
 
-def undo(entry: Entry, record: Record, _pod: Pod) -> Record:
-    """Feature.undo: remove the device.  Raises IoFailure; TryAgain while a process has the device open, because the
+def undo(entry: Entry, record: Record) -> None:
+    """Remove the device.  Raises IoFailure; TryAgain while a process has the device open, because the
     kernel would return from the removal only after that process ends.
 
     Do not call it while the pod's namespace is being removed.  Then the kernel removes the device, even that of a VF
     that it sends home.  If both remove it at once, Linux 7.2 frees a socket twice and can crash (syzbot
     8c9eede336e3a843750e).
     """
-    _remove(entry, record)
-    return record
-
-
-def _remove(entry: Entry, record: Record) -> None:
     with journal.lock_namespace(entry.state_dir, record.identity), doing(f"removing RDMA device {record.rxe}"):
         index = rdma_netlink.index_of(record.rxe)
         if index is None:

@@ -20,15 +20,13 @@ from base.state.pod import Pod
 from base.state.record import Record
 
 if TYPE_CHECKING:
-    from cni.features.expected import Expected
     from cni.models import Common
 
 NUMA: Final = "numa"
 
 
 def claim(attach: "Common", entry: Entry, record: Record, pod: Pod, link: Link) -> Record:
-    """Write the record with the settings to disk: each queue's mask, each interrupt's processor, and the values
-    ``before``.  Raises LinkUnavailable, OSError, IoFailure."""
+    """Write the record with each queue's mask, each interrupt's processor, and the values ``before``, to disk."""
     address = str(record.link.get("device") or record.link.get("pci") or "")
     steering: Json = {}
     if attach.rps:
@@ -44,8 +42,7 @@ def claim(attach: "Common", entry: Entry, record: Record, pod: Pod, link: Link) 
 
 
 def make(record: Record, pod: Pod, link: Link) -> Record:
-    """Apply the record's settings.  Returns the record with the values as the kernel spells them.  Raises
-    LinkUnavailable, OSError."""
+    """Apply the record's settings.  Returns the record with the values as the kernel spells them."""
     steering: Json = {}
     if queues := record.steering.get("rps"):
         with _sysfs(pod) as root:
@@ -93,7 +90,7 @@ def _at_home(record: Record, root: Path) -> tuple[str, ...]:
 
 
 def status(attach: "Common") -> None:
-    """Feature.status: raise InvalidConfig for processors that this machine does not have."""
+    """Raise InvalidConfig for processors that this machine does not have."""
     here = cpus.possible()
     for key, text in (("rps", attach.rps), ("irqAffinity", attach.irq_affinity)):
         if text and text != NUMA and (missing := set(cpus.parse(text)).difference(here)):
@@ -102,8 +99,8 @@ def status(attach: "Common") -> None:
             )
 
 
-def check(record: Record, pod: Pod, link: Link, _expected: "Expected") -> None:
-    """Feature.check: masks and interrupts are as ADD left them."""
+def check(record: Record, pod: Pod, link: Link) -> None:
+    """Raise CheckFailed unless masks and interrupts are as ADD left them."""
     if queues := record.steering.get("rps"):
         with _sysfs(pod) as root:
             _compare("rps of {} of " + link.name, queues, cpus.steering(link.name, root))
@@ -113,11 +110,6 @@ def check(record: Record, pod: Pod, link: Link, _expected: "Expected") -> None:
         except OSError as e:
             raise CheckFailed(f"interrupt {number} of {link.name} cannot be read any more: {e.strerror}") from e
         _compare("the affinity of interrupt {} of " + link.name, {number: irq}, {number: now})
-
-
-def undo(_entry: Entry, record: Record, _pod: Pod) -> Record:
-    """Feature.undo: nothing, while the device is in the pod; ``put_back`` follows."""
-    return record
 
 
 @contextmanager

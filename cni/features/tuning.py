@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from base.kernel import sysctl
-from base.kernel.links import Link
 from base.protocol.errors import CheckFailed, InvalidConfig, IoFailure
 from base.protocol.spec import Json
 from base.state import journal, trust
@@ -24,7 +23,6 @@ from base.state.pod import Pod
 from base.state.record import Record
 
 if TYPE_CHECKING:
-    from cni.features.expected import Expected
     from cni.models import Common
 
 # The list of the plugin tuning, so a node's administrator forbids a sysctl once, for tuning and for us.
@@ -43,16 +41,15 @@ _OF_A_RAIL: Final = {
 
 
 def status(attach: "Common") -> None:
-    """Feature.status: raise InvalidConfig for sysctls that contradict each other, for a sysctl that is not on the
-    node's list, and for a list that another user than root could have written; IoFailure."""
+    """Raise InvalidConfig for contradicting sysctls, for one that is not on the node's list, and for a list that others
+    than root could have written; IoFailure."""
     _wanted(attach, _IFNAME)
     try:
-        text = trust.read_trusted(str(_ALLOWED))
-        lines = None if text is None else text.decode().splitlines()
+        if (text := trust.read_trusted(str(_ALLOWED))) is None:
+            return
+        lines = text.decode().splitlines()
     except (OSError, UnicodeDecodeError) as e:
         raise IoFailure(f"{_ALLOWED} cannot be read: {e}") from e
-    if lines is None:
-        return
     for key in attach.sysctl:
         # guard below: list
         if not any(_matches(line.strip(), sysctl.name(sysctl.path(key))) for line in lines if line.strip()):
@@ -63,8 +60,8 @@ def claim(attach: "Common", entry: Entry, record: Record, pod: Pod) -> Record:
     """Write the record with the sysctls to disk: path -> ``value`` and, if the sysctl is the namespace's, its value
     ``before``.
 
-    Before any change, raises InvalidConfig for a sysctl that cannot be set, or that another attachment has set to
-    another value, and for sysctls that contradict each other; IoFailure.
+    Before any change, raises InvalidConfig for sysctls that contradict each other, that cannot be set, or that another
+    attachment has set to another value; IoFailure.
     """
     values = _wanted(attach, record.key.ifname)
     with journal.lock_namespace(entry.state_dir, record.identity):
@@ -85,7 +82,7 @@ def read_back(pod: Pod, settings: Json) -> Json:
 
 
 def undo(entry: Entry, record: Record, pod: Pod) -> Record:
-    """Feature.undo: restore the namespace's sysctls, except those that another attachment also set, or that were
+    """Restore the namespace's sysctls, except those that another attachment also set, or that were
     changed since.  Returns the record without the namespace's sysctls."""
     ours = {path: s for path, s in record.sysctl.items() if s["before"] is not None}
     if not ours:
@@ -107,8 +104,8 @@ def undo(entry: Entry, record: Record, pod: Pod) -> Record:
     return record
 
 
-def check(record: Record, pod: Pod, _link: Link, _expected: "Expected") -> None:
-    """Feature.check: every sysctl has the value that ADD left."""
+def check(record: Record, pod: Pod) -> None:
+    """Raise CheckFailed unless every sysctl has the value that ADD left."""
     try:
         now = sysctl.read_all(pod.fd, record.sysctl)
     except OSError as e:
@@ -124,11 +121,13 @@ def _wanted(attach: "Common", ifname: str) -> dict[str, str]:
     named = _paths(attach.sysctl, ifname)
     if not attach.multiRail:
         return named
-    of_a_rail = {_of(ifname, path): value for path, value in _OF_A_RAIL.items() if _has_family(path)}
+    # The kernel may lack IPv6.
+    families = [name for name in ("ipv4", "ipv6") if os.path.exists(f"/proc/sys/net/{name}")]
+    of_a_rail = {_of(ifname, path): value for path, value in _OF_A_RAIL.items() if path.startswith(tuple(families))}
     for path in named.keys() & of_a_rail.keys():
         if named[path].strip() != of_a_rail[path]:  # guard: contradicts-a-rail
             raise InvalidConfig(
-                f"sysctl {sysctl.name(path)!r} is to be {named[path]!r}, and multiRail sets it to {of_a_rail[path]!r}; "
+                f"sysctl {sysctl.name(path)!r} {named[path]!r} conflicts with multiRail, which sets {of_a_rail[path]!r}; "
                 "remove the sysctl, or remove multiRail and set the sysctls in docs/user/addresses.md"
             )
     return of_a_rail | named
@@ -149,11 +148,6 @@ def _of(ifname: str, path: str) -> str:
     return "/".join(ifname if part == _IFNAME else part for part in path.split("/"))
 
 
-def _has_family(path: str) -> bool:
-    """Whether the kernel has the path's protocol, because it may lack IPv6."""
-    return os.path.exists(f"/proc/sys/net/{path.partition('/')[0]}")
-
-
 def _twin(path: str, ifname: str) -> str:
     """Return a path that has a sysctl of our interface before the interface exists: under ``default``, or for
     neighbours under ``lo``, because only the host has their defaults.  Empty if the sysctl is not our interface's."""
@@ -165,8 +159,7 @@ def _twin(path: str, ifname: str) -> str:
 
 
 def _now(values: Mapping[str, str], pod: Pod, ifname: str) -> dict[str, str | None]:
-    """Return the present value of each sysctl in the pod; None for the interface's own.  Raises InvalidConfig for a
-    sysctl that cannot be set."""
+    """Return each sysctl's present value in the pod; None for the interface's own.  Raises InvalidConfig."""
     twins = {path: _twin(path, ifname) for path in values}
     asked = {twin or path: path for path, twin in twins.items()}
     try:
@@ -183,15 +176,15 @@ def _now(values: Mapping[str, str], pod: Pod, ifname: str) -> dict[str, str | No
 
 
 def _before(path: str, value: str, now: str | None, others: list[Record]) -> str | None:
-    """Return the value to restore: the present one, or the one before another attachment set the sysctl; None for the
-    interface's own.  Raises InvalidConfig if another attachment set another value."""
+    """Return the value from before any attachment set the sysctl; None for the interface's own.  Raises InvalidConfig
+    if another attachment set another value."""
     if now is None:
         return None
     for other in others:
         if path in other.sysctl:
             if value.split() != str(other.sysctl[path]["value"]).split():  # guard: another-value
                 raise InvalidConfig(
-                    f"sysctl {sysctl.name(path)!r} is to be {value!r}, and {other.title}, has set it to "
+                    f"sysctl {sysctl.name(path)!r} {value!r} conflicts with {other.title}, which set "
                     f"{other.sysctl[path]['value']!r} for the whole pod; make them the same"
                 )
             return str(other.sysctl[path]["before"])  # guard: before-another = now

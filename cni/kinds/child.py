@@ -110,8 +110,7 @@ def plan_over(link: Link, conf: "NetConf", *, kind: str, mac: str, data: bytes, 
 
 
 def unlikely_index() -> int:
-    """Return a random ifindex that a pod cannot guess.  It is free, because the kernel counts from 1; if it is not, the
-    kernel refuses it (EBUSY)."""
+    """Return a random ifindex that a pod cannot guess.  The kernel counts from 1, and refuses a used one (EBUSY)."""
     return _INDEXES + int.from_bytes(os.urandom(4)) % _INDEXES
 
 
@@ -142,8 +141,7 @@ def status(conf: "NetConf", host: Rtnl) -> None:
 
 
 def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
-    """Kind.attach: make the link in the pod with its final name, MAC and MTU, by one RTM_NEWLINK.  Raises
-    LinkUnavailable, OSError."""
+    """Kind.attach: make the link in the pod with its final name, MAC and MTU, by one RTM_NEWLINK."""
     wanted = Plan(**plan)
     maker = pod.rtnl if wanted.in_container else host
 
@@ -174,9 +172,9 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
             # Before Linux 6.15 the kernel searches the name among the host's links (rtnl_newlink), although the link is
             # made in the pod.  So make it under an unused name, and rename it in the pod.
             make(_other_name(wanted))  # guard: name-on-the-host = raise
-            if born := find(plan, pod, _other_name(wanted)):
+            if born := find(wanted, pod, _other_name(wanted)):
                 pod.rtnl.rename(born.index, ifname)
-        link = find(plan, pod, ifname)
+        link = find(wanted, pod, ifname)
     if link is None or link.name != ifname:
         what = (
             f"called {link.name} now; something else renames interfaces" if link else "gone again; something removes it"
@@ -192,12 +190,11 @@ def interfaces(_plan: Json, link: Link, _host: Rtnl, pod: Pod, _ifname: str) -> 
 
 def stands(plan: Json, pod: Pod, ifname: str) -> bool:
     """Kind.stands."""
-    return find(plan, pod, ifname) is not None
+    return find(Plan(**plan), pod, ifname) is not None
 
 
-def find(plan: Json, pod: Pod, ifname: str) -> Link | None:
+def find(wanted: Plan, pod: Pod, ifname: str) -> Link | None:
     """Return our link, whatever its name is now, and never a foreign link of the same name."""
-    wanted = Plan(**plan)
     if wanted.at:
         link = pod.rtnl.link(index=wanted.at)
         return link if link and wanted.is_ours(link) else None
@@ -211,7 +208,7 @@ def find(plan: Json, pod: Pod, ifname: str) -> Link | None:
 def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) -> Search | None:
     """Kind.detach: remove the link.  The kernel removes it with the namespace."""
     wanted = Plan(**plan)
-    is_removed = pod is not None and remove(plan, pod, ifname, found)
+    is_removed = pod is not None and remove(wanted, pod, ifname, found)
     if wanted.in_container:
         return None  # the pod has the master, and with it all links over the master
     if not wanted.index:
@@ -222,13 +219,17 @@ def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) 
     return gone if pod and escaped.may_have_escaped(pod.rtnl, gone, knows=1) else None
 
 
-def remove(plan: Json, pod: Pod, ifname: str, found: Callable[[], None]) -> bool:
+def remove(wanted: Plan, pod: Pod, ifname: str, found: Callable[[], None]) -> bool:
     """Remove what ``attach`` made; return whether this removed it.  Raises OSError."""
-    there = _index_and_name(plan, pod, ifname)
-    if there is None:
-        return False
+    index, name = wanted.at, ""
+    if wanted.at and wanted.mac:
+        name = links.name_of(pod.rtnl.sock, wanted.at, wanted.mac)  # cheaper than ``find``
+    if not name:
+        link = find(wanted, pod, ifname)
+        if link is None:
+            return False
+        index, name = link.index, link.name
     found()
-    index, name = there
     with doing(f"removing {name} from {pod.path}"):
         try:
             rtnl.delete_link(pod.rtnl, index)
@@ -239,20 +240,10 @@ def remove(plan: Json, pod: Pod, ifname: str, found: Callable[[], None]) -> bool
     return True
 
 
-def _index_and_name(plan: Json, pod: Pod, ifname: str) -> tuple[int, str] | None:
-    """Return index and name of the link that ``find`` returns, by a cheaper query if we chose its MAC."""
-    wanted = Plan(**plan)
-    name = links.name_of(pod.rtnl.sock, wanted.at, wanted.mac) if wanted.at and wanted.mac else ""
-    if name:
-        return wanted.at, name
-    link = find(plan, pod, ifname)
-    return (link.index, link.name) if link else None
-
-
 def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
     """Kind.check: the master may lack a carrier, because ADD does not require one."""
     wanted = Plan(**plan)
-    link = find(plan, pod, ifname)
+    link = find(wanted, pod, ifname)
     if link is None or link.name != ifname:  # guard: check-ours (ifname)
         raise CheckFailed(f"{ifname} in {pod.path} is not the {wanted.kind} that ADD made")
     over = (pod.rtnl if wanted.in_container else host).link(index=wanted.parent)
@@ -263,7 +254,9 @@ def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
     asked = attributes(bytes.fromhex(wanted.data))
     if asked.items() - attributes(link.data).items():  # guard: check-mode
         raise CheckFailed(f"{ifname} is not in the {wanted.kind} mode that ADD set")
-    if link.up and link.arp != has_arp(wanted.kind, asked):  # guard: check-arp
+    # The kernel enables no ARP on an ipvlan in mode l3 or l3s (ipvlan_set_port_mode).
+    has_arp = wanted.kind != "ipvlan" or not any(asked.get(IFLA_IPVLAN_MODE, b""))
+    if link.up and link.arp != has_arp:  # guard: check-arp
         state = "on" if link.arp else "off"
         raise CheckFailed(f"{ifname} has ARP {state}; run in the pod: ip link set {ifname} arp {_OTHER[state]}")
     return link
@@ -274,12 +267,6 @@ def describe(plan: Json, _interfaces: list[Json]) -> tuple[str, Json]:
     return f"over {plan['master']}", {"master": plan["master"]}
 
 
-def has_arp(kind: str, data: dict[int, bytes]) -> bool:
-    """Whether the kernel enables ARP on such a link; it does not for an ipvlan in mode l3 or l3s
-    (ipvlan_set_port_mode)."""
-    return kind != "ipvlan" or not any(data.get(IFLA_IPVLAN_MODE, b""))
-
-
 def _other_name(plan: Plan) -> str:
     """Return the link's name until it is renamed; always the same for a plan, so DEL finds the link."""
     return f"hpn{zlib.crc32(repr((plan.parent, plan.mac)).encode()):08x}"
@@ -287,7 +274,7 @@ def _other_name(plan: Plan) -> str:
 
 def find_master(attach: "Child", where: Rtnl, ns_fd: int | None, fits: Callable[[Link], None] | None = None) -> Link:
     """Return the master, which is up and has the MTU.  ``fits`` raises for an unsuitable master; by default that is any
-    but an Ethernet interface.  Raises LinkUnavailable, InvalidConfig."""
+    but an Ethernet interface."""
     place = "the pod (linkInContainer)" if attach.linkInContainer else "the host"
     name = attach.master or dump.default_route_link(ns_fd)
     if not name:

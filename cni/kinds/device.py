@@ -76,8 +76,7 @@ class Netdev:
 
     @classmethod
     def from_json(cls, body: Json | None) -> "Netdev | None":
-        """Read a plan's ``home``, in which JSON turned tuples into lists.  A record of an older version has no
-        programs."""
+        """Read a plan's ``home``, in which JSON turned tuples into lists.  Older versions wrote no programs."""
         if body is None:
             return None
         lists = {key: tuple(body.get(key, ())) for key in ("altnames", "programs")}
@@ -178,8 +177,7 @@ def instead_of(name: str) -> str:
 
 
 def can_set_index() -> bool:
-    """Whether a move can set a link's ifindex (IFLA_NEW_IFINDEX, Linux 5.13).  Older kernels ignore the attribute, and
-    we could not find the link again."""
+    """Whether a move can set a link's ifindex (IFLA_NEW_IFINDEX).  Kernels before 5.13 ignore the attribute."""
     major, minor = re.findall(r"\d+", os.uname().release)[:2]
     return (int(major), int(minor)) >= (5, 13)
 
@@ -212,8 +210,8 @@ def check(p: Moved, pod: Pod, ifname: str, what: str) -> Link | None:
     """Return the interface in the pod; None for a device that the pod drives itself.  ``what`` describes the interface
     for the message.
 
-    Raises CheckFailed if the device is gone, the interface is not in the pod under the pod's name, ARP differs from
-    the host's, or an RDMA device is missing.  The kind checks the RDMA devices of InfiniBand.
+    Raises CheckFailed if the device is gone, the interface is not there under the pod's name, ARP differs from the
+    host's, or an RDMA device is lost.  The kind checks the RDMA devices of InfiniBand.
     """
     if not p.exists:
         raise CheckFailed(f"{p.device} is gone, or another one now")
@@ -240,7 +238,7 @@ def here(host: Rtnl, name: str, device: str) -> Link:
 
 def give(host: Rtnl, link: Link, p: Moved, pod: Pod, ifname: str) -> Link:
     """Move the interface into the pod and rename it, by one message.  Then move and rename the RDMA devices; those of
-    InfiniBand the kind moves first.  Raises OSError, LinkUnavailable, InterfaceExists."""
+    InfiniBand the kind moves first."""
     if ifname in link.altnames:
         host.remove_altname(link.index, ifname)
     body = [attr(IFLA_NET_NS_FD, u32(pod.fd)), attr(IFLA_IFNAME, text(ifname))]
@@ -329,8 +327,7 @@ def bring_home(p: Moved, pod: Pod, ifname: str) -> None:
 
 
 def put_back(p: Moved, work: Callable[[Rtnl], int]) -> int:
-    """Return the result of ``work``, which brings the device home; 0 if the device disappeared or was replaced
-    meanwhile.  Raises CniError, OSError."""
+    """Return the result of ``work``, which brings the device home; 0 if the device disappeared or was replaced."""
     try:
         with rtnl.open_in() as host:
             return work(host)
@@ -341,8 +338,7 @@ def put_back(p: Moved, work: Callable[[Rtnl], int]) -> int:
 
 
 def name_at_home(address: str) -> str:
-    """Return the name of the device's netdev on the host; empty if it no longer has one.  Waits for a dying namespace.
-    Raises TryAgain."""
+    """Return the name of the device's netdev on the host; empty if there is none.  Waits for a dying namespace."""
     for _ in attempts(HOME_TIMEOUT, POLL):
         function = sysfs.device(address)
         if function is None or function.driver in ("", *sysfs.USERSPACE):

@@ -100,8 +100,10 @@ def remove(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str
         if pod is None:
             return _remove_of_dead(search, host)  # guard: of-the-dead = ""
 
+    ours = record.network, record.key
+
     def others() -> list[Record]:
-        return [r for r in journal.records(entry.state_dir) if r.of_this_boot and _name(r) != _name(record)]
+        return [r for r in journal.records(entry.state_dir) if r.of_this_boot and (r.network, r.key) != ours]
 
     strangers = {r.identity for r in others()} - {record.identity}
 
@@ -181,7 +183,11 @@ class _Hunt:
         if self._is_known(link, mates):
             return True
         # Only in the pod itself may it be another plugin's.
-        return self.visited == 1 and bool(self.search.kinds) and self._is_plugins(link)
+        if self.visited > 1 or not self.search.kinds:
+            return False
+        if self.plugins is None:
+            self.doubtful.add(link.name)
+        return self.plugins is None or link.name in self.plugins
 
     def _is_known(self, link: Link, mates: list[Json]) -> bool:
         """Whether the link belongs to another attachment of ours, or existed before ADD."""
@@ -191,16 +197,9 @@ class _Hunt:
         )
         return theirs or link.index in self.search.others  # guard: mates (theirs), others (others)
 
-    def _is_plugins(self, link: Link) -> bool:
-        """Whether another plugin made the link, or may have made it."""
-        if self.plugins is None:
-            self.doubtful.add(link.name)
-        return self.plugins is None or link.name in self.plugins
-
 
 def _remove_of_dead(search: Search, host: Rtnl) -> str:
-    """Search and remove if the pod's namespace is gone or invisible.  As long as ADD's link exists, its master receives
-    for its MAC."""
+    """Search and remove without the pod's namespace.  As long as ADD's link exists, its master receives for its MAC."""
     if not search.index or not search.mac:
         return ""
     for _ in budget.attempts(_CLEANUP, _POLL):
@@ -221,7 +220,3 @@ def _remove_from(path: str, search: Search, own: int) -> None:
         number = nsid.number(inside, own)
         links = [link for link in nsid.links_over(inside, search.lower) if search.finds(link, number)]
         nsid.remove_links(inside, [link.index for link in links if link.mac == search.mac])
-
-
-def _name(record: Record) -> tuple[str, str]:
-    return record.network, str(record.key)

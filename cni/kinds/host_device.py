@@ -10,9 +10,8 @@ DEL restores the host's ifindex.  The kernel removes the interface with the name
 A device of a userspace driver (vfio-pci) has no interface, and the pod drives it itself.
 """
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -198,8 +197,7 @@ def _locate(wanted: "HostDevice") -> tuple[str, str]:
 
 
 def _with_mac(mac: str) -> str:
-    """Return the name of the host's interface with that MAC; hardware before the links over it.  Empty if there is
-    none."""
+    """Return the name of the host's interface with that MAC, hardware before the links over it; empty for none."""
     with rtnl.open_in() as host:
         links = [link for body in host.dump(RTM_GETLINK, get_link()) if (link := parse_link(body)).mac == mac]
     names = sorted(link.name for link in links if link.device) or sorted(link.name for link in links)
@@ -213,7 +211,10 @@ def _find(wanted: "HostDevice", where: "Location", host: Rtnl, own: int | None =
     software gets a function without address and driver.  ``own`` is the pod's namespace.  Raises CniError."""
     address, name = _locate(wanted)
     if address:
-        _refuse_owned(where, address)
+        if owner := owned.owner(places.state_dirs_with(where.state_dir), address):
+            raise DeviceInUse(
+                f"device {address!r} belongs to {owner.title}, since {owner.time}; delete that first", owner.device
+            )
         function = _on_bus(address)
         name = name or "".join(function.netdevs)
         if not name:
@@ -235,8 +236,7 @@ def _find(wanted: "HostDevice", where: "Location", host: Rtnl, own: int | None =
 
 
 def _on_bus(address: str) -> Function:
-    """Return the device with its interface, or with a userspace driver.  Waits while a dying namespace still has the
-    interface.  Raises CniError."""
+    """Return the device with its interface, or with a userspace driver.  Waits while a dying namespace has it."""
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         function = sysfs.device(address)
         if function is None:
@@ -254,8 +254,7 @@ def _on_bus(address: str) -> Function:
 
 
 def _missing(wanted: "HostDevice", where: "Location", host: Rtnl) -> DeviceInUse | LinkUnavailable:
-    """Return the error for an interface that is not on the host: the attachment that owns it by the journal, or that
-    there is none."""
+    """Return the error for an interface that is not on the host, with the attachment that owns it by the journal."""
     key, value = ("device", wanted.device) if wanted.device else ("hwaddr", wanted.hwaddr)
     named = (r for one in places.state_dirs_with(where.state_dir) for r in journal.naming(one, value))
     for record in named:
@@ -267,17 +266,10 @@ def _missing(wanted: "HostDevice", where: "Location", host: Rtnl) -> DeviceInUse
             )
     if wanted.device and host.link(other := device.instead_of(wanted.device)):
         return LinkUnavailable(
-            f"{key} {value!r} is no interface of the host; it came home as {other}, because another interface had its "
-            f"name then; run: ip link set {other} name {value}"
+            f"{key} {value!r} is not an interface of the host; it came home as {other}, because another interface had "
+            f"its name then; run: ip link set {other} name {value}"
         )
-    return LinkUnavailable(f"{key} {value!r} is no interface of the host; correct it, see: ip link")
-
-
-def _refuse_owned(where: "Location", address: str) -> None:
-    if owner := owned.owner(places.state_dirs_with(where.state_dir), address):
-        raise DeviceInUse(
-            f"device {address!r} belongs to {owner.title}, since {owner.time}; delete that first", owner.device
-        )
+    return LinkUnavailable(f"{key} {value!r} is not an interface of the host; correct it, see: ip link")
 
 
 def _refuse_unmovable(link: Link, address: str) -> None:
@@ -313,8 +305,7 @@ def _bring_software_home(p: Plan, software: Software, pod: Pod, ifname: str) -> 
 
 
 def _bring_software_home_from_anywhere(p: Plan, ifname: str) -> None:
-    """Move a dead pod's link home from another pod's namespace, to which it moved the link.  Raises OSError,
-    CniError."""
+    """Move a dead pod's link home from another pod's namespace, to which it moved the link."""
     with netns.hold_open("/proc/self/ns/net") as own:
         for place in _visible_namespaces(netns.inode(own)):
             if device.find(p, place, ifname):
@@ -324,14 +315,6 @@ def _bring_software_home_from_anywhere(p: Plan, ifname: str) -> None:
 def _visible_namespaces(host: int) -> Iterator[Pod]:
     """Yield every namespace that a visible mount or process has, except the host's."""
     for number, path in (netns.inhabited() or {}).items():
-        if number == host:
-            continue
-        try:
-            fd = netns.open_at(path)
-        except OSError:  # the namespace has ended meanwhile
-            continue
-        try:
-            with rtnl.open_in(fd) as inside:
+        if number != host:
+            with suppress(OSError), netns.hold_open(path) as fd, rtnl.open_in(fd) as inside:  # it may have ended
                 yield Pod(path, fd, inside, ours=False)
-        finally:
-            os.close(fd)

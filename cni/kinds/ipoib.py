@@ -104,7 +104,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
 def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) -> Search | None:
     """Kind.detach: remove the child from the pod, or from the host.  No link that is stacked on a child outlives it."""
     wanted = child.Plan(**plan)
-    if pod and child.remove(plan, pod, ifname, found):
+    if pod and child.remove(wanted, pod, ifname, found):
         return None
     with rtnl.open_in() as host:
         if _is_gone(host, wanted, found, 0 if pod else _HOME_TIMEOUT) or not wanted.index:
@@ -117,8 +117,7 @@ def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) 
 
 
 def _is_gone(host: Rtnl, wanted: child.Plan, found: Callable[[], None], seconds: float) -> bool:
-    """Remove the child from the host if it arrives there within that time.  Returns whether it is gone, by this removal
-    or with its master.  Raises OSError."""
+    """Remove the child from the host if it arrives there in time.  Returns whether it is gone, also with its master."""
     for _ in budget.attempts(seconds, _POLL):
         link = host.link(index=wanted.at)
         if link and wanted.is_ours(link) and link.parent == wanted.parent:

@@ -4,6 +4,8 @@ The record proves that the attachment existed; its kind and its changes are unkn
 its name, and removed if it could be ours.  Only then are its addresses free at once.
 """
 
+from contextlib import suppress
+
 from base.kernel import links, netns, rdma_netlink, rtnl, sysfs
 from base.kernel.links import IFLA_IFNAME, IFLA_NET_NS_FD, Link
 from base.kernel.netlink import attr, text, u32
@@ -22,11 +24,8 @@ def remove(record: Record, request: Request) -> bool:
     record names, if that path still leads to the record's identity.
     """
     if request.netns:
-        try:
-            with pods.open_netns(request) as pod:
-                return not netns.is_own(pod.fd) and _remove_from(pod, record)  # guard: own-namespace (fd)
-        except BadEnvironment:
-            pass
+        with suppress(BadEnvironment), pods.open_netns(request) as pod:
+            return not netns.is_own(pod.fd) and _remove_from(pod, record)  # guard: own-namespace (fd)
     with pods.find(record.identity, record.netns) as found:
         return found is not None and _remove_from(found, record)
 

@@ -24,8 +24,7 @@ MODES: Final = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
 
 
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
-    """Kind.plan: without a requested MAC we choose one, so that the journal has it before the link exists, and it
-    identifies our link."""
+    """Kind.plan: choose a MAC if none is requested, so that it identifies our link in the journal beforehand."""
     wanted = cast("Macvlan", conf.attach)  # kinds.KINDS: the kind chose this module
     mac = conf.mac or ("" if wanted.mode == "passthru" else random_mac())
     data = attr(IFLA_MACVLAN_MODE, u32(MODES[wanted.mode]))

@@ -8,7 +8,7 @@ of a model, with their defaults.
 # ruff: noqa: N815  # keys are spelled as in JSON
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -237,18 +237,8 @@ class Common(BaseModel):
     """The format of `logFile`'s lines: `json` for programs, `text` for people."""
 
     @property
-    def own_mac(self) -> str:
-        """The configuration's MAC for the interface; empty for none."""
-        return ""
-
-    @property
     def no_mac(self) -> str:
         """The reason why the interface cannot have its own MAC, with the remedy; empty if it can."""
-        return ""
-
-    @property
-    def own_guid(self) -> str:
-        """The configuration's GUID for the device; empty for none."""
         return ""
 
     @property
@@ -316,6 +306,5 @@ class NetConf:
     guid: str
     pod: str
     previous: Result | None
-    dns: Json = field(default_factory=dict)
     named: tuple[Named, ...] = ()
     remarks: tuple[str, ...] = ()

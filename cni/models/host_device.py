@@ -21,7 +21,7 @@ def _below_sys_devices(path: str) -> str:
 
 def _bus_address(text: str) -> str:
     if text and not (text[0].isalnum() and all(c.isalnum() or c in ":._-" for c in text)):
-        raise ValueError("is no bus address; write 0000:3b:00.2, or for the auxiliary bus mlx5_core.sf.4")
+        raise ValueError("is not a bus address; write 0000:3b:00.2, or for the auxiliary bus mlx5_core.sf.4")
     return text
 
 
@@ -29,6 +29,9 @@ class HostDevice(Device):
     """https://www.cni.dev/plugins/current/main/host-device/"""
 
     device_keys: ClassVar[tuple[str, ...]] = ("deviceID", "pciBusID")
+    no_mac: ClassVar[str] = (
+        "host-device moves an interface as it is, with its MAC; remove mac, or chain the plugin tuning"
+    )
 
     kind: Literal["host-device"] = "host-device"
     device: Annotated[str, AfterValidator(interface_name)] = ""
@@ -44,10 +47,6 @@ class HostDevice(Device):
     """The device's bus address; `pciBusID` is another name of this key.
     Refused: 7: malformed, a device with several interfaces; 101: no such device, no driver; 109: another attachment's;
     11: still in another namespace"""
-
-    @property
-    def no_mac(self) -> str:
-        return "host-device moves an interface as it is, with its MAC; remove mac, or chain the plugin tuning"
 
     @model_validator(mode="after")
     def _names_one(self) -> "HostDevice":

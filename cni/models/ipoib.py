@@ -3,7 +3,7 @@
 # ruff: noqa: N815  # keys are spelled as in JSON
 
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
@@ -15,8 +15,7 @@ _FULL_MEMBER: Final = 0x8000
 
 
 def _partition(value: Any) -> int:
-    """Return the partition's key with the bit of full membership, which Linux always sets (ipoib_ndo_init).  Raises
-    ValueError."""
+    """Return the partition's key with the bit of full membership, which Linux always sets (ipoib_ndo_init)."""
     if isinstance(value, str) and _PKEY.fullmatch(value):
         value = int(value, 0) if value[1:2] in ("x", "X") else int(value)
     if type(value) is not int or not 0 <= value <= 0xFFFF:  # guard: too-large (0 <=)
@@ -39,6 +38,9 @@ def _datagram(value: Any) -> Any:
 class Ipoib(Child):
     """https://github.com/Mellanox/ipoib-cni"""
 
+    no_mac: ClassVar[str] = "an ipoib derives its address from its queue pair's number and its master's GID; remove mac"
+    no_guid: ClassVar[str] = "an ipoib has its master's GUID; remove it, or use kind sriov, whose VFs have their own"
+
     kind: Literal["ipoib"]
     master: Annotated[str, AfterValidator(interface_name)] = ""
     """The host's IPoIB interface below this one, a PF's or a VF's.
@@ -58,14 +60,6 @@ class Ipoib(Child):
     Refused: 7: `connected`, which Linux sets on a child without the necessary lock"""
     umcast: bool = False
     """Ignore multicast groups that programs join by verbs."""
-
-    @property
-    def no_mac(self) -> str:
-        return "an ipoib derives its address from its queue pair's number and its master's GID; remove mac"
-
-    @property
-    def no_guid(self) -> str:
-        return "an ipoib has its master's GUID; remove it, or use kind sriov, whose VFs have their own"
 
     @model_validator(mode="after")
     def _over_infiniband(self) -> "Ipoib":

@@ -22,9 +22,5 @@ class Macvlan(Child):
     """Length of the broadcast queue, in packets; 0 is the kernel's default."""
 
     @property
-    def own_mac(self) -> str:
-        return self.mac or ""
-
-    @property
     def no_mac(self) -> str:
         return has_masters_mac(self.kind, self.mode) if self.mode == "passthru" else ""

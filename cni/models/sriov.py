@@ -24,6 +24,7 @@ class Sriov(Device):
     """https://github.com/k8snetworkplumbingwg/sriov-cni, docs/configuration-reference.md"""
 
     device_keys: ClassVar[tuple[str, ...]] = ("deviceID",)
+    no_guid: ClassVar[str] = ""
 
     kind: Literal["sriov"] = "sriov"
     deviceID: str = ""
@@ -75,18 +76,6 @@ class Sriov(Device):
     """Mbit/s; 0 is none.
     Default: unchanged; 0 with `min_tx_rate`
     Refused: 7: above the PF's speed"""
-
-    @property
-    def own_mac(self) -> str:
-        return self.mac or ""
-
-    @property
-    def own_guid(self) -> str:
-        return self.guid or ""
-
-    @property
-    def no_guid(self) -> str:
-        return ""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Sriov":

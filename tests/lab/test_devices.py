@@ -91,7 +91,7 @@ def test_a_vf_by_its_number(node: Node, pod: Pod, node_file: Path, keys: dict[st
         ({"max_tx_rate": 2000}, "", 7, "max_tx_rate 2000"),
         ({"mtu": 9000}, "", 7, "mtu 9000"),
         ({"pf": ..., "deviceID": "0000:ff:00.0"}, "", 101, "0000:ff:00.0"),
-        ({"pf": ..., "deviceID": pci(PF) if Path(f"/sys/class/net/{PF}").exists() else ""}, "", 7, "is no VF"),
+        ({"pf": ..., "deviceID": pci(PF) if Path(f"/sys/class/net/{PF}").exists() else ""}, "", 7, "is not a VF"),
     ],
     ids=repr,
 )

@@ -15,11 +15,11 @@ V4, V6 = "10.56.0.2/24", "fd00:56::2/64"
         ((f"addr del {V4} dev hpn0", "addr add 10.56.0.2/16 dev hpn0"), f"lost address {V4}"),
         ((f"addr del {V4} dev hpn0", f"addr add {V4} scope host dev hpn0"), "with scope 254, expected 0 (global)"),
         ((f"addr del {V4} dev hpn0", f"addr add {V4} scope link dev hpn0"), "with scope 253, expected 0 (global)"),
-        ((f"addr change {V4} dev hpn0 valid_lft 600 preferred_lft 600",), "s more, expected for ever"),
+        ((f"addr change {V4} dev hpn0 valid_lft 600 preferred_lft 600",), "s, expected unlimited"),
         ((f"addr change {V4} dev hpn0 preferred_lft 0",), f"{V4} deprecated"),
         ((f"addr change {V6} dev hpn0 preferred_lft 0",), f"{V6} deprecated"),
-        ((f"addr change {V6} dev hpn0 valid_lft 600 preferred_lft 600",), "s more, expected for ever"),
-        ((f"addr change {V6} dev hpn0 preferred_lft 600",), "s more, expected for ever"),
+        ((f"addr change {V6} dev hpn0 valid_lft 600 preferred_lft 600",), "s, expected unlimited"),
+        ((f"addr change {V6} dev hpn0 preferred_lft 600",), "s, expected unlimited"),
     ],
 )
 def test_caught(host: Host, pod: Pod, commands: tuple[str, ...], says: str) -> None:

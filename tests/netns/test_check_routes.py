@@ -119,7 +119,7 @@ def test_the_route_itself_rejects(host: Host, pod: Pod, kind: str) -> None:
 )
 def test_a_rule_that_rejects_in_front(host: Host, pod: Pod, routing: bool, command: str, says: str) -> None:
     conf = routed(host, V4, V6, policyRouting=routing)
-    caught(host, pod, conf, in_pod(command), "a rule before those that lead to hpn0's routes", says)
+    caught(host, pod, conf, in_pod(command), "before those that lead to hpn0's routes", says)
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def with_a_link_of_the_host_over_it() -> None:
     ("use", "device", "refusal"),
     [
         (None, "lo", (7, "belongs to its namespace")),
-        (None, "eth99", (101, "is no interface of the host")),
+        (None, "eth99", (101, "is not an interface of the host")),
         (None, "storage9", (101, "is an altname of eth9")),
         (in_a_bridge, NAME, (101, "ip link set eth9 nomaster")),
         (with_an_address, NAME, (7, "has 192.0.2.1/24 on the host")),

@@ -156,6 +156,6 @@ def test_with_sysctls_and_a_table_of_its_own(host: Host, pod: Pod) -> None:
 @pytest.mark.parametrize("name", ["IFNAME", "hpn0"])
 def test_a_sysctl_that_contradicts(host: Host, pod: Pod, name: str) -> None:
     error = host.refused("ADD", pod, conf(host, 0, sysctl={f"net.ipv4.conf.{name}.rp_filter": "1"}))
-    said = f"sysctl 'net.ipv4.conf.{name}.rp_filter' is to be '1', and multiRail sets it to '2'; remove the sysctl"
+    said = f"sysctl 'net.ipv4.conf.{name}.rp_filter' '1' conflicts with multiRail, which sets '2'; remove the sysctl"
     assert (error["code"], said in error["msg"]) == (7, True)
     assert (rules(pod), pod.links(), host.state_files()) == (set(), {"eth0"}, set())

@@ -259,6 +259,6 @@ def test_a_whole_pf(host: Host, make_pod: Callable[[], Pod]) -> None:
 
 def test_a_device_that_is_no_vf(host: Host, pod: Pod, sys_tree: Path) -> None:
     error = host.refused("ADD", pod, by_device(host) | {"deviceID": pci.PF})
-    assert (error["code"], "is no VF" in error["msg"]) == (7, True)
+    assert (error["code"], "is not a VF" in error["msg"]) == (7, True)
     error = host.refused("ADD", pod, by_device(host) | {"deviceID": "0000:3b:1f.7"})
-    assert (error["code"], "is no PCI function of this host" in error["msg"]) == (101, True)
+    assert (error["code"], "is not a PCI function of this host" in error["msg"]) == (101, True)

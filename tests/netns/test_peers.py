@@ -139,7 +139,7 @@ REFUSED = [
     (
         "a misspelled key stays one in any case",
         2,
-        ("MTUU 9000", "not a key we know"),
+        ("MTUU 9000", "an unknown key"),
         """{"cniVersion": "1.0.0", "name": "n", "type": "hpn", "master": "rail0", "MTUU": 9000}""",
     ),
     (

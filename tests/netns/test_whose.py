@@ -22,17 +22,17 @@ def test_messages(host: Host, pod: Pod, cni_args: str, whose: str) -> None:
         assert CONTAINER not in json.dumps(error)
         return str(error["msg"])
 
-    assert f"{whose}, is not attached" in said("CHECK", host.conf(prevResult={}), 107)
+    assert f"{whose}: not attached" in said("CHECK", host.conf(prevResult={}), 107)
     conf = host.conf(sysctl={"net.core.somaxconn": "4000"})
     result = host.ok("ADD", pod, conf, **environ)
-    assert f"{whose}, is attached already" in said("ADD", conf, 100)
+    assert f"{whose}: already attached" in said("ADD", conf, 100)
     other = host.conf(name="other", sysctl={"net.core.somaxconn": "5000"})
     error = host.refused("ADD", pod, other, **(environ | {"CNI_IFNAME": "hpn1"}))
-    assert f"and {whose}, has set it to '4000'" in error["msg"]
+    assert f"conflicts with {whose}, which set '4000'" in error["msg"]
     pod.remade()
-    assert f"{whose}, was attached to another namespace" in said("CHECK", conf | {"prevResult": result}, 107)
+    assert f"{whose}: attached to another namespace" in said("CHECK", conf | {"prevResult": result}, 107)
     reply = host.call("ADD", pod, conf, **environ)
-    assert f"undid what an earlier ADD of {whose}, left" in reply.log[0]
+    assert f"undid an earlier ADD of {whose};" in reply.log[0]
     reply = host.call("GC", None, conf | {"cni.dev/valid-attachments": []})
     assert f"gc: removed {whose}" in reply.log[0]
     assert CONTAINER not in "".join(reply.log)

@@ -150,8 +150,7 @@ def describe(plan: Json, interfaces: list[Json]) -> tuple[str, Json]:
 
 
 def _on_pf(conf: "NetConf", function: sysfs.Function, pf: Link) -> tuple[int, Vf]:
-    """Return the VF's number on its PF, and its present attributes.  Raises LinkUnavailable; InvalidConfig for a value
-    that the PF cannot have."""
+    """Return the VF's number on its PF, and its attributes.  Raises InvalidConfig for what the PF cannot have."""
     wanted = cast("Sriov", conf.attach)
     vfs = vf.parse(pf.vfs)
     number = next((n for n, address in enumerate(sysfs.vfs(function.pf)) if address == function.address), -1)
@@ -197,8 +196,7 @@ def _pf_address(wanted: "Sriov") -> str:
 
 
 def _find(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
-    """Return the function that the configuration asks for, if no attachment has it.  Raises CniError with the
-    reason."""
+    """Return the function that the configuration asks for.  Raises CniError if it is absent, attached or needed."""
     state_dirs = places.state_dirs_with(where.state_dir)
     if wanted.pfOnly:
         return _find_pf(wanted.pf, state_dirs, host)
@@ -218,14 +216,15 @@ def _find(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
 
 
 def _find_vf(address: str) -> sysfs.Function:
-    """Return the VF at an address, with its netdev or a userspace driver.  Waits while a dying namespace still has the
-    netdev.  Raises CniError."""
+    """Return the VF at an address, with its netdev or a userspace driver.  Waits while a dying namespace has it."""
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         function = sysfs.function(address)
         if function is None:
-            raise LinkUnavailable(f"deviceID {address!r} is no PCI function of this host; see: ls /sys/bus/pci/devices")
+            raise LinkUnavailable(
+                f"deviceID {address!r} is not a PCI function of this host; see: ls /sys/bus/pci/devices"
+            )
         if not function.pf:  # guard: a-vf
-            raise InvalidConfig(f"deviceID {address!r} is no VF; give one of its VFs, see: ls -l virtfn* beside it")
+            raise InvalidConfig(f"deviceID {address!r} is not a VF; give one of its VFs, see: ls -l virtfn* beside it")
         if function.netdevs or function.driver in sysfs.USERSPACE:
             return function
         if not function.driver:  # guard: a-driver
@@ -236,12 +235,11 @@ def _find_vf(address: str) -> sysfs.Function:
 
 
 def _vfs_of(pf: str) -> tuple[str, ...]:
-    """Return the addresses of the PF's VFs, in the order of their numbers.  Raises LinkUnavailable if there are none;
-    OSError."""
+    """Return the addresses of the PF's VFs, in the order of their numbers.  Raises LinkUnavailable without VFs."""
     address = sysfs.address_of(pf)
     if not address:
         sysfs.refuse_hidden()
-        raise LinkUnavailable(f"pf {pf!r} is no PCI network interface of this host; correct it, see: ip link")
+        raise LinkUnavailable(f"pf {pf!r} is not a PCI network interface of this host; correct it, see: ip link")
     addresses = sysfs.vfs(address)
     if not addresses:
         raise LinkUnavailable(f"pf {pf!r} has no VFs; write their number to /sys/class/net/{pf}/device/sriov_numvfs")
@@ -249,8 +247,7 @@ def _vfs_of(pf: str) -> tuple[str, ...]:
 
 
 def _find_free_vf(pf: str, addresses: tuple[str, ...], use: owned.Use, host: Rtnl) -> sysfs.Function:
-    """Return the first VF that no attachment has, that is down on the host, and that the host does not need.  Raises
-    NoneFree."""
+    """Return the first VF that no attachment has, that is down on the host, and that the host does not need."""
     why = ""
     for address in addresses:
         if address in use.devices:  # guard: any-owned
@@ -280,7 +277,7 @@ def _find_pf(pf: str, state_dirs: Sequence[Path], host: Rtnl) -> sysfs.Function:
     function = sysfs.function(sysfs.address_of(pf))
     link = host.link(pf)
     if function is None or link is None:
-        raise LinkUnavailable(f"pf {pf!r} is no PCI network interface of this host; correct it, see: ip link")
+        raise LinkUnavailable(f"pf {pf!r} is not a PCI network interface of this host; correct it, see: ip link")
     if function.pf:  # guard: whole-a-vf
         raise InvalidConfig(f"pf {pf!r} is a VF; give it as deviceID {function.address!r}, without pfOnly")
     use = owned.use(state_dirs, sysfs.vfs(function.address))

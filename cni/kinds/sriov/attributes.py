@@ -20,8 +20,7 @@ _KEYS = {"vlan": "vlan, vlanQoS, vlanProto", "rate": "min_tx_rate, max_tx_rate"}
 
 @dataclass(frozen=True)
 class Port:
-    """The state of an InfiniBand function on the host besides its netdev: driver, names of RDMA devices, and the
-    netdev's mode."""
+    """The state of an InfiniBand function on the host: driver, names of RDMA devices, and the netdev's mode."""
 
     driver: str
     rdma: tuple[str, ...]
@@ -58,8 +57,7 @@ def now(host: Rtnl, p: Plan) -> Vf:
 
 
 def apply(host: Rtnl, p: Plan) -> None:
-    """Set every attribute that the configuration asks for.  Raises KernelRefused with the key that the driver
-    refuses."""
+    """Set every attribute that the configuration asks for.  Raises KernelRefused with the refused key."""
     for name, value in p.wanted.items():
         try:
             _set(host, p, name, value)
@@ -115,8 +113,7 @@ def _set_or_own(host: Rtnl, p: Plan, name: str) -> None:
 
 
 def set_mac(host: Rtnl, p: Plan, link: Link, mac: str) -> None:
-    """Set the netdev's own MAC.  If the PF gave the VF a MAC, some drivers (igb, i40e) allow another one only to a
-    trusted VF."""
+    """Set the netdev's own MAC.  After a MAC from the PF some drivers (igb, i40e) allow it only to a trusted VF."""
     body = attr(IFLA_ADDRESS, pack_mac(mac))
     with doing(f"setting MAC {mac} of {link.name} ({p.device})"):
         try:

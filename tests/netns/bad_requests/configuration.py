@@ -35,7 +35,7 @@ CONFIGURATION = [
     Bad("stateDir no path, at DEL", 7, ("stateDir",), {"stateDir": "/tmp/\0"}, command="DEL"),
     Bad("stateDir no text, at DEL", 7, ("stateDir",), {"stateDir": "/tmp/\ud800"}, command="DEL"),
     Bad("a device that is none", 101, ("deviceID", "0000:3b:02.1"), {"deviceID": "0000:3b:02.1", "master": ...}),
-    Bad("a PF that is none", 101, ("pf", "rail0", "no PCI"), {"pf": "rail0", "master": ...}),
+    Bad("a PF that is none", 101, ("pf", "rail0", "not a PCI"), {"pf": "rail0", "master": ...}),
     Bad("a device and a PF", 7, ("deviceID", "pf"), {"deviceID": "0000:3b:02.1", "pf": "rail0", "master": ...}),
     Bad("prevResult a string", 7, ("prevResult", "'x'", "object"), {"prevResult": "x"}),
     Bad(

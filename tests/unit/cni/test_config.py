@@ -32,7 +32,7 @@ def test_defaults() -> None:
         strict=True,
     )
     assert loaded.where == Location("rail0", Path("/run/hpn"), "")
-    assert (loaded.mac, loaded.pod, loaded.previous, loaded.dns) == ("", "", None, {})
+    assert (loaded.mac, loaded.pod, loaded.previous, loaded.attach.dns) == ("", "", None, {})
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_kind_refused(kind: Any, shown: str) -> None:
 def test_unknown_key(document: dict[str, Any], key: str, shown: str) -> None:
     error = refused(document)
     assert (type(error), error.code, error.details) == (UnsupportedField, 2, "")
-    assert error.msg == f"{key} {shown} is not a key we know; correct it, remove it, or set strict to false"
+    assert error.msg == f"{key} {shown} is an unknown key; correct it, remove it, or set strict to false"
 
 
 # Keys that runtimes add: of the specification, libcni and Multus.
@@ -219,7 +219,7 @@ def test_several_problems_at_once() -> None:
     # A wrong value comes before an unknown key, and gives the error its code.
     assert error.code == 7
     assert error.msg.startswith("mtu -1: ")
-    others = ['dad "on": ', "mtuu 9000 is not a key", "foo [1] is not a key"]
+    others = ['dad "on": ', "mtuu 9000 is an unknown key", "foo [1] is an unknown key"]
     found = [error.details.index(other) for other in others]
     assert found == sorted(found)
 
@@ -227,7 +227,7 @@ def test_several_problems_at_once() -> None:
 def test_several_unknown_keys() -> None:
     error = refused(conf(a=1, b=2))
     assert (error.code, error.msg[:4]) == (2, "a 1 ")
-    assert "b 2 is not a key we know" in error.details
+    assert "b 2 is an unknown key" in error.details
 
 
 @pytest.mark.parametrize("keys", [{"kind": "macvlan"}, {"kind": "ipvlan"}, VF])

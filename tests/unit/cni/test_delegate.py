@@ -108,20 +108,20 @@ def failure(request: Request, ipam: str = "plug") -> DelegateFailed:
 
 def test_missing(request_in: Request) -> None:
     path = request_in.environ["CNI_PATH"]
-    assert failure(request_in).msg == f"ipam.type 'plug' is no program in CNI_PATH='{path}'; install it there"
+    assert failure(request_in).msg == f"ipam.type 'plug' is not a program in CNI_PATH='{path}'; install it there"
 
 
 @pytest.mark.parametrize("path", ["", ":", "::"])  # never the working directory
 def test_empty_cni_path(install: Install, request_in: Request, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(install("exit 0").parent)
     assert failure(request_in.but(CNI_PATH=path)).msg == (
-        f"ipam.type 'plug' is no program in CNI_PATH='{path}'; install it there"
+        f"ipam.type 'plug' is not a program in CNI_PATH='{path}'; install it there"
     )
 
 
 def test_not_executable(install: Install, request_in: Request) -> None:
     install("exit 0", mode=0o644)
-    assert "is no program in CNI_PATH=" in failure(request_in).msg
+    assert "is not a program in CNI_PATH=" in failure(request_in).msg
 
 
 def test_cannot_be_run(install: Install, request_in: Request) -> None:
