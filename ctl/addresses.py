@@ -18,7 +18,6 @@ from ipam.inventory import STATES, networks, pools, state
 from ipam.stores import access
 from ipam.stores.holdings import Contents, Kept, Lease, Listed, Lost
 
-_BAR: Final = 30
 _ID_DIGITS: Final = 12  # digits of a container's id: shown, and enough to name it
 _SIGNS: Final = "#x~=!*?"
 _MOMENTS: Final = ("released", "cool", "until")
@@ -101,7 +100,7 @@ def _lease(options: argparse.Namespace) -> tuple[str, int]:
     wanted = [lease for lease in leases if not options.what or _is_called(lease, options.what)]
     if options.json:
         return as_document({"dataDir": str(options.data_dir), "leases": wanted}), 0 if wanted else 1
-    blocks = ["\n".join(f"{name:12} {_words(_dated(name, value))}" for name, value in one.items()) for one in wanted]
+    blocks = ["\n".join(f"{name:12} {_words(value, name)}" for name, value in one.items()) for one in wanted]
     nothing = f"no lease of {options.what or 'any pod'} in {options.data_dir}"
     return text(["\n\n".join(blocks) or nothing]), 0 if wanted else 1
 
@@ -235,9 +234,8 @@ def _bar(pool: Json) -> str:
     words = [f"{pool[word]} {word}" for word in STATES if pool[word] or word == "held"]
     if pool["size"] is None:
         return ", ".join(words)
-    signs = "".join(sign * -(-_BAR * pool[word] // pool["size"]) for word, sign in zip(STATES, _SIGNS, strict=True))
-    free = f"{pool['free']}" if pool["free"] < 10**9 else f"2^{pool['free'].bit_length() - 1}"
-    return f"[{signs[:_BAR]:.<{_BAR}}] {', '.join(words)}, {free} free"
+    signs = (sign * -(-cluster.BAR * pool[word] // pool["size"]) for word, sign in zip(STATES, _SIGNS, strict=True))
+    return cluster.bar("".join(signs), words, pool["free"])
 
 
 def _row(listed: Listed) -> tuple[str, ...]:
@@ -254,10 +252,8 @@ def _row(listed: Listed) -> tuple[str, ...]:
     return addresses, one.owner.pod or "-", one.owner.key.ifname, word, since, one.owner.key.container_id[:_ID_DIGITS]
 
 
-def _words(value: object) -> str:
+def _words(value: object, name: str = "") -> str:
+    """The value of a member, as a date if it is a time."""
+    if name in _MOMENTS and isinstance(value, int) and value:
+        return moment(value)
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _dated(name: str, value: object) -> object:
-    """The value, as a date if it is a time."""
-    return moment(value) if name in _MOMENTS and isinstance(value, int) and value else value
