@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from base.protocol.errors import CniError
-from base.protocol.spec import Json, Key
+from base.protocol.spec import Json
 from base.table import aligned, printable
 from ctl import migrate
 from ctl.cluster import command as cluster
@@ -28,7 +28,7 @@ _COLUMNS: Final = ("ADDRESS", "POD", "IFNAME", "STATE", "SINCE", "CONTAINER")
 
 
 def answer(words: Sequence[str]) -> tuple[str, int]:
-    """The command's output and exit status.  Raises CniError, and SystemExit for wrong options."""
+    """The command's output and exit status."""
     options = parser().parse_args(words)
     if options.command != "import":  # which creates it
         data_dir(options)
@@ -107,7 +107,10 @@ def _lease(options: argparse.Namespace) -> tuple[str, int]:
 
 def _release(options: argparse.Namespace) -> tuple[str, int]:
     (network,) = networks(options.data_dir, sandboxes.gone, [options.network])
-    held = _meant(network, options.key)
+    leases = {one.holding.owner.key: one for one in network.listed if isinstance(one.holding, Lease)}
+    # An attachment's full name means that one only.
+    held = {key: one for key, one in leases.items() if f"{key}" == options.key}
+    held = held or {key: one for key, one in leases.items() if _is_called(_about(one), options.key)}
     if not held:
         return text([f"{options.key} holds no address in {network.place}; list the leases: hpn ipam lease"]), 1
     if len(held) > 1:
@@ -118,13 +121,6 @@ def _release(options: argparse.Namespace) -> tuple[str, int]:
         return text([f"{key} may be alive and use {ips}; let its runtime's DEL release them, or add --force"]), 1
     access.open_in(options.data_dir, network.name, []).release(key)
     return text([f"released {ips} of {key}"]), 0
-
-
-def _meant(network: Contents, what: str) -> dict[Key, Listed]:
-    """The leases that the argument may mean; the only one if it is an attachment's full name."""
-    held = {one.holding.owner.key: one for one in network.listed if isinstance(one.holding, Lease)}
-    whole = {key: one for key, one in held.items() if f"{key}" == what}
-    return whole or {key: one for key, one in held.items() if _is_called(_about(one), what)}
 
 
 def _gc(options: argparse.Namespace) -> tuple[str, int]:

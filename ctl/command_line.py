@@ -69,6 +69,13 @@ def _there(option: str, directory: Path, default: str, what: str) -> Path:
     return directory
 
 
+def is_same_file(one: str | Path, other: str | Path) -> bool:
+    """True if both paths lead to one file."""
+    with suppress(OSError, ValueError):
+        return Path(one).samefile(other)
+    return False
+
+
 def word(text: str) -> str:
     """An argparse type: a non-empty name.  An unset shell variable gives an empty one, which would match everything."""
     if not text:

@@ -13,7 +13,7 @@ from base.kernel import gids, netns
 from base.protocol.errors import CheckFailed
 from base.protocol.spec import Json
 from cni.attachments import list_all
-from ctl.command_line import add_state_dir, as_document, parser_for, state_dirs, word
+from ctl.command_line import add_state_dir, as_document, is_same_file, parser_for, state_dirs, word
 from ctl.hints import libraries
 from ctl.hints.libraries import FORMS, Line, Seen, write
 
@@ -28,7 +28,7 @@ _EXAMPLES: Final = """examples:
 
 
 def answer(words: Sequence[str]) -> tuple[str, int]:
-    """The command's output and exit status.  Raises CniError, and SystemExit for wrong options."""
+    """The command's output and exit status."""
     options = _parse(words)
     looked_in = state_dirs(options)
     attachments = _of(options.what, list_all(looked_in)[0], looked_in)
@@ -82,13 +82,7 @@ def _of(what: str, attachments: Sequence[Json], state_dirs: Sequence[Path]) -> l
 def _is_called(a: Json, what: str) -> bool:
     if "/" not in what:
         return what == a["pod"].rpartition("/")[2] or (len(what) >= _SHORTEST and a["containerID"].startswith(what))
-    return what in (a["pod"], a["netns"]) or _is_same_file(what, a["netns"])
-
-
-def _is_same_file(one: str, other: str) -> bool:
-    with suppress(OSError, ValueError):
-        return Path(one).is_absolute() and Path(one).samefile(other)
-    return False
+    return what in (a["pod"], a["netns"]) or (what.startswith("/") and is_same_file(what, a["netns"]))
 
 
 def _look(attachments: Sequence[Json]) -> Seen:

@@ -32,10 +32,7 @@ def _failing(command: str) -> Iterator[None]:
 
 
 def answer_install(words: Sequence[str], program: str, version: str) -> tuple[str, int]:
-    """The command's output and exit status.  ``program`` is the running file, and ``version`` its build.
-
-    Raises CniError, and SystemExit for wrong options.
-    """
+    """The command's output and exit status.  ``program`` is the running file, and ``version`` its build."""
     about = "Install this program, or another version of it."
     parser = parser_for("install", about, "example: hpn install --dry-run", fails="it is refused, or fails")
     parser.add_argument("--root", type=Path, default=Path("/"), help="install below this directory; default /")
@@ -118,7 +115,7 @@ def checked(root: Path, *, is_this_node: bool) -> tuple[str, int]:
 
 @_failing("uninstall")
 def answer_uninstall(words: Sequence[str]) -> tuple[str, int]:
-    """The command's output and exit status.  Raises CniError, and SystemExit for wrong options."""
+    """The command's output and exit status."""
     about = "Remove the files of hpn install, and hpn's state.  Configurations stay."
     fails = "pods have interfaces or addresses of hpn, or it fails"
     parser = parser_for("uninstall", about, "example: hpn uninstall --check", fails=fails)
