@@ -50,8 +50,7 @@ _EXAMPLE: Final = "example: hpn devinfo -v -d mlx5_0"
 
 
 def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
-    """The command's output and exit status.  Raises LinkUnavailable, OSError if /sys shows no devices, and SystemExit
-    for wrong options."""
+    """The command's output and exit status."""
     about = "Show RDMA devices and their ports, as ibv_devinfo does."
     parser = parser_for("devinfo", about, _EXAMPLE)
     parser.add_argument("-d", "--ib-dev", default="", metavar="DEVICE", help="this device; default: all")
@@ -135,13 +134,11 @@ def _shown(hca: Hca, port: Port) -> Iterator[Gid]:
 def _gid(port: Port, gid: Gid) -> str:
     if port.link_layer != rdma_devices.ROCE:
         return gid.gid
+    if gid.kind != "RoCE v2":
+        return f"{gid.gid}, RoCE v1"
+    address = IPv6Address(gid.gid)
     # As inet_ntop writes it.
-    return f"{_short(gid.gid)}, RoCE v2" if gid.kind == "RoCE v2" else f"{gid.gid}, RoCE v1"
-
-
-def _short(gid: str) -> str:
-    address = IPv6Address(gid)
-    return f"::ffff:{address.ipv4_mapped}" if address.ipv4_mapped else str(address)
+    return f"{f'::ffff:{address.ipv4_mapped}' if address.ipv4_mapped else address}, RoCE v2"
 
 
 def _capabilities(hca: Hca) -> Iterator[str]:
@@ -151,14 +148,10 @@ def _capabilities(hca: Hca) -> Iterator[str]:
         if index is not None:
             flags = rdma_netlink.capabilities(index) & 0xFFFFFFFF
             yield from _padded(_DEVICE, [("device_cap_flags", f"0x{flags:08x}")])
-            yield from _named(flags)
-
-
-def _named(flags: int) -> Iterator[str]:
-    indent = "\t" * 5
-    yield from (f"{indent}{name}" for name, bit in _FLAGS.items() if flags >> bit & 1)
-    if rest := flags & ~sum(1 << bit for bit in _FLAGS.values()):
-        yield f"{indent}Unknown flags: 0x{rest:X}"
+            indent = "\t" * 5
+            yield from (f"{indent}{name}" for name, bit in _FLAGS.items() if flags >> bit & 1)
+            if rest := flags & ~sum(1 << bit for bit in _FLAGS.values()):
+                yield f"{indent}Unknown flags: 0x{rest:X}"
 
 
 def _padded(where: tuple[int, int], fields: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -170,13 +163,10 @@ def _padded(where: tuple[int, int], fields: Iterable[tuple[str, str]]) -> Iterat
 
 
 def _described(hca: Hca, root: Path, *, verbose: bool) -> Json:
-    ports = [_described_port(hca, port, root, verbose=verbose) for port in hca.ports]
+    ports = list[Json]()
+    for port in hca.ports:
+        ports.append({"port": port.number, **dict(_of_port(hca, port, root))})
+        if verbose:
+            ports[-1] |= dict(_more_of_port(hca, port))
+            ports[-1]["gids"] = {f"{gid.index}": _gid(port, gid) for gid in _shown(hca, port)}
     return {"hca_id": hca.name, **dict(_of_device(hca, root)), "ports": ports}
-
-
-def _described_port(hca: Hca, port: Port, root: Path, *, verbose: bool) -> Json:
-    described: Json = {"port": port.number, **dict(_of_port(hca, port, root))}
-    if verbose:
-        described |= dict(_more_of_port(hca, port))
-        described["gids"] = {f"{gid.index}": _gid(port, gid) for gid in _shown(hca, port)}
-    return described

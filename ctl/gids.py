@@ -10,7 +10,7 @@ from base.protocol.spec import Json
 from base.table import printable
 from ctl.command_line import as_document, parser_for
 from hardware import rdma_devices
-from hardware.rdma_devices import Gid, Hca
+from hardware.rdma_devices import Gid
 
 # show_gids pads with exactly these tabs and blanks.
 _HEADER: Final = (
@@ -22,8 +22,7 @@ _EXAMPLE: Final = "example: hpn gids mlx5_0 1"
 
 
 def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
-    """The command's output and exit status.  Raises LinkUnavailable, OSError if /sys shows no devices, and SystemExit
-    for wrong options."""
+    """The command's output and exit status."""
     about = "Show the GIDs of RDMA devices, as show_gids does."
     parser = parser_for("gids", about, _EXAMPLE)
     parser.add_argument("device", nargs="?", default="", help="an RDMA device, such as mlx5_0; default: all")
@@ -38,20 +37,15 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
 
 
 def _gids(root: Path, device: str, port: int | None) -> Iterator[Gid]:
-    """The GIDs in the order of show_gids, which sorts names: 10 comes before 2."""
+    """The GIDs in the order of show_gids, which sorts names: 10 comes before 2.  Raises LinkUnavailable."""
     for hca in sorted(rdma_devices.one_of(rdma_devices.hcas(root), device), key=lambda hca: hca.name):
-        _complain(hca, port)
+        numbers = [one.number for one in hca.ports]
+        if port is not None and port not in numbers:
+            there = ", ".join(map(str, numbers)) or "none"
+            raise LinkUnavailable(f"{hca.name} has no port {port}; its ports: {there}")
         for one in sorted(hca.ports, key=lambda one: str(one.number)):
             if port in (None, one.number):
                 yield from sorted(filter(_is_set, rdma_devices.gids(hca, one)), key=lambda gid: str(gid.index))
-
-
-def _complain(hca: Hca, port: int | None) -> None:
-    """Raise LinkUnavailable if the device lacks the port."""
-    numbers = [one.number for one in hca.ports]
-    if port is not None and port not in numbers:
-        there = ", ".join(map(str, numbers)) or "none"
-        raise LinkUnavailable(f"{hca.name} has no port {port}; its ports: {there}")
 
 
 def _is_set(gid: Gid) -> bool:

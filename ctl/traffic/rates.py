@@ -38,12 +38,11 @@ def between(before: Totals, after: Totals, seconds: float) -> Rates:
 
     A counter that decreased restarted at zero: the device was removed and came back.
     """
-
-    def per_second(name: str) -> float:
-        return _grown(getattr(before, name), getattr(after, name)) / seconds
-
+    rx, tx, rx_packets, tx_packets = (
+        _grown(getattr(before, name), getattr(after, name)) / seconds
+        for name in ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets")
+    )
     grown = {name: _grown(before.errors.get(name, value), value) for name, value in after.errors.items()}
-    rx, tx, rx_packets, tx_packets = map(per_second, ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets"))
     return Rates(rx, tx, rx_packets, tx_packets, {name: number for name, number in grown.items() if number})
 
 
