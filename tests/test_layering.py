@@ -60,8 +60,7 @@ SHOWS = (
     "inspection",
     "hints",
     "devices",
-    "gids",
-    "devinfo",
+    "rdma",
     "traffic",
     "doctor",
 )

@@ -25,7 +25,7 @@ PARTS: Final = {
     "findings": ("hpn doctor --json", "ctl.doctor.command.answer", ["--json"]),
     "attachments": ("hpn inspect --json", "ctl.inspection.answer_inspect", ["--json"]),
     "devices": ("hpn devices --json", "ctl.devices.command.answer", ["--json"]),
-    "gids": ("hpn gids --json", "ctl.gids.answer", ["--json"]),
+    "gids": ("hpn gids --json", "ctl.rdma.answer_gids", ["--json"]),
     "pools": ("hpn ipam show --json", "ctl.addresses.answer", ["show", "--json"]),
 }
 
