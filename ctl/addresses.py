@@ -132,8 +132,7 @@ def _gc(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def release_dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> tuple[list[str], list[str]]:
-    """Release provably dead leases: a line for each, and one for each network that failed.  Raises CniError if leases
-    cannot be listed."""
+    """Release provably dead leases: a line for each, and one for each network that failed.  Raises CniError."""
     done, failed = list[str](), list[str]()
     for network in networks(data_dir, sandboxes.gone, names):
         dead, conflicts = (
@@ -190,10 +189,7 @@ def _about(one: Listed) -> Json:
 
 
 def _is_called(lease: Json, what: str) -> bool:
-    """True if the argument can mean this lease: an address; or a pod or container, with or without ``:ifname``.
-
-    A container may be given by the first digits of its id, and a pod without its namespace.
-    """
+    """True if ``what`` can mean this lease, as _WHOSE describes; a pod may lack its namespace."""
     word, _, ifname = what.partition(":")
     container_id, pod = str(lease.get("containerID", "")), str(lease.get("pod", ""))
     is_its_own = word in {container_id, pod, pod.rpartition("/")[2]} - {""}

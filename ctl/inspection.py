@@ -144,8 +144,7 @@ def _table(attachments: Sequence[Json]) -> Table:
 
 
 def _rows(a: Json) -> Iterator[tuple[str, ...]]:
-    """The attachment's lines: one for each address and RDMA port with a GID of it.  Only the first has the attachment's
-    own columns."""
+    """A row for each address and RDMA port with a GID of it.  Only the first has the attachment's own columns."""
     state = ("alive" if a["alive"] else "dead") + ("" if a["complete"] else ", incomplete")
     state = attachment_state.UNREADABLE if _is_unreadable(a) else state
     resource = str(a["resource"]["name"]) if "resource" in a else "-"

@@ -135,8 +135,7 @@ def _print(command: str, work: Callable[[], tuple[str, int]]) -> int:
 
 
 def _complain(command: str, error: str) -> int:
-    """Print an error on stderr; return the exit status.  Names in it may come from a pod, so control characters are
-    escaped."""
+    """Print an error on stderr, with control characters escaped: names may come from a pod.  Return the exit status."""
     from base.table import printable_lines  # noqa: PLC0415
 
     sys.stderr.write(printable_lines(f"hpn {command}: {error}\n"))

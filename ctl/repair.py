@@ -126,8 +126,7 @@ def answer_gc(words: Sequence[str]) -> tuple[str, int]:
 
 
 def release_leases(data_dir: Path, state_dirs: Sequence[Path], *, dry_run: bool) -> tuple[list[str], list[str]]:
-    """Release the addresses of dead pods in ``data_dir`` and below each state directory: lines for released ones, and
-    for failures."""
+    """Release the addresses of dead pods in all these directories: lines for released ones, and for failures."""
     done, failed = list[str](), list[str]()
     for folder in dict.fromkeys((data_dir, *(state_dir / "ipam" for state_dir in state_dirs))):
         try:

@@ -15,8 +15,7 @@ _WHAT = (
 
 
 def parser(command: str, about: str, example: str, *, what: str) -> argparse.ArgumentParser:
-    """The options of a command about attachments.  ``what`` is argparse's nargs for words that name attachments; empty
-    for none."""
+    """The options of a command about attachments; ``what`` is argparse's nargs for the words that name them."""
     made = parser_for(command, about, f"example: {example}")
     if what:
         made.add_argument("what", nargs=what, type=word, default=[], metavar="WHAT", help=f"{_WHAT}; default: all")

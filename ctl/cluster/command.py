@@ -300,8 +300,7 @@ def networks(data_dir: Path, names: Sequence[str] = ()) -> dict[str, NodeBlocks]
 
 
 def own_blocks(directory: Path) -> list[int] | None:
-    """Return the indexes of the network's blocks for new addresses; empty if it is not shared, None if the file is
-    unreadable.  Raises IoFailure."""
+    """Return the network's blocks for new addresses; empty if it has none, None if unreadable.  Raises IoFailure."""
     try:
         has = node_blocks.read(directory)
     except RecordUnreadable:

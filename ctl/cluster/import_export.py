@@ -23,10 +23,7 @@ from ipam.stores.holdings import Lease
 
 
 def network(document: Any, file: Path, data_dir: Path) -> Network:
-    """Return the shared network of a configuration, a list of plugins, or a NetworkAttachmentDefinition.
-
-    Raises InvalidConfig, UnsupportedField.
-    """
+    """Return the shared network of a configuration or a NetworkAttachmentDefinition.  Raises CniError."""
     for plugin in _plugins(document):
         if not isinstance(plugin.get("ipam"), dict) or not plugin["ipam"].get("cluster"):
             continue
@@ -74,10 +71,7 @@ def blocks_in_words(into: Network, moved: Moved, *, dry_run: bool) -> list[str]:
 
 
 def leave(data_dir: Path, name: str, *, dry_run: bool) -> list[str]:
-    """Make the network this node's own; return, in words, the ranges that it keeps.
-
-    Raises RecordUnreadable, IoFailure, TryAgain.
-    """
+    """Make the network this node's own; return, in words, the ranges that it keeps.  Raises CniError."""
     has = adopt.leave(path_of(f"{data_dir}/{name}"), name, dry_run=dry_run)
     blocks = [Block(name, one.index, has.size, one.node, "", "") for one in has.blocks if one.state == HELD]
     lost = [one.index for one in has.blocks if one.state != HELD]

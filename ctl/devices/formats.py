@@ -20,8 +20,7 @@ _HEADER: Final = 3  # a tag, and the length of its data
 
 
 def ibdev2netdev(hcas: Iterable[Hca], root: Path = sysfs.SYS, *, verbose: bool = False) -> Iterator[str]:
-    """A line for each port with an interface in this namespace; with ``verbose`` in the format of ``ibdev2netdev
-    -v``."""
+    """A line for each port with an interface in this namespace; ``verbose`` is the option -v of ibdev2netdev."""
     for hca in hcas:
         for port in hca.ports:
             if port.netdev:

@@ -85,8 +85,7 @@ def _nic(read: Reader, device: Device, hcas: tuple[Hca, ...]) -> Nic:
 
 
 def _dcb(read: Reader, net: str) -> Dcb | None:
-    """The priorities of an interface.  None if it is not in this namespace, because the files may be another
-    machine's."""
+    """The priorities of an interface; None if it is not in this namespace, or the files are another machine's."""
     name = os.path.basename(net)
     with suppress(OSError):  # most drivers do not support it
         if read.is_this_kernel and socket.if_nametoindex(name) == read.number(f"{net}/ifindex"):
@@ -149,8 +148,7 @@ _REDIRECTS: Final = 1 << 2 | 1 << 3
 
 
 def device_control(space: bytes) -> tuple[bool, int] | None:
-    """The register Device Control: whether writes may be reordered, and the largest read request in bytes.  None if the
-    space lacks it."""
+    """Device Control: whether writes may be reordered, and the largest read request in bytes.  None if it is absent."""
     for at, kind in _capabilities(space):
         if kind == _EXPRESS and (control := _word(space, at + _DEVICE_CONTROL)) is not None:
             return bool(control & _RELAXED), 128 << (control >> 12 & 7)

@@ -19,8 +19,7 @@ from node.model import Settings
 
 @dataclass(frozen=True)
 class Definition:
-    """A NetworkAttachmentDefinition: "namespace/name", the resource of its pods (empty for none), and whether it is for
-    hpn."""
+    """A NetworkAttachmentDefinition: "namespace/name", the resource of its pods, and whether it is for hpn."""
 
     name: str
     resource: str = ""
@@ -286,8 +285,7 @@ class State:
 
 @dataclass(frozen=True)
 class Socket:
-    """A plugin's or the agent's socket: whether a process listens, and the resource that a device plugin offers
-    there."""
+    """A plugin's or the agent's socket: whether a process listens, and a device plugin's resource."""
 
     path: str
     listens: bool

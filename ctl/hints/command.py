@@ -103,10 +103,7 @@ def _look(attachments: Sequence[Json]) -> Seen:
 
 
 def read(sys: Path, devices: Iterable[str]) -> tuple[dict[str, list[int]], dict[str, int]]:
-    """The port numbers of RDMA devices, and their traffic classes, if there are any.
-
-    ``sys`` is a directory like /sys.  Only the vendor's mlx5 driver shows traffic classes there.
-    """
+    """The port numbers of RDMA devices, and their traffic classes, which only the vendor's mlx5 driver shows."""
     ports, classes = dict[str, list[int]](), dict[str, int]()
     for device in devices:
         folder = sys / "class" / "infiniband" / device

@@ -85,8 +85,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Seen:
-    """Facts from the pod's namespace: the interfaces' ``names``, None if unknown; and for RDMA devices their ``ports``
-    and traffic ``classes``, if known."""
+    """Facts from the pod's namespace: the interfaces, None if unknown; the known ports and classes of RDMA devices."""
 
     names: Sequence[str] | None = None
     ports: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -94,10 +93,7 @@ class Seen:
 
 
 def of(attachments: Iterable[Json], seen: Seen) -> Workload:
-    """The workload of a pod's attachments, in the format of cni/attachments.py.
-
-    A device without GIDs has the ports in ``seen``, or else port 1.
-    """
+    """The workload of a pod's attachments.  A device without GIDs has the ports in ``seen``, or else port 1."""
     rails = sorted(attachments, key=lambda a: natural(a["ifname"]))
     found = dict[str, Port]()
     for a in rails:

@@ -97,10 +97,7 @@ def install(
 
 @_failing("install")
 def checked(root: Path, *, is_this_node: bool) -> tuple[str, int]:
-    """A report of whether this version fits the node, and the exit status.  Only ``is_this_node`` asks shared stores.
-
-    Raises IoFailure if this version does not understand the state, or the device file of an enabled hpn node.
-    """
+    """A report of whether this version fits the node, and the exit status.  Raises IoFailure if it does not."""
     _refuse_unknown_state(root)  # guard: state-checked
     if _is_enabled(root, layout.NODE):
         _refuse_node_file(root)
@@ -131,10 +128,7 @@ def answer_uninstall(words: Sequence[str]) -> tuple[str, int]:
 
 @_failing("uninstall")
 def uninstall(root: Path, *, force: bool = False) -> list[str]:
-    """Uninstall below the root; a line for each step, and for each file that stays.
-
-    Raises NotAvailable if pods have interfaces or addresses, and other CniErrors.
-    """
+    """Uninstall below the root; a line for each step, and for each file that stays.  Raises CniError."""
     units = layout.carried_units()
     _refuse_package(root, "uninstall")
     if not force and (held := state.holders(root)):  # guard: held

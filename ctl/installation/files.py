@@ -253,10 +253,7 @@ def steps_of_install(root: Path, wanted: Sequence[Entry], program: Path) -> list
 
 
 def steps_of_uninstall(root: Path, units: Mapping[str, str]) -> tuple[list[Step], list[str]]:
-    """The steps that remove an installation of any version, and the paths of its names that hold other files.
-
-    Raises OSError.
-    """
+    """The steps that remove an installation of any version, and its paths that hold other files.  Raises OSError."""
     contents = {f"{layout.UNITS}/{unit}": content for unit, content in units.items()}
     names = (layout.KUBECONFIG, layout.COMMAND, layout.IPAM, layout.HPN)
     paths = [*contents, *map(layout.wants_link, layout.WANTED_BY), *names]
@@ -291,8 +288,7 @@ def _replaced(root: Path, entry: Entry) -> str:
 def _is_ours(root: Path, path: str, content: str) -> bool:
     """True if hpn install, of any version, may replace or remove the file at the path.
 
-    That includes a copy of the unit ``content`` that a person made, and a link to the program that a person or the
-    Debian package made.
+    That includes a person's copy of the unit ``content``, and a person's or the package's link to the program.
     """
     what, found = kind(root / path), text(root / path)
     if path in (layout.HPN, layout.IPAM, layout.COMMAND):

@@ -94,9 +94,6 @@ def wants_link(unit: str) -> str:
 
 
 def temporary(path: str) -> str:
-    """The path where a new file is written before it replaces the old one.
-
-    It is always the same, so the next install finds the leftover of an interrupted one.
-    """
+    """The path of a new file before it replaces the old one; the next install finds what an interrupted one left."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.new"
