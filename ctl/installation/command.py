@@ -9,7 +9,7 @@ from base.kernel.files import machine
 from base.protocol.errors import IoFailure, NotAvailable
 from ctl.command_line import parser_for
 from ctl.installation import files, layout, state, systemd
-from ctl.installation.files import Step, is_there
+from ctl.installation.files import Step, present
 from ctl.installation.layout import Entry
 from ctl.screen import text
 from node.config import DEFAULTS, Refused, read
@@ -54,7 +54,7 @@ def answer_install(words: Sequence[str], program: str, version: str) -> tuple[st
     if bool(options.api_server) != bool(options.credential):
         parser.error("--api-server and --credential go together")
     more = [layout.kubeconfig(options.api_server, options.credential)] if options.api_server else []
-    units = {} if options.no_units else layout.carried_units()
+    units = {} if options.no_units else layout.units()
     return text(install(options.root, Path(program), units, version, more=more, dry_run=options.dry_run)), 0
 
 
@@ -129,7 +129,7 @@ def answer_uninstall(words: Sequence[str]) -> tuple[str, int]:
 @_failing("uninstall")
 def uninstall(root: Path, *, force: bool = False) -> list[str]:
     """Uninstall below the root; a line for each step, and for each file that stays.  Raises CniError."""
-    units = layout.carried_units()
+    units = layout.units()
     _refuse_package(root, "uninstall")
     if not force and (held := state.holders(root)):  # guard: held
         more = [f"and {len(held) - _NAMED} more"] if len(held) > _NAMED else []
@@ -139,7 +139,7 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
         )
     noted = state.state_dirs(root)[1:]
     removed, others = files.steps_of_uninstall(root, units)
-    if not removed and not any(is_there(root, path) for path in layout.STATE):
+    if not removed and not present(root, layout.STATE):
         return ["nothing of hpn is installed"]
     with files.exclusive(root):
         stopped = _stop(root, removed, units)
@@ -149,9 +149,9 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
             systemd.run("daemon-reload")
         # A pod attached meanwhile keeps the state: a later install detaches it.
         kept, claimed = state.holders(root), [*state.claimed(root)]
-        gone = [] if kept else [Step(path) for path in layout.STATE if is_there(root, path)]  # guard: kept ([])
+        gone = [] if kept else [Step(path) for path in present(root, layout.STATE)]  # guard: kept ([])
         files.do(root, gone, Path())
-    left = [*others, *(path for path in (*layout.STATE, *layout.CONFIGURATION) if is_there(root, path))]
+    left = [*others, *present(root, (*layout.STATE, *layout.CONFIGURATION))]
     return [
         *(f"{step}" for step in (*stopped, *removed, *reloaded, *gone)),
         *(f"left: /{path}" for path in left),

@@ -241,7 +241,7 @@ def entries(root: Path, units: Mapping[str, str], more: Sequence[Entry], *, has_
 
 def steps_of_install(root: Path, wanted: Sequence[Entry], program: Path) -> list[Step]:
     """The steps that are still to do.  Raises OSError, and InvalidConfig for a file that hpn install did not write."""
-    left = (path for entry in wanted if is_there(root, path := layout.temporary(entry.path)))
+    left = present(root, (layout.temporary(entry.path) for entry in wanted))
     steps = [Step(path, why="left by an interrupted install") for path in left]  # guard: left-over (left -> ())
     replaced = set[str]()
     for entry in wanted:
@@ -257,15 +257,15 @@ def steps_of_uninstall(root: Path, units: Mapping[str, str]) -> tuple[list[Step]
     contents = {f"{layout.UNITS}/{unit}": content for unit, content in units.items()}
     names = (layout.KUBECONFIG, layout.COMMAND, layout.IPAM, layout.HPN)
     paths = [*contents, *map(layout.wants_link, layout.WANTED_BY), *names]
-    there = [path for path in paths if is_there(root, path)]
+    there = present(root, paths)
     ours = [path for path in there if _is_ours(root, path, contents.get(path, ""))]
-    left = [path for path in map(layout.temporary, paths) if is_there(root, path)]
+    left = present(root, map(layout.temporary, paths))
     return [Step(path) for path in (*ours, *left)], [path for path in there if path not in ours]
 
 
-def is_there(root: Path, path: str) -> bool:
-    """True if the path exists; a link is not followed.  Raises OSError."""
-    return kind(root / path) != "nothing"
+def present(root: Path, paths: Iterable[str]) -> list[str]:
+    """Those of the paths that exist; links are not followed.  Raises OSError."""
+    return [path for path in paths if kind(root / path) != "nothing"]
 
 
 def _replaced(root: Path, entry: Entry) -> str:
