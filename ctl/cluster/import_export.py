@@ -17,7 +17,6 @@ from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import Network
 from ipam.cluster.rules.overview import spans_in
 from ipam.inventory import state
-from ipam.ranges import Span
 from ipam.stores import Store
 from ipam.stores.holdings import Lease
 
@@ -71,7 +70,7 @@ def blocks_in_words(into: Network, moved: Moved, *, dry_run: bool) -> list[str]:
 
 
 def leave(data_dir: Path, name: str, *, dry_run: bool) -> list[str]:
-    """Make the network this node's own; return, in words, the ranges that it keeps.  Raises CniError."""
+    """Make the network this node's own; return the ranges that it keeps, as JSON, and notes.  Raises CniError."""
     has = adopt.leave(path_of(f"{data_dir}/{name}"), name, dry_run=dry_run)
     blocks = [Block(name, one.index, has.size, one.node, "", "") for one in has.blocks if one.state == HELD]
     lost = [one.index for one in has.blocks if one.state != HELD]
@@ -79,17 +78,16 @@ def leave(data_dir: Path, name: str, *, dry_run: bool) -> list[str]:
         f"the store still lists these {len(blocks)} blocks for node {has.node}; when no node has blocks of "
         f"{name} any more: hpn ipam release-node {has.node} {name} --force"
     )
+    ranges = [
+        {"subnet": subnet, "rangeStart": f"{span.address(span.first)}", "rangeEnd": f"{span.address(span.last)}"}
+        for subnet in has.subnets
+        for span in spans_in(subnet, blocks)
+    ]
     return [
-        *(_range(subnet, span) for subnet in has.subnets for span in spans_in(subnet, blocks)),
+        *map(json.dumps, ranges),
         *(f"block {index} is no longer this node's, so it is in none of these" for index in lost),
         kept,
     ]
-
-
-def _range(subnet: str, span: Span) -> str:
-    """Return a range of a configuration, as JSON."""
-    bounds = {"rangeStart": f"{span.address(span.first)}", "rangeEnd": f"{span.address(span.last)}"}
-    return json.dumps({"subnet": subnet, **bounds})
 
 
 def _named(leases: Sequence[Lease]) -> dict[Address, str]:
