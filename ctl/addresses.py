@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from base.protocol.errors import CniError
-from base.protocol.spec import Json, Key
+from base.protocol.spec import Json
 from base.table import aligned, printable
 from ctl import migrate
 from ctl.cluster import command as cluster
@@ -18,7 +18,6 @@ from ipam.inventory import STATES, networks, pools, state
 from ipam.stores import access
 from ipam.stores.holdings import Contents, Kept, Lease, Listed, Lost
 
-_BAR: Final = 30
 _ID_DIGITS: Final = 12  # digits of a container's id: shown, and enough to name it
 _SIGNS: Final = "#x~=!*?"
 _MOMENTS: Final = ("released", "cool", "until")
@@ -29,7 +28,7 @@ _COLUMNS: Final = ("ADDRESS", "POD", "IFNAME", "STATE", "SINCE", "CONTAINER")
 
 
 def answer(words: Sequence[str]) -> tuple[str, int]:
-    """The command's output and exit status.  Raises CniError, and SystemExit for wrong options."""
+    """The command's output and exit status."""
     options = parser().parse_args(words)
     if options.command != "import":  # which creates it
         data_dir(options)
@@ -101,14 +100,17 @@ def _lease(options: argparse.Namespace) -> tuple[str, int]:
     wanted = [lease for lease in leases if not options.what or _is_called(lease, options.what)]
     if options.json:
         return as_document({"dataDir": str(options.data_dir), "leases": wanted}), 0 if wanted else 1
-    blocks = ["\n".join(f"{name:12} {_words(_dated(name, value))}" for name, value in one.items()) for one in wanted]
+    blocks = ["\n".join(f"{name:12} {_words(value, name)}" for name, value in one.items()) for one in wanted]
     nothing = f"no lease of {options.what or 'any pod'} in {options.data_dir}"
     return text(["\n\n".join(blocks) or nothing]), 0 if wanted else 1
 
 
 def _release(options: argparse.Namespace) -> tuple[str, int]:
     (network,) = networks(options.data_dir, sandboxes.gone, [options.network])
-    held = _meant(network, options.key)
+    leases = {one.holding.owner.key: one for one in network.listed if isinstance(one.holding, Lease)}
+    # An attachment's full name means that one only.
+    held = {key: one for key, one in leases.items() if f"{key}" == options.key}
+    held = held or {key: one for key, one in leases.items() if _is_called(_about(one), options.key)}
     if not held:
         return text([f"{options.key} holds no address in {network.place}; list the leases: hpn ipam lease"]), 1
     if len(held) > 1:
@@ -121,13 +123,6 @@ def _release(options: argparse.Namespace) -> tuple[str, int]:
     return text([f"released {ips} of {key}"]), 0
 
 
-def _meant(network: Contents, what: str) -> dict[Key, Listed]:
-    """The leases that the argument may mean; the only one if it is an attachment's full name."""
-    held = {one.holding.owner.key: one for one in network.listed if isinstance(one.holding, Lease)}
-    whole = {key: one for key, one in held.items() if f"{key}" == what}
-    return whole or {key: one for key, one in held.items() if _is_called(_about(one), what)}
-
-
 def _gc(options: argparse.Namespace) -> tuple[str, int]:
     done, failed = release_dead(options.data_dir, options.network, dry_run=options.dry_run)
     if options.json:
@@ -137,8 +132,7 @@ def _gc(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def release_dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> tuple[list[str], list[str]]:
-    """Release provably dead leases: a line for each, and one for each network that failed.  Raises CniError if leases
-    cannot be listed."""
+    """Release provably dead leases: a line for each, and one for each network that failed.  Raises CniError."""
     done, failed = list[str](), list[str]()
     for network in networks(data_dir, sandboxes.gone, names):
         dead, conflicts = (
@@ -195,10 +189,7 @@ def _about(one: Listed) -> Json:
 
 
 def _is_called(lease: Json, what: str) -> bool:
-    """True if the argument can mean this lease: an address; or a pod or container, with or without ``:ifname``.
-
-    A container may be given by the first digits of its id, and a pod without its namespace.
-    """
+    """True if ``what`` can mean this lease, as _WHOSE describes; a pod may lack its namespace."""
     word, _, ifname = what.partition(":")
     container_id, pod = str(lease.get("containerID", "")), str(lease.get("pod", ""))
     is_its_own = word in {container_id, pod, pod.rpartition("/")[2]} - {""}
@@ -235,9 +226,8 @@ def _bar(pool: Json) -> str:
     words = [f"{pool[word]} {word}" for word in STATES if pool[word] or word == "held"]
     if pool["size"] is None:
         return ", ".join(words)
-    signs = "".join(sign * -(-_BAR * pool[word] // pool["size"]) for word, sign in zip(STATES, _SIGNS, strict=True))
-    free = f"{pool['free']}" if pool["free"] < 10**9 else f"2^{pool['free'].bit_length() - 1}"
-    return f"[{signs[:_BAR]:.<{_BAR}}] {', '.join(words)}, {free} free"
+    signs = (sign * -(-cluster.BAR * pool[word] // pool["size"]) for word, sign in zip(STATES, _SIGNS, strict=True))
+    return cluster.bar("".join(signs), words, pool["free"])
 
 
 def _row(listed: Listed) -> tuple[str, ...]:
@@ -254,10 +244,8 @@ def _row(listed: Listed) -> tuple[str, ...]:
     return addresses, one.owner.pod or "-", one.owner.key.ifname, word, since, one.owner.key.container_id[:_ID_DIGITS]
 
 
-def _words(value: object) -> str:
+def _words(value: object, name: str = "") -> str:
+    """The value of a member, as a date if it is a time."""
+    if name in _MOMENTS and isinstance(value, int) and value:
+        return moment(value)
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _dated(name: str, value: object) -> object:
-    """The value, as a date if it is a time."""
-    return moment(value) if name in _MOMENTS and isinstance(value, int) and value else value

@@ -20,10 +20,7 @@ _LOADER: Final = "ld-hpn.so.2"
 def parser_for(
     command: str, about: str, example: str, *, fails: str = "something is wrong or missing"
 ) -> argparse.ArgumentParser:
-    """A parser without options.  Its help ends with the example and the exit statuses.
-
-    ``fails`` describes exit status 1.
-    """
+    """A parser without options.  Its help ends with the example and the exit statuses; ``fails`` describes 1."""
     return argparse.ArgumentParser(
         prog=f"hpn {command}",
         description=about,
@@ -57,8 +54,7 @@ def data_dir(options: argparse.Namespace) -> Path:
 
 
 def _there(option: str, directory: Path, default: str, what: str) -> Path:
-    """The directory, which must exist unless it is the default: the first ADD creates that.  A misspelt one would look
-    empty."""
+    """The directory, which must exist unless it is the default, which the first ADD creates.  Raises IoFailure."""
     try:
         os.stat(directory)
     except (FileNotFoundError, NotADirectoryError) as e:
@@ -67,6 +63,13 @@ def _there(option: str, directory: Path, default: str, what: str) -> Path:
     except OSError:
         pass  # the code that reads it reports why
     return directory
+
+
+def is_same_file(one: str | Path, other: str | Path) -> bool:
+    """True if both paths lead to one file."""
+    with suppress(OSError, ValueError):
+        return Path(one).samefile(other)
+    return False
 
 
 def word(text: str) -> str:

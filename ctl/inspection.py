@@ -13,8 +13,8 @@ from base.state.record import LOST
 from cni import attachment_state, interface_location
 from cni.attachments import WORDS, Found, are_dead, describe, list_all, states, with_error
 from ctl import command_line, selection
-from ctl.command_line import as_document
 from ctl.screen import Table, moment, text
+from ctl.selection import who
 
 if TYPE_CHECKING:
     from base.kubelet.client import Held
@@ -25,14 +25,13 @@ _MEMBERS = ("kind", "device", "netdev", "master", "addresses", WORDS)
 
 
 def answer_list(words: Sequence[str]) -> tuple[str, int]:
-    """The command's output and exit status.  Raises IoFailure, and SystemExit for wrong options."""
+    """The command's output and exit status."""
     about = "List the attachments and their states: attached, dead, half-attached ... (docs/user/commands.md)."
     options = selection.parser("list", about, "hpn list --json", what="").parse_args(words)
     found = selection.selected(options, [])
     listed = [_listed(one, *stands) for one, stands in zip(found, states(found), strict=True)]
     if options.json:
-        state_dirs = [str(state_dir) for state_dir in command_line.state_dirs(options)]
-        return as_document({"stateDirs": state_dirs, "attachments": [selection.without_words(a) for a in listed]}), 0
+        return selection.document(options, attachments=selection.without_words(listed)), 0
     if not listed:
         return text([selection.nothing(options, [])]), 0
     troubles = [line for one, a in zip(found, listed, strict=True) for line in _troubles(one, a)]
@@ -57,7 +56,7 @@ def _troubles(one: Found, a: Json) -> Iterator[str]:
 
 def _listed_row(a: Json) -> tuple[str, ...]:
     cells = (a.get(WORDS), ", ".join(a["addresses"]), ", ".join(a["rdma"]))
-    return (a["pod"] or a["containerID"][:12], a["ifname"], a["network"], *(cell or "-" for cell in cells), a["state"])
+    return who(a), a["ifname"], a["network"], *(cell or "-" for cell in cells), a["state"]
 
 
 _COLUMNS: Final = (
@@ -67,40 +66,46 @@ _COLUMNS: Final = (
 
 
 def answer_inspect(words: Sequence[str]) -> tuple[str, int]:
-    """The command's output and exit status.  Raises IoFailure, and SystemExit for wrong options."""
+    """The command's output and exit status."""
     about = "Show the attachments; with WHAT, all details of those, and where their interfaces are now."
     parser = selection.parser("inspect", about, "hpn inspect default/worker-0", what="*")
     parser.add_argument("--kubelet-dir", type=Path, default=Path(KUBELET), help=f"default {KUBELET}")
     options = parser.parse_args(words)
-    state_dirs = command_line.state_dirs(options)
     if options.what:
         return _of_some(options)
-    attachments, unreadable, refused = list_all(state_dirs)
+    attachments, unreadable, refused = list_all(command_line.state_dirs(options))
     rest = match(attachments, allocated(options.kubelet_dir))
     if options.json:
-        document = {
-            "stateDirs": [str(state_dir) for state_dir in state_dirs],
-            "attachments": [selection.without_words(a) for a in attachments],
-            "unreadable": [str(path) for path in unreadable],
-            "refused": [selection.without_words(a) for a in refused],
-            "unattached": rest,
-        }
-        return as_document(document), 0
+        document = selection.document(
+            options,
+            attachments=selection.without_words(attachments),
+            unreadable=[str(path) for path in unreadable],
+            refused=selection.without_words(refused),
+            unattached=rest,
+        )
+        return document, 0
     parts: list[Table | str] = [_table(attachments)] if attachments else []
-    parts += [f"{_who(a)} of {a['network']}: {_trouble(a)}" for a in attachments if "trouble" in a]
-    parts += [
-        f"{_who(a)} of {a['network']}: {selection.failure(a['lastError'])}" for a in attachments if "lastError" in a
-    ]
+    for a in attachments:
+        if "trouble" in a:
+            remedy = f"; {attachment_state.REMEDY}" if _is_unreadable(a) else ""
+            parts.append(f"{_title(a)}: {a['trouble']}{remedy}")
+    parts += [f"{_title(a)}: {selection.failure(a['lastError'])}" for a in attachments if "lastError" in a]
     parts += [f"{path} cannot be read; {_remedy(path)}" for path in unreadable]
     parts += [
-        f"{_who(a)} of {a['network']} is detached, and its IPAM plugin did not release "
-        f"{', '.join(a['addresses']) or 'it'}: "
+        f"{_title(a)} is detached, and its IPAM plugin did not release {', '.join(a['addresses']) or 'it'}: "
         f"{a['trouble']}; release them by hand, then remove {a['file']}"
         for a in refused
     ]
-    parts = parts or [f"nothing is attached (searched {', '.join(map(str, state_dirs))})"]
-    parts += ["", "allocated by kubelet, but not an interface of the pod:", allocated_table(rest)] if rest else []
+    parts = parts or [selection.nothing(options, [])]
+    if rest:
+        rows = [(one["pod"], one["container"], one["resource"], ", ".join(one["ids"])) for one in rest]
+        parts += ["", "allocated by kubelet, but not an interface of the pod:"]
+        parts.append(Table(("POD", "CONTAINER", "RESOURCE", "DEVICES"), rows))
     return text(parts), 0
+
+
+def _title(a: Json) -> str:
+    return f"{who(a)} of {a['network']}"
 
 
 def _is_unreadable(a: Json) -> bool:
@@ -108,19 +113,11 @@ def _is_unreadable(a: Json) -> bool:
     return bool(a["kind"] == LOST and a["alive"])
 
 
-def _trouble(a: Json) -> str:
-    return f"{a['trouble']}; {attachment_state.REMEDY}" if _is_unreadable(a) else str(a["trouble"])
-
-
 def _remedy(unreadable: Path) -> str:
     """The remedy for an unreadable file of the journal."""
-    # No command reads the record of a detached attachment.
-    is_refused = unreadable.parts[-3] == "refused"
-    return (
-        "it is detached: release its addresses by hand, then remove that file"
-        if is_refused
-        else attachment_state.REMEDY
-    )
+    if unreadable.parts[-3] == "refused":  # no command reads the record of a detached attachment
+        return "it is detached: release its addresses by hand, then remove that file"
+    return attachment_state.REMEDY
 
 
 def _of_some(options: argparse.Namespace) -> tuple[str, int]:
@@ -131,9 +128,7 @@ def _of_some(options: argparse.Namespace) -> tuple[str, int]:
     unknown = selection.unknown(options.what, found)
     status = 1 if unknown else 0
     if options.json:
-        state_dirs = [str(state_dir) for state_dir in command_line.state_dirs(options)]
-        attachments = [selection.without_words(a) for a in known]
-        return as_document({"stateDirs": state_dirs, "attachments": attachments, "unknown": unknown}), status
+        return selection.document(options, attachments=selection.without_words(known), unknown=unknown), status
     blocks = ["\n".join(detail_lines(one, a)) for one, a in zip(found, known, strict=True)]
     blocks += [selection.nothing(options, unknown)] if unknown else []
     return text(["\n\n".join(blocks)]), status
@@ -149,24 +144,15 @@ def _table(attachments: Sequence[Json]) -> Table:
 
 
 def _rows(a: Json) -> Iterator[tuple[str, ...]]:
-    """The attachment's lines: one for each address and RDMA port with a GID of it.  Only the first has the attachment's
-    own columns."""
-    who = _who(a)
+    """A row for each address and RDMA port with a GID of it.  Only the first has the attachment's own columns."""
     state = ("alive" if a["alive"] else "dead") + ("" if a["complete"] else ", incomplete")
     state = attachment_state.UNREADABLE if _is_unreadable(a) else state
-    first: tuple[str, ...] = (who, a["network"], a["ifname"], a["kind"], a.get(WORDS, "-"), _resource(a))
+    resource = str(a["resource"]["name"]) if "resource" in a else "-"
+    first: tuple[str, ...] = (who(a), a["network"], a["ifname"], a["kind"], a.get(WORDS, "-"), resource)
     last: tuple[str, ...] = (state, moment(a["since"]), a["netns"])
     for row in list(_addresses(a)) or [("-", ", ".join(a["rdma"]["devices"]) or "-", "-", "-")]:
         yield *first, *row, *last
         first, last = ("",) * len(first), ("",) * len(last)
-
-
-def _resource(a: Json) -> str:
-    return str(a["resource"]["name"]) if "resource" in a else "-"
-
-
-def _who(a: Json) -> str:
-    return str(a["pod"] or a["containerID"][:12])
 
 
 def _addresses(a: Json) -> Iterator[tuple[str, str, str, str]]:
@@ -215,7 +201,8 @@ def _values(a: Json) -> Iterator[tuple[str, str]]:
     yield "container", a["containerID"]
     yield "since", moment(a["since"])
     yield "namespace", f"{a['netns']} (net:[{a['namespace']}]), {'alive' if a['alive'] else 'dead'}"
-    yield "interface", ", ".join(filter(None, (f"{a['kind']} {a.get(WORDS, '')}".strip(), _mac(a))))
+    mac = f"MAC {a['mac']}" if a["mac"] else ""
+    yield "interface", ", ".join(filter(None, (f"{a['kind']} {a.get(WORDS, '')}".strip(), mac)))
     yield "PF", f"{a['pf']} {a.get('pfName', '')}".strip() if "pf" in a else ""
     yield "resource", a["resource"]["name"] if "resource" in a else ""
     yield "addresses", ", ".join(a["addresses"])
@@ -225,10 +212,6 @@ def _values(a: Json) -> Iterator[tuple[str, str]]:
     yield "now", a["now"]["words"] if "now" in a else ""
     yield "trouble", a.get("trouble", "")
     yield "last error", selection.failure(a["lastError"]) if "lastError" in a else ""
-
-
-def _mac(a: Json) -> str:
-    return f"MAC {a['mac']}" if a["mac"] else ""
 
 
 def allocated(kubelet: Path) -> "list[Held]":
@@ -251,12 +234,6 @@ def match(attachments: Iterable[Json], given: "Iterable[Held]") -> list[Json]:
         if ids:
             rest.append({"pod": _pod(one), "container": one.container, "resource": one.resource, "ids": ids})
     return rest
-
-
-def allocated_table(rest: Iterable[Json]) -> Table:
-    """The allocations that ``match`` returned."""
-    rows = [(one["pod"], one["container"], one["resource"], ", ".join(one["ids"])) for one in rest]
-    return Table(("POD", "CONTAINER", "RESOURCE", "DEVICES"), rows)
 
 
 def _mark(attachments: Iterable[Json], one: "Held", identity: str) -> bool:

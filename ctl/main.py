@@ -64,8 +64,8 @@ COMMANDS: Final = {
     "report": "ctl.report.command.answer",
     "gc": "ctl.repair.answer_gc",
     "devices": "ctl.devices.command.answer",
-    "gids": "ctl.gids.answer",
-    "devinfo": "ctl.devinfo.answer",
+    "gids": "ctl.rdma.answer_gids",
+    "devinfo": "ctl.rdma.answer_devinfo",
     "top": "ctl.traffic.top.answer",
     "doctor": "ctl.doctor.command.answer",
     "install": "ctl.installation.command.answer_install",
@@ -84,8 +84,11 @@ def main(argv: Sequence[str], file: str = "", build: str = "") -> int:
             return 0
         case ["help", command] if command in COMMANDS:
             return main([argv[0], command, "--help"], file, build)
-        case ["version" | "--version", *words] if words in ([], ["--licenses"]):
-            return _licenses() if words else _version()
+        case ["version" | "--version"]:
+            sys.stdout.write(f"hpn {VERSION}\n")
+            return 0
+        case ["version" | "--version", "--licenses"]:
+            return _licenses()
         case [command, *words] if command in COMMANDS:
             # Only these need the running file and its build.
             more = (file, build) if command in ("doctor", "install", "report") else ()
@@ -100,11 +103,6 @@ def function(path: str) -> Callable[..., tuple[str, int]]:
     module, _, name = path.rpartition(".")
     found: Callable[..., tuple[str, int]] = getattr(import_module(module), name)
     return found
-
-
-def _version() -> int:
-    sys.stdout.write(f"hpn {VERSION}\n")
-    return 0
 
 
 def _licenses() -> int:
@@ -129,22 +127,16 @@ def _print(command: str, work: Callable[[], tuple[str, int]]) -> int:
     except CniError as e:
         return _complain(command, f"{e.msg} ({e.details})" if e.details else e.msg)
     except OSError as e:
-        return _complain(command, _words_of(e))
+        where = f"{os.fsdecode(e.filename)}: " if isinstance(e.filename, str | bytes) else ""
+        remedy = "; run it as root" if e.errno in (errno.EACCES, errno.EPERM) else ""
+        return _complain(command, f"{where}{e.strerror or e}{remedy}")
     sys.stdout.write(text.encode(errors="backslashreplace").decode())  # a kernel name in it may not be UTF-8
     return status
 
 
 def _complain(command: str, error: str) -> int:
-    """Print an error on stderr; return the exit status.  Names in it may come from a pod, so control characters are
-    escaped."""
+    """Print an error on stderr, with control characters escaped: names may come from a pod.  Return the exit status."""
     from base.table import printable_lines  # noqa: PLC0415
 
     sys.stderr.write(printable_lines(f"hpn {command}: {error}\n"))
     return 1
-
-
-def _words_of(e: OSError) -> str:
-    """The kernel's error with its file and a remedy."""
-    where = f"{os.fsdecode(e.filename)}: " if isinstance(e.filename, str | bytes) else ""
-    remedy = "; run it as root" if e.errno in (errno.EACCES, errno.EPERM) else ""
-    return f"{where}{e.strerror or e}{remedy}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from base.protocol.errors import InvalidConfig, IoFailure
 from base.protocol.spec import network_of
 from base.state import durable
+from ctl.command_line import is_same_file
 from ctl.screen import text
 from ipam import migrate, sandboxes
 from ipam.inventory import networks
@@ -53,11 +54,16 @@ def import_leases(options: argparse.Namespace) -> tuple[str, int]:
     """hpn ipam import.  Raises IoFailure, InvalidConfig, TryAgain, RecordUnreadable, StoreRefused, Unreachable."""
     _refuse_unless_one(options)
     conf = options.path if options.source == "node" else options.into
-    into = _into(conf, options.data_dir) if conf else None
+    into: Network | None = None
+    if conf:
+        from ctl.cluster import import_export  # noqa: PLC0415
+
+        document = _decoded(conf, "give a network's configuration with ipam.cluster")
+        into = import_export.network(document, conf, options.data_dir)
     default = options.path.resolve().name if options.source == "host-local" else ""
     name = network_of({"name": options.network or (into.name if into else default)})
     store = access.open_in(options.data_dir, name, log := list[str](), sandboxes.gone)
-    is_ours = options.source == "host-local" and _is_same(options.path, options.data_dir / name)
+    is_ours = options.source == "host-local" and is_same_file(options.path, options.data_dir / name)
     with _source(options, is_ours=is_ours) as (leases, others):
         if is_ours and not options.dry_run:
             durable.make_private(options.path)
@@ -88,20 +94,6 @@ def _summary(name: str, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
     verb = "would import" if dry_run else "imported"
     lines = [f"{verb} {', '.join(map(str, one.ips))} of {one.owner.key} {one.owner.pod}".rstrip() for one in leases]
     return [*lines, f"{name}: {verb} {len(leases)} leases"]
-
-
-def _into(file: Path, data_dir: Path) -> "Network":
-    from ctl.cluster import import_export  # noqa: PLC0415
-
-    return import_export.network(_decoded(file, "give a network's configuration with ipam.cluster"), file, data_dir)
-
-
-def _is_same(path: Path, directory: Path) -> bool:
-    """True if host-local's directory is the store's own."""
-    try:
-        return path.samefile(directory)
-    except OSError:
-        return False
 
 
 @contextmanager

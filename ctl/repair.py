@@ -5,23 +5,24 @@ from pathlib import Path
 
 from base.protocol.errors import CniError, KernelRefused
 from base.protocol.spec import Json
-from base.state.record import Record
 from cni import attachment_state, collect, repair
 from cni.attachment_state import UNREADABLE
 from cni.attachments import WORDS, Found
 from cni.repair import Task
 from ctl import addresses, command_line, selection
-from ctl.command_line import add_data_dir, add_state_dir, as_document, parser_for
+from ctl.command_line import add_data_dir, add_state_dir, parser_for
 from ctl.screen import Table, moment, progress, text
+from ctl.selection import who
 from ipam import main as ipam
 
+_IPAM = {"hpn-ipam": ipam.ask}
 _COLUMNS = ("POD", "IFNAME", "NETWORK", "STATE", "WHY")
 # In these states another command is at work, and reports errors itself.
 _AT_WORK = (attachment_state.ATTACHING, attachment_state.DETACHING, attachment_state.DETACHED)
 
 
 def answer_check(words: Sequence[str]) -> tuple[str, int]:
-    """The command's output and exit status.  Raises IoFailure, and SystemExit for wrong options."""
+    """The command's output and exit status."""
     about = "Compare attachments with what ADD created, as CNI's CHECK does; change nothing (docs/user/commands.md)."
     options = selection.parser("check", about, "hpn check default/worker-0", what="*").parse_args(words)
     found = selection.selected(options, options.what)
@@ -29,9 +30,9 @@ def answer_check(words: Sequence[str]) -> tuple[str, int]:
     unknown = selection.unknown(options.what, found)
     status = 1 if unknown or any(a["wrong"] for a in checked) else 0
     if options.json:
-        state_dirs = [str(state_dir) for state_dir in command_line.state_dirs(options)]
-        return as_document({"stateDirs": state_dirs, "attachments": checked, "unknown": unknown}), status
-    parts: list[Table | str] = [Table(_COLUMNS, [_row(a) for a in checked])] if checked else []
+        return selection.document(options, attachments=checked, unknown=unknown), status
+    rows = [(who(a), a["ifname"], a["network"], a["state"], a["why"] or "-") for a in checked]
+    parts: list[Table | str] = [Table(_COLUMNS, rows)] if rows else []
     parts += [selection.nothing(options, unknown)] if unknown or not checked else []
     return text(parts), status
 
@@ -42,19 +43,15 @@ def _checked(one: Found) -> Json:
     if word == attachment_state.ATTACHED and one.record:
         word, why = "ok", ""
         try:
-            repair.check(one.state_dir, one.record, {"hpn-ipam": ipam.ask})
+            repair.check(one.state_dir, one.record, _IPAM)
         except (CniError, OSError) as e:
             word, why, code = "wrong", selection.words_of(e), getattr(e, "code", KernelRefused.code)
     wrong = word != "ok" and word not in _AT_WORK
     return {**selection.identified(one), "state": word, "why": why, "code": code, "wrong": wrong}
 
 
-def _row(a: Json) -> tuple[str, ...]:
-    return a["pod"] or a["containerID"][:12], a["ifname"], a["network"], a["state"], a["why"] or "-"
-
-
 def answer_repair(words: Sequence[str]) -> tuple[str, int]:
-    """The command's output and exit status.  Raises IoFailure, and SystemExit for wrong options."""
+    """The command's output and exit status."""
     about = "Undo or finish incomplete attachments, and undo those of dead pods; complete ones of living pods stay."
     parser = selection.parser("repair", about, "hpn repair --dry-run", what="*")
     parser.add_argument("--dry-run", action="store_true", help="only report the steps")
@@ -62,7 +59,8 @@ def answer_repair(words: Sequence[str]) -> tuple[str, int]:
     options = parser.parse_args(words)
     state_dirs, data_dir = command_line.state_dirs(options), command_line.data_dir(options)
     found = selection.selected(options, options.what)
-    tasks = [*repair.tasks(found), *_leftovers(state_dirs, options.what)]
+    what, left = options.what, repair.leftovers(state_dirs)
+    tasks = [*repair.tasks(found), *(task for task in left if not what or any(map(task.found.is_called, what)))]
     unknown = selection.unknown(options.what, [*found, *(task.found for task in tasks)])
     done = [step for task in progress(tasks, "repairing") if (step := _done(task, dry_run=options.dry_run))]
     leases, problems = list[str](), list[str]()
@@ -71,10 +69,8 @@ def answer_repair(words: Sequence[str]) -> tuple[str, int]:
     problem = "; ".join(problems)
     status = 1 if problem or unknown or any(step["problem"] or step["state"] == UNREADABLE for step in done) else 0
     if options.json:
-        dirs = [str(state_dir) for state_dir in state_dirs]
-        steps = [{key: value for key, value in step.items() if key != WORDS} for step in done]
-        body = {"stateDirs": dirs, "dryRun": options.dry_run, "steps": steps, "leases": leases, "problem": problem}
-        return as_document({**body, "unknown": unknown}), status
+        members = {"steps": selection.without_words(done), "leases": leases, "problem": problem, "unknown": unknown}
+        return selection.document(options, dryRun=options.dry_run, **members), status
     lines = [
         *(line for step in done for line in (step[WORDS], *step["remarks"])),
         *leases,
@@ -84,16 +80,12 @@ def answer_repair(words: Sequence[str]) -> tuple[str, int]:
     return text(lines or ["no attachment is incomplete, and dead pods left nothing"]), status
 
 
-def _leftovers(state_dirs: Sequence[Path], what: Sequence[str]) -> list[Task]:
-    return [task for task in repair.leftovers(state_dirs) if not what or any(map(task.found.is_called, what))]
-
-
 def _done(task: Task, *, dry_run: bool) -> Json | None:
     """The step that was done, or would be; None if another command already did it."""
     problem, remarks = "", list[str]()
     if task.can_be_done and not dry_run:
         try:
-            if not repair.mend(task, {"hpn-ipam": ipam.ask}, remarks):
+            if not repair.mend(task, _IPAM, remarks):
                 return None
         except (CniError, OSError) as e:
             problem = selection.words_of(e)
@@ -111,7 +103,7 @@ def _sentence(task: Task, problem: str, *, done: bool) -> str:
 
 
 def answer_gc(words: Sequence[str]) -> tuple[str, int]:
-    """The command's output and exit status.  Raises CniError, and SystemExit for wrong options."""
+    """The command's output and exit status."""
     about = "Undo the attachments of pods that are provably dead, and release their addresses."
     parser = parser_for("gc", about, "example: hpn gc --dry-run")
     parser.add_argument("--dry-run", action="store_true", help="only report what would be undone")
@@ -121,22 +113,20 @@ def answer_gc(words: Sequence[str]) -> tuple[str, int]:
     where, leases = command_line.state_dirs(options), command_line.data_dir(options)
     gone, failures = list[str](), list[str]()
     for state_dir in where:
-        for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}, dry_run=options.dry_run):
-            gone += [] if problem else [_obituary(record, dry_run=options.dry_run)]
-            failures += [f"{record.title} could not be undone: {problem}"] if problem else []
+        for record, problem in collect.sweep(state_dir, _IPAM, dry_run=options.dry_run):
+            if problem:
+                failures.append(f"{record.title} could not be undone: {problem}")
+            else:
+                verb = "would undo" if options.dry_run else "undid"
+                gone.append(f"{verb} {record.title}, of {moment(record.time)}")
     released, not_released = release_leases(leases, where, dry_run=options.dry_run)
     gone, failures = gone + released, failures + not_released
     lines = [*gone, *failures] or ["nothing is provably dead"]
     return text(lines), 1 if failures else 0
 
 
-def _obituary(record: Record, *, dry_run: bool) -> str:
-    return f"{'would undo' if dry_run else 'undid'} {record.title}, of {moment(record.time)}"
-
-
 def release_leases(data_dir: Path, state_dirs: Sequence[Path], *, dry_run: bool) -> tuple[list[str], list[str]]:
-    """Release the addresses of dead pods in ``data_dir`` and below each state directory: lines for released ones, and
-    for failures."""
+    """Release the addresses of dead pods in all these directories: lines for released ones, and for failures."""
     done, failed = list[str](), list[str]()
     for folder in dict.fromkeys((data_dir, *(state_dir / "ipam" for state_dir in state_dirs))):
         try:

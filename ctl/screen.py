@@ -103,10 +103,7 @@ def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
 
 
 def moment(when: str | int) -> str:
-    """A time to the second: "2026-11-22 16:08:57Z".
-
-    ``when`` is ISO 8601 in UTC, or seconds since 1970.
-    """
+    """A time as "2026-11-22 16:08:57Z".  ``when`` is ISO 8601 in UTC, or seconds since 1970."""
     return f"{when[:19].replace('T', ' ') if isinstance(when, str) else time.strftime('%F %T', time.gmtime(when))}Z"
 
 

@@ -1,11 +1,11 @@
 """The attachments that a command's arguments name."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from base.protocol.spec import Json
 from cni.attachments import WORDS, Found, find
-from ctl.command_line import add_state_dir, parser_for, state_dirs, word
+from ctl.command_line import add_state_dir, as_document, parser_for, state_dirs, word
 from ctl.screen import moment
 
 _WHAT = (
@@ -15,8 +15,7 @@ _WHAT = (
 
 
 def parser(command: str, about: str, example: str, *, what: str) -> argparse.ArgumentParser:
-    """The options of a command about attachments.  ``what`` is argparse's nargs for words that name attachments; empty
-    for none."""
+    """The options of a command about attachments; ``what`` is argparse's nargs for the words that name them."""
     made = parser_for(command, about, f"example: {example}")
     if what:
         made.add_argument("what", nargs=what, type=word, default=[], metavar="WHAT", help=f"{_WHAT}; default: all")
@@ -46,9 +45,19 @@ def unknown(words: Sequence[str], found: Sequence[Found]) -> list[str]:
     return [what for what in words if not any(one.is_called(what) for one in found)]
 
 
-def without_words(a: Json) -> Json:
-    """The description for JSON: without WORDS, which are for people."""
-    return {key: value for key, value in a.items() if key != WORDS}
+def without_words(described: Iterable[Json]) -> list[Json]:
+    """The descriptions for JSON: without WORDS, which are for people."""
+    return [{key: value for key, value in a.items() if key != WORDS} for a in described]
+
+
+def document(options: argparse.Namespace, **members: object) -> str:
+    """The output of ``--json``: the directories of attachments, and these members."""
+    return as_document({"stateDirs": [f"{folder}" for folder in state_dirs(options)], **members})
+
+
+def who(a: Json) -> str:
+    """The pod of a described attachment, or the beginning of its container's id."""
+    return str(a["pod"] or a["containerID"][:12])
 
 
 def failure(error: Json) -> str:

@@ -58,8 +58,7 @@ SHOWS = (
     "inspection",
     "hints",
     "devices",
-    "gids",
-    "devinfo",
+    "rdma",
     "traffic",
     "doctor",
 )

@@ -1,13 +1,12 @@
 """hpn ipam with --cluster, and its commands blocks and release-node: the backend's blocks as tables and JSON."""
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable
-from base.protocol.result import Address
 from base.protocol.spec import Json
 from ctl.cluster import release
 from ctl.command_line import as_document, word
@@ -21,12 +20,9 @@ from ipam.cluster.rules.overview import Overview, named, overviews, spans_in
 from ipam.inventory import state
 from ipam.ranges import Span, common, count
 from ipam.stores import access
-from ipam.stores.holdings import Contents
 
-_BAR: Final = 30
+BAR: Final = 30  # signs
 _SPANS: Final = 3  # spans of addresses that a row shows before "and N more"
-
-Networks = Mapping[str, NodeBlocks]
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
@@ -63,11 +59,19 @@ def answer(options: argparse.Namespace) -> tuple[str, int]:
     kinds = {one.store for one in has.values()}
     of_node = kinds.pop() if len(kinds) == 1 and not options.kubeconfig else "kubernetes"
     kind = options.store or of_node
-    documents = _opened(kind, options.kubeconfig)
-    return ANSWERS[options.command](options, documents, {n: one for n, one in has.items() if one.store == kind})
+    own = {name: one for name, one in has.items() if one.store == kind}
+    return of_store(options, _opened(kind, options.kubeconfig), own)
 
 
-def _show(options: argparse.Namespace, documents: Documents, own: Networks) -> tuple[str, int]:
+def of_store(options: argparse.Namespace, documents: Documents, own: Mapping[str, NodeBlocks]) -> tuple[str, int]:
+    """Return the output and exit status of a command that uses the store; ``own`` is this node's blocks there."""
+    if options.command == "show":
+        return _show(options, documents, own)
+    command = {"blocks": _all_blocks, "gc": _collect, "release-node": _release_node}[options.command]
+    return command(options, documents)
+
+
+def _show(options: argparse.Namespace, documents: Documents, own: Mapping[str, NodeBlocks]) -> tuple[str, int]:
     found, blocks = _overviews(documents, options.network)
     lost = {one.network: _lost(own.get(one.network), blocks) for one in found}
     status = 1 if any(lost.values()) or any(one.wrong for one in found) else 0
@@ -78,7 +82,7 @@ def _show(options: argparse.Namespace, documents: Documents, own: Networks) -> t
     return text(lines or ["no network has a pool in the cluster's store"]), status
 
 
-def _all_blocks(options: argparse.Namespace, documents: Documents, _own: Networks) -> tuple[str, int]:
+def _all_blocks(options: argparse.Namespace, documents: Documents) -> tuple[str, int]:
     found, _ = _overviews(documents, options.network)
     if options.json:
         blocks = [one.described(block) for one in found for block in one.blocks]
@@ -96,7 +100,7 @@ def _own_blocks(options: argparse.Namespace) -> tuple[str, int]:
     return text([of_node(blocks) if blocks else nothing]), status
 
 
-def _collect(options: argparse.Namespace, documents: Documents, _own: Networks) -> tuple[str, int]:
+def _collect(options: argparse.Namespace, documents: Documents) -> tuple[str, int]:
     names = [one.network for one in _overviews(documents, options.network)[0]] if options.network else [""]
     done = [one for name in names for one in release.collect(documents, name, dry_run=options.dry_run)]
     status = 1 if any(one.what == release.FAILED for one in done) else 0
@@ -107,7 +111,7 @@ def _collect(options: argparse.Namespace, documents: Documents, _own: Networks) 
     return text(lines or ["every node with blocks is alive"]), status
 
 
-def _release_node(options: argparse.Namespace, documents: Documents, _own: Networks) -> tuple[str, int]:
+def _release_node(options: argparse.Namespace, documents: Documents) -> tuple[str, int]:
     found = release.blocks_of(documents, options.node, options.network)
     machine = documents.machine(options.node)
     lives = "" if options.force else release.why_not(machine, documents.now())
@@ -174,11 +178,19 @@ def _opened(kind: str, kubeconfig: Path | None) -> Documents:
 
 def pictured(overview: Overview, lost: Mapping[int, str]) -> Iterator[Table | str]:
     """Yield a bar, and a row for each node; ``lost`` is from ``_lost``."""
-    yield _head(overview)
+    layout = overview.layout
+    if layout is None:
+        yield f"{overview.network}: no pool layout, so the addresses of its blocks are unknown"
+    else:
+        subnets = ", ".join(layout.subnets) or "nothing"
+        yield f"{overview.network}: blocks of {layout.size} host numbers in {subnets}"
     if overview.count is not None:
         yield f"  {_bar(overview.count, len(overview.blocks), len(overview.suspects))}"
     if overview.blocks:
-        rows = [_of_node(overview, node, blocks) for node, blocks in overview.nodes.items()]
+        rows = [
+            (f"  {node or '(none)'}", f"{len(blocks)}", _some(overview.shown(blocks)), _state(blocks))
+            for node, blocks in overview.nodes.items()
+        ]
         yield Table(("  NODE", "BLOCKS", "ADDRESSES", "STATE"), rows)
     yield from (f"  lost: block {index} of this node: {why}" for index, why in lost.items())
     yield from (f"  wrong: {why}" for why in overview.wrong)
@@ -218,23 +230,16 @@ def of_node(blocks: "Sequence[Own]") -> Table:
     return Table(("BLOCK", "ADDRESSES", "STATE", "HELD", "FREE", "TAKEN"), rows)
 
 
-def _head(overview: Overview) -> str:
-    if overview.layout is None:
-        return f"{overview.network}: no pool layout, so the addresses of its blocks are unknown"
-    subnets = ", ".join(overview.layout.subnets) or "nothing"
-    return f"{overview.network}: blocks of {overview.layout.size} host numbers in {subnets}"
-
-
 def _bar(count: int, held: int, suspects: int) -> str:
-    filled, doubted = -(-_BAR * held // max(count, 1)), -(-_BAR * suspects // max(count, 1))
-    bar = "#" * (filled - doubted) + "?" * doubted
-    free = count - held if count < 10**9 else f"2^{(count - held).bit_length() - 1}"
-    words = ", ".join(filter(None, (f"{held} held", f"{suspects} of them suspect" if suspects else "", f"{free} free")))
-    return f"[{bar[:_BAR]:.<{_BAR}}] {words}"
+    filled, doubted = (-(-BAR * number // max(count, 1)) for number in (held, suspects))
+    words = [f"{held} held", *([f"{suspects} of them suspect"] if suspects else [])]
+    return bar("#" * (filled - doubted) + "?" * doubted, words, count - held)
 
 
-def _of_node(overview: Overview, node: str, blocks: Sequence[Block]) -> tuple[str, ...]:
-    return f"  {node or '(none)'}", f"{len(blocks)}", _some(overview.shown(blocks)), _state(blocks)
+def bar(signs: str, words: Sequence[str], free: int) -> str:
+    """Return a bar that begins with the signs, the words, and the number of free addresses or blocks."""
+    number = f"{free}" if free < 10**9 else f"2^{free.bit_length() - 1}"
+    return f"[{signs[:BAR]:.<{BAR}}] {', '.join(words)}, {number} free"
 
 
 def _some(spans: Sequence[Span]) -> str:
@@ -295,8 +300,7 @@ def networks(data_dir: Path, names: Sequence[str] = ()) -> dict[str, NodeBlocks]
 
 
 def own_blocks(directory: Path) -> list[int] | None:
-    """Return the indexes of the network's blocks for new addresses; empty if it is not shared, None if the file is
-    unreadable.  Raises IoFailure."""
+    """Return the network's blocks for new addresses; empty if it has none, None if unreadable.  Raises IoFailure."""
     try:
         has = node_blocks.read(directory)
     except RecordUnreadable:
@@ -310,35 +314,12 @@ def owned(data_dir: Path, network: str, has: NodeBlocks) -> Iterator[Own]:
     contents = access.open_in(data_dir, network.partition("/")[0], [], sandboxes.gone).contents()
     if contents.problem:
         raise RecordUnreadable(f"{network}: {contents.problem}")
-    used = _used(contents)
+    used = {ip for one in contents.listed if state(one) != "free" for ip in one.holding.ips}
     for block in has.blocks:
-        spans = tuple(span for subnet in has.subnets for span in spans_in(subnet, [_numbered(has, block)]))
-        number = max((sum(one in span for one in used) for span in spans), default=0)
-        yield Own(network, block, spans, number, _free(contents, spans, used))
-
-
-def _numbered(has: NodeBlocks, block: OwnedBlock) -> Block:
-    return Block(has.network, block.index, has.size, block.node, has.machine, "")
-
-
-def _used(contents: Contents) -> set[Address]:
-    return {ip for one in contents.listed if state(one) != "free" for ip in one.holding.ips}
-
-
-def _free(contents: Contents, spans: Sequence[Span], used: set[Address]) -> int | None:
-    """Return the free numbers; each serves one attachment with an address of every set."""
-    each = [common(usable, spans) for usable in contents.sets]
-    return min((count(here) - sum(_is_in(here, one) for one in used) for here in each), default=None)
-
-
-def _is_in(spans: Sequence[Span], address: Address) -> bool:
-    return any(address in span for span in spans)
-
-
-# The function of each command.  It takes the options, the backend, and this node's blocks from that backend.
-ANSWERS: Final[Mapping[str, Callable[[argparse.Namespace, Documents, Networks], tuple[str, int]]]] = {
-    "show": _show,
-    "blocks": _all_blocks,
-    "gc": _collect,
-    "release-node": _release_node,
-}
+        numbered = Block(has.network, block.index, has.size, block.node, has.machine, "")
+        spans = tuple(span for subnet in has.subnets for span in spans_in(subnet, [numbered]))
+        held = max((sum(one in span for one in used) for span in spans), default=0)
+        # Each free number serves one attachment with an address of every set.
+        usable = [common(one_set, spans) for one_set in contents.sets]
+        free = (count(here) - sum(any(one in span for span in here) for one in used) for here in usable)
+        yield Own(network, block, spans, held, min(free, default=None))

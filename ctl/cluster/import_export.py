@@ -17,16 +17,12 @@ from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import Network
 from ipam.cluster.rules.overview import spans_in
 from ipam.inventory import state
-from ipam.ranges import Span
 from ipam.stores import Store
 from ipam.stores.holdings import Lease
 
 
 def network(document: Any, file: Path, data_dir: Path) -> Network:
-    """Return the shared network of a configuration, a list of plugins, or a NetworkAttachmentDefinition.
-
-    Raises InvalidConfig, UnsupportedField.
-    """
+    """Return the shared network of a configuration or a NetworkAttachmentDefinition.  Raises CniError."""
     for plugin in _plugins(document):
         if not isinstance(plugin.get("ipam"), dict) or not plugin["ipam"].get("cluster"):
             continue
@@ -74,10 +70,7 @@ def blocks_in_words(into: Network, moved: Moved, *, dry_run: bool) -> list[str]:
 
 
 def leave(data_dir: Path, name: str, *, dry_run: bool) -> list[str]:
-    """Make the network this node's own; return, in words, the ranges that it keeps.
-
-    Raises RecordUnreadable, IoFailure, TryAgain.
-    """
+    """Make the network this node's own; return the ranges that it keeps, as JSON, and notes.  Raises CniError."""
     has = adopt.leave(path_of(f"{data_dir}/{name}"), name, dry_run=dry_run)
     blocks = [Block(name, one.index, has.size, one.node, "", "") for one in has.blocks if one.state == HELD]
     lost = [one.index for one in has.blocks if one.state != HELD]
@@ -85,17 +78,16 @@ def leave(data_dir: Path, name: str, *, dry_run: bool) -> list[str]:
         f"the store still lists these {len(blocks)} blocks for node {has.node}; when no node has blocks of "
         f"{name} any more: hpn ipam release-node {has.node} {name} --force"
     )
+    ranges = [
+        {"subnet": subnet, "rangeStart": f"{span.address(span.first)}", "rangeEnd": f"{span.address(span.last)}"}
+        for subnet in has.subnets
+        for span in spans_in(subnet, blocks)
+    ]
     return [
-        *(_range(subnet, span) for subnet in has.subnets for span in spans_in(subnet, blocks)),
+        *map(json.dumps, ranges),
         *(f"block {index} is no longer this node's, so it is in none of these" for index in lost),
         kept,
     ]
-
-
-def _range(subnet: str, span: Span) -> str:
-    """Return a range of a configuration, as JSON."""
-    bounds = {"rangeStart": f"{span.address(span.first)}", "rangeEnd": f"{span.address(span.last)}"}
-    return json.dumps({"subnet": subnet, **bounds})
 
 
 def _named(leases: Sequence[Lease]) -> dict[Address, str]:

@@ -54,10 +54,7 @@ class Outcome:
 
 
 def collect(documents: Documents, network: str = "", *, dry_run: bool) -> list[Outcome]:
-    """Suspect nodes that seem dead, and remove the blocks of those suspected for the grace.
-
-    Raises Unreachable, StoreRefused if the blocks cannot be listed.
-    """
+    """Suspect nodes that seem dead, and remove the blocks of those suspected for the grace.  Raises CniError."""
 
     @cache
     def asked(node: str) -> tuple[Machine, float]:

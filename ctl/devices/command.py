@@ -21,8 +21,7 @@ _MODES = {True: "exclusive: each is in one network namespace", False: "shared: e
 
 
 def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
-    """The command's output and exit status.  Raises CniError, OSError if /sys shows no devices, and SystemExit for
-    wrong options."""
+    """The command's output and exit status."""
     options = _parser().parse_args(words)
     sysfs.refuse_hidden(root)
     looked_in = state_dirs(options) if options.state_dir else None
@@ -35,7 +34,9 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
         there = ", ".join(one.device.id for one in node.functions) or "none"
         raise LinkUnavailable(f"no NIC here is called {options.device!r}; the NICs are: {there}")
     if options.json:
-        return as_document(_document(node, found)), 0
+        mode = None if node.exclusive is None else "exclusive" if node.exclusive else "shared"
+        devices = [_described(one) for one in found]
+        return as_document({"rdmaNamespaces": mode, "devices": devices, "unread": list(node.unread)}), 0
     return text(_parts(node, found, options.verbose, root)), 0
 
 
@@ -89,11 +90,6 @@ def _section(lines: Iterable[str]) -> Iterator[str]:
     """The lines below an empty one; nothing without lines."""
     if found := list(lines):
         yield "\n".join(["", *found])
-
-
-def _document(node: Node, found: Iterable[Function]) -> Json:
-    mode = None if node.exclusive is None else "exclusive" if node.exclusive else "shared"
-    return {"rdmaNamespaces": mode, "devices": [_described(one) for one in found], "unread": list(node.unread)}
 
 
 def _described(one: Function) -> Json:

@@ -20,23 +20,19 @@ _HEADER: Final = 3  # a tag, and the length of its data
 
 
 def ibdev2netdev(hcas: Iterable[Hca], root: Path = sysfs.SYS, *, verbose: bool = False) -> Iterator[str]:
-    """A line for each port with an interface in this namespace; with ``verbose`` in the format of ``ibdev2netdev
-    -v``."""
+    """A line for each port with an interface in this namespace; ``verbose`` is the option -v of ibdev2netdev."""
     for hca in hcas:
         for port in hca.ports:
             if port.netdev:
                 begin = _begin(hca, port, root) if verbose else f"{hca.name} port {port.number}"
-                yield printable(f"{begin} ==> {port.netdev} ({_link(port, root)})")
+                is_up = sysfs.line(f"{root}/class/net/{port.netdev}/carrier") == "1"
+                yield printable(f"{begin} ==> {port.netdev} ({'Up' if is_up else 'Down'})")
 
 
 def _begin(hca: Hca, port: Port, root: Path) -> str:
     name, part = _product(f"{root}/bus/pci/devices/{hca.device}/vpd")
     who = f"{hca.device or '-'} {hca.name} ({_model(hca, root)} - {part:11}) {name:15}"
     return f"{who} fw {hca.fw_ver or 'NA'} port {port.number} ({port.state_name:6})"
-
-
-def _link(port: Port, root: Path) -> str:
-    return "Up" if sysfs.line(f"{root}/class/net/{port.netdev}/carrier") == "1" else "Down"
 
 
 def _model(hca: Hca, root: Path) -> str:
@@ -82,8 +78,11 @@ _PREFIX: Final = "example.com"  # kubelet requires one; the other program takes 
 
 def hpn_node(found: list[Function]) -> str:
     """Entries of ``resources`` for the VFs of each PF, or for a PF without VFs; empty for nothing to offer."""
-    entries = [line for name, kind, selectors in _entries(found) for line in _entry(name, kind, selectors)]
-    return "\n".join(["resources:", *entries]) if entries else ""
+    lines = list[str]()
+    for name, kind, selectors in _entries(found):
+        lines += [f"- name: {_PREFIX}/{name}", f"  kind: {kind}", "  selectors:"]
+        lines += [f"    {key}: {json.dumps(value)}" for key, value in selectors.items()]
+    return "\n".join(["resources:", *lines]) if lines else ""
 
 
 def sriov_network_device_plugin(found: list[Function]) -> str:
@@ -122,10 +121,3 @@ def _of_pf(pf: Function, vfs: list[Function], *, whole: bool) -> dict[str, objec
     if pf.device.pf_netdev:
         return {"pfNames": [f"{pf.device.pf_netdev}{some}"]}
     return {"rootDevices": [f"{pf.device.id}{some}"]}
-
-
-def _entry(name: str, kind: str, selectors: Selectors) -> Iterator[str]:
-    yield f"- name: {_PREFIX}/{name}"
-    yield f"  kind: {kind}"
-    yield "  selectors:"
-    yield from (f"    {key}: {json.dumps(value)}" for key, value in selectors.items())

@@ -107,10 +107,7 @@ def silence(kind: str) -> str:
 
 
 def refusals(root: Path) -> list[str]:
-    """A line for each shared network for which no block could be claimed, with the reason.
-
-    Without such a network, no store is asked.  Raises IoFailure if configurations or records cannot be read.
-    """
+    """A line for each shared network for which no block could be claimed, with the reason.  Raises IoFailure."""
     from ipam import config  # noqa: PLC0415  # few nodes have such a network
     from ipam.cluster.rules.network import Network  # noqa: PLC0415
 

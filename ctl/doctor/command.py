@@ -22,8 +22,7 @@ example:
 
 
 def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, int]:
-    """The command's output and exit status.  ``file`` is the running program, ``build`` its version.  Raises SystemExit
-    for wrong options."""
+    """The command's output and exit status.  ``file`` is the running program, ``build`` its version."""
     about = "Report the problems of this node, and their remedies.  Nothing is changed."
     parser = parser_for("doctor", about, _EXAMPLE, fails="there is an error or a warning")
     parser.add_argument("--json", action="store_true", help="one JSON document")

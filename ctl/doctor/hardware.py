@@ -57,7 +57,10 @@ def _nic(read: Reader, device: Device, hcas: tuple[Hca, ...]) -> Nic:
     space = _space(read, device.id) if device.kind is Kind.PF else b""
     control = device_control(space)
     interrupts = tuple(sorted(int(name) for name in read.names(f"{path}/msi_irqs") if name.isdecimal()))
+    irqs = [read.at(f"/proc/irq/{n}/effective_affinity_list") for n in interrupts if device.kind is Kind.PF]
     ours = tuple(hca for hca in hcas if hca.device == device.id)
+    # Only NVIDIA's own driver has these files.
+    classes = [f"{hca.path}/tc/{port.number}/traffic_class" for hca in ours for port in hca.ports]
     now = _link(read, path, "current")
     mosts = [most for one in (path, os.path.dirname(os.path.realpath(path))) if (most := _link(read, one, "max"))]
     return Nic(
@@ -71,8 +74,8 @@ def _nic(read: Reader, device: Device, hcas: tuple[Hca, ...]) -> Nic:
         read_request=control[1] if control else 0,
         ats=translates(space),
         interrupts=interrupts,
-        affinity=dict(_affinity(read, interrupts)) if device.kind is Kind.PF else {},
-        traffic_classes=dict(_traffic_classes(read, ours)),
+        affinity={path: cpus for path in irqs if (cpus := read.ranges(path))},
+        traffic_classes={path: value.splitlines()[0] for path in classes if (value := read.line(path))},
         dcb=_dcb(read, net) if device.kind is Kind.PF and net else None,
         place=functions.place(device.id, Path(read.at("/sys"))),
         hcas=ours,
@@ -81,23 +84,8 @@ def _nic(read: Reader, device: Device, hcas: tuple[Hca, ...]) -> Nic:
     )
 
 
-def _affinity(read: Reader, interrupts: tuple[int, ...]) -> Iterator[tuple[str, frozenset[int]]]:
-    for number in interrupts:
-        path = read.at(f"/proc/irq/{number}/effective_affinity_list")
-        if cpus := read.ranges(path):
-            yield path, cpus
-
-
-def _traffic_classes(read: Reader, hcas: tuple[Hca, ...]) -> Iterator[tuple[str, str]]:
-    """Only NVIDIA's own driver has these files."""
-    for path in (f"{hca.path}/tc/{port.number}/traffic_class" for hca in hcas for port in hca.ports):
-        if value := read.line(path):
-            yield path, value.splitlines()[0]
-
-
 def _dcb(read: Reader, net: str) -> Dcb | None:
-    """The priorities of an interface.  None if it is not in this namespace, because the files may be another
-    machine's."""
+    """The priorities of an interface; None if it is not in this namespace, or the files are another machine's."""
     name = os.path.basename(net)
     with suppress(OSError):  # most drivers do not support it
         if read.is_this_kernel and socket.if_nametoindex(name) == read.number(f"{net}/ifindex"):
@@ -152,17 +140,15 @@ _DEVICE_CONTROL: Final = 8
 _RELAXED: Final = 1 << 4
 _EXTENDED: Final = 0x100
 _ACS: Final = 0x0D  # extended capability: Access Control Services
-_ACS_CONTROL: Final = 6
 _ATS: Final = 0x0F  # extended capability: Address Translation Services
-_ATS_CONTROL: Final = 6
+_CONTROL: Final = 6  # the offset of the control register in both
 _ATS_ENABLED: Final = 1 << 15
 # P2P Request Redirect and P2P Completion Redirect; Upstream Forwarding alone has no effect.
 _REDIRECTS: Final = 1 << 2 | 1 << 3
 
 
 def device_control(space: bytes) -> tuple[bool, int] | None:
-    """The register Device Control: whether writes may be reordered, and the largest read request in bytes.  None if the
-    space lacks it."""
+    """Device Control: whether writes may be reordered, and the largest read request in bytes.  None if it is absent."""
     for at, kind in _capabilities(space):
         if kind == _EXPRESS and (control := _word(space, at + _DEVICE_CONTROL)) is not None:
             return bool(control & _RELAXED), 128 << (control >> 12 & 7)
@@ -171,17 +157,17 @@ def device_control(space: bytes) -> tuple[bool, int] | None:
 
 def redirects(space: bytes) -> bool:
     """True if ACS sends requests between devices below this bridge through the root complex."""
-    return bool(_control(space, _ACS, _ACS_CONTROL) & _REDIRECTS)
+    return bool(_control(space, _ACS) & _REDIRECTS)
 
 
 def translates(space: bytes) -> bool | None:
     """True if ATS is enabled: the function asks the IOMMU for addresses in advance.  None if the space is too short."""
-    return bool(_control(space, _ATS, _ATS_CONTROL) & _ATS_ENABLED) if len(space) > _EXTENDED else None
+    return bool(_control(space, _ATS) & _ATS_ENABLED) if len(space) > _EXTENDED else None
 
 
-def _control(space: bytes, kind: int, offset: int) -> int:
-    """That register of an extended capability; 0 without the capability."""
-    return next((_word(space, at + offset) or 0 for at, one in _extended(space) if one == kind), 0)
+def _control(space: bytes, kind: int) -> int:
+    """The control register of an extended capability; 0 without the capability."""
+    return next((_word(space, at + _CONTROL) or 0 for at, one in _extended(space) if one == kind), 0)
 
 
 def _capabilities(space: bytes) -> Iterator[tuple[int, int]]:

@@ -60,8 +60,7 @@ def _processes(read: Reader) -> Iterator[Process]:
 def _packages(read: Reader) -> Iterator[tuple[str, str]]:
     """The installed packages (man 5 deb-control).
 
-    The program itself is not asked for its version: a user's process of that name would make doctor run the user's
-    program.
+    Rejected: to ask the program for its version.  It may be a user's, which has that name.
     """
     for block in read.line(read.at(_STATUS)).split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and line[0] != " ")

@@ -19,8 +19,7 @@ from node.model import Settings
 
 @dataclass(frozen=True)
 class Definition:
-    """A NetworkAttachmentDefinition: "namespace/name", the resource of its pods (empty for none), and whether it is for
-    hpn."""
+    """A NetworkAttachmentDefinition: "namespace/name", the resource of its pods, and whether it is for hpn."""
 
     name: str
     resource: str = ""
@@ -76,10 +75,8 @@ class Finding:
 class Process:
     """A container runtime, irqbalance, Multus's daemon or a process of hpn.
 
-    - ``name``: its comm.  ``words``: its command line.
-    - ``memlock``: the bytes that it may lock in memory; None if unlimited or unknown.
     - ``build``: the version of hpn that it runs; empty for other programs.
-    - ``memory``: the limit of its cgroup in bytes; None if unlimited or unknown.
+    - ``memlock`` and its cgroup's ``memory``: limits in bytes; None if unlimited or unknown.
     """
 
     path: str
@@ -105,11 +102,9 @@ class Disk:
 class Machine:
     """The kernel and its processes.
 
-    - ``rp_filter``: the values of ``all`` and ``default``, by path.
-    - ``numa``: the processors of each NUMA node.
-    - ``packages``: the versions of Debian's containerd packages, by name.  ``packages_path``: their source.
-    - ``now``: the clock, in seconds since 1970; 0 for another kernel's files.  ``synchronized``: whether a time source
-      synchronizes it.
+    - ``rp_filter``: the values of ``all`` and ``default``, by path.  ``numa``: the processors of each NUMA node.
+    - ``packages``: the versions of Debian's containerd packages, by name.
+    - ``now``: the clock, in seconds since 1970; 0 for another kernel's files.
     """
 
     kernel: str = ""
@@ -139,16 +134,13 @@ class Link:
 class Nic:
     """A network controller.
 
-    - ``path``: its directory in /sys.  ``mtu``, ``speed`` (Mbit/s): of its interface; 0 if unknown.
+    - ``mtu``, ``speed`` (Mbit/s): of its interface; 0 if unknown.
     - ``link``: its PCIe link now.  ``most``: the best link of it and the port above; None if /sys does not show them.
     - ``relaxed``: whether it may reorder writes.  ``ats``: whether it asks the IOMMU for addresses in advance.  None if
       its configuration space cannot be read.
     - ``read_request``: the largest read request in bytes; 0 if unknown.
-    - ``interrupts``: its IRQs.  ``affinity``: for a PF, the processors of each IRQ, by path.
-    - ``traffic_classes``: of its RDMA devices, by path, if the driver shows them.
-    - ``dcb``: the priority settings of a PF's interface, if the driver shows them.
-    - ``place``: the bridges above it.
-    - ``hcas``: its RDMA devices, if the host sees them.
+    - ``affinity``: for a PF, the processors of each IRQ, by path.
+    - ``traffic_classes``, ``hcas``: of the RDMA devices that the host sees.
     - ``is_elsewhere``: whether its interface is in another namespace than the host's.
     """
 
@@ -183,9 +175,8 @@ class GidTable:
 class Hardware:
     """Devices and RDMA.
 
-    - ``rdma_mode``: "exclusive" or "shared"; empty if the kernel has no RDMA.  ``rdma_mode_path``: its file.
-    - ``rdma_cm``: whether the device node exists.  ``rdma_cm_path``: its path.
-    - ``gpus``: the bridges above each.
+    - ``rdma_mode``: "exclusive" or "shared"; empty if the kernel has no RDMA.
+    - ``rdma_cm``: whether the device node exists.
     - ``redirecting``: bridges whose ACS redirects traffic between devices below them to the root complex, with their
       directories in /sys.
     """
@@ -216,10 +207,7 @@ class Network:
 
 @dataclass(frozen=True)
 class NodeFile:
-    """The file of hpn node: its settings, or why it is refused.
-
-    - ``is_ours``: whether its path is one that only hpn uses.
-    """
+    """The file of hpn node: its settings, or why it is refused, and whether its path is one that only hpn uses."""
 
     path: str
     settings: Settings | None
@@ -229,10 +217,7 @@ class NodeFile:
 
 @dataclass(frozen=True)
 class RenamedFile:
-    """A file under the name of an older version, and its new name.
-
-    - ``is_alone``: whether no file has the new name.
-    """
+    """A file under the name of an older version, its new name, and whether no file has that."""
 
     old: str
     new: str
@@ -243,7 +228,7 @@ class RenamedFile:
 class Attachment:
     """A record of the journal.
 
-    - ``file``: its path.  ``title``: the attachment's name for people.  ``age``: seconds since ADD began.
+    - ``title``: the attachment's name for people.  ``age``: seconds since ADD began.
     - ``state``, ``why``: see cni/attachment_state.py.  ``is_lost``: whether it replaces an unreadable record.
     - ``device``: the bus address of its own device; empty for none.
     - ``trouble``: why its IPAM plugin does not release; empty for none.
@@ -283,8 +268,7 @@ class Pool:
 class State:
     """State on disk.
 
-    - ``folders``: its directories.
-    - ``unreadable``: unreadable records.  ``stranded``: records whose IPAM plugin does not release.
+    - ``stranded``: records whose IPAM plugin does not release.
     - ``leases``: a directory of leases, and a phrase for its damage.
     - ``unsafe``: a state directory, a phrase for the part of its path that others can change, and the remedy.
     """
@@ -301,8 +285,7 @@ class State:
 
 @dataclass(frozen=True)
 class Socket:
-    """A plugin's or the agent's socket: whether a process listens, and the resource that a device plugin offers
-    there."""
+    """A plugin's or the agent's socket: whether a process listens, and a device plugin's resource."""
 
     path: str
     listens: bool
@@ -317,7 +300,6 @@ class Programs:
     - ``is_this``: whether its bytes equal the running program's; None if unknown.
     - ``build``: the version of the running program; empty if it runs from its sources.
     - ``registry``: kubelet's directory of plugin sockets; empty if there is none.
-    - ``agent``: the path of the agent's socket.
     """
 
     plugin: str = ""

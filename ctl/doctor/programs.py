@@ -48,14 +48,12 @@ def _sockets(read: Reader) -> Iterator[Socket]:
         there = read.at(path)
         if (found := read.stat(there)) and stat.S_ISSOCK(found.st_mode):
             listens = path in listening or _accepts(there)  # guard: systemd (listening)
-            yield Socket(there, listens, _resource(there) if listens and path != AGENT else "")
+            name = ""
+            if listens and path != AGENT:
+                from base.kubelet.client import resource  # noqa: PLC0415  # slow, and many nodes have no such socket
 
-
-def _resource(path: str) -> str:
-    # The import is slow, and many nodes have no such socket.
-    from base.kubelet.client import resource  # noqa: PLC0415
-
-    return resource(Path(path))
+                name = resource(Path(there))
+            yield Socket(there, listens, name)
 
 
 def _listening(table: str) -> Iterator[str]:

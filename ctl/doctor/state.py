@@ -90,7 +90,7 @@ def _described(read: Reader, one: Found, *, is_dead: bool) -> Attachment | None:
         state=stands.word,
         why=stands.why,
         is_lost=record.kind == LOST,
-        age=_age(record.time),
+        age=(datetime.now(UTC) - datetime.fromisoformat(record.time)).total_seconds(),
         device=str(record.link.get("device", "")),
         trouble=record.trouble,
         lost_nodes=_lost_nodes(read, record),
@@ -108,10 +108,6 @@ def _lost_nodes(read: Reader, record: Record) -> tuple[str, ...]:
     promised = numbers.promised(device, pod, read.at(STATE_DIR)) if device and pod else ()
     now = sysfs.rdma_nodes(device, Path(read.at("/sys"))) if promised else ()
     return tuple(node for node in promised if node not in now)
-
-
-def _age(time: str) -> float:
-    return (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
 
 
 def _pools(place: str, pools: Sequence[Json]) -> Iterator[Pool]:

@@ -13,9 +13,9 @@ from base.kernel import gids, netns
 from base.protocol.errors import CheckFailed
 from base.protocol.spec import Json
 from cni.attachments import list_all
-from ctl.command_line import add_state_dir, as_document, parser_for, state_dirs, word
-from ctl.hints import libraries, workload
-from ctl.hints.libraries import FORMS, Line, Set, Unset, write
+from ctl.command_line import add_state_dir, as_document, is_same_file, parser_for, state_dirs, word
+from ctl.hints import libraries
+from ctl.hints.libraries import FORMS, Line, Seen, write
 
 # Characters of a container id; fewer are ambiguous.
 _SHORTEST: Final = 4
@@ -28,11 +28,11 @@ _EXAMPLES: Final = """examples:
 
 
 def answer(words: Sequence[str]) -> tuple[str, int]:
-    """The command's output and exit status.  Raises CniError, and SystemExit for wrong options."""
+    """The command's output and exit status."""
     options = _parse(words)
     looked_in = state_dirs(options)
     attachments = _of(options.what, list_all(looked_in)[0], looked_in)
-    about = workload.of(attachments, _look(attachments))
+    about = libraries.of(attachments, _look(attachments))
     lines = libraries.lines(options.library, about, options.nccl_version, template=options.template)
     if options.json:
         return as_document(_document(options.library, attachments, lines)), 0
@@ -82,37 +82,28 @@ def _of(what: str, attachments: Sequence[Json], state_dirs: Sequence[Path]) -> l
 def _is_called(a: Json, what: str) -> bool:
     if "/" not in what:
         return what == a["pod"].rpartition("/")[2] or (len(what) >= _SHORTEST and a["containerID"].startswith(what))
-    return what in (a["pod"], a["netns"]) or _is_same_file(what, a["netns"])
+    return what in (a["pod"], a["netns"]) or (what.startswith("/") and is_same_file(what, a["netns"]))
 
 
-def _is_same_file(one: str, other: str) -> bool:
-    with suppress(OSError, ValueError):
-        return Path(one).is_absolute() and Path(one).samefile(other)
-    return False
-
-
-def _look(attachments: Sequence[Json]) -> workload.Seen:
+def _look(attachments: Sequence[Json]) -> Seen:
     """Facts from the pod's namespace; nothing if it is inaccessible or gone."""
     devices = [device for a in attachments for device in a["rdma"]["devices"]]
     try:
         fd = os.open(attachments[0]["netns"], os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError):
-        return workload.Seen()
+        return Seen()
     try:
         names = [name for _, name in netns.run_in(fd, if_nameindex)]
         with gids.mount_sysfs(fd) as root:
-            return workload.Seen(names, *read(Path(f"/proc/self/fd/{root}"), devices))
+            return Seen(names, *read(Path(f"/proc/self/fd/{root}"), devices))
     except OSError:
-        return workload.Seen()
+        return Seen()
     finally:
         os.close(fd)
 
 
 def read(sys: Path, devices: Iterable[str]) -> tuple[dict[str, list[int]], dict[str, int]]:
-    """The port numbers of RDMA devices, and their traffic classes, if there are any.
-
-    ``sys`` is a directory like /sys.  Only the vendor's mlx5 driver shows traffic classes there.
-    """
+    """The port numbers of RDMA devices, and their traffic classes, which only the vendor's mlx5 driver shows."""
     ports, classes = dict[str, list[int]](), dict[str, int]()
     for device in devices:
         folder = sys / "class" / "infiniband" / device
@@ -129,8 +120,8 @@ def _document(library: str, attachments: Sequence[Json], lines: Sequence[Line]) 
         "for": library,
         "pod": attachments[0]["pod"],
         "containerID": attachments[0]["containerID"],
-        "set": {line.name: line.value for line in lines if isinstance(line, Set)},
-        "unset": [line.name for line in lines if isinstance(line, Unset)],
-        "notes": [line.why if isinstance(line, Unset) else line.text for line in lines if not isinstance(line, Set)],
+        "set": {line.name: line.value for line in lines if line.value is not None},
+        "unset": [line.name for line in lines if line.name and line.value is None],
+        "notes": [line.why for line in lines if line.value is None],
         "attachments": [{key: a[key] for key in ("network", "ifname", "addresses", "rdma")} for a in attachments],
     }

@@ -1,6 +1,7 @@
 """hpn install, and hpn uninstall: this program's file, its names and its units, installed and removed."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -8,7 +9,7 @@ from base.kernel.files import machine
 from base.protocol.errors import IoFailure, NotAvailable
 from ctl.command_line import parser_for
 from ctl.installation import files, layout, state, systemd
-from ctl.installation.files import Step, is_there
+from ctl.installation.files import Step, present
 from ctl.installation.layout import Entry
 from ctl.screen import text
 from node.config import DEFAULTS, Refused, read
@@ -18,11 +19,20 @@ _NAMED = 10
 NOBODY: Final = "no pod has an interface or an address of hpn"
 
 
-def answer_install(words: Sequence[str], program: str, version: str) -> tuple[str, int]:
-    """The command's output and exit status.  ``program`` is the running file, and ``version`` its build.
+@contextmanager
+def _failing(command: str) -> Iterator[None]:
+    """Turn a system error into an IoFailure with its path and a remedy."""
+    try:
+        yield
+    except OSError as e:
+        where = f"{e.filename2 or e.filename}: " if e.filename2 or e.filename else ""
+        raise IoFailure(
+            f"{where}{e.strerror}; check that it is writable and has room, and run hpn {command} as root again"
+        ) from e
 
-    Raises CniError, and SystemExit for wrong options.
-    """
+
+def answer_install(words: Sequence[str], program: str, version: str) -> tuple[str, int]:
+    """The command's output and exit status.  ``program`` is the running file, and ``version`` its build."""
     about = "Install this program, or another version of it."
     parser = parser_for("install", about, "example: hpn install --dry-run", fails="it is refused, or fails")
     parser.add_argument("--root", type=Path, default=Path("/"), help="install below this directory; default /")
@@ -44,10 +54,11 @@ def answer_install(words: Sequence[str], program: str, version: str) -> tuple[st
     if bool(options.api_server) != bool(options.credential):
         parser.error("--api-server and --credential go together")
     more = [layout.kubeconfig(options.api_server, options.credential)] if options.api_server else []
-    units = {} if options.no_units else layout.carried_units()
+    units = {} if options.no_units else layout.units()
     return text(install(options.root, Path(program), units, version, more=more, dry_run=options.dry_run)), 0
 
 
+@_failing("install")
 def install(
     root: Path,
     program: Path,
@@ -61,43 +72,35 @@ def install(
 
     Only root may be able to write below ``root``: another user could replace a directory by a link meanwhile.
     """
-    try:
-        _refuse_package(root, "install")  # guard: package
-        _refuse_foreign(root, program)
-        _refuse_unknown_state(root)  # guard: state
-        wanted = files.entries(root, units, more, has_node_file=_node_file(root) is not None)
-        steps = files.steps_of_install(root, wanted, program)
-        put = [step.path for step in steps if step.entry]
-        enabled = {one for one in layout.WANTED_BY if _is_enabled(root, one) or layout.wants_link(one) in put}
-        if units and layout.NODE in enabled:
-            _refuse_node_file(root)  # guard: configuration
-        if steps and not dry_run:
-            with files.exclusive(root):
-                steps = files.steps_of_install(root, wanted, program)
-                files.do(root, steps, program)
-        commands = list[tuple[str, ...]]()
-        if units and systemd.runs_here(root):
-            commands += systemd.commands(put, enabled, systemd.running(units), version)
-        for words in () if dry_run else commands:
-            systemd.run(*words)
-    except OSError as e:
-        raise _failure("install", e) from e
+    _refuse_package(root, "install")  # guard: package
+    _refuse_foreign(root, program)
+    _refuse_unknown_state(root)  # guard: state
+    wanted = files.entries(root, units, more, has_node_file=_node_file(root) is not None)
+    steps = files.steps_of_install(root, wanted, program)
+    put = [step.path for step in steps if step.entry]
+    enabled = {one for one in layout.WANTED_BY if _is_enabled(root, one) or layout.wants_link(one) in put}
+    if units and layout.NODE in enabled:
+        _refuse_node_file(root)  # guard: configuration
+    if steps and not dry_run:
+        with files.exclusive(root):
+            steps = files.steps_of_install(root, wanted, program)
+            files.do(root, steps, program)
+    commands = list[tuple[str, ...]]()
+    if units and systemd.runs_here(root):
+        commands += systemd.commands(put, enabled, systemd.running(units), version)
+    for words in () if dry_run else commands:
+        systemd.run(*words)
     lines = [*map(str, steps), *(f"systemctl {' '.join(words)}" for words in commands)]
     lines = [f"would {line}" for line in lines] if dry_run else lines
     return [*(lines or ["it is already installed"]), *_hints(root, units)]
 
 
+@_failing("install")
 def checked(root: Path, *, is_this_node: bool) -> tuple[str, int]:
-    """A report of whether this version fits the node, and the exit status.  Only ``is_this_node`` asks shared stores.
-
-    Raises IoFailure if this version does not understand the state, or the device file of an enabled hpn node.
-    """
-    try:
-        _refuse_unknown_state(root)  # guard: state-checked
-        if _is_enabled(root, layout.NODE):
-            _refuse_node_file(root)
-    except OSError as e:
-        raise _failure("install", e) from e
+    """A report of whether this version fits the node, and the exit status.  Raises IoFailure if it does not."""
+    _refuse_unknown_state(root)  # guard: state-checked
+    if _is_enabled(root, layout.NODE):
+        _refuse_node_file(root)
     lines = ["this version understands the state on this node"]
     if not is_this_node:  # guard: another-nodes-files
         return text(lines), 0
@@ -107,8 +110,9 @@ def checked(root: Path, *, is_this_node: bool) -> tuple[str, int]:
     return text([*lines, *refusals]), 1 if refusals else 0
 
 
+@_failing("uninstall")
 def answer_uninstall(words: Sequence[str]) -> tuple[str, int]:
-    """The command's output and exit status.  Raises CniError, and SystemExit for wrong options."""
+    """The command's output and exit status."""
     about = "Remove the files of hpn install, and hpn's state.  Configurations stay."
     fails = "pods have interfaces or addresses of hpn, or it fails"
     parser = parser_for("uninstall", about, "example: hpn uninstall --check", fails=fails)
@@ -117,46 +121,37 @@ def answer_uninstall(words: Sequence[str]) -> tuple[str, int]:
     parser.add_argument("--check", action="store_true", help="only list pods with interfaces or addresses; 1 if any")
     options = parser.parse_args(words)
     if options.check:
-        lines = holders(options.root)
+        lines = state.holders(options.root)
         return text(lines or [NOBODY]), 1 if lines else 0
     return text(uninstall(options.root, force=options.force)), 0
 
 
-def holders(root: Path) -> list[str]:
-    """A line for each interface and address that needs the program for its release.  Raises CniError."""
-    try:
-        return state.holders(root)
-    except OSError as e:
-        raise _failure("uninstall", e) from e
-
-
+@_failing("uninstall")
 def uninstall(root: Path, *, force: bool = False) -> list[str]:
-    """Uninstall below the root; a line for each step, and for each file that stays.
-
-    Raises NotAvailable if pods have interfaces or addresses, and other CniErrors.
-    """
-    units = layout.carried_units()
-    try:
-        _refuse_package(root, "uninstall")
-        if not force:
-            _refuse_while_held(root)  # guard: held
-        noted = state.state_dirs(root)[1:]
-        removed, others = files.steps_of_uninstall(root, units)
-        if not removed and not any(is_there(root, path) for path in layout.STATE):
-            return ["nothing of hpn is installed"]
-        with files.exclusive(root):
-            stopped = _stop(root, removed, units)
-            files.do(root, removed, Path())
-            reloaded = ["systemctl daemon-reload"] if stopped else []
-            if stopped:
-                systemd.run("daemon-reload")
-            # A pod attached meanwhile keeps the state: a later install detaches it.
-            kept, claimed = state.holders(root), [*state.claimed(root)]
-            gone = [] if kept else [Step(path) for path in layout.STATE if is_there(root, path)]  # guard: kept ([])
-            files.do(root, gone, Path())
-    except OSError as e:
-        raise _failure("uninstall", e) from e
-    left = [*others, *(path for path in (*layout.STATE, *layout.CONFIGURATION) if is_there(root, path))]
+    """Uninstall below the root; a line for each step, and for each file that stays.  Raises CniError."""
+    units = layout.units()
+    _refuse_package(root, "uninstall")
+    if not force and (held := state.holders(root)):  # guard: held
+        more = [f"and {len(held) - _NAMED} more"] if len(held) > _NAMED else []
+        raise NotAvailable(
+            f"pods have interfaces or addresses of hpn: {'; '.join([*held[:_NAMED], *more])}.  Nothing was removed.  "
+            "Delete these pods, run hpn gc for the dead ones, or add --force, which leaves their interfaces alone"
+        )
+    noted = state.state_dirs(root)[1:]
+    removed, others = files.steps_of_uninstall(root, units)
+    if not removed and not present(root, layout.STATE):
+        return ["nothing of hpn is installed"]
+    with files.exclusive(root):
+        stopped = _stop(root, removed, units)
+        files.do(root, removed, Path())
+        reloaded = ["systemctl daemon-reload"] if stopped else []
+        if stopped:
+            systemd.run("daemon-reload")
+        # A pod attached meanwhile keeps the state: a later install detaches it.
+        kept, claimed = state.holders(root), [*state.claimed(root)]
+        gone = [] if kept else [Step(path) for path in present(root, layout.STATE)]  # guard: kept ([])
+        files.do(root, gone, Path())
+    left = [*others, *present(root, (*layout.STATE, *layout.CONFIGURATION))]
     return [
         *(f"{step}" for step in (*stopped, *removed, *reloaded, *gone)),
         *(f"left: /{path}" for path in left),
@@ -173,14 +168,6 @@ def _refuse_package(root: Path, command: str) -> None:
             f"the Debian package hpn-cni installed /{layout.HPN}; {command} with apt, or remove the package first: apt "
             "remove hpn-cni"
         )
-
-
-def _failure(command: str, e: OSError) -> IoFailure:
-    """The system error with its path and a remedy."""
-    where = f"{e.filename2 or e.filename}: " if e.filename2 or e.filename else ""
-    return IoFailure(
-        f"{where}{e.strerror}; check that it is writable and has room, and run hpn {command} as root again"
-    )
 
 
 def _refuse_foreign(root: Path, program: Path) -> None:
@@ -231,15 +218,6 @@ def _hints(root: Path, units: Mapping[str, str]) -> Iterator[str]:
         yield f"{layout.NODE} is not enabled: write {DEFAULTS[0]}, then: systemctl enable --now {layout.NODE}"
     if not systemd.runs_here(root):
         yield "systemd does not run there; it reads the units when it starts"
-
-
-def _refuse_while_held(root: Path) -> None:
-    if lines := state.holders(root):
-        more = [f"and {len(lines) - _NAMED} more"] if len(lines) > _NAMED else []
-        raise NotAvailable(
-            f"pods have interfaces or addresses of hpn: {'; '.join([*lines[:_NAMED], *more])}.  Nothing was removed.  "
-            "Delete these pods, run hpn gc for the dead ones, or add --force, which leaves their interfaces alone"
-        )
 
 
 def _stop(root: Path, removed: list[Step], units: Mapping[str, str]) -> list[str]:

@@ -23,6 +23,7 @@ from ctl.installation import layout
 from ctl.installation.layout import Entry
 
 Kind = Literal["nothing", "file", "link", "directory", "something else"]
+_KINDS: Final[Mapping[int, Kind]] = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "directory"}
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SMALL: Final = 1 << 16
@@ -39,14 +40,9 @@ _MASK: Final = "/dev/null"
 def kind(path: Path) -> Kind:
     """The kind of the file at a path; a link is not followed.  Raises OSError."""
     try:
-        mode = path.lstat().st_mode
+        return _KINDS.get(stat.S_IFMT(path.lstat().st_mode), "something else")
     except (FileNotFoundError, NotADirectoryError):
         return "nothing"
-    if stat.S_ISLNK(mode):
-        return "link"
-    if stat.S_ISDIR(mode):
-        return "directory"
-    return "file" if stat.S_ISREG(mode) else "something else"
 
 
 def text(path: Path) -> str:
@@ -127,14 +123,6 @@ def _put(root: Path, entry: Entry, program: Path) -> None:
         raise
 
 
-def _remove(root: Path, path: str) -> None:
-    """Remove a file, or a directory with its contents, if it exists.  Raises OSError, InvalidConfig."""
-    there = _below(root, path)
-    with suppress(FileNotFoundError):
-        _clear(there)
-        durable.sync_directory(there.parent)
-
-
 def _below(root: Path, path: str) -> Path:
     """The path below the root, with the links in its directories resolved.  Raises InvalidConfig if they lead out."""
     folder, _, name = path.rpartition("/")
@@ -203,11 +191,11 @@ class Step:
     why: str = ""
 
     def __str__(self) -> str:
-        target = ""
-        if self.entry and self.entry.kind in ("name", "link"):
-            target = f", another name of /{self.entry.text}" if self.entry.kind == "name" else f" -> {self.entry.text}"
         why = f" ({self.why})" if self.why else ""
-        return f"{'put' if self.entry else 'remove'} /{self.path}{target}{why}"
+        if not self.entry:
+            return f"remove /{self.path}{why}"
+        targets = {"name": f", another name of /{self.entry.text}", "link": f" -> {self.entry.text}"}
+        return f"put /{self.path}{targets.get(self.entry.kind, '')}{why}"
 
 
 def do(root: Path, steps: Iterable[Step], program: Path) -> None:
@@ -216,7 +204,10 @@ def do(root: Path, steps: Iterable[Step], program: Path) -> None:
         if step.entry:
             _put(root, step.entry, program)
         else:
-            _remove(root, step.path)
+            there = _below(root, step.path)
+            with suppress(FileNotFoundError):
+                _clear(there)
+                durable.sync_directory(there.parent)
 
 
 def entries(root: Path, units: Mapping[str, str], more: Sequence[Entry], *, has_node_file: bool) -> list[Entry]:
@@ -250,7 +241,7 @@ def entries(root: Path, units: Mapping[str, str], more: Sequence[Entry], *, has_
 
 def steps_of_install(root: Path, wanted: Sequence[Entry], program: Path) -> list[Step]:
     """The steps that are still to do.  Raises OSError, and InvalidConfig for a file that hpn install did not write."""
-    left = (path for entry in wanted if is_there(root, path := layout.temporary(entry.path)))
+    left = present(root, (layout.temporary(entry.path) for entry in wanted))
     steps = [Step(path, why="left by an interrupted install") for path in left]  # guard: left-over (left -> ())
     replaced = set[str]()
     for entry in wanted:
@@ -262,22 +253,19 @@ def steps_of_install(root: Path, wanted: Sequence[Entry], program: Path) -> list
 
 
 def steps_of_uninstall(root: Path, units: Mapping[str, str]) -> tuple[list[Step], list[str]]:
-    """The steps that remove an installation of any version, and the paths of its names that hold other files.
-
-    Raises OSError.
-    """
+    """The steps that remove an installation of any version, and its paths that hold other files.  Raises OSError."""
     contents = {f"{layout.UNITS}/{unit}": content for unit, content in units.items()}
     names = (layout.KUBECONFIG, layout.COMMAND, layout.IPAM, layout.HPN)
     paths = [*contents, *map(layout.wants_link, layout.WANTED_BY), *names]
-    there = [path for path in paths if is_there(root, path)]
+    there = present(root, paths)
     ours = [path for path in there if _is_ours(root, path, contents.get(path, ""))]
-    left = [path for path in map(layout.temporary, paths) if is_there(root, path)]
+    left = present(root, map(layout.temporary, paths))
     return [Step(path) for path in (*ours, *left)], [path for path in there if path not in ours]
 
 
-def is_there(root: Path, path: str) -> bool:
-    """True if the path exists; a link is not followed.  Raises OSError."""
-    return kind(root / path) != "nothing"
+def present(root: Path, paths: Iterable[str]) -> list[str]:
+    """Those of the paths that exist; links are not followed.  Raises OSError."""
+    return [path for path in paths if kind(root / path) != "nothing"]
 
 
 def _replaced(root: Path, entry: Entry) -> str:
@@ -300,8 +288,7 @@ def _replaced(root: Path, entry: Entry) -> str:
 def _is_ours(root: Path, path: str, content: str) -> bool:
     """True if hpn install, of any version, may replace or remove the file at the path.
 
-    That includes a copy of the unit ``content`` that a person made, and a link to the program that a person or the
-    Debian package made.
+    That includes a person's copy of the unit ``content``, and a person's or the package's link to the program.
     """
     what, found = kind(root / path), text(root / path)
     if path in (layout.HPN, layout.IPAM, layout.COMMAND):

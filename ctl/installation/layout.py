@@ -52,19 +52,16 @@ class Entry:
     text: str = ""
 
 
-def units(folder: Path) -> dict[str, str]:
-    """The units in a folder: name -> text, with the mark above it.  Raises IoFailure."""
+def units(folder: Path | None = None) -> dict[str, str]:
+    """The units in a folder, by default this program's own: name -> text, with the mark above it.  Raises IoFailure."""
+    if folder is None:  # the frozen program's, or the source tree's if hpn runs from its sources
+        carried = Path(sys.path[0], "systemd")
+        folder = carried if carried.is_dir() else Path(sys.path[0], "packaging", "systemd")
     try:
         found = {one.name: one.read_text() for one in sorted(folder.iterdir())}
     except OSError as e:
         raise IoFailure(f"reading the units in {folder}: {e.strerror}; install hpn again") from e
     return {name: f"{MARK}  To change it: systemctl edit {name}\n{text}" for name, text in found.items()}
-
-
-def carried_units() -> dict[str, str]:
-    """The units in the frozen program, or in the source tree if hpn runs from its sources.  Raises IoFailure."""
-    carried = Path(sys.path[0], "systemd")
-    return units(carried if carried.is_dir() else Path(sys.path[0], "packaging", "systemd"))
 
 
 def kubeconfig(server: str, folder: str) -> Entry:
@@ -94,9 +91,6 @@ def wants_link(unit: str) -> str:
 
 
 def temporary(path: str) -> str:
-    """The path where a new file is written before it replaces the old one.
-
-    It is always the same, so the next install finds the leftover of an interrupted one.
-    """
+    """The path of a new file before it replaces the old one; the next install finds what an interrupted one left."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.new"

@@ -26,10 +26,7 @@ def below(root: Path, path: str) -> Path:
 
 
 def state_dirs(root: Path) -> list[Path]:
-    """The default state directory below the root, then those that attachments noted (base/state/places.py).
-
-    Raises IoFailure.
-    """
+    """The default state directory below the root, then those that attachments noted.  Raises IoFailure."""
     default = below(root, STATE_DIR)
     notes = below(root, places.ELSEWHERE)
     try:

@@ -17,8 +17,7 @@ _SHOWN: Final = "Id,ActiveState,MainPID,NeedDaemonReload"
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit as systemd knows it: whether it is active, the version of hpn that its process runs, and whether its files
-    changed after systemd read them."""
+    """A unit: whether it is active, its process's version of hpn, and whether it changed after systemd read it."""
 
     is_active: bool = False
     version: str = ""

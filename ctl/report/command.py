@@ -25,19 +25,15 @@ PARTS: Final = {
     "findings": ("hpn doctor --json", "ctl.doctor.command.answer", ["--json"]),
     "attachments": ("hpn inspect --json", "ctl.inspection.answer_inspect", ["--json"]),
     "devices": ("hpn devices --json", "ctl.devices.command.answer", ["--json"]),
-    "gids": ("hpn gids --json", "ctl.gids.answer", ["--json"]),
+    "gids": ("hpn gids --json", "ctl.rdma.answer_gids", ["--json"]),
     "pools": ("hpn ipam show --json", "ctl.addresses.answer", ["show", "--json"]),
 }
 
 
 def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, int]:
-    """Write the page; return the output and the exit status.  ``file`` is the running program, ``build`` its version.
-    Raises IoFailure, and SystemExit for wrong options."""
-    what, fails = (
-        "Write the output of the reading commands as one HTML page.",
-        "the file exists or cannot be written",
-    )
-    parser = parser_for("report", what, _EXAMPLE, fails=fails)
+    """Write the page; return the output and the exit status.  ``build`` is the version of ``file``, this program."""
+    what = "Write the output of the reading commands as one HTML page."
+    parser = parser_for("report", what, _EXAMPLE, fails="the file exists or cannot be written")
     parser.add_argument("file", type=Path, metavar="FILE.html", help="the new file; it must not exist")
     target = parser.parse_args(words).file
     answers = {part: ask(part, file, build) for part in progress(tuple(PARTS), "Asking")}

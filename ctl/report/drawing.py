@@ -7,6 +7,7 @@ from typing import Final
 
 from base.protocol.spec import Json
 from base.table import printable
+from ctl.selection import who
 
 # In pixels.  A VF is a square cell, in rows below its NIC.
 _GAP, _CELL, _PER_ROW, _NIC_HIGH, _POD_HIGH = 14, 19, 16, 60, 44
@@ -58,7 +59,7 @@ def draw(devices: Sequence[Json], attachments: Sequence[Json]) -> str:
     nics = _placed(devices)
     pods: dict[str, list[Json]] = {}
     for a in attachments:
-        pods.setdefault(_pod(a), []).append(a)
+        pods.setdefault(who(a), []).append(a)
     bottom = max((nic.top + nic.high for nic in nics), default=0)
     step = max((bottom - _GAP) / max(len(pods), 1), _POD_HIGH + _GAP)  # spread beside the NICs, without overlap
     places = {pod: 2 * _GAP + number * step for number, pod in enumerate(pods)}
@@ -145,18 +146,12 @@ def _box(pod: str, attachments: Sequence[Json], top: float) -> Iterator[str]:
     yield _text(_POD_AT + 8, top + 35, ", ".join(addresses), "small", 39)
 
 
-def _pod(a: Json) -> str:
-    return str(a["pod"] or a["containerID"][:12])
-
-
 def _rect(x: float, y: float, wide: float, high: float, kind: str, colour: str = "") -> str:
     paint = f' style="--own:{colour}"' if colour else ""
     return f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}" rx="3" class="{kind}"{paint}/>'
 
 
 def _text(x: float, y: float, words: str, kind: str, most: int = 46) -> str:
-    return f'<text x="{x:g}" y="{y:g}" class="{kind}">{escape(_short(printable(words), most))}</text>'
-
-
-def _short(words: str, most: int) -> str:
-    return words if len(words) <= most else f"{words[: most - 1]}…"
+    words = printable(words)
+    shown = words if len(words) <= most else f"{words[: most - 1]}…"
+    return f'<text x="{x:g}" y="{y:g}" class="{kind}">{escape(shown)}</text>'

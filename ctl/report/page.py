@@ -11,6 +11,7 @@ from base.state.record import LOST
 from base.table import printable_lines
 from ctl.report.drawing import draw
 from ctl.screen import moment
+from ctl.selection import who
 
 # Only the page's own style: names from pods stay text.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
@@ -84,8 +85,7 @@ def _sections(documents: Mapping[str, Json]) -> Iterator[str]:
 def _attachment(a: Json) -> list["Cell"]:
     device = str(a.get("device") or a.get("netdev") or a.get("master") or "")
     addresses, rdma = "\n".join(a["addresses"]), "\n".join(a["rdma"]["devices"])
-    who = a["pod"] or a["containerID"][:12]
-    return [who, a["ifname"], a["network"], a["kind"], device, addresses, rdma, _state(a), _trouble(a)]
+    return [who(a), a["ifname"], a["network"], a["kind"], device, addresses, rdma, _state(a), _trouble(a)]
 
 
 def _trouble(a: Json) -> str:
@@ -99,7 +99,7 @@ def _trouble(a: Json) -> str:
 def _rest(documents: Mapping[str, Json]) -> Iterator[str]:
     """Detached attachments whose addresses are not released, and unreadable items."""
     refused = [
-        [a["pod"] or a["containerID"][:12], a["network"], "\n".join(a["addresses"]), a.get("trouble", ""), a["file"]]
+        [who(a), a["network"], "\n".join(a["addresses"]), a.get("trouble", ""), a["file"]]
         for a in documents["attachments"].get("refused", [])
     ]
     if refused:
@@ -114,7 +114,8 @@ def _rest(documents: Mapping[str, Json]) -> Iterator[str]:
 
 def _pool(pool: Json) -> list["Cell"]:
     ranges = "\n".join(pool["ranges"]) or "elsewhere"
-    return [ranges, pool["held"], _kept(pool), _number(pool["free"]), _number(pool["size"])]
+    kept = sum(pool[word] for word in ("dead", "cooling", "sticky", "conflict", "doubtful", "unreadable"))
+    return [ranges, pool["held"], kept, _number(pool["free"]), _number(pool["size"])]
 
 
 def _state(a: Json) -> tuple[str, str]:
@@ -122,10 +123,6 @@ def _state(a: Json) -> tuple[str, str]:
     if a["kind"] == LOST and a["alive"]:  # a damaged record does not show whether the attachment is in order
         return LOST, LOST
     return word if a["complete"] else f"{word}, incomplete", word
-
-
-def _kept(pool: Json) -> int:
-    return sum(pool[word] for word in ("dead", "cooling", "sticky", "conflict", "doubtful", "unreadable"))
 
 
 def _number(number: int | None) -> str:

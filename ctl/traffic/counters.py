@@ -142,18 +142,16 @@ class Sample:
 def sample(wanted: Set[str], remark: Callable[[str], None], root: Path = sysfs.SYS) -> Sample:
     """Read all ports.  ``remark`` receives a sentence for each thing that cannot be read."""
     records = [record for folder in places.state_dirs() for _, record in journal.files(folder) if record]
-    found = every(records, remark, root)
-    ports = {(port.rdma_dev, port.number): _seen(port, records, remark) for port in found}
-    return Sample(time.monotonic(), ports, wanted)
+    found = {
+        (port.rdma_dev, port.number): Seen(port.state.rpartition(": ")[2], port.owner, _totals(port, records, remark))
+        for port in every(records, remark, root)
+    }
+    return Sample(time.monotonic(), found, wanted)
 
 
 def _words(name: Name, seen: Seen) -> set[str]:
     """Return the names that select the port."""
     return {name[0], "/".join(name), seen.owner[1], seen.pod} - {""}
-
-
-def _seen(port: Port, records: Iterable[Record], remark: Callable[[str], None]) -> Seen:
-    return Seen(port.state.rpartition(": ")[2], port.owner, _totals(port, records, remark))
 
 
 def _totals(port: Port, records: Iterable[Record], remark: Callable[[str], None]) -> Totals:

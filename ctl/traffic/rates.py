@@ -34,28 +34,22 @@ class Rates:
 
 
 def between(before: Totals, after: Totals, seconds: float) -> Rates:
-    """The traffic between two samples.
-
-    A counter that decreased restarted at zero: the device was removed and came back.
-    """
-
-    def per_second(name: str) -> float:
-        return _grown(getattr(before, name), getattr(after, name)) / seconds
-
+    """The traffic between two samples."""
+    rx, tx, rx_packets, tx_packets = (
+        _grown(getattr(before, name), getattr(after, name)) / seconds
+        for name in ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets")
+    )
     grown = {name: _grown(before.errors.get(name, value), value) for name, value in after.errors.items()}
-    rx, tx, rx_packets, tx_packets = map(per_second, ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets"))
     return Rates(rx, tx, rx_packets, tx_packets, {name: number for name, number in grown.items() if number})
 
 
 def _grown(before: int, after: int) -> int:
+    # A counter that decreased restarted at zero: the device was removed and came back.
     return after - before if after >= before else after
 
 
 def behind(own: float, rails: Sequence[float]) -> float | None:
-    """This rail's share of the median of its pod's rails, if it is low; None if it is normal.
-
-    ``rails``: bytes per second of all rails, including this one.
-    """
+    """This rail's share of the median of all ``rails`` of its pod, in bytes per second; None if it is normal."""
     middle = median(rails) if len(rails) > 1 else 0.0
     return own / middle if middle > _IDLE and own < _BEHIND * middle else None
 

@@ -36,10 +36,7 @@ Step = tuple[Sample, dict[Name, Rates], float]
 
 
 def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
-    """Show the traffic until Ctrl-C, or for ``--count`` samples; return the remaining output and the exit status.
-
-    Raises BadEnvironment if no RDMA device matches, and OSError if /sys shows no devices.
-    """
+    """Show the traffic until Ctrl-C, or for ``--count`` samples; return the remaining output and the exit status."""
     options = _parser().parse_args(words)
     sysfs.refuse_hidden(root)
     remarks = dict[str, None]()
@@ -98,8 +95,12 @@ def _steps(first: Sample, interval: float, count: int, read: Callable[[], Sample
         due = max(due + interval, time.monotonic() - interval)
         time.sleep(max(due - time.monotonic(), 0.0))
         after = read()
-        seconds = after.at - before.at
-        yield after, {name: _rates(before, name, seen, seconds) for name, seen in after.ports.items()}, seconds
+        seconds, old = after.at - before.at, before.ports
+        rates = {
+            name: between(old[name].totals, seen.totals, seconds) if name in old else Rates()
+            for name, seen in after.ports.items()
+        }
+        yield after, rates, seconds
         before = after
 
 
@@ -112,12 +113,6 @@ def _complain(found: Sample, options: argparse.Namespace, remarks: Iterable[str]
     if options.l and len(found.shown) != 1:
         names = ", ".join("/".join(name) for name in found.shown)
         raise BadEnvironment(f"-l shows one port, and these match: {names}; name one of them")
-
-
-def _rates(before: Sample, name: Name, seen: Seen, seconds: float) -> Rates:
-    """The port's rates; zero for a port that the previous sample lacks."""
-    old = before.ports.get(name)
-    return between(old.totals, seen.totals, seconds) if old else Rates()
 
 
 def _line_by_line(steps: Iterator[Step], name: Name) -> str:

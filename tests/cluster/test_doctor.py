@@ -7,7 +7,7 @@ from cluster.two_nodes import Cluster
 from support.api_server import ADMIN, write_kubeconfig
 
 from ctl.doctor import cluster as doctor_cluster
-from ctl.doctor.checks.cluster import resource_nobody_has
+from ctl.doctor.checks.node import resource_nobody_has
 from ctl.doctor.model import Facts
 from ctl.doctor.reading import Reader
 

@@ -6,7 +6,7 @@ docs/user/operations.md explains each finding by its id.
 from collections.abc import Mapping
 from typing import Final
 
-from ctl.doctor.checks import cluster, devices, node, pci, programs, rdma, state
+from ctl.doctor.checks import devices, node, pci, programs, rdma, state
 from ctl.doctor.model import Check
 
 # Causes that keep pods from starting come first.
@@ -17,8 +17,8 @@ CHECKS: Final[Mapping[str, Check]] = {
     "socket-dead": programs.socket_dead,
     "agent-missing": programs.agent_missing,
     "resource-twice": programs.resource_twice,
-    "resource-nobody-has": cluster.resource_nobody_has,
-    "names-unlisted": cluster.names_unlisted,
+    "resource-nobody-has": node.resource_nobody_has,
+    "names-unlisted": node.names_unlisted,
     "configuration-refused": node.configuration_refused,
     "runtime-too-old": node.runtime_too_old,
     "node-file-refused": node.node_file_refused,
@@ -39,9 +39,9 @@ CHECKS: Final[Mapping[str, Check]] = {
     "attachment-incomplete": state.attachment_incomplete,
     "attachment-stranded": state.attachment_stranded,
     "pool-nearly-full": state.pool_nearly_full,
-    "blocks-unseen": cluster.blocks_unseen,
-    "block-lost": cluster.block_lost,
-    "blocks-full": cluster.blocks_full,
+    "blocks-unseen": state.blocks_unseen,
+    "block-lost": state.block_lost,
+    "blocks-full": state.blocks_full,
     "disk-nearly-full": state.disk_nearly_full,
     "kernel-too-old": devices.kernel_too_old,
     "clock-wrong": devices.clock_wrong,

@@ -1,4 +1,4 @@
-"""Checks of configurations: those of the networks, and the device file of hpn node."""
+"""Checks of configurations: those of the networks, in files and in the cluster, and the device file of hpn node."""
 
 import os
 from collections.abc import Iterator
@@ -11,6 +11,33 @@ from node.offer.offers import agrees
 
 # The path in Debian's packages.  A containerd of another origin has no package version.
 _PACKAGED: Final = "/usr/bin/containerd"
+
+
+def resource_nobody_has(facts: Facts) -> Iterator[Finding]:
+    """A network names a resource that no node offers.  Its pods stay Pending."""
+    cluster = facts.cluster
+    for one in cluster.definitions if cluster else ():
+        if cluster and one.resource and one.resource not in cluster.offered:
+            yield Finding(
+                Severity.ERROR,
+                f"NetworkAttachmentDefinition {one.name} names the resource {one.resource}, which none of the "
+                f"{cluster.nodes} nodes offers",
+                "offer it (resources in the device file, or in another device plugin's), or correct the annotation "
+                "k8s.v1.cni.cncf.io/resourceName",
+            )
+
+
+def names_unlisted(facts: Facts) -> Iterator[Finding]:
+    """Authors of NetworkAttachmentDefinitions may name every device of the node.  That is right if they are its
+    administrators."""
+    ours = [one.name for one in facts.cluster.definitions if one.is_ours] if facts.cluster else []
+    if ours and facts.without_names:
+        yield Finding(
+            Severity.NOTE,
+            f"{facts.without_names} has no allowedNames, so NetworkAttachmentDefinitions for hpn ({len(ours)}, such as "
+            f"{ours[0]}) may name every network, master, PF and device",
+            "if other people than the node's administrators write them, list the permitted names in allowedNames",
+        )
 
 
 def configuration_refused(facts: Facts) -> Iterator[Finding]:

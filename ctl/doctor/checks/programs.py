@@ -48,10 +48,13 @@ def socket_dead(facts: Facts) -> Iterator[Finding]:
     """No process listens on a socket.  kubelet keeps trying to connect to a plugin's."""
     for socket in facts.programs.sockets:
         if not socket.listens:
+            name = os.path.basename(socket.path)
+            plugin = "hpn-node" if name.startswith("hpn-") else "a device plugin"
+            owner = "hpn-agent" if name == "agent.sock" else plugin
             yield Finding(
                 Severity.WARNING,
                 f"{socket.path}: no process listens on this socket",
-                f"start its program, {_owner(socket.path)}; if that was removed for good: rm {socket.path}",
+                f"start its program, {owner}; if that was removed for good: rm {socket.path}",
             )
 
 
@@ -87,11 +90,6 @@ def resource_twice(facts: Facts) -> Iterator[Finding]:
                 f"{' and '.join(paths)} both offer {name}",
                 "remove the node from one plugin's DaemonSet, or the resource from one plugin's file",
             )
-
-
-def _owner(path: str) -> str:
-    name = os.path.basename(path)
-    return "hpn-agent" if name == "agent.sock" else "hpn-node" if name.startswith("hpn-") else "a device plugin"
 
 
 def not_readable(facts: Facts) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Checks of the state on disk: attachments, leases, and free space."""
+"""Checks of the state on disk: attachments, leases, blocks of shared pools, and free space."""
 
 from collections.abc import Iterator
 
@@ -10,6 +10,8 @@ _UNDER_WAY = 600.0
 _FULL = 0.9
 # A disk is nearly full with less than a twentieth of its bytes or inodes free, and less than 64 MiB or 1,000 inodes.
 _LITTLE, _SHARE, _FEW = 64 << 20, 20, 1000
+# Seconds.  A node sends a heartbeat every 600 s; others may reclaim its blocks after 3600 s.
+_LONG = 1800.0
 
 
 def state_unsafe(facts: Facts) -> Iterator[Finding]:
@@ -73,6 +75,39 @@ def pool_nearly_full(facts: Facts) -> Iterator[Finding]:
                 f"{pool.place}: {pool.taken} of {pool.size} addresses of {', '.join(pool.ranges)} are taken, "
                 f"{pool.dead} by dead pods",
                 "hpn gc" if pool.dead else "enlarge the range or add one; hpn ipam show lists the owners",
+            )
+
+
+def blocks_unseen(facts: Facts) -> Iterator[Finding]:
+    """Other nodes may suspect this node and reclaim its blocks; until then it gets no new ones."""
+    for one in facts.state.blocks:
+        if one.silent:
+            evidence = f"{one.file}: the store of these blocks cannot be read: {one.silent}"
+            yield Finding(
+                Severity.ERROR, evidence, "follow this message; new pods get addresses until the node's blocks are full"
+            )
+        elif one.seen > _LONG:
+            evidence = f"{one.file}: this node last read its blocks from the store {one.seen / 60:.0f} minutes ago"
+            yield Finding(Severity.ERROR, evidence, "systemctl restart hpn-node, which reads them at once")
+
+
+def block_lost(facts: Facts) -> Iterator[Finding]:
+    """Another node owns a block whose addresses pods of this node still use."""
+    for one in facts.state.blocks:
+        if lost := one.states.get("lost", 0):
+            evidence = f"{one.file}: {lost} of its blocks now belong to other nodes, and pods here use their addresses"
+            yield Finding(
+                Severity.ERROR, evidence, "delete these pods: hpn ipam show lists them, hpn ipam blocks the new owners"
+            )
+
+
+def blocks_full(facts: Facts) -> Iterator[Finding]:
+    """The next ADD must claim a block from the store, and the cluster may have none left."""
+    for one in facts.state.blocks:
+        if not one.room:
+            evidence = f"{one.file}: this node's blocks ({one.states.get('held', 0)}) have no address left"
+            yield Finding(
+                Severity.WARNING, evidence, "check whether the cluster has free blocks: hpn ipam show --cluster"
             )
 
 

@@ -9,7 +9,7 @@ from support.recorded import gid, hca, port
 from support.sysfs_tree import Tree
 
 from base.protocol.errors import LinkUnavailable
-from ctl.devinfo import answer
+from ctl.rdma import answer_devinfo as answer
 
 PAGE = Path(__file__).parents[3] / "docs" / "user" / "rdma.md"
 ERDMA = """\

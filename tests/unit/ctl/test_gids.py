@@ -9,7 +9,7 @@ from support.recorded import ZERO, gid, hca, port
 from support.sysfs_tree import Tree
 
 from base.protocol.errors import LinkUnavailable
-from ctl.gids import answer
+from ctl.rdma import answer_gids as answer
 
 HEADER = "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---\n"
 LINK_LOCAL = "fe80:0000:0000:0000:0ac0:ebff:fe21:03da"

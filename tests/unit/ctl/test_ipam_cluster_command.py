@@ -45,7 +45,7 @@ def hpn(store: Memory, tmp_path: Path) -> Hpn:
 
     def run(*words: str, status: int = 0) -> str:
         options = addresses.parser().parse_args([*words, "--data-dir", str(tmp_path)])
-        said, done = command.ANSWERS[options.command](options, store, command.networks(tmp_path))
+        said, done = command.of_store(options, store, command.networks(tmp_path))
         assert done == status, said
         return said
 

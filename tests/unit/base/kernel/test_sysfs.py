@@ -4,15 +4,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from base.kernel import sysfs
 from base.kernel.sysfs import Function
-from ctl import devinfo, gids
+from ctl import rdma
 from ctl.devices import command
 from ctl.traffic import top
+
+Command = Callable[[list[str], Path], tuple[str, int]]
 
 COME_AND_GO = """
 import os, sys
@@ -107,10 +108,10 @@ def test_a_sys_that_is_not_mounted(tmp_path: Path, ask: Callable[[str, Path], ob
         ask(VF0, tmp_path)
 
 
-@pytest.mark.parametrize("asked", [command, gids, devinfo, top])
-def test_a_command_that_shows_devices_says_so(tmp_path: Path, asked: ModuleType) -> None:
+@pytest.mark.parametrize("asked", [command.answer, rdma.answer_gids, rdma.answer_devinfo, top.answer])
+def test_a_command_that_shows_devices_says_so(tmp_path: Path, asked: Command) -> None:
     with pytest.raises(FileNotFoundError, match=f"{tmp_path} shows no devices"):
-        asked.answer([], tmp_path)
+        asked([], tmp_path)
 
 
 def test_incarnation(root: Path) -> None:

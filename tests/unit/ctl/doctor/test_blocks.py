@@ -6,7 +6,7 @@ from support.cluster_nodes import Cluster
 from support.documents import Fault, every
 from support.sticky_nodes import WEB, node
 
-from ctl.doctor.checks.cluster import blocks_full, blocks_unseen
+from ctl.doctor.checks.state import blocks_full, blocks_unseen
 from ctl.doctor.cluster import blocks, silence
 from ctl.doctor.model import Blocks, Facts, Severity, State
 from ctl.doctor.reading import Reader

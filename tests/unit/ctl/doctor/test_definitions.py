@@ -7,7 +7,7 @@ import pytest
 from support.tls_server import Server, Told
 
 from ctl.doctor import cluster, networks
-from ctl.doctor.checks.cluster import names_unlisted, resource_nobody_has
+from ctl.doctor.checks.node import names_unlisted, resource_nobody_has
 from ctl.doctor.model import Cluster, Facts, Severity
 from ctl.doctor.reading import Reader
 

@@ -1,7 +1,7 @@
-"""hpn devinfo: the output of ibv_devinfo (rdma-core's libibverbs/examples/devinfo.c), without libibverbs.
+"""hpn devinfo and hpn gids: RDMA devices as ibv_devinfo shows them, and their GIDs as mlnx-tools' show_gids does.
 
-The values come from /sys and RDMA netlink.  Values that only verbs provide are left out, except for known drivers
-(docs/user/rdma.md).
+The values come from /sys and RDMA netlink, without libibverbs.  Values that only verbs provide are left out, except for
+known drivers (docs/user/rdma.md).  The form is that of rdma-core's libibverbs/examples/devinfo.c.
 """
 
 import re
@@ -46,14 +46,12 @@ _FLAGS: Final = {
 _TAB: Final = 8
 _DEVICE: Final = (1, 40)  # tabs before a name, and the column of the value
 _PORT: Final = (3, 48)
-_EXAMPLE: Final = "example: hpn devinfo -v -d mlx5_0"
 
 
-def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
-    """The command's output and exit status.  Raises LinkUnavailable, OSError if /sys shows no devices, and SystemExit
-    for wrong options."""
+def answer_devinfo(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
+    """The command's output and exit status."""
     about = "Show RDMA devices and their ports, as ibv_devinfo does."
-    parser = parser_for("devinfo", about, _EXAMPLE)
+    parser = parser_for("devinfo", about, "example: hpn devinfo -v -d mlx5_0")
     parser.add_argument("-d", "--ib-dev", default="", metavar="DEVICE", help="this device; default: all")
     parser.add_argument("-v", "--verbose", action="store_true", help="more values, such as GIDs")
     parser.add_argument("--json", action="store_true", help="one JSON document")
@@ -135,13 +133,11 @@ def _shown(hca: Hca, port: Port) -> Iterator[Gid]:
 def _gid(port: Port, gid: Gid) -> str:
     if port.link_layer != rdma_devices.ROCE:
         return gid.gid
+    if gid.kind != "RoCE v2":
+        return f"{gid.gid}, RoCE v1"
+    address = IPv6Address(gid.gid)
     # As inet_ntop writes it.
-    return f"{_short(gid.gid)}, RoCE v2" if gid.kind == "RoCE v2" else f"{gid.gid}, RoCE v1"
-
-
-def _short(gid: str) -> str:
-    address = IPv6Address(gid)
-    return f"::ffff:{address.ipv4_mapped}" if address.ipv4_mapped else str(address)
+    return f"{f'::ffff:{address.ipv4_mapped}' if address.ipv4_mapped else address}, RoCE v2"
 
 
 def _capabilities(hca: Hca) -> Iterator[str]:
@@ -151,14 +147,10 @@ def _capabilities(hca: Hca) -> Iterator[str]:
         if index is not None:
             flags = rdma_netlink.capabilities(index) & 0xFFFFFFFF
             yield from _padded(_DEVICE, [("device_cap_flags", f"0x{flags:08x}")])
-            yield from _named(flags)
-
-
-def _named(flags: int) -> Iterator[str]:
-    indent = "\t" * 5
-    yield from (f"{indent}{name}" for name, bit in _FLAGS.items() if flags >> bit & 1)
-    if rest := flags & ~sum(1 << bit for bit in _FLAGS.values()):
-        yield f"{indent}Unknown flags: 0x{rest:X}"
+            indent = "\t" * 5
+            yield from (f"{indent}{name}" for name, bit in _FLAGS.items() if flags >> bit & 1)
+            if rest := flags & ~sum(1 << bit for bit in _FLAGS.values()):
+                yield f"{indent}Unknown flags: 0x{rest:X}"
 
 
 def _padded(where: tuple[int, int], fields: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -170,13 +162,75 @@ def _padded(where: tuple[int, int], fields: Iterable[tuple[str, str]]) -> Iterat
 
 
 def _described(hca: Hca, root: Path, *, verbose: bool) -> Json:
-    ports = [_described_port(hca, port, root, verbose=verbose) for port in hca.ports]
+    ports = list[Json]()
+    for port in hca.ports:
+        ports.append({"port": port.number, **dict(_of_port(hca, port, root))})
+        if verbose:
+            ports[-1] |= dict(_more_of_port(hca, port))
+            ports[-1]["gids"] = {f"{gid.index}": _gid(port, gid) for gid in _shown(hca, port)}
     return {"hca_id": hca.name, **dict(_of_device(hca, root)), "ports": ports}
 
 
-def _described_port(hca: Hca, port: Port, root: Path, *, verbose: bool) -> Json:
-    described: Json = {"port": port.number, **dict(_of_port(hca, port, root))}
-    if verbose:
-        described |= dict(_more_of_port(hca, port))
-        described["gids"] = {f"{gid.index}": _gid(port, gid) for gid in _shown(hca, port)}
-    return described
+# show_gids pads with exactly these tabs and blanks.
+_HEADER: Final = (
+    "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV",
+    "---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---",
+)
+_UNSET: Final = "fe80:0000:0000:0000:0000:0000:0000:0000"
+
+
+def answer_gids(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
+    """The command's output and exit status."""
+    about = "Show the GIDs of RDMA devices, as show_gids does."
+    parser = parser_for("gids", about, "example: hpn gids mlx5_0 1")
+    parser.add_argument("device", nargs="?", default="", help="an RDMA device, such as mlx5_0; default: all")
+    parser.add_argument("port", nargs="?", type=int, help="default: all")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    options = parser.parse_args(words)
+    found = list(_gids(root, options.device, options.port))
+    if options.json:
+        return as_document({"gids": [_members(gid) for gid in found]}), 0
+    lines = [*_HEADER, *("\t".join(_row(gid)) for gid in found), f"n_gids_found={len(found)}"]
+    return "".join(f"{line}\n" for line in lines), 0
+
+
+def _gids(root: Path, device: str, port: int | None) -> Iterator[Gid]:
+    """The GIDs in the order of show_gids, which sorts names: 10 comes before 2.  Raises LinkUnavailable."""
+    for hca in sorted(rdma_devices.one_of(rdma_devices.hcas(root), device), key=lambda hca: hca.name):
+        numbers = [one.number for one in hca.ports]
+        if port is not None and port not in numbers:
+            there = ", ".join(map(str, numbers)) or "none"
+            raise LinkUnavailable(f"{hca.name} has no port {port}; its ports: {there}")
+        for one in sorted(hca.ports, key=lambda one: str(one.number)):
+            if port in (None, one.number):
+                yield from sorted(filter(_is_set, rdma_devices.gids(hca, one)), key=lambda gid: str(gid.index))
+
+
+def _is_set(gid: Gid) -> bool:
+    return gid.gid != _UNSET  # guard: not-set-yet = True
+
+
+def _row(gid: Gid) -> tuple[str, ...]:
+    # An address is followed by two blanks; without one the column is a tab.
+    address = f"{gid.address}  " if gid.address else "\t"
+    # guard below: a-terminal-obeys-the-device (printable)
+    ids = (printable(gid.device), f"{gid.port}", f"{gid.index}", gid.gid)
+    return *ids, address, _version(gid.kind), printable(gid.netdev)  # guard: a-terminal-obeys (printable)
+
+
+def _version(kind: str) -> str:
+    """ "v2" of "RoCE v2"."""
+    at = kind.lower().find("v")
+    return kind[at:] if at >= 0 else ""
+
+
+def _members(gid: Gid) -> Json:
+    return {
+        "device": gid.device,
+        "port": gid.port,
+        "index": gid.index,
+        "gid": gid.gid,
+        "ipv4": gid.address,
+        "type": gid.kind,
+        "netdev": gid.netdev,
+    }
