@@ -127,8 +127,8 @@ def _wanted(attach: "Common", ifname: str) -> dict[str, str]:
     for path in named.keys() & of_a_rail.keys():
         if named[path].strip() != of_a_rail[path]:  # guard: contradicts-a-rail
             raise InvalidConfig(
-                f"sysctl {sysctl.name(path)!r} {named[path]!r} conflicts with multiRail, which sets {of_a_rail[path]!r}; "
-                "remove the sysctl, or remove multiRail and set the sysctls in docs/user/addresses.md"
+                f"sysctl {sysctl.name(path)!r} {named[path]!r} conflicts with multiRail, which sets {of_a_rail[path]!r}"
+                "; remove the sysctl, or remove multiRail and set the sysctls in docs/user/addresses.md"
             )
     return of_a_rail | named
 
