@@ -49,10 +49,7 @@ class Allocation:
         """Record that no other host on the link uses these."""
 
     def reserve(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
-        """Reserve addresses in the store; if they are short, release the provably dead leases first.
-
-        Raises what ``choose`` and Store.reserve raise.
-        """
+        """Reserve addresses in the store; if they are short, release the provably dead leases first."""
         choose = partial(self.choose, requested)
         try:
             return self.store.reserve(self.owner, choose, self.ranges)
@@ -67,7 +64,6 @@ class Allocation:
 
 
 def chosen(pool: Pool, rail: int | None, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
-    """An attachment's addresses.  Raises AddressUnavailable, AddressHeld, PoolExhausted."""
     if rail is None:
         return leases.choose(pool.sets, requested, book)
     from ipam import rails  # noqa: PLC0415  # few pools have any

@@ -48,7 +48,6 @@ class Settings:
 
     @classmethod
     def of(cls, document: Json) -> "Settings":
-        """Raises InvalidConfig."""
         if unknown := sorted(document.keys() - set(_KEYS)):
             raise _wrong(unknown[0], f"is not a known key; known: {', '.join(_KEYS)}")
         endpoints = document.get("endpoints")
@@ -83,10 +82,7 @@ class Gateway:
         self.date = 0.0
 
     def call(self, path: str, body: Json, what: str) -> Answer:
-        """Return the answer to a call that may be sent twice.
-
-        Raises Unreachable; StoreRefused, whose message contains ``what`` was refused.
-        """
+        """Return the answer to a call that may be sent twice; ``what`` names it in an error."""
         if self._settings.user and not self._token:
             self._authenticate()
         reply = self._ask(path, body)
@@ -159,7 +155,7 @@ class Gateway:
 
 
 def _contents(path: str) -> bytes:
-    """Read a file that the policy file names.  Raises InvalidConfig."""
+    """Read a file that the policy file names."""
     try:
         found = trust.read_trusted(path)
     except OSError as e:
@@ -189,14 +185,14 @@ class Pair:
         return cls(key, value, int(pair["create_revision"]), int(pair["mod_revision"]), str(pair.get("lease", "")))
 
     def last_seen(self) -> float:
-        """Return when the node was first reported alive, from its key.  Raises RecordUnreadable."""
+        """Return when the node was first reported alive, from its key."""
         found = self.decoded().get("heard")
         if not isinstance(found, int):
             raise self._not_ours(f"has heard {found!r}, not a time")
         return float(min(found, MOST))
 
     def decoded(self) -> Json:
-        """Return the value as an object.  Raises RecordUnreadable."""
+        """Return the value as an object."""
         try:
             body = json.loads(self.value)
         except (ValueError, RecursionError):

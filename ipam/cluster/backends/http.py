@@ -119,7 +119,7 @@ class Http:
     def ask(self, method: str, path: str, body: Json | None = None, *, is_safe: bool) -> Answer:
         """Return the server's answer of any status but "busy" and "failed".
 
-        ``is_safe``: the request may be sent twice.  Raises Unreachable, StoreRefused.
+        ``is_safe``: the request may be sent twice.
         """
         if self._is_patient:
             budget.begin()
@@ -149,10 +149,7 @@ class Http:
         raise Unreachable(f"{self.server} gives no answer to {method} {path.partition('?')[0]}: {why}; try again later")
 
     def page(self, path: str) -> Answer:
-        """Return the next page of a list.  An answer costs no budget, so that a long list fits.
-
-        Raises Unreachable, StoreRefused.
-        """
+        """Return the next page of a list.  An answer costs no budget, so that a long list fits."""
         left = budget.left()
         answer = self.ask("GET", path, is_safe=True)
         budget.spend(budget.left() - left)  # negative: restores the budget
@@ -197,7 +194,6 @@ class Http:
         return self._connection
 
     def _connect(self, server: SplitResult, deadline: float) -> HTTPConnection:
-        """Raises _NotSent, StoreRefused."""
         host, port = server.hostname or "", server.port or (443 if server.scheme == "https" else 80)
         trusted = self._trust() if server.scheme == "https" else None
         secured = tls.context(trusted) if trusted else None
@@ -262,7 +258,6 @@ def _connected_to(found: Sequence[str], port: int, deadline: float) -> socket.so
 
 
 def _send(connection: HTTPConnection, method: str, path: str, data: bytes | None, fields: Mapping[str, str]) -> None:
-    """Raises OSError, HTTPException."""
     try:
         connection.request(method, path, data, fields)
     except (ConnectionError, ssl.SSLEOFError):
@@ -293,7 +288,7 @@ def _words(error: Exception) -> str:
 
 
 def _read(connection: HTTPConnection, deadline: float) -> Answer:
-    """Return the answer to the request.  Raises OSError, HTTPException."""
+    """Return the answer to the request."""
     connection.response_class = partial(_response, deadline)  # type: ignore[assignment]
     with closing(connection.getresponse()) as response:
         body = bytearray()

@@ -78,7 +78,7 @@ class Claimer:
         )
 
     def _claim_new(self, listed: Sequence[Found]) -> bool:
-        """Claim a number without a name; False if another node was faster.  Raises PoolExhausted."""
+        """Claim a number without a name; False if another node was faster."""
         wanted = block_math.candidates(self.network.pool.sets, 1)
         taken = {*(block.index for _, block in listed), *(block.index for block in self.mine.blocks)}
         if free := block_math.without(wanted, taken):

@@ -77,10 +77,7 @@ class Table:
     """
 
     def __init__(self, directory: Path, log: list[str], *, mend: bool = True) -> None:
-        """With ``mend``, move whatever is in a file's place and is no regular file to quarantine.
-
-        Raises OSError, IoFailure.
-        """
+        """With ``mend``, move whatever is in a file's place and is not a regular file to quarantine."""
         self.directory = directory
         self.log = log
         self._is_spoilt = False
