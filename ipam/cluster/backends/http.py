@@ -26,7 +26,7 @@ from base.protocol.errors import Unreachable
 from base.protocol.spec import Json
 from ipam.cluster.backends import tls
 
-_PATIENCE: Final = 3.0  # seconds for one server's answer, or what is left of the budget
+_TIMEOUT: Final = 3.0  # seconds for one server's answer, or what is left of the budget
 _IDLE: Final = 20.0  # seconds until a connection is no longer reused: a firewall on the way may have dropped it
 _ATTEMPTS: Final = 4
 _FIRST_PAUSE: Final = 0.05  # seconds; each further pause doubles
@@ -169,7 +169,7 @@ class Http:
         self._at = (self._at + 1) % len(self._servers)
 
     def _exchange(self, method: str, path: str, body: Json | None) -> Answer:
-        deadline = time.monotonic() + min(_PATIENCE, budget.left())  # guard: budget (left())
+        deadline = time.monotonic() + min(_TIMEOUT, budget.left())  # guard: budget (left())
         fields = {"Accept": "application/json", "User-Agent": "hpn-cni", **self._headers()}
         data = None if body is None else _bytes(body)
         if data is not None:
