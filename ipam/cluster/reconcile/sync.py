@@ -202,7 +202,7 @@ def agree(documents: Documents, network: str, cluster: Cluster, subnets: Sequenc
         new = joined(layout, cluster, subnets)
         if new == layout or documents.replace(found, new.to_json()):
             return
-    raise TryAgain(f"grid {name} of the cluster's store keeps changing; try again")
+    raise TryAgain(f"pool layout {name} of the cluster's store keeps changing; try again")
 
 
 def refuse_disagreeing(documents: Documents, network: str, cluster: Cluster, subnets: Sequence[str]) -> None:

@@ -74,7 +74,7 @@ class PoolLayout:
             subnets = tuple(str(ip_network(text({"subnets": one}, "subnets"))) for one in typed(body, "subnets", list))
             return cls(text(body, "network"), number(body, "blockSize", 1), subnets, text(body, "sticky"))
         except ValueError as e:
-            raise _unreadable("grid", document, e) from e
+            raise _unreadable("pool layout", document, e) from e
 
 
 @dataclass(frozen=True)
