@@ -1,4 +1,4 @@
-"""Open a store (ipam/stores/__init__.py), by a configuration or by its directory.
+"""Open a store (ipam/stores/files/store.py), by a configuration or by its directory.
 
 A function here imports a store only when it opens one, because VERSION needs none.
 """
