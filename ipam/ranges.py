@@ -80,6 +80,17 @@ def common(spans: Iterable[Span], others: Sequence[Span]) -> tuple[Span, ...]:
     return tuple(Span(a.version, max(a.first, b.first), min(a.last, b.last)) for a, b in pairs)
 
 
+def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The same addresses as ascending spans that neither overlap nor touch."""
+    found = list[Span]()
+    for span in sorted(spans):
+        if found and found[-1].version == span.version and span.first <= found[-1].last + 1:
+            found[-1] = Span(span.version, found[-1].first, max(found[-1].last, span.last))
+        else:
+            found.append(span)
+    return tuple(found)
+
+
 def elsewhere(addresses: Iterable[Address], sets: Iterable[Sequence[Span]], given: Sequence[Address]) -> list[Address]:
     """Those of the addresses that are in none of the sets that ``given`` came from."""
     used = [span for spans in sets if any(one in span for one in given for span in spans) for span in spans]

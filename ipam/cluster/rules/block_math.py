@@ -14,7 +14,7 @@ from typing import Final
 from base.protocol.errors import InvalidConfig
 from base.protocol.result import Address
 from ipam.pool import Pool, Rail, Range, RangeSet
-from ipam.ranges import Span, common, count, subtract, whole
+from ipam.ranges import Span, common, count, joined, subtract, whole
 
 # The "version" of a span of blocks' indexes, or of host numbers.
 NUMBERS: Final = 0
@@ -114,7 +114,7 @@ def has(spans: Iterable[Span], index: int) -> bool:
 
 def without(spans: Iterable[Span], indexes: Iterable[int]) -> tuple[Span, ...]:
     """Return the spans without these indexes."""
-    holes = _apart(Span(NUMBERS, index, index) for index in indexes)
+    holes = joined(Span(NUMBERS, index, index) for index in indexes)
     return tuple(part for span in spans for part in subtract(span, holes))
 
 
@@ -181,18 +181,7 @@ def _blocks(s: RangeSet, size: int) -> tuple[Span, ...]:
             for part in free
             if part.first <= most
         ]
-    return _apart(found)
-
-
-def _apart(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the same numbers as ascending spans that neither overlap nor touch."""
-    apart = list[Span]()
-    for span in sorted(spans):
-        if apart and span.first <= apart[-1].last + 1:
-            apart[-1] = Span(NUMBERS, apart[-1].first, max(apart[-1].last, span.last))
-        else:
-            apart.append(span)
-    return tuple(apart)
+    return joined(found)
 
 
 def _base(r: Range) -> int:
