@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 # Host numbers per block, unless the configuration sets blockSize.
 SIZE: Final = 16
+# The members of a block that only a reserved number has.
+_OF_NUMBERS: Final = frozenset({"whose", "keep", "free"})
 # Marks a block's owner as suspected, since an unknown time.
 SAID: Final = 1
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -31,7 +33,8 @@ def layout_name(network: str) -> str:
     It is the network's own name if that qualifies, else a readable part of it and a digest.
     """
     # The name of a block ends in a dot and digits, so a network with such an end gets a digest too.
-    if _NAME.fullmatch(network) and len(network) <= _LONGEST and not _like_ours(network):
+    is_like_ours = re.fullmatch(r".*\.[0-9]+|(.*-)?x[0-9a-f]{16}", network)
+    if _NAME.fullmatch(network) and len(network) <= _LONGEST and not is_like_ours:
         return network
     readable = re.sub(r"[^a-z0-9]+", "-", network.lower()).strip("-")[: _LONGEST - _DIGEST - 2].strip("-")
     digest = hashlib.sha256(network.encode()).hexdigest()[:_DIGEST]
@@ -41,10 +44,6 @@ def layout_name(network: str) -> str:
 def block_name(network: str, index: int) -> str:
     """Return the name of the document of that block."""
     return f"{layout_name(network)}.{index}"
-
-
-def _like_ours(name: str) -> bool:
-    return bool(re.fullmatch(r".*\.[0-9]+|(.*-)?x[0-9a-f]{16}", name))
 
 
 @dataclass(frozen=True)
@@ -130,18 +129,8 @@ class Block:
         return not self.node and now - self.free > self.keep
 
     def to_json(self) -> Json:
-        body: Json = {
-            "network": self.network,
-            "index": self.index,
-            "start": self.first,
-            "size": self.size,
-            "node": self.node,
-            "machine": self.machine,
-            "claim": self.claim,
-            "suspect": self.suspect,
-            "taken": self.taken,
-        }
-        return body | ({"whose": self.whose, "keep": self.keep, "free": self.free} if self.whose else {})
+        body = {"network": self.network, "index": self.index, "start": self.first, **vars(self)}
+        return {key: value for key, value in body.items() if self.whose or key not in _OF_NUMBERS}
 
     @classmethod
     def of(cls, document: Document) -> "Block":
