@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING
 from base.kernel import budget
 from base.protocol import arguments, report, spec
 from base.protocol.dispatch import Command, answer
-from base.protocol.errors import (
-    CheckFailed,
-    CniError,
-    InvalidConfig,
-    IoFailure,
-    NotAvailable,
-    PoolExhausted,
-)
+from base.protocol.errors import CheckFailed, CniError, InvalidConfig, IoFailure, NotAvailable, PoolExhausted
 from base.protocol.result import Result
 from base.protocol.spec import Config, Key, Reply, Request
 from ipam import allocation, leases
@@ -138,13 +131,7 @@ def collect(request: Request, conf: Config, log: list[str]) -> None:
     store.release_conflicts()  # guard: release_conflicts
 
 
-COMMANDS: Mapping[str, Command] = {
-    "ADD": add,
-    "DEL": delete,
-    "CHECK": check,
-    "STATUS": status,
-    "GC": collect,
-}
+COMMANDS: Mapping[str, Command] = {"ADD": add, "DEL": delete, "CHECK": check, "STATUS": status, "GC": collect}
 
 
 def _if_permitted(command: Command, request: Request, conf: Config, log: list[str]) -> Result | None:
@@ -179,21 +166,16 @@ def _gone(boxes: Collection[Sandbox]) -> Collection[Sandbox]:
     return sandboxes.gone(boxes)
 
 
-def _rail(pool: Pool, conf: Config) -> int | None:
-    """The index of the attachment's rail; None without rails."""
-    if not pool.rails:
-        return None
-    from ipam import rails  # noqa: PLC0415
-
-    return rails.rail_of(pool.rails, rails.device_of(conf))
-
-
 def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
     from ipam import sandboxes  # noqa: PLC0415
 
     args = arguments.cni_args(request.var("CNI_ARGS"))
     pool, pod = _pool(conf, args), arguments.pod_name(args)
-    rail = _rail(pool, conf)
+    rail = None
+    if pool.rails:
+        from ipam import rails  # noqa: PLC0415
+
+        rail = rails.rail_of(pool.rails, rails.device_of(conf))
     has_number = bool(pool.aside and not pool.requested and (pool.sticky_name or arguments.is_ordinal(pod)))
     # With aligned rails, one number covers all addresses of a container.
     place = "" if has_number and pool.align else request.key.ifname if rail is None else str(pool.rails[rail])

@@ -129,7 +129,6 @@ class Pool:
 
     @property
     def needs_link(self) -> bool:
-        """Whether allocation needs the interface."""
         return bool(self.probe) or any(r.eui64 for s in self.sets for r in s.ranges)
 
 

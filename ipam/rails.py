@@ -84,7 +84,6 @@ def rail_of(rails: Sequence[Rail], device: Device) -> int:
 
 
 def choose(pool: Pool, at: int, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
-    """Choose the addresses of an attachment on the rail at this index."""
     if pool.align:
         return _aligned(pool.rails, at, requested, book)
     return leases.choose(pool.rails[at].sets, requested, book)

@@ -38,7 +38,6 @@ class Span:
 
 
 def whole(subnet: Network) -> Span:
-    """All addresses of a subnet."""
     return Span.of(subnet.network_address, subnet.broadcast_address)
 
 

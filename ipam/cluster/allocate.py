@@ -143,7 +143,6 @@ class View:
         return stack
 
     def claimer(self, log: list[str]) -> "claim_block.Claimer | claim_number.Claimer":
-        """Return the claimer of blocks for this node."""
         from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # connects to the backend
 
         return claim_block.Claimer.begin(self.network, log, is_sparing=self.is_sparing)
@@ -293,7 +292,7 @@ def rehearse(network: Network, store: Store, log: list[str]) -> None:
     """Check that an ADD would succeed, or would with one more block that this node could claim."""
     view = View(network, is_probed=True, had_heartbeat=True)  # an ADD sends the heartbeat
     try:
-        allocation.rehearse(store, network.pool, partial(_newcomers, view), log)
+        allocation.rehearse(store, network.pool, lambda book: newcomers(view.pool(()), book), log)
     except PoolExhausted as e:
         need = Need(e.msg, e.sets)
     except Needed as e:
@@ -303,7 +302,3 @@ def rehearse(network: Network, store: Store, log: list[str]) -> None:
     from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # connects to the backend
 
     claim_block.refuse_if_none(network, view.mine, need)
-
-
-def _newcomers(view: View, book: Book) -> tuple[Ip, ...]:
-    return newcomers(view.pool(()), book)

@@ -174,7 +174,6 @@ class NodeBlocks:
         return claim.startswith(f"{self.place}-")
 
     def block(self, index: int) -> OwnedBlock | None:
-        """Return the block with that index; None if this node does not own it."""
         return next((b for b in self.blocks if b.index == index), None)
 
     def number_of(self, owner: str) -> int | None:
@@ -189,7 +188,6 @@ class NodeBlocks:
         return replace(self, blocks=tuple(new[index] for index in sorted(new)))
 
     def without(self, *indexes: int) -> "NodeBlocks":
-        """Return a copy without the blocks of these indexes."""
         return replace(self, blocks=tuple(b for b in self.blocks if b.index not in indexes))
 
     def to_json(self) -> Json:

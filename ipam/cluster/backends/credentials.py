@@ -57,7 +57,6 @@ class Kubeconfig:
 
     @property
     def server(self) -> str:
-        """The API server's URL."""
         return str(self.cluster["server"])
 
     def is_current(self) -> bool:

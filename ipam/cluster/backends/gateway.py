@@ -104,7 +104,8 @@ class Gateway:
 
     def _authenticate(self) -> None:
         self._token = ""
-        asked = {"name": self._settings.user, "password": self._password()}
+        password = _contents(self._settings.password_file).decode(errors="replace").strip()
+        asked = {"name": self._settings.user, "password": password}
         reply = self._ask(_AUTHENTICATE, asked)
         self._token = str(reply.json().get("token", ""))
         if not self._token and _NAMED in reply.reason:
@@ -142,12 +143,8 @@ class Gateway:
         ca, cert, key = (_contents(path) if path else b"" for path in files)
         return tls.Tls(ca, cert, key, source=f"stores.etcd in {node.policy_path()}")
 
-    def _password(self) -> str:
-        return _contents(self._settings.password_file).decode(errors="replace").strip()
-
 
 def _contents(path: str) -> bytes:
-    """Read a file that the policy file names."""
     try:
         found = trust.read_trusted(path)
     except OSError as e:
@@ -163,8 +160,6 @@ def _wrong(key: str, why: str) -> InvalidConfig:
 
 @dataclass(frozen=True)
 class Pair:
-    """A key and its value."""
-
     key: str
     value: bytes
     created: int
@@ -173,7 +168,6 @@ class Pair:
 
     @classmethod
     def of(cls, pair: Json) -> "Pair":
-        """Raises ValueError with the reason."""
         created, changed = number(pair, "create_revision"), number(pair, "mod_revision")
         key, value = _decoded(pair, "key").decode(errors="replace"), _decoded({"value": "", **pair}, "value")
         return cls(key, value, created, changed, documents.text({"lease": "", **pair}, "lease"))
@@ -186,7 +180,6 @@ class Pair:
         return float(min(found, MOST))
 
     def decoded(self) -> Json:
-        """Return the value as an object."""
         try:
             body = json.loads(self.value)
         except (ValueError, RecursionError):
@@ -240,7 +233,6 @@ class Answer:
 
 
 def number(found: Json, key: str) -> int:
-    """Raises ValueError with the reason."""
     value = found.get(key)
     if not (isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= len(str(MOST))):
         raise ValueError(f"{key} is {documents.shown(value)}, not a number")  # guard: numbers

@@ -5,6 +5,7 @@ Unreachable is raised.  A request that no server began (429, or no connection) i
 """
 
 import io
+import json
 import os
 import re
 import select
@@ -69,8 +70,6 @@ class Answer:
 
     def json(self) -> Json:
         """Return the body as an object; an empty one for any other body."""
-        import json  # noqa: PLC0415
-
         with suppress(ValueError, RecursionError):
             found = json.loads(self.body)
             if isinstance(found, dict):
@@ -171,7 +170,7 @@ class Http:
     def _exchange(self, method: str, path: str, body: Json | None) -> Answer:
         deadline = time.monotonic() + min(_TIMEOUT, budget.left())  # guard: budget (left())
         fields = {"Accept": "application/json", "User-Agent": "hpn-cni", **self._headers()}
-        data = None if body is None else _bytes(body)
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         if data is not None:
             fields["Content-Type"] = "application/json"
         connection = self._connected(deadline)
@@ -275,12 +274,6 @@ def _has_ended(connection: HTTPConnection) -> bool:
     return bool(waiting.poll(0))
 
 
-def _bytes(body: Json) -> bytes:
-    import json  # noqa: PLC0415
-
-    return json.dumps(body, separators=(",", ":")).encode()
-
-
 def _words(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
@@ -288,7 +281,6 @@ def _words(error: Exception) -> str:
 
 
 def _read(connection: HTTPConnection, deadline: float) -> Answer:
-    """Return the answer to the request."""
     connection.response_class = partial(_response, deadline)  # type: ignore[assignment]
     with closing(connection.getresponse()) as response:
         body = bytearray()

@@ -46,7 +46,6 @@ def _label(name: str) -> str:
 
 
 def document(kind: str, found: Json) -> Document:
-    """Return the object's document."""
     name, uid, version = (_named(_metadata(found), key) for key in ("name", "uid", "resourceVersion"))
     return Document(kind, name, typed(found, "spec", dict), uid, version)
 
@@ -68,7 +67,6 @@ def revision(found: Json) -> int:
 
 
 def uid(found: Json) -> str:
-    """Return the object's UID."""
     return _named(_metadata(found), "uid")
 
 
@@ -131,7 +129,6 @@ def is_of_blocks(found: Json) -> bool:
 
 
 def without_owners(found: Json) -> Json:
-    """Return that Lease without owners."""
     return {**found, "metadata": {key: value for key, value in _metadata(found).items() if key != "ownerReferences"}}
 
 

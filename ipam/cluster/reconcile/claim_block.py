@@ -120,7 +120,7 @@ class Claimer:
         """Claim a needed block; do nothing if only the backend's answer was missing."""
         if need.sets:
             self._claim_any(need)
-        elif need.block is not None and not self._owns(need.block):
+        elif need.block is not None and need.block not in (*self.mine.giving, *self.mine.draining):
             self._claim_one(need, need.block)
 
     def _claim_any(self, need: Need) -> None:
@@ -255,9 +255,6 @@ class Claimer:
             when = f"if that stays so, the address is available in about {max(1, left / 60):.0f} minutes"
             return f"which node {block.node} owns; that node seems dead: {when}"
         return f"which node {block.node} owns; request another, or attach there"
-
-    def _owns(self, index: int) -> bool:
-        return index in (*self.mine.giving, *self.mine.draining)
 
     def _write(self, mine: NodeBlocks) -> None:
         node_blocks.write(self.network.directory, mine)

@@ -108,12 +108,10 @@ def nth(spans: Sequence[Span], number: int) -> int:
 
 
 def has(spans: Iterable[Span], index: int) -> bool:
-    """Whether one of the spans contains the index."""
     return any(span.first <= index <= span.last for span in spans)
 
 
 def without(spans: Iterable[Span], indexes: Iterable[int]) -> tuple[Span, ...]:
-    """Return the spans without these indexes."""
     holes = joined(Span(NUMBERS, index, index) for index in indexes)
     return tuple(part for span in spans for part in subtract(span, holes))
 

@@ -42,7 +42,6 @@ def layout_name(network: str) -> str:
 
 
 def block_name(network: str, index: int) -> str:
-    """Return the name of the document of that block."""
     return f"{layout_name(network)}.{index}"
 
 

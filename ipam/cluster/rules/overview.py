@@ -56,7 +56,6 @@ class Overview:
 
     @property
     def suspects(self) -> list[Block]:
-        """The blocks with a suspected owner."""
         return [block for block in self.blocks if block.suspect]
 
     def to_json(self) -> Json:
@@ -116,7 +115,6 @@ def _overview(name: str, layout: PoolLayout | None, blocks: Sequence[Block], wro
 
 
 def named(overviews: Sequence[Overview], network: str) -> Overview | None:
-    """Return the overview of that network; None if it is not among them."""
     return next((one for one in overviews if network in (one.network, layout_name(one.network))), None)
 
 

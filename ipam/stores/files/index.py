@@ -175,7 +175,6 @@ class Index:
         return self._record(line)[0]
 
     def is_head(self, line: int) -> bool:
-        """Whether a lease begins at the line."""
         return any(self.digest(line))
 
     def checksum(self, line: int) -> int:

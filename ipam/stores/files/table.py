@@ -127,7 +127,6 @@ class Table:
         return Stored(tuple(lines), bodies[0] if len(bodies) == 1 else joined(bodies), crc32(whole))
 
     def find(self, digest: bytes) -> Stored | None:
-        """The key's lease."""
         line = self.index.find(digest)
         return self.at(line) if line else None
 
