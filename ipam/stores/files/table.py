@@ -14,20 +14,8 @@ from zlib import crc32
 from base.protocol.result import Address
 from base.protocol.spec import Json, Key
 from ipam.ranges import Span
-from ipam.stores.files.codec import (
-    BLANK,
-    Unreadable,
-    decode,
-    digest_of,
-    encode,
-    from_line,
-    joined,
-    link,
-    outline,
-    split,
-    to_line_if_it_fits,
-    to_lines,
-)  # fmt: skip
+from ipam.stores.files import codec
+from ipam.stores.files.codec import BLANK, Unreadable
 from ipam.stores.files.index import Index
 from ipam.stores.files.lines import MOST_LINES, QUARANTINE, Lines, open_file
 from ipam.stores.files.pages import IndexCorrupt
@@ -55,7 +43,7 @@ class Stored:
 
     @cached_property
     def holding(self) -> Holding:
-        return decode(self.body)
+        return codec.decode(self.body)
 
     @property
     def lost(self) -> Lost | None:
@@ -66,7 +54,7 @@ class Stored:
     @cached_property
     def outline(self) -> tuple[bytes, list[tuple[int, int]]]:
         """The key's digest, and the addresses as version and number."""
-        return outline(self.body)
+        return codec.outline(self.body)
 
 
 class Table:
@@ -116,15 +104,15 @@ class Table:
         at = line
         while at:
             data = self.lines.read(at)
-            body = from_line(data)
+            body = codec.from_line(data)
             # guard below: of-this-lease = body is None
             if body is None or at in lines or body.get("of", line if at == line else 0) != line:
                 raise Unreadable(f"line {at} is no part of a lease at {line}")
             lines.append(at)
             bodies.append(body)
             whole += data
-            at = link(body, "next", 0)
-        return Stored(tuple(lines), bodies[0] if len(bodies) == 1 else joined(bodies), crc32(whole))
+            at = codec.link(body, "next", 0)
+        return Stored(tuple(lines), bodies[0] if len(bodies) == 1 else codec.joined(bodies), crc32(whole))
 
     def find(self, digest: bytes) -> Stored | None:
         line = self.index.find(digest)
@@ -133,7 +121,7 @@ class Table:
     def head(self, line: int) -> int:
         """The first line of this line's lease; 0 if the line belongs to none."""
         try:
-            head = link(from_line(self.lines.read(line)) or {}, "of", line)
+            head = codec.link(codec.from_line(self.lines.read(line)) or {}, "of", line)
         except Unreadable:
             return 0
         return head if 0 < head < self.index.lines and self.index.is_head(head) else 0  # guard: head-in-range (0 <)
@@ -160,9 +148,9 @@ class Table:
 
         With ``late``, for a new lease, the caller syncs, without the lock; see ``take_back``.
         """
-        before, digest = old.outline[1] if old else [], digest_of(new)
+        before, digest = old.outline[1] if old else [], codec.digest_of(new)
         after = [(address.version, int(address)) for address in new.ips]
-        line, checksum = self._write(old.line if old else 0, encode(new), late=late)
+        line, checksum = self._write(old.line if old else 0, codec.encode(new), late=late)
         with self._indexing():
             if old is None:
                 self.index.add(digest, line, checksum)
@@ -237,12 +225,12 @@ class Table:
         """Commit the lease at the line, or at a free line for 0; return line and checksum.  The index stays dirty."""
         self.index.written += 1
         body["n"] = self.index.written
-        whole = to_line_if_it_fits(body)
-        parts = [body] if whole else split(body)
+        whole = codec.to_line_if_it_fits(body)
+        parts = [body] if whole else codec.split(body)
         fresh = self._lines(len(parts) - bool(line))
         lines = [line, *fresh] if line else fresh
         old = self.lines.read(line) if line else BLANK
-        stored = [whole] if whole else to_lines(parts, lines)
+        stored = [whole] if whole else codec.to_lines(parts, lines)
         self.index.mark_dirty()  # guard: write-marks-dirty
         try:
             if lines[1:]:
