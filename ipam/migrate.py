@@ -112,7 +112,7 @@ def from_whereabouts(
             pools = [pool for name, pool in named if name in wanted]
         return _leases(_of_whereabouts(pools, pods, ifname))
     except (ValueError, TypeError, KeyError, AttributeError) as e:
-        raise InvalidConfig(f"{file} is no dump of IPPools ({type(e).__name__}: {e}); make it with: {DUMP}") from e
+        raise InvalidConfig(f"{file} is not a dump of IPPools ({type(e).__name__}: {e}); make it with: {DUMP}") from e
 
 
 def _of_whereabouts(pools: Any, pods: frozenset[str] | None, ifname: str) -> Iterator[Entry]:
@@ -139,7 +139,7 @@ def from_nv_ipam(document: Any, file: Path, wanted: Sequence[str]) -> list[Lease
         return _leases(map(_of_nv_ipam, entries))
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         why = f"{type(e).__name__}: {e}"
-        raise InvalidConfig(f"{file} is no store of nv-ipam's node daemon ({why}); give {NV_IPAM}") from e
+        raise InvalidConfig(f"{file} is not a store of nv-ipam's node daemon ({why}); give {NV_IPAM}") from e
 
 
 def _of_nv_ipam(entry: Any) -> Entry:

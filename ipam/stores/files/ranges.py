@@ -58,7 +58,7 @@ def parsed(text: str) -> Span:
     first, _, last = text.partition("-")
     low, high = ip_address(first), ip_address(last or first)
     if low.version != high.version or int(low) > int(high):
-        raise ValueError(f"{text} is no range")
+        raise ValueError(f"{text} is not a range")
     return Span.of(low, high)
 
 

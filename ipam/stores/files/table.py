@@ -107,7 +107,7 @@ class Table:
             body = codec.from_line(data)
             # guard below: of-this-lease = body is None
             if body is None or at in lines or body.get("of", line if at == line else 0) != line:
-                raise Unreadable(f"line {at} is no part of a lease at {line}")
+                raise Unreadable(f"line {at} is not part of a lease at {line}")
             lines.append(at)
             bodies.append(body)
             whole += data
