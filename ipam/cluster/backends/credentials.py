@@ -80,7 +80,8 @@ class Kubeconfig:
 
     def node(self) -> str:
         """Return the node of this credential; empty if unknown."""
-        return _node(self._certificate_name()) or self._claimed_node() or _node(self.name)
+        found = certificate(self._data(self.user, "client-certificate"))
+        return _node(found.name if found else "") or self._claimed_node() or _node(self.name)
 
     def ended(self) -> float:
         """Return when the credential expires or expired, in seconds since 1970; 0 if unknown."""
@@ -89,10 +90,6 @@ class Kubeconfig:
             return float(until) if isinstance(until, int | float) else 0.0
         found = certificate(self._data(self.user, "client-certificate"))
         return found.until if found else 0.0
-
-    def _certificate_name(self) -> str:
-        found = certificate(self._data(self.user, "client-certificate"))
-        return found.name if found else ""
 
     def _claimed_node(self) -> str:
         """Return the node in a token that the API server issued for a pod or a node (KEP-4193)."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final
 
@@ -103,15 +103,12 @@ def overviews(layouts: Sequence[Document], blocks: Sequence[Document]) -> list[O
         except RecordUnreadable as e:
             wrong.setdefault(name, []).append(e.msg)
     aside = {f"{layout.network}/{FOLDER}": layout.sticky for layout in found.values()}
-    every = (
-        _overview(name, found.get(name), held.get(name, []), wrong.get(name, [])) for name in {*found, *held, *wrong}
-    )
-    return sorted((replace(one, aside=aside.get(one.network, "")) for one in every), key=lambda one: one.network)
-
-
-def _overview(name: str, layout: PoolLayout | None, blocks: Sequence[Block], wrong: Sequence[str]) -> Overview:
-    network = layout.network if layout else blocks[0].network if blocks else name
-    return Overview(network, layout, tuple(sorted(blocks, key=lambda one: one.index)), tuple(wrong))
+    every = list[Overview]()
+    for name in {*found, *held, *wrong}:
+        layout, own = found.get(name), sorted(held.get(name, []), key=lambda one: one.index)
+        network = layout.network if layout else own[0].network if own else name
+        every.append(Overview(network, layout, tuple(own), tuple(wrong.get(name, [])), aside.get(network, "")))
+    return sorted(every, key=lambda one: one.network)
 
 
 def named(overviews: Sequence[Overview], network: str) -> Overview | None:

@@ -83,9 +83,6 @@ class Table:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self.lines.close()
         self.index.close()
 
@@ -291,7 +288,13 @@ class TableBook:
     @property
     def siblings(self) -> tuple[Address, ...]:
         # This scans the file; only networks with aligned addresses need it.
-        return _siblings(self.table, self.key) if self.key else ()
+        if self.key is None:
+            return ()
+        # The quotes exclude longer names; inside a JSON string a quote follows a backslash.
+        # guard below: the-whole-name = f'{self.key.container_id}'.encode()
+        text = f'"containerID":{json.dumps(self.key.container_id)}'.encode()
+        leases = [held.holding for held in self.table.containing(text) if isinstance(held.holding, Lease)]
+        return tuple(ip for one in leases if one.owner.key != self.key for ip in one.ips)  # guard: not-its-own (owner)
 
     @property
     def last(self) -> tuple[Address, ...]:
@@ -307,7 +310,8 @@ class TableBook:
         if isinstance(found, Lost):
             return f"an unreadable lease ({found.kept})"
         if found.boot:
-            return f"the store, kept back until the next boot: its last pod{_named(found.pod)} may still use it"
+            pod = f" ({found.pod})" if found.pod else ""
+            return f"the store, kept back until the next boot: its last pod{pod} may still use it"
         until = time.strftime("%F %TZ", time.gmtime(found.until))
         if found.mac:
             return f"another host on the link (MAC {found.mac}), found by a probe: kept back until {until}"
@@ -319,19 +323,3 @@ class TableBook:
 
     def count(self, span: Span) -> int:
         return self.table.index.pages.count_held(span)
-
-
-def _siblings(table: Table, key: Key) -> tuple[Address, ...]:
-    """The addresses of all other attachments of the key's container."""
-    # The quotes exclude longer names; inside a JSON string a quote follows a backslash.
-    # guard below: the-whole-name = f'{key.container_id}'.encode()
-    text = f'"containerID":{json.dumps(key.container_id)}'.encode()
-    found = list[Address]()
-    for lease in (held.holding for held in table.containing(text)):
-        if isinstance(lease, Lease) and lease.owner.key != key:  # guard: not-its-own (owner)
-            found += lease.ips
-    return tuple(found)
-
-
-def _named(pod: str) -> str:
-    return f" ({pod})" if pod else ""
