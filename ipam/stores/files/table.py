@@ -153,10 +153,7 @@ class Table:
                 self.index.add(digest, line, checksum)
             else:
                 self._free(old.lines[1:])
-                if old.outline[0] != digest:
-                    self.index.rename(old.outline[0], digest, line, checksum)
-                else:
-                    self.index.set_checksum(line, checksum)
+                self.index.replace(old.outline[0], digest, line, checksum)
             for version, number in set(before) - set(after):  # guard: moved-addresses-are-freed
                 self.index.pages.free(version, number)
             for version, number in after:
