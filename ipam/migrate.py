@@ -49,7 +49,7 @@ def lock_host_local(directory: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def from_host_local(directory: Path, ifname: str = "") -> list[Lease]:
+def from_host_local(directory: Path, ifname: str) -> list[Lease]:
     """The leases in a network's directory: a file per address, with container id and interface.  Very old files have no
     interface; ``ifname`` replaces it."""
     return _leases(_of_host_local(path, ifname) for path in _addresses(directory))
@@ -95,7 +95,7 @@ def whereabouts_pools(kubeconfig: Path) -> Json:
 
 
 def from_whereabouts(
-    document: Any, file: Path, pods: frozenset[str] | None, ifname: str = "", wanted: Sequence[str] = ()
+    document: Any, file: Path, pods: frozenset[str] | None, ifname: str, wanted: Sequence[str]
 ) -> list[Lease]:
     """The leases in the output of ``kubectl get ippools -A -o json``: of all pools or the ``wanted`` ones, and of all
     pods or these.
