@@ -93,10 +93,7 @@ def last_seen(lease: Json) -> float | None:
 
     Its renewTime is by the node's clock, which may be wrong by years.
     """
-    managers = _metadata(lease).get("managedFields") or ()
-    if not isinstance(managers, list | tuple):
-        raise ValueError(f"managedFields is {shown(managers)}, not a list")
-    times = [_seconds(time) for one in managers if isinstance(one, dict) and (time := one.get("time"))]
+    times = [_seconds(time) for one in objects(_metadata(lease), "managedFields") if (time := one.get("time"))]
     spec = lease.get("spec")
     if not times and isinstance(spec, dict) and spec.get("renewTime"):  # guard: stores-clock (times)
         times = [_seconds(spec["renewTime"])]
