@@ -84,16 +84,12 @@ def rail_of(rails: Sequence[Rail], device: Device) -> int:
 
 
 def choose(pool: Pool, at: int, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
-    if pool.align:
-        return _aligned(pool.rails, at, requested, book)
-    return leases.choose(pool.rails[at].sets, requested, book)
-
-
-def _aligned(rails: Sequence[Rail], at: int, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
-    """Like leases.choose.  Raises AddressUnavailable if the address with the container's number is not available."""
-    own = rails[at].sets
+    """Like leases.choose.  With ``align``, the address with the container's number must be available."""
+    own = pool.rails[at].sets
+    if not pool.align:
+        return leases.choose(own, requested, book)
     asked = leases.asked_for(own, requested, book)
-    columns = zip(*(rail.sets for rail in rails), strict=True)
+    columns = zip(*(rail.sets for rail in pool.rails), strict=True)
     return tuple(s.ip(_pick(s, column, asked.get(s.key), book)) for s, column in zip(own, columns, strict=True))
 
 

@@ -31,9 +31,8 @@ def limited(pool: Pool, size: int, giving: Sequence[int], draining: Sequence[int
     hold indexes of blocks of that size.
     """
     blocks = [_numbers(index, size) for index in giving], [_numbers(index, size) for index in draining]
-    if not pool.rails:
-        return replace(pool, sets=_limited(pool.sets, *blocks))
-    return _with(pool, [_limited(rail.sets, *blocks) for rail in pool.rails])
+    each = [rail.sets for rail in pool.rails] or [pool.sets]
+    return _with(pool, [[_set(s, *blocks) for s in sets] for sets in each])
 
 
 def divided(pool: Pool, numbers: str) -> tuple[Pool, Pool]:
@@ -132,10 +131,6 @@ def _cut(s: RangeSet, numbers: Span, *, keep: bool) -> RangeSet:
         return common(usable, inside) if keep else tuple(part for span in usable for part in subtract(span, inside))
 
     return RangeSet(s.key, s.ranges, tuple(map(cut, s.ranges, s.usable)))
-
-
-def _limited(sets: Sequence[RangeSet], giving: Sequence[Span], draining: Sequence[Span]) -> tuple[RangeSet, ...]:
-    return tuple(_set(s, giving, draining) for s in sets)
 
 
 def _set(s: RangeSet, giving: Sequence[Span], draining: Sequence[Span]) -> RangeSet:
