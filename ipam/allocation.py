@@ -3,9 +3,10 @@
 ipam/cluster/allocate.py allocates from a pool that the nodes of a cluster share.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from base.protocol.errors import AddressHeld, PoolExhausted
 from base.protocol.result import Address, Ip
@@ -13,6 +14,8 @@ from base.protocol.spec import Request
 from ipam import leases
 from ipam.pool import Pool, RangeSet
 from ipam.stores import Book, Choose, Owner, Ranges, Store
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -49,17 +52,10 @@ class Allocation:
         """Record that no other host on the link uses these."""
 
     def reserve(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
-        """Reserve addresses in the store; if they are short, release the provably dead leases first.
-
-        Raises what ``choose`` and Store.reserve raise.
-        """
+        """Reserve addresses in the store; if they are short, release the provably dead leases first."""
         choose = partial(self.choose, requested)
-        try:
-            return self.store.reserve(self.owner, choose, self.ranges)
-        except (PoolExhausted, AddressHeld):
-            if not _release_dead(self.store, self.pool, self.log):
-                raise
-        return self.store.reserve(self.owner, choose, self.ranges)
+        reserve = partial(self.store.reserve, self.owner, choose, self.ranges)
+        return _without_dead(self.store, self.pool, self.log, reserve)
 
     def choose(self, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
         self.request.refuse_if_abandoned()  # guard: abandoned
@@ -67,7 +63,6 @@ class Allocation:
 
 
 def chosen(pool: Pool, rail: int | None, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
-    """An attachment's addresses.  Raises AddressUnavailable, AddressHeld, PoolExhausted."""
     if rail is None:
         return leases.choose(pool.sets, requested, book)
     from ipam import rails  # noqa: PLC0415  # few pools have any
@@ -83,17 +78,16 @@ def newcomers(pool: Pool, book: Book) -> tuple[Ip, ...]:
 
 def rehearse(store: Store, pool: Pool, choose: Choose, log: list[str]) -> None:
     """Check that the store would serve an ADD; if addresses are short, release the provably dead leases first."""
+    _without_dead(store, pool, log, partial(store.rehearse, choose))
+
+
+def _without_dead(store: Store, pool: Pool, log: list[str], attempt: Callable[[], T]) -> T:
+    """Return what ``attempt`` returns.  If addresses are short, read all leases, release the dead ones, and repeat."""
     try:
-        store.rehearse(choose)
+        return attempt()
     except (PoolExhausted, AddressHeld):
-        if not _release_dead(store, pool, log):
+        freed = store.collect(None, probing=bool(pool.probe))  # guard: the-deads = 0
+        if not freed:
             raise
-        store.rehearse(choose)
-
-
-def _release_dead(store: Store, pool: Pool, log: list[str]) -> int:
-    """Release dead leases and return their number.  This reads every lease, so call it only if addresses are short."""
-    freed = store.collect(None, probing=bool(pool.probe))  # guard: the-deads = 0
-    if freed:
-        log.append(f"released {freed} leases: of an older boot, of namespaces that are gone, or kept back long enough")
-    return freed
+    log.append(f"released {freed} leases: of an older boot, of namespaces that are gone, or kept back long enough")
+    return attempt()

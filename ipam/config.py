@@ -4,7 +4,7 @@ models.py has the keys of ``ipam``.  The key ``strict`` beside it is ours too: f
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 
 from pydantic import ValidationError
@@ -17,7 +17,7 @@ from base.protocol.result import Address
 from base.protocol.spec import Config, Json
 from base.state import node
 from ipam.models import Conf, address_of, listed
-from ipam.pool import Cluster, Pool, Rail, Range, RangeSet, rails_of, range_sets
+from ipam.pool import Cluster, Pool, Rail, RangeSet, rails_of, range_sets
 
 _RESOLV_CONF_MOST = 1 << 16  # bytes of a resolv.conf
 
@@ -53,7 +53,8 @@ def load(conf: Config, args: Mapping[str, str]) -> Pool:
 def _parsed(text: str) -> tuple[Conf, tuple[Rail, ...], tuple[RangeSet, ...], Cluster | None, Pool | None]:
     conf = _parse(json.loads(text))
     rails = _rails(conf)
-    sets = tuple(s for rail in rails for s in rail.sets) or range_sets(list(_written(conf)))
+    runtime = listed("runtimeConfig.ipRanges", (conf.runtime and conf.runtime.ip_ranges) or [])
+    sets = tuple(s for rail in rails for s in rail.sets) or range_sets([*runtime, *conf.ipam.written("ipam")])
     if not (keys := conf.ipam.cluster):
         return conf, rails, sets, None, None
     cluster = Cluster(keys.store, keys.block_size, keys.sticky or "")
@@ -90,13 +91,6 @@ def _problem(error: ErrorDetails) -> CniError:
             return InvalidConfig(f"{key} {value}: {error['ctx']['error']}")
         case _:
             return InvalidConfig(f"{key} {value}: {error['msg']}")
-
-
-def _written(conf: Conf) -> Iterator[tuple[str, list[Range]]]:
-    """The key and the ranges of every set, in the order of allocation."""
-    ipam, runtime = conf.ipam, conf.runtime
-    yield from listed("runtimeConfig.ipRanges", (runtime and runtime.ip_ranges) or [])
-    yield from ipam.written("ipam")
 
 
 def _rails(conf: Conf) -> tuple[Rail, ...]:

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING
 from base.kernel import budget
 from base.protocol import arguments, report, spec
 from base.protocol.dispatch import Command, answer
-from base.protocol.errors import (
-    CheckFailed,
-    CniError,
-    InvalidConfig,
-    IoFailure,
-    NotAvailable,
-    PoolExhausted,
-)
+from base.protocol.errors import CheckFailed, CniError, InvalidConfig, IoFailure, NotAvailable, PoolExhausted
 from base.protocol.result import Result
 from base.protocol.spec import Config, Key, Reply, Request
 from ipam import allocation, leases
@@ -53,10 +46,6 @@ def add(request: Request, conf: Config, log: list[str], *, again: bool = False) 
     """Hold one address of each range set for this attachment, all or none; a repeated ADD returns the same.
 
     ``again``: if the interface does not exist yet, the caller repeats the call once it does.
-
-    Raises InvalidConfig, UnsupportedField, BadEnvironment, AddressUnavailable, PoolExhausted, RecordUnreadable,
-    IoFailure, TryAgain; AddressConflict, and LinkUnavailable if a necessary interface does not exist (yet);
-    StoreRefused for a pool that nodes share.
     """
     wanted = _allocation(request, conf, log)
     pool = wanted.pool
@@ -69,17 +58,14 @@ def add(request: Request, conf: Config, log: list[str], *, again: bool = False) 
 
 
 def delete(request: Request, conf: Config, log: list[str]) -> None:
-    """Release all addresses of this attachment, whatever ranges the configuration has by now.
-
-    Raises IoFailure, TryAgain and, once, RecordUnreadable.
-    """
+    """Release all addresses of this attachment, whatever ranges the configuration has by now."""
     _store(conf, log).release(request.key, in_use=request.in_use)  # guard: in-use-is-kept-back (request)
     # A number reserved for a name goes to the next node once hpn node receives this.
     report.send_freed(lambda: _may_free_number(request, conf))  # guard: tells (send_freed)
 
 
 def check(request: Request, conf: Config, log: list[str]) -> None:
-    """Check that the lease exists, and that prevResult has its addresses.  Raises CheckFailed."""
+    """Check that the lease exists, and that prevResult has its addresses."""
     held = _store(conf, log).check(request.key)
     if conf.get("prevResult") is None:
         return
@@ -94,8 +80,7 @@ def check(request: Request, conf: Config, log: list[str]) -> None:
 
 
 def status(_request: Request, conf: Config, log: list[str]) -> None:
-    """Check that an ADD without requested addresses would succeed.  Raises NotAvailable, InvalidConfig,
-    UnsupportedField."""
+    """Check that an ADD without requested addresses would succeed."""
     if _is_stripped(conf):
         return
     pool = _pool(conf, {})
@@ -146,13 +131,7 @@ def collect(request: Request, conf: Config, log: list[str]) -> None:
     store.release_conflicts()  # guard: release_conflicts
 
 
-COMMANDS: Mapping[str, Command] = {
-    "ADD": add,
-    "DEL": delete,
-    "CHECK": check,
-    "STATUS": status,
-    "GC": collect,
-}
+COMMANDS: Mapping[str, Command] = {"ADD": add, "DEL": delete, "CHECK": check, "STATUS": status, "GC": collect}
 
 
 def _if_permitted(command: Command, request: Request, conf: Config, log: list[str]) -> Result | None:
@@ -187,22 +166,16 @@ def _gone(boxes: Collection[Sandbox]) -> Collection[Sandbox]:
     return sandboxes.gone(boxes)
 
 
-def _rail(pool: Pool, conf: Config) -> int | None:
-    """The index of the attachment's rail; None without rails.  Raises InvalidConfig."""
-    if not pool.rails:
-        return None
-    from ipam import rails  # noqa: PLC0415
-
-    return rails.rail_of(pool.rails, rails.device_of(conf))
-
-
 def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
-    """The attachment's request.  Raises InvalidConfig, UnsupportedField, BadEnvironment."""
     from ipam import sandboxes  # noqa: PLC0415
 
     args = arguments.cni_args(request.var("CNI_ARGS"))
     pool, pod = _pool(conf, args), arguments.pod_name(args)
-    rail = _rail(pool, conf)
+    rail = None
+    if pool.rails:
+        from ipam import rails  # noqa: PLC0415
+
+        rail = rails.rail_of(pool.rails, rails.device_of(conf))
     has_number = bool(pool.aside and not pool.requested and (pool.sticky_name or arguments.is_ordinal(pod)))
     # With aligned rails, one number covers all addresses of a container.
     place = "" if has_number and pool.align else request.key.ifname if rail is None else str(pool.rails[rail])

@@ -49,12 +49,9 @@ def lock_host_local(directory: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def from_host_local(directory: Path, ifname: str = "") -> list[Lease]:
+def from_host_local(directory: Path, ifname: str) -> list[Lease]:
     """The leases in a network's directory: a file per address, with container id and interface.  Very old files have no
-    interface; ``ifname`` replaces it.
-
-    Raises IoFailure, InvalidConfig.
-    """
+    interface; ``ifname`` replaces it."""
     return _leases(_of_host_local(path, ifname) for path in _addresses(directory))
 
 
@@ -67,8 +64,10 @@ def _of_host_local(path: Path, ifname: str) -> Entry:
 
 
 def set_aside(directory: Path, taken: Sequence[Lease], ifname: str) -> None:
-    """Move the files of imported leases to a folder that host-local does not read.  Raises IoFailure, InvalidConfig;
-    TryAgain if host-local has allocated or released an address meanwhile."""
+    """Move the files of imported leases to a folder that host-local does not read.
+
+    Raises TryAgain if host-local has allocated or released an address meanwhile.
+    """
     with lock_host_local(directory):
         now = {one.owner.key: one.ips for one in from_host_local(directory, ifname)}
         if now != {one.owner.key: one.ips for one in taken}:  # guard: aside-as-read
@@ -82,10 +81,7 @@ def set_aside(directory: Path, taken: Sequence[Lease], ifname: str) -> None:
 
 
 def whereabouts_pools(kubeconfig: Path) -> Json:
-    """The IPPools of all namespaces in the kubeconfig's cluster, in the form of kubectl's dump.
-
-    Raises InvalidConfig, StoreRefused, Unreachable.
-    """
+    """The IPPools of all namespaces in the kubeconfig's cluster, in the form of kubectl's dump."""
     from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, which few need
 
     admin = credentials.read(f"{kubeconfig.absolute()}")
@@ -99,7 +95,7 @@ def whereabouts_pools(kubeconfig: Path) -> Json:
 
 
 def from_whereabouts(
-    document: Any, file: Path, pods: frozenset[str] | None, ifname: str = "", wanted: Sequence[str] = ()
+    document: Any, file: Path, pods: frozenset[str] | None, ifname: str, wanted: Sequence[str]
 ) -> list[Lease]:
     """The leases in the output of ``kubectl get ippools -A -o json``: of all pools or the ``wanted`` ones, and of all
     pods or these.
@@ -107,8 +103,6 @@ def from_whereabouts(
     A key of ``allocations`` is an offset to the address in ``range`` (whereabouts: ippool_types.go, and
     toIPReservationList in pkg/storage/kubernetes/ipam.go).  Versions before June 2024 do not record the interface;
     ``ifname`` replaces it.
-
-    Raises InvalidConfig, which names the document's ``file``.
     """
     try:
         pools = document.get("items", [document])
@@ -118,7 +112,7 @@ def from_whereabouts(
             pools = [pool for name, pool in named if name in wanted]
         return _leases(_of_whereabouts(pools, pods, ifname))
     except (ValueError, TypeError, KeyError, AttributeError) as e:
-        raise InvalidConfig(f"{file} is no dump of IPPools ({type(e).__name__}: {e}); make it with: {DUMP}") from e
+        raise InvalidConfig(f"{file} is not a dump of IPPools ({type(e).__name__}: {e}); make it with: {DUMP}") from e
 
 
 def _of_whereabouts(pools: Any, pods: frozenset[str] | None, ifname: str) -> Iterator[Entry]:
@@ -137,8 +131,6 @@ def from_nv_ipam(document: Any, file: Path, wanted: Sequence[str]) -> list[Lease
 
     An entry has the address.  Its subnet is in the pool's configuration, which the entry holds as JSON in a string
     (nvidia-k8s-ipam: pkg/ipam-node/types/types.go, pkg/pool/manager.go).
-
-    Raises InvalidConfig, which names the document's ``file``.
     """
     try:
         pools = document["pools"]
@@ -147,7 +139,7 @@ def from_nv_ipam(document: Any, file: Path, wanted: Sequence[str]) -> list[Lease
         return _leases(map(_of_nv_ipam, entries))
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         why = f"{type(e).__name__}: {e}"
-        raise InvalidConfig(f"{file} is no store of nv-ipam's node daemon ({why}); give {NV_IPAM}") from e
+        raise InvalidConfig(f"{file} is not a store of nv-ipam's node daemon ({why}); give {NV_IPAM}") from e
 
 
 def _of_nv_ipam(entry: Any) -> Entry:
@@ -159,7 +151,7 @@ def _of_nv_ipam(entry: Any) -> Entry:
 
 
 def to_host_local(directory: Path, leases: Sequence[Lease], last: Sequence[Address], *, dry_run: bool) -> list[str]:
-    """Write the files; return a description of each collision, and then nothing is written.  Raises IoFailure."""
+    """Write the files; return a description of each collision, and then nothing is written."""
     files = {directory / str(ip): _content(lease) for lease in leases for ip in lease.ips}
     there = {path: path.read_bytes() for path in files if path.exists()} if directory.exists() else {}
     foreign = [path for path in _addresses(directory) if path not in files] if directory.exists() else []

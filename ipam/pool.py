@@ -129,7 +129,6 @@ class Pool:
 
     @property
     def needs_link(self) -> bool:
-        """Whether allocation needs the interface."""
         return bool(self.probe) or any(r.eui64 for s in self.sets for r in s.ranges)
 
 
@@ -215,9 +214,9 @@ def _misplaced(r: Range) -> Iterator[str]:
         yield f"{r.key}.{name} {span} is outside {r.key}.subnet {r.subnet}; choose one inside"
     if not outside and r.span.first > r.span.last:
         name = "rangeStart" if r.start is not None else "rangeEnd"
-        yield f"{r.key}.{name} leaves {r.span}, which is no range; rangeStart must not be above rangeEnd"
+        yield f"{r.key}.{name} leaves {r.span}, which is not a range; rangeStart must not be above rangeEnd"
     if r.eui64 and (r.subnet.version, r.subnet.prefixlen) != (6, 64):
-        yield f"{r.key}.eui64 true with subnet {r.subnet}, which is no IPv6 /64; change the subnet, or remove eui64"
+        yield f"{r.key}.eui64 true with subnet {r.subnet}, which is not an IPv6 /64; change the subnet, or remove eui64"
     if r.eui64 and (r.start or r.end or r.exclude or r.reserved):
         yield f"{r.key}.eui64 true: the MAC determines the address; remove rangeStart, rangeEnd, exclude and reserved"
 

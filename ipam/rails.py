@@ -25,7 +25,7 @@ _OVER_A_MASTER = {"macvlan", "ipvlan"}
 
 
 def device_of(conf: Config, root: Path = sysfs.SYS) -> Device:
-    """The attachment's device; empty if the configuration names none.  Raises InvalidConfig.
+    """The attachment's device; empty if the configuration names none.
 
     Its sources are the main plugin's configuration, of whichever plugin, and /sys.
     """
@@ -67,7 +67,7 @@ def _interface(name: Any) -> str:
 
 
 def rail_of(rails: Sequence[Rail], device: Device) -> int:
-    """The index of the one rail that has the device.  Raises InvalidConfig."""
+    """The index of the one rail that has the device."""
     found = [at for at, rail in enumerate(rails) if rail.value in device.get(rail.by, ())]
     if len(found) == 1:  # guard: one-rail = found
         return found[0]
@@ -84,17 +84,12 @@ def rail_of(rails: Sequence[Rail], device: Device) -> int:
 
 
 def choose(pool: Pool, at: int, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
-    """Choose the addresses of an attachment on the rail at this index."""
-    if pool.align:
-        return _aligned(pool.rails, at, requested, book)
-    return leases.choose(pool.rails[at].sets, requested, book)
-
-
-def _aligned(rails: Sequence[Rail], at: int, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
-    """Like leases.choose.  Raises AddressUnavailable if the address with the container's number is not available."""
-    own = rails[at].sets
+    """Like leases.choose.  With ``align``, the address with the container's number must be available."""
+    own = pool.rails[at].sets
+    if not pool.align:
+        return leases.choose(own, requested, book)
     asked = leases.asked_for(own, requested, book)
-    columns = zip(*(rail.sets for rail in rails), strict=True)
+    columns = zip(*(rail.sets for rail in pool.rails), strict=True)
     return tuple(s.ip(_pick(s, column, asked.get(s.key), book)) for s, column in zip(own, columns, strict=True))
 
 

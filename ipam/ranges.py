@@ -38,7 +38,6 @@ class Span:
 
 
 def whole(subnet: Network) -> Span:
-    """All addresses of a subnet."""
     return Span.of(subnet.network_address, subnet.broadcast_address)
 
 
@@ -78,6 +77,17 @@ def common(spans: Iterable[Span], others: Sequence[Span]) -> tuple[Span, ...]:
     """The intersection."""
     pairs = ((one, other) for one in spans for other in others if one.overlaps(other))
     return tuple(Span(a.version, max(a.first, b.first), min(a.last, b.last)) for a, b in pairs)
+
+
+def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The same addresses as ascending spans that neither overlap nor touch."""
+    found = list[Span]()
+    for span in sorted(spans):
+        if found and found[-1].version == span.version and span.first <= found[-1].last + 1:
+            found[-1] = Span(span.version, found[-1].first, max(found[-1].last, span.last))
+        else:
+            found.append(span)
+    return tuple(found)
 
 
 def elsewhere(addresses: Iterable[Address], sets: Iterable[Sequence[Span]], given: Sequence[Address]) -> list[Address]:

@@ -31,7 +31,6 @@ def of(request: Request) -> Sandbox | None:
 
 
 def gone(boxes: Collection[Sandbox]) -> frozenset[Sandbox]:
-    """The namespaces that are provably gone."""
     return netns.gone(boxes)
 
 

@@ -9,7 +9,7 @@ from base.protocol.errors import CniError
 from base.protocol.spec import Json
 from ctl.screen import moment, progress
 from ipam.cluster import BLOCK, Document, Documents, Machine
-from ipam.cluster.node_blocks import HEARTBEAT
+from ipam.cluster.node_blocks import GRACE, HEARTBEAT
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import SAID, Block, layout_name
@@ -101,7 +101,7 @@ def _released(documents: Documents, document: Document, *, dry_run: bool) -> str
 
 def why_not(machine: Machine, now: float) -> str:
     """Return why the node's blocks should not be released; empty if nothing shows that it lives."""
-    if machine.last_seen is None or now - machine.last_seen > ownership.GRACE:  # guard: heard-of = True
+    if machine.last_seen is None or now - machine.last_seen > GRACE:  # guard: heard-of = True
         return ""
     if not machine.has_reported:
         return (

@@ -68,10 +68,7 @@ class View:
     mine: NodeBlocks | None = None
 
     def pool(self, requested: Sequence[Address]) -> Pool:
-        """Return the part of the pool that this node may allocate from.  The caller holds the lock of the leases.
-
-        Raises Needed; InvalidConfig if the blocks are from another backend or have another size; IoFailure.
-        """
+        """Return the part of the pool that this node may allocate from.  The caller holds the lock of the leases."""
         mine, sets = self._known(), self.network.pool.sets
         wanted = {address: block_math.block_of(sets, mine.size, address) for address in requested}
         # guard below: spared
@@ -88,7 +85,7 @@ class View:
         return block_math.limited(self.network.pool, mine.size, mine.giving, mine.draining)
 
     def _known(self) -> NodeBlocks:
-        """Return this node's blocks.  Raises as ``pool``."""
+        """Return this node's blocks.  Raises Needed if the backend must confirm them first."""
         network = self.network
         try:
             mine = node_blocks.read(network.directory)
@@ -146,7 +143,6 @@ class View:
         return stack
 
     def claimer(self, log: list[str]) -> "claim_block.Claimer | claim_number.Claimer":
-        """Return the claimer of blocks for this node."""
         from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # connects to the backend
 
         return claim_block.Claimer.begin(self.network, log, is_sparing=self.is_sparing)
@@ -193,9 +189,6 @@ class Shared(Allocation):
     view: View
 
     def hold(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
-        """Raises as Allocation.reserve.  Raises PoolExhausted if no block is free, and AddressHeld if another node owns
-        the requested address.  Raises InvalidConfig if the blocks of the cluster or of this node do not match the
-        configuration.  Raises RecordUnreadable, Unreachable, StoreRefused, TryAgain, IoFailure."""
         given = self._try_reserve(requested)
         if isinstance(given, HeartbeatDue):
             self._heartbeat(late=given.late)
@@ -296,13 +289,10 @@ def shared(alone: Allocation, network: Network, *, has_number: bool) -> Shared:
 
 
 def rehearse(network: Network, store: Store, log: list[str]) -> None:
-    """Check that an ADD would succeed, or would with one more block that this node could claim.
-
-    Raises what the ADD would raise, and NotAvailable.
-    """
+    """Check that an ADD would succeed, or would with one more block that this node could claim."""
     view = View(network, is_probed=True, had_heartbeat=True)  # an ADD sends the heartbeat
     try:
-        allocation.rehearse(store, network.pool, partial(_newcomers, view), log)
+        allocation.rehearse(store, network.pool, lambda book: newcomers(view.pool(()), book), log)
     except PoolExhausted as e:
         need = Need(e.msg, e.sets)
     except Needed as e:
@@ -312,7 +302,3 @@ def rehearse(network: Network, store: Store, log: list[str]) -> None:
     from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # connects to the backend
 
     claim_block.refuse_if_none(network, view.mine, need)
-
-
-def _newcomers(view: View, book: Book) -> tuple[Ip, ...]:
-    return newcomers(view.pool(()), book)

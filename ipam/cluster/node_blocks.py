@@ -76,7 +76,6 @@ class OwnedBlock:
 
     @classmethod
     def from_json(cls, body: Json) -> "OwnedBlock":
-        """Raises KeyError, TypeError, ValueError."""
         if body["state"] not in _STATES:  # guard: states
             raise ValueError(f"state {body['state']!r}")
         tried = frozenset(map(str, body.get("tried", ())))
@@ -175,7 +174,6 @@ class NodeBlocks:
         return claim.startswith(f"{self.place}-")
 
     def block(self, index: int) -> OwnedBlock | None:
-        """Return the block with that index; None if this node does not own it."""
         return next((b for b in self.blocks if b.index == index), None)
 
     def number_of(self, owner: str) -> int | None:
@@ -190,7 +188,6 @@ class NodeBlocks:
         return replace(self, blocks=tuple(new[index] for index in sorted(new)))
 
     def without(self, *indexes: int) -> "NodeBlocks":
-        """Return a copy without the blocks of these indexes."""
         return replace(self, blocks=tuple(b for b in self.blocks if b.index not in indexes))
 
     def to_json(self) -> Json:
@@ -201,7 +198,6 @@ class NodeBlocks:
 
     @classmethod
     def from_json(cls, body: Json) -> "NodeBlocks":
-        """Raises KeyError, TypeError, ValueError."""
         claim, none = body["claim"], body.get("exhausted")
         return cls(
             **{key: str(body[key]) for key in _TEXTS},
@@ -224,10 +220,7 @@ def place_of(directory: Path | str) -> str:
 
 
 def read(directory: Path | str) -> NodeBlocks | None:
-    """Return this node's blocks of the network in that directory; None if it never had one.
-
-    Raises RecordUnreadable, IoFailure.
-    """
+    """Return this node's blocks of that directory's network; None if it never had one.  Raises RecordUnreadable."""
     text = durable.contents(f"{directory}/{FILE}")
     return None if text is None else _parsed(text, f"{directory}/{FILE}")
 
@@ -247,10 +240,7 @@ def write(directory: Path | str, held: NodeBlocks) -> None:
 
 
 def lock(directory: Path | str, timeout: float) -> Lock:
-    """Return the lock for requests about this network and for writing the file.
-
-    Raises TryAgain, InvalidConfig, IoFailure.
-    """
+    """Return the lock for requests about this network and for writing the file.  Raises TryAgain."""
     path = f"{directory}/{LOCK}"
     return durable.with_directory(path, lambda: Lock(path, timeout))
 

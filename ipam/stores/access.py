@@ -1,4 +1,4 @@
-"""Open a store (ipam/stores/__init__.py), by a configuration or by its directory.
+"""Open a store (ipam/stores/files/store.py), by a configuration or by its directory.
 
 A function here imports a store only when it opens one, because VERSION needs none.
 """
@@ -15,20 +15,17 @@ from ipam.stores import Gone, Store, none_gone
 
 def open_store(conf: Config, log: list[str], gone: Gone) -> Store:
     """The store of a configuration's network.  It appends messages for an operator to ``log``; ``gone`` finds dead
-    namespaces.
-
-    Raises InvalidConfig.
-    """
+    namespaces."""
     return open_in(_data_dir(conf), spec.network_of(conf), log, gone)
 
 
 def directory(conf: Config) -> str:
-    """The directory of this node's state of a configuration's network.  Raises InvalidConfig."""
+    """The directory of this node's state of a configuration's network."""
     return f"{_data_dir(conf)}/{spec.network_of(conf)}"
 
 
 def _data_dir(conf: Config) -> str:
-    """ipam.dataDir, else stateDir/ipam, else /var/lib/cni/hpn/ipam.  Raises InvalidConfig."""
+    """ipam.dataDir, else stateDir/ipam, else /var/lib/cni/hpn/ipam."""
     ipam: Any = conf.get("ipam")
     folder = ipam.get("dataDir") if isinstance(ipam, dict) else None
     if folder:

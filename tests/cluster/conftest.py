@@ -83,7 +83,7 @@ def opened(pool: Cluster, nothing_left: None, tmp_path: Path, monkeypatch: pytes
         return store
 
     # A server on a loaded machine may answer late.
-    monkeypatch.setattr(http, "_PATIENCE", 60.0)
+    monkeypatch.setattr(http, "_TIMEOUT", 60.0)
     monkeypatch.setattr(budget, "REQUEST", 120.0)
     assert pool.control.space
     with inside(pool.control.space.pid):

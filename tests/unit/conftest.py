@@ -24,7 +24,7 @@ settings.load_profile("unit")
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extend the time limits: on a loaded machine a slow server is not silent, and a slow request is not overdue."""
-    monkeypatch.setattr(http, "_PATIENCE", 60.0)
+    monkeypatch.setattr(http, "_TIMEOUT", 60.0)
     monkeypatch.setattr(budget, "REQUEST", 120.0)
     budget.begin()
 

@@ -57,7 +57,6 @@ class Kubeconfig:
 
     @property
     def server(self) -> str:
-        """The API server's URL."""
         return str(self.cluster["server"])
 
     def is_current(self) -> bool:
@@ -65,10 +64,7 @@ class Kubeconfig:
         return _stamp(self.path) == self.stamp
 
     def tls(self) -> Tls:
-        """Return the certificates, as the files hold them now.
-
-        Raises StoreRefused, Unreachable, InvalidConfig.
-        """
+        """Return the certificates, as the files hold them now."""
         return Tls(
             ca=self._data(self.cluster, "certificate-authority"),
             cert=self._data(self.user, "client-certificate"),
@@ -78,31 +74,22 @@ class Kubeconfig:
         )
 
     def headers(self) -> Mapping[str, str]:
-        """Return the token's header, as the file holds it now.  Raises StoreRefused, Unreachable, InvalidConfig."""
+        """Return the token's header, as the file holds it now."""
         token = self._token()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def node(self) -> str:
-        """Return the node of this credential; empty if unknown.
-
-        Raises StoreRefused, Unreachable, InvalidConfig.
-        """
-        return _node(self._certificate_name()) or self._claimed_node() or _node(self.name)
+        """Return the node of this credential; empty if unknown."""
+        found = certificate(self._data(self.user, "client-certificate"))
+        return _node(found.name if found else "") or self._claimed_node() or _node(self.name)
 
     def ended(self) -> float:
-        """Return when the credential expires or expired, in seconds since 1970; 0 if unknown.
-
-        Raises StoreRefused, Unreachable, InvalidConfig.
-        """
+        """Return when the credential expires or expired, in seconds since 1970; 0 if unknown."""
         if token := self._token():
             until = _claims(token).get("exp", 0)
             return float(until) if isinstance(until, int | float) else 0.0
         found = certificate(self._data(self.user, "client-certificate"))
         return found.until if found else 0.0
-
-    def _certificate_name(self) -> str:
-        found = certificate(self._data(self.user, "client-certificate"))
-        return found.name if found else ""
 
     def _claimed_node(self) -> str:
         """Return the node in a token that the API server issued for a pod or a node (KEP-4193)."""
@@ -147,9 +134,6 @@ def read(named: str = "") -> Kubeconfig:
     """Return the kubeconfig at ``named``, or else the first of DEFAULTS that exists.
 
     A directory must hold ``token`` and ``ca.crt`` of a service account, for the API server of this pod.
-
-    Raises StoreRefused if there is none, or for a key that is not supported; InvalidConfig if users other than root can
-    write to it.
     """
     if named and os.path.isdir(named):
         return _of_account(named)

@@ -32,10 +32,7 @@ _GRANT, _KEEP_ALIVE = "/v3/lease/grant", "/v3/lease/keepalive"
 
 
 def opened(about: Mapping[str, Any], name: str) -> tuple["Etcd", str]:
-    """Return the etcd that the policy file describes, and this node's name: ``name``, or the host's.
-
-    Sends no request.  Raises InvalidConfig.
-    """
+    """Return the policy file's etcd and this node's name, ``name`` or the host's, without a request."""
     settings = Settings.of(dict(about))
     return Etcd(Gateway(settings), settings.prefix), name or os.uname().nodename.lower()
 
@@ -56,18 +53,17 @@ class Etcd:
         made = [kv.put(key, value), *self._owned(kind, name, {}, body)]
         # guard below: only-if-absent (absent(key))
         answer = self._transaction([kv.absent(key)], made, [kv.get(key)], f"create {key}")
-        if kv.succeeded(answer.body):
-            revision = kv.revision(answer.body)
-            return Document(kind, name, body, _uid(answer, revision, key), str(revision))
+        if answer.succeeded:
+            return Document(kind, name, body, _uid(answer, answer.revision, key), str(answer.revision))
         # Equal content is this node's own, sent earlier with a lost answer: no two claims have the same nonce.
-        there = kv.pair(answer.body)
+        there = answer.pair
         # guard below: our-own = self._document(kind, there, answer) if there else None
         return self._document(kind, there, answer) if answer.again and there and there.value == value else None
 
     def read(self, kind: str, name: str) -> Document | None:
         key = self._key(kind, name)
         answer = self._asked(_RANGE, {"key": kv.base64(key)}, f"read {key}")
-        return next((self._document(kind, pair, answer) for pair in kv.pairs(answer.body)), None)
+        return next((self._document(kind, pair, answer) for pair in answer.pairs), None)
 
     def listed(self, kind: str, network: str | None = None, node: str | None = None) -> Sequence[Document]:
         beginning = layout_name(network) if network is not None else ""
@@ -83,9 +79,9 @@ class Etcd:
         made = [kv.put(key, value), *self._owned(kind, name, document.body, body)]
         # guard below: as-it-was-read (document)
         answer = self._transaction([kv.unchanged(key, document.version)], made, [kv.get(key)], f"replace {key}")
-        if kv.succeeded(answer.body):
-            return Document(kind, name, body, document.uid, str(kv.revision(answer.body)))
-        there = kv.pair(answer.body)
+        if answer.succeeded:
+            return Document(kind, name, body, document.uid, str(answer.revision))
+        there = answer.pair
         if not answer.again or not there or there.value != value:
             return None
         found = self._document(kind, there, answer)
@@ -98,7 +94,7 @@ class Etcd:
         # guard below: removed-as-read (document)
         answer = self._transaction([kv.unchanged(key, document.version)], gone, [kv.get(key)], f"remove {key}")
         # If the key is gone, an earlier sending removed it.
-        return kv.succeeded(answer.body) or (answer.again and kv.pair(answer.body) is None)
+        return answer.succeeded or (answer.again and answer.pair is None)
 
     def machine(self, name: str) -> Machine:
         """Return what etcd knows of the named node.
@@ -109,7 +105,7 @@ class Etcd:
         asked = [kv.get(f"{self._prefix}/{where}/{name}") for where in (_ALIVE, _NODES)]
         has = {"request_range": kv.all_below(f"{self._prefix}/{_OF}/{name}/", 1)}
         answer = self._transaction([], [*asked, has], [], f"read about node {name}")
-        alive, told, documents = map(kv.pairs, kv.parts(answer.body))
+        alive, told, documents = answer.parts
         if alive or (documents and not told):  # guard: never-told (documents and not told)
             return Machine(name, "", self.now(), has_reported=bool(alive))  # guard: says-who-told (alive)
         return Machine(name, "", told[0].last_seen() if told else None)
@@ -134,7 +130,7 @@ class Etcd:
             key = f"{self._prefix}/identity"
             text = secrets.token_hex(16).encode()
             answer = self._transaction([kv.absent(key)], [kv.put(key, text)], [kv.get(key)], f"create {key}")
-            there = kv.pair(answer.body)
+            there = answer.pair
             self._identity = (there.value if there else text).decode(errors="replace")
         return self._identity
 
@@ -160,20 +156,19 @@ class Etcd:
 
     def _transaction(self, compare: list[Json], success: list[Json], failure: list[Json], what: str) -> Answer:
         answer = self._asked(_TXN, {"compare": compare, "success": success, "failure": failure}, what)
-        asked = success if kv.succeeded(answer.body) else failure
-        if len(kv.parts(answer.body)) != len(asked):  # guard: every-request
-            raise self._gateway.strange(what, f"are {len(kv.parts(answer.body))} responses to {len(asked)} requests")
+        asked = success if answer.succeeded else failure
+        if len(answer.parts) != len(asked):  # guard: every-request
+            raise self._gateway.strange(what, f"are {len(answer.parts)} responses to {len(asked)} requests")
         return answer
 
     def _asked(self, path: str, body: Json, what: str) -> Answer:
-        """Return the answer to a range or a transaction.  Raises Unreachable; StoreRefused, also for any other
-        answer."""
-        answer = self._gateway.call(path, body, what)
+        """Return the answer to a range or a transaction.  Raises StoreRefused for any other answer."""
+        reply = self._gateway.call(path, body, what)
         try:
-            kv.check(answer.body)
+            answer = Answer.of(reply)
         except ValueError as e:
             raise self._gateway.strange(what, f"{e}") from e
-        self._revision = kv.revision(answer.body)
+        self._revision = answer.revision
         return answer
 
     def _below(self, kind: str, beginning: str) -> Iterator[Document]:
@@ -188,21 +183,20 @@ class Etcd:
         for at in range(0, len(names), _TOGETHER):
             asked = [kv.get(self._key(kind, name)) for name in names[at : at + _TOGETHER]]
             answer = self._transaction([], asked, [], f"read the documents of node {node}")
-            for part in kv.parts(answer.body):
-                yield from (self._document(kind, pair, answer) for pair in kv.pairs(part))
+            for part in answer.parts:
+                yield from (self._document(kind, pair, answer) for pair in part)
 
     def _pages(self, beginning: str) -> Iterator[tuple[Pair, Answer]]:
         """Yield all keys with that beginning, in order, each with its answer."""
         asked, last = kv.all_below(beginning, PAGE), ""
         while True:
             answer = self._asked(_RANGE, asked, f"list {beginning}")
-            pairs = kv.pairs(answer.body)
-            yield from ((pair, answer) for pair in pairs)
-            if not pairs or not answer.body.get("more"):
+            yield from ((pair, answer) for pair in answer.pairs)
+            if not answer.pairs or not answer.more:
                 return
-            if pairs[-1].key <= last:  # it would be asked without end  # guard: no-key-again
-                raise self._gateway.strange(f"list {beginning}", f"is {pairs[-1].key} again")
-            last = pairs[-1].key
+            if answer.pairs[-1].key <= last:  # it would be asked without end  # guard: no-key-again
+                raise self._gateway.strange(f"list {beginning}", f"is {answer.pairs[-1].key} again")
+            last = answer.pairs[-1].key
             asked["key"] = kv.base64(f"{last}\0")
 
     def _names(self, above: str) -> set[str]:
@@ -214,24 +208,21 @@ class Etcd:
 
     def _lease_of(self, node: str) -> str:
         key = f"{self._prefix}/{_ALIVE}/{node}"
-        answer = self._asked(_RANGE, {"key": kv.base64(key)}, f"read {key}")
-        return pairs[0].lease if (pairs := kv.pairs(answer.body)) else ""
+        return next((pair.lease for pair in self._asked(_RANGE, {"key": kv.base64(key)}, f"read {key}").pairs), "")
 
     def _renewed(self, lease: str) -> int:
         """Renew the lease; return its seconds, 0 if it is gone."""
         what = "renew the node's lease"
-        answer = self._gateway.call(_KEEP_ALIVE, {"ID": lease}, what)
-        result = answer.body.get("result")
+        result = self._gateway.call(_KEEP_ALIVE, {"ID": lease}, what).json().get("result")
         try:
-            return kv.number(result if isinstance(result, dict) else {"TTL": result}, "TTL")
+            return kv.number({"TTL": "0", **result} if isinstance(result, dict) else {"TTL": result}, "TTL")
         except ValueError as e:
             raise self._gateway.strange(what, f"{e}") from e
 
     def _granted(self, node: str, seconds: int) -> str:
         """Return a new lease that holds the node's key."""
         what = "grant a lease"
-        granted = self._gateway.call(_GRANT, {"TTL": str(seconds)}, what)
-        lease = granted.body.get("ID")
+        lease = self._gateway.call(_GRANT, {"TTL": str(seconds)}, what).json().get("ID")
         if not isinstance(lease, str) or not lease:
             raise self._gateway.strange(what, f"ID is {shown(lease)}")
         told = kv.put(f"{self._prefix}/{_NODES}/{node}", _encoded({"node": node, "heard": int(self.now())}))
@@ -246,4 +237,4 @@ def _encoded(body: Json) -> bytes:
 
 def _uid(answer: Answer, created: int, key: str) -> str:
     """Return the document's identity: a later document with the same key has a later create_revision."""
-    return f"{kv.cluster(answer.body)}/{created}{key}"
+    return f"{answer.cluster}/{created}{key}"

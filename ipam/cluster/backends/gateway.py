@@ -1,13 +1,13 @@
 """etcd's JSON gateway: calls of its API over HTTP, to any member that answers.
 
-Every member serves it on the client port and forwards each call to the leader.  Keys and values are in base64, 64-bit
-numbers are strings, and a field that is false, 0 or empty is left out (etcd's guide "Why gRPC gateway", and rpc.proto).
+Every member serves it on the client port and forwards each call to the leader.  Keys and values are in base64, and
+64-bit numbers are strings.  A field that is false, 0 or empty is left out (etcd's guide "Why gRPC gateway", rpc.proto).
 """
 
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from base.protocol.errors import InvalidConfig, RecordUnreadable, StoreRefused
@@ -48,7 +48,6 @@ class Settings:
 
     @classmethod
     def of(cls, document: Json) -> "Settings":
-        """Raises InvalidConfig."""
         if unknown := sorted(document.keys() - set(_KEYS)):
             raise _wrong(unknown[0], f"is not a known key; known: {', '.join(_KEYS)}")
         endpoints = document.get("endpoints")
@@ -66,14 +65,6 @@ class Settings:
         return cls(tuple(endpoints), prefix, *files, texts["user"], texts["passwordFile"])
 
 
-@dataclass(frozen=True)
-class Answer:
-    """``again``: the call was sent more than once, so an earlier sending may have taken effect."""
-
-    body: Json
-    again: bool = False
-
-
 class Gateway:
     def __init__(self, settings: Settings, *, is_patient: bool = False) -> None:
         self._settings = settings
@@ -82,11 +73,8 @@ class Gateway:
         # The clock of the member that answered last, in seconds since 1970; 0 before the first answer.
         self.date = 0.0
 
-    def call(self, path: str, body: Json, what: str) -> Answer:
-        """Return the answer to a call that may be sent twice.
-
-        Raises Unreachable; StoreRefused, whose message contains ``what`` was refused.
-        """
+    def call(self, path: str, body: Json, what: str) -> Reply:
+        """Return the answer to a call that may be sent twice; ``what`` names it in an error."""
         if self._settings.user and not self._token:
             self._authenticate()
         reply = self._ask(path, body)
@@ -97,7 +85,7 @@ class Gateway:
             again = again or reply.again
         if reply.status != 200:
             raise self._refused(reply, what)
-        return Answer(reply.json(), again)
+        return replace(reply, again=again)
 
     def strange(self, what: str, why: str) -> StoreRefused:
         """Return the error for an answer that no etcd gives, with the request and the reason."""
@@ -116,7 +104,8 @@ class Gateway:
 
     def _authenticate(self) -> None:
         self._token = ""
-        asked = {"name": self._settings.user, "password": self._password()}
+        password = _contents(self._settings.password_file).decode(errors="replace").strip()
+        asked = {"name": self._settings.user, "password": password}
         reply = self._ask(_AUTHENTICATE, asked)
         self._token = str(reply.json().get("token", ""))
         if not self._token and _NAMED in reply.reason:
@@ -154,12 +143,8 @@ class Gateway:
         ca, cert, key = (_contents(path) if path else b"" for path in files)
         return tls.Tls(ca, cert, key, source=f"stores.etcd in {node.policy_path()}")
 
-    def _password(self) -> str:
-        return _contents(self._settings.password_file).decode(errors="replace").strip()
-
 
 def _contents(path: str) -> bytes:
-    """Read a file that the policy file names.  Raises InvalidConfig."""
     try:
         found = trust.read_trusted(path)
     except OSError as e:
@@ -175,8 +160,6 @@ def _wrong(key: str, why: str) -> InvalidConfig:
 
 @dataclass(frozen=True)
 class Pair:
-    """A key and its value."""
-
     key: str
     value: bytes
     created: int
@@ -185,18 +168,18 @@ class Pair:
 
     @classmethod
     def of(cls, pair: Json) -> "Pair":
-        key, value = b64decode(pair["key"]).decode(errors="replace"), b64decode(pair.get("value", ""))
-        return cls(key, value, int(pair["create_revision"]), int(pair["mod_revision"]), str(pair.get("lease", "")))
+        created, changed = number(pair, "create_revision"), number(pair, "mod_revision")
+        key, value = _decoded(pair, "key").decode(errors="replace"), _decoded({"value": "", **pair}, "value")
+        return cls(key, value, created, changed, documents.text({"lease": "", **pair}, "lease"))
 
     def last_seen(self) -> float:
-        """Return when the node was first reported alive, from its key.  Raises RecordUnreadable."""
+        """Return when the node was first reported alive, from its key."""
         found = self.decoded().get("heard")
         if not isinstance(found, int):
             raise self._not_ours(f"has heard {found!r}, not a time")
         return float(min(found, MOST))
 
     def decoded(self) -> Json:
-        """Return the value as an object.  Raises RecordUnreadable."""
         try:
             body = json.loads(self.value)
         except (ValueError, RecursionError):
@@ -212,52 +195,55 @@ class Pair:
         )
 
 
-def check(answer: Json) -> None:
-    """Check that it is an answer to a range or a transaction, so that no other function here fails on it.
+@dataclass(frozen=True)
+class Answer:
+    """An answer to a range or a transaction.
 
-    Raises ValueError with the reason.
+    - ``pairs``: those of a range, with ``more`` beyond its limit; ``parts``: those of each range of a transaction.
+    - ``again``: the call was sent more than once, so an earlier sending may have taken effect.
     """
-    header = _object(answer, "header")
-    _number(header, "revision")  # guard: revision
-    _number(header, "cluster_id")
-    if "succeeded" in answer and not isinstance(answer["succeeded"], bool):  # guard: succeeded
-        raise ValueError(f"succeeded is {documents.shown(answer['succeeded'])}")
-    for found in (answer, *(_object(part, "response_range") for part in _objects(answer, "responses"))):
-        for pair in _objects(found, "kvs"):
-            _number(pair, "create_revision")
-            _number(pair, "mod_revision")  # guard: pairs
-            documents.text({"lease": "", **pair}, "lease")
-            for key in ("key", "value"):
-                try:
-                    b64decode(documents.text({"value": "", **pair}, key), validate=True)
-                except ValueError as e:
-                    raise ValueError(f"{key} is {documents.shown(pair.get(key))}, not base64") from e
+
+    revision: int
+    cluster: int
+    pairs: list[Pair]
+    more: bool
+    succeeded: bool
+    parts: list[list[Pair]]
+    again: bool
+
+    @classmethod
+    def of(cls, reply: Reply) -> "Answer":
+        """Parse the answer, where false and empty fields are left out.  Raises ValueError with the reason."""
+        body = {"header": {}, "more": False, "succeeded": False, **reply.json()}
+        header = documents.typed(body, "header", dict)
+        # guard below: succeeded = body["more"], body["succeeded"]
+        more, succeeded = (documents.typed(body, key, bool) for key in ("more", "succeeded"))
+        responses = [
+            documents.typed({"response_range": {}, **part}, "response_range", dict)
+            for part in documents.objects(body, "responses")
+        ]
+        pairs, *parts = ([Pair.of(one) for one in documents.objects(found, "kvs")] for found in (body, *responses))
+        revision, cluster = number(header, "revision"), number(header, "cluster_id")
+        return cls(revision, cluster, pairs, more, succeeded, parts, reply.again)
+
+    @property
+    def pair(self) -> Pair | None:
+        """The first pair of a transaction."""
+        return next((pair for part in self.parts for pair in part), None)
 
 
 def number(found: Json, key: str) -> int:
-    """Return a number; a missing one is 0.  Raises ValueError."""
-    return _number({key: "0", **found}, key)
-
-
-def _number(found: Json, key: str) -> int:
     value = found.get(key)
-    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= len(str(MOST)):
-        return int(value)
-    raise ValueError(f"{key} is {documents.shown(value)}, not a number")
+    if not (isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= len(str(MOST))):
+        raise ValueError(f"{key} is {documents.shown(value)}, not a number")  # guard: numbers
+    return int(value)
 
 
-def _object(found: Json, key: str) -> Json:
-    value = found.get(key, {})
-    if not isinstance(value, dict):
-        raise ValueError(f"{key} is {documents.shown(value)}, not an object")
-    return value
-
-
-def _objects(found: Json, key: str) -> list[Json]:
-    value = found.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise ValueError(f"{key} is {documents.shown(value)}, not a list of objects")
-    return value
+def _decoded(pair: Json, key: str) -> bytes:
+    try:
+        return b64decode(documents.text(pair, key), validate=True)
+    except ValueError as e:
+        raise ValueError(f"{key} is {documents.shown(pair.get(key))}, not base64") from e
 
 
 def base64(text: str | bytes) -> str:
@@ -291,29 +277,3 @@ def get(key: str) -> Json:
 
 def delete(key: str) -> Json:
     return {"request_delete_range": {"key": base64(key)}}
-
-
-def succeeded(answer: Json) -> bool:
-    """Whether all comparisons of the transaction held.  The gateway leaves out false."""
-    return bool(answer.get("succeeded"))
-
-
-def revision(answer: Json) -> int:
-    return int(answer["header"]["revision"])
-
-
-def cluster(answer: Json) -> str:
-    return str(answer["header"]["cluster_id"])
-
-
-def parts(answer: Json) -> list[Json]:
-    """Return the answer to each request of a transaction."""
-    return [part.get("response_range", {}) for part in answer.get("responses", [])]
-
-
-def pairs(found: Json) -> list[Pair]:
-    return [Pair.of(pair) for pair in found.get("kvs", [])]
-
-
-def pair(answer: Json) -> Pair | None:
-    return next((pair for part in parts(answer) for pair in pairs(part)), None)

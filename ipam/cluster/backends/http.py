@@ -5,6 +5,7 @@ Unreachable is raised.  A request that no server began (429, or no connection) i
 """
 
 import io
+import json
 import os
 import re
 import select
@@ -26,7 +27,7 @@ from base.protocol.errors import Unreachable
 from base.protocol.spec import Json
 from ipam.cluster.backends import tls
 
-_PATIENCE: Final = 3.0  # seconds for one server's answer, or what is left of the budget
+_TIMEOUT: Final = 3.0  # seconds for one server's answer, or what is left of the budget
 _IDLE: Final = 20.0  # seconds until a connection is no longer reused: a firewall on the way may have dropped it
 _ATTEMPTS: Final = 4
 _FIRST_PAUSE: Final = 0.05  # seconds; each further pause doubles
@@ -69,8 +70,6 @@ class Answer:
 
     def json(self) -> Json:
         """Return the body as an object; an empty one for any other body."""
-        import json  # noqa: PLC0415
-
         with suppress(ValueError, RecursionError):
             found = json.loads(self.body)
             if isinstance(found, dict):
@@ -119,7 +118,7 @@ class Http:
     def ask(self, method: str, path: str, body: Json | None = None, *, is_safe: bool) -> Answer:
         """Return the server's answer of any status but "busy" and "failed".
 
-        ``is_safe``: the request may be sent twice.  Raises Unreachable, StoreRefused.
+        ``is_safe``: the request may be sent twice.
         """
         if self._is_patient:
             budget.begin()
@@ -149,10 +148,7 @@ class Http:
         raise Unreachable(f"{self.server} gives no answer to {method} {path.partition('?')[0]}: {why}; try again later")
 
     def page(self, path: str) -> Answer:
-        """Return the next page of a list.  An answer costs no budget, so that a long list fits.
-
-        Raises Unreachable, StoreRefused.
-        """
+        """Return the next page of a list.  An answer costs no budget, so that a long list fits."""
         left = budget.left()
         answer = self.ask("GET", path, is_safe=True)
         budget.spend(budget.left() - left)  # negative: restores the budget
@@ -172,9 +168,9 @@ class Http:
         self._at = (self._at + 1) % len(self._servers)
 
     def _exchange(self, method: str, path: str, body: Json | None) -> Answer:
-        deadline = time.monotonic() + min(_PATIENCE, budget.left())  # guard: budget (left())
+        deadline = time.monotonic() + min(_TIMEOUT, budget.left())  # guard: budget (left())
         fields = {"Accept": "application/json", "User-Agent": "hpn-cni", **self._headers()}
-        data = None if body is None else _bytes(body)
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         if data is not None:
             fields["Content-Type"] = "application/json"
         connection = self._connected(deadline)
@@ -197,7 +193,6 @@ class Http:
         return self._connection
 
     def _connect(self, server: SplitResult, deadline: float) -> HTTPConnection:
-        """Raises _NotSent, StoreRefused."""
         host, port = server.hostname or "", server.port or (443 if server.scheme == "https" else 80)
         trusted = self._trust() if server.scheme == "https" else None
         secured = tls.context(trusted) if trusted else None
@@ -262,7 +257,6 @@ def _connected_to(found: Sequence[str], port: int, deadline: float) -> socket.so
 
 
 def _send(connection: HTTPConnection, method: str, path: str, data: bytes | None, fields: Mapping[str, str]) -> None:
-    """Raises OSError, HTTPException."""
     try:
         connection.request(method, path, data, fields)
     except (ConnectionError, ssl.SSLEOFError):
@@ -280,12 +274,6 @@ def _has_ended(connection: HTTPConnection) -> bool:
     return bool(waiting.poll(0))
 
 
-def _bytes(body: Json) -> bytes:
-    import json  # noqa: PLC0415
-
-    return json.dumps(body, separators=(",", ":")).encode()
-
-
 def _words(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
@@ -293,7 +281,6 @@ def _words(error: Exception) -> str:
 
 
 def _read(connection: HTTPConnection, deadline: float) -> Answer:
-    """Return the answer to the request.  Raises OSError, HTTPException."""
     connection.response_class = partial(_response, deadline)  # type: ignore[assignment]
     with closing(connection.getresponse()) as response:
         body = bytearray()

@@ -14,7 +14,7 @@ from base.protocol.spec import Json
 from ipam.cluster import BLOCK, GRID, Document
 from ipam.cluster.backends.http import Answer
 from ipam.cluster.rules import ownership
-from ipam.cluster.rules.documents import shown, text
+from ipam.cluster.rules.documents import objects, shown, text, typed
 
 GROUP: Final = "hpn-cni.io"
 VERSION: Final = f"{GROUP}/v1"
@@ -46,23 +46,18 @@ def _label(name: str) -> str:
 
 
 def document(kind: str, found: Json) -> Document:
-    """Return the object's document."""
-    texts = [_named(_metadata(found), key) for key in ("name", "uid", "resourceVersion")]
-    body = found.get("spec")
-    if not isinstance(body, dict):
-        raise ValueError(f"{texts[0]} has spec {shown(body)}, not an object")
-    return Document(kind, texts[0], body, texts[1], texts[2])
+    name, uid, version = (_named(_metadata(found), key) for key in ("name", "uid", "resourceVersion"))
+    return Document(kind, name, typed(found, "spec", dict), uid, version)
 
 
 def page(kind: str, found: Json, before: str) -> tuple[list[Document], str]:
     """Return a page's documents, and the token of the next page, empty after the last; ``before`` is this page's
     token."""
-    items = _items(found)
     after = (found.get("metadata") and _metadata(found).get("continue")) or ""
     # guard below: no-page-again (after and after)
     if not isinstance(after, str) or (after and after == before):  # it would be asked without end
         raise ValueError(f"continue is {shown(after)}")
-    return [document(kind, item) for item in items], after
+    return [document(kind, item) for item in objects(found, "items")], after
 
 
 def revision(found: Json) -> int:
@@ -71,23 +66,12 @@ def revision(found: Json) -> int:
     return ownership.change_count(metadata.get("resourceVersion")) if isinstance(metadata, dict) else 0
 
 
-def _items(found: Json) -> list[Json]:
-    items = found.get("items") or []
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise ValueError(f"items is {shown(items)}, not a list of objects")
-    return items
-
-
 def uid(found: Json) -> str:
-    """Return the object's UID."""
     return _named(_metadata(found), "uid")
 
 
 def _metadata(found: Json) -> Json:
-    metadata = found.get("metadata")
-    if not isinstance(metadata, dict):
-        raise ValueError(f"metadata is {shown(metadata)}, not an object")
-    return metadata
+    return typed(found, "metadata", dict)
 
 
 def _named(metadata: Json, key: str) -> str:
@@ -109,10 +93,7 @@ def last_seen(lease: Json) -> float | None:
 
     Its renewTime is by the node's clock, which may be wrong by years.
     """
-    managers = _metadata(lease).get("managedFields") or ()
-    if not isinstance(managers, list | tuple):
-        raise ValueError(f"managedFields is {shown(managers)}, not a list")
-    times = [_seconds(time) for one in managers if isinstance(one, dict) and (time := one.get("time"))]
+    times = [_seconds(time) for one in objects(_metadata(lease), "managedFields") if (time := one.get("time"))]
     spec = lease.get("spec")
     if not times and isinstance(spec, dict) and spec.get("renewTime"):  # guard: stores-clock (times)
         times = [_seconds(spec["renewTime"])]
@@ -121,7 +102,7 @@ def last_seen(lease: Json) -> float | None:
 
 def last_seen_by_node(found: Json) -> dict[str, float | None]:
     """Return when each node was last reported alive, by name, from a list of Leases."""
-    return {_named(_metadata(lease), "name"): last_seen(lease) for lease in _items(found)}
+    return {_named(_metadata(lease), "name"): last_seen(lease) for lease in objects(found, "items")}
 
 
 def lease(name: str, now: float, blocks: Iterable[Document]) -> Json:
@@ -145,7 +126,6 @@ def is_of_blocks(found: Json) -> bool:
 
 
 def without_owners(found: Json) -> Json:
-    """Return that Lease without owners."""
     return {**found, "metadata": {key: value for key, value in _metadata(found).items() if key != "ownerReferences"}}
 
 

@@ -82,7 +82,6 @@ def _remedy(ours: Tls) -> str:
 
 
 def context(trusted: Tls) -> ssl.SSLContext:
-    """Return the TLS context of a connection.  Raises StoreRefused."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # guard below: authority = made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
     # guard below: host = made.check_hostname = False

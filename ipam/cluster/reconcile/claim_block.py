@@ -51,10 +51,7 @@ _GUESSES: Final = 64
 
 
 def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> None:
-    """Check that a claim would help an ADD without room; claim nothing.
-
-    Raises NotAvailable, InvalidConfig.
-    """
+    """Check that a claim would help an ADD without room; claim nothing."""
     size = network.cluster.size
     short = [s for s in network.pool.sets if not need.sets or s.key in need.sets]
     wanted = block_math.candidates(short, size)
@@ -123,7 +120,7 @@ class Claimer:
         """Claim a needed block; do nothing if only the backend's answer was missing."""
         if need.sets:
             self._claim_any(need)
-        elif need.block is not None and not self._owns(need.block):
+        elif need.block is not None and need.block not in (*self.mine.giving, *self.mine.draining):
             self._claim_one(need, need.block)
 
     def _claim_any(self, need: Need) -> None:
@@ -235,10 +232,7 @@ class Claimer:
         self._write(ownership.claimed(self.mine, document, self.shared.documents.now(), self.log))
 
     def _claim_one(self, need: Need, index: int) -> None:
-        """Claim the block with the requested address, or reclaim it from a dead node.
-
-        Raises AddressHeld.
-        """
+        """Claim the block with the requested address, or reclaim it from a dead node."""
         if self._hold_again([Span(block_math.NUMBERS, index, index)]) or self._try(self._new_claim(index)):
             return
         us, documents = Machine(self.mine.node, self.mine.machine), self.shared.documents
@@ -261,9 +255,6 @@ class Claimer:
             when = f"if that stays so, the address is available in about {max(1, left / 60):.0f} minutes"
             return f"which node {block.node} owns; that node seems dead: {when}"
         return f"which node {block.node} owns; request another, or attach there"
-
-    def _owns(self, index: int) -> bool:
-        return index in (*self.mine.giving, *self.mine.draining)
 
     def _write(self, mine: NodeBlocks) -> None:
         node_blocks.write(self.network.directory, mine)

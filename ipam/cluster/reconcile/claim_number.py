@@ -20,7 +20,6 @@ from ipam.cluster.reconcile.sync import confirm, load, refuse_uncovered
 from ipam.cluster.rules import block_math, ownership
 from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import Need, Numbers
-from ipam.ranges import Span
 
 # Attempts when other nodes are faster.
 _TRIES: Final = 8
@@ -78,13 +77,13 @@ class Claimer:
         )
 
     def _claim_new(self, listed: Sequence[Found]) -> bool:
-        """Claim a number without a name; False if another node was faster.  Raises PoolExhausted."""
+        """Claim a number without a name; False if another node was faster."""
         wanted = block_math.candidates(self.network.pool.sets, 1)
         taken = {*(block.index for _, block in listed), *(block.index for block in self.mine.blocks)}
         if free := block_math.without(wanted, taken):
             begin = int.from_bytes(hashlib.sha256(self.network.owner.encode()).digest()[:8])
             return self._create(block_math.nth(free, begin))
-        now, theirs = self.shared.documents.now(), [one for one in listed if _is_in(wanted, one[1])]
+        now, theirs = self.shared.documents.now(), [one for one in listed if block_math.has(wanted, one[1].index)]
         for document, block in sorted(theirs, key=lambda one: one[1].free):
             if block.is_over(now):  # guard: kept = not block.node
                 return self._claim(document, block)
@@ -143,7 +142,3 @@ class Claimer:
     def _write(self, mine: NodeBlocks) -> None:
         node_blocks.write(self.network.directory, mine)
         self.mine = mine
-
-
-def _is_in(wanted: Sequence[Span], block: Block) -> bool:
-    return block_math.without(wanted, [block.index]) != tuple(wanted)

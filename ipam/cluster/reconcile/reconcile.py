@@ -1,8 +1,8 @@
 """Reconcile this node's blocks and numbers with the backend, one round per network, while no command waits.
 
-A round reports the node as alive, sends a heartbeat (heartbeat.py), releases empty blocks and those of another machine
-of this name, and claims a block before room runs out.  It also releases each reserved number that no attachment here
-uses, so that the pod's name can have it on another node.
+A round reports the node as alive and sends a heartbeat (heartbeat.py).  It releases empty blocks and those of another
+machine of this name, and claims a block before room runs out.  It also releases each reserved number that no attachment
+here uses, so that the pod's name can have it on another node.
 
 A release takes two steps.  Under the lock of the leases the node's file marks the block, so no allocation uses it any
 more.  Then the node changes the document and forgets the block.  The next round completes an interrupted release.
@@ -42,8 +42,7 @@ class Round:
         self.log, self.suspected = list[str](), 0
 
     def keep(self) -> None:
-        """Run the round.  Raises InvalidConfig if the blocks belong to another cluster; Unreachable, StoreRefused,
-        TryAgain, RecordUnreadable, IoFailure."""
+        """Run the round.  Raises InvalidConfig if the blocks belong to another cluster."""
         self._store.collect(None)  # dead leases would keep blocks in use
         with node_blocks.lock(self._directory, LOCK_TIMEOUT):
             mine = node_blocks.read(self._directory)

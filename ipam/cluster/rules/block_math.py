@@ -14,7 +14,7 @@ from typing import Final
 from base.protocol.errors import InvalidConfig
 from base.protocol.result import Address
 from ipam.pool import Pool, Rail, Range, RangeSet
-from ipam.ranges import Span, common, count, subtract, whole
+from ipam.ranges import Span, common, count, joined, subtract, whole
 
 # The "version" of a span of blocks' indexes, or of host numbers.
 NUMBERS: Final = 0
@@ -31,9 +31,8 @@ def limited(pool: Pool, size: int, giving: Sequence[int], draining: Sequence[int
     hold indexes of blocks of that size.
     """
     blocks = [_numbers(index, size) for index in giving], [_numbers(index, size) for index in draining]
-    if not pool.rails:
-        return replace(pool, sets=_limited(pool.sets, *blocks))
-    return _with(pool, [_limited(rail.sets, *blocks) for rail in pool.rails])
+    each = [rail.sets for rail in pool.rails] or [pool.sets]
+    return _with(pool, [[_set(s, *blocks) for s in sets] for sets in each])
 
 
 def divided(pool: Pool, numbers: str) -> tuple[Pool, Pool]:
@@ -108,13 +107,11 @@ def nth(spans: Sequence[Span], number: int) -> int:
 
 
 def has(spans: Iterable[Span], index: int) -> bool:
-    """Whether one of the spans contains the index."""
     return any(span.first <= index <= span.last for span in spans)
 
 
 def without(spans: Iterable[Span], indexes: Iterable[int]) -> tuple[Span, ...]:
-    """Return the spans without these indexes."""
-    holes = _apart(Span(NUMBERS, index, index) for index in indexes)
+    holes = joined(Span(NUMBERS, index, index) for index in indexes)
     return tuple(part for span in spans for part in subtract(span, holes))
 
 
@@ -134,10 +131,6 @@ def _cut(s: RangeSet, numbers: Span, *, keep: bool) -> RangeSet:
         return common(usable, inside) if keep else tuple(part for span in usable for part in subtract(span, inside))
 
     return RangeSet(s.key, s.ranges, tuple(map(cut, s.ranges, s.usable)))
-
-
-def _limited(sets: Sequence[RangeSet], giving: Sequence[Span], draining: Sequence[Span]) -> tuple[RangeSet, ...]:
-    return tuple(_set(s, giving, draining) for s in sets)
 
 
 def _set(s: RangeSet, giving: Sequence[Span], draining: Sequence[Span]) -> RangeSet:
@@ -181,18 +174,7 @@ def _blocks(s: RangeSet, size: int) -> tuple[Span, ...]:
             for part in free
             if part.first <= most
         ]
-    return _apart(found)
-
-
-def _apart(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the same numbers as ascending spans that neither overlap nor touch."""
-    apart = list[Span]()
-    for span in sorted(spans):
-        if apart and span.first <= apart[-1].last + 1:
-            apart[-1] = Span(NUMBERS, apart[-1].first, max(apart[-1].last, span.last))
-        else:
-            apart.append(span)
-    return tuple(apart)
+    return joined(found)
 
 
 def _base(r: Range) -> int:

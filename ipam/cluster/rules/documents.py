@@ -4,15 +4,19 @@ import hashlib
 import re
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
-from typing import Final
+from typing import Final, TypeVar
 
 from base.protocol.errors import RecordUnreadable
 from base.protocol.spec import Json
 from ipam.cluster import Document
 from ipam.cluster.rules.block_math import MOST
 
+T = TypeVar("T")
+
 # Host numbers per block, unless the configuration sets blockSize.
 SIZE: Final = 16
+# The members of a block that only a reserved number has.
+_OF_NUMBERS: Final = frozenset({"whose", "keep", "free"})
 # Marks a block's owner as suspected, since an unknown time.
 SAID: Final = 1
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -20,6 +24,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[
 _LONGEST: Final = 200
 _DIGEST: Final = 16
 _SHOWN: Final = 100  # characters of an invalid value
+_KINDS: Final = {str: "a string", bool: "true or false", list: "a list", dict: "an object"}
 
 
 def layout_name(network: str) -> str:
@@ -28,7 +33,8 @@ def layout_name(network: str) -> str:
     It is the network's own name if that qualifies, else a readable part of it and a digest.
     """
     # The name of a block ends in a dot and digits, so a network with such an end gets a digest too.
-    if _NAME.fullmatch(network) and len(network) <= _LONGEST and not _like_ours(network):
+    is_like_ours = re.fullmatch(r".*\.[0-9]+|(.*-)?x[0-9a-f]{16}", network)
+    if _NAME.fullmatch(network) and len(network) <= _LONGEST and not is_like_ours:
         return network
     readable = re.sub(r"[^a-z0-9]+", "-", network.lower()).strip("-")[: _LONGEST - _DIGEST - 2].strip("-")
     digest = hashlib.sha256(network.encode()).hexdigest()[:_DIGEST]
@@ -36,12 +42,7 @@ def layout_name(network: str) -> str:
 
 
 def block_name(network: str, index: int) -> str:
-    """Return the name of the document of that block."""
     return f"{layout_name(network)}.{index}"
-
-
-def _like_ours(name: str) -> bool:
-    return bool(re.fullmatch(r".*\.[0-9]+|(.*-)?x[0-9a-f]{16}", name))
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,10 @@ class PoolLayout:
         """Parse the document.  Raises RecordUnreadable."""
         try:
             body = {"sticky": "", **document.body}
-            subnets = tuple(str(ip_network(text({"subnets": one}, "subnets"))) for one in items(body, "subnets"))
+            subnets = tuple(str(ip_network(text({"subnets": one}, "subnets"))) for one in typed(body, "subnets", list))
             return cls(text(body, "network"), number(body, "blockSize", 1), subnets, text(body, "sticky"))
         except ValueError as e:
-            raise _unreadable("grid", document, e) from e
+            raise _unreadable("pool layout", document, e) from e
 
 
 @dataclass(frozen=True)
@@ -127,18 +128,8 @@ class Block:
         return not self.node and now - self.free > self.keep
 
     def to_json(self) -> Json:
-        body: Json = {
-            "network": self.network,
-            "index": self.index,
-            "start": self.first,
-            "size": self.size,
-            "node": self.node,
-            "machine": self.machine,
-            "claim": self.claim,
-            "suspect": self.suspect,
-            "taken": self.taken,
-        }
-        return body | ({"whose": self.whose, "keep": self.keep, "free": self.free} if self.whose else {})
+        body = {"network": self.network, "index": self.index, "start": self.first, **vars(self)}
+        return {key: value for key, value in body.items() if self.whose or key not in _OF_NUMBERS}
 
     @classmethod
     def of(cls, document: Document) -> "Block":
@@ -147,7 +138,7 @@ class Block:
             body = {"machine": "", "suspect": 0, "taken": False, "whose": "", "keep": 0, "free": 0, **document.body}
             texts = text(body, "node"), text(body, "machine"), text(body, "claim")
             where = text(body, "network"), number(body, "index"), number(body, "size", 1)
-            block = cls(*where, *texts, number(body, "suspect"), truth(body, "taken"))
+            block = cls(*where, *texts, number(body, "suspect"), typed(body, "taken", bool))
             whose, keep, free = text(body, "whose"), number(body, "keep"), number(body, "free")
             return replace(block, whose=whose, keep=keep, free=free) if whose else block
         except ValueError as e:
@@ -168,28 +159,30 @@ def shown(value: object) -> str:
 
 def text(found: Json, key: str) -> str:
     """Return the string of that key, fit for a request or a path.  Raises ValueError with the reason."""
-    value = found.get(key)
-    if not isinstance(value, str) or "\0" in value or any("\ud800" <= one <= "\udfff" for one in value):
+    value = typed(found, key, str)
+    if "\0" in value or any("\ud800" <= one <= "\udfff" for one in value):
         raise ValueError(f"{key} is {shown(value)}, not a string")
     return value
 
 
-def items(body: Json, key: str) -> list[object]:
-    value = body.get(key)
-    if not isinstance(value, list):
-        raise ValueError(f"{key} is {shown(value)}, not a list")
+def typed(found: Json, key: str, kind: type[T]) -> T:
+    """Return the value of that key, of that type.  Raises ValueError with the reason."""
+    value = found.get(key)
+    if not isinstance(value, kind):
+        raise ValueError(f"{key} is {shown(value)}, not {_KINDS[kind]}")
     return value
 
 
-def truth(body: Json, key: str) -> bool:
-    value = body.get(key)
-    if not isinstance(value, bool):
-        raise ValueError(f"{key} is {shown(value)}, not true or false")
-    return value
+def objects(found: Json, key: str) -> list[Json]:
+    """Return a list of objects, which a server may leave out if it is empty.  Raises ValueError with the reason."""
+    values = found.get(key) or []
+    if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
+        raise ValueError(f"{key} is {shown(values)}, not a list of objects")
+    return values
 
 
 def number(body: Json, key: str, least: int = 0) -> int:
     value = body.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
+    if type(value) is not int or not least <= value <= MOST:
         raise ValueError(f"{key} is {shown(value)}, not a number from {least} to {MOST}")
     return value

@@ -74,7 +74,6 @@ class Need:
     address: Address | None = None
 
     def error(self) -> CniError:
-        """Return the error for the runtime, if the need was not met."""
         return PoolExhausted(self.why, *self.sets) if self.sets else TryAgain(self.why)
 
 

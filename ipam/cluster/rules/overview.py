@@ -1,8 +1,8 @@
 """Count and name what the backend holds of each network, for people and metrics.  Pure."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final
 
@@ -11,7 +11,7 @@ from base.protocol.spec import Json
 from ipam.cluster import Document
 from ipam.cluster.rules.documents import Block, PoolLayout, layout_name
 from ipam.cluster.rules.network import FOLDER
-from ipam.ranges import Span, whole
+from ipam.ranges import Span, common, joined, whole
 
 _SPAN: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 
@@ -56,7 +56,6 @@ class Overview:
 
     @property
     def suspects(self) -> list[Block]:
-        """The blocks with a suspected owner."""
         return [block for block in self.blocks if block.suspect]
 
     def to_json(self) -> Json:
@@ -76,16 +75,13 @@ class Overview:
         """Return a block for ``--json``: its document, and its addresses."""
         return {**block.to_json(), "addresses": list(map(str, self.spans([block])))}
 
-    def spans(self, blocks: Iterable[Block]) -> list[Span]:
+    def spans(self, blocks: Sequence[Block]) -> list[Span]:
         """Return the blocks' addresses in every subnet, with neighbours joined."""
-        blocks = list(blocks)
         return [span for subnet in self._subnets for span in spans_in(subnet, blocks)]
 
-    def shown(self, blocks: Iterable[Block]) -> list[Span]:
+    def shown(self, blocks: Sequence[Block]) -> Sequence[Span]:
         """Return the blocks' addresses in the first subnet with any; those in other subnets follow from them."""
-        blocks = list(blocks)
-        each = (list(spans_in(subnet, blocks)) for subnet in self._subnets)
-        return next(filter(None, each), [])
+        return next(filter(None, (spans_in(subnet, blocks) for subnet in self._subnets)), ())
 
     @property
     def _subnets(self) -> tuple[str, ...]:
@@ -107,19 +103,15 @@ def overviews(layouts: Sequence[Document], blocks: Sequence[Document]) -> list[O
         except RecordUnreadable as e:
             wrong.setdefault(name, []).append(e.msg)
     aside = {f"{layout.network}/{FOLDER}": layout.sticky for layout in found.values()}
-    every = (
-        _overview(name, found.get(name), held.get(name, []), wrong.get(name, [])) for name in {*found, *held, *wrong}
-    )
-    return sorted((replace(one, aside=aside.get(one.network, "")) for one in every), key=lambda one: one.network)
-
-
-def _overview(name: str, layout: PoolLayout | None, blocks: Sequence[Block], wrong: Sequence[str]) -> Overview:
-    network = layout.network if layout else blocks[0].network if blocks else name
-    return Overview(network, layout, tuple(sorted(blocks, key=lambda one: one.index)), tuple(wrong))
+    every = list[Overview]()
+    for name in {*found, *held, *wrong}:
+        layout, own = found.get(name), sorted(held.get(name, []), key=lambda one: one.index)
+        network = layout.network if layout else own[0].network if own else name
+        every.append(Overview(network, layout, tuple(own), tuple(wrong.get(name, [])), aside.get(network, "")))
+    return sorted(every, key=lambda one: one.network)
 
 
 def named(overviews: Sequence[Overview], network: str) -> Overview | None:
-    """Return the overview of that network; None if it is not among them."""
     return next((one for one in overviews if network in (one.network, layout_name(one.network))), None)
 
 
@@ -128,23 +120,11 @@ def blocks_in(subnet: str, size: int) -> int:
     return -(-ip_network(subnet).num_addresses // size)
 
 
-def spans_in(subnet: str, blocks: Iterable[Block]) -> Iterator[Span]:
-    """Yield the subnet's addresses with the blocks' numbers, in order, with neighbours joined.
+def spans_in(subnet: str, blocks: Iterable[Block]) -> tuple[Span, ...]:
+    """Return the subnet's addresses with the blocks' numbers, in order, with neighbours joined.
 
     Numbers beyond the subnet's end are left out.
     """
-    all_of_it = whole(ip_network(subnet))
-    open_one: Span | None = None
-    for block in sorted(blocks, key=lambda one: one.index):
-        first = all_of_it.first + block.first
-        if first > all_of_it.last:
-            break
-        span = Span(all_of_it.version, first, min(all_of_it.first + block.last, all_of_it.last))
-        if open_one and open_one.last + 1 == span.first:
-            open_one = Span(span.version, open_one.first, span.last)
-            continue
-        if open_one:
-            yield open_one
-        open_one = span
-    if open_one:
-        yield open_one
+    there = whole(ip_network(subnet))
+    spans = (Span(there.version, there.first + block.first, there.first + block.last) for block in blocks)
+    return joined(common(spans, [there]))

@@ -19,14 +19,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ipam.cluster import Document, Machine, node_blocks
-from ipam.cluster.node_blocks import HELD, NodeBlocks, OwnedBlock
+from ipam.cluster import Document, Machine
+from ipam.cluster.node_blocks import GRACE, HELD, NodeBlocks, OwnedBlock
 from ipam.cluster.rules.documents import SAID, Block
 
-# Seconds of silence after which others may reclaim a node's blocks.
-GRACE: Final = node_blocks.GRACE
-# Seconds between two heartbeats; a node that misses some still answers in time.
-HEARTBEAT: Final = node_blocks.HEARTBEAT
 # Seconds for which a block must stay empty before its release.
 IDLE: Final = 900
 # Host numbers that a node keeps free.

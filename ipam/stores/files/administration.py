@@ -101,7 +101,7 @@ def _whole(line: int, head: Json, bodies: dict[int, Json]) -> Json:
     parts, at = [head], link(head, "next", 0)
     while at:
         if bodies.get(at, {}).get("of") != line or len(parts) > len(bodies):
-            raise Unreadable(f"line {at} is no part of {line}")
+            raise Unreadable(f"line {at} is not part of {line}")
         parts.append(bodies[at])
         at = link(parts[-1], "next", 0)
     return joined(parts)

@@ -175,7 +175,6 @@ class Index:
         return self._record(line)[0]
 
     def is_head(self, line: int) -> bool:
-        """Whether a lease begins at the line."""
         return any(self.digest(line))
 
     def checksum(self, line: int) -> int:
@@ -187,16 +186,11 @@ class Index:
         self._set_head(digest, line)
         self.leases += 1
 
-    def rename(self, old: bytes, new: bytes, line: int, checksum: int) -> None:
-        """Move the line to another key."""
+    def replace(self, old: bytes, new: bytes, line: int, checksum: int) -> None:
+        """Record a change of the lease at the line, and of its key."""
         self._unlink(old, line)
         self._set_record(line, new, self._head(new), checksum)
         self._set_head(new, line)
-
-    def set_checksum(self, line: int, checksum: int) -> None:
-        """Record that the lease of the same key has changed."""
-        digest, after, _ = self._record(line)
-        self._set_record(line, digest, after, checksum)
 
     def remove(self, digest: bytes, line: int) -> None:
         """Remove the lease, and add its line to the free ones."""

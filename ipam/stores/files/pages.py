@@ -144,7 +144,6 @@ class Pages:
             self._set(n, number % BLOCK, _FREE)
 
     def first_free(self, span: Span) -> Address | None:
-        """The span's lowest free address."""
         number = span.first
         while number <= span.last:
             n = self._page(span.version, number // BLOCK)
@@ -160,7 +159,6 @@ class Pages:
         return None
 
     def count_held(self, span: Span) -> int:
-        """The number of the span's addresses that are held."""
         total = 0
         for n, prefix in self._pages_of(span):
             first, last = max(span.first - prefix * BLOCK, 0), min(span.last - prefix * BLOCK, BLOCK - 1)

@@ -1,7 +1,6 @@
 """The file ``ranges``: a network's ranges at the latest ADD, for people (hpn ipam show)."""
 
 import json
-import os
 from contextlib import suppress
 from hashlib import blake2b
 from ipaddress import ip_address
@@ -35,12 +34,9 @@ def record(table: Table, ranges: Ranges) -> None:
     # Only people read the file, so it is not synced, and a full disk fails no ADD.
     with suppress(OSError, IoFailure):
         if before != now:
-            fd = open_file(f"{path}", table.log)
-            try:
-                os.ftruncate(fd, 0)
-                os.write(fd, json.dumps({"sets": now}).encode() + b"\n")
-            finally:
-                os.close(fd)
+            with open(open_file(f"{path}", table.log), "wb") as f:
+                f.truncate(0)
+                f.write(json.dumps({"sets": now}).encode() + b"\n")
         table.index.ranges = digest
         table.mark_clean()
 
@@ -49,11 +45,8 @@ def read(directory: Path) -> list[list[str]]:
     """The spans of each range set, as "first-last"; empty if unknown."""
     sets = list[list[str]]()
     try:
-        fd = reading(directory / RANGES)
-        try:
-            sets = json.loads(os.read(fd, _MOST))["sets"]
-        finally:
-            os.close(fd)
+        with open(reading(directory / RANGES), "rb") as f:
+            sets = json.loads(f.read(_MOST))["sets"]
         right = all([parsed(text) for text in spans] for spans in sets)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         right = False  # truncated by a crash, or damaged; the next ADD with other ranges rewrites it
@@ -65,7 +58,7 @@ def parsed(text: str) -> Span:
     first, _, last = text.partition("-")
     low, high = ip_address(first), ip_address(last or first)
     if low.version != high.version or int(low) > int(high):
-        raise ValueError(f"{text} is no range")
+        raise ValueError(f"{text} is not a range")
     return Span.of(low, high)
 
 

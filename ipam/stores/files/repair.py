@@ -15,19 +15,8 @@ from base.protocol.errors import RecordUnreadable
 from base.protocol.spec import Json
 from base.state import durable
 from ipam.ranges import Span
-from ipam.stores.files.codec import (
-    BLANK,
-    LINE,
-    Unreadable,
-    encode,
-    from_line,
-    joined,
-    link,
-    outline,
-    split,
-    to_line_if_it_fits,
-    to_lines,
-)
+from ipam.stores.files import codec
+from ipam.stores.files.codec import BLANK, LINE, Unreadable
 from ipam.stores.files.index import Index
 from ipam.stores.files.lines import HEAD, MOST_LINES, SCHEMA, Lines, open_file, place
 from ipam.stores.files.pages import IndexCorrupt
@@ -108,7 +97,7 @@ def _cut(table: Table) -> None:
 def _foreign(file: Lines) -> str:
     """Why the file must not be read; empty for a file of leases, even a damaged one."""
     try:
-        head = from_line(file.read(0))
+        head = codec.from_line(file.read(0))
     except Unreadable:
         head = {}
     if head is not None and "schema" in head:
@@ -117,7 +106,7 @@ def _foreign(file: Lines) -> str:
     is_foreign = False
     for line, data in file.each(file.count()):
         try:
-            if from_line(data) is not None:
+            if codec.from_line(data) is not None:
                 return ""
         except Unreadable:
             is_foreign |= line > 0 or not HEAD.startswith(data)
@@ -146,22 +135,22 @@ def _read(file: Lines, known: dict[int, _Claim]) -> _Found:
         if data == BLANK or not line:
             continue
         try:
-            body = None if data == zeros else from_line(data)
+            body = None if data == zeros else codec.from_line(data)
             if body is None:
                 # The line is truncated or zeros.  A release leaves neither.
                 if line in known:  # guard: cut-off
                     found.damaged.add(line)
             elif "of" in body:
-                link(body, "of", 0), link(body, "next", 0)
+                codec.link(body, "of", 0), codec.link(body, "next", 0)
                 found.parts[line] = body
             else:
                 if "next" in body:
-                    outline(body), link(body, "next", 0)
+                    codec.outline(body), codec.link(body, "next", 0)
                     found.long[line] = body
                 else:
-                    found.leases[line] = outline(body)
+                    found.leases[line] = codec.outline(body)
                     found.checksums[line] = crc32(data)
-                found.age[line] = link(body, "n", 0)
+                found.age[line] = codec.link(body, "n", 0)
                 if body.get("boot", boot) != boot:
                     found.old.add(line)
         except Unreadable:
@@ -181,7 +170,7 @@ def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
         if at:  # guard: half-a-long-one
             found.damaged.add(line)
         else:
-            found.leases[line] = outline(joined(bodies))
+            found.leases[line] = codec.outline(codec.joined(bodies))
             found.checksums[line] = crc32(b"".join(map(table.lines.read, (line, *lines))))
             found.age[line] = max(body.get("n", 0) for body in bodies)
             continued[line] = lines
@@ -259,10 +248,10 @@ def _put_held(table: Table, found: _Found, kept: str) -> int:
         # guard below: not-what-others-have = claim.addresses
         ips = [address for address in claim.addresses if address not in given]
         at = next(free) if line in found.leases or line in found.rest else line
-        parts = [body] if to_line_if_it_fits(body := encode(claim.lost(ips, kept))) else split(body)
+        parts = [body] if codec.to_line_if_it_fits(body := codec.encode(claim.lost(ips, kept))) else codec.split(body)
         more = [next(free) for _ in parts[1:]]
         lines = [at, *more]
-        for number, data in reversed([*zip(lines, to_lines(parts, lines), strict=True)]):
+        for number, data in reversed([*zip(lines, codec.to_lines(parts, lines), strict=True)]):
             table.lines.write(number, data)
         found.leases[at] = claim.digest, ips
         found.checksums[at] = crc32(b"".join(map(table.lines.read, lines)))

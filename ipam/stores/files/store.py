@@ -44,7 +44,10 @@ _OF_ADDRESSES = "0123456789abcdefABCDEF.:"
 
 
 class FileStore:
-    """A stores.Store in one directory.  Messages for an operator go to ``log``; ``gone`` finds dead namespaces."""
+    """The leases in one directory.  Messages for an operator go to ``log``; ``gone`` finds dead namespaces.
+
+    Every method raises IoFailure, and TryAgain while others keep the store busy.
+    """
 
     def __init__(self, directory: Path, log: list[str], gone: Gone = none_gone, timeout: float = LOCK_TIMEOUT) -> None:
         self._directory = directory
@@ -53,6 +56,15 @@ class FileStore:
         self._timeout = timeout
 
     def reserve(self, owner: Owner, choose: Choose, ranges: Ranges = ()) -> tuple[Ip, ...]:
+        """Hold exactly the addresses that ``choose`` returns for the owner; durable on return.
+
+        ``choose`` sees the earlier addresses of the owner's sticky name as the owner's own.  The store records
+        ``ranges``, from which it chooses, for people.
+
+        An exception of ``choose`` passes through, and nothing has changed.  Raises RecordUnreadable if the owner's
+        lease cannot be read.
+        """
+
         def work(table: Table) -> tuple[Ip, ...]:
             held = table.find(digest(owner.key))
             if held is None and owner.terms.sticky:
@@ -79,9 +91,16 @@ class FileStore:
     def decline(
         self, key: Key, taken: Mapping[Address, str], seconds: int, keep_back: KeepBack
     ) -> Mapping[Address, str]:
+        """Remove from the key the addresses that other hosts use (with their MACs), like a decline in DHCP.  Reserve
+        those that ``keep_back`` picks for so many seconds.
+
+        Return all addresses that are kept back for this reason, with the MACs.
+        """
         return self._with_table(lambda t: releases.decline(t, t.find(digest(key)), taken, seconds, keep_back))
 
     def release_conflicts(self) -> int:
+        """Free the addresses that are kept back because other hosts use them; return their number."""
+
         def work(table: Table) -> int:
             found = releases.conflicts(table)
             table.drop([held for held, _ in found])
@@ -90,6 +109,14 @@ class FileStore:
         return self._with_table(work) if self._is_there() else 0
 
     def release(self, key: Key, *, unused: bool = False, in_use: bool = False) -> None:
+        """Free what the key holds, if anything.
+
+        ``unused`` addresses do not cool down.  Addresses that may be ``in_use`` are kept back until the next boot, or
+        until a ``collect`` with ``probing``.
+
+        Raises RecordUnreadable once, after the release, if the lease could not be read.
+        """
+
         def work(table: Table) -> None:
             held = table.find(digest(key))
             if held is None:
@@ -103,6 +130,7 @@ class FileStore:
             self._with_table(work)
 
     def check(self, key: Key) -> tuple[Address, ...]:
+        """The addresses that the key holds.  Raises CheckFailed if there are none, or if its lease is unreadable."""
         held = self._with_table(lambda table: table.find(digest(key))) if self._is_there() else None
         if held is None:
             raise CheckFailed(
@@ -119,6 +147,15 @@ class FileStore:
         *,
         probing: bool = False,
     ) -> int:
+        """Free the leases of all keys that are not in ``valid``; return their number.  If ``valid`` is None, free the
+        leases of an older boot and those of namespaces that are gone.
+
+        With a list, spare the keys of ``attached`` too.  It is called after the leases were read, because an attachment
+        has a record before it has a lease.  Also free addresses that were kept back for long enough; with ``probing``
+        (every address is probed before use) those that may still be in use.
+
+        Continues after errors and raises them as one at the end.
+        """
         if not self._is_there():
             return 0
         # Find stale leases without the lock, so that others need not wait, and check them again under it.
@@ -139,6 +176,11 @@ class FileStore:
         return freed
 
     def adopt(self, leases: Sequence[Lease], *, dry_run: bool = False) -> list[str]:
+        """Hold leases that another IPAM gave, all or none; a lease that is here already is no error.
+
+        Return a description of each collision, with leases here or among the new ones.  If there is any, nothing has
+        changed.
+        """
         from ipam.stores.files import administration  # noqa: PLC0415  # for hpn ipam import only
 
         if dry_run and not self._is_there():
@@ -147,6 +189,8 @@ class FileStore:
         return self._with_table(lambda table: administration.adopt(table, leases, dry_run=dry_run))
 
     def rehearse(self, choose: Choose) -> None:
+        """Check that ``reserve`` would serve a new owner: the store is writable and ``choose`` does not raise."""
+
         def work(table: Table) -> None:
             choose(TableBook(table, ()))
             table.rehearse()
@@ -156,9 +200,11 @@ class FileStore:
         self._with_table(work, make=True)
 
     def look(self, look: Callable[[Book], T]) -> T:
+        """Return what ``look`` returns.  While it runs, nothing in the store changes.  Its exceptions pass through."""
         return self._with_table(lambda table: look(TableBook(table, ())), make=True)
 
     def contents(self) -> Contents:
+        """All that the network holds, read without a lock; if that fails, ``Contents.problem`` gives the reason."""
         from ipam.stores.files import administration  # noqa: PLC0415  # for people only
 
         try:
@@ -167,6 +213,7 @@ class FileStore:
             raise IoFailure(f"reading {e.filename or self._directory}: {e.strerror}; it is for root") from e
 
     def verify(self) -> list[str]:
+        """Describe each inconsistency of the store; change nothing."""
         from ipam.stores.files import administration  # noqa: PLC0415  # for hpn ipam verify only
 
         with self._table(mend=False) as table:

@@ -14,20 +14,8 @@ from zlib import crc32
 from base.protocol.result import Address
 from base.protocol.spec import Json, Key
 from ipam.ranges import Span
-from ipam.stores.files.codec import (
-    BLANK,
-    Unreadable,
-    decode,
-    digest_of,
-    encode,
-    from_line,
-    joined,
-    link,
-    outline,
-    split,
-    to_line_if_it_fits,
-    to_lines,
-)  # fmt: skip
+from ipam.stores.files import codec
+from ipam.stores.files.codec import BLANK, Unreadable
 from ipam.stores.files.index import Index
 from ipam.stores.files.lines import MOST_LINES, QUARANTINE, Lines, open_file
 from ipam.stores.files.pages import IndexCorrupt
@@ -55,7 +43,7 @@ class Stored:
 
     @cached_property
     def holding(self) -> Holding:
-        return decode(self.body)
+        return codec.decode(self.body)
 
     @property
     def lost(self) -> Lost | None:
@@ -66,7 +54,7 @@ class Stored:
     @cached_property
     def outline(self) -> tuple[bytes, list[tuple[int, int]]]:
         """The key's digest, and the addresses as version and number."""
-        return outline(self.body)
+        return codec.outline(self.body)
 
 
 class Table:
@@ -77,10 +65,7 @@ class Table:
     """
 
     def __init__(self, directory: Path, log: list[str], *, mend: bool = True) -> None:
-        """With ``mend``, move whatever is in a file's place and is no regular file to quarantine.
-
-        Raises OSError, IoFailure.
-        """
+        """With ``mend``, move whatever is in a file's place and is not a regular file to quarantine."""
         self.directory = directory
         self.log = log
         self._is_spoilt = False
@@ -98,9 +83,6 @@ class Table:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self.lines.close()
         self.index.close()
 
@@ -119,25 +101,24 @@ class Table:
         at = line
         while at:
             data = self.lines.read(at)
-            body = from_line(data)
+            body = codec.from_line(data)
             # guard below: of-this-lease = body is None
             if body is None or at in lines or body.get("of", line if at == line else 0) != line:
-                raise Unreadable(f"line {at} is no part of a lease at {line}")
+                raise Unreadable(f"line {at} is not part of a lease at {line}")
             lines.append(at)
             bodies.append(body)
             whole += data
-            at = link(body, "next", 0)
-        return Stored(tuple(lines), bodies[0] if len(bodies) == 1 else joined(bodies), crc32(whole))
+            at = codec.link(body, "next", 0)
+        return Stored(tuple(lines), bodies[0] if len(bodies) == 1 else codec.joined(bodies), crc32(whole))
 
     def find(self, digest: bytes) -> Stored | None:
-        """The key's lease."""
         line = self.index.find(digest)
         return self.at(line) if line else None
 
     def head(self, line: int) -> int:
         """The first line of this line's lease; 0 if the line belongs to none."""
         try:
-            head = link(from_line(self.lines.read(line)) or {}, "of", line)
+            head = codec.link(codec.from_line(self.lines.read(line)) or {}, "of", line)
         except Unreadable:
             return 0
         return head if 0 < head < self.index.lines and self.index.is_head(head) else 0  # guard: head-in-range (0 <)
@@ -164,18 +145,15 @@ class Table:
 
         With ``late``, for a new lease, the caller syncs, without the lock; see ``take_back``.
         """
-        before, digest = old.outline[1] if old else [], digest_of(new)
+        before, digest = old.outline[1] if old else [], codec.digest_of(new)
         after = [(address.version, int(address)) for address in new.ips]
-        line, checksum = self._write(old.line if old else 0, encode(new), late=late)
+        line, checksum = self._write(old.line if old else 0, codec.encode(new), late=late)
         with self._indexing():
             if old is None:
                 self.index.add(digest, line, checksum)
             else:
                 self._free(old.lines[1:])
-                if old.outline[0] != digest:
-                    self.index.rename(old.outline[0], digest, line, checksum)
-                else:
-                    self.index.set_checksum(line, checksum)
+                self.index.replace(old.outline[0], digest, line, checksum)
             for version, number in set(before) - set(after):  # guard: moved-addresses-are-freed
                 self.index.pages.free(version, number)
             for version, number in after:
@@ -241,12 +219,12 @@ class Table:
         """Commit the lease at the line, or at a free line for 0; return line and checksum.  The index stays dirty."""
         self.index.written += 1
         body["n"] = self.index.written
-        whole = to_line_if_it_fits(body)
-        parts = [body] if whole else split(body)
+        whole = codec.to_line_if_it_fits(body)
+        parts = [body] if whole else codec.split(body)
         fresh = self._lines(len(parts) - bool(line))
         lines = [line, *fresh] if line else fresh
         old = self.lines.read(line) if line else BLANK
-        stored = [whole] if whole else to_lines(parts, lines)
+        stored = [whole] if whole else codec.to_lines(parts, lines)
         self.index.mark_dirty()  # guard: write-marks-dirty
         try:
             if lines[1:]:
@@ -307,7 +285,13 @@ class TableBook:
     @property
     def siblings(self) -> tuple[Address, ...]:
         # This scans the file; only networks with aligned addresses need it.
-        return _siblings(self.table, self.key) if self.key else ()
+        if self.key is None:
+            return ()
+        # The quotes exclude longer names; inside a JSON string a quote follows a backslash.
+        # guard below: the-whole-name = f'{self.key.container_id}'.encode()
+        text = f'"containerID":{json.dumps(self.key.container_id)}'.encode()
+        leases = [held.holding for held in self.table.containing(text) if isinstance(held.holding, Lease)]
+        return tuple(ip for one in leases if one.owner.key != self.key for ip in one.ips)  # guard: not-its-own (owner)
 
     @property
     def last(self) -> tuple[Address, ...]:
@@ -323,7 +307,8 @@ class TableBook:
         if isinstance(found, Lost):
             return f"an unreadable lease ({found.kept})"
         if found.boot:
-            return f"the store, kept back until the next boot: its last pod{_named(found.pod)} may still use it"
+            pod = f" ({found.pod})" if found.pod else ""
+            return f"the store, kept back until the next boot: its last pod{pod} may still use it"
         until = time.strftime("%F %TZ", time.gmtime(found.until))
         if found.mac:
             return f"another host on the link (MAC {found.mac}), found by a probe: kept back until {until}"
@@ -335,19 +320,3 @@ class TableBook:
 
     def count(self, span: Span) -> int:
         return self.table.index.pages.count_held(span)
-
-
-def _siblings(table: Table, key: Key) -> tuple[Address, ...]:
-    """The addresses of all other attachments of the key's container."""
-    # The quotes exclude longer names; inside a JSON string a quote follows a backslash.
-    # guard below: the-whole-name = f'{key.container_id}'.encode()
-    text = f'"containerID":{json.dumps(key.container_id)}'.encode()
-    found = list[Address]()
-    for lease in (held.holding for held in table.containing(text)):
-        if isinstance(lease, Lease) and lease.owner.key != key:  # guard: not-its-own (owner)
-            found += lease.ips
-    return tuple(found)
-
-
-def _named(pod: str) -> str:
-    return f" ({pod})" if pod else ""

@@ -15,8 +15,7 @@ from support.pages import ROOT
 from ctl import addresses
 from ctl.cluster import command
 from ipam.cluster import BLOCK, GRID, Machine, node_blocks
-from ipam.cluster.node_blocks import HEARTBEAT, NodeBlocks, OwnedBlock
-from ipam.cluster.rules import ownership
+from ipam.cluster.node_blocks import GRACE, HEARTBEAT, NodeBlocks, OwnedBlock
 from ipam.cluster.rules.documents import Block, PoolLayout, layout_name
 
 SUBNETS = ("10.1.0.0/24", "fd00:1::/64")
@@ -145,7 +144,7 @@ def test_no_such_network(hpn: Hpn, command: str) -> None:
 
 
 def dead(store: Memory, name: str) -> None:
-    store.machines[name] = Machine(name, "", store.clock - ownership.GRACE - 60)
+    store.machines[name] = Machine(name, "", store.clock - GRACE - 60)
 
 
 def test_gc_where_all_live(hpn: Hpn, store: Memory) -> None:
@@ -163,7 +162,7 @@ def test_gc_of_a_dead_node(hpn: Hpn, store: Memory) -> None:
     assert hpn("gc", "--cluster", "--dry-run") == f"{said}its node would be suspected from now on\n"
     assert store.bodies(BLOCK) == before
     assert hpn("gc", "--cluster") == f"{said}its node is suspected from now on\n"
-    store.clock += ownership.GRACE - 60
+    store.clock += GRACE - 60
     assert hpn("gc", "--cluster") == f"{said}its node is suspected, and the grace is not over\n"
     store.clock += 120
     assert hpn("gc", "--cluster", "--dry-run") == f"{said}would be removed\n"
@@ -175,7 +174,7 @@ def test_gc_of_a_node_that_answers(hpn: Hpn, store: Memory) -> None:
     """A node that returns within the grace keeps its blocks."""
     dead(store, "node2")
     hpn("gc", "--cluster")
-    store.clock += ownership.GRACE + 60
+    store.clock += GRACE + 60
     store.machines["node2"] = Machine("node2", "", store.clock - 30)
     assert hpn("gc", "--cluster") == "every node with blocks is alive\n"
     assert len(whose(store)) == 3

@@ -161,7 +161,7 @@ def test_import_from_whereabouts(hpn, net, tmp_path):
 def test_no_dump(hpn, net, tmp_path, text):
     (tmp_path / "dump").write_text(text)
     said = hpn("import", "--from", "whereabouts", tmp_path / "dump", "--network", "net", status=1)
-    assert "is no dump of IPPools" in said
+    assert "is not a dump of IPPools" in said
     assert not net.state.exists()
 
 
@@ -208,8 +208,8 @@ def test_json_needs_no_yaml(tmp_path):
     ("text", "why"),
     [
         ("", "is neither JSON nor YAML (it is empty"),
-        ("---\nkind: IPPool\n", "is no dump of IPPools"),
-        ("NAME  AGE\n", "is no dump of IPPools"),
+        ("---\nkind: IPPool\n", "is not a dump of IPPools"),
+        ("NAME  AGE\n", "is not a dump of IPPools"),
         ("NAME: a\nAGE:\t[\n", "is neither JSON nor YAML (line "),
         ("a: &a [1]\nb: *a\n", "is neither JSON nor YAML (line 2: aliases"),
         ("a: 1\na: 2\n", "is neither JSON nor YAML (line 2: the key"),

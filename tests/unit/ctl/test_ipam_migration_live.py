@@ -102,7 +102,7 @@ def test_pools_of_a_dump(net: Net, capsys: pytest.CaptureFixture[str], tmp_path:
         ([FIRST, Told(410, {"kind": "Status", "message": "The provided continue is too old"})], "continue is too old"),
         ([FIRST, FIRST], "names the same next page again"),
         ([Told(200, {"items": {}})], "its answer is not a list of objects"),
-        ([page({"metadata": {"name": "it"}, "spec": {}})], "is no dump of IPPools (KeyError: 'range')"),
+        ([page({"metadata": {"name": "it"}, "spec": {}})], "is not a dump of IPPools (KeyError: 'range')"),
     ],
 )
 def test_what_goes_wrong(hpn: Hpn, net: Net, server: Server, answers: list[Told], said: str) -> None:

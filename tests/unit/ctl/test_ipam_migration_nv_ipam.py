@@ -89,11 +89,11 @@ def test_no_such_pool(hpn: Any) -> None:
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        ([], "is no store of nv-ipam's node daemon"),
-        ({"pools": {"a": {"entries": {"k": {}}}}}, "is no store of nv-ipam's node daemon (KeyError: 'metadata'"),
+        ([], "is not a store of nv-ipam's node daemon"),
+        ({"pools": {"a": {"entries": {"k": {}}}}}, "is not a store of nv-ipam's node daemon (KeyError: 'metadata'"),
         ("{", "is not JSON"),
         ({"pools": {"a": pool("a", entry("../c", "10.0.0.5", "10.0.0.0/24"))}}, "10.0.0.5 of ns/a: "),
-        ({"pools": {"a": pool("a", entry("c", "10.0.0.x", "10.0.0.0/24"))}}, "is no store of nv-ipam's"),
+        ({"pools": {"a": pool("a", entry("c", "10.0.0.x", "10.0.0.0/24"))}}, "is not a store of nv-ipam's"),
     ],
 )
 def test_what_is_none(hpn: Any, net: Net, document: Any, why: str) -> None:

@@ -62,7 +62,7 @@ def test_taken(tmp_path, ipam, expected):
         ({**R, "rangeEnd": "fd00::1"}, 7, ["ipam.rangeEnd fd00::1", "outside"]),  # the other family
         ({**R, "gateway": "10.0.1.1"}, 7, ["ipam.gateway 10.0.1.1", "outside"]),
         ({**R, "rangeStart": "10.0.0.9", "rangeEnd": "10.0.0.8"}, 7, ["ipam.rangeStart", "10.0.0.9-10.0.0.8"]),
-        ({**R, "rangeStart": "10.0.0.255"}, 7, ["ipam.rangeStart", "no range"]),  # above the default end
+        ({**R, "rangeStart": "10.0.0.255"}, 7, ["ipam.rangeStart", "not a range"]),  # above the default end
         ({"ranges": [[R], [R]]}, 7, ["ipam.ranges[1][0]", "overlaps ipam.ranges[0][0]"]),  # across sets
         ({"ranges": [[R, {"subnet": "10.0.0.128/25"}]]}, 7, ["overlaps"]),  # within one
         ({"ranges": [[R, SIX]]}, 7, ["ipam.ranges[0]", "mixes"]),

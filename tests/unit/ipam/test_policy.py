@@ -131,15 +131,15 @@ def test_what_the_index_missed_stays_known(network, monkeypatch):
     net = network(**FEW, sticky=600)
     for pod in ("a", "b"):
         net.add(pod, *of(pod))
-    real, calls = Index.rename, []
+    real, calls = Index.replace, []
 
-    def rename(self, *args):
+    def replace(self, *args):
         calls.append(args)
         if len(calls) == 1:
             raise OSError(errno.ENOSPC, "No space left on device")
         real(self, *args)
 
-    monkeypatch.setattr(Index, "rename", rename)
+    monkeypatch.setattr(Index, "replace", replace)
     assert net.gc() == {}
     assert len(calls) == 2
     assert net.add("a2", *of("a")) == ("10.0.0.2",)

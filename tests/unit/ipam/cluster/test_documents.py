@@ -74,6 +74,6 @@ def test_a_block_that_was_taken() -> None:
 def test_a_grid_that_means_nothing(wrong: dict[str, object]) -> None:
     body = PoolLayout("net", 16, ("10.1.0.0/16",)).to_json() | wrong
     with pytest.raises(
-        RecordUnreadable, match=r"grid net in the cluster's store cannot be read: its .*; remove or repair it"
+        RecordUnreadable, match=r"pool layout net in the cluster's store cannot be read: its .*; remove or repair it"
     ):
         PoolLayout.of(Document(GRID, "net", body, "u", "1"))

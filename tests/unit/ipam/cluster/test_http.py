@@ -242,7 +242,7 @@ def test_a_name_that_no_host_can_have(host: str) -> None:
 
 def test_an_answer_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte is in time, and all of them together are not."""
-    monkeypatch.setattr(http, "_PATIENCE", 0.3)
+    monkeypatch.setattr(http, "_TIMEOUT", 0.3)
 
     def drip(listener: socket.socket) -> None:
         with suppress(OSError):

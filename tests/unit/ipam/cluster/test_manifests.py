@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from ipam.cluster.backends import kubernetes
+from ipam.cluster.node_blocks import GRACE
 from ipam.cluster.rules.documents import SAID, Block, PoolLayout
-from ipam.cluster.rules.ownership import GRACE
 
 FOLDER = Path(__file__).parents[4] / "packaging" / "kubernetes" / "cluster"
 BLOCK = Block("net", 3, 16, "node1", "machine", "nonce").to_json()

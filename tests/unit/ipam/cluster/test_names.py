@@ -77,7 +77,7 @@ def test_it_takes_for_ever() -> None:
 
 def test_one_address_does_not_take_the_time_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first accepts no connection, because its queue is full."""
-    monkeypatch.setattr(http, "_PATIENCE", 20.0)
+    monkeypatch.setattr(http, "_TIMEOUT", 20.0)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as silent, socket.socket() as other:
         port = silent.getsockname()[1]
         other.bind(("127.0.0.2", port))
