@@ -93,13 +93,6 @@ def _ours(folder: str) -> set[str]:
 
 def _read(path: str) -> str:
     """The file's content; empty if there is none, or it cannot be ours."""
-    try:
-        fd = files.open_regular(path, os.O_RDONLY)
-    except OSError:
-        return ""
-    try:
-        return files.read_all(fd, _LIMIT).decode(errors="replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(fd)
+    with suppress(OSError), os.fdopen(files.open_regular(path, os.O_RDONLY), "rb") as file:
+        return files.read_all(file.fileno(), _LIMIT).decode(errors="replace")
+    return ""
