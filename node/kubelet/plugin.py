@@ -127,21 +127,15 @@ class Plugin:
         self._keep_socket()
 
     def _methods(self) -> Mapping[str, Handler]:
-        plugin, registry = "/v1beta1.DevicePlugin", "/pluginregistration.Registration"
+        plugin, registry, log = "/v1beta1.DevicePlugin", "/pluginregistration.Registration", self._log_named
         return {
-            f"{registry}/GetInfo": unary(registration.InfoRequest, self._get_info, self._log_named),
-            f"{registry}/NotifyRegistrationStatus": unary(
-                registration.RegistrationStatus, self._note_registration, self._log_named
-            ),
-            f"{plugin}/GetDevicePluginOptions": unary(device_plugin.Empty, _get_options, self._log_named),
+            f"{registry}/GetInfo": unary(registration.InfoRequest, self._get_info, log),
+            f"{registry}/NotifyRegistrationStatus": unary(registration.RegistrationStatus, self._note_status, log),
+            f"{plugin}/GetDevicePluginOptions": unary(device_plugin.Empty, _get_options, log),
             f"{plugin}/ListAndWatch": watched(device_plugin.Empty, self._watch),
-            f"{plugin}/GetPreferredAllocation": unary(
-                device_plugin.PreferredAllocationRequest, self._prefer, self._log_named
-            ),
-            f"{plugin}/Allocate": unary(device_plugin.AllocateRequest, self._allocate, self._log_named),
-            f"{plugin}/PreStartContainer": unary(
-                device_plugin.PreStartContainerRequest, _prepare_start, self._log_named
-            ),
+            f"{plugin}/GetPreferredAllocation": unary(device_plugin.PreferredAllocationRequest, self._prefer, log),
+            f"{plugin}/Allocate": unary(device_plugin.AllocateRequest, self._allocate, log),
+            f"{plugin}/PreStartContainer": unary(device_plugin.PreStartContainerRequest, _prepare_start, log),
         }
 
     # Registration
@@ -151,7 +145,7 @@ class Plugin:
             type="DevicePlugin", name=self.full_name, endpoint=str(self.socket_path), supported_versions=[VERSION]
         )
 
-    def _note_registration(self, status: registration.RegistrationStatus) -> registration.RegistrationStatusResponse:
+    def _note_status(self, status: registration.RegistrationStatus) -> registration.RegistrationStatusResponse:
         if not status.plugin_registered:
             self._log_once(
                 f"kubelet refuses {self.full_name}: {' '.join(status.error.split())}; no pod gets the resource until "
@@ -171,7 +165,8 @@ class Plugin:
         try:
             while True:
                 watcher.clear()
-                await stream.send_message(self._listed())
+                devices = map(_device, self._source.units())
+                await stream.send_message(device_plugin.ListAndWatchResponse(devices=devices))
                 await watcher.wait()
         finally:
             self._watchers.discard(watcher)
@@ -179,9 +174,6 @@ class Plugin:
             if self._server and self._server is server and not self._watchers:
                 self._keep_socket()
                 self._renewal = self._loop.call_later(_AWAY, self._renew)
-
-    def _listed(self) -> device_plugin.ListAndWatchResponse:
-        return device_plugin.ListAndWatchResponse(devices=(_device(unit) for unit in self._source.units()))
 
     def _keep_socket(self) -> None:
         if self._renewal:
