@@ -16,8 +16,7 @@ from node.health.status import Facts, Health, Observation, due, observe, step
 from node.health.watch import Watch
 from node.kubelet.awaited import Awaited
 from node.kubelet.directory import AGAIN, Directory
-from node.kubelet.plugin import HealthKey, Served
-from node.kubelet.registry import Registry
+from node.kubelet.plugin import HealthKey, Registry, Served
 from node.log import Topics, cause, log, some
 from node.model import Offer, Refused, Settings, devices_of
 from node.offer import answers, needs, offers
