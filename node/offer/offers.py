@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from base.table import abridged
 from hardware.model import Device, Kind
 from node.model import MOST, Offer, PfName, Resource, Selector, Sharing, Unit, devices_of
 
@@ -168,8 +169,7 @@ def _named(device: Device) -> str:
 
 
 def _some(devices: Sequence[Device]) -> str:
-    more = len(devices) - _NAMED
-    return ", ".join(map(_named, devices[:_NAMED])) + (f" and {more} more" if more > 0 else "")
+    return abridged([*map(_named, devices)], _NAMED)
 
 
 def keep(before: Mapping[str, Offer], now: Iterable[Offer], devices: Mapping[str, Device]) -> dict[str, Offer]:

@@ -1,8 +1,8 @@
 """Reads the state for provisioning: the PFs that rules select, their VFs and users, and the mode of RDMA.
 
 A pod may have an interface over a PF, such as a macvlan.  The kernel does not show that on the host, because sysfs
-links two interfaces only if they are in one namespace.  So this module reads all other namespaces that it can find: by
-processes and mounts, and by the numbers that the host's namespace has for them.  There is a number for each pod with a
+links two interfaces only if they are in one namespace.  So this module reads all other namespaces that it can find, by
+processes, by mounts, and by the host namespace's numbers for them.  There is a number for each pod with a
 veth or a moved interface.
 """
 
@@ -20,6 +20,7 @@ from base.kernel.netlink import attr, attributes, read_u32, u32
 from base.kernel.rtnl import Rtnl
 from base.state import journal, places
 from base.state.record import Record
+from base.table import abridged
 from hardware import inventory, users
 from hardware.model import Device
 from node.model import PfRule
@@ -157,12 +158,7 @@ def _by_index(found: Iterable[tuple[int, str]]) -> dict[int, str]:
     owners = dict[int, list[str]]()
     for index, one in found:
         owners.setdefault(index, []).append(one)
-    return {index: _named(several) for index, several in owners.items()}
-
-
-def _named(owners: list[str]) -> str:
-    more = f" and {len(owners) - _SHOWN} more" if len(owners) > _SHOWN else ""
-    return f"{'; '.join(owners[:_SHOWN])}{more}"
+    return {index: abridged(several, _SHOWN, "; ") for index, several in owners.items()}
 
 
 def _of_journal() -> Iterator[tuple[int, str]]:
