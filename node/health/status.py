@@ -1,6 +1,6 @@
 """A device's health, from its observed state and for how long it lasts; pure.
 
-Effects of a pod's use do not count: a pod may set its interface down, and a VF that is not set up has no carrier.  So
+Effects of a pod's use do not count.  A pod may set its interface down, and a VF that is not set up has no carrier.  So
 a VF's link is that of its PF, and an interface counts only while it is in the host's namespace and set up.  A shared
 device stays on the host, where no pod can set it down, so its interface, or its RDMA port, must be up.
 """
