@@ -32,7 +32,6 @@ SOON: Final = 0.2
 APART: Final = 1.0
 MOST: Final = 300  # for a round over all networks, which holds a lock that commands wait for
 TOPIC: Final = "cluster"  # the problem's name in metrics
-_ROOM: Final = 64  # bytes; a line is shorter
 
 Records = list[tuple[Path, Record | None]]
 # Does the rounds; None if this node has no such network.
@@ -139,7 +138,7 @@ class Blocks:
 
     def _listen(self) -> None:
         try:
-            self._requests = sockets.Datagrams(self._loop, self._path, _ROOM, self._receive)
+            self._requests = sockets.Datagrams(self._loop, self._path, self._receive)
         except (OSError, CniError) as e:
             why = e.msg if isinstance(e, CniError) else e.strerror
             self._topics.report("room", f"commands cannot report that a network has little room: {self._path}: {why}")
