@@ -22,7 +22,7 @@ from node.model import Offer, Refused, Settings, devices_of
 from node.offer import answers, needs, offers
 from node.provision.provisioning import Provisioning
 
-# After a scan the next one waits ten times the scan's duration, 0.5 s at most: pods come and go by the dozen, and each
+# After a scan the next one waits ten times the scan's duration, 0.5 s at most.  Pods come and go by the dozen, and each
 # of their VFs is an event.
 _REST: Final = 10
 _LONGEST_REST: Final = 0.5
@@ -152,7 +152,9 @@ class Daemon:
         self._topics.report("offers", *sentences)
         self._topics.report("obstacles", *needs.obstacles(offered))
         for name, offer in offers.keep(before, offered, self._devices).items():
-            self._offer(name, offer)
+            self._resources.offer(name, offer)
+            number, ids = len(offer.units), {device.id for device in devices_of(offer.units)}
+            self._topics.report(f"offer {name}", f"offers {name}: {number} unit{'s' * (number != 1)} of {some(ids)}")
         self._publish()
         self._check_health(anew=not before)
 
@@ -160,11 +162,6 @@ class Daemon:
         """The devices that a pod could use, and that should exist again after a boot."""
         devices = [(key, device) for key, device in served.devices.items() if offers.is_lasting(device, served.offer)]
         return {key.id for key, _ in devices if not self._health[key].lost}
-
-    def _offer(self, name: str, offer: Offer) -> None:
-        self._resources.offer(name, offer)
-        number, devices = len(offer.units), {device.id for device in devices_of(offer.units)}
-        self._topics.report(f"offer {name}", f"offers {name}: {number} unit{'s' * (number != 1)} of {some(devices)}")
 
     def _publish(self) -> None:
         try:

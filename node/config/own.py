@@ -142,9 +142,8 @@ KINDS: Final = {
 _VERBS: Final = {"verbs": Verbs.CHOSEN, "management": Verbs.MANAGEMENT, "none": Verbs.NONE}
 _COUNT: Final = 100
 # The kinds that a selector applies to; others apply to all.
-_OF_PF: Final = ("pfNames", "rootDevices")
 _SELECTORS: Final = {
-    **dict.fromkeys(_OF_PF, ("vf", "sf", "shared")),
+    **dict.fromkeys(_OF_VFS, ("vf", "sf", "shared")),
     "ifNames": ("vf", "pf", "sf", "shared", "master"),
     "pciAddresses": ("vf", "pf", "shared", "master", "accelerator"),
     **dict.fromkeys(("linkTypes", "pKeys", "isRdma"), ("vf", "pf", "sf", "shared", "master")),
@@ -250,7 +249,7 @@ def _kinds(entry: Entry, given: Selectors) -> frozenset[Kind]:
 def _refuse_foreign_selectors(entry: Entry, given: Selectors, path: str) -> None:
     for key in given.model_fields_set:
         if entry.kind not in _SELECTORS.get(key, KINDS):
-            remedy = "use rootDevices" if entry.kind == "sf" else "use ifNames" if key in _OF_PF else "remove it"
+            remedy = "use rootDevices" if entry.kind == "sf" else "use ifNames" if key in _OF_VFS else "remove it"
             raise Refused(f"{path}.{key} {shown(getattr(given, key))} selects nothing of kind {entry.kind}; {remedy}")
     if entry.kind in ("pf", "master") and given == Selectors():  # guard: not-everything
         raise Refused(f"{path} {{}} selects every interface of the node; add ifNames")

@@ -137,7 +137,8 @@ class SetMode:
     exclusive: bool
 
     def __str__(self) -> str:
-        return f"rdmaNamespaces {mode(not self.exclusive)} -> {mode(self.exclusive)}"
+        before, after = ("shared", "exclusive") if self.exclusive else ("exclusive", "shared")
+        return f"rdmaNamespaces {before} -> {after}"
 
 
 @dataclass(frozen=True)
@@ -151,11 +152,6 @@ class WriteOption:
 
 
 Change = SetVfs | SetMtu | SetTrust | SetGuids | SetMode | WriteOption
-
-
-def mode(exclusive: bool) -> str:  # noqa: FBT001
-    """The value of ``rdmaNamespaces``."""
-    return "exclusive" if exclusive else "shared"
 
 
 def ranges(numbers: Sequence[int]) -> str:
