@@ -90,8 +90,10 @@ def _make_room(path: Path) -> None:
 
 
 def _listening(path: Path) -> int | None:
-    """The process id that called listen(2) for the path, whichever process has the socket now (man 7 unix,
-    SO_PEERCRED); 0 if unknown, None if no process listens."""
+    """The process id that called listen(2) for the path (man 7 unix, SO_PEERCRED); 0 if unknown, None without one.
+
+    Another process may hold the socket by now.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)  # noqa: FBT003  # a full queue proves a living agent
         refused = probe.connect_ex(str(path))

@@ -79,7 +79,9 @@ class _Keeper:
             self._start_due()
             number = self._wait_for_signal()
             if number in _STOP:
-                self._stop()
+                self._stopping = True
+                for pid in filter(None, (*self._alive, self._idle_work)):
+                    os.kill(pid, signal.SIGTERM)
             self._note_idle_work(is_quiet=number == QUIET_SIGNAL and any(self._asked[:]))
             self._replace_dead()
             self._start_idle_work()
@@ -111,11 +113,6 @@ class _Keeper:
             return signal.sigwaitinfo(_AWAITED).si_signo
         awaited = signal.sigtimedwait(_AWAITED, max(0, until - time.monotonic()))
         return awaited.si_signo if awaited else 0
-
-    def _stop(self) -> None:
-        self._stopping = True
-        for pid in (*self._alive, *([self._idle_work] if self._idle_work else [])):
-            os.kill(pid, signal.SIGTERM)
 
     def _replace_dead(self) -> None:
         for pid, how in _reap():

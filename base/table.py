@@ -13,6 +13,12 @@ def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
+def abridged(texts: Sequence[str], most: int, between: str = ", ") -> str:
+    """The first ``most`` of the texts, with the number of the others: "a, b and 3 more"."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return f"{between.join(texts[:most])}{more}"
+
+
 def printable(line: str) -> str:
     """The line with escapes for control characters and for bytes that are no text."""
     if line.isprintable():

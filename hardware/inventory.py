@@ -1,7 +1,7 @@
 """The node's devices for its pods, from sysfs: PCI functions, scalable functions, and interfaces of software.
 
-A pod's device is listed like all others.  What sysfs hides of it meanwhile is remembered (``Memory``), or follows from
-its PF.  An interface of software is not listed: in a pod it is gone from sysfs, indistinguishable from a deleted one.
+A pod's device is listed like all others: ``Memory`` or its PF has the values that sysfs hides meanwhile.  A pod's
+software interface is not listed, because sysfs shows it no more than a deleted one.
 """
 
 import os

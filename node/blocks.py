@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from base.child_process import Child
 from base.protocol import report
@@ -18,6 +18,7 @@ from base.protocol.location import IPAM_DIR
 from base.protocol.spec import Config
 from base.state import durable, journal, places
 from base.state.record import Record
+from ipam.cluster import Report
 from node.kubelet import sockets
 from node.log import Topics
 
@@ -31,25 +32,13 @@ SOON: Final = 0.2
 APART: Final = 1.0
 MOST: Final = 300  # for a round over all networks, which holds a lock that commands wait for
 TOPIC: Final = "cluster"  # the problem's name in metrics
-_ROOM: Final = 64  # bytes; a line is shorter
 
 Records = list[tuple[Path, Record | None]]
-
-
-class Found(NamedTuple):
-    """The result of a network's round: Report of ipam.cluster.reconcile.reconcile, which only the child imports."""
-
-    network: str
-    suspected: int = 0
-    sentences: tuple[str, ...] = ()
-    problem: str = ""
-
-
 # Does the rounds; None if this node has no such network.
-Rounds = Callable[[], tuple[Found, ...] | None]
+Rounds = Callable[[], tuple[Report, ...] | None]
 
 
-def rounds(kubeconfig: str = "") -> tuple[Found, ...] | None:
+def rounds(kubeconfig: str = "") -> tuple[Report, ...] | None:
     """Do a round for each network with blocks of this node.  For a child process.
 
     ``kubeconfig`` names credentials for the API server; without it those of the policy file apply.
@@ -60,12 +49,11 @@ def rounds(kubeconfig: str = "") -> tuple[Found, ...] | None:
     if not networks:
         return None
     if why := of_another_boot(there):  # guard: another-boot
-        return tuple(Found(path.name, problem=why) for path in networks)
+        return tuple(Report(path.name, problem=why) for path in networks)
     from ipam import sandboxes  # noqa: PLC0415  # for the child only
     from ipam.cluster.reconcile import reconcile  # noqa: PLC0415
 
-    reports = reconcile.rounds(networks, sandboxes.gone, kubeconfig=kubeconfig)
-    return tuple(Found(one.network, one.suspected, one.log, one.problem) for one in reports)
+    return tuple(reconcile.rounds(networks, sandboxes.gone, kubeconfig=kubeconfig))
 
 
 def records() -> Records:
@@ -77,7 +65,7 @@ def of_another_boot(records: Records) -> str:
     """Why this process must judge no attachment or lease by its boot id; empty if it may.
 
     A boot leaves no record (/run).  So if no record is of this boot, their writers see another boot id than this
-    process, in whose container something may hide the host's; and all pods are alive.
+    process.  Something in its container may hide the host's, and all pods are alive.
     """
     known = [(path, record) for path, record in records if record]
     if not known or any(record.of_this_boot for _, record in known):  # guard: this-boot (of_this_boot)
@@ -117,14 +105,14 @@ class Blocks:
     ) -> None:
         self._loop, self._rounds, self._path = loop, rounds, path
         self._topics = Topics()
-        self._reports: tuple[Found, ...] = ()
+        self._reports: tuple[Report, ...] = ()
         self._child: Child | None = None
         self._next: asyncio.TimerHandle | None = None
         self._began = -APART
         self._requests: sockets.Datagrams | None = None
         self._listen()
         # The first datagram reports a network in another directory (ipam.dataDir).
-        if any(networks_with_blocks([Path(IPAM_DIR), *(folder / "ipam" for folder in places.state_dirs())])):
+        if any(networks_with_blocks(data_dirs([]))):
             self._start()
 
     @property
@@ -150,7 +138,7 @@ class Blocks:
 
     def _listen(self) -> None:
         try:
-            self._requests = sockets.Datagrams(self._loop, self._path, _ROOM, self._receive)
+            self._requests = sockets.Datagrams(self._loop, self._path, self._receive)
         except (OSError, CniError) as e:
             why = e.msg if isinstance(e, CniError) else e.strerror
             self._topics.report("room", f"commands cannot report that a network has little room: {self._path}: {why}")
@@ -195,7 +183,7 @@ class Blocks:
             return
         self._reports = reports or ()
         problems = [f"network {one.network}: {one.problem}" for one in self._reports if one.problem]
-        self._topics.report("blocks", *(sentence for one in self._reports for sentence in one.sentences))
+        self._topics.report("blocks", *(sentence for one in self._reports for sentence in one.log))
         self._topics.report(TOPIC, *problems, is_problem=bool(problems))
         if reports:  # guard: no-network-no-alarm = True
             self._after(AGAIN if problems else EVERY)

@@ -24,29 +24,18 @@ REFUSED: Final = 2
 _COLUMNS: Final = ("RESOURCE", "IDS", "DEVICE", "KIND", "INTERFACE", "RDMA", "NUMA")
 _UNCLAIMED: Final = "(no resource)"
 _SHOWN: Final = 6  # values that a sentence lists
-# A device's values for each list of a selector, as a person writes them.
-_VALUES: Final[Mapping[str, Callable[[Device], Sequence[str]]]] = {
-    "vendors": lambda one: [one.vendor],
-    "products": lambda one: [one.product],
-    "drivers": lambda one: [one.driver],
-    "addresses": lambda one: [one.id],
-    "acpi_indexes": lambda one: [one.acpi_index],
-    "netdevs": lambda one: one.names,
-    "link_types": lambda one: [one.link_type],
-    "pkeys": lambda one: [f"{pkey:#06x}" for pkey in sorted(one.pkeys)],
-}
-# The names of these lists in messages.
-_NOUNS: Final = {
-    "vendors": "vendor",
-    "products": "device",
-    "drivers": "driver",
-    "addresses": "address",
-    "acpi_indexes": "ACPI index",
-    "netdevs": "interface",
-    "pf_names": "PF",
-    "pf_addresses": "PF",
-    "link_types": "link type",
-    "pkeys": "partition key",
+# For each list of a selector, its name in messages and a device's values for it, as a person writes them.
+_LISTS: Final[Mapping[str, tuple[str, Callable[[Device], Sequence[str]]]]] = {
+    "vendors": ("vendor", lambda one: [one.vendor]),
+    "products": ("device", lambda one: [one.product]),
+    "drivers": ("driver", lambda one: [one.driver]),
+    "addresses": ("address", lambda one: [one.id]),
+    "acpi_indexes": ("ACPI index", lambda one: [one.acpi_index]),
+    "netdevs": ("interface", lambda one: one.names),
+    "pf_names": ("PF", lambda _: ()),
+    "pf_addresses": ("PF", lambda _: ()),
+    "link_types": ("link type", lambda one: [one.link_type]),
+    "pkeys": ("partition key", lambda one: [f"{pkey:#06x}" for pkey in sorted(one.pkeys)]),
 }
 
 
@@ -185,7 +174,7 @@ def _wanted(name: str, wanted: Any) -> str:
     if name == "vdpa":
         return f"a vDPA device of type {wanted!r}"
     texts = [_entry(one) if isinstance(one, PfName) else f"{one:#06x}" if name == "pkeys" else one for one in wanted]
-    return f"{_NOUNS[name]} {' or '.join(map(repr, sorted(texts)[:_SHOWN]))}"
+    return f"{_LISTS[name][0]} {' or '.join(map(repr, sorted(texts)[:_SHOWN]))}"
 
 
 def _entry(one: PfName) -> str:
@@ -197,8 +186,8 @@ def _instead(name: str, there: Sequence[Device]) -> str:
     if name in ("pf_names", "pf_addresses"):
         found = _of_pfs(there, "pf_netdev" if name == "pf_names" else "pf")
     else:
-        values = _VALUES.get(name)
-        found = sorted({text for device in there for text in values(device) if text}) if values else []
+        _, values = _LISTS.get(name, ("", lambda _: ()))
+        found = sorted({text for device in there for text in values(device) if text})
     return f"; there are {', '.join(found[:_SHOWN])}{' and more' * (len(found) > _SHOWN)}" if found else ""
 
 

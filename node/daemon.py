@@ -12,18 +12,17 @@ from base.kernel import sysfs
 from base.protocol.errors import CniError
 from hardware import inventory
 from hardware.model import Device, Kind
-from node.health.status import Facts, Health, Observation, Patience, due, observe, step
+from node.health.status import Facts, Health, Observation, due, observe, step
 from node.health.watch import Watch
 from node.kubelet.awaited import Awaited
 from node.kubelet.directory import AGAIN, Directory
-from node.kubelet.plugin import HealthKey, Served
-from node.kubelet.registry import Registry
+from node.kubelet.plugin import HealthKey, Registry, Served
 from node.log import Topics, cause, log, some
 from node.model import Offer, Refused, Settings, devices_of
 from node.offer import answers, needs, offers
 from node.provision.provisioning import Provisioning
 
-# After a scan the next one waits ten times the scan's duration, 0.5 s at most: pods come and go by the dozen, and each
+# After a scan the next one waits ten times the scan's duration, 0.5 s at most.  Pods come and go by the dozen, and each
 # of their VFs is an event.
 _REST: Final = 10
 _LONGEST_REST: Final = 0.5
@@ -153,7 +152,9 @@ class Daemon:
         self._topics.report("offers", *sentences)
         self._topics.report("obstacles", *needs.obstacles(offered))
         for name, offer in offers.keep(before, offered, self._devices).items():
-            self._offer(name, offer)
+            self._resources.offer(name, offer)
+            number, ids = len(offer.units), {device.id for device in devices_of(offer.units)}
+            self._topics.report(f"offer {name}", f"offers {name}: {number} unit{'s' * (number != 1)} of {some(ids)}")
         self._publish()
         self._check_health(anew=not before)
 
@@ -161,11 +162,6 @@ class Daemon:
         """The devices that a pod could use, and that should exist again after a boot."""
         devices = [(key, device) for key, device in served.devices.items() if offers.is_lasting(device, served.offer)]
         return {key.id for key, _ in devices if not self._health[key].lost}
-
-    def _offer(self, name: str, offer: Offer) -> None:
-        self._resources.offer(name, offer)
-        number, devices = len(offer.units), {device.id for device in devices_of(offer.units)}
-        self._topics.report(f"offer {name}", f"offers {name}: {number} unit{'s' * (number != 1)} of {some(devices)}")
 
     def _publish(self) -> None:
         try:
@@ -209,18 +205,19 @@ class Daemon:
 
         ``anew`` is that of ``Awaited.update``: a device that recovers may be the last one awaited.
         """
-        now, patience = time.monotonic(), Patience(self._settings.down_after, self._settings.up_after)
-        facts = self._facts()
+        now, settings = time.monotonic(), self._settings
+        # Each RDMA port is read once, when first needed.
+        facts = Facts(self._watch.links, self._watch.failed, cache(_ports), cache(_rdma_of))
         keys = [key for served in self._resources.served.values() for key in served.devices]
         self._watch.moved.intersection_update(key.id for key in keys)
         before, self._health = (
             self._health,
-            {key: step(self._health.get(key), self._observe(key, facts), now, patience) for key in keys},
+            {key: step(self._health.get(key), self._observe(key, facts), now, settings) for key in keys},
         )
         for name, served in self._resources.served.items():
             self._report(name, served, before)
         self._resources.update(self._health)
-        times = [at for health in self._health.values() if (at := due(health, patience)) is not None]
+        times = [at for health in self._health.values() if (at := due(health, settings)) is not None]
         if self._due:
             self._due.cancel()
         self._due = self._loop.call_later(max(min(times) - now, 0), self._check_health) if times else None
@@ -232,10 +229,6 @@ class Daemon:
             return observe(device, facts, shared=key.shared)
         # A software interface in a pod's namespace is invisible, and not lost.
         return Observation() if key.id in self._watch.moved else _GONE
-
-    def _facts(self) -> Facts:
-        """The kernel's present state; each RDMA port is read once, when first needed."""
-        return Facts(self._watch.links, self._watch.failed, cache(_ports), cache(_rdma_of))
 
     def _report(self, name: str, served: Served, before: Mapping[HealthKey, Health]) -> None:
         """Log which devices became healthy or unhealthy, and why."""

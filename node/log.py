@@ -5,7 +5,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Final
 
-from base.table import printable_lines
+from base.table import abridged, printable_lines
 
 _NAMED: Final = 8  # devices that one line names
 
@@ -55,10 +55,7 @@ def log(sentence: str) -> None:
 
 def some(devices: Collection[str]) -> str:
     """The devices as text, at most eight by name."""
-    named = sorted(devices)
-    if len(named) > _NAMED:
-        return f"{', '.join(named[:_NAMED])} and {len(named) - _NAMED} more"
-    return ", ".join(named) or "no device"
+    return abridged(sorted(devices), _NAMED) or "no device"
 
 
 def cause(error: OSError) -> str:

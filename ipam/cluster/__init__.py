@@ -52,6 +52,17 @@ class Machine:
     has_reported: bool = True
 
 
+@dataclass(frozen=True)
+class Report:
+    """The result of a network's round: how many of this node's blocks others suspected, what an operator should know,
+    and why the round failed; empty if it did not."""
+
+    network: str
+    suspected: int = 0
+    log: tuple[str, ...] = ()
+    problem: str = ""
+
+
 class Documents(Protocol):
     """A backend that all nodes share.  Every change is a compare-and-swap, and all nodes see it at once.
 

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from base.yaml_document import Refused, shown
 from hardware.model import Kind
-from node.config.peers import Object, take
-from node.config.values import entries
+from node.config.peers import take
+from node.config.values import Object, entries
 from node.model import Resource, Selector, Settings, Sharing, Verbs
 
 PROGRAM: Final = "k8s-rdma-sriov-dev-plugin"

@@ -1,32 +1,27 @@
 """hpn's own device file: "resources".  It refuses unknown keys."""
 
-from dataclasses import replace
-from typing import Annotated, Any, Final, Literal, TypeVar
+# ruff: noqa: RUF012  # pydantic copies each default
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from dataclasses import replace
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
 
 from base.yaml_document import Refused, shown
 from hardware.model import Kind
 from node.config import values
 from node.config.peers import named_well, refuse_twins
-from node.config.values import because, entries
+from node.config.values import Object, entries, validated
 from node.model import MOST, PfRule, Resource, Selector, Settings, Sharing, Verbs
 
 PROGRAM: Final = "hpn"
 _MOST_VFS: Final = 65535  # NumVFs has 16 bits (PCI Express Base Specification, SR-IOV Extended Capability)
 # Keys that select VFs by their PF, and the key that selects the PF.
 _OF_VFS: Final = {"pfNames": "ifNames", "rootDevices": "pciAddresses"}
-_Taken = TypeVar("_Taken", bound=BaseModel)
 _Seconds = Annotated[float, Field(ge=0, le=3600)]
 
 
-class Section(BaseModel):
-    """An object of hpn's file."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-class File(Section):
+class File(Object):
     """The whole file."""
 
     resources: list[Any]
@@ -44,7 +39,7 @@ class File(Section):
     Default: left as it is"""
 
 
-class Health(Section):
+class Health(Object):
     """``health``."""
 
     downAfter: _Seconds = 10.0  # noqa: N815
@@ -53,7 +48,7 @@ class Health(Section):
     """Seconds for which a link must be up again before kubelet learns it."""
 
 
-class Entry(Section):
+class Entry(Object):
     """An entry of ``resources``."""
 
     name: str
@@ -92,7 +87,7 @@ class Entry(Section):
     Default: nothing"""
 
 
-class Selectors(Section):
+class Selectors(Object):
     """An object of ``selectors``."""
 
     pfNames: list[values.Pf] = []  # noqa: N815
@@ -147,9 +142,8 @@ KINDS: Final = {
 _VERBS: Final = {"verbs": Verbs.CHOSEN, "management": Verbs.MANAGEMENT, "none": Verbs.NONE}
 _COUNT: Final = 100
 # The kinds that a selector applies to; others apply to all.
-_OF_PF: Final = ("pfNames", "rootDevices")
 _SELECTORS: Final = {
-    **dict.fromkeys(_OF_PF, ("vf", "sf", "shared")),
+    **dict.fromkeys(_OF_VFS, ("vf", "sf", "shared")),
     "ifNames": ("vf", "pf", "sf", "shared", "master"),
     "pciAddresses": ("vf", "pf", "shared", "master", "accelerator"),
     **dict.fromkeys(("linkTypes", "pKeys", "isRdma"), ("vf", "pf", "sf", "shared", "master")),
@@ -160,8 +154,8 @@ _SELECTORS: Final = {
 
 def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
     """The settings of a parsed file.  Raises Refused."""
-    file = _take(File, document, "")
-    health = _take(Health, file.health, "health")
+    file = validated(File, document, "")
+    health = validated(Health, file.health, "health")
     if not file.resources:
         raise Refused("resources [] has no entry; add one")
     resources = [_resource(one, f"resources[{at}]", prefix, cdi=cdi) for at, one in enumerate(file.resources)]
@@ -180,7 +174,7 @@ def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
 
 
 def _resource(value: Any, path: str, prefix: str, *, cdi: bool) -> Resource:
-    entry = _take(Entry, value, path)
+    entry = validated(Entry, value, path)
     _refuse_foreign_keys(entry, path)
     before, slash, name = entry.name.rpartition("/")
     return Resource(
@@ -223,9 +217,9 @@ def _objects(entry: Entry, path: str) -> list[tuple[str, Selectors]]:
         case []:
             raise Refused(f"{path} [] has no entry; add one, or remove selectors for all of kind {entry.kind}")
         case list() as listed:
-            return [(f"{path}[{at}]", _take(Selectors, one, f"{path}[{at}]")) for at, one in enumerate(listed)]
+            return [(f"{path}[{at}]", validated(Selectors, one, f"{path}[{at}]")) for at, one in enumerate(listed)]
         case one:
-            return [(path, _take(Selectors, one, path))]
+            return [(path, validated(Selectors, one, path))]
 
 
 def _selector(entry: Entry, given: Selectors, path: str) -> Selector:
@@ -255,13 +249,13 @@ def _kinds(entry: Entry, given: Selectors) -> frozenset[Kind]:
 def _refuse_foreign_selectors(entry: Entry, given: Selectors, path: str) -> None:
     for key in given.model_fields_set:
         if entry.kind not in _SELECTORS.get(key, KINDS):
-            remedy = "use rootDevices" if entry.kind == "sf" else "use ifNames" if key in _OF_PF else "remove it"
+            remedy = "use rootDevices" if entry.kind == "sf" else "use ifNames" if key in _OF_VFS else "remove it"
             raise Refused(f"{path}.{key} {shown(getattr(given, key))} selects nothing of kind {entry.kind}; {remedy}")
     if entry.kind in ("pf", "master") and given == Selectors():  # guard: not-everything
         raise Refused(f"{path} {{}} selects every interface of the node; add ifNames")
 
 
-class Pfs(Section):
+class Pfs(Object):
     """An entry of ``pfs``."""
 
     selectors: Any
@@ -287,37 +281,27 @@ class Pfs(Section):
     Refused: for Ethernet"""
 
 
-class PfSelectors(Section):
+class PfSelectors(Object):
     """``selectors`` of an entry of ``pfs``."""
 
-    ifNames: Annotated[list[values.Interface], Field(default_factory=list)]  # noqa: N815
+    ifNames: list[values.Interface] = []  # noqa: N815
     """Interfaces of the PFs."""
-    pciAddresses: Annotated[list[values.PciAddress], Field(default_factory=list)]  # noqa: N815
+    pciAddresses: list[values.PciAddress] = []  # noqa: N815
     """PCI addresses of the PFs."""
-    vendors: Annotated[list[values.PciId], Field(default_factory=list)]
+    vendors: list[values.PciId] = []
     """PCI vendors, such as `15b3`."""
-    devices: Annotated[list[values.PciId], Field(default_factory=list)]
+    devices: list[values.PciId] = []
     """PCI devices, such as `101d`."""
-    drivers: Annotated[list[values.Driver], Field(default_factory=list)]
+    drivers: list[values.Driver] = []
     """Drivers."""
-    linkTypes: Annotated[list[Literal["ether", "infiniband"]], Field(default_factory=list)]  # noqa: N815
+    linkTypes: list[Literal["ether", "infiniband"]] = []  # noqa: N815
     """Link types.
     Value: list of `ether`, `infiniband`"""
 
 
-def _take(model: type[_Taken], value: Any, path: str) -> _Taken:
-    """The object at a place of the file.  Raises Refused."""
-    if not isinstance(value, dict):
-        raise Refused(f"{path} {shown(value)} is not an object; write it in {{ }}")
-    try:
-        return model.model_validate(value)
-    except ValidationError as e:
-        raise because(e, model, path) from e
-
-
 def _rule(value: Any, path: str) -> PfRule:
     """An entry of ``pfs``, at its place in the file.  Raises Refused."""
-    entry = _take(Pfs, value, path)
+    entry = validated(Pfs, value, path)
     if entry.numVfs is None and entry.mtu is None and entry.trust is None and not entry.guids:
         raise Refused(f"{path} {shown(value)} changes nothing; add numVfs, mtu, trust or guids")
     selector = _pf_selector(entry.selectors, f"{path}.selectors")
@@ -328,7 +312,7 @@ def _pf_selector(value: Any, path: str) -> Selector:
     for key, own in _OF_VFS.items():
         if isinstance(value, dict) and key in value:
             raise Refused(f"{path}.{key} {shown(value[key])} selects VFs by their PF; for the PF itself write {own}")
-    given = _take(PfSelectors, value, path)
+    given = validated(PfSelectors, value, path)
     if not any(given.model_dump().values()):
         raise Refused(f"{path} {shown(value)} selects every PF of the node; add ifNames or pciAddresses")
     return replace(_own_values(given), kinds=frozenset({Kind.PF}))

@@ -6,26 +6,17 @@ value of a wrong type refuses the whole file.
 
 import types
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from base.yaml_document import Refused, shown
-from node.config.values import because, below, meant, why_refused
+from node.config.values import Taken, below, meant, validated, why_refused
 from node.model import Resource
 
 _MOST: Final = 10  # unknown keys of one object in messages
 
 Texts = Annotated[list[str], Field(default_factory=list)]
-
-
-class Object(BaseModel):
-    """An object of a peer's file, with the keys that the peer reads."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-Taken = TypeVar("Taken", bound=Object)
 
 
 def take(model: type[Taken], value: Any, path: str, notes: list[str]) -> Taken:
@@ -46,10 +37,7 @@ def take(model: type[Taken], value: Any, path: str, notes: list[str]) -> Taken:
             found[key] = _as_go(model.model_fields[key].annotation, member, at)
     if unknown > _MOST:
         notes.append(f"{unknown - _MOST} more keys of {path or 'the file'} are ignored")
-    try:
-        return model.model_validate(found)
-    except ValidationError as e:
-        raise because(e, model, path) from e
+    return validated(model, found, path)
 
 
 def _as_go(annotation: Any, value: Any, at: str) -> Any:

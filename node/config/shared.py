@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from base.yaml_document import Refused, shown
 from hardware.model import Kind
-from node.config.peers import Object, Texts, named_well, refuse_twins, take
+from node.config.peers import Texts, named_well, refuse_twins, take
+from node.config.values import Object
 from node.model import MOST, Resource, Selector, Settings, Sharing, Verbs
 
 PROGRAM: Final = "k8s-rdma-shared-dev-plugin"

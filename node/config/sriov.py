@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Field
 
 from base.yaml_document import Refused, shown
 from hardware.model import Kind
-from node.config.peers import Object, Texts, named_well, refuse_twins, take
-from node.config.values import entries
+from node.config.peers import Texts, named_well, refuse_twins, take
+from node.config.values import Object, entries
 from node.model import Resource, Selector, Settings, Sharing, Verbs
 
 PROGRAM: Final = "sriov-network-device-plugin"

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from base.protocol import spec
 from base.protocol.errors import combine
@@ -221,10 +221,22 @@ def meant(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {folded[close[0]]}?" if close else ""
 
 
-def because(error: ValidationError, model: type[BaseModel], path: str) -> Refused:
-    """pydantic's findings as one refusal: the first is the message, the others are its notes."""
-    findings = error.errors(include_url=False, include_context=True)
-    return combine([Refused(_finding(found, model, path)) for found in findings[:_FINDINGS]])
+class Object(BaseModel):
+    """An object of a device file.  Unknown keys and converted values are refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+Taken = TypeVar("Taken", bound=Object)
+
+
+def validated(model: type[Taken], value: Any, path: str) -> Taken:
+    """The object at a place of the file.  Raises Refused, with further findings as its notes."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as e:
+        findings = e.errors(include_url=False, include_context=True)
+        raise combine([Refused(_finding(found, model, path)) for found in findings[:_FINDINGS]]) from e
 
 
 def _finding(found: Any, model: type[BaseModel], path: str) -> str:

@@ -1,6 +1,6 @@
 """A device's health, from its observed state and for how long it lasts; pure.
 
-Effects of a pod's use do not count: a pod may set its interface down, and a VF that is not set up has no carrier.  So
+Effects of a pod's use do not count.  A pod may set its interface down, and a VF that is not set up has no carrier.  So
 a VF's link is that of its PF, and an interface counts only while it is in the host's namespace and set up.  A shared
 device stays on the host, where no pod can set it down, so its interface, or its RDMA port, must be up.
 """
@@ -11,6 +11,7 @@ from typing import Final
 
 from base.kernel.links import Link
 from hardware.model import Device, Kind
+from node.model import Settings
 
 ACTIVE: Final = "ACTIVE"  # a port's state in /sys/class/infiniband/*/ports/*/state, without its number
 
@@ -62,15 +63,7 @@ class Health:
         return self.lost or self.down
 
 
-@dataclass(frozen=True)
-class Patience:
-    """The seconds for which a link must be down, or up, before it counts."""
-
-    down_after: float
-    up_after: float
-
-
-def step(before: Health | None, seen: Observation, now: float, patience: Patience) -> Health:
+def step(before: Health | None, seen: Observation, now: float, settings: Settings) -> Health:
     """A device's health after an observation.
 
     A device without earlier observations counts as up until now.  So kubelet does not refuse pods their devices after a
@@ -80,17 +73,17 @@ def step(before: Health | None, seen: Observation, now: float, patience: Patienc
     if bool(seen.down) == bool(before.down):
         return Health(seen.lost, before.down)
     turned = now if before.turned is None else before.turned
-    wait = patience.down_after if seen.down else patience.up_after
-    if now < turned + wait:  # guard: patience
+    wait = settings.down_after if seen.down else settings.up_after
+    if now < turned + wait:  # guard: long-enough
         return Health(seen.lost, before.down, turned)
     return Health(seen.lost, f"{seen.down} since {wait:g} s" if seen.down else "")
 
 
-def due(health: Health, patience: Patience) -> float | None:
+def due(health: Health, settings: Settings) -> float | None:
     """When the health may change without an event, by the monotonic clock; None if never."""
     if health.turned is None:
         return None
-    return health.turned + (patience.up_after if health.down else patience.down_after)
+    return health.turned + (settings.up_after if health.down else settings.down_after)
 
 
 def observe(device: Device, facts: Facts, *, shared: bool) -> Observation:

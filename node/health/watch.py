@@ -6,7 +6,7 @@ reports failed and recovered firmware.  Only messages from the kernel count.  An
 the kernel's state.
 
 Rejected: RDMA netlink's events (RDMA_NL_GROUP_NOTIFY, Linux 6.12), because uevents report the same devices on older
-kernels too.  No event reports an RDMA port's state; but a RoCE port follows its interface's carrier, and an IPoIB
+kernels too.  No event reports an RDMA port's state.  But a RoCE port follows its interface's carrier, and an IPoIB
 interface that is up has a carrier while its port is active.  Rejected: the ports' own events (ibv_get_async_event),
 because they need open uverbs devices, and a device for a pod must not be open.
 """

@@ -135,7 +135,10 @@ class Directory:
             self._watch_all()
         except OSError as e:  # guard: what-cannot-be-watched = FileExistsError
             self._identity = _identity(self.path)
-            self._topics.problem("watch", f"{self.path} cannot be watched: {_unwatched(e)}; checked every {AGAIN:g} s")
+            why = cause(e)
+            if e.errno == errno.ENOSPC:  # see inotify_add_watch(2)
+                why = "root has no inotify watch left; raise fs.inotify.max_user_watches"
+            self._topics.problem("watch", f"{self.path} cannot be watched: {why}; checked every {AGAIN:g} s")
             self._again = self._again or self._loop.call_later(AGAIN, self._try_again)
         else:
             self._topics.solved("watch")
@@ -185,12 +188,6 @@ def _counts(mask: int, name: str) -> bool:
         return False
     # guard below: not-the-end-of-a-watch (not mask)
     return not mask & events.IN_IGNORED and not (mask & events.IN_ATTRIB and name)
-
-
-def _unwatched(error: OSError) -> str:
-    if error.errno == errno.ENOSPC:  # see inotify_add_watch(2)
-        return "root has no inotify watch left; raise fs.inotify.max_user_watches"
-    return cause(error)
 
 
 def _next(above: Path, path: Path) -> Path:

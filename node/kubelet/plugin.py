@@ -1,4 +1,4 @@
-"""The device plugin of one resource: its registration, and the calls of kubelet at its socket."""
+"""The device plugins, one for each resource: registration, the calls of kubelet, and the sockets in its directory."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +15,8 @@ from base.kubelet import pluginregistration_pb2 as registration
 from hardware.model import Device
 from node.health.status import Health
 from node.kubelet import sockets
+from node.kubelet.directory import AGAIN, Directory, Taken
+from node.log import Topics, cause, log
 from node.model import Grant, Offer, Sharing, Unit, devices_of
 from node.offer import answers, preferred
 
@@ -127,21 +129,15 @@ class Plugin:
         self._keep_socket()
 
     def _methods(self) -> Mapping[str, Handler]:
-        plugin, registry = "/v1beta1.DevicePlugin", "/pluginregistration.Registration"
+        plugin, registry, report = "/v1beta1.DevicePlugin", "/pluginregistration.Registration", self._log_named
         return {
-            f"{registry}/GetInfo": unary(registration.InfoRequest, self._get_info, self._log_named),
-            f"{registry}/NotifyRegistrationStatus": unary(
-                registration.RegistrationStatus, self._note_registration, self._log_named
-            ),
-            f"{plugin}/GetDevicePluginOptions": unary(device_plugin.Empty, _get_options, self._log_named),
+            f"{registry}/GetInfo": unary(registration.InfoRequest, self._get_info, report),
+            f"{registry}/NotifyRegistrationStatus": unary(registration.RegistrationStatus, self._note_status, report),
+            f"{plugin}/GetDevicePluginOptions": unary(device_plugin.Empty, _get_options, report),
             f"{plugin}/ListAndWatch": watched(device_plugin.Empty, self._watch),
-            f"{plugin}/GetPreferredAllocation": unary(
-                device_plugin.PreferredAllocationRequest, self._prefer, self._log_named
-            ),
-            f"{plugin}/Allocate": unary(device_plugin.AllocateRequest, self._allocate, self._log_named),
-            f"{plugin}/PreStartContainer": unary(
-                device_plugin.PreStartContainerRequest, _prepare_start, self._log_named
-            ),
+            f"{plugin}/GetPreferredAllocation": unary(device_plugin.PreferredAllocationRequest, self._prefer, report),
+            f"{plugin}/Allocate": unary(device_plugin.AllocateRequest, self._allocate, report),
+            f"{plugin}/PreStartContainer": unary(device_plugin.PreStartContainerRequest, _prepare_start, report),
         }
 
     # Registration
@@ -151,7 +147,7 @@ class Plugin:
             type="DevicePlugin", name=self.full_name, endpoint=str(self.socket_path), supported_versions=[VERSION]
         )
 
-    def _note_registration(self, status: registration.RegistrationStatus) -> registration.RegistrationStatusResponse:
+    def _note_status(self, status: registration.RegistrationStatus) -> registration.RegistrationStatusResponse:
         if not status.plugin_registered:
             self._log_once(
                 f"kubelet refuses {self.full_name}: {' '.join(status.error.split())}; no pod gets the resource until "
@@ -171,7 +167,8 @@ class Plugin:
         try:
             while True:
                 watcher.clear()
-                await stream.send_message(self._listed())
+                devices = map(_device, self._source.units())
+                await stream.send_message(device_plugin.ListAndWatchResponse(devices=devices))
                 await watcher.wait()
         finally:
             self._watchers.discard(watcher)
@@ -179,9 +176,6 @@ class Plugin:
             if self._server and self._server is server and not self._watchers:
                 self._keep_socket()
                 self._renewal = self._loop.call_later(_AWAY, self._renew)
-
-    def _listed(self) -> device_plugin.ListAndWatchResponse:
-        return device_plugin.ListAndWatchResponse(devices=(_device(unit) for unit in self._source.units()))
 
     def _keep_socket(self) -> None:
         if self._renewal:
@@ -252,4 +246,82 @@ def _response(grant: Grant) -> device_plugin.ContainerAllocateResponse:
         envs=grant.env,
         devices=[device_plugin.DeviceSpec(container_path=p, host_path=p, permissions="rw") for p in grant.nodes],
         cdi_devices=[device_plugin.CDIDevice(name=name) for name in grant.cdi],
+    )
+
+
+class Registry:
+    """A plugin for each offered resource; ``served`` holds their offers and health."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, directory: Directory, topics: Topics) -> None:
+        self._loop, self._directory, self._topics = loop, directory, topics
+        self.served = dict[str, Served]()
+        self._plugins = dict[str, Plugin]()
+        self._open = set[str]()
+
+    def offer(self, name: str, offer: Offer) -> None:
+        """Offer the resource, or replace its offer; the next ``update`` notifies kubelet."""
+        if name in self.served:
+            self.served[name].offer = offer
+            return
+        self.served[name] = served = Served(offer)
+        self._plugins[name] = Plugin(name, self._directory.socket(name), self._loop, served, log)
+
+    def remove(self, name: str) -> None:
+        """Withdraw the resource; kubelet notices at once."""
+        del self.served[name]
+        self._open.discard(name)
+        self._topics.forget(f"socket {name}")
+        self._plugins.pop(name).close()
+
+    def update(self, health: Mapping[HealthKey, Health]) -> None:
+        """Notify kubelet of each resource with units that changed by this health."""
+        for name, served in self.served.items():
+            if served.update(health):
+                self._plugins[name].changed()
+
+    def open(self) -> bool:
+        """Make the missing sockets, if kubelet's directory exists.
+
+        Return False if the caller must try again after AGAIN seconds.
+        """
+        path = self._directory.path
+        try:
+            if not self._directory.claim():
+                self._topics.problem(
+                    "kubelet", f"{path} does not exist, so no kubelet has run here; hpn node waits for it"
+                )
+                return True
+        except (Taken, OSError) as e:
+            self._topics.problem("kubelet", f"{e}" if isinstance(e, Taken) else _cannot_write(path, e))
+            return False
+        self._topics.solved("kubelet")
+        failed = [name for name, plugin in self._plugins.items() if not self._open_one(name, plugin)]
+        return not failed
+
+    def close(self) -> None:
+        """Remove all sockets, so that kubelet notices at once."""
+        for plugin in self._plugins.values():
+            plugin.close()
+
+    def _open_one(self, name: str, plugin: Plugin) -> bool:
+        path = self._directory.socket(name)
+        if name in self._open and path.is_socket():
+            return True
+        if name in self._open:
+            plugin.close()
+        try:
+            plugin.open()
+        except OSError as e:
+            self._open.discard(name)
+            self._topics.problem(f"socket {name}", f"{name}: {_cannot_write(path, e)}")
+            return False
+        self._open.add(name)
+        self._topics.report(f"socket {name}", f"serves {name} at {path}")
+        return True
+
+
+def _cannot_write(path: Path, error: OSError) -> str:
+    return (
+        f"{path}: {cause(error)}; kubelet gets no resource until it can be written, which is tried every {AGAIN:g} s: "
+        "make room, or mount it for writing (in a DaemonSet without readOnly)"
     )

@@ -12,6 +12,7 @@ from base.kernel import unix_sockets
 from base.state import durable, trust
 
 _BACKLOG: Final = 64
+_ROOM: Final = 128  # bytes of a datagram; the longest has 40
 _AT_ONCE: Final = 64  # datagrams read before other callbacks get a turn
 
 
@@ -67,11 +68,9 @@ def remove(path: Path, made: int) -> None:
 class Datagrams:
     """A socket at ``path`` to which only root can send.  Calls ``receive`` with the pending datagrams."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, path: Path, room: int, receive: Callable[[Sequence[bytes]], None]
-    ) -> None:
-        """``room`` is the size in bytes of the longest datagram.  Raises OSError, IoFailure, InvalidConfig."""
-        self._loop, self._path, self._room, self._receive = loop, path, room, receive
+    def __init__(self, loop: asyncio.AbstractEventLoop, path: Path, receive: Callable[[Sequence[bytes]], None]) -> None:
+        """Raises OSError, IoFailure, InvalidConfig."""
+        self._loop, self._path, self._receive = loop, path, receive
         durable.directory(path.parent)
         trust.refuse_unless_ours(str(path.parent))  # guard: of-root
         path.unlink(missing_ok=True)
@@ -89,7 +88,7 @@ class Datagrams:
         found = list[bytes]()
         try:
             for _ in range(_AT_ONCE):
-                found.append(self._sock.recv(self._room))
+                found.append(self._sock.recv(_ROOM))
         except OSError as e:
             if e.errno not in (errno.EAGAIN, errno.ENOBUFS):
                 raise

@@ -33,20 +33,15 @@ class Address:
 
     def listen(self) -> socket.socket:
         """A listening socket at the address.  Raises OSError; IoFailure or InvalidConfig for an unusable path."""
-        return _at_path(Path(self.path)) if self.path else self._at_port()
-
-    def _at_port(self) -> socket.socket:
-        sock = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
+        if self.path:
+            durable.directory(Path(self.path).parent)
+            _refuse_unless_free(Path(self.path))
+            return sockets.bind(Path(self.path))
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         try:
-            sock.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # without it a restart would wait for old connections
-            sock.bind((self.host, self.port))
-            sock.listen(_BACKLOG)
-        except BaseException:
-            sock.close()
-            raise
-        return sock
+            return socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
+        except OSError as e:  # whose text names the address, as the caller does
+            raise OSError(e.errno, os.strerror(e.errno or 0)) from e
 
 
 def parse(text: str) -> Address:
@@ -80,12 +75,6 @@ def _ip(host: str) -> IPv4Address | IPv6Address:
     if host.startswith("[") and host.endswith("]"):
         return IPv6Address(host[1:-1])
     return IPv4Address("127.0.0.1" if host == "localhost" else host)
-
-
-def _at_path(path: Path) -> socket.socket:
-    durable.directory(path.parent)
-    _refuse_unless_free(path)
-    return sockets.bind(path)
 
 
 def _refuse_unless_free(path: Path) -> None:

@@ -14,7 +14,6 @@ from node.kubelet.sockets import Datagrams
 # The histogram's upper bounds in seconds; a last one without a bound follows.
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LINE: Final = re.compile(rb"1 (ADD|DEL|CHECK|GC|STATUS) ([a-z][a-z-]{0,15}|-) (0|[1-9][0-9]{0,2}) ([0-9]{1,12})\n")
-_ROOM: Final = 128  # bytes; a line has 40
 # Different (verb, kind, code); hpn sends fewer, and only root can send others.
 _MOST: Final = 1000
 
@@ -59,4 +58,4 @@ class Tally:
 
 def receive(loop: asyncio.AbstractEventLoop, tally: Tally, path: Path = Path(report.SOCKET)) -> Datagrams:
     """Count commands' reports in the tally, until the result is closed.  Raises OSError, IoFailure, InvalidConfig."""
-    return Datagrams(loop, path, _ROOM, tally.count_all)
+    return Datagrams(loop, path, tally.count_all)

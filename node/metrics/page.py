@@ -19,7 +19,6 @@ from hardware.model import Device
 from hardware.ports import every
 from ipam import inventory, stores
 from ipam.cluster import node_blocks
-from ipam.cluster.node_blocks import NodeBlocks
 from ipam.cluster.rules.counting import counted, held_in, pool, room
 from ipam.stores import access
 from node.blocks import networks_with_blocks
@@ -41,17 +40,16 @@ class _Families:
     """
 
     def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = list(families)
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
         for family in self._families:
-            family.samples = [one._replace(labels=_as_text(one.labels)) for one in family.samples]
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
-
-
-def _as_text(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels with escapes for bytes that are no UTF-8: a pod may name its devices by any bytes."""
-    return {name: value.encode(errors="backslashreplace").decode() for name, value in labels.items()}
+            # A pod may name its devices by any bytes.
+            family.samples = [
+                one._replace(labels={k: v.encode(errors="backslashreplace").decode() for k, v in one.labels.items()})
+                for one in family.samples
+            ]
+            yield family
 
 
 def make(
@@ -67,34 +65,25 @@ def make(
             families += list(read())
         except (OSError, CniError) as e:
             wrong[topic] = f"metrics: {topic} cannot be read: {e}"
-    families += _problems({**problems, **{topic: topic in wrong for topic in readers}})
+    topics = {**problems, **{topic: topic in wrong for topic in readers}}
+    numbers: dict[tuple[str, ...], int] = {(topic,): is_there for topic, is_there in topics.items()}
+    families.append(_gauge("hpn_problems", "What hpn node cannot do now: 1, else 0.", numbers, "topic"))
     registry = CollectorRegistry()
     registry.register(_Families(families))
     return generate_latest(registry), tuple(wrong.values())
 
 
 def build(version: str) -> Iterator[Metric]:
-    info = GaugeMetricFamily("hpn_build_info", "The version of hpn that answers.", labels=["version"])
-    info.add_metric([version], 1)
-    yield info
+    yield _gauge("hpn_build_info", "The version of hpn that answers.", {(version,): 1}, "version")
 
 
 def commands(tally: Tally) -> Iterator[Metric]:
     """Numbers and durations of CNI commands since the start."""
-    yield _ended(tally)
-    yield _lasted(tally)
-
-
-def _ended(tally: Tally) -> Metric:
     ended = CounterMetricFamily(
         "hpn_commands", "CNI commands that have ended, by error code; 0 is success.", labels=["verb", "kind", "code"]
     )
     for labels, number in sorted(tally.ended.items()):
         ended.add_metric(labels, number)
-    return ended
-
-
-def _lasted(tally: Tally) -> Metric:
     lasted = HistogramMetricFamily(
         "hpn_command_duration_seconds", "How long CNI commands took, without the program's start.",
         labels=["verb", "kind"],
@@ -102,34 +91,20 @@ def _lasted(tally: Tally) -> Metric:
     bounds = [*map(str, BOUNDS), "+Inf"]
     for pair, durations in sorted(tally.durations.items()):
         lasted.add_metric(pair, list(zip(bounds, accumulate(durations.counts), strict=True)), durations.seconds)
-    return lasted
+    yield from (ended, lasted)
 
 
 def devices(known: Mapping[str, tuple[int, Sequence[tuple[Device, str]]]]) -> Iterator[Metric]:
     """Each resource's number of devices; and its unhealthy ones, each with the reason."""
-    number = GaugeMetricFamily("hpn_devices", "Devices that a resource has.", labels=["resource", "state"])
-    info = GaugeMetricFamily(
-        "hpn_device_info", "An unhealthy device, with the reason.",
-        labels=["resource", "device", "netdev", "rdma_dev", "reason"],
-    )  # fmt: skip
-    for resource, (count, ill) in sorted(known.items()):
-        number.add_metric([resource, "healthy"], count - len(ill))
-        number.add_metric([resource, "unhealthy"], len(ill))
+    number, unhealthy = dict[tuple[str, ...], int](), dict[tuple[str, ...], int]()
+    for resource, (count, ill) in known.items():
+        number |= {(resource, "healthy"): count - len(ill), (resource, "unhealthy"): len(ill)}
         for device, reason in ill:
-            info.add_metric([resource, *_labels(device), reason], 1)
-    yield from (number, info)
-
-
-def _labels(device: Device) -> tuple[str, str, str]:
-    """The device's id, interfaces and RDMA devices."""
-    return device.id, ",".join(device.names or device.netdevs), ",".join(rdma.name for rdma in device.rdma)
-
-
-def _problems(problems: Mapping[str, bool]) -> Iterator[Metric]:
-    family = GaugeMetricFamily("hpn_problems", "What hpn node cannot do now: 1, else 0.", labels=["topic"])
-    for topic, is_there in sorted(problems.items()):
-        family.add_metric([topic], is_there)
-    yield family
+            netdevs, rdma = ",".join(device.names or device.netdevs), ",".join(one.name for one in device.rdma)
+            unhealthy[resource, device.id, netdevs, rdma, reason] = 1
+    yield _gauge("hpn_devices", "Devices that a resource has.", number, "resource", "state")
+    labels = ("resource", "device", "netdev", "rdma_dev", "reason")
+    yield _gauge("hpn_device_info", "An unhealthy device, with the reason.", unhealthy, *labels)
 
 
 def attachments(records: Iterable[tuple[Path, Record | None]]) -> Iterator[Metric]:
@@ -137,7 +112,7 @@ def attachments(records: Iterable[tuple[Path, Record | None]]) -> Iterator[Metri
     counts = Counter[tuple[str, ...]](
         (path.parent.name, record.kind if record else UNREADABLE) for path, record in records
     )
-    yield _gauge("hpn_attachments", "Attachments in the journal.", counts, "kind")
+    yield _gauge("hpn_attachments", "Attachments in the journal.", counts, "network", "kind")
 
 
 def pools(data_dirs: Iterable[Path]) -> Iterator[Metric]:
@@ -149,8 +124,9 @@ def pools(data_dirs: Iterable[Path]) -> Iterator[Metric]:
             held[labels] += sum(one[word] for word in inventory.STATES)
             if one["size"] is not None:
                 size[labels] += one["size"]
-    yield _gauge("hpn_pool_addresses", "Addresses that a range has, free or not.", size, "range")
-    yield _gauge("hpn_pool_leases", "Addresses of a range that are not free: held, or kept back.", held, "range")
+    text = "Addresses of a range that are not free: held, or kept back."
+    yield _gauge("hpn_pool_addresses", "Addresses that a range has, free or not.", size, "network", "range")
+    yield _gauge("hpn_pool_leases", text, held, "network", "range")
 
 
 def blocks(data_dirs: Iterable[Path], suspected: Mapping[str, int]) -> Iterator[Metric]:
@@ -160,23 +136,20 @@ def blocks(data_dirs: Iterable[Path], suspected: Mapping[str, int]) -> Iterator[
         if mine := node_blocks.read(directory):
             states = [DRAINING if block.index in mine.draining else block.state for block in mine.blocks]
             number.update((mine.network, state) for state in states)
-            left[mine.network,] = _room(directory, mine)
+            contents = access.open_in(directory.parent, directory.name, []).contents()
+            left[mine.network,] = room(counted(mine, pool(mine, contents.sets), held_in(contents)), mine)
             last[mine.network,] = mine.looked
     suspects = {labels: suspected.get(labels[0], 0) for labels in last}
-    yield _gauge("hpn_cluster_blocks", "Blocks that this node has of a shared network.", number, "state")
-    yield _gauge("hpn_cluster_room", "Attachments for which this node's blocks have addresses.", left)
-    yield _gauge("hpn_cluster_suspects", "Blocks of this node that others suspected before its last round.", suspects)
-    yield _gauge("hpn_cluster_looked_timestamp_seconds", "When this node last saw its blocks in the store.", last)
-
-
-def _room(directory: Path, mine: NodeBlocks) -> int:
-    contents = access.open_in(directory.parent, directory.name, []).contents()
-    known = pool(mine, contents.sets)
-    return room(counted(mine, known, held_in(contents)), mine)
+    yield _gauge("hpn_cluster_blocks", "Blocks that this node has of a shared network.", number, "network", "state")
+    yield _gauge("hpn_cluster_room", "Attachments for which this node's blocks have addresses.", left, "network")
+    text = "Blocks of this node that others suspected before its last round."
+    yield _gauge("hpn_cluster_suspects", text, suspects, "network")
+    text = "When this node last saw its blocks in the store."
+    yield _gauge("hpn_cluster_looked_timestamp_seconds", text, last, "network")
 
 
 def _gauge(name: str, text: str, numbers: Mapping[tuple[str, ...], int], *labels: str) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=["network", *labels])
+    family = GaugeMetricFamily(name, text, labels=labels)
     for values, number in sorted(numbers.items()):
         family.add_metric(values, number)
     return family

@@ -1,7 +1,7 @@
 """The page over HTTP, by prometheus_client's server: a thread per request, in a child process.
 
-Clients cost a bounded part of a processor and of memory.  The server caches each page for ten times its build time,
-accepts one connection after the other, and disconnects a peer that neither sends nor receives.
+Clients cost a bounded part of a processor and of memory.  The server caches each page for ten times its build time.
+It accepts one connection after the other, and disconnects a peer that neither sends nor receives.
 """
 
 import select

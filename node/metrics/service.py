@@ -29,18 +29,14 @@ from node.metrics.commands import Tally, receive
 _AGAIN: Final = 5.0  # seconds until the next attempt to open a socket or start the child
 
 
-class Devices(NamedTuple):
-    """A resource's number of devices; and its unhealthy ones, each with the reason."""
-
-    number: int
-    unhealthy: Sequence[tuple[Device, str]]
-
-
 class Known(NamedTuple):
-    """The daemon's part of the page."""
+    """The daemon's part of the page.
+
+    ``devices``: each resource's number of devices; and its unhealthy ones, each with the reason.
+    """
 
     tally: Tally
-    devices: Mapping[str, Devices]
+    devices: Mapping[str, tuple[int, Sequence[tuple[Device, str]]]]
     problems: Mapping[str, bool]
     suspected: Mapping[str, int]
 
@@ -116,8 +112,8 @@ class Metrics:
     def _answer(self) -> None:
         """Send the child Known, in a file in memory: it may be long, and the daemon must not wait."""
         problems = {**self._daemon.problems, "commands": not self._commands, TOPIC: self._blocks.is_problem}
-        devices = {name: Devices(len(theirs), tuple(filter(itemgetter(1), theirs)))
-                   for name, theirs in self._daemon.health.items()}  # fmt: skip
+        health = self._daemon.health.items()
+        devices = {name: (len(theirs), tuple(filter(itemgetter(1), theirs))) for name, theirs in health}
         known = Known(self._tally, devices, problems, self._blocks.suspected)
         with suppress(OSError), os.fdopen(os.memfd_create("known"), "wb") as file:
             if self._requests and self._requests.recv(1):

@@ -7,12 +7,12 @@ names may have hyphens, each variable comes a second time under a name that a sh
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from hardware.model import Device
-from node.model import Grant, Offer, Resource, Unit, devices_of
+from node.model import Grant, Offer, Resource, devices_of
 from node.offer import cdi, device_info, needs
 
 ROOT: Final = Path("/")
@@ -32,7 +32,12 @@ def grant(offer: Offer, ids: Sequence[str], root: Path = ROOT) -> Grant:
     """
     resource = offer.resource
     there = {unit.id: unit for unit in offer.units}
-    units = [_unit(resource, there, one) for one in sorted(set(ids))]
+    if missing := sorted(set(ids) - there.keys()):
+        raise Refused(
+            f"{resource.full_name}: this node does not have {missing[0]!r} now, and kubelet knows; delete the pod, and "
+            "its successor gets another device"
+        )
+    units = [there[one] for one in sorted(set(ids))]
     devices = devices_of(units)
     for device in devices:
         _refuse_gone(resource, device, root)  # guard: gone
@@ -56,15 +61,6 @@ def publish(offers: Sequence[Offer], root: Path = ROOT) -> None:
     """
     cdi.write(offers, root)
     device_info.clean(offers, root)
-
-
-def _unit(resource: Resource, there: Mapping[str, Unit], one: str) -> Unit:
-    if one in there:
-        return there[one]
-    raise Refused(
-        f"{resource.full_name}: this node does not have {one!r} now, and kubelet knows; delete the pod, and its "
-        "successor gets another device"
-    )
 
 
 def _refuse_gone(resource: Resource, device: Device, root: Path) -> None:

@@ -93,7 +93,6 @@ def _ours(folder: str) -> set[str]:
 
 def _read(path: str) -> str:
     """The file's content; empty if there is none, or it cannot be ours."""
-    try:
+    with suppress(OSError):
         return files.read(path, _LIMIT).decode(errors="replace")
-    except OSError:
-        return ""
+    return ""

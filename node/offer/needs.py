@@ -5,9 +5,9 @@ would prevent containers from using RDMA.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +39,7 @@ class Need:
 
     provider: str
     info: dict[str, str]
-    nodes: tuple[str, ...] = field(default=())
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ def of(resource: Resource, device: Device, root: Path) -> list[Need]:
     if device.driver == sysfs.VFIO:
         found.append(_vfio(device, root))
     if device.driver in _UIO:
-        found += [Need("uio", {"mount": node}, (node,)) for node in _uio(device, root)]
+        uio = [f"/dev/{name}" for name in sysfs.names(f"{_pci(device, root)}/uio")[:1]]
+        found += [Need("uio", {"mount": node}, (node,)) for node in uio]
     if resource.vhost_net:
         found.append(Need("vhost", {"net-mount": _VHOST, "tun-mount": _TUN}, (_VHOST, _TUN)))
     if (vdpa := vdpa_device(resource, device, root)) and vdpa.node:
@@ -76,7 +77,8 @@ def nodes(resource: Resource, device: Device, root: Path) -> tuple[str, ...]:
 def common_nodes(offer: Offer, root: Path) -> tuple[str, ...]:
     """The device nodes that come with any device of the offer, for Verbs.ALL and Verbs.DIRECTORY."""
     if offer.resource.verbs is Verbs.DIRECTORY:
-        return tuple(f"/dev/infiniband/{name}" for name in _characters(root / "dev/infiniband"))
+        folder = root / "dev/infiniband"  # with subdirectories that hold links
+        return tuple(f"/dev/infiniband/{name}" for name in sysfs.names(f"{folder}") if not os.path.isdir(folder / name))
     if offer.resource.verbs is not Verbs.ALL:
         return ()
     with_rdma = [device for device in devices_of(offer.units) if device.rdma]
@@ -124,17 +126,8 @@ def _vfio(device: Device, root: Path) -> Need:
     return Need("vfio", {"mount": _VFIO, "dev-mount": node}, (_VFIO, node))
 
 
-def _uio(device: Device, root: Path) -> Iterator[str]:
-    yield from (f"/dev/{name}" for name in sysfs.names(f"{_pci(device, root)}/uio")[:1])
-
-
 def _pci(device: Device, root: Path) -> str:
     return f"{root}/sys/bus/pci/devices/{device.id}"
-
-
-def _characters(folder: Path) -> list[str]:
-    """The character devices in a directory, without its subdirectories, which hold links."""
-    return [name for name in sysfs.names(f"{folder}") if not os.path.isdir(folder / name)]
 
 
 def obstacles(offers: Sequence[Offer], root: Path = Path("/")) -> tuple[str, ...]:
@@ -148,7 +141,8 @@ def obstacles(offers: Sequence[Offer], root: Path = Path("/")) -> tuple[str, ...
 
 def remarks(offers: Sequence[Offer], *, is_exclusive: bool, has_rdma_cm: bool) -> tuple[str, ...]:
     """The remarks, given whether RDMA is in exclusive mode, and whether rdma_cm has its node; pure."""
-    with_rdma = [offer for offer in offers if offer.resource.verbs is not Verbs.NONE and _has_rdma(offer)]
+    wanted = [offer for offer in offers if offer.resource.verbs is not Verbs.NONE]
+    with_rdma = [offer for offer in wanted if any(device.rdma for device in devices_of(offer.units))]
     shared = [offer for offer in with_rdma if offer.resource.sharing is Sharing.SHARED]
     found = []
     if is_exclusive and shared:
@@ -162,10 +156,6 @@ def remarks(offers: Sequence[Offer], *, is_exclusive: bool, has_rdma_cm: bool) -
             f"load {module(RDMA_CM)}: modprobe {module(RDMA_CM)}"
         )
     return tuple(found)
-
-
-def _has_rdma(offer: Offer) -> bool:
-    return any(device.rdma for device in devices_of(offer.units))
 
 
 def _names(offers: Sequence[Offer]) -> str:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from base.table import abridged
 from hardware.model import Device, Kind
 from node.model import MOST, Offer, PfName, Resource, Selector, Sharing, Unit, devices_of
 
@@ -28,7 +29,10 @@ def offers(resources: Sequence[Resource], devices: Sequence[Device]) -> tuple[tu
         ours = [device for device in claimed if _is_free(resource, owners.get(device.id))]  # guard: whose (resource)
         remarks += [*_overlaps(resource, claimed, owners), *left_out]
         if not ours and not left_out:
-            remarks.append(_nothing(resource, claimed))
+            why = f"finds no device on this node and is offered with 0 units; {LOOK}"
+            if claimed:
+                why = "is offered with 0 units, because earlier resources have all of its devices"
+            remarks.append(f"{_title(resource)} {why}")
         for device in ours:
             owners.setdefault(device.id, resource)
         made.append(Offer(resource, tuple(_units(resource, tuple(ours)))))
@@ -59,11 +63,7 @@ def _is_of_pf(entries: Sequence[PfName], pf: str, device: Device) -> bool:
     """Whether the first entry with the PF's name, in any case, covers the device.  A PF is not its own VF."""
     if device.kind not in (Kind.VF, Kind.SF) or not pf:  # guard: no-vf (device)
         return False
-    name = pf.casefold()
-    for entry in entries:
-        if entry.name.casefold() == name:
-            return entry.has(device.index)
-    return False
+    return next((entry.has(device.index) for entry in entries if entry.name.casefold() == pf.casefold()), False)
 
 
 def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device], list[str]]:
@@ -134,12 +134,6 @@ def _overlaps(resource: Resource, claimed: Sequence[Device], owners: dict[str, R
         )
 
 
-def _nothing(resource: Resource, claimed: Sequence[Device]) -> str:
-    if claimed:
-        return f"{_title(resource)} is offered with 0 units, because earlier resources have all of its devices"
-    return f"{_title(resource)} finds no device on this node and is offered with 0 units; {LOOK}"
-
-
 def _units(resource: Resource, devices: tuple[Device, ...]) -> Iterator[Unit]:
     if resource.sharing is Sharing.EXCLUSIVE:
         yield from (Unit(device.id, (device,)) for device in devices)
@@ -175,8 +169,7 @@ def _named(device: Device) -> str:
 
 
 def _some(devices: Sequence[Device]) -> str:
-    more = len(devices) - _NAMED
-    return ", ".join(map(_named, devices[:_NAMED])) + (f" and {more} more" if more > 0 else "")
+    return abridged([*map(_named, devices)], _NAMED)
 
 
 def keep(before: Mapping[str, Offer], now: Iterable[Offer], devices: Mapping[str, Device]) -> dict[str, Offer]:

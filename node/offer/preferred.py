@@ -13,8 +13,8 @@ from itertools import islice
 from hardware.model import Device, Kind
 from node.model import Offer, Sharing, Unit
 
-# Devices of one PF that differ only in their order and in the units that this container has of them.  The parts are
-# whether they are whole PFs, which come last; the PF; and whether they are on another NUMA node.
+# Devices of one PF that differ only in their order and in the units that this container has of them.  The parts: true
+# for whole PFs, which come last; the PF's address; true on another NUMA node than the container's other devices.
 _Group = tuple[bool, str, bool]
 # A device: the number of its units that this container has, its next unit's place in the offer, and its id.
 _Next = tuple[int, int, str]

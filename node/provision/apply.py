@@ -2,10 +2,11 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import EBUSY
+from pathlib import Path
 from typing import Final
 
 from base.kernel import budget, files, pci, rdma_netlink, rtnl, sysfs, vf
@@ -29,7 +30,7 @@ from node.provision.model import (
     Vf,
     WriteOption,
 )
-from node.provision.plan import AFTER, Plan, plan, shares, why_left
+from node.provision.plan import AFTER, plan, shares, why_left
 
 # New VFs are planned when they exist, in a later round.
 _ROUNDS: Final = 4
@@ -102,20 +103,19 @@ def _act(change: Change) -> None:
         case SetVfs():
             address = change.pf.device.id
             with _while_free(change, change.pf.vfs):
-                _set_vfs(change)
-            with_rdma = bool(sysfs.rdma_names(address))
-            _wait(lambda: all(_is_complete(one, with_rdma=with_rdma) for one in sysfs.vfs(address)), _NEW)
+                if change.pf.vfs:
+                    _write_count(address, 0)  # the kernel changes the number only from or to 0
+                if change.count:
+                    _write_count(address, change.count)
+            with_rdma, deadline = bool(sysfs.rdma_names(address)), time.monotonic() + _NEW
+            while not all(_is_complete(one, with_rdma=with_rdma) for one in sysfs.vfs(address)):
+                if time.monotonic() >= deadline:
+                    break
+                time.sleep(_POLL)
         case SetMtu() | SetTrust() | SetGuids():
             # A change of the PF itself concerns all of its VFs.
             with _while_free(change, change.vfs or change.pf.vfs) as host:
                 _set_links(change, host)
-
-
-def _set_vfs(change: SetVfs) -> None:
-    if change.pf.vfs:
-        _write_count(change.pf.device.id, 0)  # the kernel changes the number only from or to 0
-    if change.count:
-        _write_count(change.pf.device.id, change.count)
 
 
 def _set_links(change: SetMtu | SetTrust | SetGuids, host: Rtnl) -> None:
@@ -140,11 +140,8 @@ def _set_links(change: SetMtu | SetTrust | SetGuids, host: Rtnl) -> None:
 
 
 def _write_count(address: str, count: int) -> None:
-    fd = os.open(f"{scan.path(address)}/sriov_numvfs", os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, f"{count}".encode())
-    finally:
-        os.close(fd)
+    with Path(f"{scan.path(address)}/sriov_numvfs").open("r+b", buffering=0) as file:
+        file.write(f"{count}".encode())
 
 
 @contextmanager
@@ -203,22 +200,14 @@ def _is_complete(vf: str, *, with_rdma: bool) -> bool:
     return bool(function.rdma_devs) or (bool(function.netdevs) and not with_rdma)
 
 
-def _wait(is_so: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(_POLL)
-
-
 def dry_run(settings: Settings) -> tuple[str, int]:
     """The text and the exit status of hpn node --dry-run.  Raises OSError."""
     left = plan(settings.pfs, settings.rdma_exclusive, scan.state(settings.pfs))
     status = REFUSED if left.refused else DIFFERENT if left.changes else SAME
-    return "".join(f"{line}\n" for line in _lines(left)), status
-
-
-def _lines(left: Plan) -> Iterator[str]:
-    yield from (f"would change: {change}" for change in left.changes)
-    yield from (f"refused: {sentence}" for sentence in left.refused)
-    yield from (f"{source}: this node has no PF that matches its selectors" for source in left.unused)
-    if not left.changes and not left.refused:
-        yield "nothing to change: the node is as the file asks"
+    lines = [
+        *(f"would change: {change}" for change in left.changes),
+        *(f"refused: {sentence}" for sentence in left.refused),
+        *(f"{source}: this node has no PF that matches its selectors" for source in left.unused),
+        *(["nothing to change: the node is as the file asks"] if status == SAME else []),
+    ]
+    return "".join(f"{line}\n" for line in lines), status

@@ -1,6 +1,6 @@
 """The state of PFs and RDMA, and changes of it, as values."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
@@ -137,7 +137,8 @@ class SetMode:
     exclusive: bool
 
     def __str__(self) -> str:
-        return f"rdmaNamespaces {mode(not self.exclusive)} -> {mode(self.exclusive)}"
+        before, after = ("shared", "exclusive") if self.exclusive else ("exclusive", "shared")
+        return f"rdmaNamespaces {before} -> {after}"
 
 
 @dataclass(frozen=True)
@@ -153,20 +154,11 @@ class WriteOption:
 Change = SetVfs | SetMtu | SetTrust | SetGuids | SetMode | WriteOption
 
 
-def mode(exclusive: bool) -> str:  # noqa: FBT001
-    """The value of ``rdmaNamespaces``."""
-    return "exclusive" if exclusive else "shared"
-
-
 def ranges(numbers: Sequence[int]) -> str:
     """ "0-2, 5"."""
-    return ", ".join(_ranges(numbers))
-
-
-def _ranges(numbers: Sequence[int]) -> Iterator[str]:
-    for _, group in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
-        found = [number for _, number in group]
-        yield f"{found[0]}-{found[-1]}" if len(found) > 1 else f"{found[0]}"
+    groups = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
+    spans = [[number for _, number in group] for _, group in groups]
+    return ", ".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}" for span in spans)
 
 
 def _of(vfs: Sequence[Vf]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from base.table import abridged
 from node.model import PfRule
 from node.offer.offers import agrees
 from node.provision.model import (
@@ -33,8 +34,7 @@ _Step = Change | str
 
 @dataclass(frozen=True)
 class Plan:
-    """``changes`` in their order; ``refused`` with the reasons; ``unused``: the places of rules without a PF, which is
-    no fault."""
+    """Changes in their order, refusals with their reasons, and the sources of rules without a PF, which is no fault."""
 
     changes: tuple[Change, ...] = ()
     refused: tuple[str, ...] = ()
@@ -155,8 +155,7 @@ def in_use(vfs: Sequence[Vf]) -> str:
     """The users of the VFs, with the remedy; empty if none is in use."""
     parts = list[str]()
     if users := [f"VF {vf.number} ({vf.address}) belongs to {vf.user}" for vf in vfs if vf.user]:
-        more = f" and {len(users) - _NAMED} more" if len(users) > _NAMED else ""
-        parts.append(f"{', '.join(users[:_NAMED])}{more}; delete that")
+        parts.append(f"{abridged(users, _NAMED)}; delete that")
     if needed := [vf.needed for vf in vfs if vf.needed]:
         parts.append(f"the host needs VFs: {'; '.join(needed[:_NAMED])}")
     return f"{'; '.join(parts)}, {AFTER}" if parts else ""

@@ -1,8 +1,8 @@
 """Reads the state for provisioning: the PFs that rules select, their VFs and users, and the mode of RDMA.
 
 A pod may have an interface over a PF, such as a macvlan.  The kernel does not show that on the host, because sysfs
-links two interfaces only if they are in one namespace.  So this module reads all other namespaces that it can find: by
-processes and mounts, and by the numbers that the host's namespace has for them.  There is a number for each pod with a
+links two interfaces only if they are in one namespace.  So this module reads all other namespaces that it can find, by
+processes, by mounts, and by the host namespace's numbers for them.  There is a number for each pod with a
 veth or a moved interface.
 """
 
@@ -20,8 +20,9 @@ from base.kernel.netlink import attr, attributes, read_u32, u32
 from base.kernel.rtnl import Rtnl
 from base.state import journal, places
 from base.state.record import Record
+from base.table import abridged
 from hardware import inventory, users
-from hardware.model import Device, Kind
+from hardware.model import Device
 from node.model import PfRule
 from node.provision.matching import matching
 from node.provision.model import OPTION_FILE, Pf, State, Vf
@@ -29,7 +30,6 @@ from node.provision.plan import plan
 
 _IFLA_MAX_MTU: Final = 51
 _SHOWN: Final = 4  # in a sentence
-_NONE: Final = Pf(Device("", Kind.PF))
 
 
 def state(rules: Sequence[PfRule]) -> State:
@@ -53,20 +53,20 @@ def path(address: str) -> str:
 
 
 def _pf(device: Device, attached: Mapping[str, Record], host: Rtnl) -> Pf:
-    user = users.user(device.id, attached)
-    reported, known = _of_netdev(device, host)
+    reported, mtu, most_mtu = _of_netdev(device, host)
     guids, total = sysfs.guids(device.id), sysfs.line(f"{path(device.id)}/sriov_totalvfs")
     vfs = [
         _vf(address, number, reported.get(number), attached, host)
         for number, address in enumerate(sysfs.vfs(device.id))
     ]
-    return replace(
-        known,
-        device=device,
+    return Pf(
+        device,
         total_vfs=int(total) if total else None,
         vfs=tuple(vfs),
+        mtu=mtu,
+        most_mtu=most_mtu,
         guid=guids[1] if guids else "",
-        user=user,
+        user=users.user(device.id, attached),
         lag=lag(device.id),
     )
 
@@ -93,15 +93,15 @@ def with_users(one: Vf, attached: Mapping[str, Record], host: Rtnl, above: Mappi
     return replace(one, user=users.user(one.address, attached), needed=users.needed(one.address, host, above))
 
 
-def _of_netdev(device: Device, host: Rtnl) -> tuple[Mapping[int, vf.Vf], Pf]:
-    """The VFs by number as the PF's interface reports them, and a Pf with that interface's MTU and limit."""
+def _of_netdev(device: Device, host: Rtnl) -> tuple[Mapping[int, vf.Vf], int, int]:
+    """The VFs by number as the PF's interface reports them, and that interface's MTU and limit."""
     for name in device.netdevs[:1]:
         with suppress(OSError):  # the interface has just gone
             body = host.call(RTM_GETLINK, 0, get_link(name, filters=RTEXT_FILTER_SKIP_STATS | vf.RTEXT_FILTER_VF))
             link = parse_link(body)
             most = read_u32(attributes(body[LINK.size :]).get(_IFLA_MAX_MTU, b""))
-            return vf.parse(link.vfs), replace(_NONE, mtu=link.mtu, most_mtu=most)
-    return {}, _NONE
+            return vf.parse(link.vfs), link.mtu, most
+    return {}, 0, 0
 
 
 def lag(address: str) -> str:
@@ -158,12 +158,7 @@ def _by_index(found: Iterable[tuple[int, str]]) -> dict[int, str]:
     owners = dict[int, list[str]]()
     for index, one in found:
         owners.setdefault(index, []).append(one)
-    return {index: _named(several) for index, several in owners.items()}
-
-
-def _named(owners: list[str]) -> str:
-    more = f" and {len(owners) - _SHOWN} more" if len(owners) > _SHOWN else ""
-    return f"{'; '.join(owners[:_SHOWN])}{more}"
+    return {index: abridged(several, _SHOWN, "; ") for index, several in owners.items()}
 
 
 def _of_journal() -> Iterator[tuple[int, str]]:
@@ -176,8 +171,9 @@ def _of_journal() -> Iterator[tuple[int, str]]:
 
 def _of_namespaces(host: Rtnl, own: int) -> Iterator[tuple[int, str]]:
     """Ifindex and owner by the kernel.  A namespace that cannot be read has just ended."""
-    numbers = set[int]()
-    for path in _paths(netns.inode(own)):  # guard: by-path
+    numbers, inode = set[int](), netns.inode(own)
+    # Without the right to read every process there is no path.
+    for path in [path for one, path in (netns.inhabited() or {}).items() if one != inode]:  # guard: by-path
         with suppress(OSError), netns.hold_open(path) as fd, rtnl.open_in(fd) as inside:
             numbers.add(nsid.number(host, fd))
             links = nsid.links_over_others(inside)  # after which the kernel has a number for our namespace
@@ -186,11 +182,6 @@ def _of_namespaces(host: Rtnl, own: int) -> Iterator[tuple[int, str]]:
         with suppress(OSError):
             links = nsid.links_over_others(host, attr(nsid.IFLA_TARGET_NETNSID, u32(number)))
             yield from _over(links, nsid.number(host, own), f"{number} of: ip netns list-id")
-
-
-def _paths(own: int) -> list[str]:
-    """The paths of other namespaces of processes and mounts; none if this process may not read every process."""
-    return [path for inode, path in (netns.inhabited() or {}).items() if inode != own]
 
 
 def _over(links: Iterable[Link], number: int, place: str) -> Iterator[tuple[int, str]]:

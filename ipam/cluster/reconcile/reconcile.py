@@ -11,12 +11,12 @@ more.  Then the node changes the document and forgets the block.  The next round
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from base.kernel import budget
 from base.protocol.errors import CniError, InvalidConfig, PoolExhausted, Unreachable
-from ipam.cluster import Document, node_blocks
+from ipam.cluster import Document, Report, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
 from ipam.cluster.node_blocks import GRACE, HELD, LOST, RETURNING, NodeBlocks, OwnedBlock, heartbeat_is_due
 from ipam.cluster.reconcile import reclaim
@@ -184,17 +184,6 @@ def _is_used(mine: NodeBlocks, block: OwnedBlock, book: Book) -> bool:
 def _is_doubtful(mine: NodeBlocks, block: OwnedBlock) -> bool:
     """Whether a former owner may still use the number: it was not probed for in every subnet."""
     return block.taken and len(block.tried) < len(list(spans(mine, block.index)))
-
-
-@dataclass(frozen=True)
-class Report:
-    """The result of a round: how many of the node's blocks were suspected, what an operator should know, and why the
-    round failed; empty if it did not."""
-
-    network: str
-    suspected: int = 0
-    log: tuple[str, ...] = ()
-    problem: str = ""
 
 
 def directories(data_dirs: Iterable[Path]) -> list[Path]:

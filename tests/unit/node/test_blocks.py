@@ -11,8 +11,9 @@ import pytest
 from support.node_loop import turn
 
 from base.protocol import report
+from ipam.cluster import Report
 from node import blocks
-from node.blocks import Blocks, Found
+from node.blocks import Blocks
 
 MOST = 60.0
 
@@ -29,7 +30,7 @@ class Node:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loop, self.folder = loop, folder
-        self.found: tuple[Found, ...] | None = (Found("net"),)
+        self.found: tuple[Report, ...] | None = (Report("net"),)
         self.ipam = folder / "ipam"
         monkeypatch.setattr(blocks, "IPAM_DIR", f"{self.ipam}")
         monkeypatch.setattr(report, "ROOM", f"{folder}/run/room.sock")
@@ -41,7 +42,7 @@ class Node:
         (self.ipam / "net" / "blocks").touch()
 
     def start(self) -> Blocks:
-        def work() -> tuple[Found, ...] | None:
+        def work() -> tuple[Report, ...] | None:
             (self.folder / f"round-{os.getpid()}").touch()
             return self.found
 
@@ -144,7 +145,7 @@ def test_no_more_where_the_last_network_is_gone(node: Node) -> None:
 
 def test_what_cannot_be_done_is_said_once_and_tried_again(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     node.has_a_network()
-    node.found = (Found("net", 2, ("block 3 of net: lost",), "the store does not answer"), Found("other"))
+    node.found = (Report("net", 2, ("block 3 of net: lost",), "the store does not answer"), Report("other"))
     node.start()
     node.until(lambda: node.due is not None)
     assert node.blocks.is_problem
@@ -155,7 +156,7 @@ def test_what_cannot_be_done_is_said_once_and_tried_again(node: Node, capsys: py
     node.until(lambda: node.rounds == 2 and not node.blocks._child)
     said = capsys.readouterr().err
     assert said.count("block 3 of net: lost") == said.count("network net: the store does not answer") == 1
-    node.found = (Found("net"),)
+    node.found = (Report("net"),)
     report.send_low(lambda: True)
     node.until(lambda: not node.blocks.is_problem)
 

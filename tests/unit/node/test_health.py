@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from base.kernel.links import IFF_LOWER_UP, IFF_UP, Link
 from hardware.model import Device, Kind, RdmaDevice
-from node.health.status import Facts, Health, Observation, Patience, due, observe, step
+from node.health.status import Facts, Health, Observation, due, observe, step
+from node.model import Settings
 
 PF, VF = "0000:3b:00.0", "0000:3b:00.2"
-WAIT = Patience(down_after=10, up_after=30)
+WAIT = Settings((), "", down_after=10, up_after=30)
 DOWN, UP = Observation(down="eth3 has no carrier"), Observation()
 LINKED, UNLINKED, SET_DOWN = IFF_UP | IFF_LOWER_UP, IFF_UP, 0
 
