@@ -8,6 +8,9 @@ import pytest
 from support.namespaces import needs_cookies, with_both
 from support.topology import Host, Pod, ip, until
 
+from base.state.pod import open_netns
+from cni.kinds import child
+
 DOCUMENT = '{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.2/24"}]}'
 
 
@@ -20,6 +23,16 @@ def all_gone(host: Host, pod: Pod) -> None:
 def test_twice(host: Host, pod: Pod) -> None:
     host.ok("ADD", pod)
     host.ok("DEL", pod)
+    host.ok("DEL", pod)
+    all_gone(host, pod)
+
+
+def test_the_pod_removes_it_at_the_same_time(host: Host, pod: Pod) -> None:
+    """The link disappears after DEL has found it."""
+    host.ok("ADD", pod)
+    plan = json.loads(host.record(pod).read_text())["body"]["link"]
+    with open_netns(host.request("DEL", pod, host.conf())) as opened:
+        assert not child.remove(child.Plan(**plan), opened, "hpn0", lambda: pod.ip("link", "delete", "hpn0"))
     host.ok("DEL", pod)
     all_gone(host, pod)
 
