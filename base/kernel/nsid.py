@@ -26,7 +26,7 @@ from base.kernel.links import (
     Link,
     parse_link,
 )
-from base.kernel.netlink import NETLINK_GET_STRICT_CHK, SOL_NETLINK, answers_strictly, attr, attributes, text, u32
+from base.kernel.netlink import answers_strictly, attr, attributes, text, u32
 from base.kernel.netns import inode, run_in
 from base.kernel.rtnl import Rtnl
 
@@ -180,9 +180,7 @@ def _visit(fd: int, seen: set[int], is_strange: Callable[[int, Rtnl], bool], pla
     try:
         if inode(fd) not in seen:
             seen.add(inode(fd))
-            inside = rtnl.open_in(fd)
-            # Without this, a dump ignores NETNSA_TARGET_NSID.
-            inside.sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)
+            inside = rtnl.open_in(fd, strictly=True)  # else a dump ignores NETNSA_TARGET_NSID
             if not is_strange(fd, inside):
                 places.append((fd, inside))
                 return True

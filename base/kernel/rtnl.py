@@ -63,8 +63,10 @@ _POLL: Final = 0.005
 class Rtnl:
     """A NETLINK_ROUTE socket in one namespace, for one request at a time."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
+    def __init__(self, sock: socket.socket, *, strictly: bool = False) -> None:
+        self.sock, self._strictly = sock, strictly
+        if strictly:
+            netlink.answers_strictly(sock)
         # Another Rtnl may use the same socket (``adopt``).  It must not accept a late answer to a request of this one.
         self.sequence = next(_series) << 12 & 0x7FFFFFFF
 
@@ -132,6 +134,8 @@ class Rtnl:
         sock = netlink.open_beside(self.sock)
         self.sock.close()
         self.sock = sock
+        if self._strictly:  # guard: still-strict
+            netlink.answers_strictly(sock)
 
     def pack(self, kind: int, flags: int, body: bytes) -> bytes:
         """The next request as bytes.  It increments ``sequence``, and the answer has that number."""
@@ -201,10 +205,7 @@ class Rtnl:
 def open_in(ns_fd: int | None = None, *, strictly: bool = False) -> Rtnl:
     """A socket in the namespace of a descriptor, by default in ours.  Raises OSError.  It stays in its namespace,
     whichever thread uses it.  ``strictly``: dumps answer with only what the request names, if the kernel can."""
-    opened = Rtnl(_socket() if ns_fd is None else run_in(ns_fd, _socket))
-    if strictly:
-        netlink.answers_strictly(opened.sock)
-    return opened
+    return Rtnl(_socket() if ns_fd is None else run_in(ns_fd, _socket), strictly=strictly)
 
 
 def adopt(fd: int) -> Rtnl:

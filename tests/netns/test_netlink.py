@@ -19,7 +19,7 @@ from base.protocol.spec import Program, Request
 from cni import main
 from ipam import main as ipam
 
-DELLINK, GROUP_LINK, SOL_NETLINK, ADD_MEMBERSHIP = 17, 1, 270, 1
+DELLINK, GETADDR, GROUP_LINK, SOL_NETLINK, ADD_MEMBERSHIP = 17, 22, 1, 270, 1
 WAIT = 0.5  # seconds
 
 
@@ -224,6 +224,19 @@ def test_a_socket_that_overflowed_is_given_up(pod: Pod, inside: rtnl.Rtnl) -> No
     with pytest.raises(netlink.AnswerLost):
         list(inside.dump(links.RTM_GETLINK, links.get_link()))
     assert len(list(inside.dump(links.RTM_GETLINK, links.get_link()))) == 2
+
+
+def test_a_strict_socket_stays_strict(pod: Pod) -> None:
+    """After an overflow its dumps still answer with only what the request names."""
+    pod.ip("link", "add", "b0", "type", "bridge")
+    pod.ip("address", "add", "10.0.0.1/8", "dev", "b0")
+    only = struct.pack("=BBBBI", 0, 0, 0, 0, 1)  # struct ifaddrmsg: the addresses of lo
+    with netns.hold_open(pod.path) as fd, rtnl.open_in(fd, strictly=True) as inside:
+        of_lo = list(inside.dump(GETADDR, only))
+        overflowed(inside, pod)
+        with pytest.raises(netlink.AnswerLost):
+            list(inside.dump(GETADDR, only))
+        assert list(inside.dump(GETADDR, only)) == of_lo
 
 
 def test_a_link_that_stays_is_not_called_gone(pod: Pod, inside: rtnl.Rtnl) -> None:
