@@ -29,6 +29,9 @@ ROW = re.compile(r" *(\S+( \S+)* {3,}\S|(Value|Default|Refused): )")
 # English has one of these words in so many words.  A style sheet, a list of keys and an example in JSON have none.
 ENGLISH = re.compile(r"\b(the|an?|is|are|has|of|to|for|in|it|its|and|with|by)\b", re.IGNORECASE)
 CODE = 20
+# Between the parts of a message: key and value; cause; remedy.  The page has each part as a sentence.
+PART = "; "
+END = ";\x1f"
 
 
 def pages() -> list[Path]:
@@ -47,13 +50,15 @@ def programs() -> list[Path]:
 def texts(source: str) -> Iterator[tuple[int, str]]:
     """Yield the first line and the text of each docstring, comment and sentence in a Python source."""
     yield from _comments(source)
-    inside = set[ast.AST]()
+    inside, documents = set[ast.AST](), set[ast.AST]()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.JoinedStr):
+        if isinstance(node, ast.Expr):
+            documents.add(node.value)
+        elif isinstance(node, ast.JoinedStr):
             inside.update(node.values)
-            yield node.lineno, "".join(_shown(part) for part in node.values)
+            yield node.lineno, "".join(_shown(part) for part in node.values).replace(PART, END)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inside:
-            yield node.lineno, node.value
+            yield node.lineno, node.value if node in documents else node.value.replace(PART, END)
 
 
 def page_of(source: str) -> tuple[str, list[int]]:
@@ -68,8 +73,9 @@ def page_of(source: str) -> tuple[str, list[int]]:
             for at, line in enumerate(paragraph.splitlines(), number):
                 # An empty line makes each row of a table a sentence of its own.
                 before = [""] if ROW.match(line) else []
-                lines += [*before, line.strip()]
-                numbers += [at] * (len(before) + 1)
+                parts = line.strip().replace(END, ";\n\n").split("\n")
+                lines += [*before, *parts]
+                numbers += [at] * (len(before) + len(parts))
             lines.append("")
             numbers.append(number)
     return "\n".join(lines), numbers

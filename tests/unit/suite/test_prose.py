@@ -21,3 +21,11 @@ def test_each_line_of_the_page_is_known_in_the_source() -> None:
     assert lines["which is one text."] == 5
     assert lines["the value X of key is not a number"] == 7
     assert "guard" not in text
+
+
+def test_a_message_has_a_sentence_for_each_part() -> None:
+    text, numbers = prose.page_of(
+        '"""One sentence; of two parts."""\nraise ValueError("key x: is absent; set y; or z")\n'
+    )
+    assert text.split("\n") == ["One sentence; of two parts.", "", "key x: is absent;", "", "set y;", "", "or z", ""]
+    assert numbers[2:7] == [2] * 5
