@@ -1,7 +1,7 @@
 """Decode a configuration file, JSON or YAML.
 
-YAML follows version 1.2: 0101 is text and no octal number, on and off are text, and 0000:03:00.2 is no number of base
-60.  Aliases, which could expand a few lines to a billion, tags and a second document are refused.
+YAML follows version 1.2: 0101, on, off and 0000:03:00.2 are text.  Aliases, tags and a second document are refused.
+Aliases could expand a few lines to a billion.
 """
 
 import json
@@ -127,7 +127,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_constructor(f"{_TAG}map", _Loader.construct_members)
-# YAML 1.1 has more: 0101 is octal there, 0000:03:00.2 a number of base 60, and on, off, yes and no are true or false.
+# YAML 1.1 has more.  There, 0101 is octal, 0000:03:00.2 a number of base 60, and on, off, yes and no are true or false.
 for _tag, _pattern, _first in (
     ("null", r"~|null|", ["~", "n", ""]),
     ("bool", r"true|false", ["t", "f"]),

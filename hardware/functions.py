@@ -1,6 +1,6 @@
 """The node's NICs: PFs with their VFs and scalable functions, their holders, and the nearest GPUs.
 
-Distances have the names of ``nvidia-smi topo -m``: PIX through one switch, PXB through several, PHB through the
+Distances have the names of ``nvidia-smi topo -m``.  PIX is through one switch, PXB through several.  PHB is through the
 processor's host bridge, NODE through several host bridges of one NUMA node, SYS between NUMA nodes.
 """
 
@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Place:
-    """A PCI function's place: the bridges above it from the host bridge down ("pci0000:3a", "0000:3a:00.0"), and its
-    NUMA node, -1 if the machine does not report one."""
+    """A PCI function's place.  ``above`` are the bridges above it from the host bridge down ("pci0000:3a",
+    "0000:3a:00.0").  ``numa`` is its NUMA node, -1 if the machine does not report one."""
 
     address: str
     above: tuple[str, ...]

@@ -70,8 +70,10 @@ def inside(path: Path) -> Path:
 
 
 def libraries(program: Path) -> Iterator[tuple[str, Path]]:
-    """Yield name and file of each library that a program or a library needs: for this machine of all levels, for
-    another one of the first.  The loader's name is empty."""
+    """Yield name and file of each library that a program or a library needs.  The loader's name is empty.
+
+    For this machine, these include the libraries that other libraries need.  For another machine, only the first level.
+    """
     if not IS_OTHER:
         for name, found in _LDD.findall(_output("ldd", program)):
             yield name, Path(found)

@@ -4,8 +4,8 @@ A hostile pod can make every wait a long one, and a command has twenty.  Bounds 
 waits spend one budget.  These do not count: work, waits for locks and for other programs, and waits that have a timeout
 in the configuration.
 
-A wait also does not count while the kernel alone is silent, because it waits for its one lock of links (rtnl_lock): any
-other pod's namespace can hold that lock for long.  Such waits have a bound of their own, KERNEL_TIMEOUT.
+A wait for the kernel's one lock of links (rtnl_lock) does not count either: any other pod's namespace can hold that
+lock for long.  Such waits have a separate bound, KERNEL_TIMEOUT.
 """
 
 import time

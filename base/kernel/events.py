@@ -1,5 +1,5 @@
-"""Events of the kernel: a device appeared, disappeared or got a driver (lib/kobject_uevent.c; man 7 udev lists the
-keys), and an entry of a directory appeared or disappeared (man 7 inotify).
+"""Events of the kernel.  A device appeared, disappeared or got a driver (lib/kobject_uevent.c; man 7 udev lists the
+keys).  An entry of a directory appeared or disappeared (man 7 inotify).
 
 Two kinds of processes can forge a device's event.  One with CAP_NET_ADMIN in this network namespace sends to the group,
 with a port number.  One with CAP_SYS_ADMIN sends through the kernel, with a process id (uevent_net_rcv).  Both could do

@@ -1,5 +1,5 @@
-"""Probe whether another host on the link has an address: ARP probes (RFC 5227), and for IPv6 the messages of duplicate
-address detection (RFC 4862, section 5.4).
+"""Probe whether another host on the link has an address.  For IPv4: ARP probes (RFC 5227).  For IPv6: the messages of
+duplicate address detection (RFC 4862, section 5.4).
 
 Pure functions build and decode the frames.  The caller decides how long to listen.
 """
@@ -38,8 +38,8 @@ def arp_probe(mac: str, address: IPv4Address) -> bytes:
 
 
 def dad_solicitation(mac: str, address: IPv6Address) -> bytes:
-    """A neighbor solicitation for duplicate address detection, as a frame (RFC 4862, section 5.4.2).  Its source is the
-    unspecified address, its destination the address's solicited-node group."""
+    """A neighbor solicitation for duplicate address detection, as a frame.  Its source is the unspecified
+    address, its destination the address's solicited-node group (RFC 4862, section 5.4.2)."""
     # RFC 4861, section 4.3, forbids the option with the source's link-layer address here.
     message = struct.pack("!BBHI", _NS, 0, 0, 0) + address.packed
     group = IPv6Address("ff02::1:ff00:0").packed[:13] + address.packed[13:]

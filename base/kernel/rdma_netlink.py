@@ -87,8 +87,11 @@ def rename(index: int, name: str, ns_fd: int | None = None) -> None:
 
 
 def new_link(kind: str, name: str, netdev: str, ns_fd: int) -> None:
-    """Equivalent to: rdma link add NAME type KIND netdev NETDEV, in that namespace.  Raises OSError: EEXIST if the
-    netdev has one, ENFILE if any device of the system has the name, EINVAL if the kernel does not know the kind."""
+    """Equivalent to: rdma link add NAME type KIND netdev NETDEV, in that namespace.
+
+    Raises OSError.  EEXIST: the netdev has one.  ENFILE: a device of the system has the name.  EINVAL: the kernel does
+    not know the kind.
+    """
     body = attr(DEV_NAME, text(name)) + attr(LINK_TYPE, text(kind)) + attr(NDEV_NAME, text(netdev))
     _call(NEWLINK, NLM_F_ACK, body, ns_fd)
 

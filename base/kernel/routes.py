@@ -208,7 +208,7 @@ def uplinks() -> set[str]:
 
     Routes count if they are in the main table, in a table that a rule without a condition selects, or in a VRF's table.
     A table behind rules with a condition is not the host's way out: rails have such tables, each for its own address.
-    IPv6's routes count only if IPv4 has none, per VRF or outside: in many fabrics every rail receives router
+    Per VRF or outside, IPv6's routes count only if IPv4 has none.  In many fabrics every rail receives router
     advertisements, and so gets a default route that nothing needs.  Raises OSError.
     """
     with rtnl.open_in(strictly=True) as host:

@@ -1,5 +1,8 @@
-"""System calls without a Python function: mounting a file system without a mount point (man 2 fsopen, fsconfig,
-fsmount; Linux 5.2), and whether the kernel's clock is synchronized (man 2 adjtimex)."""
+"""System calls without a Python function.
+
+One mounts a file system without a mount point (man 2 fsopen, fsconfig, fsmount; Linux 5.2).  One reports whether the
+kernel's clock is synchronized (man 2 adjtimex).
+"""
 
 import ctypes
 import os

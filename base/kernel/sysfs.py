@@ -1,8 +1,8 @@
-"""PCI functions and their devices in /sys (Documentation/ABI/testing/sysfs-bus-pci); and devices of other buses that
-have interfaces, such as scalable functions (Documentation/driver-api/auxiliary_bus.rst).
+"""PCI functions and their devices in /sys (Documentation/ABI/testing/sysfs-bus-pci).  Devices of other buses that have
+interfaces too, such as subfunctions (Documentation/driver-api/auxiliary_bus.rst).
 
-A device's net/ and infiniband/ list only what is in the namespace in which /sys was mounted, the host's: what a pod has
-is missing.  ``address`` is a bus address ("0000:3b:00.2", "mlx5_core.sf.4").  Tests pass another ``root``.
+A device's net/ and infiniband/ list only devices in the namespace in which /sys was mounted, the host's.  They miss the
+devices of pods.  ``address`` is a bus address ("0000:3b:00.2", "mlx5_core.sf.4").  Tests pass another ``root``.
 
 Functions that report a missing device raise OSError if /sys is not mounted or is hidden, because then nothing is known.
 """

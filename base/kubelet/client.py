@@ -1,5 +1,8 @@
-"""Clients of kubelet and of the device plugins in its directory: each container's devices (kubelet:
-pkg/apis/podresources/v1), and the resource that a plugin offers (pkg/apis/pluginregistration/v1)."""
+"""Clients of kubelet and of the device plugins in its directory.
+
+Kubelet lists each container's devices (pkg/apis/podresources/v1).  A plugin names the resource that it offers
+(pkg/apis/pluginregistration/v1).
+"""
 
 from pathlib import Path
 from typing import Final, NamedTuple

@@ -114,8 +114,11 @@ class Request:
         return replace(self, stdin=self.stdin if stdin is None else stdin, environ={**self.environ, **environ})
 
     def refuse_if_abandoned(self) -> None:
-        """Raise TryAgain if the caller has stopped waiting for the reply.  Call it under the lock of what the command
-        would change: a runtime that killed the caller may have sent another command since, and got its answer."""
+        """Raise TryAgain if the caller has stopped waiting for the reply.
+
+        Call it under the lock that guards the command's changes.  A runtime that killed the caller may have sent
+        another command since, and got its answer.
+        """
         if self.abandoned():  # guard: abandoned
             raise TryAgain(f"the caller no longer waits for this {self.command}, so it did not begin; repeat it")
 

@@ -62,7 +62,7 @@ class Entry:
         """The record; None if there is none.
 
         Raises RecordUnreadable once for an unreadable record, and moves it to quarantine/.  A record of kind LOST takes
-        its place: what the attachment changed is unknown, so it must not count as clean, but it must not block a pod
+        its place.  The attachment's changes are unknown, so it must not count as clean.  But it must not block a pod
         for ever either.
         """
         try:

@@ -4,8 +4,8 @@ An event is one line of JSON or text.  All lines of a command identify it by net
 trace (W3C's trace context).  The last line also names the attachment's devices.
 
 Several processes append to the file at once, and it is bounded.  The command that finds it above LIMIT renames it to
-FILE.old, replacing the earlier one, and begins a new file.  Processes that have the old one open may still write to it:
-their lines are in FILE.old.  FILE.1 is logrotate's name, and its files must not be replaced.
+FILE.old, replacing the earlier one, and begins a new file.  A process that has the old file open may still append lines
+to it.  FILE.1 is logrotate's name, and its files must not be replaced.
 """
 
 import errno

@@ -191,7 +191,7 @@ def _open_or_create(folder: int, name: str, flags: int) -> int:
 
 
 def _not_ours(found: os.stat_result) -> OSError | None:
-    """Why the file may not be ours: others who can write to the directory can make a file of this name, or rename one
+    """Why the file may not be ours.  A user who can write to the directory can make a file of this name, or rename one
     to it."""
     if found.st_nlink > 1:  # guard: one-name
         return OSError(errno.EINVAL, "it is a file with several names")

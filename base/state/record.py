@@ -112,8 +112,10 @@ def netns_in(text: bytes) -> str:
 
 
 def legible(damaged: str, key: Key) -> tuple[str, Identity, bool]:
-    """The legible parts of a damaged record: the path and the identity of its namespace, and whether its interface was
-    the host's before and is made of software.
+    """The legible parts of a damaged record: path, identity, flag.
+
+    Path and identity are those of its namespace.  The flag is set if its interface was the host's before, and is made
+    of software.
 
     Path and identity are empty and zeros if they are illegible, or if the record does not name the attachment ``key``.
     """
