@@ -106,8 +106,8 @@ def _sparing(request: Request, conf: Config, where: Location) -> Request:
 def a_few(where: Location, request: Request, log: list[str], programs: Programs) -> None:
     """In one ADD of EVERY, undo one attachment of this network whose pod is provably dead.
 
-    The ADD has succeeded, so this neither fails nor delays it: it waits for no lock, runs no other program, and leaves
-    devices to the ADD that needs one.
+    The ADD has succeeded, so this neither fails nor delays it.  It waits for no lock and runs no other program.  It
+    leaves devices to the ADD that needs one.
     """
     if os.urandom(1)[0] % EVERY:
         return

@@ -1,7 +1,7 @@
 """The present location of an attachment's interface, wherever the pod or a person has put it.
 
-The search changes nothing and reads only the links of namespaces: the pod's, those that the pod's knows by number
-(base/kernel/nsid.py), and those that a mount, a process or a descriptor leads to.
+The search changes nothing and reads only the links of namespaces.  These are the pod's namespace, those that it knows
+by number (base/kernel/nsid.py), and those that a mount, a process or a descriptor leads to.
 """
 
 import os

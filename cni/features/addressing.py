@@ -72,7 +72,7 @@ def _detecting(pod: Pod, link: Link, result: Result, wanted: "Common", log: list
     """Make the changes, and wait until duplicate detection has ended for all IPv6 addresses.  After that the kernel
     announces them (ndisc_notify).
 
-    If the link gets no carrier, or the pod prevents detection from ending, return with a note in the log; the kernel
+    If the link gets no carrier, or the pod prevents detection from ending, return with a note in the log.  The kernel
     continues at its own pace.  Raises AddressConflict if another host has an address.
     """
     v6 = [ip.address.ip for ip in result.ips if isinstance(ip.address.ip, IPv6Address)]

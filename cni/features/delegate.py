@@ -1,6 +1,6 @@
 """Delegation to the IPAM plugin: one of our own functions, else the program of that name on CNI_PATH.
 
-SPEC 1.1.0 section 4: a program gets the same environment, and the whole configuration on stdin; its stderr and its
+A program gets the same environment, and the whole configuration on stdin (SPEC 1.1.0 section 4).  Its stderr and its
 errors are passed on.  A function returns the same results and errors for the same request, without text in between.
 
 A program gets one more variable, ``spec.DELEGATED``.  With it, this plugin under another name detects that it was

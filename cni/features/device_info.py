@@ -24,8 +24,10 @@ _LIMIT = 1 << 20
 
 
 def plan(conf: Config, link: Json) -> Json:
-    """Return the file's path and present content, for the journal; empty if no file is requested, the attachment has no
-    PCI function, or the file describes a device of another type.  Raises InvalidConfig.
+    """Return the file's path and present content, for the journal.
+
+    Empty if no file is requested, the attachment has no PCI function, or the file describes a device of another type.
+    Raises InvalidConfig.
 
     Only runtimeConfig may name the file, because a pod can write ``args``, and the file belongs to the host.
     """

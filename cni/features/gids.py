@@ -1,6 +1,6 @@
 """The GIDs of an attachment's addresses, the destinations of RDMA traffic: wait for them, find them, count them.
 
-The kernel makes GIDs by itself, a moment after an address is added: on a RoCE port each address gets one entry of type
+The kernel makes GIDs by itself, a moment after an address is added.  On a RoCE port each address gets one entry of type
 RoCE v1 and one of v2.  The port's table has a fixed length, and applications use an index in it ("GID index").
 """
 

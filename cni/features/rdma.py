@@ -21,7 +21,7 @@ Devices = list[tuple[int, str]]  # (index, name on the host)
 _TO_EXCLUSIVE: Final = "write 'options ib_core netns_mode=0' to /etc/modprobe.d/ib_core.conf and reboot"
 # The kernel changes the mode only while there is no other namespace.
 _TO_SHARED: Final = (
-    "run 'rdma system set netns shared' while there are no network namespaces, or write 'options ib_core netns_mode=1' "
+    "run 'rdma system set netns shared' while there are no network namespaces; or write 'options ib_core netns_mode=1' "
     "to /etc/modprobe.d/ib_core.conf and reboot"
 )
 
@@ -68,7 +68,7 @@ def of_master(wanted: "Rdma", master: str, functions: list[sysfs.Function]) -> l
     if wanted.required and exclusive:
         raise LinkUnavailable(
             f"rdma.required: the kernel is in exclusive mode, where {', '.join(names)} of master {master!r} is only "
-            f"for the host; {_TO_SHARED}, or give the pod a VF"
+            f"for the host; {_TO_SHARED}; or give the pod a VF"
         )
     return [] if exclusive else names
 
@@ -87,7 +87,7 @@ def is_exclusive(wanted: "Rdma") -> bool:
             f"rdma.mode exclusive: the kernel is in shared mode; {_TO_EXCLUSIVE}, or set rdma.mode auto"
         )
     if wanted.mode == "shared" and exclusive:
-        raise LinkUnavailable(f"rdma.mode shared: the kernel is in exclusive mode; {_TO_SHARED}, or set rdma.mode auto")
+        raise LinkUnavailable(f"rdma.mode shared: the kernel is in exclusive mode; {_TO_SHARED}; or set rdma.mode auto")
     if wanted.name and exclusive is False:
         raise LinkUnavailable(
             f"rdma.name {wanted.name!r}: the kernel is in shared mode, where a device keeps the host's name; "

@@ -41,8 +41,10 @@ _OF_A_RAIL: Final = {
 
 
 def status(attach: "Common") -> None:
-    """Raise InvalidConfig for contradicting sysctls, for one that is not on the node's list, and for a list that others
-    than root could have written; IoFailure."""
+    """Raise InvalidConfig for contradicting sysctls, for one that is not on the node's list, and for an unsafe list.
+
+    A list is unsafe if another user than root could have written it.  Raises IoFailure if it cannot be read.
+    """
     _wanted(attach, _IFNAME)
     try:
         if (text := trust.read_trusted(str(_ALLOWED))) is None:
@@ -149,8 +151,11 @@ def _of(ifname: str, path: str) -> str:
 
 
 def _twin(path: str, ifname: str) -> str:
-    """Return a path that has a sysctl of our interface before the interface exists: under ``default``, or for
-    neighbours under ``lo``, because only the host has their defaults.  Empty if the sysctl is not our interface's."""
+    """Return a path that has a sysctl of our interface before the interface exists.  Empty if the sysctl is not our
+    interface's.
+
+    The path is under ``default``, or for neighbours under ``lo``, because only the host has their defaults.
+    """
     family, _, rest = path.partition("/")
     table, _, rest = rest.partition("/")
     name, _, entry = rest.partition("/")

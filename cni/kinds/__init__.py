@@ -60,8 +60,8 @@ KINDS: Final[Mapping[str, Row]] = {
     "sriov": Row("sriov", "Sriov", _has_vf),
     "host-device": Row("host_device", "HostDevice", _has_auxiliary_device),
 }
-# With one of these keys a configuration is of the first kind, whatever other keys it has: Multus adds deviceID to every
-# configuration of a resource with devices.
+# With one of these keys a configuration is of the first kind, whatever other keys it has.  Multus adds deviceID to
+# every configuration of a resource with devices.
 _OVER_A_MASTER: Final = frozenset({"master", "mode"})
 
 

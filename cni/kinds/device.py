@@ -140,8 +140,8 @@ class Moved:
     def common(wanted: "Common", function: Function, link: Link | None, pod: Pod) -> dict[str, Any]:
         """Return the members that all plans have, for a function with this interface.
 
-        Raises InterfaceExists if an altname, which moves with the interface, is taken in the pod; InvalidConfig for a
-        key that needs an interface, if there is none; what rdma.of_function raises.
+        Raises InterfaceExists if the pod uses one of the interface's altnames, which move with it.  Raises
+        InvalidConfig for a key that needs an interface, if there is none; and the errors of rdma.of_function.
         """
         what = function.address or (link.name if link else "")
         if link is None:
@@ -210,8 +210,8 @@ def check(p: Moved, pod: Pod, ifname: str, what: str) -> Link | None:
     """Return the interface in the pod; None for a device that the pod drives itself.  ``what`` describes the interface
     for the message.
 
-    Raises CheckFailed if the device is gone, the interface is not there under the pod's name, ARP differs from the
-    host's, or an RDMA device is lost.  The kind checks the RDMA devices of InfiniBand.
+    Raises CheckFailed if the device, its interface under the pod's name, or an RDMA device is lost, or if ARP differs
+    from the host's.  The kind checks the RDMA devices of InfiniBand.
     """
     if not p.exists:
         raise CheckFailed(f"{p.device} is gone, or another one now")

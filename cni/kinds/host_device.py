@@ -288,10 +288,10 @@ def _bring_software_home(p: Plan, software: Software, pod: Pod, ifname: str) -> 
     """Move a link made of software home from the pod, or from where the pod has put it.  Raises OSError, CniError.
 
     The link is identified by its index in the pod.  The pod sees that index, may move the host's link away, and give
-    the index to a link of its own.  But it cannot make a link over the same device of the host: of a veth, that device
-    is the peer, which already has its other end.
+    the index to a link of its own.  But it cannot make a link over the same device of the host.  For a veth, that
+    device is the peer, which already has its other end.
 
-    If no link found is over the host's device that ADD saw, move all of them: a pair's other end may have moved
+    If no link found is over the host's device that ADD saw, move all of them.  A pair's other end may have moved
     meanwhile, and a dummy is over nothing.
     """
     if software.over:

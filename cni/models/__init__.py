@@ -1,7 +1,7 @@
 """The keys that the configurations of all kinds share, and types of keys that several kinds have.
 
-Each kind has its model in its own module beside this one, named in cni/kinds: building a model takes 0.6 to 2 ms of a
-start, and only one is in use.  Keys are spelled as in JSON.  The properties of ``Common`` are what cni/config.py asks
+Each kind has its model in a separate module beside this one, named in cni/kinds.  Building a model takes 0.6 to 2 ms of
+a start, and only one is in use.  Keys are spelled as in JSON.  The properties of ``Common`` are what cni/config.py asks
 of a model, with their defaults.
 """
 
@@ -102,7 +102,7 @@ class Rdma(BaseModel):
     configuration, such as `NCCL_IB_HCA=mlx5_0` in every pod of a job.
     Default: unchanged
     Refused: 7: not 1 to 63 of `a-z A-Z 0-9 _ - .`; several devices; with macvlan, ipvlan or ipoib; with `mode`
-    `shared`, `off` or `rxe`; 100: another device has it, in any namespace; 101: the kernel is in shared mode"""
+    `shared`, `off` or `rxe`. 100: another device has it, in any namespace; 101: the kernel is in shared mode"""
     gidTimeout: Annotated[float, Field(ge=0, le=60)] | None = None
     """Seconds to wait for GIDs; 0: read them once, and continue even if some are missing.
     Default: 5 with `required`, else 1
@@ -212,8 +212,8 @@ class Common(BaseModel):
     Default: `false`
     Refused: 7: no `ipam`"""
     multiRail: bool = False
-    """Treat the interface as one of the pod's rails: it answers ARP for its own addresses only, packets from them leave
-    by it, and the pod's default route stays ([multiRail](addresses.md#multirail)).
+    """Treat the interface as one of the pod's rails ([multiRail](addresses.md#multirail)). It answers ARP for its own
+    addresses only, packets from them leave by it, and the pod's default route stays.
     Refused: 7: no `ipam`, `policyRouting` `false`, a `sysctl` with another value"""
     rps: Annotated[str, AfterValidator(processors)] = ""
     """The processors that handle received packets ([below](#rps-and-irqaffinity)):

@@ -15,8 +15,8 @@ class Child(Common):
     master: Annotated[str, AfterValidator(interface_name)] = ""
     """The host's interface below this one.
     Default: that of the default route, IPv4's first
-    Refused: 101: absent, down, not Ethernet (`lo`, a tunnel), no default route, in a bridge or bond, it carries
-    interfaces of another kind, or it is the host's end of another pod's interface"""
+    Refused: 101: absent, down, not Ethernet (`lo`, a tunnel), no default route, in a bridge or bond. Also if it
+    carries interfaces of another kind, or is the host's end of another pod's interface"""
     linkInContainer: bool = False
     """Search `master` in the pod."""
 

@@ -29,8 +29,8 @@ class Sriov(Device):
     kind: Literal["sriov"] = "sriov"
     deviceID: str = ""
     """The VF's PCI address; `runtimeConfig.deviceID` overrides it.
-    Refused: 7: not a VF, with `pf`, with a host address, route or link; 101: absent, no driver, master of another
-    attachment, in a bridge, bond or VRF; 109: attached; 11: in another namespace"""
+    Refused: 7: not a VF, with `pf`, with a host address, route or link; 109: attached; 11: in another namespace. 101:
+    absent, no driver, master of another attachment, in a bridge, bond or VRF"""
     pf: Annotated[str, AfterValidator(interface_name)] = ""
     """Use any free VF of this PF's interface: one that is not attached, is down, and is not needed by the host.
     Refused: 101: no VFs, none free"""
@@ -44,8 +44,8 @@ class Sriov(Device):
     Refused: 7: malformed, zero, all ones, of an Ethernet VF, of a PF"""
     pfOnly: bool = False
     """With `pf`, attach the PF itself.
-    Refused: 7: with a VF's key; host addresses, routes or VLANs over it or a VF; 101: master of another attachment;
-    in a bridge, bond or VRF; 109: it or a VF is attached"""
+    Refused: 7: with a VF's key; host addresses, routes or VLANs over it or a VF; 109: it or a VF is attached. 101:
+    master of another attachment; in a bridge, bond or VRF"""
     mac: Annotated[str, AfterValidator(no_or_unicast_mac)] | None = None
     """The interface's MAC, set on the PF and in the VF.
     Default: unchanged

@@ -1,8 +1,8 @@
 """Kind sriov: a VF, configured through its PF, moved into the pod with its RDMA devices, and restored.
 
-The VF is identified by its PCI address, in any namespace and under any name: by /sys on the host, and by
-IFLA_PARENT_DEV_NAME in the pod.  When a pod's namespace dies, the kernel brings netdev and RDMA devices home by itself,
-late and under the pod's name (default_device_exit_net, rdma_dev_exit_net).
+The VF is identified by its PCI address, in any namespace and under any name.  /sys has that address on the host, and
+IFLA_PARENT_DEV_NAME has it in the pod.  When a pod's namespace dies, the kernel returns netdev and RDMA devices by
+itself, late and under the pod's name (default_device_exit_net, rdma_dev_exit_net).
 
 A VF of a userspace driver (vfio-pci) only gets its attributes.  A PF itself (pfOnly) moves like a VF, and has no
 attributes.
