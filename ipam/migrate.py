@@ -126,11 +126,11 @@ def _of_whereabouts(pools: Any, pods: frozenset[str] | None, ifname: str) -> Ite
 
 
 def from_nv_ipam(document: Any, file: Path, wanted: Sequence[str]) -> list[Lease]:
-    """The leases in the store of nv-ipam's node daemon, by default /var/lib/cni/nv-ipam/store, of all pools or the
-    ``wanted`` ones.
+    """The leases in the store of nv-ipam's node daemon, of all pools or the ``wanted`` ones.
 
-    An entry has the address.  Its subnet is in the pool's configuration, which the entry holds as JSON in a string
-    (nvidia-k8s-ipam: pkg/ipam-node/types/types.go, pkg/pool/manager.go).
+    The store is /var/lib/cni/nv-ipam/store by default.  An entry has the address.  Its subnet is in the pool's
+    configuration, which the entry holds as JSON in a string.  Sources in nvidia-k8s-ipam:
+    pkg/ipam-node/types/types.go, pkg/pool/manager.go.
     """
     try:
         pools = document["pools"]

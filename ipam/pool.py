@@ -95,8 +95,11 @@ Written = tuple[str, Device, Sequence[tuple[str, Sequence[Range]]]]
 
 @dataclass(frozen=True)
 class Cluster:
-    """The sharing of a pool by all nodes of a cluster: the kind of store, the host numbers per block, and the numbers
-    reserved for names, which are in no block ("256-511", or empty)."""
+    """The sharing of a pool by all nodes of a cluster.
+
+    ``store`` is the kind of store, ``size`` the host numbers per block.  ``sticky`` are the numbers reserved for names,
+    which are in no block ("256-511", or empty).
+    """
 
     store: str
     size: int

@@ -54,8 +54,11 @@ class Machine:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a network's round: how many of this node's blocks others suspected, what an operator should know,
-    and why the round failed; empty if it did not."""
+    """The result of a network's round.
+
+    ``suspected`` counts this node's blocks that other nodes suspected.  ``log`` is for the operator.  ``problem`` is
+    the reason of a failed round, or empty.
+    """
 
     network: str
     suspected: int = 0
@@ -67,7 +70,7 @@ class Documents(Protocol):
     """A backend that all nodes share.  Every change is a compare-and-swap, and all nodes see it at once.
 
     Every method raises Unreachable if the backend did not answer; the change may or may not have happened.  Every
-    method raises StoreRefused if the backend forbids the request, or if a repetition cannot succeed; the message names
+    method raises StoreRefused if the backend forbids the request, or if a repetition cannot succeed.  The message names
     the verb, the object and the remedy.
     """
 

@@ -32,8 +32,8 @@ HEARTBEAT: Final = GRACE // 6
 # Seconds between two late heartbeats without an answer: each may cost a request's whole budget.
 SILENT: Final = 30
 
-# Seconds for which a node remembers that no block is free, give or take half: otherwise each ADD without room lists all
-# blocks, on every node of a full pool.
+# Seconds for which a node remembers that no block is free, plus or minus half.  Otherwise each ADD without room lists
+# all blocks, on every node of a full pool.
 EXHAUSTED: Final = 30
 
 # States of a block on this node.  Only a held block serves new addresses.  A returning block has no lease, and its

@@ -1,6 +1,6 @@
 """Documents in etcd 3.4 or later, for clusters without Kubernetes.
 
-A document is a key, PREFIX/KIND/NAME, with the body as JSON.  Every change is one transaction that compares first: the
+A document is a key, PREFIX/KIND/NAME, with the body as JSON.  Every change is one transaction that compares first.  The
 create_revision of an absent key is 0, and every change gives a key a new mod_revision (etcd's API guide, "KV API").
 Other keys:
 

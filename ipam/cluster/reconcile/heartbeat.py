@@ -117,7 +117,7 @@ class Heartbeat:
     def _mark_lost(self, held: OwnedBlock, block: Block) -> OwnedBlock:
         self._log.append(
             f"block {block.index} of {block.network} (numbers {block.first} to {block.last}) is {block.node}'s now, "
-            "because this node seemed dead: this node allocates none of it, and other pods may get its addresses; "
+            "because this node seemed dead; this node allocates none of it, and other pods may get its addresses; "
             "delete its pods here"
         )
         return replace(held, state=LOST)

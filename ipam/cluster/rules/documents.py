@@ -82,8 +82,8 @@ class Block:
     - ``machine``: the owner's machine UID; empty where the backend records no machines.
     - ``claim``: a random text that the node chose before the claim.  By it the node recognizes its own claim after a
       lost answer.
-    - ``suspect``: 0 if the node is not suspected; SAID when a node just suspected it; then a time (seconds of the
-      backend's clock) at which a reader already found the suspicion.
+    - ``suspect``: 0 if the node is not suspected; SAID when a node just suspected it.  After that, a time at which a
+      reader already found the suspicion (seconds of the backend's clock).
     - ``taken``: the block was reclaimed from a node that seemed dead, so pods may still use its addresses.
 
     A block that is one reserved number belongs to a name (``whose``), on any node.  ``free`` is 0 while a node owns it.

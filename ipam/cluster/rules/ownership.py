@@ -1,6 +1,6 @@
 """Decide when a block may change its owner, and when a node owns too few blocks or too many.  Pure.
 
-A node counts as dead if both hold: the backend knows no machine with the name and UID in the block, and the node was
+A node counts as dead on two conditions.  The backend knows no machine with the name and UID in the block.  The node was
 not reported alive for the grace.  One is not enough, because a Node object can be deleted while the node's pods run.  A
 node in need of a block then suspects the owner in the block's document.  It may reclaim the block when the suspicion
 has stood there for the grace.  A live owner refutes it: each node sends a heartbeat every sixth of the grace.
@@ -143,8 +143,8 @@ def doubt(mine: NodeBlocks, why: str, now: float, log: list[str]) -> NodeBlocks:
     """Return the node's blocks with the backend marked as restored; ``log`` gets that once, with the reason."""
     if not is_in_doubt(mine, now):
         log.append(
-            f"network {mine.network}: the cluster's store was restored to an older state ({why}), and others' blocks "
-            f"may be missing there: for {GRACE // 60} minutes this node probes for addresses of blocks that it claims"
+            f"network {mine.network}: the cluster's store was restored to an older state ({why}); others' blocks "
+            f"may be missing there; for {GRACE // 60} minutes this node probes for addresses of blocks that it claims"
         )
     return replace(mine, restored=int(now))
 

@@ -3,8 +3,8 @@
     0         header     the mark and the identity of leases; counts; the addresses allocated last; a checksum
     4096      heads      a hash table of keys: the first line of each chain
     + 256 K   pages      a hash table of pages: the first page of each chain
-    + 64 K    records    one per line: the key's digest and the chain's next line, or the next free line;
-                         and a checksum of the lease, so that no other line can replace it unnoticed
+    + 64 K    records    one per line: the key's digest and the chain's next line, or the next free line.
+                         A checksum of the lease follows, so that no other line can replace it unnoticed.
     + 32 M    a page for each run of 4096 addresses since the first allocation from it (pages.py)
 
 Heads, pages and records have a checksum after every 256 bytes (pages.py); the sizes above do not count them.

@@ -5,8 +5,8 @@ a flipped bit, a moved block and a page of zeros, and reads no more than the blo
 
 The index has a page for each run of 4096 addresses since the first allocation from it:
 
-    4096 bytes    the page's IP version and first address, the next page with the same hash, a checksum of these;
-                  then a checksum for each 64 entries
+    4096 bytes    the page's IP version and first address, the next page with the same hash, a checksum of these.
+                  A checksum for each 64 entries follows.
     16384 bytes   for each address the line of its lease, or 0
 
 Entries and their checksums are in different pages of the file.  If the disk keeps an old page, the checksum differs, so

@@ -197,8 +197,10 @@ def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
 
 
 def _hold(found: _Found, known: dict[int, _Claim], *, complete: bool) -> None:
-    """Hold the index's leases that no line has: those of damaged lines and, if the index was complete and no lease is
-    newer, those of every line that differs."""
+    """Hold the index's leases that no line has: those of damaged lines.
+
+    ``complete``: the index was complete, and no lease is newer.  Then also hold those of every line that differs.
+    """
     stands = {digest: found.checksums[line] for line, (digest, _) in found.leases.items()}
     for line, claim in known.items():
         if (complete and stands.get(claim.digest) != claim.checksum) or (
