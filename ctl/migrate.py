@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
     """Add the two commands with their options."""
     about = (
-        "import leases from host-local (a network's directory), whereabouts (IPPools as JSON or YAML), nv-ipam (the "
-        "node daemon's store), or node (this node's own, into the cluster's pool of a configuration)"
+        "import leases from host-local (a network's directory), whereabouts (IPPools as JSON or YAML) or nv-ipam (the "
+        "node daemon's store); or with node, this node's own leases into the cluster's pool of a configuration"
     )
     command = commands.add_parser("import", help=about, description=about, parents=[common])
     sources = ("host-local", "node", "nv-ipam", "whereabouts")

@@ -17,7 +17,7 @@ _EXAMPLE: Final = """\
 example:
   hpn doctor                                          # as root; docs/user/operations.md explains each finding
   hpn doctor --json | jq -r '.findings[] | select(.severity == "error") | .id'
-  hpn doctor --kubeconfig /etc/kubernetes/admin.conf  # NetworkAttachmentDefinitions of the API server too
+  hpn doctor --kubeconfig /etc/kubernetes/admin.conf  # also the API server's NetworkAttachmentDefinitions
 """
 
 

@@ -187,7 +187,7 @@ def _refuse_unknown_state(root: Path) -> None:
         more = f", and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise IoFailure(
             f"{unknown[0]}{more}; nothing was replaced.  This version could not detach these attachments or release "
-            "these leases: install the version that wrote them or a newer one, or delete their pods first (hpn "
+            "these leases.  Install the version that wrote them or a newer one, or delete their pods first (hpn "
             "inspect, hpn ipam show)"
         )
 

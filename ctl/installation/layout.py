@@ -44,8 +44,11 @@ MARK: Final = "# hpn install wrote this file and replaces it."
 
 @dataclass(frozen=True)
 class Entry:
-    """One file to install: a copy of the running program, a hard link ("name") to the path ``text``, a symbolic link
-    to ``text``, or a world-readable file with that text."""
+    """One file to install.
+
+    A "program" is a copy of the running one, a "file" a world-readable file with the text.  A "name" is a hard link to
+    the path ``text``, a "link" a symbolic link to it.
+    """
 
     path: str
     kind: Literal["program", "name", "link", "file"]

@@ -171,8 +171,8 @@ def _why_no_prefix(prefix: str) -> str:
         return f"its prefix has {len(prefix)} characters, and kubelet accepts at most {_PREFIX_MOST}; shorten it"
     if not all(map(_LABEL.fullmatch, prefix.split("."))):
         return (
-            "kubelet takes a prefix only if it could be a DNS name: of a-z, 0-9, '-' and '.', and each part between "
-            "dots begins and ends with a letter or digit; write it as example.com"
+            "kubelet accepts a prefix only if it could be a DNS name: of a-z, 0-9, '-' and '.'; each part between dots "
+            "begins and ends with a letter or digit; write it as example.com"
         )
     return ""
 
@@ -184,7 +184,7 @@ def _why_no_name(name: str) -> str:
         )
     if not _RESOURCE.fullmatch(name):
         return (
-            "kubelet takes a name only of A-Z, a-z, 0-9, '-', '_' and '.', and the first and last must be a letter or "
+            "kubelet accepts a name only of A-Z, a-z, 0-9, '-', '_' and '.'; the first and last must be a letter or "
             "digit; write it as rail0_vf"
         )
     return ""

@@ -322,6 +322,6 @@ class Registry:
 
 def _cannot_write(path: Path, error: OSError) -> str:
     return (
-        f"{path}: {cause(error)}; kubelet gets no resource until it can be written, which is tried every {AGAIN:g} s: "
+        f"{path}: {cause(error)}; kubelet gets no resource until it can be written, which is tried every {AGAIN:g} s; "
         "make room, or mount it for writing (in a DaemonSet without readOnly)"
     )

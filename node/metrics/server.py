@@ -21,8 +21,8 @@ PATH: Final = "/metrics"
 CONNECTIONS_MOST: Final = 16
 TIMEOUT: Final = 10.0  # seconds for a peer to send the next part of its request, and to receive the answer
 PACE: Final = 0.1  # seconds between two accepted connections; a scrape is one
-# A page is cached for ten times its build time, so that pages take at most a tenth of a processor, at any rate of
-# requests.  Every user of the machine can connect to a port.
+# A page is cached for ten times its build time.  So pages take at most a tenth of a processor, at any rate of requests.
+# Every user of the machine can connect to a port.
 _REST: Final = 10
 # Seconds for a page; then this process ends, because a driver or a disk may block.
 _LONGEST: Final = 30

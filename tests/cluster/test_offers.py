@@ -77,7 +77,9 @@ def test_ours_goes_before_it(cluster: Cluster, node: Host) -> None:
     node.service("offers").start()
     until(lambda: allocatable(cluster).get("example.com/rail0") == "1", "the device to be allocatable", 120)
     assert not [name for name in allocatable(cluster) if name.startswith("example_com")]
-    assert 'resources[1] "example_com/rail1": kubelet takes a prefix only if' in node.service("offers").log.read_text()
+    assert (
+        'resources[1] "example_com/rail1": kubelet accepts a prefix only if' in node.service("offers").log.read_text()
+    )
     cluster.apply(manifests.network("rail0", PLUGIN, resource="example.com/rail0"))
     for name in ("a", "b"):
         cluster.apply(manifests.pod(name, networks="rail0@hpn0", resources={"example.com/rail0": 1}))

@@ -119,7 +119,7 @@ def test_two_claim_one(tree: Tree) -> None:
 def test_a_resource_is_left_out(tree: Tree) -> None:
     file = {"resources": [*own()["resources"], *own(name="a_b/c")["resources"]]}
     lines, status = checked(tree, file)
-    assert [line for line in lines if line.startswith('left out: resources[1] "a_b/c": kubelet takes a prefix only')]
+    assert [line for line in lines if line.startswith('left out: resources[1] "a_b/c": kubelet accepts a prefix only')]
     assert status == 1
 
 

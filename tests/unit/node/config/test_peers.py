@@ -193,8 +193,8 @@ def test_refused(file: Any, why: str) -> None:
             {"resourceName": "b", "selectors": {"ddpProfiles": ["x"]}},
             'ddpProfiles ["x"]: hpn does not read the profile of a NIC',
         ),
-        ({"resourcePrefix": "a_b"}, 'resourceList[1] "a_b/a": kubelet takes a prefix only if'),
-        ({"resourceName": "b-"}, 'resourceList[1] "intel.com/b-": kubelet takes a name only'),
+        ({"resourcePrefix": "a_b"}, 'resourceList[1] "a_b/a": kubelet accepts a prefix only if'),
+        ({"resourceName": "b-"}, 'resourceList[1] "intel.com/b-": kubelet accepts a name only'),
     ],
 )
 def test_an_entry_that_is_left_out(entry: Any, why: str) -> None:
@@ -207,7 +207,7 @@ def test_an_entry_that_is_left_out(entry: Any, why: str) -> None:
 
 
 def test_nothing_is_left() -> None:
-    with pytest.raises(Refused, match=r'configList\[0\] "example_prefix/a": kubelet takes a prefix only if'):
+    with pytest.raises(Refused, match=r'configList\[0\] "example_prefix/a": kubelet accepts a prefix only if'):
         read(shared(resourcePrefix="example_prefix"))
 
 
