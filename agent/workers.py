@@ -191,5 +191,5 @@ def _reap() -> Iterator[tuple[int, int]]:
 
 def report(text: str) -> None:
     """Write a message to stderr, unless that is closed."""
-    with suppress(OSError):  # a message is no reason to stop
+    with suppress(OSError):  # a failed message must not stop the agent
         sys.stderr.write(f"hpn agent: {text}\n")

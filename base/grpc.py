@@ -159,4 +159,4 @@ async def receive(stream: Stream, kind: type[M]) -> M:
     try:
         return kind.FromString(await body.recv_data(length))
     except DecodeError as e:
-        raise GRPCError(Status.INTERNAL, f"the message is no {kind.DESCRIPTOR.full_name}") from e
+        raise GRPCError(Status.INTERNAL, f"the message is not of type {kind.DESCRIPTOR.full_name}") from e

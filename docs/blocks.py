@@ -1,4 +1,4 @@
-# ruff: noqa: INP001  # a folder of pages is no package
+# ruff: noqa: INP001  # a folder of pages is not a package
 """make docs: draw the picture of cluster-addresses.md; its numbers are those of ipam/cluster/rules/documents.py."""
 
 import sys

@@ -1,4 +1,4 @@
-# ruff: noqa: INP001  # a folder of pages is no package
+# ruff: noqa: INP001  # a folder of pages is not a package
 """Generate the pages' tables of keys from the models (make docs).
 
 A page has a table between <!-- keys: MODULE.MODEL --> and <!-- end -->; "without NAME" omits that key, or all keys that

@@ -7,7 +7,7 @@ from enum import StrEnum
 class Kind(StrEnum):
     """The kind of a device."""
 
-    PF = "pf"  # a PCI function that is no VF, with or without VFs
+    PF = "pf"  # a PCI function that is not a VF, with or without VFs
     VF = "vf"
     SF = "sf"  # a device of the auxiliary bus with an interface
     NETDEV = "netdev"  # an interface without a device below it: a bond, a VLAN, a veth

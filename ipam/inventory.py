@@ -16,7 +16,7 @@ from ipam.stores.holdings import Contents, Kept, Lease, Listed, Lost
 STATES: Final = (
     "held",  # by a pod
     "dead",  # held by a dead pod
-    "cooling",  # reserved from everybody after its release
+    "cooling",  # reserved from all pods after its release
     "sticky",  # reserved for one name after its release
     "conflict",  # another host on the link has it
     "doubtful",  # its last pod may still use it

@@ -16,7 +16,7 @@ from node.model import Offer, PfName, Selector, Settings, devices_of
 from node.offer import needs, offers
 from node.offer.offers import agrees
 
-# The exit status.  A selector without a match is no fault, because one file often serves many nodes.
+# The exit status.  A selector without a match is not a fault, because one file often serves many nodes.
 WHOLE: Final = 0
 LEFT_OUT: Final = 1
 REFUSED: Final = 2

@@ -2,7 +2,7 @@
 the mode of a PF's switch.
 
 A driver has health reporters.  mlx5's reporter for unresponsive firmware is fw_fatal.  It stays in the state "error"
-until somebody recovers the device.  The kernel announces each change to the group "config".
+until an administrator recovers the device.  The kernel announces each change to the group "config".
 
 Functions raise OSError.
 """

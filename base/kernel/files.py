@@ -72,7 +72,7 @@ def read(name: str, limit: int, at: int | None = None) -> bytes:
 
 
 def replace(folder: int, name: str, text: str) -> None:
-    """Put a file with that text, readable by everybody, into an open directory, in place of any file of that name.  The
+    """Put a file with that text, readable by all users, into an open directory, in place of any file of that name.  The
     file is whole or absent, but not synced: a power cut may lose it.  Raises OSError."""
     temporary = _temporary(name)
     remove(folder, temporary)
@@ -141,8 +141,10 @@ def _enter(at: int, name: str, make: int) -> int:
 
 
 def machine(path: str | int) -> str:
-    """A program's machine as in `uname -m`, or its number if the name is unknown; empty if it is no ELF file.  ``path``
-    may be a descriptor; its offset does not move.  Raises OSError."""
+    """A program's machine as in `uname -m`, or its number if the name is unknown; empty if it is not an ELF file.
+
+    ``path`` may be a descriptor; its offset does not move.  Raises OSError.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) if isinstance(path, str) else path
     try:
         head = os.pread(fd, 20, 0)

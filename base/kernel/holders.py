@@ -40,7 +40,7 @@ def opened(inode: int) -> Iterator[tuple[str, str]]:
 
 def _open(inode: int) -> tuple[int, str]:
     """A descriptor of the namespace, and its holder; -1 if none was found.  The descriptor is a handle (O_PATH): its
-    path can be opened, but it is no open file."""
+    path can be opened, but it is not an open file."""
     for path, holder in _ways(inode):
         with suppress(OSError):  # it was closed meanwhile
             # Identify the file before opening it: by now it may be a device.

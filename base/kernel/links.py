@@ -184,7 +184,7 @@ def name_of(sock: socket.socket, index: int, mac: str) -> str:
     """The name of the link with this index and MAC ("02:00:00:00:00:01") in the socket's namespace, by ioctl.
 
     It is empty if there is no such link, or if the kernel does not answer; then RTM_GETLINK may find it.  That request
-    waits while anybody changes any link of the system (rtnl_lock): a tenth of a DEL while many pods are deleted.  The
+    waits while any process changes a link of the system (rtnl_lock): a tenth of a DEL while many pods are deleted.  The
     ioctls read names and MACs under RCU and other locks (net/core/dev_ioctl.c).
     """
     try:

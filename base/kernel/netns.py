@@ -56,7 +56,7 @@ def hold_open(path: str) -> Iterator[int]:
 
 def open_at(path: str) -> int:
     """The namespace at ``path`` as a file descriptor, which the caller closes.  Raises OSError: ENOENT if nothing is
-    there, EINVAL if it is no network namespace."""
+    there, EINVAL if it is not a network namespace."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block
     try:
         _refuse_other(fd, path)

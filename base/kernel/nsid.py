@@ -42,7 +42,7 @@ _NDMSG: Final = 12  # the size of struct ndmsg
 _TUNSETIFF, _TUNGETDEVNETNS = 0x400454CA, 0x54E3
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _TRIES: Final = 3
-# Links removed at a time.  Everybody who changes a link waits meanwhile.
+# Links removed at a time.  Other processes that change a link wait meanwhile.
 _BATCH: Final = 200
 
 # A namespace: its descriptor, and a socket inside.

@@ -53,7 +53,7 @@ def solicited_node_mac(address: IPv6Address) -> bytes:
 
 def parse_claim(frame: bytes, mac: str) -> tuple[Address, str] | None:
     """The address that another host has or is about to use, according to a frame, and that host's MAC; None for other
-    frames.  ``mac`` is ours.  A NIC may return our own multicast to us, as igb does: our own probe is no claim."""
+    frames.  ``mac`` is ours.  A NIC may return our own multicast to us, as igb does: our own probe is not a claim."""
     ours, sender = pack_mac(mac), frame[6:12]
     match int.from_bytes(frame[12:14]):
         case 0x0806 if len(frame) >= 14 + _ARP.size:

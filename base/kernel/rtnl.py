@@ -234,7 +234,7 @@ def delete_link(inside: Rtnl, index: int) -> None:
         finally:
             _stop_listening(inside.sock)
     except netlink.AnswerLost:
-        # Anybody may send to this group, and the kernel drops messages while the socket is full: poll for the link.
+        # Any process may send to this group, and the kernel drops messages while the socket is full: poll for the link.
         inside.reopen()
         _look_until_gone(inside, index)  # guard: looked-for
 

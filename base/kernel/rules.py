@@ -36,7 +36,7 @@ def adding(source: Address, table: int) -> Change:
 
 
 def remove(inside: Rtnl, source: Address, table: int) -> None:
-    """Equivalent to: ip rule delete from SOURCE lookup TABLE protocol static.  A missing rule is no error.  Raises
+    """Equivalent to: ip rule delete from SOURCE lookup TABLE protocol static.  Ignore a missing rule.  Raises
     OSError."""
     try:
         inside.change(RTM_DELRULE, 0, rule(source, table))

@@ -40,7 +40,7 @@ def name(path: str) -> str:
 
 
 def refuse_hidden() -> None:
-    """Raise OSError if the files of /proc/sys/net are missing, or are read-only for everybody."""
+    """Raise OSError if the files of /proc/sys/net are missing, or are read-only for all processes."""
     try:
         os.close(os.open(_ANY, os.O_WRONLY | os.O_CLOEXEC))
     except OSError as e:

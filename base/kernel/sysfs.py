@@ -33,7 +33,7 @@ class Function:
     """One PCI function, or one device of another bus.
 
     - ``driver``: its driver's name, empty for none.
-    - ``pf``: the address of its PF, empty if it is no VF.
+    - ``pf``: the address of its PF, empty if it is not a VF.
     - ``netdevs``, ``rdma_devs``: the names of its devices in the host's namespace.
     """
 
@@ -283,13 +283,13 @@ def natural(name: str) -> list[tuple[str, int]]:
 
 
 def _paths(address: str, root: Path) -> Iterator[str]:
-    """The paths where a device may be.  Other buses are listed only if it is no PCI function."""
+    """The paths where a device may be.  Other buses are listed only if it is not a PCI function."""
     yield f"{root}/bus/pci/devices/{address}"
     yield from _other_paths(address, root)
 
 
 def _other_paths(address: str, root: Path) -> list[str]:
-    """The paths of a device that is no PCI function, one on each bus."""
+    """The paths of a device that is not a PCI function, one on each bus."""
     return [f"{root}/bus/{bus}/devices/{address}" for bus in names(f"{root}/bus") if bus != "pci"]
 
 

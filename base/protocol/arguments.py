@@ -77,7 +77,7 @@ def sticky_name(conf: Mapping[str, Any], args: Mapping[str, str]) -> Any:
 
 
 def args_cni(conf: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration's args.cni (CONVENTIONS.md).  Raises InvalidConfig if it is no object."""
+    """The configuration's args.cni (CONVENTIONS.md).  Raises InvalidConfig if it is not an object."""
     return _object(_object(conf, "args"), "cni", within="args.")
 
 

@@ -199,7 +199,7 @@ def combine(failures: Sequence[Failure]) -> Failure:
 
 def as_cni_error(error: BaseException) -> CniError:
     """The exception as the caller's error, with its notes.  An OSError becomes KernelRefused; any other exception that
-    is no CniError is a bug, with code 999."""
+    is not a CniError is a bug, with code 999."""
     if isinstance(error, CniError):
         return error
     if isinstance(error, OSError):

@@ -1,6 +1,7 @@
 """Locks among processes, and among the threads of one (man 2 flock).
 
-Everybody who can open a file can hold its lock.  So a lock is a file that only root can open, in a directory of root's.
+Every user who can open a file can hold its lock.  So a lock is a file that only root can open, in a directory of
+root's.
 """
 
 import fcntl

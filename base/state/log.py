@@ -40,7 +40,7 @@ def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[No
 
     With ``logFile`` stderr, the encoded events replace ``lines``.
 
-    Raises InvalidConfig before the command begins, for a path that the node does not allow, or that is no file.  Any
+    Raises InvalidConfig before the command begins, for a path that the node does not allow, or that is not a file.  Any
     other failure to write the log is one more line for stderr.  For DEL and GC, all failures are.
     """
     if not _is_asked_for(conf):

@@ -84,7 +84,7 @@ class LogFile:
             try:
                 _rename(folder, name, self.fd)
             except BlockingIOError:
-                # Everybody who can read the file can hold its lock for ever.
+                # Every user who can read the file can hold its lock for ever.
                 # guard below: not-in-silence (size < 2 * LIMIT -> size)
                 return "" if size < 2 * LIMIT else "another process holds its lock; see: lslocks"
             except OSError as e:

@@ -54,7 +54,7 @@ class Place:
     names: tuple[str, ...]
 
     def read(self, limit: int) -> bytes:
-        """All of the file.  Raises OSError, also if it is no regular file, or is longer than ``limit`` bytes."""
+        """All of the file.  Raises OSError, also if it is not a regular file, or is longer than ``limit`` bytes."""
         if not self.names:  # the entry is the file: links in its path are the administrator's
             return files.read(self.path, limit)
         with files.open_directory(self.entry, self.names[:-1]) as folder:

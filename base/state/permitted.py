@@ -27,7 +27,7 @@ from base.state import node
 CHOICES: Final = ("mac", "ips", "mtu", "vf", "vlan", "guid", "infinibandGUID", "sticky")
 # Other plugins accept these in args.cni.
 _BY_DEFAULT: Final = ("mac", "ips", "mtu")
-# ib-kubernetes writes its GUID there, and this key tells it to allocate one.
+# ib-kubernetes writes its GUID there.  This key requests one from it.
 _IB_KUBERNETES: Final = "ibKubernetesEnabled"
 _GUIDS: Final = ("guid", "infinibandGUID")
 # Keys of the specification and of libcni, without a meaning in args.cni; and tuning's sysctls, which tuning reads

@@ -75,7 +75,7 @@ def distinct_state_dirs() -> list[Path]:
 
 def targets(folder: str, names: Iterable[str]) -> list[str]:
     """The state directories that notes name, each once and in order.  ``names`` are the entries of the notes' folder.
-    An entry that has vanished, or that is no note, is passed over."""
+    An entry that has vanished, or that is not a note, is passed over."""
     found = set[str]()
     for name in names:
         with suppress(OSError):

@@ -117,7 +117,7 @@ def _open_requested(request: Request) -> Pod:
 
 
 def _open_at(path: str) -> Pod:
-    """The namespace at ``path``, opened.  Raises OSError: ENOENT, or EINVAL if it is no network namespace."""
+    """The namespace at ``path``, opened.  Raises OSError: ENOENT, or EINVAL if it is not a network namespace."""
     fd = netns.open_at(path)
     try:
         return Pod(path, fd, rtnl.open_in(fd))

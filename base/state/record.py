@@ -98,7 +98,7 @@ class Record:
 
     @classmethod
     def from_json(cls, body: Json) -> "Record":
-        """``to_json``'s inverse.  Raises KeyError, TypeError or ValueError if it is no record."""
+        """``to_json``'s inverse.  Raises KeyError, TypeError or ValueError if it is not a record."""
         return cls(**{**body, "key": Key(**body["key"]), "identity": Identity.from_json(body["identity"])})
 
 

@@ -1,6 +1,6 @@
 """Whether only root can change what a path leads to; and files that only root could have written.
 
-Everybody who can write to a directory can replace anything in it, and root would read, write and trust the replacement.
+A user who can write to a directory can replace anything in it, and root would read, write and trust the replacement.
 In a sticky directory, such as /tmp, only a file's owner can replace it, so root's files there are safe.
 """
 

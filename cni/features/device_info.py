@@ -69,7 +69,7 @@ def write(planned: Json, link: Json, rdma_devs: list[str], gids: list[Json]) -> 
 
 
 def undo(planned: Json) -> None:
-    """Restore the file, unless somebody has removed it, as Multus does.  Raises IoFailure."""
+    """Restore the file, unless another program has removed it, as Multus does.  Raises IoFailure."""
     if not planned:
         return
     before, name = planned["before"], _name(planned)

@@ -67,7 +67,7 @@ def run(fd: int, path: str, stdin: bytes, environ: Mapping[str, str]) -> tuple[i
 
 def _why_not(above: str, folder: os.stat_result, path: str, found: os.stat_result) -> str:
     if _others_write(folder) and not folder.st_mode & stat.S_ISVTX:  # guard: others-write-its-directory
-        return f"everybody can write programs into {above}, a directory of CNI_PATH; chmod go-w {above}"
+        return f"every user can write programs into {above}, a directory of CNI_PATH; chmod go-w {above}"
     if not trust.is_trusted(found.st_uid) and found.st_uid != folder.st_uid:  # guard: owner
         return f"its owner is {found.st_uid}; chown root:root {path}"
     if _others_write(found):  # guard: others-write

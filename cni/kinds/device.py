@@ -106,7 +106,7 @@ class Moved:
     """A plan to move a device; each kind that moves one has its own subclass.  The journal keeps it.
 
     ``device`` is the bus address.  Another device may come to that address, so ``incarnation`` (base/kernel/sysfs.py)
-    identifies this one.  ``pf`` is the address of its PF; empty if it is no VF.  ``netdev`` is its interface's name on
+    identifies this one.  ``pf`` is the address of a VF's PF, or empty.  ``netdev`` is its interface's name on
     the host, and ``home`` that interface's settings there; empty and None if a userspace driver has the device.
     ``mtu`` is the MTU in the pod; 0 keeps the MTU.  ``rdma`` are the RDMA devices that move too, ``rdma_devs`` the
     names of all RDMA devices that the pod has, moved or shared.  ``index`` is the ifindex in the pod; 0 until it is

@@ -39,7 +39,7 @@ Gone = Callable[[Collection[Sandbox]], Collection[Sandbox]]
 
 @dataclass(frozen=True)
 class Terms:
-    """How long a released address stays reserved: ``cooldown`` seconds from everybody, ``ttl`` seconds for the
+    """How long a released address stays reserved: ``cooldown`` seconds from all pods, ``ttl`` seconds for the
     ``sticky`` name."""
 
     cooldown: int = 0

@@ -59,7 +59,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Kept:
-    """Addresses reserved after their release: until ``cool`` from everybody, then until ``until`` for their sticky
+    """Addresses reserved after their release: until ``cool`` from all pods, then until ``until`` for their sticky
     name.  Times are in seconds since the epoch.
 
     With ``mac``, a probe found another host on the link that uses the address.  With ``boot``, its last pod may still

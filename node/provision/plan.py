@@ -34,7 +34,7 @@ _Step = Change | str
 
 @dataclass(frozen=True)
 class Plan:
-    """Changes in their order, refusals with their reasons, and the sources of rules without a PF, which is no fault."""
+    """Changes in their order, refusals with their reasons, and the sources of rules without a PF (not a fault)."""
 
     changes: tuple[Change, ...] = ()
     refused: tuple[str, ...] = ()

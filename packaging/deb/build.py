@@ -55,7 +55,7 @@ def architecture(binary: Path) -> str:
         head = file.read(20)
     number = int.from_bytes(head[18:20], "little")
     if head[:6] != b"\x7fELF\x02\x01" or number not in ARCHITECTURES:
-        sys.exit(f"{binary} is no program for {' or '.join(ARCHITECTURES.values())}; build it with: make binary")
+        sys.exit(f"{binary} is not a program for {' or '.join(ARCHITECTURES.values())}; build it with: make binary")
     return ARCHITECTURES[number]
 
 

@@ -47,7 +47,7 @@ def clock_wrong(facts: Facts) -> Iterator[Finding]:
 
 
 def clock_unsynchronized(facts: Facts) -> Iterator[Finding]:
-    """No time source has told the kernel that its clock is right."""
+    """No time source has reported to the kernel that its clock is right."""
     if not facts.machine.synchronized and facts.machine.now >= _WRITTEN:
         evidence = "adjtimex(2) reports STA_UNSYNC: no time source synchronizes the clock"
         yield Finding(Severity.NOTE, evidence, f"{_NTP}; chrony also needs its directive rtcsync")

@@ -46,7 +46,7 @@ _REFUSED: Final = {
 class Kubeconfig:
     """The cluster and the user of the current context; ``name`` is the user's.
 
-    ``stamp`` tells versions of the file apart.
+    ``stamp`` identifies a version of the file.
     """
 
     path: str

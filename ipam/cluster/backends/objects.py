@@ -61,7 +61,7 @@ def page(kind: str, found: Json, before: str) -> tuple[list[Document], str]:
 
 
 def revision(found: Json) -> int:
-    """Return the list's resourceVersion; 0 if it is no number."""
+    """Return the list's resourceVersion; 0 if it is not a number."""
     metadata = found.get("metadata")
     return ownership.change_count(metadata.get("resourceVersion")) if isinstance(metadata, dict) else 0
 

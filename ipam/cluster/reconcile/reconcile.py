@@ -111,7 +111,7 @@ class Round:
         return True
 
     def _claim_ahead(self, mine: NodeBlocks, known: Pool) -> None:
-        """Claim one block if little room is left; no free block is no error.
+        """Claim one block if little room is left and a block is free.
 
         A node without blocks allocates reserved numbers only, and claims none.
         """
@@ -166,7 +166,7 @@ class NumberRound(Round):
 
 
 def release_numbers(network: Numbers, log: list[str]) -> None:
-    """Release unused numbers after a heartbeat; an absent backend or a busy lock is no error."""
+    """Release unused numbers after a heartbeat.  An absent backend or a busy lock raises nothing."""
     store = open_in(Path(network.parent.directory).parent, network.parent.name, log)
     try:
         with node_blocks.lock(network.directory, 0):

@@ -63,9 +63,9 @@ def _set_aside(network: Network, why: str) -> RecordUnreadable:
 def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
     """Send a heartbeat if one is due, which refutes suspicions.
 
-    A backend without an answer is no error.  Unless it is ``late``, so that others may own the blocks, neither a busy
-    lock nor a refusal is an error.  After InvalidConfig (another cluster or pool layout), the next ADD asks the backend
-    before any allocation.
+    A backend without an answer is not an error.  Unless it is ``late``, so that others may own the blocks, a busy lock
+    and a refusal are not errors either.  After InvalidConfig (another cluster or pool layout), the next ADD asks the
+    backend before any allocation.
     """
     try:
         lock = node_blocks.lock(network.directory, LOCK_TIMEOUT if late else 0)

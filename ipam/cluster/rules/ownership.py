@@ -120,7 +120,7 @@ def short(free: Free, blocks: Iterable[int], size: int) -> list[int]:
 
 
 def change_count(version: object) -> int:
-    """Return the version as a count of changes; 0 if it is no count, and then no restore is detected."""
+    """Return the version as a count of changes; 0 if it is not a count, and then no restore is detected."""
     if isinstance(version, str) and version.isascii() and version.isdecimal() and len(version) <= _DIGITS:
         return int(version)
     return 0

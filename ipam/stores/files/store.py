@@ -176,7 +176,7 @@ class FileStore:
         return freed
 
     def adopt(self, leases: Sequence[Lease], *, dry_run: bool = False) -> list[str]:
-        """Hold leases that another IPAM gave, all or none; a lease that is here already is no error.
+        """Hold leases that another IPAM gave, all or none; ignore a lease that is here already.
 
         Return a description of each collision, with leases here or among the new ones.  If there is any, nothing has
         changed.

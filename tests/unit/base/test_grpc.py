@@ -74,7 +74,7 @@ def test_failures(channel: grpc.Channel, method: str, message: bytes, code: grpc
 
 
 def test_what_is_no_message(channel: grpc.Channel) -> None:
-    with pytest.raises(grpc.RpcError, match=r"the message is no google\.protobuf\.BytesValue"):
+    with pytest.raises(grpc.RpcError, match=r"the message is not of type google\.protobuf\.BytesValue"):
         channel.unary_unary("/t.Test/Echo")(b"\xff\xff", timeout=60)
 
 

@@ -152,7 +152,7 @@ def test_kubelet_names_all_that_there_can_be(running: Running, asked: Kubelet) -
 def test_what_nobody_can_read(running: Running, asked: Kubelet) -> None:
     """It is the peer's fault, and no reason for an error report."""
     for method in ("v1beta1.DevicePlugin/Allocate", "pluginregistration.Registration/NotifyRegistrationStatus"):
-        with pytest.raises(grpc.RpcError, match=r"the message is no (v1beta1.Alloc|pluginregistration.Reg)"):
+        with pytest.raises(grpc.RpcError, match=r"the message is not of type (v1beta1.Alloc|pluginregistration.Reg)"):
             asked._channel.unary_unary(f"/{method}")(b"\xff\xff", timeout=60)
     assert running.said == []
 

@@ -100,7 +100,7 @@ def test_another_architecture(tmp_path: Path) -> None:
 def test_what_is_no_binary_of_ours(tmp_path: Path, program: bytes) -> None:
     done = pack(tmp_path / "build", program)
     assert done.returncode == 1
-    assert "hpn is no program for amd64 or arm64" in done.stderr
+    assert "hpn is not a program for amd64 or arm64" in done.stderr
     assert list(tmp_path.rglob("*.deb")) == []
 
 
