@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from itertools import chain, groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RULES = ROOT / "packaging" / "vale" / "vale.ini"
@@ -81,6 +82,14 @@ def page_of(source: str) -> tuple[str, list[int]]:
     return "\n".join(lines), numbers
 
 
+def alerts_of(vale: str, *paths: str) -> dict[str, list[dict[str, Any]]]:
+    """Return Vale's alerts for each page that breaks a rule."""
+    words = [vale, "--config", str(RULES), "--no-exit", "--output=JSON", *paths]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    alerts: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
+    return alerts
+
+
 def findings(vale: str) -> list[str]:
     """A line for each place that breaks a rule: FILE:LINE: rule: message."""
     with TemporaryDirectory(prefix="hpn-prose-") as folder:
@@ -90,15 +99,9 @@ def findings(vale: str) -> list[str]:
             copy = Path(folder, f"{len(places)}.md")
             copy.write_text(text)
             places[str(copy)] = (str(path.relative_to(ROOT)), numbers)
-        asked = [*map(str, pages()), *places]
-        done = subprocess.run(
-            [vale, "--config", str(RULES), "--no-exit", "--output=JSON", *asked],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        answer = alerts_of(vale, *map(str, pages()), *places)
     found = list[str]()
-    for path, alerts in sorted(json.loads(done.stdout).items()):
+    for path, alerts in sorted(answer.items()):
         name, numbers = places.get(path, (str(Path(path).relative_to(ROOT)) if path not in places else path, []))
         for alert in alerts:
             line = numbers[alert["Line"] - 1] if numbers else alert["Line"]
