@@ -6,7 +6,6 @@ processes and mounts, and by the numbers that the host's namespace has for them.
 veth or a moved interface.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -67,7 +66,7 @@ def _pf(device: Device, attached: Mapping[str, Record], host: Rtnl) -> Pf:
         vfs=tuple(vfs),
         guid=guids[1] if guids else "",
         user=user,
-        lag=lag(device.id),
+        lag=users.lag(device.id, sysfs.SYS),
     )
 
 
@@ -102,23 +101,6 @@ def _of_netdev(device: Device, host: Rtnl) -> tuple[Mapping[int, vf.Vf], Pf]:
             most = read_u32(attributes(body[LINK.size :]).get(_IFLA_MAX_MTU, b""))
             return vf.parse(link.vfs), replace(_NONE, mtu=link.mtu, most_mtu=most)
     return {}, _NONE
-
-
-def lag(address: str) -> str:
-    """The bond of a PF, if its members share an RDMA device; empty for none.
-
-    The driver then keeps one RDMA device, at one member's function, under any name (mlx5_lag_dev_alloc: mlx5_bond_0),
-    and the other members have none.  NICs of other drivers take no part.
-    """
-    driver = sysfs.link(f"{path(address)}/driver")
-    for name in sysfs.names(f"{path(address)}/net"):
-        bond = sysfs.link(f"{sysfs.SYS}/class/net/{name}/master")
-        if bond and os.path.exists(f"{sysfs.SYS}/class/net/{bond}/bonding"):
-            # guard below: its-own-members (driver)
-            members = [one for one in sysfs.functions_under(bond) if one.driver == driver]
-            if 0 < sum(bool(sysfs.rdma_names(one.address)) for one in members) < len(members):
-                return bond
-    return ""
 
 
 def why_reserved(address: str) -> str:
