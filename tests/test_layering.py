@@ -60,6 +60,7 @@ SHOWS = (
     "inspection",
     "hints",
     "devices",
+    "plan",
     "gids",
     "devinfo",
     "traffic",
