@@ -86,6 +86,24 @@ def user(address: str, attached: Mapping[str, Record], root: Path = sysfs.SYS, v
     return f"a process that may use it through {driver}" if driver in sysfs.UIO else ""
 
 
+def lag(address: str, root: Path) -> str:
+    """The bond of a PF, if its members share an RDMA device; empty for none.
+
+    The driver then keeps one RDMA device, at one member's function, under any name (mlx5_lag_dev_alloc: mlx5_bond_0),
+    and the other members have none.  NICs of other drivers take no part.
+    """
+    path = f"{root}/bus/pci/devices/{address}"
+    driver = sysfs.link(f"{path}/driver")
+    for name in sysfs.names(f"{path}/net"):
+        bond = sysfs.link(f"{root}/class/net/{name}/master")
+        if bond and os.path.exists(f"{root}/class/net/{bond}/bonding"):
+            # guard below: its-own-members (driver)
+            members = [one for one in sysfs.functions_under(bond, root) if one.driver == driver]
+            if 0 < sum(bool(sysfs.rdma_names(one.address, root)) for one in members) < len(members):
+                return bond
+    return ""
+
+
 def needed(address: str, host: Rtnl, above: Mapping[int, str]) -> str:
     """The reason why the host or a pod needs a function's interface; empty for none.
 

@@ -58,6 +58,7 @@ SHOWS = (
     "inspection",
     "hints",
     "devices",
+    "plan",
     "rdma",
     "traffic",
     "doctor",

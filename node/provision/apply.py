@@ -159,7 +159,7 @@ def _while_free(change: SetVfs | SetMtu | SetTrust | SetGuids, vfs: Sequence[Vf]
             raise Left("its VFs have changed meanwhile; run: systemctl reload hpn-node")
         if why := scan.why_reserved(pf.device.id):  # guard: the-way-out-again
             raise Left(f"refused, {why}; choose another PF")
-        if bond := scan.lag(pf.device.id):  # guard: a-lag-again
+        if bond := users.lag(pf.device.id, sysfs.SYS):  # guard: a-lag-again
             raise Left(f"refused, {shares(bond)}")
         if user := users.user(pf.device.id, attached):  # guard: the-pf-again
             raise Left(f"{user} has the PF; delete that, {AFTER}")

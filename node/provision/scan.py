@@ -6,7 +6,6 @@ processes, by mounts, and by the host namespace's numbers for them.  There is a 
 veth or a moved interface.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -67,7 +66,7 @@ def _pf(device: Device, attached: Mapping[str, Record], host: Rtnl) -> Pf:
         most_mtu=most_mtu,
         guid=guids[1] if guids else "",
         user=users.user(device.id, attached),
-        lag=lag(device.id),
+        lag=users.lag(device.id, sysfs.SYS),
     )
 
 
@@ -102,23 +101,6 @@ def _of_netdev(device: Device, host: Rtnl) -> tuple[Mapping[int, vf.Vf], int, in
             most = read_u32(attributes(body[LINK.size :]).get(_IFLA_MAX_MTU, b""))
             return vf.parse(link.vfs), link.mtu, most
     return {}, 0, 0
-
-
-def lag(address: str) -> str:
-    """The bond of a PF, if its members share an RDMA device; empty for none.
-
-    The driver then keeps one RDMA device, at one member's function, under any name (mlx5_lag_dev_alloc: mlx5_bond_0),
-    and the other members have none.  NICs of other drivers take no part.
-    """
-    driver = sysfs.link(f"{path(address)}/driver")
-    for name in sysfs.names(f"{path(address)}/net"):
-        bond = sysfs.link(f"{sysfs.SYS}/class/net/{name}/master")
-        if bond and os.path.exists(f"{sysfs.SYS}/class/net/{bond}/bonding"):
-            # guard below: its-own-members (driver)
-            members = [one for one in sysfs.functions_under(bond) if one.driver == driver]
-            if 0 < sum(bool(sysfs.rdma_names(one.address)) for one in members) < len(members):
-                return bond
-    return ""
 
 
 def why_reserved(address: str) -> str:

@@ -7,6 +7,7 @@ the lab's hardware.  tests/cluster runs "sh node" and "sh kubectl" with the file
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -101,3 +102,17 @@ def anchor(title: str) -> str:
 
 def anchors(page: Path) -> set[str]:
     return {anchor(title) for _, title in _HEADING.findall(_FENCE.sub("", page.read_text()))}
+
+
+def is_shown(name: str, command: str, printed: str) -> None:
+    """Compare the output with the one block of a user's page that begins with this command.  HPN_WRITE_PAGES=1 writes
+    the output into the page."""
+    path = ROOT / "docs" / "user" / name
+    begin = f"```text\nnode# {command}\n"
+    head, found, rest = path.read_text().partition(begin)
+    assert found
+    block, end, rest = rest.partition("```\n")
+    if os.environ.get("HPN_WRITE_PAGES"):
+        path.write_text(head + begin + printed + end + rest)
+    else:
+        assert block == printed

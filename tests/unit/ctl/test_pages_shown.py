@@ -3,7 +3,6 @@
 HPN_WRITE_PAGES=1 writes the output into the pages instead; review it before a commit.
 """
 
-import os
 import re
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from support.doctor_node import Node
-from support.pages import ROOT
+from support.pages import ROOT, is_shown
 from unit.ctl.test_report import attachment, device
 from unit.ctl.test_report import told as documents
 from unit.ctl.test_top import LAST
@@ -26,19 +25,6 @@ from ctl.traffic.rates import Rates, now_line
 DOCS = ROOT / "docs" / "user"
 GBIT = 1e9 / 8
 POD = ("default", "train-0")
-
-
-def is_shown(name: str, command: str, printed: str) -> None:
-    """Compare the output with the page's one block that begins with this command."""
-    path = DOCS / name
-    begin = f"```text\nnode# {command}\n"
-    head, found, rest = path.read_text().partition(begin)
-    assert found
-    block, end, rest = rest.partition("```\n")
-    if os.environ.get("HPN_WRITE_PAGES"):
-        path.write_text(head + begin + printed + end + rest)
-    else:
-        assert block == printed
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:

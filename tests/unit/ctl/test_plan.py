@@ -1,0 +1,521 @@
+"""hpn plan on trees in the format of /sys."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.plans import planned
+from support.recorded import hca, port
+from support.sysfs_tree import Tree
+
+from base.protocol.errors import CniError, InvalidConfig, IoFailure, LinkUnavailable
+from ctl.plan.command import answer
+from node import config
+
+# No machine has this PCI domain.
+OVS = "Open vSwitch owns its interface and may carry the host's traffic through it"
+PFS = [f"fffe:{bus:02x}:00.0" for bus in range(0x18, 0x20)]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path / "sys")
+
+
+def add(tree: Tree, address: str, name: str = "", *, rdma: str = "", **values: Any) -> Path:
+    """Add a NIC with an interface and an RDMA device."""
+    path = tree.pci(address, **values)
+    if name:
+        tree.netdev(name, path, **({"type": 32} if values.get("class") == "0x020700" else {}))
+    if rdma:
+        tree.rdma(rdma, path, int(rdma.rpartition("_")[2]))
+    return path
+
+
+def vfs(tree: Tree, pf: str, count: int) -> list[str]:
+    """Add VFs of a PF, with the PF's kind of link."""
+    name = next((tree.root / "bus/pci/devices" / pf / "net").iterdir())
+    kind = (name / "type").read_text().strip()
+    above = name.resolve().parents[2].relative_to(tree.root.resolve() / "devices")
+    made = [f"{pf[:-4]}{1 + number // 8:02x}.{number % 8}" for number in range(count)]
+    for number, address in enumerate(made):
+        path = tree.pci(address, pf=pf, above=f"{above}", **({"class": "0x020700"} if kind == "32" else {}))
+        tree.netdev(f"{name.name}v{number}", path, type=kind)
+        tree.rdma(f"{name.name}_{number}", path, 100 + int(pf[5:7], 16) * 100 + number)
+    return made
+
+
+def bond(tree: Tree, *members: str) -> None:
+    tree.netdev("bond0", below=members)
+    (tree.root / "class/net/bond0/bonding").mkdir()
+    for name in members:
+        (tree.root / "class/net" / name / "master").symlink_to("../bond0")
+
+
+def dgx(tree: Tree) -> None:
+    """Eight NICs, each below one switch with a GPU, four on each NUMA node; and a PF that Open vSwitch owns."""
+    for number, address in enumerate(PFS):
+        above, numa = f"pcifffe:{number:02x}/fffe:{number:02x}:01.0", number // 4
+        add(tree, address, f"rail{number}", rdma=f"mlx5_{number}", above=f"{above}/fffe:{number:02x}:02.0",
+            numa_node=numa, sriov_totalvfs=16)  # fmt: skip
+        tree.pci(f"fffe:{number + 64:02x}:00.0", above=f"{above}/fffe:{number:02x}:03.0", driver="nvidia",
+                 numa_node=numa, **{"class": "0x030200"})  # fmt: skip
+    add(tree, "fffe:f0:00.0", "eno1", sriov_totalvfs=8)
+    tree.netdev("ovs-system", below=["eno1"])
+
+
+def test_eight_nics(tree: Tree) -> None:
+    dgx(tree)
+    plan = planned(tree.root)
+    rails = [f"rail{number}" for number in range(8)]
+    assert plan.device_file == {
+        "resources": [{"name": f"example.com/{n}", "kind": "vf", "selectors": {"pfNames": [n]}} for n in rails],
+        "pfs": [{"selectors": {"ifNames": rails}, "numVfs": 8}],
+        "rdmaNamespaces": "exclusive",
+    }
+    assert plan.remarks()[1:3] == [
+        f"# eno1 (fffe:f0:00.0): left out, {OVS}",
+        "# rail0 (fffe:18:00.0), mlx5_0, NUMA 0, GPU fffe:40:00.0 PIX: it can have 16 VFs",
+    ]
+    assert list(plan.networks) == rails
+    assert plan.networks["rail3"] == {
+        "cniVersion": "1.0.0", "name": "rail3", "type": "hpn", "kind": "sriov", "deviceID": "0000:3b:00.2",
+        "rdma": {"mode": "exclusive", "required": True}, "multiRail": True, "resource": "example.com/rail3",
+        "ipam": {"type": "hpn-ipam", "subnet": "10.59.0.0/16", "cluster": {"store": "kubernetes"}},
+    }  # fmt: skip
+    assert plan.label == {
+        "rdma": {
+            "networks": [f"default/{name}@hpn{number}" for number, name in enumerate(rails)],
+            "resources": [f"example.com/{name}" for name in rails],
+        }
+    }
+    made = {f"example.com/rail{number}": vfs(tree, pf, 8) for number, pf in enumerate(PFS)}
+    assert plan.offered(tree.root) == made
+    assert planned(tree.root).device_file == plan.device_file
+
+
+def test_one_for_eight(tree: Tree) -> None:
+    dgx(tree)
+    plan = planned(tree.root, "--one", "--prefix", "nvidia.com", "--subnet", "172.16.0.0/20", "--vfs", "4")
+    rails = [f"rail{number}" for number in range(8)]
+    assert plan.device_file["resources"] == [
+        {"name": "nvidia.com/rails", "kind": "vf", "selectors": {"pfNames": rails}}
+    ]
+    assert plan.device_file["pfs"] == [{"selectors": {"ifNames": rails}, "numVfs": 4}]
+    (network,) = plan.networks.values()
+    assert network["ipam"] == {
+        "type": "hpn-ipam", "align": True, "cluster": {"store": "kubernetes"},
+        "rails": [{"pf": name, "subnet": f"172.16.{number * 16}.0/20"} for number, name in enumerate(rails)],
+    }  # fmt: skip
+    assert (network["kind"], network["multiRail"], network["resource"]) == ("sriov", True, "nvidia.com/rails")
+    assert plan.label["rdma"]["networks"] == [f"default/rails@hpn{number}" for number in range(8)]
+    assert plan.label["rdma"]["resources"] == ["nvidia.com/rails"] * 8
+    made = [vf for pf in PFS for vf in vfs(tree, pf, 4)]
+    assert plan.offered(tree.root) == {"nvidia.com/rails": made}
+
+
+def test_as_masters(tree: Tree) -> None:
+    """Pods share the RDMA devices, which needs the other mode.  One network cannot serve several masters."""
+    dgx(tree)
+    plan = planned(tree.root, "--as", "master", "rail0", "rail1")
+    assert plan.device_file == {
+        "resources": [
+            {"name": f"example.com/{n}", "kind": "master", "rdma": "verbs", "selectors": {"ifNames": [n]}}
+            for n in ("rail0", "rail1")
+        ],
+        "rdmaNamespaces": "shared",
+    }
+    assert plan.networks["rail1"].items() >= {"kind": "macvlan", "master": "rail1", "rdma": {"mode": "shared"}}.items()
+    assert plan.offered(tree.root) == {"example.com/rail0": [PFS[0]], "example.com/rail1": [PFS[1]]}
+    with pytest.raises(InvalidConfig, match=r"--one: .* and the rails are rail0 \(master\), .*add --as vf"):
+        answer(["--as", "master", "--one"], tree.root)
+
+
+def test_as_whole_pfs(tree: Tree) -> None:
+    """A PF that the host uses, or that has VFs, stays."""
+    dgx(tree)
+    tree.netdev("rail1.7", below=["rail1"])
+    vfs(tree, PFS[2], 2)
+    plan = planned(tree.root, "--as", "pf", "--one", "rail0", "rail1", "rail2", "mlx5_3")
+    assert plan.offered(tree.root) == {"example.com/rails": [PFS[0], PFS[3]]}
+    assert plan.networks["rails"].items() >= {"kind": "host-device", "deviceID": "0000:3b:00.2"}.items()
+    assert plan.remarks()[1:3] == [
+        "# rail1 (fffe:19:00.0): left out, rail1.7 of the host is over it",
+        "# rail2 (fffe:1a:00.0): left out, it has 2 VFs, which send through it",
+    ]
+
+
+def test_vfs_that_no_pod_can_have(tree: Tree) -> None:
+    add(tree, PFS[0], "ens1", rdma="mlx5_0", sriov_totalvfs=8)
+    free = vfs(tree, PFS[0], 3)
+    tree.netdev("vlan7", below=["ens1v1"])
+    path = tree.pci("fffe:18:02.0", pf=PFS[0], driver="vfio-pci")
+    plan = planned(tree.root)
+    assert plan.device_file["resources"][0]["selectors"] == {"pfNames": ["ens1#0,2"]}
+    assert plan.remarks()[2:4] == [
+        "# VF 1 (fffe:18:01.1): left out, vlan7 of the host is over it",
+        f"# VF 3 ({path.name}): left out, vfio-pci drives it",
+    ]
+    assert plan.offered(tree.root) == {"example.com/ens1": [free[0], free[2]]}
+    assert plan.device_file["pfs"] == [{"selectors": {"ifNames": ["ens1"]}, "numVfs": 4}]
+
+
+def test_a_name_that_is_not_printable(tree: Tree) -> None:
+    """It stays in its comment, and shows its control characters."""
+    add(tree, PFS[0], "ens1", rdma="mlx5_0")
+    add(tree, PFS[1], "ens2", rdma="mlx5_1")
+    tree.netdev("a\nb", below=["ens1"])
+    assert f"# ens1 ({PFS[0]}): left out, a\\nb of the host is over it" in planned(tree.root, "--as", "pf").remarks()
+
+
+def test_no_vf_is_free(tree: Tree) -> None:
+    add(tree, PFS[0], "ens1", sriov_totalvfs=8)
+    tree.pci("fffe:18:02.0", pf=PFS[0], driver="vfio-pci")
+    with pytest.raises(LinkUnavailable, match="no pod can have one of its VFs"):
+        answer([], tree.root)
+
+
+def test_more_vfs_than_the_pf_can_have(tree: Tree) -> None:
+    """The interface's name becomes one of Kubernetes, which has no capitals."""
+    add(tree, PFS[0], "Ens1_0", sriov_totalvfs=3)
+    plan = planned(tree.root, "--vfs", "5")
+    assert plan.device_file["pfs"] == [{"selectors": {"ifNames": ["Ens1_0"]}, "numVfs": 3}]
+    assert list(plan.networks) == ["ens1-0"]
+    assert planned(tree.root).device_file["pfs"][0]["numVfs"] == 3
+
+
+def bonded(tree: Tree, *, rdma: int) -> None:
+    """Two PFs in a bond.  mlx5 keeps one RDMA device for both."""
+    for number in range(2):
+        add(tree, PFS[number], f"ens{number}", rdma=f"mlx5_{number}" if number < rdma else "", sriov_totalvfs=8)
+    bond(tree, "ens0", "ens1")
+
+
+def test_a_bond(tree: Tree) -> None:
+    bonded(tree, rdma=1)
+    plan = planned(tree.root)
+    assert plan.device_file == {
+        "resources": [
+            {"name": "example.com/bond0", "kind": "master", "rdma": "verbs", "selectors": {"ifNames": ["bond0"]}}
+        ],
+        "rdmaNamespaces": "shared",
+    }
+    assert plan.remarks()[1:] == [
+        "# ens0 (fffe:18:00.0): left out, it is in bond0",
+        "# ens1 (fffe:19:00.0): left out, it is in bond0",
+        "# bond0, mlx5_0, NUMA 0: it is no PF",
+        "# Pods share the RDMA devices of the host.",
+    ]
+    assert plan.networks["bond0"]["master"] == "bond0"
+    assert plan.offered(tree.root) == {"example.com/bond0": ["bond0"]}
+    with pytest.raises(
+        LinkUnavailable, match=r"new VFs would remove the RDMA device that it shares in bond0; .*it is no PF"
+    ):
+        answer(["--as", "vf"], tree.root)
+
+
+def test_a_bond_whose_members_have_vfs(tree: Tree) -> None:
+    bonded(tree, rdma=1)
+    made = [vfs(tree, pf, 2) for pf in PFS[:2]]
+    plan = planned(tree.root)
+    assert plan.offered(tree.root) == {"example.com/ens0": made[0], "example.com/ens1": made[1]}
+    assert "# bond0: left out, pods get the VFs of ens0, ens1 below it" in plan.remarks()
+    assert planned(tree.root, "--as", "master", "bond0").offered(tree.root) == {"example.com/bond0": ["bond0"]}
+
+
+def test_a_bond_beside_vfs(tree: Tree) -> None:
+    """In exclusive mode the bond's RDMA device stays on the host, and its pods get none."""
+    bonded(tree, rdma=1)
+    add(tree, PFS[2], "ens2", rdma="mlx5_2", sriov_totalvfs=8)
+    plan = planned(tree.root)
+    assert plan.device_file["rdmaNamespaces"] == "exclusive"
+    assert [("rdma" in one) for one in plan.device_file["resources"]] == [False, False]
+    assert {name: "rdma" in network for name, network in plan.networks.items()} == {"ens2": True, "bond0": False}
+
+
+def test_a_bond_without_roce_lag(tree: Tree) -> None:
+    """Members with RDMA devices of their own can get VFs."""
+    bonded(tree, rdma=2)
+    assert [r.full_name for r in planned(tree.root, "--as", "vf").settings.resources] == [
+        "example.com/ens0", "example.com/ens1",
+    ]  # fmt: skip
+
+
+INFINIBAND = {"class": "0x020700"}
+
+
+def test_infiniband(tree: Tree) -> None:
+    """VFs need GUIDs; a PF without SR-IOV moves by its name, because host-device refuses InfiniBand."""
+    add(tree, PFS[0], "ib0", rdma="mlx5_0", sriov_totalvfs=8, **INFINIBAND)
+    add(tree, PFS[1], "ib1", rdma="mlx5_1", **INFINIBAND)
+    plan = planned(tree.root)
+    assert plan.device_file["pfs"] == [{"selectors": {"ifNames": ["ib0"]}, "numVfs": 8, "guids": True}]
+    assert plan.networks["ib0"].items() >= {"kind": "sriov", "resource": "example.com/ib0"}.items()
+    assert plan.networks["ib1"].items() >= {"kind": "sriov", "pf": "ib1", "pfOnly": True, "resource": None}.items()
+    with pytest.raises(InvalidConfig, match=r"ib0 \(vf\), ib1 \(pf\)"):
+        answer(["--one"], tree.root)
+    made = vfs(tree, PFS[0], 8)
+    assert plan.offered(tree.root) == {"example.com/ib0": made, "example.com/ib1": [PFS[1]]}
+
+
+def test_ipoib(tree: Tree) -> None:
+    add(tree, PFS[0], "ib0", rdma="mlx5_0", sriov_totalvfs=8, **INFINIBAND)
+    plan = planned(tree.root, "--as", "master")
+    assert plan.networks["ib0"].items() >= {"kind": "ipoib", "master": "ib0", "rdma": {"mode": "shared"}}.items()
+    assert plan.offered(tree.root) == {"example.com/ib0": [PFS[0]]}
+
+
+def test_a_bond_of_infiniband(tree: Tree) -> None:
+    add(tree, PFS[0], "ib0", **INFINIBAND)
+    tree.netdev("bond0", below=["ib0"], type=32)
+    (tree.root / "class/net/bond0/bonding").mkdir()
+    with pytest.raises(LinkUnavailable, match="bond0: IPoIB children cannot be over it"):
+        answer(["bond0"], tree.root)
+
+
+def test_scalable_functions(tree: Tree) -> None:
+    add(tree, PFS[0], "ens1", rdma="mlx5_0", sriov_totalvfs=8, above="pci0000:00")
+    for number in range(2):
+        sf = tree.auxiliary(PFS[0], f"mlx5_core.sf.{number + 2}", sfnum=number)
+        tree.netdev(f"ens1s{number}", sf)
+        tree.rdma(f"mlx5_{number + 2}", sf, number + 2)
+    plan = planned(tree.root)
+    assert plan.offered(tree.root) == {"example.com/ens1": ["mlx5_core.sf.2", "mlx5_core.sf.3"]}
+    assert (
+        plan.networks["ens1"].items()
+        >= {"kind": "host-device", "rdma": {"mode": "exclusive", "required": True}}.items()
+    )
+    assert "it has 2 scalable functions, and no VFs" in plan.remarks()[1]
+    assert planned(tree.root, "--one").networks["rails"]["ipam"]["rails"] == [{"pf": "ens1", "subnet": "10.56.0.0/16"}]
+
+
+def test_scalable_functions_of_infiniband(tree: Tree) -> None:
+    add(tree, PFS[0], "ib0", above="pci0000:00", **INFINIBAND)
+    tree.netdev("ib0s0", tree.auxiliary(PFS[0], "mlx5_core.sf.2", sfnum=0), type=32)
+    with pytest.raises(LinkUnavailable, match="no pod can have a scalable function of InfiniBand"):
+        answer([], tree.root)
+
+
+def erdma(tree: Tree, slot: int, **values: Any) -> Path:
+    """An RDMA function of an Alibaba node, and its RDMA device."""
+    path = tree.pci(f"fffe:{slot:02x}:00.0", driver="erdma", vendor="0x1ded", device="0x107f", **values)
+    port(hca(tree, f"rocep{slot}s0", path, node_type="4: RNIC"))
+    return path
+
+
+def test_erdma(tree: Tree) -> None:
+    """The RDMA device belongs to a function without interface.  Pods share it, beside interfaces over a virtio NIC."""
+    erdma(tree, 9)
+    virtio = tree.pci("fffe:06:00.0", driver="virtio-pci", vendor="0x1af4", device="0x1000")
+    tree.netdev("eth6", virtio / "virtio3")
+    plan = planned(tree.root)
+    assert plan.device_file == {
+        "resources": [
+            {"name": "example.com/eth6", "kind": "master", "selectors": {"ifNames": ["eth6"]}},
+            {"name": "example.com/fffe-09-00.0", "kind": "shared", "selectors": {"pciAddresses": ["fffe:09:00.0"]}},
+        ],
+        "rdmaNamespaces": "shared",
+    }
+    assert list(plan.networks) == ["eth6"]
+    assert "rdma" not in plan.networks["eth6"]
+    assert plan.label["rdma"]["resources"] == ["example.com/eth6", "example.com/fffe-09-00.0"]
+    assert plan.offered(tree.root) == {
+        "example.com/eth6": ["fffe:06:00.0"],
+        "example.com/fffe-09-00.0": ["fffe:09:00.0"],
+    }
+
+
+def test_erdma_with_an_interface(tree: Tree) -> None:
+    """iWARP has no GIDs of addresses, so ADD must not wait for them."""
+    tree.netdev("eth9", erdma(tree, 9))
+    assert planned(tree.root).networks["eth9"].items() >= {
+        "kind": "host-device", "rdma": {"mode": "exclusive"}, "resource": "example.com/eth9",
+    }.items()  # fmt: skip
+
+
+def test_erdma_beside_vfs(tree: Tree) -> None:
+    """RDMA has one mode, and VFs need exclusive mode."""
+    erdma(tree, 9)
+    add(tree, PFS[0], "ens1", rdma="mlx5_0", sriov_totalvfs=8)
+    plan = planned(tree.root)
+    assert [one.name for one in plan.settings.resources] == ["ens1"]
+    assert plan.remarks()[1].endswith(
+        "left out, it has no interface, and in exclusive mode its RDMA device stays on the host"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "words", "why"),
+    [
+        ({"driver": "vfio-pci"}, "", [], "vfio-pci drives it, so a process may use it"),
+        ({"driver": ""}, "", [], "it has no driver"),
+        ({}, "", [], "it has neither interface nor RDMA device"),
+        ({}, "ens 1", [], "no selector can name its interface"),
+        ({}, "ens1", ["--as", "vf"], "it can have no VFs"),
+        ({}, "ens1", ["--as", "sf"], "it has no scalable functions"),
+    ],
+)
+def test_nothing_to_offer(tree: Tree, values: Any, name: str, words: list[str], why: str) -> None:
+    add(tree, PFS[0], name, **values)
+    with pytest.raises(LinkUnavailable) as raised:
+        answer(words, tree.root)
+    title, remedy = (
+        f"{name} ({PFS[0]})" if name else PFS[0],
+        "name an interface that pods can share, as in: hpn plan eth1",
+    )
+    assert raised.value.msg == f"pods can have no NIC of this node; {title}: {why}; {remedy}"
+
+
+def test_a_pf_that_a_pod_has(tree: Tree) -> None:
+    """Its interface is hidden, and it must not count as a function without one."""
+    tree.into_a_pod(add(tree, PFS[0], "ens1", rdma="mlx5_0"))
+    with pytest.raises(LinkUnavailable, match="a namespace that holds its interface has it"):
+        answer([], tree.root)
+
+
+def test_software(tree: Tree) -> None:
+    """An interface of software is chosen only by its name."""
+    tree.netdev("veth0")
+    with pytest.raises(LinkUnavailable):
+        answer([], tree.root)
+    plan = planned(tree.root, "veth0")
+    assert plan.offered(tree.root) == {"example.com/veth0": ["veth0"]}
+    assert plan.label == {"rails": {"networks": ["default/veth0@hpn0"], "resources": ["example.com/veth0"]}}
+    with pytest.raises(LinkUnavailable, match="no NIC here is called 'eth9'; there are: veth0"):
+        answer(["eth9"], tree.root)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--prefix", "Example"], r"resources\[0\] .*DNS name"),
+        (["--subnet", "10.56.0.1/16"], r"--subnet '10.56.0.1/16', for 1 rails: .*host bits set; write another"),
+        (["--subnet", "10.56.0.0/30"], "less than one block"),
+        (["--subnet", "x"], "--subnet 'x'"),
+    ],
+)
+def test_wrong_values(tree: Tree, words: list[str], why: str) -> None:
+    tree.netdev("veth0")
+    with pytest.raises(CniError, match=why):
+        answer(["veth0", *words], tree.root)
+
+
+@pytest.mark.parametrize("words", [["--as", "x"], ["--vfs", "-1"], ["--config", "x"], ["--check", "--output", "x"]])
+def test_wrong_options(tree: Tree, words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        answer(words, tree.root)
+
+
+def test_output(tree: Tree, tmp_path: Path) -> None:
+    tree.netdev("veth0")
+    folder = tmp_path / "plan"
+    names = ["devices.yaml", "networks.yaml", "label.yaml"]
+    assert answer(["veth0", "--output", f"{folder}"], tree.root) == ("".join(f"wrote {folder}/{n}\n" for n in names), 0)
+    texts = [(folder / name).read_text() for name in names]
+    assert "---\n".join(texts) == planned(tree.root, "veth0").text
+    for name in names[:2]:
+        (folder / name).unlink()
+    (folder / "label.yaml").write_text("mine")
+    with pytest.raises(IoFailure, match=r"label\.yaml exists there; name another directory, or move it"):
+        answer(["veth0", "--output", f"{folder}"], tree.root)
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("label.yaml", "mine")]
+
+
+def checked(tree: Tree, file: Any, *words: str) -> tuple[list[str], int]:
+    path = tree.root.parent / "present.json"
+    path.write_text(json.dumps(file))
+    text, status = answer([*words, "--check", "--config", f"{path}"], tree.root)
+    return [line.replace(f"{path}", "FILE") for line in text.splitlines()], status
+
+
+@pytest.mark.parametrize("words", [[], ["--one"], ["--as", "master"], ["--as", "pf"], ["--vfs", "3"]])
+def test_check_of_the_plan_itself(tree: Tree, words: list[str]) -> None:
+    dgx(tree)
+    plan = planned(tree.root, *words)
+    assert checked(tree, plan.device_file, *words) == (["FILE offers what hpn plan chooses"], 0)
+    file = plan.device_file
+    for number, resource in enumerate(file["resources"]):
+        resource["name"] = f"other.org/{number}"
+    assert checked(tree, file, *words)[1] == 0
+    if not words:
+        for pf in PFS:
+            vfs(tree, pf, 8)
+        assert checked(tree, file)[1] == 0
+
+
+def test_differences(tree: Tree) -> None:
+    dgx(tree)
+    for number in range(5, 8):
+        (tree.root / f"bus/pci/devices/{PFS[number]}/sriov_totalvfs").write_text("0\n")
+    file = planned(tree.root).device_file
+    first, second, _, fourth, *rest = file["resources"]
+    first |= {"kind": "pf", "selectors": {"ifNames": ["rail0"]}}
+    fourth["selectors"] = {"pfNames": ["rail3"], "devices": ["101e"], "linkTypes": ["infiniband"]}
+    of_ovs = {"name": "a.b/c", "kind": "master", "selectors": {"ifNames": ["eno1"]}}
+    gone = {"name": "a.b/gone", "kind": "master", "selectors": {"ifNames": ["vlan9"]}}
+    file["resources"] = [first, second, fourth, *rest, of_ovs, gone]
+    file["pfs"][0]["selectors"]["ifNames"] = ["rail1", "rail2", "rail3", "rail4"]
+    file["pfs"][0]["numVfs"] = 4
+    del file["rdmaNamespaces"]
+    lines, status = checked(tree, file)
+    assert status == 1
+    why, uplink = "because it can have 16 VFs", "eno1 (fffe:f0:00.0)"
+    assert lines == [
+        f"FILE: rail0 ({PFS[0]}): offers it as a whole for one pod each; hpn plan does not offer it as a whole, {why}",
+        f"FILE: rail0 ({PFS[0]}): does not offer its VFs; hpn plan offers its VFs for one pod each, {why}",
+        f"FILE: rail0 ({PFS[0]}): gives it 0 VFs; hpn plan gives it 8 VFs",
+        f"FILE: rail1 ({PFS[1]}): gives it 4 VFs; hpn plan gives it 8 VFs",
+        f"FILE: rail2 ({PFS[2]}): does not offer its VFs; hpn plan offers its VFs for one pod each, {why}",
+        f"FILE: rail2 ({PFS[2]}): gives it 4 VFs; hpn plan gives it 8 VFs",
+        f"FILE: rail3 ({PFS[3]}): does not offer its VFs; hpn plan offers its VFs for one pod each, {why}",
+        f"FILE: rail3 ({PFS[3]}): gives it 4 VFs; hpn plan gives it 8 VFs",
+        f"FILE: rail4 ({PFS[4]}): gives it 4 VFs; hpn plan gives it 8 VFs",
+        f"FILE: {uplink}: offers it as a whole for many pods; hpn plan does not offer it as a whole, because {OVS}",
+        "FILE: example.com/rail3 selects no PF or bond of this node, nor a part of one",
+        "FILE: a.b/gone selects no PF or bond of this node, nor a part of one",
+        "FILE: does not set rdmaNamespaces to exclusive; hpn plan does",
+    ]
+
+
+def test_some_vfs_differ(tree: Tree) -> None:
+    """Of a plan for named NICs, the file's other resources are no difference."""
+    dgx(tree)
+    vfs(tree, PFS[0], 8)
+    file = planned(tree.root, "rail0", "rail1").device_file
+    file["resources"][0]["selectors"] = {"pfNames": ["rail0#0-2"]}
+    lines, status = checked(tree, file, "rail0")
+    assert (status, len(lines)) == (1, 1)
+    assert lines[0].startswith(f"FILE: rail0 ({PFS[0]}): offers 3 of its VFs for one pod each; hpn plan offers its VFs")
+
+
+def test_guids_differ(tree: Tree) -> None:
+    add(tree, PFS[0], "ib0", rdma="mlx5_0", sriov_totalvfs=8, **INFINIBAND)
+    file = planned(tree.root).device_file
+    del file["pfs"][0]["guids"]
+    assert checked(tree, file) == ([f"FILE: ib0 ({PFS[0]}): gives it 8 VFs; hpn plan gives it 8 VFs with GUIDs"], 1)
+
+
+def test_check_of_a_broken_file(tree: Tree) -> None:
+    tree.netdev("veth0")
+    with pytest.raises(InvalidConfig, match=r"present\.json: it has none of the keys resources"):
+        checked(tree, {}, "veth0")
+
+
+def test_the_file_that_hpn_node_reads(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the first that exists.  If there is none, the message has hpn's own."""
+    tree.netdev("veth0")
+    peers = tmp_path / "peer.json"
+    monkeypatch.setattr(config, "OURS", tmp_path / "devices.yaml")
+    monkeypatch.setattr(config, "DEFAULTS", (config.OURS, peers))
+    with pytest.raises(InvalidConfig, match=r"devices\.yaml: no such file"):
+        answer(["veth0", "--check"], tree.root)
+    peers.write_text(json.dumps({"mode": "hca"}))
+    text, status = answer(["veth0", "--check"], tree.root)
+    says = "does not offer it as a whole; hpn plan offers it as a whole for many pods, because it is no PF"
+    assert (text, status) == (f"{peers}: veth0: {says}\n", 1)
+
+
+def test_hidden_sysfs(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="shows no devices"):
+        answer([], tmp_path)
