@@ -12,9 +12,10 @@ import pytest
 import yaml
 from conftest import require
 from support import helm
-from support.pages import ROOT, sections
+from support.pages import ROOT, shown
 
 BASE = ROOT / "packaging" / "kubernetes"
+PAGE = ROOT / "docs" / "user" / "kubernetes.md"
 NAMESPACE = "kube-system"
 # Helm leaves these, as `kubectl delete -k packaging/kubernetes` leaves the files of earlier rollouts.
 KEPT = ("ConfigMap hpn-node", *(f"CustomResourceDefinition hpn{one}s.hpn-cni.io" for one in ("block", "grid")))
@@ -71,18 +72,11 @@ def kustomize() -> Callable[[Path], Objects]:
     return lambda folder: by_name(subprocess.check_output([kubectl, "kustomize", folder], text=True))
 
 
-def metrics() -> str:
-    """The lines of docs/user/kubernetes.md that a kustomization gets for metrics."""
-    (section,) = (one for one in sections(ROOT / "docs/user/kubernetes.md") if one.title == "As a DaemonSet")
-    (block,) = (block for block in section.blocks if block.kind == "yaml")
-    return block.text
-
-
 @pytest.mark.parametrize(
     ("folder", "more", "values"),
     [
         (".", "", {}),
-        (".", metrics(), {"metrics": {"address": "127.0.0.1:9617"}}),
+        (".", shown(PAGE, "As a DaemonSet", "yaml"), {"metrics": {"address": "127.0.0.1:9617"}}),
         (".", "components: [cluster/token]\n", {"clusterAddresses": {"token": True}}),
         ("cluster", "", {"clusterAddresses": {"enabled": True}}),
         ("cluster-gc", "", {"clusterAddresses": {"gc": {"enabled": True}}}),
