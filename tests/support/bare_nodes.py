@@ -23,6 +23,7 @@ PLACEHOLDER = ("registry.example.com/hpn", "0.1.0")
 NAME, TAGS = "localhost/hpn", ("1", "2")
 PLUGINS = ("hpn", "hpn-ipam")
 RESOURCE = "example.com/rail0"
+OTHER = b"0123456789abcdef"  # a version
 
 
 def typed(title: str) -> list[str]:
@@ -57,6 +58,24 @@ def put_image(cluster: Cluster, tree: Path, tag: str) -> None:
     image.build(RECIPE, tree, f"{NAME}:{tag}", archive := tree / "image.tar")
     for node in cluster.nodes.values():
         cluster.load(node, archive)
+
+
+def make_another(cluster: Cluster, tree: Path) -> None:
+    """Put a program of another version into dist.  It unpacks into a directory named after that version."""
+    cluster.nodes["node1"].run("/opt/cni/bin/hpn", "version")
+    (version,) = (
+        one.name.encode()
+        for one in cluster.nodes["node1"].path("/var/lib/cni/hpn/program").iterdir()
+        if len(one.name) == len(OTHER)
+    )
+    file = tree / "dist" / "hpn"
+    data = file.read_bytes()
+    assert data.count(version) == 1
+    file.write_bytes(data.replace(version, OTHER))
+
+
+def programs(cluster: Cluster) -> set[bytes]:
+    return {node.path("/opt/cni/bin/hpn").read_bytes() for node in cluster.nodes.values()}
 
 
 def choose(tree: Path, name: str, before: str, tag: str) -> None:

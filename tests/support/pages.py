@@ -71,6 +71,13 @@ def sections(page: Path) -> Iterator[Section]:
         yield Section(page, title, tuple(b for b in blocks(text) if start <= b.start < end))
 
 
+def shown(page: Path, title: str, kind: str) -> str:
+    """The text of the section's only block of that kind."""
+    (section,) = (one for one in sections(page) if one.title == title)
+    (block,) = (block for block in section.blocks if block.kind == kind)
+    return block.text
+
+
 def commands(transcript: str) -> Iterator[tuple[str, str, list[str]]]:
     """Yield for each command its place, its text, and its lines of output."""
     where, command, out = "", "", list[str]()

@@ -48,7 +48,7 @@ MAKEFILE = """
 binary: ; @sleep 2 && touch frozen
 plain: ; @{python} -m pytest plain $(PYTEST_ARGS)
 """
-FIRST, BUILD = (build.relative_to(side_by_side.ROOT) for build in side_by_side.BUILDS)
+*FIRST, BUILD = (build.relative_to(side_by_side.ROOT) for build in side_by_side.BUILDS)
 ON_DISK = """
     import os
     def test_on_disk(tmp_path): assert tmp_path.stat().st_dev == os.stat(".").st_dev
@@ -73,9 +73,10 @@ def tree(tmp_path: Path) -> Path:
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / f"test_{Path(folder).name}.py").write_text(dedent(text))
     (tmp_path / BUILD).parent.mkdir(parents=True)
-    (tmp_path / FIRST).write_text("#!/bin/sh\nexit 1\n")  # the other build runs anyway
+    for build in FIRST:
+        (tmp_path / build).write_text("#!/bin/sh\nexit 1\n")  # the last build runs anyway
     (tmp_path / BUILD).write_text("#!/bin/sh\ntouch begun\nexec sleep 60\n")
-    for build in (FIRST, BUILD):
+    for build in (*FIRST, BUILD):
         (tmp_path / build).chmod(0o755)
     (tmp_path / "Makefile").write_text(MAKEFILE.format(python=sys.executable))
     for module in (side_by_side, reported, drawn, places_of_tests):

@@ -1,0 +1,162 @@
+"""packaging/helm on nodes without any part of hpn, with the commands of docs/user/kubernetes.md."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import yaml
+from cluster import image
+from cluster.space import Failed, until
+from cluster.two_nodes import ADMIN, Cluster
+from support import crowd, helm
+from support.bare_nodes import (
+    NAME,
+    PAGE,
+    PLACEHOLDER,
+    daemons,
+    make_another,
+    offered,
+    pings,
+    programs,
+    put_image,
+    typed,
+)
+from support.pages import ROOT, shown
+
+TITLE = "With Helm"
+Shell: TypeAlias = Callable[[str], str]
+
+
+@pytest.fixture
+def shell(bare: Cluster, tree: Path) -> Iterator[Shell]:
+    """Types commands in the tree, where the page's values.yaml names the image of the nodes."""
+    shutil.copytree(ROOT / "packaging" / "helm", tree / "packaging" / "helm", symlinks=True)
+    write(tree)
+    program = f'helm() {{ {helm.built("cluster")} --kubeconfig={ADMIN} "$@"; }}'
+    yield lambda lines: bare.shell(f"cd {tree}\n{program}\n{lines}")
+    bare.shell(f"{program}\nhelm uninstall hpn --namespace kube-system --ignore-not-found --wait")
+
+
+def write(tree: Path, **more: Any) -> None:
+    """Write the page's values.yaml, with other values on top."""
+    values = yaml.safe_load(shown(PAGE, TITLE, "yaml values.yaml"))
+    assert values["image"] == {"repository": PLACEHOLDER[0]}
+    values["image"] = {"repository": NAME, "tag": "1"}
+    (tree / "values.yaml").write_text(json.dumps(values | more))
+
+
+def resources(*kinds: str) -> str:
+    """A device file with rail0, rail1 ... of these kinds."""
+    listed = [
+        {"name": f"example.com/rail{at}", "kind": kind, "selectors": {"ifNames": [f"rail{at}"]}}
+        for at, kind in enumerate(kinds)
+    ]
+    return json.dumps({"resources": listed})
+
+
+def pods(cluster: Cluster) -> dict[str, str]:
+    """The uid of each node's pod of the DaemonSet."""
+    return {node: pod["metadata"]["uid"] for node, pod in daemons(cluster).items()}
+
+
+def second(cluster: Cluster) -> set[str]:
+    """What the nodes offer of rail1."""
+    return {node["status"]["allocatable"].get("example.com/rail1", "0") for node in cluster.get("nodes")["items"]}
+
+
+def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shell: Shell) -> None:
+    install, check, upgrade, _, uninstall, _ = typed(TITLE)
+    shell(install)
+    until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
+    assert "Phase:          Succeeded" in shell(check)
+    own = f"image: {image.NAME}, imagePullPolicy: Never, "
+    manifests = shown(PAGE, "From nothing to two pods with RDMA", "yaml pods.yaml")
+    bare.kubectl("apply", "--filename=-", stdin=manifests.replace("image: busybox, ", own))
+    bare.wait("Ready", "pod/a", "pod/b")
+    pings(bare)
+    containers, before = bare.containers("a", "b"), pods(bare)
+
+    # Only another file restarts the DaemonSet's pods.
+    write(tree, metrics={"address": ""}, clusterAddresses={"enabled": True})
+    shell(upgrade)
+    assert pods(bare) == before
+    write(tree, devices=resources("master", "master"))
+    shell(upgrade)
+    assert not pods(bare).items() & before.items()
+    until(lambda: second(bare) == {"100"}, "both nodes to offer rail1", 120, 0.2)
+
+    a_file_that_is_refused(bare, tree, shell)
+    assert second(bare) == {"100"}
+    with pytest.raises(Failed, match="additional properties 'nodeselector' not allowed"):
+        shell(f"{upgrade.splitlines()[0]} --set nodeselector.a=b")
+
+    shell(uninstall)
+    until(lambda: not daemons(bare), "the DaemonSet's pods to end", 120, 0.2)
+    until(lambda: set(offered(bare).values()) == {"0"}, "kubelet to have nothing to give", 120, 0.2)
+    assert bare.containers("a", "b") == containers
+    pings(bare)
+    bare.delete("pod", "a", "b", "--grace-period=1")
+    for node in bare.nodes.values():
+        assert (node.attachments(), node.leases(), node.namespaces()) == ([], [], [])
+    left = bare.kubectl("get", "secrets,configmaps,serviceaccounts", "--namespace=kube-system", "--output=name")
+    assert [one for one in left.splitlines() if "hpn" in one] == []
+    # Nor does it forget who owns an address.
+    kept = bare.kubectl("get", "crds", "--selector=app.kubernetes.io/name=hpn", "--output=name").splitlines()
+    assert [one.rpartition("/")[2] for one in kept] == ["hpnblocks.hpn-cni.io", "hpngrids.hpn-cni.io"]
+    bare.delete(*kept)
+
+
+def a_file_that_is_refused(cluster: Cluster, tree: Path, shell: Shell) -> None:
+    """It stops the rollout at the first node; after the rollback all pods have the earlier file."""
+    _, _, upgrade, rollback, *_ = typed(TITLE)
+    before = pods(cluster)
+    write(tree, devices=resources("master", "mistake"))
+    shell(upgrade.splitlines()[0])
+    explain = typed("As a DaemonSet")[3]
+    # The command fails until the container exists.
+    until(lambda: "mistake" in shell(f"{explain.strip()} || true"), "the reason", 120, 0.5)
+    assert len(pods(cluster).items() & before.items()) == 1
+    # A reboot starts the other node's pod again, with its own file.
+    files = cluster.get("configmaps", "--namespace=kube-system")["items"]
+    used = [volume for pod in daemons(cluster).values() for volume in pod["spec"]["volumes"] if "configMap" in volume]
+    names = {volume["configMap"]["name"] for volume in used}
+    assert len(names) == 2
+    assert names <= {one["metadata"]["name"] for one in files}
+    shell(rollback)
+    until(lambda: len(pods(cluster)) == 2, "the pod of the other node", 120, 0.2)
+
+
+def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree: Path, shell: Shell) -> None:
+    """Pods stay, and others come and go."""
+    apply, (cordon, *_, uncordon), *_ = (block.splitlines() for block in typed("As a DaemonSet"))
+    _, _, upgrade, rollback, _, install = typed(TITLE)
+    shell("\n".join(apply))
+    until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
+    with crowd.undisturbed(bare):
+        before = pods(bare)
+        shell(f"{cordon}\n{install}{uncordon}")
+        assert not pods(bare).items() & before.items()
+        original = programs(bare)
+        make_another(bare, tree)
+        put_image(bare, tree, "2")
+        write(tree, image={"repository": NAME, "tag": "2"})
+        shell(f"{cordon}\n{upgrade}")
+        assert programs(bare) == {(tree / "dist" / "hpn").read_bytes()} != original
+        shell(f"{rollback}{uncordon}")
+        assert programs(bare) == original
+
+
+def test_the_api_server_takes_every_object(cluster: Cluster) -> None:
+    values = yaml.safe_load(shown(PAGE, TITLE, "yaml values.yaml")) | {
+        "label": {"enabled": True}, "metrics": {"address": "127.0.0.1:9617"}, "image": {"pullPolicy": "Never"},
+        "clusterAddresses": {"enabled": True, "token": True, "gc": {"enabled": True}}, "env": {"A": "1"},
+        "imagePullSecrets": [{"name": "secret"}],
+    }  # fmt: skip
+    words = (str(helm.built("cluster")), "template", "hpn", str(helm.CHART), "--namespace=kube-system", "--values=-")
+    made = subprocess.run(words, input=json.dumps(values), capture_output=True, text=True, check=True).stdout
+    taken = cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "--filename=-", stdin=made)
+    assert len(taken.splitlines()) == len([one for one in yaml.safe_load_all(made) if one])
