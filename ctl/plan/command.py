@@ -8,7 +8,7 @@ from pathlib import Path
 
 from base.kernel import sysfs
 from base.protocol.errors import InvalidConfig, IoFailure, LinkUnavailable
-from base.table import printable_lines
+from base.table import printable
 from ctl.command_line import parser_for
 from ctl.plan.choice import Nic, Plan, decide, nics
 from ctl.plan.documents import DEVICES, documents
@@ -37,8 +37,8 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
             file = options.config or next((path for path in config.DEFAULTS if path.exists()), config.OURS)
             present = config.read(file, prefix=options.prefix)
             found_here = _differences(plan, found, planned, present, is_whole=not options.device)
-            lines = [f"{file}: {one}\n" for one in found_here]
-            return printable_lines("".join(lines)) or f"{file} offers what hpn plan chooses\n", int(bool(lines))
+            lines = [printable(f"{file}: {one}") for one in found_here]
+            return "\n".join(lines or [f"{file} offers what hpn plan chooses"]) + "\n", int(bool(lines))
     except config.Refused as e:
         raise InvalidConfig(e.msg) from e
     return (_written(options.output, files) if options.output else "---\n".join(files.values())), 0

@@ -1,4 +1,4 @@
-"""What hpn plan prints, as the programs that it is for read it."""
+"""What hpn plan prints, as the programs that it is for read it; and trees of NICs for it."""
 
 import json
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 from support.shipped import plugins
+from support.sysfs_tree import Tree
 
 from cni import config as cni_config
 from ctl.plan.command import answer
@@ -63,3 +64,51 @@ def planned(root: Path, *words: str) -> Planned:
     settings = config.settings(first.encode(), is_yaml=True)
     assert not settings.left_out
     return Planned(text, settings, networks, json.loads(meaning["data"]["values"]))
+
+
+# No machine has this PCI domain.
+OVS = "Open vSwitch owns its interface and may carry the host's traffic through it"
+INFINIBAND = {"class": "0x020700"}
+PFS = [f"fffe:{bus:02x}:00.0" for bus in range(0x18, 0x20)]
+
+
+def add(tree: Tree, address: str, name: str = "", *, rdma: str = "", **values: Any) -> Path:
+    """Add a NIC with an interface and an RDMA device."""
+    path = tree.pci(address, **values)
+    if name:
+        tree.netdev(name, path, **({"type": 32} if values.get("class") == "0x020700" else {}))
+    if rdma:
+        tree.rdma(rdma, path, int(rdma.rpartition("_")[2]))
+    return path
+
+
+def vfs(tree: Tree, pf: str, count: int) -> list[str]:
+    """Add VFs of a PF, with the PF's kind of link."""
+    name = next((tree.root / "bus/pci/devices" / pf / "net").iterdir())
+    kind = (name / "type").read_text().strip()
+    above = name.resolve().parents[2].relative_to(tree.root.resolve() / "devices")
+    made = [f"{pf[:-4]}{1 + number // 8:02x}.{number % 8}" for number in range(count)]
+    for number, address in enumerate(made):
+        path = tree.pci(address, pf=pf, above=f"{above}", **({"class": "0x020700"} if kind == "32" else {}))
+        tree.netdev(f"{name.name}v{number}", path, type=kind)
+        tree.rdma(f"{name.name}_{number}", path, 100 + int(pf[5:7], 16) * 100 + number)
+    return made
+
+
+def bond(tree: Tree, *members: str) -> None:
+    tree.netdev("bond0", below=members)
+    (tree.root / "class/net/bond0/bonding").mkdir()
+    for name in members:
+        (tree.root / "class/net" / name / "master").symlink_to("../bond0")
+
+
+def dgx(tree: Tree) -> None:
+    """Eight NICs, each below one switch with a GPU, four on each NUMA node; and a PF that Open vSwitch owns."""
+    for number, address in enumerate(PFS):
+        above, numa = f"pcifffe:{number:02x}/fffe:{number:02x}:01.0", number // 4
+        add(tree, address, f"rail{number}", rdma=f"mlx5_{number}", above=f"{above}/fffe:{number:02x}:02.0",
+            numa_node=numa, sriov_totalvfs=16)  # fmt: skip
+        tree.pci(f"fffe:{number + 64:02x}:00.0", above=f"{above}/fffe:{number:02x}:03.0", driver="nvidia",
+                 numa_node=numa, **{"class": "0x030200"})  # fmt: skip
+    add(tree, "fffe:f0:00.0", "eno1", sriov_totalvfs=8)
+    tree.netdev("ovs-system", below=["eno1"])

@@ -1,68 +1,20 @@
 """hpn plan on trees in the format of /sys."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.plans import planned
+from support.plans import INFINIBAND, OVS, PFS, add, bond, dgx, planned, vfs
 from support.recorded import hca, port
 from support.sysfs_tree import Tree
 
 from base.protocol.errors import CniError, InvalidConfig, IoFailure, LinkUnavailable
 from ctl.plan.command import answer
-from node import config
-
-# No machine has this PCI domain.
-OVS = "Open vSwitch owns its interface and may carry the host's traffic through it"
-PFS = [f"fffe:{bus:02x}:00.0" for bus in range(0x18, 0x20)]
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path / "sys")
-
-
-def add(tree: Tree, address: str, name: str = "", *, rdma: str = "", **values: Any) -> Path:
-    """Add a NIC with an interface and an RDMA device."""
-    path = tree.pci(address, **values)
-    if name:
-        tree.netdev(name, path, **({"type": 32} if values.get("class") == "0x020700" else {}))
-    if rdma:
-        tree.rdma(rdma, path, int(rdma.rpartition("_")[2]))
-    return path
-
-
-def vfs(tree: Tree, pf: str, count: int) -> list[str]:
-    """Add VFs of a PF, with the PF's kind of link."""
-    name = next((tree.root / "bus/pci/devices" / pf / "net").iterdir())
-    kind = (name / "type").read_text().strip()
-    above = name.resolve().parents[2].relative_to(tree.root.resolve() / "devices")
-    made = [f"{pf[:-4]}{1 + number // 8:02x}.{number % 8}" for number in range(count)]
-    for number, address in enumerate(made):
-        path = tree.pci(address, pf=pf, above=f"{above}", **({"class": "0x020700"} if kind == "32" else {}))
-        tree.netdev(f"{name.name}v{number}", path, type=kind)
-        tree.rdma(f"{name.name}_{number}", path, 100 + int(pf[5:7], 16) * 100 + number)
-    return made
-
-
-def bond(tree: Tree, *members: str) -> None:
-    tree.netdev("bond0", below=members)
-    (tree.root / "class/net/bond0/bonding").mkdir()
-    for name in members:
-        (tree.root / "class/net" / name / "master").symlink_to("../bond0")
-
-
-def dgx(tree: Tree) -> None:
-    """Eight NICs, each below one switch with a GPU, four on each NUMA node; and a PF that Open vSwitch owns."""
-    for number, address in enumerate(PFS):
-        above, numa = f"pcifffe:{number:02x}/fffe:{number:02x}:01.0", number // 4
-        add(tree, address, f"rail{number}", rdma=f"mlx5_{number}", above=f"{above}/fffe:{number:02x}:02.0",
-            numa_node=numa, sriov_totalvfs=16)  # fmt: skip
-        tree.pci(f"fffe:{number + 64:02x}:00.0", above=f"{above}/fffe:{number:02x}:03.0", driver="nvidia",
-                 numa_node=numa, **{"class": "0x030200"})  # fmt: skip
-    add(tree, "fffe:f0:00.0", "eno1", sriov_totalvfs=8)
-    tree.netdev("ovs-system", below=["eno1"])
 
 
 def test_eight_nics(tree: Tree) -> None:
@@ -242,9 +194,6 @@ def test_a_bond_without_roce_lag(tree: Tree) -> None:
     ]  # fmt: skip
 
 
-INFINIBAND = {"class": "0x020700"}
-
-
 def test_infiniband(tree: Tree) -> None:
     """VFs need GUIDs; a PF without SR-IOV moves by its name, because host-device refuses InfiniBand."""
     add(tree, PFS[0], "ib0", rdma="mlx5_0", sriov_totalvfs=8, **INFINIBAND)
@@ -420,102 +369,3 @@ def test_output(tree: Tree, tmp_path: Path) -> None:
     with pytest.raises(IoFailure, match=r"label\.yaml exists there; name another directory, or move it"):
         answer(["veth0", "--output", f"{folder}"], tree.root)
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("label.yaml", "mine")]
-
-
-def checked(tree: Tree, file: Any, *words: str) -> tuple[list[str], int]:
-    path = tree.root.parent / "present.json"
-    path.write_text(json.dumps(file))
-    text, status = answer([*words, "--check", "--config", f"{path}"], tree.root)
-    return [line.replace(f"{path}", "FILE") for line in text.splitlines()], status
-
-
-@pytest.mark.parametrize("words", [[], ["--one"], ["--as", "master"], ["--as", "pf"], ["--vfs", "3"]])
-def test_check_of_the_plan_itself(tree: Tree, words: list[str]) -> None:
-    dgx(tree)
-    plan = planned(tree.root, *words)
-    assert checked(tree, plan.device_file, *words) == (["FILE offers what hpn plan chooses"], 0)
-    file = plan.device_file
-    for number, resource in enumerate(file["resources"]):
-        resource["name"] = f"other.org/{number}"
-    assert checked(tree, file, *words)[1] == 0
-    if not words:
-        for pf in PFS:
-            vfs(tree, pf, 8)
-        assert checked(tree, file)[1] == 0
-
-
-def test_differences(tree: Tree) -> None:
-    dgx(tree)
-    for number in range(5, 8):
-        (tree.root / f"bus/pci/devices/{PFS[number]}/sriov_totalvfs").write_text("0\n")
-    file = planned(tree.root).device_file
-    first, second, _, fourth, *rest = file["resources"]
-    first |= {"kind": "pf", "selectors": {"ifNames": ["rail0"]}}
-    fourth["selectors"] = {"pfNames": ["rail3"], "devices": ["101e"], "linkTypes": ["infiniband"]}
-    of_ovs = {"name": "a.b/c", "kind": "master", "selectors": {"ifNames": ["eno1"]}}
-    gone = {"name": "a.b/gone", "kind": "master", "selectors": {"ifNames": ["vlan9"]}}
-    file["resources"] = [first, second, fourth, *rest, of_ovs, gone]
-    file["pfs"][0]["selectors"]["ifNames"] = ["rail1", "rail2", "rail3", "rail4"]
-    file["pfs"][0]["numVfs"] = 4
-    del file["rdmaNamespaces"]
-    lines, status = checked(tree, file)
-    assert status == 1
-    why, uplink = "because it can have 16 VFs", "eno1 (fffe:f0:00.0)"
-    assert lines == [
-        f"FILE: rail0 ({PFS[0]}): offers it as a whole for one pod each; hpn plan does not offer it as a whole, {why}",
-        f"FILE: rail0 ({PFS[0]}): does not offer its VFs; hpn plan offers its VFs for one pod each, {why}",
-        f"FILE: rail0 ({PFS[0]}): gives it 0 VFs; hpn plan gives it 8 VFs",
-        f"FILE: rail1 ({PFS[1]}): gives it 4 VFs; hpn plan gives it 8 VFs",
-        f"FILE: rail2 ({PFS[2]}): does not offer its VFs; hpn plan offers its VFs for one pod each, {why}",
-        f"FILE: rail2 ({PFS[2]}): gives it 4 VFs; hpn plan gives it 8 VFs",
-        f"FILE: rail3 ({PFS[3]}): does not offer its VFs; hpn plan offers its VFs for one pod each, {why}",
-        f"FILE: rail3 ({PFS[3]}): gives it 4 VFs; hpn plan gives it 8 VFs",
-        f"FILE: rail4 ({PFS[4]}): gives it 4 VFs; hpn plan gives it 8 VFs",
-        f"FILE: {uplink}: offers it as a whole for many pods; hpn plan does not offer it as a whole, because {OVS}",
-        "FILE: example.com/rail3 selects no PF or bond of this node, nor a part of one",
-        "FILE: a.b/gone selects no PF or bond of this node, nor a part of one",
-        "FILE: does not set rdmaNamespaces to exclusive; hpn plan does",
-    ]
-
-
-def test_some_vfs_differ(tree: Tree) -> None:
-    """Of a plan for named NICs, the file's other resources are no difference."""
-    dgx(tree)
-    vfs(tree, PFS[0], 8)
-    file = planned(tree.root, "rail0", "rail1").device_file
-    file["resources"][0]["selectors"] = {"pfNames": ["rail0#0-2"]}
-    lines, status = checked(tree, file, "rail0")
-    assert (status, len(lines)) == (1, 1)
-    assert lines[0].startswith(f"FILE: rail0 ({PFS[0]}): offers 3 of its VFs for one pod each; hpn plan offers its VFs")
-
-
-def test_guids_differ(tree: Tree) -> None:
-    add(tree, PFS[0], "ib0", rdma="mlx5_0", sriov_totalvfs=8, **INFINIBAND)
-    file = planned(tree.root).device_file
-    del file["pfs"][0]["guids"]
-    assert checked(tree, file) == ([f"FILE: ib0 ({PFS[0]}): gives it 8 VFs; hpn plan gives it 8 VFs with GUIDs"], 1)
-
-
-def test_check_of_a_broken_file(tree: Tree) -> None:
-    tree.netdev("veth0")
-    with pytest.raises(InvalidConfig, match=r"present\.json: it has none of the keys resources"):
-        checked(tree, {}, "veth0")
-
-
-def test_the_file_that_hpn_node_reads(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the first that exists.  If there is none, the message has hpn's own."""
-    tree.netdev("veth0")
-    peers = tmp_path / "peer.json"
-    monkeypatch.setattr(config, "OURS", tmp_path / "devices.yaml")
-    monkeypatch.setattr(config, "DEFAULTS", (config.OURS, peers))
-    with pytest.raises(InvalidConfig, match=r"devices\.yaml: no such file"):
-        answer(["veth0", "--check"], tree.root)
-    peers.write_text(json.dumps({"mode": "hca"}))
-    text, status = answer(["veth0", "--check"], tree.root)
-    says = "does not offer it as a whole; hpn plan offers it as a whole for many pods, because it is no PF"
-    assert (text, status) == (f"{peers}: veth0: {says}\n", 1)
-
-
-def test_hidden_sysfs(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="shows no devices"):
-        answer([], tmp_path)
