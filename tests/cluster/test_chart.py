@@ -37,7 +37,7 @@ def shell(bare: Cluster, tree: Path) -> Iterator[Shell]:
     shutil.copytree(ROOT / "packaging" / "helm", tree / "packaging" / "helm", symlinks=True)
     write(tree)
     program = f'helm() {{ {helm.built("cluster")} --kubeconfig={ADMIN} "$@"; }}'
-    yield lambda lines: bare.shell(f"cd {tree}\n{program}\n{lines}")
+    yield lambda lines: "".join(bare.shell(f"cd {tree}\n{program}\n{line}") for line in lines.splitlines())
     bare.shell(f"{program}\nhelm uninstall hpn --namespace kube-system --ignore-not-found --wait")
 
 
