@@ -246,8 +246,8 @@ def run_all(bench: Bench, agent_pid: int, rounds: int) -> tuple[list[str], str]:
         said = "; ".join(f"{name} {count['ADD']} and {count['DEL']}" for name, count in counts)
         lines += [f"Netlink requests of an ADD and a DEL: {said}.", ""]
     lines.append(
-        f"The agent's memory, PSS of its processes: {idle:.0f} MB at its start, {after:.0f} MB after another "
-        f"{MEMORY_CYCLES:,} attachments, {memory(agent_pid):.0f} MB with the index of {HELD:,} addresses made anew."
+        f"The agent's memory (PSS): {idle:.0f} MB at its start, {after:.0f} MB after another {MEMORY_CYCLES:,} "
+        f"attachments. It is {memory(agent_pid):.0f} MB with the index of {HELD:,} addresses made anew."
     )
     return lines, chart.bars(bars, "the Go plugins", "hpn, with its agent")
 

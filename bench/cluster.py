@@ -152,7 +152,7 @@ def main() -> None:
             lines += table(f"{what} with eight rails, until Ready ({rounds} rounds)", compared)
     linux = ".".join(platform.release().split(".")[:2])
     where = f"{os.cpu_count()} CPUs for the whole cluster, Linux {linux}, {run(str(binary), 'version').strip()}"
-    page = [f"Kubernetes 1.36, containerd 2; {where}. A ratio is to the first row, of the same round.", "", *lines]
+    page = [f"Kubernetes 1.36, containerd 2. {where}. A ratio is to the first row, of the same round.", "", *lines]
     print("\n".join(page))
     if chosen.write:
         write(page, "cluster")

@@ -84,7 +84,7 @@ def inside(binary: Path, peers: Sequence[str]) -> None:
                 lines += [f"Netlink requests of an ADD and a DEL: {said}."]
     linux = ".".join(platform.release().split(".")[:2])
     where = f"{os.cpu_count()} CPUs, Linux {linux}, {run(str(binary), 'version').strip()}"
-    said = f"By cnitool, whole processes, wall time; the lab's guest, emulated, {where}."
+    said = f"Wall time of cnitool's processes. The lab's guest, emulated, {where}."
     page = [f"{said} A ratio is to the first row of its command.", "", *lines]
     Path(os.environ["HPN_LAB"], REPORT).write_text("\n".join(page))
 

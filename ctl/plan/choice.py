@@ -156,7 +156,7 @@ def _way(nic: Nic, asked: str) -> tuple[str, str]:
     ways = (
         ("shared", not one.names, "it has no interface"),
         (asked, asked, f"--as is {asked}"),
-        ("master", one.kind is Kind.NETDEV, "it is no PF"),
+        ("master", one.kind is Kind.NETDEV, "it is not a PF"),
         ("vf", one.vfs, f"it has {one.vfs} VFs"),
         ("sf", nic.of(Kind.SF), f"it has {len(nic.of(Kind.SF))} scalable functions, and no VFs"),
         ("master", nic.master, ""),  # an obstacle
@@ -175,7 +175,7 @@ def _obstacles(nic: Nic, how: str, *, is_asked: bool) -> Iterator[str]:
     yield f"{one.driver} drives it, so a process may use it" if one.driver in sysfs.USERSPACE else ""
     yield "no selector can name its interface" if one.names and not _NAME.fullmatch(nic.name) else ""
     if how in MOVED and is_software:
-        yield "it is no PF"
+        yield "it is not a PF"
     if how == "vf":
         yield "" if nic.total_vfs or one.vfs else "it can have no VFs"
         yield f"new VFs would remove the RDMA device that it shares in {nic.lag}" if nic.lag and not one.vfs else ""

@@ -156,13 +156,13 @@ def test_a_bond(tree: Tree) -> None:
     assert plan.remarks()[1:] == [
         "# ens0 (fffe:18:00.0): left out, it is in bond0",
         "# ens1 (fffe:19:00.0): left out, it is in bond0",
-        "# bond0, mlx5_0, NUMA 0: it is no PF",
+        "# bond0, mlx5_0, NUMA 0: it is not a PF",
         "# Pods share the RDMA devices of the host.",
     ]
     assert plan.networks["bond0"]["master"] == "bond0"
     assert plan.offered(tree.root) == {"example.com/bond0": ["bond0"]}
     with pytest.raises(
-        LinkUnavailable, match=r"new VFs would remove the RDMA device that it shares in bond0; .*it is no PF"
+        LinkUnavailable, match=r"new VFs would remove the RDMA device that it shares in bond0; .*it is not a PF"
     ):
         answer(["--as", "vf"], tree.root)
 

@@ -136,7 +136,7 @@ def test_the_file_that_hpn_node_reads(tree: Tree, tmp_path: Path, monkeypatch: p
         answer(["veth0", "--check"], tree.root)
     peers.write_text(json.dumps({"mode": "hca"}))
     text, status = answer(["veth0", "--check"], tree.root)
-    says = "does not offer it as a whole; hpn plan offers it as a whole for many pods, because it is no PF"
+    says = "does not offer it as a whole; hpn plan offers it as a whole for many pods, because it is not a PF"
     assert (text, status) == (f"{peers}: veth0: {says}\n", 1)
 
 
