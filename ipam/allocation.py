@@ -52,7 +52,10 @@ class Allocation:
         """Record that no other host on the link uses these."""
 
     def reserve(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
-        """Reserve addresses in the store; if they are short, release the provably dead leases first."""
+        """Reserve addresses in the store; if they are short, release the provably dead leases first.
+
+        Raises what ``choose`` and Store.reserve raise.
+        """
         choose = partial(self.choose, requested)
         reserve = partial(self.store.reserve, self.owner, choose, self.ranges)
         return _without_dead(self.store, self.pool, self.log, reserve)
@@ -63,6 +66,7 @@ class Allocation:
 
 
 def chosen(pool: Pool, rail: int | None, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
+    """An attachment's addresses.  Raises AddressUnavailable, AddressHeld, PoolExhausted."""
     if rail is None:
         return leases.choose(pool.sets, requested, book)
     from ipam import rails  # noqa: PLC0415  # few pools have any

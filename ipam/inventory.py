@@ -25,7 +25,7 @@ STATES: Final = (
 
 
 def networks(data_dir: Path, gone: Gone, names: Sequence[str] = ()) -> list[Contents]:
-    """The networks with these names, without names all."""
+    """The networks with these names, without names all.  Raises IoFailure."""
     try:
         found = access.networks(data_dir)
     except OSError as e:

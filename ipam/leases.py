@@ -18,6 +18,7 @@ def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -
     """One address from each set, in their order.
 
     The attachment keeps an address that still fits, so that a repeated ADD returns the same.
+    Raises AddressUnavailable for a requested address, PoolExhausted for a set.
     """
     asked = asked_for(sets, requested, book)
     # guard below: the-same-again (kept(s, book))
@@ -25,7 +26,7 @@ def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -
 
 
 def asked_for(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -> dict[str, Address]:
-    """Map the key of each set to the address requested from it."""
+    """Map the key of each set to the address requested from it.  Raises AddressUnavailable."""
     asked = dict[str, Address]()
     for address in requested:
         range_set = next((s for s in sets if address in s), None)

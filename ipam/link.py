@@ -50,7 +50,8 @@ def hold(allocation: Allocation, *, again: bool) -> tuple[Ip, ...]:
 
     ``again``: if the interface does not exist yet, the caller repeats the call once it does.
 
-    Raises LinkUnavailable if the interface does not exist (yet) or has no carrier.
+    Raises LinkUnavailable if the interface does not exist (yet) or has no carrier; BadEnvironment, InvalidConfig,
+    AddressConflict, and what Allocation.hold raises.
     """
     request, pool, sets = allocation.request, allocation.pool, allocation.sets
     ifname = request.key.ifname

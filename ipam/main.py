@@ -46,6 +46,10 @@ def add(request: Request, conf: Config, log: list[str], *, again: bool = False) 
     """Hold one address of each range set for this attachment, all or none; a repeated ADD returns the same.
 
     ``again``: if the interface does not exist yet, the caller repeats the call once it does.
+
+    Raises InvalidConfig, UnsupportedField, BadEnvironment, AddressUnavailable, PoolExhausted, RecordUnreadable,
+    IoFailure, TryAgain.  Raises AddressConflict, and LinkUnavailable if a necessary interface does not exist (yet).
+    Raises StoreRefused for a pool that nodes share.
     """
     wanted = _allocation(request, conf, log)
     pool = wanted.pool
@@ -58,14 +62,17 @@ def add(request: Request, conf: Config, log: list[str], *, again: bool = False) 
 
 
 def delete(request: Request, conf: Config, log: list[str]) -> None:
-    """Release all addresses of this attachment, whatever ranges the configuration has by now."""
+    """Release all addresses of this attachment, whatever ranges the configuration has by now.
+
+    Raises IoFailure, TryAgain and, once, RecordUnreadable.
+    """
     _store(conf, log).release(request.key, in_use=request.in_use)  # guard: in-use-is-kept-back (request)
     # A number reserved for a name goes to the next node once hpn node receives this.
     report.send_freed(lambda: _may_free_number(request, conf))  # guard: tells (send_freed)
 
 
 def check(request: Request, conf: Config, log: list[str]) -> None:
-    """Check that the lease exists, and that prevResult has its addresses."""
+    """Check that the lease exists, and that prevResult has its addresses.  Raises CheckFailed."""
     held = _store(conf, log).check(request.key)
     if conf.get("prevResult") is None:
         return
@@ -80,7 +87,8 @@ def check(request: Request, conf: Config, log: list[str]) -> None:
 
 
 def status(_request: Request, conf: Config, log: list[str]) -> None:
-    """Check that an ADD without requested addresses would succeed."""
+    """Check that an ADD without requested addresses would succeed.  Raises NotAvailable, InvalidConfig,
+    UnsupportedField."""
     if _is_stripped(conf):
         return
     pool = _pool(conf, {})
@@ -167,6 +175,7 @@ def _gone(boxes: Collection[Sandbox]) -> Collection[Sandbox]:
 
 
 def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
+    """The attachment's request.  Raises InvalidConfig, UnsupportedField, BadEnvironment."""
     from ipam import sandboxes  # noqa: PLC0415
 
     args = arguments.cni_args(request.var("CNI_ARGS"))

@@ -51,7 +51,10 @@ def lock_host_local(directory: Path) -> Iterator[None]:
 
 def from_host_local(directory: Path, ifname: str) -> list[Lease]:
     """The leases in a network's directory: a file per address, with container id and interface.  Very old files have no
-    interface; ``ifname`` replaces it."""
+    interface; ``ifname`` replaces it.
+
+    Raises IoFailure, InvalidConfig.
+    """
     return _leases(_of_host_local(path, ifname) for path in _addresses(directory))
 
 
@@ -64,10 +67,8 @@ def _of_host_local(path: Path, ifname: str) -> Entry:
 
 
 def set_aside(directory: Path, taken: Sequence[Lease], ifname: str) -> None:
-    """Move the files of imported leases to a folder that host-local does not read.
-
-    Raises TryAgain if host-local has allocated or released an address meanwhile.
-    """
+    """Move the files of imported leases to a folder that host-local does not read.  Raises IoFailure, InvalidConfig;
+    TryAgain if host-local has allocated or released an address meanwhile."""
     with lock_host_local(directory):
         now = {one.owner.key: one.ips for one in from_host_local(directory, ifname)}
         if now != {one.owner.key: one.ips for one in taken}:  # guard: aside-as-read
@@ -81,7 +82,10 @@ def set_aside(directory: Path, taken: Sequence[Lease], ifname: str) -> None:
 
 
 def whereabouts_pools(kubeconfig: Path) -> Json:
-    """The IPPools of all namespaces in the kubeconfig's cluster, in the form of kubectl's dump."""
+    """The IPPools of all namespaces in the kubeconfig's cluster, in the form of kubectl's dump.
+
+    Raises InvalidConfig, StoreRefused, Unreachable.
+    """
     from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, which few need
 
     admin = credentials.read(f"{kubeconfig.absolute()}")
@@ -103,6 +107,8 @@ def from_whereabouts(
     A key of ``allocations`` is an offset to the address in ``range`` (whereabouts: ippool_types.go, and
     toIPReservationList in pkg/storage/kubernetes/ipam.go).  Versions before June 2024 do not record the interface;
     ``ifname`` replaces it.
+
+    Raises InvalidConfig, which names the document's ``file``.
     """
     try:
         pools = document.get("items", [document])
@@ -130,7 +136,7 @@ def from_nv_ipam(document: Any, file: Path, wanted: Sequence[str]) -> list[Lease
 
     The store is /var/lib/cni/nv-ipam/store by default.  An entry has the address.  Its subnet is in the pool's
     configuration, which the entry holds as JSON in a string.  Sources in nvidia-k8s-ipam:
-    pkg/ipam-node/types/types.go, pkg/pool/manager.go.
+    pkg/ipam-node/types/types.go, pkg/pool/manager.go.  Raises InvalidConfig, which names the document's ``file``.
     """
     try:
         pools = document["pools"]
@@ -151,7 +157,7 @@ def _of_nv_ipam(entry: Any) -> Entry:
 
 
 def to_host_local(directory: Path, leases: Sequence[Lease], last: Sequence[Address], *, dry_run: bool) -> list[str]:
-    """Write the files; return a description of each collision, and then nothing is written."""
+    """Write the files; return a description of each collision, and then nothing is written.  Raises IoFailure."""
     files = {directory / str(ip): _content(lease) for lease in leases for ip in lease.ips}
     there = {path: path.read_bytes() for path in files if path.exists()} if directory.exists() else {}
     foreign = [path for path in _addresses(directory) if path not in files] if directory.exists() else []

@@ -25,7 +25,7 @@ _OVER_A_MASTER = {"macvlan", "ipvlan"}
 
 
 def device_of(conf: Config, root: Path = sysfs.SYS) -> Device:
-    """The attachment's device; empty if the configuration names none.
+    """The attachment's device; empty if the configuration names none.  Raises InvalidConfig.
 
     Its sources are the main plugin's configuration, of whichever plugin, and /sys.
     """
@@ -67,7 +67,7 @@ def _interface(name: Any) -> str:
 
 
 def rail_of(rails: Sequence[Rail], device: Device) -> int:
-    """The index of the one rail that has the device."""
+    """The index of the one rail that has the device.  Raises InvalidConfig."""
     found = [at for at, rail in enumerate(rails) if rail.value in device.get(rail.by, ())]
     if len(found) == 1:  # guard: one-rail = found
         return found[0]

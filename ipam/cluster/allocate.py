@@ -68,7 +68,10 @@ class View:
     mine: NodeBlocks | None = None
 
     def pool(self, requested: Sequence[Address]) -> Pool:
-        """Return the part of the pool that this node may allocate from.  The caller holds the lock of the leases."""
+        """Return the part of the pool that this node may allocate from.  The caller holds the lock of the leases.
+
+        Raises Needed; InvalidConfig if the blocks are from another backend or have another size; IoFailure.
+        """
         mine, sets = self._known(), self.network.pool.sets
         wanted = {address: block_math.block_of(sets, mine.size, address) for address in requested}
         # guard below: spared
@@ -85,7 +88,7 @@ class View:
         return block_math.limited(self.network.pool, mine.size, mine.giving, mine.draining)
 
     def _known(self) -> NodeBlocks:
-        """Return this node's blocks.  Raises Needed if the backend must confirm them first."""
+        """Return this node's blocks.  Raises as ``pool``."""
         network = self.network
         try:
             mine = node_blocks.read(network.directory)
@@ -189,6 +192,9 @@ class Shared(Allocation):
     view: View
 
     def hold(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
+        """Raises as Allocation.reserve.  Raises PoolExhausted if no block is free, and AddressHeld if another node owns
+        the requested address.  Raises InvalidConfig if the blocks of the cluster or of this node do not match the
+        configuration.  Raises RecordUnreadable, Unreachable, StoreRefused, TryAgain, IoFailure."""
         given = self._try_reserve(requested)
         if isinstance(given, HeartbeatDue):
             self._heartbeat(late=given.late)
@@ -289,7 +295,10 @@ def shared(alone: Allocation, network: Network, *, has_number: bool) -> Shared:
 
 
 def rehearse(network: Network, store: Store, log: list[str]) -> None:
-    """Check that an ADD would succeed, or would with one more block that this node could claim."""
+    """Check that an ADD would succeed, or would with one more block that this node could claim.
+
+    Raises what the ADD would raise, and NotAvailable.
+    """
     view = View(network, is_probed=True, had_heartbeat=True)  # an ADD sends the heartbeat
     try:
         allocation.rehearse(store, network.pool, lambda book: newcomers(view.pool(()), book), log)

@@ -76,6 +76,7 @@ class OwnedBlock:
 
     @classmethod
     def from_json(cls, body: Json) -> "OwnedBlock":
+        """Raises KeyError, TypeError, ValueError."""
         if body["state"] not in _STATES:  # guard: states
             raise ValueError(f"state {body['state']!r}")
         tried = frozenset(map(str, body.get("tried", ())))
@@ -198,6 +199,7 @@ class NodeBlocks:
 
     @classmethod
     def from_json(cls, body: Json) -> "NodeBlocks":
+        """Raises KeyError, TypeError, ValueError."""
         claim, none = body["claim"], body.get("exhausted")
         return cls(
             **{key: str(body[key]) for key in _TEXTS},
@@ -220,7 +222,10 @@ def place_of(directory: Path | str) -> str:
 
 
 def read(directory: Path | str) -> NodeBlocks | None:
-    """Return this node's blocks of that directory's network; None if it never had one.  Raises RecordUnreadable."""
+    """Return this node's blocks of the network in that directory; None if it never had one.
+
+    Raises RecordUnreadable, IoFailure.
+    """
     text = durable.contents(f"{directory}/{FILE}")
     return None if text is None else _parsed(text, f"{directory}/{FILE}")
 
@@ -240,7 +245,10 @@ def write(directory: Path | str, held: NodeBlocks) -> None:
 
 
 def lock(directory: Path | str, timeout: float) -> Lock:
-    """Return the lock for requests about this network and for writing the file.  Raises TryAgain."""
+    """Return the lock for requests about this network and for writing the file.
+
+    Raises TryAgain, InvalidConfig, IoFailure.
+    """
     path = f"{directory}/{LOCK}"
     return durable.with_directory(path, lambda: Lock(path, timeout))
 

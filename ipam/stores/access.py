@@ -15,17 +15,20 @@ from ipam.stores import Gone, Store, none_gone
 
 def open_store(conf: Config, log: list[str], gone: Gone) -> Store:
     """The store of a configuration's network.  It appends messages for an operator to ``log``; ``gone`` finds dead
-    namespaces."""
+    namespaces.
+
+    Raises InvalidConfig.
+    """
     return open_in(_data_dir(conf), spec.network_of(conf), log, gone)
 
 
 def directory(conf: Config) -> str:
-    """The directory of this node's state of a configuration's network."""
+    """The directory of this node's state of a configuration's network.  Raises InvalidConfig."""
     return f"{_data_dir(conf)}/{spec.network_of(conf)}"
 
 
 def _data_dir(conf: Config) -> str:
-    """ipam.dataDir, else stateDir/ipam, else /var/lib/cni/hpn/ipam."""
+    """ipam.dataDir, else stateDir/ipam, else /var/lib/cni/hpn/ipam.  Raises InvalidConfig."""
     ipam: Any = conf.get("ipam")
     folder = ipam.get("dataDir") if isinstance(ipam, dict) else None
     if folder:

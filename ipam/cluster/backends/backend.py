@@ -38,14 +38,17 @@ class Shared:
     def machine(self) -> Machine:
         """Return what the backend knows of this node, with this machine's UID.
 
-        By the UID, two machines with the same name keep their blocks apart.
+        By the UID, two machines with the same name keep their blocks apart.  Raises Unreachable, StoreRefused.
         """
         known = self.documents.machine(self.node)
         return replace(known, uid=known.uid or self.host)
 
 
 def opened(kind: str, kubeconfig: str = "") -> Shared:
-    """Return the backend of that kind, without a request.  ``kubeconfig`` replaces the policy file's credential."""
+    """Return the backend of that kind, without a request.  ``kubeconfig`` replaces the policy file's credential.
+
+    Raises InvalidConfig for wrong keys in the policy file, and StoreRefused without a credential.
+    """
     about, name = node.store(kind, KINDS)
     if kubeconfig and kind in _KNOWING:
         about = {**about, "kubeconfig": kubeconfig}

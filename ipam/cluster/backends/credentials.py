@@ -64,7 +64,10 @@ class Kubeconfig:
         return _stamp(self.path) == self.stamp
 
     def tls(self) -> Tls:
-        """Return the certificates, as the files hold them now."""
+        """Return the certificates, as the files hold them now.
+
+        Raises StoreRefused, Unreachable, InvalidConfig.
+        """
         return Tls(
             ca=self._data(self.cluster, "certificate-authority"),
             cert=self._data(self.user, "client-certificate"),
@@ -74,17 +77,23 @@ class Kubeconfig:
         )
 
     def headers(self) -> Mapping[str, str]:
-        """Return the token's header, as the file holds it now."""
+        """Return the token's header, as the file holds it now.  Raises StoreRefused, Unreachable, InvalidConfig."""
         token = self._token()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def node(self) -> str:
-        """Return the node of this credential; empty if unknown."""
+        """Return the node of this credential; empty if unknown.
+
+        Raises StoreRefused, Unreachable, InvalidConfig.
+        """
         found = certificate(self._data(self.user, "client-certificate"))
         return _node(found.name if found else "") or self._claimed_node() or _node(self.name)
 
     def ended(self) -> float:
-        """Return when the credential expires or expired, in seconds since 1970; 0 if unknown."""
+        """Return when the credential expires or expired, in seconds since 1970; 0 if unknown.
+
+        Raises StoreRefused, Unreachable, InvalidConfig.
+        """
         if token := self._token():
             until = _claims(token).get("exp", 0)
             return float(until) if isinstance(until, int | float) else 0.0
@@ -134,6 +143,9 @@ def read(named: str = "") -> Kubeconfig:
     """Return the kubeconfig at ``named``, or else the first of DEFAULTS that exists.
 
     A directory must hold ``token`` and ``ca.crt`` of a service account, for the API server of this pod.
+
+    Raises StoreRefused if there is none, or for a key that is not supported; InvalidConfig if users other than root can
+    write to it.
     """
     if named and os.path.isdir(named):
         return _of_account(named)

@@ -32,7 +32,10 @@ _GRANT, _KEEP_ALIVE = "/v3/lease/grant", "/v3/lease/keepalive"
 
 
 def opened(about: Mapping[str, Any], name: str) -> tuple["Etcd", str]:
-    """Return the policy file's etcd and this node's name, ``name`` or the host's, without a request."""
+    """Return the etcd that the policy file describes, and this node's name: ``name``, or the host's.
+
+    Sends no request.  Raises InvalidConfig.
+    """
     settings = Settings.of(dict(about))
     return Etcd(Gateway(settings), settings.prefix), name or os.uname().nodename.lower()
 
@@ -162,7 +165,8 @@ class Etcd:
         return answer
 
     def _asked(self, path: str, body: Json, what: str) -> Answer:
-        """Return the answer to a range or a transaction.  Raises StoreRefused for any other answer."""
+        """Return the answer to a range or a transaction.  Raises Unreachable; StoreRefused, also for any other
+        answer."""
         reply = self._gateway.call(path, body, what)
         try:
             answer = Answer.of(reply)

@@ -48,6 +48,7 @@ class Settings:
 
     @classmethod
     def of(cls, document: Json) -> "Settings":
+        """Raises InvalidConfig."""
         if unknown := sorted(document.keys() - set(_KEYS)):
             raise _wrong(unknown[0], f"is not a known key; known: {', '.join(_KEYS)}")
         endpoints = document.get("endpoints")
@@ -74,7 +75,10 @@ class Gateway:
         self.date = 0.0
 
     def call(self, path: str, body: Json, what: str) -> Reply:
-        """Return the answer to a call that may be sent twice; ``what`` names it in an error."""
+        """Return the answer to a call that may be sent twice; ``what`` names it in an error.
+
+        Raises Unreachable, StoreRefused.
+        """
         if self._settings.user and not self._token:
             self._authenticate()
         reply = self._ask(path, body)
@@ -145,6 +149,7 @@ class Gateway:
 
 
 def _contents(path: str) -> bytes:
+    """Read a file that the policy file names.  Raises InvalidConfig."""
     try:
         found = trust.read_trusted(path)
     except OSError as e:
@@ -173,13 +178,14 @@ class Pair:
         return cls(key, value, created, changed, documents.text({"lease": "", **pair}, "lease"))
 
     def last_seen(self) -> float:
-        """Return when the node was first reported alive, from its key."""
+        """Return when the node was first reported alive, from its key.  Raises RecordUnreadable."""
         found = self.decoded().get("heard")
         if not isinstance(found, int):
             raise self._not_ours(f"has heard {found!r}, not a time")
         return float(min(found, MOST))
 
     def decoded(self) -> Json:
+        """Return the value as an object.  Raises RecordUnreadable."""
         try:
             body = json.loads(self.value)
         except (ValueError, RecursionError):

@@ -118,7 +118,7 @@ class Http:
     def ask(self, method: str, path: str, body: Json | None = None, *, is_safe: bool) -> Answer:
         """Return the server's answer of any status but "busy" and "failed".
 
-        ``is_safe``: the request may be sent twice.
+        ``is_safe``: the request may be sent twice.  Raises Unreachable, StoreRefused.
         """
         if self._is_patient:
             budget.begin()
@@ -148,7 +148,10 @@ class Http:
         raise Unreachable(f"{self.server} gives no answer to {method} {path.partition('?')[0]}: {why}; try again later")
 
     def page(self, path: str) -> Answer:
-        """Return the next page of a list.  An answer costs no budget, so that a long list fits."""
+        """Return the next page of a list.  An answer costs no budget, so that a long list fits.
+
+        Raises Unreachable, StoreRefused.
+        """
         left = budget.left()
         answer = self.ask("GET", path, is_safe=True)
         budget.spend(budget.left() - left)  # negative: restores the budget
@@ -193,6 +196,7 @@ class Http:
         return self._connection
 
     def _connect(self, server: SplitResult, deadline: float) -> HTTPConnection:
+        """Raises _NotSent, StoreRefused."""
         host, port = server.hostname or "", server.port or (443 if server.scheme == "https" else 80)
         trusted = self._trust() if server.scheme == "https" else None
         secured = tls.context(trusted) if trusted else None
@@ -257,6 +261,7 @@ def _connected_to(found: Sequence[str], port: int, deadline: float) -> socket.so
 
 
 def _send(connection: HTTPConnection, method: str, path: str, data: bytes | None, fields: Mapping[str, str]) -> None:
+    """Raises OSError, HTTPException."""
     try:
         connection.request(method, path, data, fields)
     except (ConnectionError, ssl.SSLEOFError):

@@ -216,7 +216,8 @@ class Kubernetes:
         return self._read(answer, "get", "lease", objects.last_seen)
 
     def _read(self, answer: Answer, verb: str, kind: str, read: Callable[[Json], T]) -> T:
-        """Return what ``read`` finds in the answer.  Raises StoreRefused for an answer that no API server gives."""
+        """Return what ``read`` finds in the answer.  Raises StoreRefused, also for an answer that no API server
+        gives."""
         found = self._good(answer, verb, kind)
         try:
             return read(found)
@@ -251,7 +252,10 @@ class Kubernetes:
 
 
 def opened(about: Mapping[str, Any], name: str) -> tuple[Documents, str]:
-    """Return the backend and this node's name in it, by the policy file's keys."""
+    """Return the backend and this node's name in it, by the policy file's keys.
+
+    Raises InvalidConfig for these keys, StoreRefused without a credential.
+    """
     if unknown := sorted(about.keys() - {*_KEYS}):
         raise _wrong(unknown[0], f"is not a known key; known: {', '.join(_KEYS)}")
     path = about.get("kubeconfig", "")
@@ -288,6 +292,7 @@ def listed_objects(server: Http, path: str, unknown: str = "") -> Iterator[Json]
     large results sets in chunks").
 
     ``unknown``: the reason for an error if the API server does not know the kind; if empty, there are no objects then.
+    Raises Unreachable, StoreRefused.
     """
     what, follow = f"{server.server} does not list {path.rpartition('/')[2]}", ""
     while True:

@@ -52,7 +52,8 @@ def conflicts(network: Network, given: Given, others: Given) -> Iterator[str]:
 def enter(network: Network, given: Given, log: list[str], *, dry_run: bool) -> Moved:
     """Claim the blocks of these addresses, except those that this node owns.
 
-    After an error nothing changed, or the message names the change.
+    Raises InvalidConfig, TryAgain, Unreachable, StoreRefused, RecordUnreadable, IoFailure; then nothing changed, or the
+    message names the change.
     """
     wanted = blocks_of(network, given)
     with node_blocks.lock(network.directory, LOCK_TIMEOUT):
@@ -76,7 +77,7 @@ def enter(network: Network, given: Given, log: list[str], *, dry_run: bool) -> M
 def leave(directory: Path, network: str, *, dry_run: bool) -> NodeBlocks:
     """Make the network this node's own: forget its blocks here, and return what the file held.
 
-    Other nodes cannot take the blocks while the backend knows this node.
+    Other nodes cannot take the blocks while the backend knows this node.  Raises RecordUnreadable, IoFailure, TryAgain.
     """
     with node_blocks.lock(directory, LOCK_TIMEOUT):
         has = node_blocks.read(directory)

@@ -51,7 +51,10 @@ _GUESSES: Final = 64
 
 
 def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> None:
-    """Check that a claim would help an ADD without room; claim nothing."""
+    """Check that a claim would help an ADD without room; claim nothing.
+
+    Raises NotAvailable, InvalidConfig.
+    """
     size = network.cluster.size
     short = [s for s in network.pool.sets if not need.sets or s.key in need.sets]
     wanted = block_math.candidates(short, size)
@@ -232,7 +235,10 @@ class Claimer:
         self._write(ownership.claimed(self.mine, document, self.shared.documents.now(), self.log))
 
     def _claim_one(self, need: Need, index: int) -> None:
-        """Claim the block with the requested address, or reclaim it from a dead node."""
+        """Claim the block with the requested address, or reclaim it from a dead node.
+
+        Raises AddressHeld.
+        """
         if self._hold_again([Span(block_math.NUMBERS, index, index)]) or self._try(self._new_claim(index)):
             return
         us, documents = Machine(self.mine.node, self.mine.machine), self.shared.documents

@@ -77,7 +77,7 @@ class Claimer:
         )
 
     def _claim_new(self, listed: Sequence[Found]) -> bool:
-        """Claim a number without a name; False if another node was faster."""
+        """Claim a number without a name; False if another node was faster.  Raises PoolExhausted."""
         wanted = block_math.candidates(self.network.pool.sets, 1)
         taken = {*(block.index for _, block in listed), *(block.index for block in self.mine.blocks)}
         if free := block_math.without(wanted, taken):

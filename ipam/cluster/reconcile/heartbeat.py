@@ -35,7 +35,7 @@ class Heartbeat:
         self.suspected, self.left, self._made_again = 0, list[Found](), False
 
     def send(self, mine: NodeBlocks) -> NodeBlocks:
-        """Send it; return this node's blocks as they are then."""
+        """Send it; return this node's blocks as they are then.  Raises Unreachable, StoreRefused, TryAgain."""
         was, began = mine.machine, int(time.time())  # answers may be as old as this
         mine = replace(mine, node=self._machine.name, machine=self._machine.uid or was)
         listed = self._documents.listed(BLOCK, mine.network, mine.node)

@@ -21,7 +21,7 @@ def search(documents: Documents, us: Machine, listed: Iterable[Document], log: l
     """Yield the blocks among these documents that may be reclaimed now; suspect other nodes that seem dead.
 
     Asks the backend about FEW nodes; of more, about the silent ones first.  ``log`` gets each suspicion.  If the
-    backend forbids the search, ``log`` gets the reason and other nodes must do it.
+    backend forbids the search, ``log`` gets the reason and other nodes must do it.  Raises Unreachable.
     """
     blocks, nodes = list(readable(listed)), set[str]()
     suspected = {block.node for _, block in blocks if block.suspect}
@@ -53,7 +53,7 @@ def search(documents: Documents, us: Machine, listed: Iterable[Document], log: l
 def release_left(documents: Documents, us: Machine, left: Iterable[Found], log: list[str]) -> None:
     """Release the blocks of another machine of this node's name, when it did not answer for the grace.
 
-    This node was installed anew.  Until then the other machine is suspected.
+    This node was installed anew.  Until then the other machine is suspected.  Raises Unreachable, StoreRefused.
     """
     for document, block in left:
         if not ownership.may_take(block, ownership.of_our_name(us), documents.now()):  # guard: left-is-waited-for

@@ -42,7 +42,8 @@ class Round:
         self.log, self.suspected = list[str](), 0
 
     def keep(self) -> None:
-        """Run the round.  Raises InvalidConfig if the blocks belong to another cluster."""
+        """Run the round.  Raises InvalidConfig if the blocks belong to another cluster; Unreachable, StoreRefused,
+        TryAgain, RecordUnreadable, IoFailure."""
         self._store.collect(None)  # dead leases would keep blocks in use
         with node_blocks.lock(self._directory, LOCK_TIMEOUT):
             mine = node_blocks.read(self._directory)

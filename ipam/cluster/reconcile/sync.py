@@ -28,7 +28,11 @@ _ATTEMPTS: Final = 8
 
 
 def confirm(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
-    """Return this node's blocks, confirmed where needed, with a pool layout that agrees with the configuration."""
+    """Return this node's blocks, confirmed where needed, with a pool layout that agrees with the configuration.
+
+    Raises InvalidConfig if the cluster's pool layout does not; RecordUnreadable, Unreachable, StoreRefused, TryAgain,
+    IoFailure.
+    """
     if mine is None or mine.node != shared.node or must_sync(mine):  # guard: renamed (shared)
         return _sync(network, shared, mine, log)
     return mine if set(network.subnets) <= set(mine.subnets) else _add_subnets(network, shared, mine)
@@ -38,7 +42,7 @@ def load(network: Network) -> NodeBlocks | None:
     """Return this node's blocks from its file; None if it never had one.
 
     Moves away a damaged file, or one of another network, and raises RecordUnreadable.  The next call then asks the
-    backend for this node's blocks.
+    backend for this node's blocks.  Raises InvalidConfig, IoFailure.
     """
     try:
         mine = node_blocks.read(network.directory)
@@ -64,8 +68,8 @@ def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
     """Send a heartbeat if one is due, which refutes suspicions.
 
     A backend without an answer is not an error.  Unless it is ``late``, so that others may own the blocks, a busy lock
-    and a refusal are not errors either.  After InvalidConfig (another cluster or pool layout), the next ADD asks the
-    backend before any allocation.
+    and a refusal are not errors either.  Raises InvalidConfig for another cluster or pool layout; then the next ADD
+    asks the backend before any allocation.  If late, also raises StoreRefused, TryAgain, RecordUnreadable, IoFailure.
     """
     try:
         lock = node_blocks.lock(network.directory, LOCK_TIMEOUT if late else 0)
@@ -86,7 +90,7 @@ def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
 
 
 def _send(network: Network, log: list[str]) -> InvalidConfig | None:
-    """Send the heartbeat; return an error if the blocks are from another backend."""
+    """Send the heartbeat; return an error if the blocks are from another backend.  Raises CniError."""
     mine = load(network)
     if mine is None or must_sync(mine) or not heartbeat_is_due(mine):
         return None
@@ -155,7 +159,10 @@ def blocks_of(network: Network, addresses: Iterable[Address]) -> dict[int, Addre
 
 
 def refuse_uncovered(network: Network, mine: NodeBlocks) -> None:
-    """Refuse a first block while leases here are in blocks that other nodes could claim."""
+    """Refuse a first block while leases here are in blocks that other nodes could claim.
+
+    Raises InvalidConfig; IoFailure.
+    """
     folder = Path(network.directory)
     listed = access.open_in(folder.parent, folder.name, []).contents().listed
     held = [ip for one in listed if not one.is_over for ip in one.holding.ips]
@@ -188,7 +195,7 @@ def agree(documents: Documents, network: str, cluster: Cluster, subnets: Sequenc
     """Create the network's pool layout, or add these subnets to it.
 
     Raises InvalidConfig if blocks have another size, other numbers are reserved, or an address would have two host
-    numbers.
+    numbers.  Raises TryAgain if other nodes keep changing it; RecordUnreadable, Unreachable, StoreRefused.
     """
     name, wanted = layout_name(network), joined(PoolLayout(network, cluster.size, (), cluster.sticky), cluster, subnets)
     for _ in range(_ATTEMPTS):
@@ -206,7 +213,10 @@ def agree(documents: Documents, network: str, cluster: Cluster, subnets: Sequenc
 
 
 def refuse_disagreeing(documents: Documents, network: str, cluster: Cluster, subnets: Sequence[str]) -> None:
-    """Check that the network's pool layout, if it exists, agrees as for ``agree``; change nothing."""
+    """Check that the network's pool layout, if it exists, agrees; change nothing.
+
+    Raises InvalidConfig as ``agree`` does; RecordUnreadable, Unreachable, StoreRefused.
+    """
     if found := documents.read(GRID, layout_name(network)):
         joined(PoolLayout.of(found), cluster, subnets)
 

@@ -65,7 +65,10 @@ class Table:
     """
 
     def __init__(self, directory: Path, log: list[str], *, mend: bool = True) -> None:
-        """With ``mend``, move whatever is in a file's place and is not a regular file to quarantine."""
+        """With ``mend``, move whatever is in a file's place and is not a regular file to quarantine.
+
+        Raises OSError, IoFailure.
+        """
         self.directory = directory
         self.log = log
         self._is_spoilt = False
