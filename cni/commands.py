@@ -234,7 +234,8 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
 
 
 def compare(record: Record, promised: Result, sandbox: str, pod: Pod, host: rtnl.Rtnl) -> None:
-    """Raise CheckFailed unless the pod, ``sandbox`` in the chain's result ``promised``, matches that and the record."""
+    """Raise CheckFailed unless the pod matches the record and ``promised``, the chain's result, in which ``sandbox``
+    is the pod's path.  Raises OSError."""
     still = features.expected.of(record, promised, sandbox)
     # guard below: check-kind = pod.rtnl.link(record.key.ifname)
     link = kinds.named(record.kind).check(record.link, host, pod, record.key.ifname)
@@ -292,7 +293,8 @@ def _status_of_kind(wanted: "NetConf", host: rtnl.Rtnl) -> None:
 
 @contextmanager
 def _open_pod(request: Request) -> Iterator[Pod]:
-    """Open CNI_NETNS.  Raises InvalidNetns for the plugin's own namespace, because ADD would change the host."""
+    """Open CNI_NETNS.  Raises BadEnvironment; InvalidNetns for the plugin's own namespace, because ADD would change the
+    host."""
     with pods.open_netns(request) as pod:
         # guard below: own-namespace
         if netns.is_own(pod.fd) and request.var("CNI_NETNS_OVERRIDE").lower() not in ("1", "true"):

@@ -147,7 +147,8 @@ def _refuse_pf_as_master(own: Json, conf: Config) -> None:
 
 
 def _numbers(conf: Config, args: Mapping[str, str]) -> Json:
-    """Return what a pod may set: ``vf`` and ``vlan``, as in the first sriov-cni; the MTU, as in the plugin tuning."""
+    """Return the numbers that a pod may request: ``vf`` and ``vlan``, also in CNI_ARGS as in the first sriov-cni.
+    The MTU is in args.cni, as in the plugin tuning.  Raises InvalidConfig."""
     found: Json = {}
     mtu = arguments.args_cni(conf).get("mtu")
     if mtu is not None:
@@ -165,7 +166,7 @@ def _numbers(conf: Config, args: Mapping[str, str]) -> Json:
 
 
 def _mac(conf: Config, args: Mapping[str, str], attach: Common) -> str:
-    """Return the MAC that the pod requests, else the configuration's; empty for none."""
+    """Return the MAC that the pod requests, else the configuration's; empty for none.  Raises InvalidConfig."""
     mac: str = getattr(attach, "mac", None) or ""
     if (text := arguments.requested(conf, args, "mac", "MAC")) is not None:
         try:
@@ -178,7 +179,8 @@ def _mac(conf: Config, args: Mapping[str, str], attach: Common) -> str:
 
 
 def _guid(conf: Config, args: Mapping[str, str], attach: Common) -> str:
-    """Return the GUID that the pod requests by either key of ib-sriov-cni, else the configuration's; empty for none."""
+    """Return the GUID that the pod requests, by either key of ib-sriov-cni, else the configuration's; empty for none.
+    Raises InvalidConfig."""
     for key, arg in (("infinibandGUID", ""), ("guid", "GUID")):
         text = arguments.requested(conf, args, key, arg)
         if text is None:

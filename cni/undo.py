@@ -244,6 +244,7 @@ def can_free_one(devices: tuple[str, ...], where: Location) -> bool:
 
 
 def release(ipam: str, request: Request, programs: Programs) -> None:
-    """Call the IPAM plugin, if there is one, to release the attachment's addresses."""
+    """Call the IPAM plugin, if there is one, to release the attachment's addresses.  Raises DelegateError,
+    DelegateFailed."""
     if ipam:
         delegate.call(ipam, request.but(CNI_COMMAND="DEL"), programs)

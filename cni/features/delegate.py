@@ -104,7 +104,8 @@ def ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
 
 
 def find(ipam: str, request: Request, programs: Programs) -> Ask:
-    """Return the plugin: our own, else the program in the first directory of CNI_PATH that has it.  Raises CniError."""
+    """Return the plugin: our own, else the program in the first directory of CNI_PATH that has it.  Raises
+    InvalidConfig, DelegateFailed, DelegateNotRun."""
     if ipam in programs:
         return partial(_ask, ipam, programs[ipam])
     if "/" in ipam or ipam in (".", ".."):  # guard: no-path

@@ -21,7 +21,8 @@ _EXECUTABLE = 0o111
 
 
 def open_trusted(path: str) -> int:
-    """Open the program.  Raises DelegateNotRun if others than root and its directory's owner could have written it."""
+    """Open the program.  Raises DelegateNotRun if another user than root, or than the owner of the program's directory,
+    could have written it."""
     try:
         fd = files.open_regular(path, os.O_RDONLY)
         folder, found = os.stat(os.path.dirname(path)), os.fstat(fd)

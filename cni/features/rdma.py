@@ -30,7 +30,8 @@ _POLL: Final = 0.02
 
 
 def of_function(wanted: "Rdma", function: sysfs.Function) -> tuple[Devices, list[str]]:
-    """Return the function's RDMA devices that move with it, and the names of all that the pod will have."""
+    """Return the function's RDMA devices that move with it, and the names of all that the pod will have.  Raises
+    LinkUnavailable with the remedy, InvalidConfig, TryAgain."""
     if wanted.mode in ("off", "rxe"):
         return [], []
     exclusive, names = is_exclusive(wanted), function.rdma_devs
@@ -54,7 +55,8 @@ def of_function(wanted: "Rdma", function: sysfs.Function) -> tuple[Devices, list
 
 def of_master(wanted: "Rdma", master: str, functions: list[sysfs.Function]) -> list[str]:
     """Return the names of the RDMA devices that an interface over the master shares with it: those of the functions
-    below the master.  In exclusive mode only the host has them, and the list is empty."""
+    below the master.  In exclusive mode only the host has them, and the list is empty.  Raises LinkUnavailable with the
+    remedy; OSError."""
     names = [name for function in functions for name in function.rdma_devs]
     if wanted.mode in ("off", "rxe") or not (names or wanted.required or wanted.mode == "shared"):
         return []
@@ -74,7 +76,8 @@ def of_master(wanted: "Rdma", master: str, functions: list[sysfs.Function]) -> l
 
 
 def is_exclusive(wanted: "Rdma") -> bool:
-    """Whether the kernel is in exclusive mode.  Raises LinkUnavailable if the configuration does not allow its mode."""
+    """Whether the kernel is in exclusive mode.  Raises LinkUnavailable with the remedy if the configuration requests
+    the other mode, or requires RDMA and the kernel has none."""
     exclusive = rdma_netlink.is_exclusive()
     if exclusive is None and (wanted.required or wanted.mode == "exclusive"):
         key = "required" if wanted.required else "mode exclusive"
@@ -104,7 +107,8 @@ def give(devices: Devices, pod: Pod) -> None:
 
 
 def rename(devices: Devices, names: list[str], pod: Pod) -> None:
-    """Rename the devices, which are in the pod now.  Names are unique in all namespaces of the system together."""
+    """Rename the devices, which are in the pod now.  Raises InterfaceExists if a name is taken: names are unique in the
+    whole system, whatever namespace a device is in."""
     for (index, was), name in zip(devices, names, strict=False):
         if name != was:
             try:
@@ -148,7 +152,8 @@ def settle(devices: Devices, address: str) -> None:
 
 
 def _wait_until_home(index: int, name: str, address: str, of: int, deadline: float) -> str:
-    """Return the name of one of a function's RDMA devices once it is on the host; empty if it no longer exists."""
+    """Wait until one of a function's RDMA devices is on the host, and return its name there; empty if the device no
+    longer exists.  Raises TryAgain."""
     elsewhere = False
     while not (now := rdma_netlink.name_of(index)):
         function = sysfs.device(address)

@@ -42,7 +42,8 @@ def claim(first: int | None, entry: Entry, record: Record, pod: Pod, result: Res
 
 
 def planned(first: int | None, used: set[int], result: Result) -> list[Json]:
-    """Return a rule for each address.  The addresses of a gateway share a table; IPv4 and IPv6 use the same numbers."""
+    """Return the rules: one for each address, with one table for all addresses of a gateway.  IPv4 and IPv6 use the
+    same table numbers.  Raises InvalidConfig."""
     gateways = dict[int, list[Address | None]]()
     for ip in result.ips:
         of_family = gateways.setdefault(ip.address.version, [])

@@ -50,7 +50,8 @@ def status() -> None:
 
 
 def make(entry: Entry, record: Record, pod: Pod) -> None:
-    """Make the record's device on its interface.  Raises LinkUnavailable if it does not listen in the pod."""
+    """Make the record's device on its interface.  Raises KernelRefused, TryAgain, IoFailure; LinkUnavailable if the
+    kernel's soft-RoCE does not support namespaces."""
     device, ifname = record.rxe, record.key.ifname
     with journal.lock_namespace(entry.state_dir, record.identity):
         try:

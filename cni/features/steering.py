@@ -26,7 +26,8 @@ NUMA: Final = "numa"
 
 
 def claim(attach: "Common", entry: Entry, record: Record, pod: Pod, link: Link) -> Record:
-    """Write the record with each queue's mask, each interrupt's processor, and the values ``before``, to disk."""
+    """Write the record with the settings to disk: each queue's mask, each interrupt's processor, and the values
+    ``before``.  Raises LinkUnavailable, OSError, IoFailure."""
     address = str(record.link.get("device") or record.link.get("pci") or "")
     steering: Json = {}
     if attach.rps:
@@ -42,7 +43,8 @@ def claim(attach: "Common", entry: Entry, record: Record, pod: Pod, link: Link) 
 
 
 def make(record: Record, pod: Pod, link: Link) -> Record:
-    """Apply the record's settings.  Returns the record with the values as the kernel spells them."""
+    """Apply the record's settings.  Returns the record with the values as the kernel spells them.  Raises
+    LinkUnavailable, OSError."""
     steering: Json = {}
     if queues := record.steering.get("rps"):
         with _sysfs(pod) as root:

@@ -164,7 +164,8 @@ def _twin(path: str, ifname: str) -> str:
 
 
 def _now(values: Mapping[str, str], pod: Pod, ifname: str) -> dict[str, str | None]:
-    """Return each sysctl's present value in the pod; None for the interface's own.  Raises InvalidConfig."""
+    """Return the present value of each sysctl in the pod; None for the interface's own.  Raises InvalidConfig for a
+    sysctl that cannot be set."""
     twins = {path: _twin(path, ifname) for path in values}
     asked = {twin or path: path for path, twin in twins.items()}
     try:

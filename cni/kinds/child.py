@@ -141,7 +141,8 @@ def status(conf: "NetConf", host: Rtnl) -> None:
 
 
 def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
-    """Kind.attach: make the link in the pod with its final name, MAC and MTU, by one RTM_NEWLINK."""
+    """Kind.attach: make the link in the pod with its final name, MAC and MTU, by one RTM_NEWLINK.  Raises
+    LinkUnavailable, OSError."""
     wanted = Plan(**plan)
     maker = pod.rtnl if wanted.in_container else host
 
@@ -274,7 +275,7 @@ def _other_name(plan: Plan) -> str:
 
 def find_master(attach: "Child", where: Rtnl, ns_fd: int | None, fits: Callable[[Link], None] | None = None) -> Link:
     """Return the master, which is up and has the MTU.  ``fits`` raises for an unsuitable master; by default that is any
-    but an Ethernet interface."""
+    but an Ethernet interface.  Raises LinkUnavailable, InvalidConfig."""
     place = "the pod (linkInContainer)" if attach.linkInContainer else "the host"
     name = attach.master or dump.default_route_link(ns_fd)
     if not name:

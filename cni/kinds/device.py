@@ -238,7 +238,7 @@ def here(host: Rtnl, name: str, device: str) -> Link:
 
 def give(host: Rtnl, link: Link, p: Moved, pod: Pod, ifname: str) -> Link:
     """Move the interface into the pod and rename it, by one message.  Then move and rename the RDMA devices; those of
-    InfiniBand the kind moves first."""
+    InfiniBand the kind moves first.  Raises OSError, LinkUnavailable, InterfaceExists."""
     if ifname in link.altnames:
         host.remove_altname(link.index, ifname)
     body = [attr(IFLA_NET_NS_FD, u32(pod.fd)), attr(IFLA_IFNAME, text(ifname))]
@@ -327,7 +327,8 @@ def bring_home(p: Moved, pod: Pod, ifname: str) -> None:
 
 
 def put_back(p: Moved, work: Callable[[Rtnl], int]) -> int:
-    """Return the result of ``work``, which brings the device home; 0 if the device disappeared or was replaced."""
+    """Return the result of ``work``, which brings the device home; 0 if the device disappeared or was replaced
+    meanwhile.  Raises CniError, OSError."""
     try:
         with rtnl.open_in() as host:
             return work(host)
@@ -338,7 +339,8 @@ def put_back(p: Moved, work: Callable[[Rtnl], int]) -> int:
 
 
 def name_at_home(address: str) -> str:
-    """Return the name of the device's netdev on the host; empty if there is none.  Waits for a dying namespace."""
+    """Return the name of the device's netdev on the host; empty if it no longer has one.  Waits for a dying namespace.
+    Raises TryAgain."""
     for _ in attempts(HOME_TIMEOUT, POLL):
         function = sysfs.device(address)
         if function is None or function.driver in ("", *sysfs.USERSPACE):

@@ -236,7 +236,8 @@ def _find(wanted: "HostDevice", where: "Location", host: Rtnl, own: int | None =
 
 
 def _on_bus(address: str) -> Function:
-    """Return the device with its interface, or with a userspace driver.  Waits while a dying namespace has it."""
+    """Return the device with its interface, or with a userspace driver.  Waits while a dying namespace still has the
+    interface.  Raises CniError."""
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         function = sysfs.device(address)
         if function is None:
@@ -305,7 +306,8 @@ def _bring_software_home(p: Plan, software: Software, pod: Pod, ifname: str) -> 
 
 
 def _bring_software_home_from_anywhere(p: Plan, ifname: str) -> None:
-    """Move a dead pod's link home from another pod's namespace, to which it moved the link."""
+    """Move a dead pod's link home from another pod's namespace, to which it moved the link.  Raises OSError,
+    CniError."""
     with netns.hold_open("/proc/self/ns/net") as own:
         for place in _visible_namespaces(netns.inode(own)):
             if device.find(p, place, ifname):

@@ -117,7 +117,8 @@ def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) 
 
 
 def _is_gone(host: Rtnl, wanted: child.Plan, found: Callable[[], None], seconds: float) -> bool:
-    """Remove the child from the host if it arrives there in time.  Returns whether it is gone, also with its master."""
+    """Remove the child from the host if it arrives there within that time.  Returns whether it is gone, by this removal
+    or with its master.  Raises OSError."""
     for _ in budget.attempts(seconds, _POLL):
         link = host.link(index=wanted.at)
         if link and wanted.is_ours(link) and link.parent == wanted.parent:

@@ -15,7 +15,8 @@ _FULL_MEMBER: Final = 0x8000
 
 
 def _partition(value: Any) -> int:
-    """Return the partition's key with the bit of full membership, which Linux always sets (ipoib_ndo_init)."""
+    """Return the partition's key with the bit of full membership, which Linux always sets (ipoib_ndo_init).  Raises
+    ValueError."""
     if isinstance(value, str) and _PKEY.fullmatch(value):
         value = int(value, 0) if value[1:2] in ("x", "X") else int(value)
     if type(value) is not int or not 0 <= value <= 0xFFFF:  # guard: too-large (0 <=)

@@ -150,7 +150,8 @@ def describe(plan: Json, interfaces: list[Json]) -> tuple[str, Json]:
 
 
 def _on_pf(conf: "NetConf", function: sysfs.Function, pf: Link) -> tuple[int, Vf]:
-    """Return the VF's number on its PF, and its attributes.  Raises InvalidConfig for what the PF cannot have."""
+    """Return the VF's number on its PF, and its present attributes.  Raises LinkUnavailable; InvalidConfig for a value
+    that the PF cannot have."""
     wanted = cast("Sriov", conf.attach)
     vfs = vf.parse(pf.vfs)
     number = next((n for n, address in enumerate(sysfs.vfs(function.pf)) if address == function.address), -1)
@@ -196,7 +197,8 @@ def _pf_address(wanted: "Sriov") -> str:
 
 
 def _find(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
-    """Return the function that the configuration asks for.  Raises CniError if it is absent, attached or needed."""
+    """Return the function that the configuration asks for, if no attachment has it.  Raises CniError with the
+    reason."""
     state_dirs = places.state_dirs_with(where.state_dir)
     if wanted.pfOnly:
         return _find_pf(wanted.pf, state_dirs, host)
@@ -216,7 +218,8 @@ def _find(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
 
 
 def _find_vf(address: str) -> sysfs.Function:
-    """Return the VF at an address, with its netdev or a userspace driver.  Waits while a dying namespace has it."""
+    """Return the VF at an address, with its netdev or a userspace driver.  Waits while a dying namespace still has the
+    netdev.  Raises CniError."""
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         function = sysfs.function(address)
         if function is None:
@@ -235,7 +238,8 @@ def _find_vf(address: str) -> sysfs.Function:
 
 
 def _vfs_of(pf: str) -> tuple[str, ...]:
-    """Return the addresses of the PF's VFs, in the order of their numbers.  Raises LinkUnavailable without VFs."""
+    """Return the addresses of the PF's VFs, in the order of their numbers.  Raises LinkUnavailable if there are none;
+    OSError."""
     address = sysfs.address_of(pf)
     if not address:
         sysfs.refuse_hidden()
@@ -247,7 +251,8 @@ def _vfs_of(pf: str) -> tuple[str, ...]:
 
 
 def _find_free_vf(pf: str, addresses: tuple[str, ...], use: owned.Use, host: Rtnl) -> sysfs.Function:
-    """Return the first VF that no attachment has, that is down on the host, and that the host does not need."""
+    """Return the first VF that no attachment has, that is down on the host, and that the host does not need.  Raises
+    NoneFree."""
     why = ""
     for address in addresses:
         if address in use.devices:  # guard: any-owned

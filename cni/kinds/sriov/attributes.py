@@ -57,7 +57,8 @@ def now(host: Rtnl, p: Plan) -> Vf:
 
 
 def apply(host: Rtnl, p: Plan) -> None:
-    """Set every attribute that the configuration asks for.  Raises KernelRefused with the refused key."""
+    """Set every attribute that the configuration asks for.  Raises KernelRefused with the key that the driver
+    refuses."""
     for name, value in p.wanted.items():
         try:
             _set(host, p, name, value)

@@ -46,7 +46,7 @@ _REBIND_TIMEOUT: Final = 20.0
 
 def wait_until_complete(function: sysfs.Function) -> sysfs.Function:
     """Return the function with its netdev and RDMA devices.  Waits for those that a dying namespace still has, because
-    an RDMA device that comes home removes a netdev that came before."""
+    an RDMA device that comes home removes a netdev that came before.  Raises TryAgain."""
 
     def here() -> sysfs.Function | None:
         now = sysfs.function(function.address)
@@ -126,7 +126,8 @@ def check(p: Plan, pod: Pod) -> None:
 
 
 def _settle(host: Rtnl, p: Plan, port: Port) -> str:
-    """Wait until the function is on the host with its PF's GUIDs.  Returns the netdev's name; empty if it has none."""
+    """Wait until the function's devices are on the host with the GUIDs that the PF has now.  Returns the netdev's name;
+    empty if no driver makes one.  Raises TryAgain, OSError."""
     rebound = "port_guid" in p.wanted
     if rebound:
         with _try_again_later():
@@ -181,7 +182,8 @@ def _move(p: Plan, pod: Pod, *, to: int, of: int | None) -> None:
 
 
 def _rdma_home(address: str) -> bool:
-    """Wait until the function's RDMA devices are on the host.  Returns False if it has none."""
+    """Wait until the function's RDMA devices are on the host.  Returns False if it has none, as without an RDMA driver.
+    Raises TryAgain."""
     elsewhere = False
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         if _rdma_here(address):
