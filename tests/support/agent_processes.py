@@ -140,9 +140,9 @@ def everything(sock: socket.socket) -> bytes:
 def states(pid: int) -> set[str]:
     """Return the states of the process's threads: none if it is gone, Z if nothing reaps orphans."""
     found = set[str]()
-    for task in Path(f"/proc/{pid}/task").glob("*/stat"):
+    for task in Path(f"/proc/{pid}/task").glob("*"):
         with suppress(FileNotFoundError, ProcessLookupError):
-            found.add(task.read_text().rpartition(")")[2].split()[0])
+            found.add((task / "stat").read_text().rpartition(")")[2].split()[0])
     return found
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -124,12 +124,10 @@ class Machine:
 def running() -> list[int]:
     """The processes of the binary's unpacked program, by their loader's path."""
     found = []
-    for exe in Path("/proc").glob("[0-9]*/exe"):
-        try:
-            if exe.readlink().is_relative_to(os.environ["HPN_PROGRAM_DIR"]):
-                found.append(int(exe.parent.name))
-        except OSError:  # gone, or a kernel thread
-            continue
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # gone, or a kernel thread
+            if Path(f"/proc/{pid}/exe").readlink().is_relative_to(os.environ["HPN_PROGRAM_DIR"]):
+                found.append(int(pid))
     return found
 
 

@@ -56,6 +56,7 @@ ANSWERS = {
     "ipam gc": (0, "nothing is provably dead"),
     "gc": (0, "nothing is provably dead"),
     "devices": (0, ""),
+    "plan": (1, "pods can have no NIC of this node"),
     "gids": (0, "n_gids_found="),
     "devinfo": (1, "there is no RDMA device in this network namespace"),
     "top --count 1": (1, "no RDMA device is visible"),
