@@ -53,7 +53,7 @@ class Timer:
 
 
 class Activity:
-    """Whether one worker is active, and whether it had a request, in memory shared with its keeper."""
+    """The state of one worker, in memory shared with the workers' parent: whether it is active, and had a request."""
 
     def __init__(self, active: mmap.mmap, asked: mmap.mmap, place: int, keeper: int) -> None:
         self._active, self._asked, self._place, self._keeper = active, asked, place, keeper

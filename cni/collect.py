@@ -82,7 +82,7 @@ def _began(request: Request) -> float:
 
 
 def _is_since(version: Version, began: float) -> bool:
-    """Whether the record was written after that time.  A time in the future comes from a wrong clock."""
+    """Whether the record was written after ``began``; False for a time in the future, which a wrong clock wrote."""
     return version is not None and began < version[1] / 1e9 <= time.time()  # guard: of-the-future (())
 
 

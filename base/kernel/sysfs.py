@@ -183,7 +183,8 @@ def functions_under(netdev: str, root: Path = SYS) -> list[Function]:
 
 
 def rdma_names(address: str, root: Path = SYS) -> tuple[str, ...]:
-    """The names of a device's RDMA devices in all namespaces: infiniband_verbs/ is not filtered as infiniband/ is."""
+    """The names of a device's RDMA devices in all namespaces, from infiniband_verbs/: infiniband/ lists one
+    namespace's."""
     for path in _paths(address, root):
         verbs = f"{path}/infiniband_verbs"
         if found := [line(f"{verbs}/{name}/ibdev") for name in names(verbs) if name.startswith("uverbs")]:

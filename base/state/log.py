@@ -78,7 +78,7 @@ def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[No
 
 
 def _is_asked_for(conf: Config) -> bool:
-    """Whether to write a log.  ADD and CHECK refuse malformed keys later."""
+    """Whether the configuration requests a log with well-formed keys.  ADD and CHECK refuse malformed ones later."""
     path = conf.get("logFile")
     is_place = isinstance(path, str) and (path == STDERR or is_absolute(path))
     return is_place and conf.get("logLevel", DEFAULT) in LEVELS and conf.get("logFormat", FORMATS[0]) in FORMATS

@@ -295,8 +295,8 @@ def _covers(network: Network | None, ip: Ip) -> bool:
 
 
 def tables(rules: Sequence[Rule], version: int, ips: Sequence[Ip] = ()) -> set[int]:
-    """Return the tables to which rules lead packets from one of the addresses, or from all.  A kernel without rules for
-    IPv6 leads to main and local."""
+    """Return the tables of the rules for all packets, or for packets from one of these addresses.  Without any rule of
+    that IP version: main and local."""
     of_version = [rule for rule in rules if rule.version == version]
     if not of_version:
         return {RT_TABLE_MAIN, RT_TABLE_LOCAL}

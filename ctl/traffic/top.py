@@ -182,7 +182,7 @@ def _errors(counted: Counter[str], now: Rates) -> str:
 
 
 def _notes(after: Sample) -> Iterator[str]:
-    """The limits of the displayed numbers."""
+    """Yield a note for each port without byte counts, or whose counts include traffic that is not RDMA."""
     for (device, port), seen in after.shown.items():
         if seen.totals.netdev:
             yield f"{device}/{port} counts no bytes: these are all bytes of {seen.totals.netdev}, RDMA or not"

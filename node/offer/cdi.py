@@ -92,7 +92,7 @@ def _ours(folder: str) -> set[str]:
 
 
 def _read(path: str) -> str:
-    """The file's content; empty if there is none, or it cannot be ours."""
+    """Return the file's content; empty if it cannot be read, or is larger than _LIMIT, which no file of ours is."""
     with suppress(OSError):
         return files.read(path, _LIMIT).decode(errors="replace")
     return ""

@@ -143,7 +143,7 @@ class SetMode:
 
 @dataclass(frozen=True)
 class WriteOption:
-    """Write OPTION_FILE."""
+    """Write OPTION_FILE, which sets the RDMA mode at the next boot."""
 
     text: str
 

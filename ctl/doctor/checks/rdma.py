@@ -79,7 +79,7 @@ def rdma_cm_missing(facts: Facts) -> Iterator[Finding]:
 
 
 def memlock(facts: Facts) -> Iterator[Finding]:
-    """Containers inherit the limit of their runtime.  Without CAP_IPC_LOCK they cannot register more memory."""
+    """Containers inherit their runtime's limit of locked memory.  Without CAP_IPC_LOCK they cannot register more."""
     if not any(nic.device.rdma for nic in facts.hardware.nics):
         return
     for process in facts.machine.processes:

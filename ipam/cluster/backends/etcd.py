@@ -191,7 +191,7 @@ class Etcd:
                 yield from (self._document(kind, pair, answer) for pair in part)
 
     def _pages(self, beginning: str) -> Iterator[tuple[Pair, Answer]]:
-        """Yield all keys with that beginning, in order, each with its answer."""
+        """Yield each key below ``beginning`` with its value, in order of keys, and the answer that contained it."""
         asked, last = kv.all_below(beginning, PAGE), ""
         while True:
             answer = self._asked(_RANGE, asked, f"list {beginning}")

@@ -167,7 +167,7 @@ class NumberRound(Round):
 
 
 def release_numbers(network: Numbers, log: list[str]) -> None:
-    """Release unused numbers after a heartbeat.  An absent backend or a busy lock raises nothing."""
+    """Release unused numbers if the last heartbeat is recent and succeeded.  Log an absent backend or a busy lock."""
     store = open_in(Path(network.parent.directory).parent, network.parent.name, log)
     try:
         with node_blocks.lock(network.directory, 0):
@@ -183,7 +183,7 @@ def _is_used(mine: NodeBlocks, block: OwnedBlock, book: Book) -> bool:
 
 
 def _is_doubtful(mine: NodeBlocks, block: OwnedBlock) -> bool:
-    """Whether a former owner may still use the number: it was not probed for in every subnet."""
+    """Whether a former owner may still use the number: in some subnet its address was never probed."""
     return block.taken and len(block.tried) < len(list(spans(mine, block.index)))
 
 
