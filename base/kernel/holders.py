@@ -75,8 +75,8 @@ def _ways(inode: int) -> Iterator[tuple[str, str]]:
 
 
 def _descriptors(process: str, inode: int) -> Iterator[str]:
-    # Read fdinfo (Linux 5.14): a descriptor that was opened through a mount reads as the mount's path.  And stat of the
-    # file itself may wait for the file system's server.
+    # Read fdinfo (Linux 5.14): a descriptor that was opened through a mount reads as the mount's path.  Do not
+    # stat the file: that may wait for the file system's server.
     line = f"ino:\t{inode}"
     for fd in os.listdir(_PROC / process / "fdinfo"):
         with suppress(OSError):

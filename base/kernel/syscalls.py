@@ -1,7 +1,7 @@
 """System calls without a Python function.
 
-One mounts a file system without a mount point (man 2 fsopen, fsconfig, fsmount; Linux 5.2).  One reports whether the
-kernel's clock is synchronized (man 2 adjtimex).
+- A mount of a file system without a mount point (man 2 fsopen, fsconfig, fsmount; Linux 5.2).
+- Whether the kernel's clock is synchronized (man 2 adjtimex).
 """
 
 import ctypes

@@ -21,6 +21,7 @@ from support.bare_nodes import (
     make_another,
     offered,
     pings,
+    pods_outlive_the_daemons,
     programs,
     put_image,
     typed,
@@ -95,13 +96,7 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
         shell(f"{upgrade.splitlines()[0]} --set nodeselector.a=b")
 
     shell(uninstall)
-    until(lambda: not daemons(bare), "the DaemonSet's pods to end", 120, 0.2)
-    until(lambda: set(offered(bare).values()) == {"0"}, "kubelet to have nothing to give", 120, 0.2)
-    assert bare.containers("a", "b") == containers
-    pings(bare)
-    bare.delete("pod", "a", "b", "--grace-period=1")
-    for node in bare.nodes.values():
-        assert (node.attachments(), node.leases(), node.namespaces()) == ([], [], [])
+    pods_outlive_the_daemons(bare, containers)
     left = bare.kubectl("get", "secrets,configmaps,serviceaccounts", "--namespace=kube-system", "--output=name")
     assert [one for one in left.splitlines() if "hpn" in one] == []
     # Nor does it forget who owns an address.

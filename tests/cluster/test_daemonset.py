@@ -14,11 +14,11 @@ from support.bare_nodes import (
     NAME,
     PAGE,
     choose,
-    daemons,
     kubectl,
     make_another,
     offered,
     pings,
+    pods_outlive_the_daemons,
     programs,
     put_image,
     typed,
@@ -52,14 +52,7 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> N
 
     a_file_that_is_refused(bare, tree)
     kubectl(bare, tree, remove)
-    until(lambda: not daemons(bare), "the DaemonSet's pods to end", 120, 0.2)
-    until(lambda: set(offered(bare).values()) == {"0"}, "kubelet to have nothing to give", 120, 0.2)
-    assert bare.containers("a", "b") == containers
-    pings(bare)
-    bare.delete("pod", "a", "b", "--grace-period=1")
-    for node in bare.nodes.values():
-        assert (node.attachments(), node.leases(), node.namespaces()) == ([], [], [])
-        assert node.run("sh", "-c", "ls /var/lib/kubelet/plugins_registry").stdout == ""
+    pods_outlive_the_daemons(bare, containers)
 
 
 def a_file_that_is_refused(cluster: Cluster, tree: Path) -> None:

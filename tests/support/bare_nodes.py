@@ -130,3 +130,16 @@ def address(cluster: Cluster, pod: str) -> str:
 
 def pings(cluster: Cluster) -> None:
     assert " 0% packet loss" in cluster.execute("a", "ping", "-I", "hpn0", "-c", "1", "-w", "10", address(cluster, "b"))
+
+
+def pods_outlive_the_daemons(cluster: Cluster, containers: dict[str, str]) -> None:
+    """Assert that the pods a and b, with these containers, stay attached without the DaemonSet, and then leave
+    nothing."""
+    until(lambda: not daemons(cluster), "the DaemonSet's pods to end", 120, 0.2)
+    until(lambda: set(offered(cluster).values()) == {"0"}, "kubelet to have nothing to give", 120, 0.2)
+    assert cluster.containers("a", "b") == containers
+    pings(cluster)
+    cluster.delete("pod", "a", "b", "--grace-period=1")
+    for node in cluster.nodes.values():
+        assert (node.attachments(), node.leases(), node.namespaces()) == ([], [], [])
+        assert node.run("sh", "-c", "ls /var/lib/kubelet/plugins_registry").stdout == ""
