@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -85,9 +86,11 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
     write(tree, metrics={"address": ""}, clusterAddresses={"enabled": True})
     shell(upgrade)
     assert pods(bare) == before
-    write(tree, devices=resources("master", "master"))
+    assert sys_is_read_only(bare) == ["True"] * 2
+    write(tree, devices=resources("master", "master"), provision=True)
     shell(upgrade)
     assert not pods(bare).items() & before.items()
+    assert sys_is_read_only(bare) == ["False"] * 2
     until(lambda: second(bare) == {"100"}, "both nodes to offer rail1", 120, 0.2)
 
     a_file_that_is_refused(bare, tree, shell)
@@ -103,6 +106,19 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
     kept = bare.kubectl("get", "crds", "--selector=app.kubernetes.io/name=hpn", "--output=name").splitlines()
     assert [one.rpartition("/")[2] for one in kept] == ["hpnblocks.hpn-cni.io", "hpngrids.hpn-cni.io"]
     bare.delete(*kept)
+
+
+# Whether the containers of hpn node, by the paths of their processes, have a read-only /sys.
+READ_ONLY = """
+import glob, os
+for path in glob.glob("/proc/[0-9]*/comm"):
+    if open(path).read() == "hpn-node\\n":
+        print(bool(os.statvfs(path.replace("comm", "root/sys")).f_flag & os.ST_RDONLY))
+"""
+
+
+def sys_is_read_only(cluster: Cluster) -> list[str]:
+    return [node.run(sys.executable, "-c", READ_ONLY).stdout.strip() for node in cluster.nodes.values()]
 
 
 def a_file_that_is_refused(cluster: Cluster, tree: Path, shell: Shell) -> None:

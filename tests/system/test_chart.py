@@ -77,11 +77,12 @@ def kustomize() -> Callable[[Path], Objects]:
     [
         (".", "", {}),
         (".", shown(PAGE, "As a DaemonSet", "yaml"), {"metrics": {"address": "127.0.0.1:9617"}}),
+        (".", shown(PAGE, "As a DaemonSet", "yaml provision.yaml"), {"provision": True}),
         (".", "components: [cluster/token]\n", {"clusterAddresses": {"token": True}}),
         ("cluster", "", {"clusterAddresses": {"enabled": True}}),
         ("cluster-gc", "", {"clusterAddresses": {"gc": {"enabled": True}}}),
     ],
-    ids=["defaults", "metrics", "a credential of its own", "cluster addresses", "the job"],
+    ids=["defaults", "metrics", "VFs", "a credential of its own", "cluster addresses", "the job"],
 )
 def test_its_objects_are_those_of_kustomize(
     chart: Chart, kustomize: Callable[[Path], Objects], tmp_path: Path, folder: str, more: str, values: dict[str, Any]
@@ -239,6 +240,30 @@ def test_the_device_files_of_pools(chart: Chart) -> None:
         "hpn": shipped.strip(), "hpn-a": "{}", "hpn-b": shipped.strip()
     }  # fmt: skip
     assert len(files) == 2
+
+
+def test_what_provisioning_gets(chart: Chart) -> None:
+    """hpn node can write to /sys, and only for the RDMA mode to /etc/modprobe.d."""
+    pools = [
+        {"name": "mode", "nodeSelector": {"p": "a"}, "devices": "rdmaNamespaces: exclusive"},
+        {"name": "none", "nodeSelector": {"p": "b"}, "devices": "rdmaNamespaces: exclusive", "provision": False},
+    ]
+    found = chart.objects(pools=pools, provision=True)
+    of = {name: found[f"DaemonSet {name}"]["spec"]["template"]["spec"] for name in ("hpn", "hpn-mode", "hpn-none")}
+    writable = {name: node_paths(pod) & {"/sys", "/etc/modprobe.d"} for name, pod in of.items()}
+    assert writable == {"hpn": {"/sys"}, "hpn-mode": {"/sys", "/etc/modprobe.d"}, "hpn-none": set()}
+    security = {name: pod["containers"][0]["securityContext"] for name, pod in of.items()}
+    own = security["hpn-none"]
+    assert own["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
+    more = own | {"appArmorProfile": {"type": "Unconfined"}}
+    assert security == {"hpn": more, "hpn-mode": more, "hpn-none": own}
+
+
+def node_paths(pod: dict[str, Any]) -> set[str]:
+    """The node's directories in which the first container can write, at the same places there."""
+    host = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+    mounts = [one for one in pod["containers"][0]["volumeMounts"] if not one.get("readOnly")]
+    return {one["mountPath"] for one in mounts if host.get(one["name"]) == one["mountPath"]}
 
 
 def schedules(pod: dict[str, Any], labels: dict[str, str]) -> bool:

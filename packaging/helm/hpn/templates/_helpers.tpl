@@ -63,3 +63,15 @@ one label of each of these pools. */}}
 {{- end -}}
 {{- if $selects }}true{{ end -}}
 {{- end -}}
+
+{{- /* Directories of the node that hpn node writes to for pfs, and for rdmaNamespaces. */}}
+{{- define "hpn.provision" -}}
+{{- $paths := dict -}}
+{{- if .Values.provision -}}
+{{- $_ := set $paths "sys" "/sys" -}}
+{{- if hasKey (include "hpn.devices" . | fromYaml) "rdmaNamespaces" -}}
+{{- $_ := set $paths "modprobe" "/etc/modprobe.d" -}}
+{{- end -}}
+{{- end -}}
+{{ toJson $paths }}
+{{- end -}}
