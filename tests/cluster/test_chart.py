@@ -161,6 +161,85 @@ def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree
         assert programs(bare) == original
 
 
+# Of MicroK8s, each with the place of this cluster that takes it over.
+PATHS = {
+    "cniBinDir": ("/var/snap/microk8s/current/opt/cni/bin", "/opt/cni/bin"),
+    "kubeletDir": ("/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/kubelet"),
+}
+
+
+@pytest.fixture
+def elsewhere(bare: Cluster) -> Iterator[None]:
+    """Kubelet's and the plugins' directories also have MicroK8s's paths."""
+    for node in bare.nodes.values():
+        for path, usual in PATHS.values():
+            node.run("mkdir", "-p", path)
+            node.run("mount", "--rbind", usual, path)
+    yield
+    for node in bare.nodes.values():
+        for path, _ in PATHS.values():
+            node.run("umount", "--recursive", path)
+
+
+def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, elsewhere: None) -> None:
+    """Helm or the pod's status gives the reason, and nothing is replaced."""
+    install, _, upgrade, rollback, *_ = typed(TITLE)
+    write(tree, **{key: path for key, (path, _) in PATHS.items()})
+    start, ready = install.splitlines()
+
+    name = "network-attachment-definitions.k8s.cni.cncf.io"
+    definition = bare.kubectl("get", "crd", name, "--output=json")
+    bare.delete("crd", name)
+    try:
+        until(lambda: "k8s.cni.cncf.io" not in bare.kubectl("api-versions"), "the API server to forget it", 120, 0.5)
+        with pytest.raises(
+            Failed, match="networks: this cluster has no NetworkAttachmentDefinition, which comes with M"
+        ):
+            shell(start)
+    finally:
+        bare.kubectl("apply", "--filename=-", stdin=definition)
+        bare.kubectl("wait", "--for=condition=Established", f"crd/{name}")
+    assert daemons(bare) == {}
+
+    plugins = PATHS["cniBinDir"][0]
+    first, second = bare.nodes.values()
+    first.run("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", plugins)
+    second.run("ln", "-s", "/usr/lib/cni/hpn", f"{plugins}/hpn")
+    shell(start)
+    until(lambda: "Read-only file system" in status(bare, "node1"), "node1 to refuse the program", 120, 0.5)
+    package = "the Debian package hpn-cni installed /opt/cni/bin/hpn; install with apt, or remove "
+    until(lambda: package in status(bare, "node2"), "node2 to keep the package", 120, 0.5)
+    assert second.run("readlink", f"{plugins}/hpn").stdout == "/usr/lib/cni/hpn\n"
+    first.run("umount", plugins)
+    second.run("rm", f"{plugins}/hpn")
+    # Kubelet tries again by itself.
+    shell(ready)
+    until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
+
+    of_another_architecture(tree)
+    put_image(bare, tree, "2")
+    before = programs(bare)
+    write(tree, image={"repository": NAME, "tag": "2"}, **{key: path for key, (path, _) in PATHS.items()})
+    shell(upgrade.splitlines()[0])
+    until(lambda: any("exec format error" in status(bare, node) for node in bare.nodes), "a refusal", 120, 0.5)
+    assert programs(bare) == before
+    shell(rollback)
+
+
+def of_another_architecture(tree: Path) -> None:
+    """Give the program the machine number of arm64 (man 5 elf)."""
+    file = tree / "dist" / "hpn"
+    data = bytearray(file.read_bytes())
+    data[18:20] = (183).to_bytes(2, "little")
+    file.write_bytes(data)
+
+
+def status(cluster: Cluster, node: str) -> str:
+    """The status of the node's pod of the DaemonSet, as text."""
+    pod = daemons(cluster).get(node, {"status": {}})
+    return json.dumps(pod["status"])
+
+
 @pytest.fixture
 def unlabelled(bare: Cluster) -> Iterator[None]:
     yield

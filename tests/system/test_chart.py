@@ -157,6 +157,20 @@ def test_networks(chart: Chart) -> None:
     assert limits == [{}, {"example.com/rail0": 1}]
 
 
+def test_a_cluster_without_multus(chart: Chart) -> None:
+    """Helm gives the reason.  Without a cluster it makes the objects."""
+    values = {"networks": [{"name": "a", "config": {"plugins": [{"type": "hpn", "master": "rail0"}]}}]}
+    served = "--api-versions=apiregistration.k8s.io/v1"
+    done = chart.run(served, **values)
+    assert (done.returncode, ": networks: this cluster has no NetworkAttachmentDefinition, which " in done.stderr) == (
+        1,
+        True,
+    )
+    with_multus = f"{served},k8s.cni.cncf.io/v1/NetworkAttachmentDefinition"
+    assert chart.objects(with_multus, **values) == chart.objects(**values)
+    assert chart.objects(served) == chart.objects()
+
+
 def test_an_archive_of_it(chart: Chart, tmp_path: Path) -> None:
     """Helm finds no fault with the chart, and its archive has the files behind the link."""
     subprocess.run([chart.program, "lint", "--strict", helm.CHART], check=True, capture_output=True)

@@ -10,6 +10,7 @@ image: {{ include "hpn.image" . | quote }}
 imagePullPolicy: {{ . }}
 {{- end }}
 resources: {{ toJson .Values.resources }}
+terminationMessagePolicy: FallbackToLogsOnError
 {{- end -}}
 
 {{- define "hpn.env" -}}
@@ -74,4 +75,12 @@ one label of each of these pools. */}}
 {{- end -}}
 {{- end -}}
 {{ toJson $paths }}
+{{- end -}}
+
+{{- /* Whether the cluster has no Multus.  `helm template` asks no cluster; its list of APIs lacks apiregistration.k8s.io,
+which every API server has. */}}
+{{- define "hpn.lacksMultus" -}}
+{{- with .Capabilities.APIVersions -}}
+{{- if and (.Has "apiregistration.k8s.io/v1") (not (.Has "k8s.cni.cncf.io/v1/NetworkAttachmentDefinition")) }}true{{ end -}}
+{{- end -}}
 {{- end -}}
