@@ -68,6 +68,7 @@ BOOTS = {
             "tests/lab/test_pages.py",
             "tests/lab/test_kinds.py",
             "tests/lab/test_devices_shown.py",
+            "tests/lab/test_plan.py",
             TCX,
             "tests/netns/test_ipvlan.py",
             "tests/netns/test_kinds.py",

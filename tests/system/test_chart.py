@@ -13,6 +13,10 @@ import yaml
 from conftest import require
 from support import helm
 from support.pages import ROOT, shown
+from support.plans import dgx, planned
+from support.sysfs_tree import Tree
+
+from ctl.plan.command import answer
 
 BASE = ROOT / "packaging" / "kubernetes"
 PAGE = ROOT / "docs" / "user" / "kubernetes.md"
@@ -155,6 +159,27 @@ def test_networks(chart: Chart) -> None:
     assert [one["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] for one in tests] == ["default/a", "jobs/b"]
     limits = [one["spec"]["containers"][0]["resources"]["limits"] for one in tests]
     assert limits == [{}, {"example.com/rail0": 1}]
+
+
+@pytest.mark.parametrize("words", [[], ["--one"], ["--as", "master"]], ids=str)
+def test_values_of_a_plan(chart: Chart, tmp_path: Path, words: list[str]) -> None:
+    """Helm makes the objects of the plan's other documents."""
+    tree = Tree(tmp_path / "sys")
+    dgx(tree)
+    plan, (values, _) = planned(tree.root, *words), answer([*words, "--helm"], tree.root)
+    (tmp_path / "values.yaml").write_text(values)
+    found = chart.objects(f"--values={tmp_path}/values.yaml")
+    assert found["ConfigMap hpn-node"]["data"] == {"devices.yaml": plan.text.split("---\n")[0]}
+    made = [one for name, one in found.items() if name.startswith("NetworkAttachmentDefinition ")]
+    wanted = [yaml.safe_load(text) for text in plan.text.split("---\n")[1:-1]]
+    assert [one["metadata"].get("annotations") for one in made] == [
+        one["metadata"].get("annotations") for one in wanted
+    ]
+    assert [json.loads(one["spec"]["config"]) for one in made] == [json.loads(one["spec"]["config"]) for one in wanted]
+    policy = meaning(found["MutatingAdmissionPolicy hpn-label"])
+    assert {one["name"]: one["expression"] for one in policy["spec"]["variables"]}["values"] == plan.label
+    assert "CustomResourceDefinition hpnblocks.hpn-cni.io" in found
+    assert "/sys" in node_paths(found["DaemonSet hpn"]["spec"]["template"]["spec"])
 
 
 def test_a_cluster_without_multus(chart: Chart) -> None:
