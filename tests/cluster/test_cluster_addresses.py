@@ -21,7 +21,7 @@ HPN = "/opt/cni/bin/hpn"
 SPEC = {"network": "net", "index": 0, "start": 0, "size": 16, "node": "nobody", "machine": "gone", "claim": "c",
         "suspect": 0, "taken": False}  # fmt: skip
 JOB = "localhost/hpn:1"
-NODES, ADMIN, ACCOUNT = "/etc/cni/net.d/hpn.kubeconfig", "/run/admin.kubeconfig", "/run/account.kubeconfig"
+NODES, ADMIN, ACCOUNT = "/etc/cni/net.d/hpn.kubeconfig", "/etc/kubernetes/admin.conf", "/run/account.kubeconfig"
 
 
 def steps() -> dict[str, str]:
@@ -50,7 +50,7 @@ def put(cluster: Cluster, node: str, file: str, token: str) -> None:
         "current-context": "it", "contexts": [{"name": "it", "context": {"cluster": "c", "user": "u"}}],
         "clusters": [{"name": "c", "cluster": server}], "users": [{"name": "u", "user": {"token": token}}],
     }  # fmt: skip
-    write = ["sh", "-c", f"umask 077; cat >{file}"]
+    write = ["sh", "-c", "umask 077; mkdir -p ${0%/*}; cat >$0", file]
     cluster.nodes[node].run(*write, stdin=json.dumps(document))
 
 
@@ -108,6 +108,16 @@ def test_first_steps_and_the_end_of_a_node(pool: Cluster, tmp_path: Path) -> Non
         assert (block["index"], block["held"], block["free"] > 0) == (blocks[node], 1, True)
     (network,) = ipam(pool, "node2", "show", "--cluster")["networks"]
     assert (network["held"], network["suspect"], network["lost"]) == (2, 0, [])
+
+    # One command for the whole cluster, of a person who may list pods; a node may not list those of other nodes.
+    listed = {one["pod"]: one for one in ipam(pool, "node2", "pods", "--kubeconfig", ADMIN)["pods"]}
+    for pod, node in (("a", "node1"), ("b", "node2")):
+        one = listed[f"default/{pod}"]
+        assert (one["node"], one["definition"], one["network"]) == (node, "default/rail0", "rail0")
+        assert (one["ifname"], one["addresses"][0]) == ("hpn0", address(pool, pod))
+        assert (one["blocks"], one["wrong"]) == ([f"rail0.{blocks[node]}"], [])
+    refusal = pool.nodes["node1"].run(HPN, "ipam", "pods", f"--kubeconfig={NODES}", check=False)
+    assert "does not list network-attachment-definitions: " in refusal.stderr
 
     until(lambda: "denied request" in forged(pool), "the API server to see the policy", 120, 0.2)
     await_leases(pool)

@@ -52,6 +52,7 @@ ANSWERS = {
     "hints pod": (1, "nothing is attached to 'pod'"),
     "ipam show": (0, "no address is held (searched /var/lib/cni/hpn/ipam"),
     "ipam show --cluster": (1, "there is no kubeconfig at /etc/cni/net.d/hpn.kubeconfig"),
+    "ipam pods --kubeconfig /root/none": (1, "there is no kubeconfig at /root/none"),
     "ipam verify": (0, "no problem found"),
     "ipam gc": (0, "nothing is provably dead"),
     "gc": (0, "nothing is provably dead"),
