@@ -147,7 +147,8 @@ def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree
 
 def test_the_api_server_takes_every_object(cluster: Cluster) -> None:
     values = yaml.safe_load(shown(PAGE, TITLE, "yaml values.yaml")) | {
-        "label": {"enabled": True}, "metrics": {"address": "127.0.0.1:9617"}, "image": {"pullPolicy": "Never"},
+        "label": {"enabled": True}, "metrics": {"address": "127.0.0.1:9617", "dashboard": {"enabled": True}},
+        "image": {"pullPolicy": "Never"},
         "clusterAddresses": {"enabled": True, "token": True, "gc": {"enabled": True}}, "env": {"A": "1"},
         "imagePullSecrets": [{"name": "secret"}],
     }  # fmt: skip
