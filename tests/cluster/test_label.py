@@ -227,7 +227,7 @@ def offering(cluster: Cluster) -> Iterator[Cluster]:
         services.offer(node, one).start()
     for name in cluster.nodes:  # the scheduler may still use another test's amounts
         until(lambda name=name: allocatable(cluster, name) == "2", f"{name} to tell", 120, 0.2)
-    cluster.kubectl("apply", "--filename=-", stdin=page("From nothing to two pods with RDMA")["yaml network.yaml"])
+    cluster.kubectl("apply", "--filename=-", stdin=page("Without a DaemonSet")["yaml network.yaml"])
     yield cluster
     cluster.delete("deployment", "b", "--namespace=default", "--cascade=foreground")
     cluster.delete("pods", "--all", "--namespace=default", "--grace-period=1")
