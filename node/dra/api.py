@@ -1,8 +1,8 @@
 """Requests of the DRA driver to the API server: this node's ResourceSlices, and claims (resource.k8s.io/v1).
 
-For a child process, because the API server may answer late.  Each change compares first: POST fails if the name exists,
-PUT and DELETE fail if the object changed after the read (kubernetes.io, "Kubernetes API Concepts").  So every request
-may be sent twice.  Raises Unreachable if the API server gives no answer, StoreRefused if it refuses.
+For a child process, because the API server may answer late.  Each change compares first, so every request may be sent
+twice.  POST fails if the name exists; PUT and DELETE fail if the object changed after the read (kubernetes.io,
+"Kubernetes API Concepts").  Raises Unreachable if the API server gives no answer, StoreRefused if it refuses.
 """
 
 from collections.abc import Sequence
