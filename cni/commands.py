@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from base.kernel import links, netns, nsid, rtnl
-from base.protocol import spec
+from base.protocol import arguments, spec
 from base.protocol.errors import (
     CheckFailed,
     CniError,
@@ -24,7 +24,7 @@ from base.protocol.errors import (
     RecordUnreadable,
     as_cni_error,
 )
-from base.protocol.location import is_stripped, location
+from base.protocol.location import CLAIMS_DIR, is_stripped, location
 from base.protocol.result import Result
 from base.protocol.spec import Config, Json, Request
 from base.state import durable, journal, permitted, places
@@ -44,7 +44,14 @@ if TYPE_CHECKING:
 
 def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
     """Attach the interface with its features, or change nothing and raise CniError or OSError."""
+    claimed = None
+    if arguments.chosen_device(conf, "deviceID", "pciBusID") and os.path.isdir(CLAIMS_DIR):
+        claimed = features.claimed.find(request, conf)  # guard: claimed
+    if claimed:
+        request, conf = features.claimed.with_keys(claimed, request, conf)
     wanted = _allowed(request, conf, programs)
+    if claimed:
+        wanted = replace(wanted, claim=claimed.of_record)
     log.extend(wanted.remarks)
     if wanted.where.ipam:
         delegate.find(wanted.where.ipam, request, programs)
@@ -96,6 +103,8 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
             device_info.write(record.device_info, plan, record.rdma_devs, record.gids)
             # guard below: record-complete (True -> False)
             entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))
+            if record.claim:
+                features.claimed.attached(entry, record)
         except BaseException as failure:
             record = replace(record, given=not isinstance(failure, DelegateError))  # guard: given
             with undo.after(failure, "and could not undo it all, DEL has to"):
@@ -153,6 +162,7 @@ def _record(entry: Entry, wanted: "NetConf", request: Request, conf: Config, pod
         pod=wanted.pod,
         rxe=features.rxe.name() if wanted.attach.soft_roce else "",
         device_info=device_info.plan(conf, plan),
+        claim=wanted.claim,
     )
     places.note(entry.state_dir, entry.network, entry.key)  # guard: note-first
     if wanted.attach.sysctl or wanted.attach.multiRail:

@@ -51,6 +51,8 @@ def attachment(  # noqa: PLR0913  # the one undo of all commands; the last two p
     if record.kind == LOST:  # guard: lost
         _undo_lost(entry, record, request, programs)
         return
+    if record.claim:
+        features.claimed.undo(record)  # guard: gate-closed
     if record.of_this_boot:  # guard: an-older-boot = True
         with pods.find(record.identity, record.netns, request) as pod:
             if pod:
