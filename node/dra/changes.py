@@ -1,8 +1,9 @@
 """The requests that turn the API server's ResourceSlices of this node into the wanted ones; pure.
 
 The scheduler uses a pool only while all of its slices are there with one generation.  So a change of several slices
-gets a new generation, which the old slices do not have; a change of one slice needs none (kubernetes:
-dynamic-resource-allocation/resourceslice).
+gets a new generation, which the old slices do not have.  A change of one slice needs none.
+
+Source: kubernetes, dynamic-resource-allocation/resourceslice.
 """
 
 from collections import defaultdict

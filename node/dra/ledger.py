@@ -84,8 +84,8 @@ def withheld(offers: Iterable[Offer], held: Holds, allocated: Collection[Name] =
 
 
 def _alike(offer: Offer, units: Collection[Name]) -> frozenset[str]:
-    """The devices that a resource of another name gave, by the IDs of units: an ID is a device's, and of a shared one a
-    number follows it."""
+    """The devices that a resource of another name gave, by the IDs of units.  A unit has its device's ID; a shared one
+    has a number after it."""
     found = set[str]()
     for resource, one in units:
         if resource != offer.resource.full_name:

@@ -1,8 +1,8 @@
 """Publishes the node's ResourceSlices: a round compares those of the API server with the wanted ones.
 
-A child process does each round, because the API server and kubelet may answer late.  Rounds come at events, after each
-registration at kubelet, and at intervals, because others may remove slices: kubelet removes all of the node's when it
-starts, in the background.
+A child process does each round, because the API server and kubelet may answer late.  Rounds come at events and at
+intervals, because others may remove slices.  They also come after each registration at kubelet: when kubelet starts, it
+removes all slices of the node in the background.
 """
 
 import asyncio
@@ -58,12 +58,14 @@ class Report:
 
     - ``withheld``: the units that pods have from the device plugin; None if kubelet does not list them.
     - ``problem``: why the slices are not all as wanted, with the remedy; else empty.
+    - ``node``: the node's name at the API server; empty if it was not asked.
     - ``notes``: remarks on devices that are left out.
     - ``is_look``: nothing had changed, so the API server was not asked.
     """
 
     withheld: frozenset[Name] | None
     problem: str = ""
+    node: str = ""
     notes: tuple[str, ...] = ()
     is_look: bool = False
 
@@ -92,6 +94,8 @@ class Publisher:
         self._file = view.kubelet / "plugins_registry" / FILE
         self.published = _read(self._file)
         """The ids of devices that may be in slices, now or by the round that runs."""
+        self.node = ""
+        """The node's name at the API server; empty until a round knows it."""
         self._view = view
         self._running = view
         self._cleared = set[Name]()
@@ -179,6 +183,7 @@ class Publisher:
 
     def _take(self, report: Report) -> None:
         """Note a round's result, and schedule the next."""
+        self.node = report.node or self.node
         if report.withheld is not None:
             self._view = replace(self._view, withheld=report.withheld)
             self._cleared |= _units(self._running.offers) - report.withheld

@@ -1,6 +1,7 @@
 """A round over the node's ResourceSlices, in a child process: what pods have, what the API server has, what changes."""
 
 import signal
+from contextlib import closing
 from typing import Final
 
 from base.protocol.errors import CniError, TryAgain
@@ -25,21 +26,21 @@ def publish(view: View) -> Report:
         if (held := ledger.holds(view.kubelet)) is None:  # guard: without-an-answer = False
             return Report(
                 None,
-                f"kubelet lists no pods' devices at {view.kubelet}/pod-resources/kubelet.sock, so a device in a slice "
-                "could be a pod's: no slice changes until it does; in a container, mount that directory",
+                f"kubelet lists no pods' devices at {view.kubelet}/pod-resources/kubelet.sock, and a device in a slice "
+                "could be a pod's.  No slice changes until it does.  In a container, mount that directory",
             )
         withheld = ledger.withheld(view.offers, held, view.allocated)
         if view.is_look and withheld == view.withheld:
             return Report(withheld, is_look=True)
     try:
-        return Report(withheld, notes=_publish(view, withheld))
+        with closing(api.opened(view.kubeconfig)) as server:
+            return Report(withheld, node=server.node, notes=_publish(server, view, withheld))
     except CniError as e:
         return Report(withheld, f"the node's ResourceSlices cannot be brought up to date: {e.msg}")
 
 
-def _publish(view: View, withheld: frozenset[Name]) -> tuple[str, ...]:
-    """Raises StoreRefused, Unreachable, InvalidConfig."""
-    server = api.opened(view.kubeconfig)
+def _publish(server: api.Api, view: View, withheld: frozenset[Name]) -> tuple[str, ...]:
+    """Return remarks.  Raises StoreRefused, Unreachable, TryAgain."""
     facts = slices.Facts(server.node, _root, lambda of, one: view.unhealthy.get((of.full_name, one.id), ""))
     entries = [*slices.entries(server.node, view.offers, withheld)]
     wanted, notes = slices.pools(entries, facts, _features(server, view))
