@@ -7,3 +7,4 @@ from typing import Final
 
 DRIVER: Final = "hpn-cni.io"
 """The driver's name in slices and claims, and the domain of its attributes."""
+VERSION: Final = "resource.k8s.io/v1"

@@ -15,9 +15,8 @@ from base.state import node
 from ipam.cluster.backends import backend, kubernetes, objects
 from ipam.cluster.backends.credentials import Kubeconfig
 from ipam.cluster.backends.http import Answer, Http
-from node.dra import DRIVER
+from node.dra import DRIVER, VERSION
 
-VERSION: Final = "resource.k8s.io/v1"
 _SLICES: Final = f"/apis/{VERSION}/resourceslices"
 _NODES: Final = "/api/v1/nodes"
 # Strict: an API server that does not know a field refuses the object, instead of dropping the field.
@@ -54,6 +53,11 @@ class Api:
         """The slice as the API server stored it; None if its name exists."""
         answer = self._ask("POST", f"{_SLICES}?{_CHANGED}", made)
         return None if answer.status == 409 else self._good(answer, "create", "resourceslices")
+
+    def would_store(self, made: Json) -> Json:
+        """The slice as the API server would store it, without the fields of features that are off.  Its name is new."""
+        answer = self._ask("POST", f"{_SLICES}?{_CHANGED}&dryRun=All", made)
+        return self._good(answer, "create", "resourceslices")
 
     def replace(self, changed: Json) -> Json | None:
         """The slice as the API server stored it; None if another writer changed or removed it.

@@ -21,7 +21,12 @@ _UNFIT: Final = re.compile("[^a-z0-9]")
 def pool(node: str, resource: Resource, device: Device) -> str:
     """The pool of a resource's device: one for each PF with its VFs and SFs, each software interface, and each pooled
     resource.  A change of one pool leaves the others' devices available."""
-    return _joined(node, "/", _group(resource, device))
+    return of_node(node, _group(resource, device))
+
+
+def of_node(node: str, group: str) -> str:
+    """The name of a node's pool for a group of devices."""
+    return _joined(node, "/", group)
 
 
 def device(resource: Resource, device: Device) -> str:

@@ -74,6 +74,11 @@ class Facts:
     root: Callable[[str], str]
     unhealthy: Callable[[Resource, Device], str]
 
+    def taint(self, entry: Entry) -> str:
+        """Why an entry is unhealthy.  One healthy device is enough for a pooled resource."""
+        words = [self.unhealthy(entry.resource, one) for one in entry.devices]
+        return words[0] if all(words) else ""
+
 
 def entries(node: str, offers: Iterable[Offer], withheld: Withheld = ()) -> Iterator[Entry]:
     """All devices of the offers, in a fixed order."""
@@ -89,9 +94,10 @@ def entries(node: str, offers: Iterable[Offer], withheld: Withheld = ()) -> Iter
             yield Entry(pool, name, resource, devices, free)
 
 
-def find(node: str, offers: Iterable[Offer], pool: str, device: str) -> Entry | None:
-    """The device of that pool and name; None if the offers have none."""
-    return next((one for one in entries(node, offers) if (one.pool, one.name) == (pool, device)), None)
+def find(offers: Iterable[Offer], pool: str, device: str) -> Entry | None:
+    """The device of that name in this node's pool; None if the offers have none."""
+    group = pool.rpartition("/")[2]
+    return next((one for one in entries("", offers) if (one.pool, one.name) == (f"/{group}", device)), None)
 
 
 def pools(found: Iterable[Entry], facts: Facts, features: Features) -> tuple[Pools, list[str]]:
@@ -126,7 +132,7 @@ def _slices(
     for start in range(0, len(members), _MOST):
         devices = list[Json]()
         for entry in members[start : start + _MOST]:
-            word = facts.unhealthy(entry.resource, entry.device)
+            word = facts.taint(entry)
             is_whole = not entry.is_shared and entry.device.id in whole
             if why := _why_left_out(entry, features, is_whole=is_whole, is_unhealthy=bool(word)):
                 left_out[why].append(entry.device.id)

@@ -220,5 +220,5 @@ def test_by() -> None:
     assert read({"resources": [long]}).resources
     with pytest.raises(Refused, match=r"resources\[0\].name '.*' has 65 characters, and a device's attribute in a Res"):
         read({"resources": [{**long, "by": "dra"}]})
-    with pytest.raises(Refused, match="by 'DRA' is not one of devicePlugin, dra; did you mean dra"):
+    with pytest.raises(Refused, match='by "DRA" is not one of devicePlugin, dra; did you mean dra'):
         read({"resources": [{**entry, "by": "DRA"}]})
