@@ -27,6 +27,7 @@ from base.state.claims import Claim
 from node.dra import DRIVER, api, cdi, prepare
 from node.dra.parameters import NONE, Refused
 from node.dra.prepare import Asked, Find
+from node.dra.status import Status
 from node.kubelet import sockets
 from node.log import cause, log
 
@@ -51,16 +52,23 @@ class Driver:
         socket_path: Path,
         find: Find,
         states: Callable[[], Iterable[State]],
+        registered: Callable[[], None],
+        status: Status,
         kubeconfig: str = "",
     ) -> None:
+        """Calls ``registered`` when kubelet has accepted the driver."""
         self.socket_path = socket_path
-        self._find, self._states, self._kubeconfig = find, states, kubeconfig
+        self._find, self._states, self._registered, self._kubeconfig = find, states, registered, kubeconfig
+        self._status = status
         self._server: Server | None = None
         self._inode = 0
         self._watchers = set[asyncio.Event]()
         self._children = asyncio.Semaphore(_AT_ONCE)
         self._logged = ""
         self._sweep()
+        for claim in claims.all_claims():
+            with suppress(OSError):  # the claim's next Prepare tries again
+                status.watch(claim)
 
     def open(self) -> None:
         """Make the socket to which kubelet connects, and replace the previous one.  Raises Unusable, OSError."""
@@ -79,6 +87,7 @@ class Driver:
         if self._server:
             sockets.remove(self.socket_path, self._inode)
         self._stop()
+        self._status.close()
 
     def _stop(self) -> None:
         if self._server:
@@ -117,8 +126,10 @@ class Driver:
                 f"kubelet refuses the driver {DRIVER}: {' '.join(status.error.split())}; no pod gets a claim prepared "
                 "until that is corrected, and kubelet tries again by itself"
             )
-        elif self._logged:
+            return registration.RegistrationStatusResponse()
+        if self._logged:
             self._log_once(f"kubelet has accepted the driver {DRIVER}")
+        self._registered()
         return registration.RegistrationStatusResponse()
 
     # Claims
@@ -154,6 +165,7 @@ class Driver:
         try:
             claims.save(claim)
             cdi.write(claim, nodes)
+            self._status.watch(claim)
             _open_gates(claim)
         except CniError as e:
             raise Refused(e.msg) from e

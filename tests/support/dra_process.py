@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,9 +17,11 @@ from support.daemons import Daemon
 from support.topology import until
 
 from base.state import claims, places
-from node.dra import cdi
+from node.dra import cdi, status
 from node.dra.driver import Driver
 from node.dra.prepare import Found
+from node.dra.status import Status
+from node.log import Topics
 
 ROOT = Path(__file__).parents[2]
 POOL = "node1/pci-0000-3b-00-0"
@@ -82,7 +85,8 @@ def main(socket: str, claims_folder: str, cdi_folder: str, devices: str, kubecon
     async def serve() -> None:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
-        driver = Driver(Path(socket), find, states, kubeconfig)
+        written = Status(loop, Topics(), partial(status.write, kubeconfig))
+        driver = Driver(Path(socket), find, states, lambda: None, written, kubeconfig)
         loop.add_signal_handler(signal.SIGTERM, ended.set)
         loop.add_signal_handler(signal.SIGUSR1, driver.changed)
         driver.open()

@@ -15,7 +15,7 @@ from unit.node.dra.test_prepare import POD, UID, claim, config, result
 
 from base.kubelet import drahealth_pb2 as health
 from base.protocol.spec import Key
-from base.state import claims, durable, journal, places
+from base.state import claims, durable, gates, journal, places
 from base.state.pod import Identity
 from base.state.record import Record
 
@@ -299,6 +299,39 @@ def test_a_kubelet_that_hangs_up(driver: DriverProcess, kubelet: DraKubelet, ser
     call.cancel()
     until(lambda: not children.read_text())
     assert not kubelet.prepare(ASKED)[UID].error
+
+
+def test_the_claims_status(driver: DriverProcess, kubelet: DraKubelet, server: Server, tmp_path: Path) -> None:
+    """The driver writes it when ADD has opened the gate, and again if the API server refused."""
+    server.tell(Told(200, claim(results=(result(shareID="s-1"), result("vf2", request="b")))))
+    kubelet.prepare(ASKED)
+    kept = claims.load(UID)
+    assert kept
+    shown = {"interfaces": [{"name": "net1", "mac": "02:00:00:00:00:07"}], "ips": [{"address": "10.0.0.7/24"}]}
+    attach(tmp_path, result=shown)
+    server.tell(Told(403, {"kind": "Status", "reason": "Forbidden", "message": "not yours"}))
+    assert gates.open_if_whole(kept, 0)
+    until(lambda: any("claims do not show the interfaces of their devices: " in line for line in driver.said))
+    until(lambda: len([one for one in server.asked if one.method == "PATCH"]) == 2)
+    first, again = [one for one in server.asked if one.method == "PATCH"]
+    assert first.body == again.body
+    assert again.path.startswith("/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/rails/status?")
+    assert again.body["metadata"] == {"name": "rails", "namespace": "default", "uid": UID}
+    data = {"interfaceName": "net1", "ips": ["10.0.0.7/24"], "hardwareAddress": "02:00:00:00:00:07"}
+    about = {"driver": "hpn-cni.io", "pool": POOL, "device": "vf2", "shareID": "s-1"}
+    assert again.body["status"]["devices"] == [{**about, "networkData": data}]
+
+
+def test_a_status_that_was_not_written_before_the_restart(tmp_path: Path, server: Server) -> None:
+    with DriverProcess(tmp_path, tmp_path / "api/kubeconfig") as first, dra_kubelet(first.socket) as kubelet:
+        server.tell(Told(200, claim()))
+        kubelet.prepare(ASKED)
+    attach(tmp_path)
+    kept = claims.load(UID)
+    assert kept
+    gates.open_if_whole(kept, 0)
+    with DriverProcess(tmp_path, tmp_path / "api/kubeconfig"):
+        until(lambda: [one for one in server.asked if one.method == "PATCH"])
 
 
 def test_claims_are_private(driver: DriverProcess, kubelet: DraKubelet, server: Server) -> None:
