@@ -6,8 +6,7 @@ from typing import Final
 
 from base.protocol.errors import CniError, TryAgain
 from base.protocol.spec import Json
-from hardware import functions
-from node.dra import DRIVER, VERSION, api, ledger, names, slices
+from node.dra import DRIVER, VERSION, api, devices, ledger, names, slices
 from node.dra.changes import changes
 from node.dra.publisher import Report, View
 from node.dra.slices import Features
@@ -41,7 +40,7 @@ def publish(view: View) -> Report:
 
 def _publish(server: api.Api, view: View, withheld: frozenset[Name]) -> tuple[str, ...]:
     """Return remarks.  Raises StoreRefused, Unreachable, TryAgain."""
-    facts = slices.Facts(server.node, _root, lambda of, one: view.unhealthy.get((of.full_name, one.id), ""))
+    facts = slices.Facts(server.node, devices.root, lambda of, one: view.unhealthy.get((of.full_name, one.id), ""))
     entries = [*slices.entries(server.node, view.offers, withheld)]
     wanted, notes = slices.pools(entries, facts, _features(server, view))
     there = server.slices()
@@ -54,10 +53,6 @@ def _publish(server: api.Api, view: View, withheld: frozenset[Name]) -> tuple[st
         name = late[0]["metadata"]["name"]
         raise TryAgain(f"another program made or changed {name}; if this stays: kubectl delete resourceslice {name}")
     return tuple(notes)
-
-
-def _root(address: str) -> str:
-    return next(iter(functions.place(address).above), "")
 
 
 def _features(server: api.Api, view: View) -> Features:
