@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cluster import claims, manifests
+from cluster import claims, image, manifests
 from cluster.host import Host
 from cluster.services import offer, withdraw
-from cluster.space import until
+from cluster.space import Failed, until
 from cluster.two_nodes import Cluster
 from support.api_server import put_kubeconfig
 from support.pages import ROOT
@@ -27,7 +27,7 @@ CLAIMS, CDI = "/run/hpn/claims", "/var/run/cdi"
 @pytest.fixture(scope="module")
 def nodes(whole: Cluster) -> Iterator[Cluster]:
     """Both nodes with hpn node, which offers rail0 by DRA and starts before kubelet; and its permissions."""
-    whole.kubectl("apply", f"--kustomize={MANIFESTS}")
+    whole.kubectl("apply", f"--filename={MANIFESTS}/nodes.yaml")
     for name, one in whole.nodes.items():
         put_kubeconfig(whole, name, CREDENTIAL, f"token-system:node:{name}")
         offer(one, *RAILS).start()
@@ -37,7 +37,7 @@ def nodes(whole: Cluster) -> Iterator[Cluster]:
         withdraw(one)
         one.run("rm", "-rf", CREDENTIAL, "/var/lib/kubelet/plugins_registry/.hpn-dra.json")
     whole.kubectl("delete", "resourceslices", f"--field-selector=spec.driver={DRIVER}")
-    whole.kubectl("delete", f"--kustomize={MANIFESTS}")
+    whole.kubectl("delete", f"--filename={MANIFESTS}/nodes.yaml")
 
 
 @pytest.fixture
@@ -99,6 +99,19 @@ def test_two_pods_on_two_nodes(cluster: Cluster) -> None:
     until(lambda: left(cluster.nodes["node1"]) == [], "the claim to be given up", 120)
 
 
+def test_the_pages_example(cluster: Cluster) -> None:
+    """docs/user/claims.md, with a resource and an image that this cluster has."""
+    text = (ROOT / "docs/user/claims.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    text = text.replace("nvidia.com/rail0_vf", "example.com/rail0")
+    text = text.replace("image: example.com/trainer", f"image: {image.NAME}\n    command: {json.dumps(image.COMMAND)}")
+    ipam = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}]]}
+    cluster.apply(manifests.network("rail0", {"type": "hpn", "ipam": ipam}, resource="example.com/rail0"))
+    cluster.kubectl("apply", "--filename=-", stdin=text)
+    cluster.wait("Ready", "pod/trainer")
+    assert "10.56.0.7/24" in cluster.execute("trainer", "ip", "address", "show", "hpn0")
+    assert '"interfaceName": "hpn0"' in cluster.execute("trainer", "cat", METADATA)
+
+
 def test_a_pod_without_its_interface_does_not_start(cluster: Cluster) -> None:
     """The gate: the annotation for Multus was forgotten, so the container has a claim and no interface."""
     cluster.apply(claims.template("a", claims.spec("rail0")), claims.pod("a", node="node1", template="a"))
@@ -117,6 +130,49 @@ def test_a_pod_without_its_interface_does_not_start(cluster: Cluster) -> None:
     cluster.delete("pod", "a")
     cluster.apply(claims.pod("a", node="node1", networks="rail0@hpn0", template="a"))
     cluster.wait("Ready", "pod/a")
+
+
+@pytest.fixture
+def policy(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster with the policy, once the API server enforces it."""
+    cluster.kubectl("apply", f"--kustomize={MANIFESTS}")
+    until(lambda: refusal(cluster, vlan=5), "the API server to see the policy", 120, 0.2)
+    yield cluster
+    cluster.kubectl("delete", f"--filename={MANIFESTS}/policy.yaml")
+
+
+def refusal(cluster: Cluster, **keys: Any) -> str:
+    """Why the API server refuses a claim with these keys; empty if it does not."""
+    try:
+        cluster.kubectl(
+            "create",
+            "--dry-run=server",
+            "--filename=-",
+            stdin=json.dumps(claims.claim("a", claims.spec("rail0", **keys))),
+        )
+    except Failed as e:
+        return str(e)
+    return ""
+
+
+def test_refused_when_it_is_applied(policy: Cluster) -> None:
+    """What the API server can see of a bad claim, a template or a class is refused before any pod has it."""
+    for keys, words in (
+        ({"vlan": 5, "mtu": 9000}, "mtu, vlan: only a DeviceClass may set this, and not a claim"),
+        ({"interfac": "a"}, "interfac: unknown in the parameters of driver hpn-cni.io"),
+        ({"mac": "01:00:00:00:00:01"}, "mac is not a unicast MAC"),
+        ({"mac": 5}, "mac is not a unicast MAC"),
+        ({"interface": "longer-than-15-bytes"}, "interface cannot name an interface: 1 to 15 bytes"),
+        ({"interface": 5}, "interface cannot name an interface"),
+        ({"kind": "Other"}, "have apiVersion hpn-cni.io/v1 and kind Attachment"),
+    ):
+        assert words in refusal(policy, **keys), keys
+    assert refusal(policy) == refusal(policy, interface="net1", ips=["10.0.0.1/24"], mac="02:00:00:00:00:01") == ""
+    with pytest.raises(Failed, match="vlan: only a DeviceClass may set this"):
+        policy.apply(claims.template("a", claims.spec("rail0", vlan=5)))
+    with pytest.raises(Failed, match="vlam: unknown in the parameters"):
+        policy.apply(claims.device_class("b", "example.com/rail0", vlam=5))
+    policy.apply(claims.device_class("b", "example.com/rail0", vlan=5, attach="chain", allow=["ips"]))
 
 
 @pytest.mark.parametrize(
