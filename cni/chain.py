@@ -9,6 +9,7 @@ conflist find them; GC is in cni/collect.py.  The pod's result stays that of the
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from base.kernel import rtnl, sysfs
@@ -162,7 +163,7 @@ def _asked(member: Member, request: Request, programs: Programs) -> Asked:
     one = member.request(request)
     try:
         conf = spec.configuration(one)
-        return Asked(commands.allowed(one, conf, programs), conf, one, member.claim)
+        return Asked(replace(commands.allowed(one, conf, programs), claim=member.claim), conf, one)
     except CniError as e:
         e.add_note(f"for {member.ifname} of {_title(member)}")
         raise
@@ -170,11 +171,11 @@ def _asked(member: Member, request: Request, programs: Programs) -> Asked:
 
 def _title(member: Member) -> str:
     """The name of the member's claim in a message for people."""
-    uid, _, request = member.claim.partition("/")
+    uid, _, number = member.claim.partition("/")
     with suppress(CniError):
         if claim := claims.load(uid):
-            return f"{claim.title}, request {request}"
-    return f"claim {uid}, request {request}"
+            return f"{claim.title}, request {claim.devices[int(number)].request}"
+    return f"claim {uid}"
 
 
 def _of_pod(request: Request, conf: Config) -> tuple[Member, ...]:
@@ -183,18 +184,18 @@ def _of_pod(request: Request, conf: Config) -> tuple[Member, ...]:
     args = arguments.cni_args(request.var("CNI_ARGS"))
     uid = args.get("K8S_POD_UID", "")
     devices = [
-        (claim, device)
+        (claim, number, device)
         for claim in (claims.of_pod(uid) if uid else ())
-        for device in claim.devices
+        for number, device in enumerate(claim.devices)
         if device.attach == _ATTACHED
     ]
-    names = [device.interface for _, device in devices]
-    for claim, device in devices:
+    names = [device.interface for *_, device in devices]
+    for claim, _, device in devices:
         twice = "another device of the pod has it too" if names.count(device.interface) > 1 else ""
         if why := spec.bad_ifname(device.interface) or twice:
             title = f"{claim.title}, request {device.request}"
             raise InvalidConfig(f"interface {device.interface!r} of {title}: {why}; set another in the claim")
-    return tuple(Member(d.interface, f"{c.uid}/{d.request}", _configuration(d, conf)) for c, d in devices)
+    return tuple(Member(d.interface, f"{c.uid}/{number}", _configuration(d, conf)) for c, number, d in devices)
 
 
 def _configuration(device: Device, conf: Config) -> Json:

@@ -5,12 +5,12 @@ GC is in cni/collect.py.  Only cni/undo.py undoes what a command changed.
 
 import os
 from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from base.kernel import links, netns, nsid, rtnl
-from base.protocol import spec
+from base.protocol import arguments, spec
 from base.protocol.errors import (
     CheckFailed,
     CniError,
@@ -23,10 +23,10 @@ from base.protocol.errors import (
     NotAvailable,
     as_cni_error,
 )
-from base.protocol.location import is_stripped, location
+from base.protocol.location import CLAIMS_DIR, is_stripped, location
 from base.protocol.result import Interface, Result
 from base.protocol.spec import Config, Json, Request
-from base.state import chains, durable, journal, permitted, places
+from base.state import chains, durable, journal, permitted, places, syncs
 from base.state import pod as pods
 from base.state.journal import Entry
 from base.state.pod import Pod
@@ -43,18 +43,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """One attachment to make: its configuration, parsed and as decoded; its request; and the device of a claim that it
-    attaches (Record.claim)."""
+    """One attachment to make: its configuration, parsed and as decoded, and its request."""
 
     wanted: "NetConf"
     conf: Config
     request: Request
-    claim: str = ""
+
+
+class Made(NamedTuple):
+    """One complete attachment: its place in the journal, its record, and its own result."""
+
+    entry: Entry
+    record: Record
+    result: Result
 
 
 def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
     """Attach the interface with its features, or change nothing and raise CniError or OSError."""
+    claimed = None
+    if arguments.chosen_device(conf, "deviceID", "pciBusID") and os.path.isdir(CLAIMS_DIR):
+        claimed = features.claimed.find(request, conf)  # guard: claimed
+    if claimed:
+        request, conf = features.claimed.with_keys(claimed, request, conf)
     wanted = allowed(request, conf, programs)
+    if claimed:
+        wanted = replace(wanted, claim=claimed.of_record)
     (own,) = attach([Asked(wanted, conf, request)], request, log, programs)
     collect.a_few(wanted.where, request, log, programs)
     return own.after(wanted.previous) if wanted.previous else own
@@ -88,20 +101,19 @@ class _OtherFailed(Exception):
     """Another attachment of the same ADD has failed, so this one is undone too."""
 
 
-def _in_step(making: Sequence[Generator[None, None, Result]]) -> list[Result]:
+def _in_step(making: Sequence[Generator[Made | None, None, None]]) -> list[Result]:
     """Make all attachments and return their results: each begins a step when all have ended the one before.
 
-    If one fails, it has undone itself.  Undo the others, and raise its failure.  All have the same number of steps, and
-    nothing can fail after the last one.
+    If one fails, it has undone itself.  Undo the others, and raise its failure.
     """
-    results = list[Result]()
+    made: list[Made | None] = [None]
     try:
-        while not results:
-            for one in making:
-                try:
-                    next(one)
-                except StopIteration as end:
-                    results.append(end.value)
+        while None in made:
+            with syncs.together() if len(making) > 1 else nullcontext():
+                made = [next(one) for one in making]
+        complete = [one for one in made if one]
+        if claimed := [(one.entry, one.record) for one in complete if one.record.claim]:
+            features.claimed.attached(claimed)
     except BaseException as failure:
         for one in making:
             try:
@@ -110,13 +122,15 @@ def _in_step(making: Sequence[Generator[None, None, Result]]) -> list[Result]:
                 for problem in getattr(undone, "__notes__", ()):
                     failure.add_note(problem)
         raise
-    return results
+    for one in making:
+        next(one, None)  # it ends
+    return [one.result for one in complete]
 
 
 def _steps(
     asked: Asked, entry: Entry, host: rtnl.Rtnl, pod: Pod, log: list[str], programs: Programs
-) -> Generator[None, None, Result]:
-    """Carry out ADD for one attachment, and yield between its steps.
+) -> Generator[Made | None, None, None]:
+    """Carry out ADD for one attachment.  Yield between its steps, and the attachment after the last one.
 
     If a step fails, this undoes the attachment from ``record``.  So ``record`` must name what a step makes before the
     step begins.
@@ -124,19 +138,19 @@ def _steps(
     wanted, request, key = asked.wanted, asked.request, asked.request.key
     kind = kinds.named(wanted.attach.kind)
     undo.settle(entry, pod, request, log, programs)  # guard: settle
-    yield
+    yield None
     with kind.claiming(wanted):  # guard: claiming
         plan = _plan(kind, wanted, host, pod, key.ifname)
         record = _record(entry, asked, pod, plan)
     ipam = delegate.Ipam(wanted.where.ipam, request, programs, log)
     try:
-        yield
+        yield None
         ipam.ask_early(pod)
-        yield
+        yield None
         with granted.kept(wanted.attach, plan, request, log):
             link = _make_link(kind, plan, host, pod, key.ifname)
         record = replace(record, link={**plan, "index": link.index if link else 0})  # guard: index-in-the-record
-        yield
+        yield None
         if record.rxe:
             features.rxe.make(entry, record, pod)
         result = ipam.ask()
@@ -145,31 +159,30 @@ def _steps(
         if link:
             record = yield from _configure(wanted, record, pod, link, result, log)
         else:
-            yield
+            yield None
         if link and wanted.attach.steered:
             # Some drivers request their interrupts only when the link goes up.
             record = features.steering.claim(wanted.attach, entry, record, pod, link)
             record = features.steering.make(record, pod, link)
         interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
-        own = _complete(entry, record, interfaces, result, wanted.attach.dns)
-        yield
+        yield _complete(entry, record, interfaces, result, wanted.attach.dns)
     except BaseException as failure:
         record = replace(record, given=not isinstance(failure, DelegateError))  # guard: given
         with undo.after(failure, "and could not undo it all, DEL has to"):
             # guard below: rolls-back, asks-only-who-gave (ipam.may_hold(failure) -> True)
             undo.attachment(entry, record, request, programs, log, ask_ipam=ipam.may_hold(failure))
         raise
-    return own
 
 
-def _complete(entry: Entry, record: Record, interfaces: tuple[Interface, ...], result: Result, dns: Json) -> Result:
-    """Write the device information and the complete record; return the attachment's own result."""
+def _complete(entry: Entry, record: Record, interfaces: tuple[Interface, ...], result: Result, dns: Json) -> Made:
+    """Write the device information and the complete record."""
     ips = tuple(replace(ip, interface=0) for ip in result.ips)
     own = Result(interfaces, ips, result.routes, dns or result.dns)
     device_info.write(record.device_info, record.link, record.rdma_devs, record.gids)
     # guard below: record-complete (True -> False)
-    entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))
-    return own
+    record = replace(record, complete=True, result=own.to_json(spec.NEWEST))
+    entry.save(record)
+    return Made(entry, record, own)
 
 
 def _plan(kind: kinds.Kind, wanted: "NetConf", host: rtnl.Rtnl, pod: Pod, ifname: str) -> Json:
@@ -222,7 +235,7 @@ def _record(entry: Entry, asked: Asked, pod: Pod, plan: Json) -> Record:
         pod=wanted.pod,
         rxe=features.rxe.name() if wanted.attach.soft_roce else "",
         device_info=device_info.plan(conf, plan),
-        claim=asked.claim,
+        claim=wanted.claim,
     )
     places.note(entry.state_dir, entry.network, entry.key)  # guard: note-first
     if wanted.attach.sysctl or wanted.attach.multiRail:

@@ -24,7 +24,7 @@ from base.protocol.errors import (
 )
 from base.protocol.location import Location, location
 from base.protocol.spec import Request
-from base.state import journal, owned, places
+from base.state import journal, owned, places, syncs
 from base.state import pod as pods
 from base.state.chains import Chain, Member
 from base.state.journal import Entry
@@ -61,6 +61,8 @@ def attachment(  # noqa: PLR0913  # the one undo of all commands; the last two p
     if record.kind == LOST:  # guard: lost
         _undo_lost(entry, record, request, programs)
         return
+    if record.claim:
+        features.claimed.undo(record)  # guard: gate-closed
     if record.of_this_boot:  # guard: an-older-boot = True
         with pods.find(record.identity, record.netns, request) as pod:
             if pod:
@@ -107,11 +109,12 @@ def members_of_chain(
     """``chain`` for a caller that holds the chain's lock and has loaded its members."""
     failures, entries = list[Exception](), [member.entry(whole.key.container_id) for member in members]
     with journal.lock_all(entries):
-        for member, entry in zip(members, entries, strict=True):
-            try:
-                whatever_is_left(entry, member.request(request), log, programs)
-            except (CniError, OSError) as e:  # guard: chain-goes-on = ZeroDivisionError
-                failures.append(e)
+        with syncs.together():
+            for member, entry in zip(members, entries, strict=True):
+                try:
+                    whatever_is_left(entry, member.request(request), log, programs)
+                except (CniError, OSError) as e:  # guard: chain-goes-on = ZeroDivisionError
+                    failures.append(e)
         if failures:
             raise combine(failures)
         whole.forget()

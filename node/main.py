@@ -75,7 +75,7 @@ async def _serve(asked: Flags, version: str) -> None:
     Path("/proc/self/comm").write_text("hpn-node")
     loop = asyncio.get_running_loop()
     ended = _ended(loop)
-    daemon = Daemon(loop, asked.kubelet / "plugins_registry", partial(_read, asked))
+    daemon = Daemon(loop, asked.kubelet / "plugins_registry", partial(_read, asked), asked.kubeconfig)
     metrics, blocks = None, Blocks(loop, partial(rounds, asked.kubeconfig))
     try:
         if asked.metrics:

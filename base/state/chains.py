@@ -24,7 +24,7 @@ from base.state.locks import Lock
 
 @dataclass(frozen=True)
 class Member:
-    """One attachment of a chain: its interface, the claim's device ("<uid>/<request>"), and its configuration."""
+    """One attachment of a chain: its interface, the claim's device (Record.claim), and its configuration."""
 
     ifname: str
     claim: str

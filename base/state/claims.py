@@ -1,7 +1,8 @@
 """The claims that hpn node has prepared in this boot: which pod may have which device, and how it is attached.
 
     /run/hpn/claims/<uid>.json    a Claim, in durable.py's format
-    /run/hpn/claims/<uid>.d/<n>   what the container of device n is told; ADD makes it, DEL removes it
+    /run/hpn/claims/<uid>.d/<n>   the gate of a request, by its first device's number: its metadata for containers.
+                                  It exists while all interfaces of the request are attached
 
 hpn node writes a claim before it answers kubelet, and a CNI command only reads it.  A claim of an earlier boot counts
 as none: kubelet asks for each claim again after a boot.
@@ -15,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable
-from base.protocol.location import STATE_DIR
+from base.protocol.location import CLAIMS_DIR
 from base.protocol.spec import Json
 from base.state import durable
 
-FOLDER: Final = f"{STATE_DIR}/claims"
+FOLDER: Final = CLAIMS_DIR
 _END: Final = ".json"
 _UID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -37,6 +38,7 @@ class Device:
     - ``interface``: its name in the pod; with "multus" empty unless the claim names one.
     - ``config``: with "chain" the CNI configuration, without deviceID and master; else empty.
     - ``ips``, ``mac``: the claim's own; empty if it has none.
+    - ``attributes``: what the container learns of it, in the form of a ResourceSlice's attributes.
     """
 
     request: str
@@ -51,12 +53,18 @@ class Device:
     config: Json = field(default_factory=dict)
     ips: tuple[str, ...] = ()
     mac: str = ""
+    attributes: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A prepared ResourceClaim.  ``pods`` are the UIDs of the pods that it was reserved for at that time; ``boot`` is
-    the boot id."""
+    """A prepared ResourceClaim.
+
+    - ``pods``: the UIDs of the pods that it was reserved for when it was prepared.
+    - ``boot``: the boot id.
+    - ``pod_claim``: its name in the pod that it was made for by a template; else empty.
+    - ``ended``: kubelet has given it up, and an attachment still uses its devices.
+    """
 
     uid: str
     namespace: str
@@ -64,11 +72,18 @@ class Claim:
     pods: tuple[str, ...]
     devices: tuple[Device, ...]
     boot: str = field(default_factory=durable.boot_id)
+    pod_claim: str = ""
+    ended: bool = False
 
     @property
     def title(self) -> str:
         """The claim's name in a message for people."""
         return f"claim {self.namespace}/{self.name}"
+
+    def first_of_request(self, number: int) -> int:
+        """The number of the first device of the same request: its gate is that of the whole request."""
+        name = self.devices[number].request
+        return next(n for n, one in enumerate(self.devices) if one.request == name)
 
     def to_json(self) -> Json:
         """The claim as a JSON object."""
@@ -94,9 +109,10 @@ def load(uid: str) -> Claim | None:
 
 
 def of_pod(uid: str) -> list[Claim]:
-    """The claims that were reserved for the pod, in order of their names.  Unreadable claims are passed over."""
+    """The claims that were reserved for the pod, in order of their names.  Unreadable claims are passed over, and ended
+    ones."""
     # guard below: of-its-pods (uid in claim.pods -> True)
-    return [claim for claim in _containing(uid) if uid in claim.pods]
+    return [claim for claim in _containing(uid) if uid in claim.pods and not claim.ended]
 
 
 def with_device(device_id: str) -> list[tuple[Claim, Device]]:
@@ -110,12 +126,22 @@ def all_claims() -> list[Claim]:
 
 
 def forget(uid: str) -> None:
-    """Remove the claim, if it exists.  Raises InvalidConfig, IoFailure."""
-    durable.remove(_file(uid))
+    """Remove the claim with its gates, if it exists.  Raises InvalidConfig, IoFailure."""
+    file = _file(uid)
+    folder = f"{file.removesuffix(_END)}.d"
+    try:
+        for name in os.listdir(folder):
+            os.unlink(f"{folder}/{name}")
+        os.rmdir(folder)  # noqa: PTH106  # making a Path takes longer
+    except FileNotFoundError:
+        pass
+    except OSError as e:
+        raise IoFailure(f"removing {folder}: {e.strerror}; the state directory must be writable") from e
+    durable.remove(file)
 
 
 def gate(uid: str, number: int) -> str:
-    """The path of the file for the containers of the claim's device ``number``.  Raises InvalidConfig."""
+    """The path of the gate of the request with the first device ``number``.  Raises InvalidConfig."""
     return f"{_file(uid).removesuffix(_END)}.d/{number}"
 
 

@@ -41,7 +41,7 @@ class Record:
     - ``gids``: the addresses' places in GID tables (features/gids.py).
     - ``device_info``: the file that names the device, and its earlier content (features/device_info.py).
     - ``steering``: the processors set for a device's queues and interrupts (features/steering.py).
-    - ``claim``: the device of a ResourceClaim that it attaches, "<claim's uid>/<request>", or empty.
+    - ``claim``: the prepared claim's UID and the number of its device in it, "<uid>/<number>" (base/state/claims.py).
     - ``given``: false if the IPAM plugin answered ADD with an error.
     - ``refusals``, ``trouble``: how often the IPAM plugin refused to release, and its last reason, for people.
     """

@@ -15,6 +15,7 @@ from base.kubelet import pluginregistration_pb2 as registration
 from hardware.model import Device
 from node.health.status import Health
 from node.kubelet import sockets
+from node.kubelet.allocations import Allocations
 from node.kubelet.directory import AGAIN, Directory, Taken
 from node.log import Topics, cause, log
 from node.model import Grant, Offer, Sharing, Unit, devices_of
@@ -40,8 +41,9 @@ class HealthKey:
 class Served:
     """The source of one plugin's answers: an offer, and its units' health."""
 
-    def __init__(self, offer: Offer) -> None:
-        self.offer = offer
+    def __init__(self, offer: Offer, allocations: Allocations | None = None) -> None:
+        """``allocations`` notes the granted ones."""
+        self.offer, self._allocations = offer, allocations
         self._states = tuple[State, ...]()
 
     def units(self) -> Sequence[State]:
@@ -50,7 +52,10 @@ class Served:
 
     def grant(self, ids: Sequence[str]) -> Grant:
         """What a container gets for the IDs.  Raises answers.Refused."""
-        return answers.grant(self.offer, ids)
+        granted = answers.grant(self.offer, ids)
+        if self._allocations:
+            self._allocations.note(self.offer.resource.full_name, ids)
+        return granted
 
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         """The preferred IDs among the available ones; none for no advice."""
@@ -250,11 +255,13 @@ def _response(grant: Grant) -> device_plugin.ContainerAllocateResponse:
 
 
 class Registry:
-    """A plugin for each offered resource; ``served`` holds their offers and health."""
+    """A plugin for each offered resource.  ``served`` holds their offers and health, ``allocations`` the latest
+    ones."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, directory: Directory, topics: Topics) -> None:
         self._loop, self._directory, self._topics = loop, directory, topics
         self.served = dict[str, Served]()
+        self.allocations = Allocations()
         self._plugins = dict[str, Plugin]()
         self._open = set[str]()
 
@@ -263,7 +270,7 @@ class Registry:
         if name in self.served:
             self.served[name].offer = offer
             return
-        self.served[name] = served = Served(offer)
+        self.served[name] = served = Served(offer, self.allocations)
         self._plugins[name] = Plugin(name, self._directory.socket(name), self._loop, served, log)
 
     def remove(self, name: str) -> None:
