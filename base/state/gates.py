@@ -9,7 +9,7 @@ all interfaces of the request are attached.  Its form is KEP-5304's, in both ver
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -27,17 +27,18 @@ NONE: Final = "none"
 _VERSIONS: Final = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
 
 
-def open_if_whole(claim: Claim, number: int, state_dir: Path | None = None) -> bool:
+def open_if_whole(claim: Claim, number: int, state_dir: Path | None = None, known: Sequence[Record] = ()) -> bool:
     """Open the gate of device ``number``'s request, if all interfaces of the request are attached.
 
-    ``state_dir`` may not be noted yet.  Return whether the gate is open.  Raises IoFailure, InvalidConfig.
+    ``state_dir`` may not be noted yet, and ``known`` records need not be searched.  Return whether the gate is open.
+    Raises IoFailure, InvalidConfig.
     """
     first = claim.first_of_request(number)
     devices = list[Json]()
     for one, device in enumerate(claim.devices):
         if device.request != claim.devices[first].request:
             continue
-        record = None if device.attach == NONE else _attached(claim.uid, one, state_dir)
+        record = None if device.attach == NONE else _attached(claim.uid, one, state_dir, known)
         if device.attach != NONE and not record:  # guard: whole
             return False
         about = {"driver": DRIVER, "pool": device.pool, "name": device.device}
@@ -84,9 +85,9 @@ def records(uid: str, state_dir: Path | None = None) -> Iterator[Record]:
                 yield found
 
 
-def _attached(uid: str, number: int, state_dir: Path | None) -> Record | None:
-    whole = (one for one in records(uid, state_dir) if one.complete and one.claim == f"{uid}/{number}")
-    return next(whole, None)
+def _attached(uid: str, number: int, state_dir: Path | None, known: Sequence[Record]) -> Record | None:
+    found = (one for all_of in (known, records(uid, state_dir)) for one in all_of)
+    return next((one for one in found if one.complete and one.claim == f"{uid}/{number}"), None)
 
 
 def _described(attributes: Json, record: Record | None) -> Json:

@@ -5,7 +5,9 @@ refuses a device that is another pod's.  After ADD the gate opens, on which the 
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from base.protocol import arguments
@@ -97,11 +99,15 @@ def with_keys(claimed: Claimed, request: Request, conf: Config) -> tuple[Request
     return (request, conf) if new == conf else (request.but(stdin=json.dumps(new).encode()), new)
 
 
-def attached(entry: Entry, record: Record) -> None:
-    """Open the gate of a complete attachment.  Raises IoFailure."""
-    uid, _, number = record.claim.partition("/")
-    if claim := claims.load(uid):
-        gates.open_if_whole(claim, int(number), entry.state_dir)
+def attached(made: Sequence[tuple[Entry, Record]]) -> None:
+    """Open the gates of the complete attachments that one ADD made.  Raises IoFailure."""
+    requests = dict[tuple[str, int], tuple[Claim, Path]]()
+    for entry, record in made:
+        uid, _, number = record.claim.partition("/")
+        if claim := claims.load(uid):
+            requests[uid, claim.first_of_request(int(number))] = claim, entry.state_dir
+    for (_, first), (claim, state_dir) in requests.items():
+        gates.open_if_whole(claim, first, state_dir, [record for _, record in made])
 
 
 def undo(record: Record) -> None:
