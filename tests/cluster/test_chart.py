@@ -48,7 +48,7 @@ def second(cluster: Cluster) -> set[str]:
 
 
 def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shell: Shell) -> None:
-    install, check, upgrade, _, uninstall, _ = typed(TITLE)
+    install, check, upgrade, _, uninstall, *_ = typed(TITLE)
     shell(install)
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
     assert "Phase:          Succeeded" in shell(check)
@@ -104,7 +104,7 @@ def a_file_that_is_refused(cluster: Cluster, tree: Path, shell: Shell) -> None:
 def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree: Path, shell: Shell) -> None:
     """Pods stay, and others come and go."""
     apply, (cordon, *_, uncordon), *_ = (block.splitlines() for block in typed("As a DaemonSet"))
-    _, _, upgrade, rollback, _, install = typed(TITLE)
+    _, _, upgrade, rollback, *_, install = typed(TITLE)
     shell("\n".join(apply))
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
     with crowd.undisturbed(bare):
@@ -119,6 +119,52 @@ def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree
         assert programs(bare) == {(tree / "dist" / "hpn").read_bytes()} != original
         shell(f"{rollback}{uncordon}")
         assert programs(bare) == original
+
+
+@pytest.fixture
+def unlabelled(bare: Cluster) -> Iterator[None]:
+    yield
+    bare.kubectl("label", "nodes", "--all", "node.kubernetes.io/instance-type-", "zone-")
+
+
+def test_pools_of_nodes(bare: Cluster, tree: Path, shell: Shell, unlabelled: None) -> None:
+    """node2 joins a pool, and later two of them; the DaemonSets never have two pods on a node."""
+    install, *_ = typed(TITLE)
+    (upgrade,) = (block for block in typed(TITLE) if "pools.yaml" in block)
+    shown_pools = yaml.safe_load(shown(PAGE, TITLE, "yaml pools.yaml"))
+    (tree / "pools.yaml").write_text(json.dumps(shown_pools))
+    (pool,) = shown_pools["pools"]
+    shell(install)
+    until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
+
+    label = next(f"{key}={value}" for key, value in pool["nodeSelector"].items())
+    bare.kubectl("label", "node", "node2", label)
+    shell(upgrade)
+    assert owners(bare) == [("node1", "hpn"), ("node2", "hpn-dgx")]
+    until(lambda: offered(bare)["node1"] == "100" and second(bare) == {"0", "100"}, "each node's resource", 120, 0.2)
+
+    # Both pools select node2: Helm refuses it, and changes nothing.
+    before = pods(bare)
+    other = {"name": "zone", "nodeSelector": {"zone": "z"}, "devices": resources("master")}
+    bare.kubectl("label", "node", "node2", "zone=z")
+    (tree / "pools.yaml").write_text(json.dumps({"pools": [pool, other]}))
+    with pytest.raises(Failed, match="pools: node node2 is in dgx and zone; change a nodeSelector, or "):
+        shell(upgrade.splitlines()[0])
+    assert pods(bare) == before
+    # The node gets its second label later: the first pool has it.
+    bare.kubectl("label", "node", "node2", label.partition("=")[0] + "-")
+    shell(upgrade)
+    assert owners(bare) == [("node1", "hpn"), ("node2", "hpn-zone")]
+    bare.kubectl("label", "node", "node2", label)
+    until(lambda: owners(bare) == [("node1", "hpn"), ("node2", "hpn-dgx")], "the first pool to have node2", 120, 0.2)
+    until(lambda: second(bare) == {"0", "100"}, "its resource", 120, 0.2)
+
+
+def owners(cluster: Cluster) -> list[tuple[str, str]]:
+    """The node and the DaemonSet of each pod."""
+    found = cluster.get("pods", "--namespace=kube-system", "--selector=app.kubernetes.io/name=hpn")["items"]
+    owned = [(pod["spec"].get("nodeName", ""), pod["metadata"]["ownerReferences"][0]["name"]) for pod in found]
+    return sorted(owned)
 
 
 def test_the_api_server_takes_every_object(cluster: Cluster) -> None:

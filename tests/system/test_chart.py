@@ -264,6 +264,78 @@ def test_paths_of_the_node(chart: Chart) -> None:
     assert install["args"][-1].startswith(f"--credential={kubelet}/pods/")
 
 
+POOLS = (
+    {"name": "a", "nodeSelector": {"p": "a", "q": "x"}, "devices": "{}"},
+    {"name": "b", "nodeSelector": {"p": "b"}, "maxUnavailable": 1, "env": {"A": "2"}},
+)
+
+
+def test_pools(chart: Chart) -> None:
+    """Each node has one DaemonSet's pod at most; what a pool does not set is as for all nodes."""
+    values = {"env": {"A": "1", "B": "1"}, "nodeSelector": {"all": "yes"}, "devices": "resources: []"}
+    found = chart.objects(**values, pools=POOLS)
+    rest = chart.objects(**values)
+    daemons = {name: found.pop(f"DaemonSet {name}")["spec"] for name in ("hpn", "hpn-a", "hpn-b")}
+    alone = rest.pop("DaemonSet hpn")["spec"]
+    pods = {name: one["template"]["spec"] for name, one in daemons.items()}
+    nodes = [{"all": "yes"} | more for more in ({}, {"p": "a"}, {"p": "a", "q": "x"}, {"p": "b"}, {"p": "b", "q": "x"})]
+    assert [[name for name, pod in pods.items() if schedules(pod, node)] for node in nodes] == [
+        ["hpn"], ["hpn"], ["hpn-a"], ["hpn-b"], ["hpn-b"]
+    ]  # fmt: skip
+    assert not any(schedules(pod, {"p": "b"}) for pod in pods.values())
+    # Two pools select these: the first has them.
+    both = chart.objects(pools=[POOLS[1], {"name": "c", "nodeSelector": {"q": "x"}}])
+    shared = {name: both[f"DaemonSet {name}"]["spec"]["template"]["spec"] for name in ("hpn", "hpn-b", "hpn-c")}
+    assert [name for name, pod in shared.items() if schedules(pod, {"p": "b", "q": "x"})] == ["hpn-b"]
+
+    # A selector of a DaemonSet cannot change, so that of the first is the same with pools and without.
+    assert daemons["hpn"]["selector"] == alone["selector"]
+    for name, one in daemons.items():
+        assert one["selector"]["matchLabels"] == one["template"]["metadata"]["labels"]
+        assert one["selector"]["matchLabels"].get("hpn-cni.io/pool", "") == name[4:]
+    env = {name: {it["name"]: it["value"] for it in pod["containers"][0]["env"]} for name, pod in pods.items()}
+    assert env == {"hpn": values["env"], "hpn-a": values["env"], "hpn-b": {"A": "2", "B": "1"}}
+    most = {name: one["updateStrategy"]["rollingUpdate"]["maxUnavailable"] for name, one in daemons.items()}
+    assert most == {"hpn": "10%", "hpn-a": "10%", "hpn-b": 1}
+    for pod in (alone["template"]["spec"], *pods.values()):
+        for key in ("affinity", "nodeSelector"):
+            pod.pop(key, None)
+        for one in (*pod["initContainers"], *pod["containers"]):
+            one.pop("env", None)
+    # The names of ConfigMaps are without their digests here.
+    assert list(pods.values()) == [alone["template"]["spec"]] * 3
+    assert found.keys() == rest.keys()
+
+
+def test_the_device_files_of_pools(chart: Chart) -> None:
+    made = [one for one in yaml.safe_load_all(chart.run(pools=POOLS).stdout) if one]
+    files = {one["metadata"]["name"]: one["data"]["devices.yaml"] for one in made if one["kind"] == "ConfigMap"}
+    used = {
+        one["metadata"]["name"]: files[volume["configMap"]["name"]]
+        for one in made
+        if one["kind"] == "DaemonSet"
+        for volume in one["spec"]["template"]["spec"]["volumes"]
+        if "configMap" in volume
+    }
+    shipped = (BASE / "devices.yaml").read_text()
+    assert {name: text.strip() for name, text in used.items()} == {
+        "hpn": shipped.strip(), "hpn-a": "{}", "hpn-b": shipped.strip()
+    }  # fmt: skip
+    assert len(files) == 2
+
+
+def schedules(pod: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Whether a node with these labels, of Linux, may get the pod: nodeSelector, and any term of its affinity."""
+    labels = labels | {"kubernetes.io/os": "linux"}
+    terms = [[]]
+    if "affinity" in pod:
+        required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        terms = [term["matchExpressions"] for term in required["nodeSelectorTerms"]]
+    assert {one["operator"] for term in terms for one in term} <= {"NotIn"}
+    kept_off = all(any(labels.get(one["key"]) in one["values"] for one in term) for term in terms)
+    return pod["nodeSelector"].items() <= labels.items() and not kept_off
+
+
 def test_what_the_pods_get(chart: Chart) -> None:
     values = {
         "image": {"digest": DIGEST, "pullPolicy": "Always"}, "imagePullSecrets": [{"name": "s"}], "env": {"A": "1"},
@@ -303,6 +375,10 @@ def test_what_the_pods_get(chart: Chart) -> None:
         ({"clusterAddresses": {"gc": True}}, "/clusterAddresses/gc"),
         ({"cniBinDir": "opt"}, "/cniBinDir"),
         ({"devices": {"resources": []}}, "/devices"),
+        ({"pools": [{"name": "a"}]}, "nodeSelector"),
+        ({"pools": [{"name": "a", "nodeSelector": {}}]}, "/pools/0/nodeSelector"),
+        ({"pools": [{"name": "A", "nodeSelector": {"p": "a"}}]}, "/pools/0/name"),
+        ({"pools": [{"name": "a", "nodeSelector": {"p": "a"}, "device": ""}]}, "device"),
     ],
     ids=str,
 )
@@ -310,3 +386,19 @@ def test_what_is_refused(chart: Chart, values: dict[str, Any], key: str) -> None
     done = chart.run(**values)
     assert done.returncode == 1
     assert re.search(rf"'{key}'|at '[^']*{key}'", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("pools", "reason"),
+    [
+        ([POOLS[0], {"name": "a", "nodeSelector": {"p": "b"}}], "pools: two are called a; rename one of them"),
+        (
+            [{"name": "b", "nodeSelector": {"p": "a"}}, POOLS[0]],
+            "pools: a selects only nodes of b, which is before it; change a nodeSelector",
+        ),
+    ],
+    ids=["one name", "no node is left"],
+)
+def test_pools_that_are_refused(chart: Chart, pools: list[dict[str, Any]], reason: str) -> None:
+    done = chart.run(pools=pools)
+    assert (done.returncode, done.stderr.count(f": {reason}\n")) == (1, 1)

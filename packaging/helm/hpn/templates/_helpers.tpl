@@ -27,3 +27,39 @@ restarts before its turn, or after a refused file has stopped the rollout, still
 {{- define "hpn.configuration" -}}
 hpn-node-{{ include "hpn.devices" . | sha256sum | trunc 10 }}
 {{- end -}}
+
+{{- define "hpn.labels" -}}
+{app.kubernetes.io/name: hpn{{ with .Values.name }}, hpn-cni.io/pool: {{ . | quote }}{{ end }}}
+{{- end -}}
+
+{{- /* Terms of an affinity that keep a DaemonSet off the nodes of the pools before it, and the one without a pool off those
+of all pools: on every node at most one has a pod, even if two pools select the node.  Any term suffices, and each denies
+one label of each of these pools. */}}
+{{- define "hpn.apart" -}}
+{{- $terms := list dict -}}
+{{- $isBefore := true -}}
+{{- range $pool := .Values.pools -}}
+{{- $isBefore = and $isBefore (ne $pool.name ($.Values.name | default "")) -}}
+{{- if $isBefore -}}
+{{- $before := $terms -}}
+{{- $terms = list -}}
+{{- range $term := $before -}}
+{{- range $key, $value := $pool.nodeSelector -}}
+{{- $denied := dict "key" $key "operator" "NotIn" "values" (list $value) -}}
+{{- $terms = append $terms (dict "matchExpressions" (append ($term.matchExpressions | default list) $denied)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if first $terms }}{{ toJson $terms }}{{ end -}}
+{{- end -}}
+
+{{- /* Whether a node with these labels is selected. */}}
+{{- define "hpn.selects" -}}
+{{- $labels := .labels -}}
+{{- $selects := true -}}
+{{- range $key, $value := .nodeSelector -}}
+{{- $selects = and $selects (eq (get $labels $key) $value) -}}
+{{- end -}}
+{{- if $selects }}true{{ end -}}
+{{- end -}}
