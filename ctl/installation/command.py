@@ -169,7 +169,9 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
 
 def _refuse_package(root: Path, command: str) -> None:
     """Raise IoFailure if the Debian package installed the program.  Raises OSError."""
-    if f"/{layout.HPN}" in files.text(root / layout.PACKAGE).split("\n"):
+    # A DaemonSet's pod sees only the package's link, not its program and not dpkg's list.
+    is_linked = files.text(root / layout.HPN) == layout.PACKAGED and not (root / "usr/lib").exists()
+    if is_linked or f"/{layout.HPN}" in files.text(root / layout.PACKAGE).split("\n"):
         raise IoFailure(
             f"the Debian package hpn-cni installed /{layout.HPN}; {command} with apt, or remove the package first: apt "
             "remove hpn-cni"
@@ -219,6 +221,12 @@ def _is_enabled(root: Path, unit: str) -> bool:
 
 def _hints(root: Path, units: Mapping[str, str]) -> Iterator[str]:
     if not units:
+        plugins = (root / layout.HPN).parent
+        if plugins.is_dir() and not {one.name for one in plugins.iterdir()} - {"hpn", "hpn-ipam"}:
+            yield (
+                f"/{plugins.relative_to(root)} has no other plugin: if the runtime has another directory for plugins, "
+                "name that (cniBinDir in the chart)"
+            )
         return
     if _node_file(root) is None and not _is_enabled(root, layout.NODE):
         yield f"{layout.NODE} is not enabled: write {DEFAULTS[0]}, then: systemctl enable --now {layout.NODE}"
