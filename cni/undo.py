@@ -109,12 +109,13 @@ def members_of_chain(
     """``chain`` for a caller that holds the chain's lock and has loaded its members."""
     failures, entries = list[Exception](), [member.entry(whole.key.container_id) for member in members]
     with journal.lock_all(entries):
-        with syncs.together():
+        with syncs.collected() as late:
             for member, entry in zip(members, entries, strict=True):
                 try:
                     whatever_is_left(entry, member.request(request), log, programs)
                 except (CniError, OSError) as e:  # guard: chain-goes-on = ZeroDivisionError
                     failures.append(e)
+            late.wait()
         if failures:
             raise combine(failures)
         whole.forget()

@@ -1,5 +1,6 @@
 """Chain mode: one ADD of the cluster's conflist attaches all devices of the pod's prepared claims, or none."""
 
+import errno
 import json
 import os
 import shutil
@@ -301,6 +302,26 @@ def test_a_gc_that_began_before_the_add(host: Host, pod: Pod) -> None:
         old.kill()
     assert pod.links() == set(ATTACHED)
     delete(host, pod)
+
+
+def test_a_lease_that_cannot_be_synced(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ADD fails and undoes all; DEL reports it, and the next one has nothing left to do."""
+    chained.prepared(host, pod)
+    add(host, pod)
+
+    def fails(_fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", fails)
+        assert refused(host, "DEL", pod)["code"] == 5
+    delete(host, pod)
+    assert (pod.links(), host.state_files()) == (set(), set())
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", fails)
+        assert refused(host, "ADD", pod)["code"] == 5
+    delete(host, pod)
+    assert (pod.links(), host.state_files()) == (set(), set())
 
 
 def by_del(host: Host, pod: Pod) -> None:
