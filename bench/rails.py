@@ -70,8 +70,8 @@ def claimed(rails: Rails) -> Iterator[Claimed]:
     """The same rails as ``rails`` has, attached as one claim, which is on the node meanwhile."""
     devices = tuple(
         Device(
-            request=RAILS[n], pool="bench", device=RAILS[n], share="", id=RAILS[n], kind="master", resource="example.com/rail",
-            attach="chain", interface=f"hpn{n}",
+            request=RAILS[n], pool="bench", device=RAILS[n], share="", id=RAILS[n], kind="master",
+            resource="example.com/rail", attach="chain", interface=f"hpn{n}",
             config={k: v for k, v in rail.conf.items() if k not in ("master", "type")},
         )
         for n, rail in enumerate((rails, *rails.others))
