@@ -17,6 +17,10 @@ from node.config import DEFAULTS, Refused, read
 _NAMED = 10
 # The Debian package's prerm compares the output of hpn uninstall --check with this sentence.
 NOBODY: Final = "no pod has an interface or an address of hpn"
+NOT_ASKED: Final = (
+    "no backend was asked, because this node knows no network with ipam.cluster; it learns a "
+    "NetworkAttachmentDefinition from the first pod"
+)
 
 
 @contextmanager
@@ -107,7 +111,9 @@ def checked(root: Path, *, is_this_node: bool) -> tuple[str, int]:
     from ctl.doctor import cluster  # noqa: PLC0415  # no install needs its imports
 
     refusals = cluster.refusals(root)
-    return text([*lines, *refusals]), 1 if refusals else 0
+    if refusals is None:
+        lines.append(NOT_ASKED)
+    return text([*lines, *(refusals or ())]), 1 if refusals else 0
 
 
 @_failing("uninstall")

@@ -1,54 +1,34 @@
 """packaging/helm on nodes without any part of hpn, with the commands of docs/user/kubernetes.md."""
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 import yaml
-from cluster import image
 from cluster.space import Failed, until
-from cluster.two_nodes import ADMIN, Cluster
+from cluster.two_nodes import Cluster
 from support import crowd, helm
 from support.bare_nodes import (
     NAME,
     PAGE,
-    PLACEHOLDER,
     daemons,
     make_another,
     offered,
+    pair,
     pings,
     pods_outlive_the_daemons,
     programs,
     put_image,
     typed,
 )
-from support.pages import ROOT, shown
+from support.pages import shown
 
 TITLE = "With Helm"
 Shell: TypeAlias = Callable[[str], str]
-
-
-@pytest.fixture
-def shell(bare: Cluster, tree: Path) -> Iterator[Shell]:
-    """Types commands in the tree, where the page's values.yaml names the image of the nodes."""
-    shutil.copytree(ROOT / "packaging" / "helm", tree / "packaging" / "helm", symlinks=True)
-    write(tree)
-    program = f'helm() {{ {helm.built("cluster")} --kubeconfig={ADMIN} "$@"; }}'
-    yield lambda lines: "".join(bare.shell(f"cd {tree}\n{program}\n{line}") for line in lines.splitlines())
-    bare.shell(f"{program}\nhelm uninstall hpn --namespace kube-system --ignore-not-found --wait")
-
-
-def write(tree: Path, **more: Any) -> None:
-    """Write the page's values.yaml, with other values on top."""
-    values = yaml.safe_load(shown(PAGE, TITLE, "yaml values.yaml"))
-    assert values["image"] == {"repository": PLACEHOLDER[0]}
-    values["image"] = {"repository": NAME, "tag": "1"}
-    (tree / "values.yaml").write_text(json.dumps(values | more))
 
 
 def resources(*kinds: str) -> str:
@@ -75,19 +55,17 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
     shell(install)
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
     assert "Phase:          Succeeded" in shell(check)
-    own = f"image: {image.NAME}, imagePullPolicy: Never, "
-    manifests = shown(PAGE, "From nothing to two pods with RDMA", "yaml pods.yaml")
-    bare.kubectl("apply", "--filename=-", stdin=manifests.replace("image: busybox, ", own))
+    bare.kubectl("apply", "--filename=-", stdin=pair())
     bare.wait("Ready", "pod/a", "pod/b")
     pings(bare)
     containers, before = bare.containers("a", "b"), pods(bare)
 
     # Only another file restarts the DaemonSet's pods.
-    write(tree, metrics={"address": ""}, clusterAddresses={"enabled": True})
+    helm.write(tree, metrics={"address": ""}, clusterAddresses={"enabled": True})
     shell(upgrade)
     assert pods(bare) == before
     assert sys_is_read_only(bare) == ["True"] * 2
-    write(tree, devices=resources("master", "master"), provision=True)
+    helm.write(tree, devices=resources("master", "master"), provision=True)
     shell(upgrade)
     assert not pods(bare).items() & before.items()
     assert sys_is_read_only(bare) == ["False"] * 2
@@ -125,7 +103,7 @@ def a_file_that_is_refused(cluster: Cluster, tree: Path, shell: Shell) -> None:
     """It stops the rollout at the first node; after the rollback all pods have the earlier file."""
     _, _, upgrade, rollback, *_ = typed(TITLE)
     before = pods(cluster)
-    write(tree, devices=resources("master", "mistake"))
+    helm.write(tree, devices=resources("master", "mistake"))
     shell(upgrade.splitlines()[0])
     explain = typed("As a DaemonSet")[3]
     # The command fails until the container exists.
@@ -154,7 +132,7 @@ def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree
         original = programs(bare)
         make_another(bare, tree)
         put_image(bare, tree, "2")
-        write(tree, image={"repository": NAME, "tag": "2"})
+        helm.write(tree, image={"repository": NAME, "tag": "2"})
         shell(f"{cordon}\n{upgrade}")
         assert programs(bare) == {(tree / "dist" / "hpn").read_bytes()} != original
         shell(f"{rollback}{uncordon}")
@@ -184,7 +162,7 @@ def elsewhere(bare: Cluster) -> Iterator[None]:
 def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, elsewhere: None) -> None:
     """Helm or the pod's status gives the reason, and nothing is replaced."""
     install, _, upgrade, rollback, *_ = typed(TITLE)
-    write(tree, **{key: path for key, (path, _) in PATHS.items()})
+    helm.write(tree, **{key: path for key, (path, _) in PATHS.items()})
     start, ready = install.splitlines()
 
     name = "network-attachment-definitions.k8s.cni.cncf.io"
@@ -219,7 +197,7 @@ def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, els
     of_another_architecture(tree)
     put_image(bare, tree, "2")
     before = programs(bare)
-    write(tree, image={"repository": NAME, "tag": "2"}, **{key: path for key, (path, _) in PATHS.items()})
+    helm.write(tree, image={"repository": NAME, "tag": "2"}, **{key: path for key, (path, _) in PATHS.items()})
     shell(upgrade.splitlines()[0])
     until(lambda: any("exec format error" in status(bare, node) for node in bare.nodes), "a refusal", 120, 0.5)
     assert programs(bare) == before
@@ -287,8 +265,9 @@ def owners(cluster: Cluster) -> list[tuple[str, str]]:
 
 
 def test_the_api_server_takes_every_object(cluster: Cluster) -> None:
-    values = yaml.safe_load(shown(PAGE, TITLE, "yaml values.yaml")) | {
-        "label": {"enabled": True}, "metrics": {"address": "127.0.0.1:9617"}, "image": {"pullPolicy": "Never"},
+    values = helm.values() | {
+        "label": {"enabled": True}, "metrics": {"address": "127.0.0.1:9617", "dashboard": {"enabled": True}},
+        "image": {"pullPolicy": "Never"},
         "clusterAddresses": {"enabled": True, "token": True, "gc": {"enabled": True}}, "env": {"A": "1"},
         "imagePullSecrets": [{"name": "secret"}],
     }  # fmt: skip

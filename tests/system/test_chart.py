@@ -5,7 +5,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any, TypeAlias
 
 import pytest
@@ -14,7 +16,10 @@ from conftest import require
 from support import helm
 from support.pages import ROOT, shown
 from support.plans import dgx, planned
+from support.shipped import DASHBOARD, PROMETHEUS
 from support.sysfs_tree import Tree
+from support.topology import until
+from system.prometheus import Prometheus
 
 from ctl.plan.command import answer
 
@@ -159,6 +164,84 @@ def test_networks(chart: Chart) -> None:
     assert [one["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] for one in tests] == ["default/a", "jobs/b"]
     limits = [one["spec"]["containers"][0]["resources"]["limits"] for one in tests]
     assert limits == [{}, {"example.com/rail0": 1}]
+
+
+class Page(BaseHTTPRequestHandler):
+    """Traffic of a pod's port and of the host's, as hpn node's page names them."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.end_headers()
+        for pod, namespace in (("train-0", "ml"), ("", "")):
+            labels = f'rdma_dev="mlx5_{len(pod)}",namespace="{namespace}",pod="{pod}"'
+            self.wfile.write(f"hpn_rdma_port_counter_total{{{labels}}} 1\n".encode())
+
+
+def snake(endpoint: Any) -> Any:
+    """The endpoint with Prometheus's own spelling of its keys."""
+    if isinstance(endpoint, list):
+        return [snake(one) for one in endpoint]
+    if not isinstance(endpoint, dict):
+        return endpoint
+    return {re.sub("[A-Z]", lambda it: f"_{it[0].lower()}", key): snake(value) for key, value in endpoint.items()}
+
+
+def test_a_prometheus_on_the_node_reads_by_the_monitor(chart: Chart, prometheus: Path, tmp_path: Path) -> None:
+    """A real Prometheus with the configuration that the Prometheus Operator makes of the PodMonitor
+    (generatePodMonitorConfig of its pkg/prometheus/promcfg.go), and the labels of a found container."""
+    page = HTTPServer(("127.0.0.1", 0), Page)
+    metrics = {"address": f"127.0.0.1:{page.server_port}", "podMonitor": {"enabled": True, "labels": {"team": "a"}}}
+    found = chart.objects(metrics=metrics)
+    monitor, daemon = found["PodMonitor hpn"], found["DaemonSet hpn"]["spec"]["template"]
+    assert monitor["metadata"]["labels"]["team"] == "a"
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= daemon["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    config = snake(endpoint)
+    operators = [
+        {"source_labels": [f"__meta_kubernetes_{source}"], "target_label": target, "regex": "(.+)"}
+        for source, target in (
+            ("namespace", "namespace"), ("pod_container_name", "container"), ("pod_name", "pod"),
+            (f"pod_label_{re.sub('[^a-z]', '_', monitor['spec']['jobLabel'])}", "job"),
+        )
+    ]  # fmt: skip
+    config["relabel_configs"] = operators + config.pop("relabelings")
+    config["job_name"] = "podMonitor/kube-system/hpn/0"
+    of_pod = {"namespace": NAMESPACE, "pod_name": "hpn-x", "pod_node_name": "node7"}
+    of_pod |= {f"pod_label_{key.replace('.', '_').replace('/', '_')}": value
+               for key, value in daemon["metadata"]["labels"].items()}  # fmt: skip
+    config["static_configs"] = [
+        {
+            "targets": [f"192.0.2.{at}"],
+            "labels": {
+                f"__meta_kubernetes_{key}": value
+                for key, value in (of_pod | {"pod_container_name": container["name"]}).items()
+            },
+        }
+        for at, container in enumerate(daemon["spec"]["containers"])
+    ]
+    it = Prometheus(prometheus, tmp_path)
+    (tmp_path / PROMETHEUS.name).write_text(
+        json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": [config]})
+    )
+    with page, it:
+        Thread(target=page.serve_forever, daemon=True).start()
+        try:
+            until(lambda: it.ready() and it.query("up == 1"), 120)
+            counted, up = it.query("hpn_rdma_port_counter_total"), it.query("up")
+        finally:
+            page.shutdown()
+    node = {"job": "hpn", "instance": "node7"}
+    assert [labels for labels, _ in up] == [{"__name__": "up"} | node]
+    shown = [{key: value for key, value in labels.items() if key != "__name__"} for labels, _ in counted]
+    theirs = {"rdma_dev": "mlx5_7", "namespace": "ml", "pod": "train-0"}
+    assert sorted(shown, key=lambda one: one["rdma_dev"]) == [{"rdma_dev": "mlx5_0"} | node, theirs | node]
+
+
+def test_the_dashboard(chart: Chart) -> None:
+    found = chart.objects(metrics={"dashboard": {"enabled": True}})["ConfigMap hpn-dashboard"]
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert found["data"] == {"hpn.json": DASHBOARD.read_text()}
 
 
 @pytest.mark.parametrize("words", [[], ["--one"], ["--as", "master"]], ids=str)
@@ -346,6 +429,9 @@ def test_what_the_pods_get(chart: Chart) -> None:
         ({"nodeselector": {}}, "nodeselector"),
         ({"metrics": {"adress": "127.0.0.1:9617"}}, "adress"),
         ({"metrics": {"address": "0.0.0.0:9617"}}, "/metrics/address"),
+        ({"metrics": {"podMonitor": {"enabled": True}}}, "/metrics/address"),
+        ({"metrics": {"podMonitor": {"enabled": True}, "address": "unix:/run/hpn/metrics.sock"}}, "/metrics/address"),
+        ({"metrics": {"dashboard": True}}, "/metrics/dashboard"),
         ({"networks": [{"name": "rail0", "config": {}}]}, "plugins"),
         ({"networks": [{"name": "rail0", "conf": {}}]}, "conf"),
         ({"image": {"digest": "0123"}}, "/image/digest"),

@@ -38,7 +38,10 @@ def offered(hpn: Path, *words: str, **env: str) -> list[str]:
         ([""], {"agent", "gc", "help", "inspect", "ipam", "node", "version"}),
         (["help", ""], {"agent", "doctor", "ipam", "node", "top"}),
         (["help", "do"], {"doctor"}),
-        (["ipam", ""], {"show", "lease", "release", "gc", "verify", "blocks", "release-node", "import", "export"}),
+        (
+            ["ipam", ""],
+            {"show", "lease", "release", "gc", "verify", "blocks", "pods", "release-node", "import", "export"},
+        ),
         (["ipam", "rel"], {"release", "release-node"}),
         (["ipam", "release-node", "--f"], {"--force"}),
         (["ipam", "show", "--"], {"--cluster", "--data-dir", "--json", "--store"}),
