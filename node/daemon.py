@@ -189,13 +189,16 @@ class Daemon:
         """Start what DRA needs, if a resource is by DRA, or slices or claims of an earlier file may be left."""
         if self._dra or not (any(one.by_dra for one in self._settings.resources) or _has_dra(self._registry)):
             return
-        from node.dra.service import Service  # noqa: PLC0415  # most nodes need none of it
+        # Most nodes need none of it.
+        from node.dra import DRIVER  # noqa: PLC0415
+        from node.dra.service import Service  # noqa: PLC0415
 
         # kubelet's directory is above that of the sockets.
         self._dra = Service(
             self._loop, self._topics, self._registry.parent, self._kubeconfig, self._resources.allocations,
             lambda: self._changed(devices=True),
         )  # fmt: skip
+        self._resources.host(DRIVER, self._dra.driver(self._directory.socket(DRIVER)))
 
     def _unclaimed(self, offers: Iterable[Offer]) -> Iterable[Offer]:
         """The plugin's offers without what claims or slices still have."""

@@ -19,7 +19,7 @@ from base.state.journal import Entry
 from base.state.record import Record
 
 _MULTUS: Final = "multus"
-# Keys by which the runtime names the device that the pod got (cni/models/device.py).
+# Keys with the name of the device that the runtime chose (cni/models/device.py).
 _KEYS: Final = ("deviceID", "pciBusID")
 # Kinds of devices that pods share: a claim of one pod does not keep others away.
 _SHARED: Final = ("master", "shared")

@@ -37,10 +37,10 @@ class Api:
     def close(self) -> None:
         self._http.close()
 
-    def node_uid(self) -> str:
-        """The UID of the node's object; empty if it has none."""
+    def own_node(self) -> Json:
+        """The node's object; empty if it has none."""
         answer = self._ask("GET", f"{_NODES}/{quote(self.node, safe='')}")
-        return "" if objects.is_absent(answer) else str(self._good(answer, "get", "nodes")["metadata"].get("uid", ""))
+        return {} if objects.is_absent(answer) else self._good(answer, "get", "nodes")
 
     def slices(self) -> list[Json]:
         """All ResourceSlices of this driver and node."""

@@ -2,7 +2,7 @@
 
 Source: https://github.com/cncf-tags/container-device-interface, SPEC.md 0.5.0.  A runtime starts no container with a
 mount of a missing file.  ADD makes the file when the interface is attached, so no container runs without its interface
-(docs/develop/dra.md).
+(docs/develop/node.md).
 """
 
 import json

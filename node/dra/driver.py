@@ -24,7 +24,7 @@ from base.kubelet import pluginregistration_pb2 as registration
 from base.protocol.errors import CniError, RecordUnreadable
 from base.state import claims, gates
 from base.state.claims import Claim
-from node.dra import DRIVER, api, cdi, prepare
+from node.dra import DRIVER, cdi, prepare
 from node.dra.parameters import NONE, Refused
 from node.dra.prepare import Asked, Find
 from node.dra.status import Status
@@ -252,6 +252,8 @@ async def _decided(kubeconfig: str, asked: Sequence[Asked], find: Find) -> Mappi
 
 
 def _decide(kubeconfig: str, asked: Sequence[Asked], find: Find) -> Mapping[str, Claim | str]:
+    from node.dra import api  # noqa: PLC0415  # for the child only
+
     signal.alarm(_MOST)
     found = dict[str, Claim | str]()
     try:

@@ -82,7 +82,7 @@ OF_CLAIM: Final[Mapping[str, Callable[[Any], str]]] = {
     "sticky": _text,
     "rps": _text,
 }
-_KEYS: Final = {
+KEYS: Final = {
     **OF_CLAIM,
     **dict.fromkeys(("vlan", "trust", "mtu", "rdma", "policyRouting", "multiRail", "sysctl"), _anything),
     "network": _text,
@@ -92,7 +92,7 @@ _KEYS: Final = {
     "allow": _allow,
 }
 # Keys of a configuration for ADD.  Under Multus, the NetworkAttachmentDefinition has them.
-OF_NETWORK: Final = tuple(key for key in _KEYS if key not in ("interface", "ips", "mac", "attach", "allow"))
+OF_NETWORK: Final = tuple(key for key in KEYS if key not in ("interface", "ips", "mac", "attach", "allow"))
 
 
 def merged(configs: Sequence[Json], request: str) -> Json:
@@ -138,12 +138,12 @@ def _checked(parameters: Any, *, is_class: bool) -> Json:
         if (given := found.pop(key, None)) != value:
             raise Refused(f"{key} {_shown(given)} is unknown; the parameters of {DRIVER} have {key} {value}")
     for key, value in found.items():
-        if key not in _KEYS:
-            near = get_close_matches(key, _KEYS, 1)
+        if key not in KEYS:
+            near = get_close_matches(key, KEYS, 1)
             raise Refused(f"{key} is an unknown key; {f'did you mean {near[0]}?' if near else f'remove {key}'}")
         if not is_class and key not in OF_CLAIM:
             raise Refused(f"{key} {_shown(value)}: only a DeviceClass may set {key}, and not a claim; remove {key}")
-        if why := _KEYS[key](value):
+        if why := KEYS[key](value):
             raise Refused(f"{key} {_shown(value)} {why}")
     return found
 

@@ -1,13 +1,13 @@
 """A round over the node's ResourceSlices, in a child process: what pods have, what the API server has, what changes."""
 
 import signal
+from collections.abc import Iterable
 from contextlib import closing
 from typing import Final
 
 from base.protocol.errors import CniError, TryAgain
 from base.protocol.spec import Json
-from hardware import functions
-from node.dra import DRIVER, VERSION, api, ledger, names, slices
+from node.dra import DRIVER, VERSION, api, devices, ledger, names, slices
 from node.dra.changes import changes
 from node.dra.publisher import Report, View
 from node.dra.slices import Features
@@ -34,18 +34,33 @@ def publish(view: View) -> Report:
             return Report(withheld, is_look=True)
     try:
         with closing(api.opened(view.kubeconfig)) as server:
-            return Report(withheld, node=server.node, notes=_publish(server, view, withheld))
+            own = server.own_node() if view.offers else {}
+            withheld |= _allocatable(view.offers, own)
+            return Report(withheld, node=server.node, notes=_publish(server, view, withheld, own))
     except CniError as e:
         return Report(withheld, f"the node's ResourceSlices cannot be brought up to date: {e.msg}")
 
 
-def _publish(server: api.Api, view: View, withheld: frozenset[Name]) -> tuple[str, ...]:
+def _allocatable(offers: Iterable[Offer], own: Json) -> frozenset[Name]:
+    """The units of resources that the node's object still has from a device plugin, after which the scheduler goes.
+    kubelet brings it up to date every 10 s.  If the amount stays, another plugin offers the resource."""
+    found = (own.get("status") or {}).get("allocatable") or {}
+    names = {name for name, amount in found.items() if amount != "0"}
+    return frozenset(
+        (offer.resource.full_name, unit.id)
+        for offer in offers
+        if offer.resource.full_name in names  # guard: still-allocatable = False
+        for unit in offer.units
+    )
+
+
+def _publish(server: api.Api, view: View, withheld: frozenset[Name], own: Json) -> tuple[str, ...]:
     """Return remarks.  Raises StoreRefused, Unreachable, TryAgain."""
-    facts = slices.Facts(server.node, _root, lambda of, one: view.unhealthy.get((of.full_name, one.id), ""))
+    facts = slices.Facts(server.node, devices.root, lambda of, one: view.unhealthy.get((of.full_name, one.id), ""))
     entries = [*slices.entries(server.node, view.offers, withheld)]
     wanted, notes = slices.pools(entries, facts, _features(server, view))
     there = server.slices()
-    made = changes(server.node, server.node_uid() if wanted else "", there, wanted)
+    made = changes(server.node, str((own.get("metadata") or {}).get("uid", "")), there, wanted)
     for one in made.removed:
         server.delete(one)
     late = [one for one in made.replaced if server.replace(one) is None]
@@ -54,10 +69,6 @@ def _publish(server: api.Api, view: View, withheld: frozenset[Name]) -> tuple[st
         name = late[0]["metadata"]["name"]
         raise TryAgain(f"another program made or changed {name}; if this stays: kubectl delete resourceslice {name}")
     return tuple(notes)
-
-
-def _root(address: str) -> str:
-    return next(iter(functions.place(address).above), "")
 
 
 def _features(server: api.Api, view: View) -> Features:

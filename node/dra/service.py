@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from node.dra import ledger, slices
+from node.dra import devices, ledger, slices, status
+from node.dra.driver import Driver
+from node.dra.prepare import Found
 from node.dra.publisher import Publisher, View
 from node.dra.slices import Entry
+from node.dra.status import Status
 from node.health.status import FIRMWARE, NO_DRIVER, Health
 from node.kubelet.allocations import Allocations
 from node.kubelet.plugin import HealthKey, Served
@@ -33,6 +37,8 @@ class Service:
         self.served = dict[str, Served]()
         self._publisher = Publisher(loop, topics, View(kubelet, kubeconfig), allocations, changed)
         self._health: Mapping[HealthKey, Health] = {}
+        self._loop, self._topics, self._kubeconfig = loop, topics, kubeconfig
+        self._driver: Driver | None = None
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -52,10 +58,18 @@ class Service:
             if (word := _word(health[key]))
         }
         self._publisher.offer(self.offers, unhealthy)
+        if self._driver:
+            self._driver.changed()
 
     def without_claimed(self, offers: Iterable[Offer]) -> tuple[Offer, ...]:
         """The plugin's offers without the units that claims or slices have."""
         return ledger.without_claimed(offers, self._publisher.published - _ids(self.offers))
+
+    def driver(self, path: Path) -> Driver:
+        """The driver of these devices, for the socket at ``path``."""
+        written = Status(self._loop, self._topics, partial(status.write, self._kubeconfig))
+        self._driver = Driver(path, self.found, self.states, self.registered, written, self._kubeconfig)
+        return self._driver
 
     def registered(self) -> None:
         """kubelet has registered the driver, so it may have started."""
@@ -66,9 +80,14 @@ class Service:
         found = slices.find(self.offers, pool, name)
         return (found, self._problem(found)) if found else None
 
-    def states(self, node: str) -> Iterator[tuple[str, str, str]]:
+    def found(self, pool: str, name: str) -> Found | None:
+        """A device of the slices for Prepare; None if this node offers none of that name."""
+        found = self.find(pool, name)
+        return devices.found(*found) if found else None
+
+    def states(self) -> Iterator[tuple[str, str, str]]:
         """Each device's pool and name, and why it is unhealthy; empty if it is healthy."""
-        for entry in slices.entries(node, self.offers):
+        for entry in slices.entries(self._publisher.node, self.offers) if self._publisher.node else ():
             yield entry.pool, entry.name, self._fault(entry, lambda health: health.reason)
 
     def close(self) -> None:

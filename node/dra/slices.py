@@ -180,7 +180,7 @@ def _why_left_out(entry: Entry, features: Features, *, is_whole: bool, is_unheal
 
 
 def _device(entry: Entry, root: Callable[[str], str], unhealthy: str, consumed: _Consumed | None) -> Json:
-    made: Json = {"name": entry.name, "attributes": _attributes(entry, root)}
+    made: Json = {"name": entry.name, "attributes": attributes(entry, root)}
     if entry.is_shared:
         # Each claim takes one share.  Without this capacity, a device with multiple allocations has no limit.
         policy = {"default": "1", "validValues": ["1"]}
@@ -194,7 +194,7 @@ def _device(entry: Entry, root: Callable[[str], str], unhealthy: str, consumed: 
     return made
 
 
-def _attributes(entry: Entry, root: Callable[[str], str]) -> Json:
+def attributes(entry: Entry, root: Callable[[str], str]) -> Json:
     """A device's attributes.  None changes when a pod gets the device, so selectors find the same devices again."""
     one, resource = entry.device, entry.resource
     is_pci = one.kind in (Kind.PF, Kind.VF, Kind.ACCELERATOR)

@@ -20,7 +20,6 @@ from base.protocol.errors import CniError
 from base.protocol.spec import Json
 from base.state import claims
 from base.state.claims import Claim
-from node.dra import api
 from node.log import Topics
 
 # All times are in seconds.
@@ -123,6 +122,8 @@ class Status:
 
 def write(kubeconfig: str, due: Sequence[Claim]) -> tuple[str, list[str]]:
     """Write the status of these claims at the API server.  For a child process."""
+    from node.dra import api  # noqa: PLC0415  # for the child only
+
     signal.alarm(_MOST)
     try:
         server = api.opened(kubeconfig)

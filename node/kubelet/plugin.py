@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
@@ -254,6 +254,14 @@ def _response(grant: Grant) -> device_plugin.ContainerAllocateResponse:
     )
 
 
+class Hosted(Protocol):
+    """A server at a socket of kubelet's directory."""
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Registry:
     """A plugin for each offered resource.  ``served`` holds their offers and health, ``allocations`` the latest
     ones."""
@@ -263,6 +271,7 @@ class Registry:
         self.served = dict[str, Served]()
         self.allocations = Allocations()
         self._plugins = dict[str, Plugin]()
+        self._drivers = dict[str, Hosted]()
         self._open = set[str]()
 
     def offer(self, name: str, offer: Offer) -> None:
@@ -272,6 +281,10 @@ class Registry:
             return
         self.served[name] = served = Served(offer, self.allocations)
         self._plugins[name] = Plugin(name, self._directory.socket(name), self._loop, served, log)
+
+    def host(self, name: str, driver: Hosted) -> None:
+        """Open and close the driver's socket, which is that of ``name``, with those of the plugins."""
+        self._drivers[name] = driver
 
     def remove(self, name: str) -> None:
         """Withdraw the resource; kubelet notices at once."""
@@ -302,15 +315,16 @@ class Registry:
             self._topics.problem("kubelet", f"{e}" if isinstance(e, Taken) else _cannot_write(path, e))
             return False
         self._topics.solved("kubelet")
-        failed = [name for name, plugin in self._plugins.items() if not self._open_one(name, plugin)]
+        servers = {**self._plugins, **self._drivers}
+        failed = [name for name, server in servers.items() if not self._open_one(name, server)]
         return not failed
 
     def close(self) -> None:
         """Remove all sockets, so that kubelet notices at once."""
-        for plugin in self._plugins.values():
-            plugin.close()
+        for server in (*self._plugins.values(), *self._drivers.values()):
+            server.close()
 
-    def _open_one(self, name: str, plugin: Plugin) -> bool:
+    def _open_one(self, name: str, plugin: Hosted) -> bool:
         path = self._directory.socket(name)
         if name in self._open and path.is_socket():
             return True

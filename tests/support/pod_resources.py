@@ -27,7 +27,7 @@ class Lister:
 
 @contextmanager
 def listing(folder: Path) -> Iterator[Lister]:
-    (folder / "pod-resources").mkdir()
+    (folder / "pod-resources").mkdir(exist_ok=True)
     lister, server = Lister(), grpc.server(futures.ThreadPoolExecutor(1))
     handler = grpc.unary_unary_rpc_method_handler(lister.answer)
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler})])

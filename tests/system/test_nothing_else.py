@@ -71,6 +71,7 @@ ANSWERS = {
     "agent help": (0, "usage: hpn agent"),
     "node": (78, "none of /etc/hpn/devices.yaml, "),
     "node --check /etc/hpn/devices.yaml": (2, "/etc/hpn/devices.yaml: no such file"),
+    "node --classes /etc/hpn/devices.yaml": (2, "/etc/hpn/devices.yaml: no such file"),
 }
 
 

@@ -153,8 +153,9 @@ def test_claim_status(asked: tuple[Server, Api]) -> None:
 
 def test_node(asked: tuple[Server, Api]) -> None:
     server, opened = asked
-    server.tell(Told(200, {"metadata": {"uid": "n-1"}}), ABSENT)
-    assert [opened.node_uid(), opened.node_uid()] == ["n-1", ""]
+    found = {"metadata": {"uid": "n-1"}, "status": {}}
+    server.tell(Told(200, found), ABSENT)
+    assert [opened.own_node(), opened.own_node()] == [found, {}]
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_publish(asked: tuple[Server, View], tmp_path: Path) -> None:
     server, view = asked
     with listing(tmp_path) as kubelet:
         kubelet.devices = {"example.com/vf": [VFS[0].id]}
-        server.tell(NOTHING, NODE, DONE)
+        server.tell(NODE, NOTHING, DONE)
         report = rounds.publish(view)
         held = frozenset({("example.com/vf", VFS[0].id)})
         assert (report.withheld, report.problem) == (held, "")
@@ -64,7 +64,7 @@ def test_publish(asked: tuple[Server, View], tmp_path: Path) -> None:
         assert rounds.publish(replace(view, is_look=True, withheld=held)) == Report(held, is_look=True)
         assert len(server.asked) == 3
         kubelet.devices = {}
-        server.tell(NOTHING, NODE, DONE)
+        server.tell(NODE, NOTHING, DONE)
         assert rounds.publish(replace(view, is_look=True, withheld=held)).withheld == frozenset()
         assert len(server.asked[-1].body["spec"]["devices"]) == 2
 
@@ -86,36 +86,46 @@ def test_features(
     server, view = asked
     two = Offer(MASTER, (*SHARED.units, Unit("0000:5e:00.0-0", (Device("0000:5e:00.0", Kind.PF, pf="0000:5e:00.0"),))))
     with listing(tmp_path):
-        first = rounds.publish(replace(view, offers=(two,)))  # the server has answers for another request
-        assert first.withheld == frozenset()
-        probe = server.asked[0]
+        server.tell(NODE)
+        rounds.publish(replace(view, offers=(two,)))  # the next answer is none that an API server gives
+        probe = server.asked[1]
         assert "dryRun=All" in probe.path
         (device,) = probe.body["spec"]["devices"]
         stored = {key: value for key, value in device.items() if key not in dropped}
         server.asked.clear()
-        server.tell(
-            Told(201, {"metadata": {}, "spec": {"devices": [stored]}}), NOTHING, *[NODE, DONE, DONE][: published + 1]
-        )
+        server.tell(NODE, Told(201, {"metadata": {}, "spec": {"devices": [stored]}}), NOTHING, DONE, DONE)
         report = rounds.publish(replace(view, offers=(two,)))
+        server.forget()
     assert report.problem == ""
     assert words in " ".join(report.notes)
     assert bool(report.notes) is bool(words)
-    assert [method for method, _ in sent(server)] == [
-        "POST",
-        "GET",
-        *["GET", "POST", "POST"][: published + bool(published)],
-    ]
+    assert [method for method, _ in sent(server)] == ["GET", "POST", "GET", *["POST"] * published]
+
+
+def test_a_resource_that_is_still_allocatable(asked: tuple[Server, View], tmp_path: Path) -> None:
+    """The scheduler goes by the node's object; another plugin may offer the resource too."""
+    server, view = asked
+    for amount, published in (("2", 0), ("0", 1)):
+        status = {"allocatable": {"cpu": "8", "example.com/vf": amount, "example.com/other": "1"}}
+        server.tell(Told(200, {"metadata": {"uid": "n-1"}, "status": status}), NOTHING, DONE)
+        server.asked.clear()
+        with listing(tmp_path):
+            report = rounds.publish(view)
+        server.forget()
+        assert report.problem == ""
+        assert len(report.withheld or ()) == 2 * (not published)
+        assert [method for method, _ in sent(server)] == ["GET", "GET", *["POST"] * published]
 
 
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
-        ([Told(403, {"message": "no"})], "refuses to list resourceslices: no; allow it to the nodes: kubectl apply"),
-        ([Told(503)] * 4, "gives no answer to GET /apis/resource.k8s.io/v1/resourceslices"),
-        ([Told(410, {"message": "old"})] * 3, "dropped the list of resourceslices"),
-        ([NOTHING, NODE, Told(409, {"reason": "AlreadyExists"})],
+        ([NODE, Told(403, {"message": "no"})], "refuses to list resourceslices: no; allow it to the nodes: kubectl apply"),
+        ([NODE, *[Told(503)] * 4], "gives no answer to GET /apis/resource.k8s.io/v1/resourceslices"),
+        ([NODE, *[Told(410, {"message": "old"})] * 3], "dropped the list of resourceslices"),
+        ([NODE, NOTHING, Told(409, {"reason": "AlreadyExists"})],
          "another program made or changed .*; if this stays: kubectl delete resourceslice .*-pci-0000-3b-00-0-0"),
-        ([NOTHING, NODE, Told(422, {"message": "spec: Invalid"})], "refuses to create resourceslices: spec: Invalid"),
+        ([NODE, NOTHING, Told(422, {"message": "spec: Invalid"})], "refuses to create resourceslices: spec: Invalid"),
     ],
 )  # fmt: skip
 def test_refusals(asked: tuple[Server, View], tmp_path: Path, answers: list[Told], words: str) -> None:
