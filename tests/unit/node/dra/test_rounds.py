@@ -120,7 +120,7 @@ def test_a_resource_that_is_still_allocatable(asked: tuple[Server, View], tmp_pa
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
-        ([NODE, Told(403, {"message": "no"})], "refuses to list resourceslices: no; allow it to the nodes: kubectl apply"),
+        ([NODE, Told(403, {"message": "no"})], "refuses to list resourceslices: no; allow it to the nodes: kubectl"),
         ([NODE, *[Told(503)] * 4], "gives no answer to GET /apis/resource.k8s.io/v1/resourceslices"),
         ([NODE, *[Told(410, {"message": "old"})] * 3], "dropped the list of resourceslices"),
         ([NODE, NOTHING, Told(409, {"reason": "AlreadyExists"})],
