@@ -65,7 +65,7 @@ class Driver:
         self._watchers = set[asyncio.Event]()
         self._children = asyncio.Semaphore(_AT_ONCE)
         self._logged = ""
-        self._sweep()
+        self.sweep()
         for claim in claims.all_claims():
             with suppress(OSError):  # the claim's next Prepare tries again
                 status.watch(claim)
@@ -151,7 +151,7 @@ class Driver:
 
     def _keep(self, claim: Claim) -> Sequence[dra.Device]:
         """Put the claim on disk, then its CDI file, and return the answer.  Raises Refused."""
-        self._sweep()
+        self.sweep()
         nodes = list[Sequence[str]]()
         for device in claim.devices:
             # Again, because the child process decided by an older state.
@@ -187,10 +187,10 @@ class Driver:
                 _log_refused(Asked(one.uid, one.namespace, one.name), error)
             answer.claims[one.uid].error = error
         with suppress(CniError, OSError):  # the next call tries again
-            self._sweep()
+            self.sweep()
         return answer
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Remove what is left of ended claims whose attachments have ended too."""
         for claim in claims.all_claims():
             if claim.ended:
