@@ -242,8 +242,9 @@ def delete_link(inside: Rtnl, index: int) -> None:
 
 
 def delete_links(inside: Rtnl, indexes: Sequence[int]) -> set[int]:
-    """Delete the links with these indexes by one message, so the kernel waits once for the readers of all; return those
-    that have left their namespace.  Raises OSError if the kernel deletes none.
+    """Delete the links with these indexes by one message, so the kernel waits once for the readers of all.
+
+    Return those that have left their namespace.  Raises OSError if the kernel deletes none.
 
     The message names a group of links (ip link set DEV group N; rtnl_group_dellink), and this puts them into a random
     one.  A pod can add links to the group, which are then deleted too, or take ours out of it, which then stay.
