@@ -12,11 +12,21 @@ from typing import Final
 
 from base.kernel import budget
 from base.protocol import spec
-from base.protocol.errors import CniError, DelegateError, DelegateFailed, InterfaceExists, IoFailure, TryAgain, combine
+from base.protocol.errors import (
+    CniError,
+    DelegateError,
+    DelegateFailed,
+    InterfaceExists,
+    IoFailure,
+    RecordUnreadable,
+    TryAgain,
+    combine,
+)
 from base.protocol.location import Location, location
 from base.protocol.spec import Request
-from base.state import journal, owned, places
+from base.state import journal, owned, places, syncs
 from base.state import pod as pods
+from base.state.chains import Chain, Member
 from base.state.journal import Entry
 from base.state.pod import Pod
 from base.state.record import LOST, Record
@@ -51,6 +61,8 @@ def attachment(  # noqa: PLR0913  # the one undo of all commands; the last two p
     if record.kind == LOST:  # guard: lost
         _undo_lost(entry, record, request, programs)
         return
+    if record.claim:
+        features.claimed.undo(record)  # guard: gate-closed
     if record.of_this_boot:  # guard: an-older-boot = True
         with pods.find(record.identity, record.netns, request) as pod:
             if pod:
@@ -63,6 +75,57 @@ def attachment(  # noqa: PLR0913  # the one undo of all commands; the last two p
     device_info.undo(record.device_info)  # guard: device_info
     if not ask_ipam or _release_addresses(entry, record, request, programs, counts=counts):  # guard: released = True
         entry.forget()  # guard: forgotten
+
+
+def whatever_is_left(entry: Entry, request: Request, log: list[str], programs: Programs) -> bool:
+    """Undo the attachment if this state directory has its record; return False if there is none.  Raises CniError,
+    OSError; RecordUnreadable after it has undone an attachment with an unreadable record."""
+    try:
+        record = entry.load()
+    except RecordUnreadable as unreadable:
+        lost = entry.load()
+        if lost:
+            with after(unreadable, "repeat DEL"):
+                attachment(entry, lost, request, programs, log)
+        raise
+    if record is None:
+        entry.forget()
+        return False
+    attachment(entry, record, request, programs, log)
+    return True
+
+
+def chain(whole: Chain, request: Request, log: list[str], programs: Programs) -> None:
+    """Undo all attachments of a chain, then remove the chain.  Raises all failures as one, after every attachment was
+    tried; then the chain stays."""
+    with whole.lock():
+        request.refuse_if_abandoned()  # guard: chain-abandoned
+        members_of_chain(whole, whole.load(), request, log, programs)
+
+
+def members_of_chain(
+    whole: Chain, members: Sequence[Member], request: Request, log: list[str], programs: Programs
+) -> None:
+    """``chain`` for a caller that holds the chain's lock and has loaded its members."""
+    failures, entries = list[Exception](), [member.entry(whole.key.container_id) for member in members]
+    with journal.lock_all(entries):
+        with syncs.collected() as late:
+            for member, entry in zip(members, entries, strict=True):
+                try:
+                    whatever_is_left(entry, member.request(request), log, programs)
+                except (CniError, OSError) as e:  # guard: chain-goes-on = ZeroDivisionError
+                    failures.append(e)
+            late.wait()
+        if failures:
+            raise combine(failures)
+        whole.forget()
+
+
+def is_chain_dead(whole: Chain, members: Sequence[Member]) -> bool:
+    """Whether the pod of a chain is provably dead.  A chain without records proves nothing."""
+    found = [member.entry(whole.key.container_id) for member in members]
+    records = [r for one in found if (r := journal.peek(one.state_dir, one.network, one.key))]
+    return bool(records) and all(are_dead(records))
 
 
 def _undo_features(entry: Entry, record: Record, pod: Pod) -> Record:

@@ -89,6 +89,8 @@ class Resource:
     - ``cdi``: containers get devices by CDI name instead of by device node.
     - ``extra``: additional members of ``PCIDEVICE_..._INFO``, by address or for "*".
     - ``source``: the resource's place in the file, for messages: "resourceList[2]".
+    - ``kind``: the word of hpn's own file for its devices: "vf", "master"; empty for another dialect.
+    - ``by_dra``: whether ResourceSlices offer its devices, and not the device plugin.
     """
 
     prefix: str
@@ -103,6 +105,8 @@ class Resource:
     vhost_net: bool = False
     extra: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     source: str = ""
+    kind: str = ""
+    by_dra: bool = False
 
     @property
     def full_name(self) -> str:

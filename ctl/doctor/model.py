@@ -207,12 +207,16 @@ class Network:
 
 @dataclass(frozen=True)
 class NodeFile:
-    """The file of hpn node: its settings, or why it is refused, and whether its path is one that only hpn uses."""
+    """The file of hpn node: its settings, or why it is refused, and whether its path is one that only hpn uses.
+
+    ``is_sys_read_only``: whether hpn node has a read-only /sys, as in a container.
+    """
 
     path: str
     settings: Settings | None
     refused: str = ""
     is_ours: bool = False
+    is_sys_read_only: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,10 @@ from node.config import DEFAULTS, Refused, read
 _NAMED = 10
 # The Debian package's prerm compares the output of hpn uninstall --check with this sentence.
 NOBODY: Final = "no pod has an interface or an address of hpn"
+NOT_ASKED: Final = (
+    "no backend was asked, because this node knows no network with ipam.cluster; it learns a "
+    "NetworkAttachmentDefinition from the first pod"
+)
 
 
 @contextmanager
@@ -109,7 +113,9 @@ def checked(root: Path, *, is_this_node: bool) -> tuple[str, int]:
     from ctl.doctor import cluster  # noqa: PLC0415  # no install needs its imports
 
     refusals = cluster.refusals(root)
-    return text([*lines, *refusals]), 1 if refusals else 0
+    if refusals is None:
+        lines.append(NOT_ASKED)
+    return text([*lines, *(refusals or ())]), 1 if refusals else 0
 
 
 @_failing("uninstall")
@@ -193,7 +199,9 @@ def _do(root: Path, removed: Sequence[Step], units: Mapping[str, str]) -> list[s
 
 def _refuse_package(root: Path, command: str) -> None:
     """Raise IoFailure if the Debian package installed the program.  Raises OSError."""
-    if f"/{layout.HPN}" in files.text(root / layout.PACKAGE).split("\n"):
+    # A DaemonSet's pod sees only the package's link, not its program and not dpkg's list.
+    is_linked = files.text(root / layout.HPN) == layout.PACKAGED and not (root / "usr/lib").exists()
+    if is_linked or f"/{layout.HPN}" in files.text(root / layout.PACKAGE).split("\n"):
         raise IoFailure(
             f"the Debian package hpn-cni installed /{layout.HPN}; {command} with apt, or remove the package first: apt "
             "remove hpn-cni"
@@ -243,6 +251,12 @@ def _is_enabled(root: Path, unit: str) -> bool:
 
 def _hints(root: Path, units: Mapping[str, str], *, has_file: bool) -> Iterator[str]:
     if not units:
+        plugins = (root / layout.HPN).parent
+        if plugins.is_dir() and not {one.name for one in plugins.iterdir()} - {"hpn", "hpn-ipam"}:
+            yield (
+                f"/{plugins.relative_to(root)} has no other plugin: if the runtime has another directory for plugins, "
+                "name that (cniBinDir in the chart)"
+            )
         return
     if not has_file and _node_file(root) is None and not _is_enabled(root, layout.NODE):
         yield f"{layout.NODE} is not enabled: write {DEFAULTS[0]}, then: systemctl enable --now {layout.NODE}"

@@ -25,6 +25,8 @@ from node.provision.model import (
     ranges,
 )
 
+# A DaemonSet's container; the value of the chart gives it the host's directories (packaging/helm/hpn).
+MOUNT: Final = "mount the host's there, as the chart does with provision: true"
 AFTER: Final = "then run: systemctl reload hpn-node"
 _NAMED: Final = 8  # VFs in a sentence
 
@@ -139,6 +141,8 @@ def _count(pf: Pf, rule: PfRule) -> Iterator[_Step]:
     elif count > pf.total_vfs:  # guard: most-vfs
         remedy = f"write {pf.total_vfs} or less, or raise the NIC's limit in its firmware"
         yield f"{key} can have {pf.total_vfs} VFs (sriov_totalvfs); {remedy}"
+    elif pf.is_read_only:
+        yield f"{key} has {now}, and /sys is read-only in this container; {MOUNT}"
     elif why := in_use(pf.vfs):  # guard: in-use
         yield f"{key} has {now}, and all of them would be removed first, but {why}"
     else:

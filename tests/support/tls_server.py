@@ -141,7 +141,7 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(data[: told.cut])
             self.close_connection = told.cut is not None or told.headers.get("Connection") == "close"
 
-        do_GET = do_POST = do_PUT = do_DELETE = answer  # noqa: N815  # http.server's names
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815  # http.server's names
 
         def date_time_string(self, timestamp: float | None = None) -> str:  # noqa: ARG002
             return "Mon, 23 Nov 2026 06:00:00 GMT"

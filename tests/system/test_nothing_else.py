@@ -52,6 +52,7 @@ ANSWERS = {
     "hints pod": (1, "nothing is attached to 'pod'"),
     "ipam show": (0, "no address is held (searched /var/lib/cni/hpn/ipam"),
     "ipam show --cluster": (1, "there is no kubeconfig at /etc/cni/net.d/hpn.kubeconfig"),
+    "ipam pods --kubeconfig /root/none": (1, "there is no kubeconfig at /root/none"),
     "ipam verify": (0, "no problem found"),
     "ipam gc": (0, "nothing is provably dead"),
     "gc": (0, "nothing is provably dead"),
@@ -75,6 +76,7 @@ ANSWERS = {
     "agent help": (0, "usage: hpn agent"),
     "node": (78, "none of /etc/hpn/devices.yaml, "),
     "node --check /etc/hpn/devices.yaml": (2, "/etc/hpn/devices.yaml: no such file"),
+    "node --classes /etc/hpn/devices.yaml": (2, "/etc/hpn/devices.yaml: no such file"),
 }
 
 

@@ -108,13 +108,17 @@ def node_not_as_asked(facts: Facts) -> Iterator[Finding]:
     file = facts.node_file
     if not file or not file.settings:
         return
+    why, remedy = "", "find the reason: hpn node --dry-run; then: systemctl reload hpn-node"
+    if file.is_sys_read_only:
+        why = ", and hpn node has a read-only /sys"
+        remedy = "mount the node's /sys into its container, as the chart does with provision: true"
     pfs = [nic for nic in facts.hardware.nics if nic.device.kind is Kind.PF]
     for rule in file.settings.pfs:
         for evidence in (line for nic in pfs if agrees(rule.selector, nic.device) for line in _differences(nic, rule)):
             yield Finding(
                 Severity.WARNING,
-                f"{evidence} ({file.path}, {rule.source})",
-                "find the reason: hpn node --dry-run; then: systemctl reload hpn-node",
+                f"{evidence} ({file.path}, {rule.source}){why}",
+                remedy,
             )
 
 

@@ -12,6 +12,7 @@ witness.
     sources.py        the source of a network's configuration: a definition in the API server, or a file
     api.py            the API server, by a kubeconfig
     podresources.py   kubelet: the devices of a pod
+    claims.py         the devices of a pod by claims
     status.py         the pod's network-status
     device_info.py    the files that describe a device
     routes.py         default-route
