@@ -304,6 +304,7 @@ class Programs:
     - ``is_this``: whether its bytes equal the running program's; None if unknown.
     - ``build``: the version of the running program; empty if it runs from its sources.
     - ``registry``: kubelet's directory of plugin sockets; empty if there is none.
+    - ``daemonset_unit``: the unit of the DaemonSet; empty if there is none.
     """
 
     plugin: str = ""
@@ -314,6 +315,7 @@ class Programs:
     registry: str = ""
     agent: str = ""
     sockets: tuple[Socket, ...] = ()
+    daemonset_unit: str = ""
 
 
 @dataclass(frozen=True)

@@ -88,10 +88,12 @@ def kustomize() -> Callable[[Path], Objects]:
         (".", shown(PAGE, "As a DaemonSet", "yaml"), {"metrics": {"address": "127.0.0.1:9617"}}),
         (".", shown(PAGE, "As a DaemonSet", "yaml provision.yaml"), {"provision": True}),
         (".", "components: [cluster/token]\n", {"clusterAddresses": {"token": True}}),
+        (".", "components: [way/pod]\n", {"way": "pod"}),
+        (".", "components: [way/service]\n", {"way": "service"}),
         ("cluster", "", {"clusterAddresses": {"enabled": True}}),
         ("cluster-gc", "", {"clusterAddresses": {"gc": {"enabled": True}}}),
     ],
-    ids=["defaults", "metrics", "VFs", "a credential of its own", "cluster addresses", "the job"],
+    ids=["defaults", "metrics", "VFs", "a credential of its own", "pod", "service", "cluster addresses", "the job"],
 )
 def test_its_objects_are_those_of_kustomize(
     chart: Chart, kustomize: Callable[[Path], Objects], tmp_path: Path, folder: str, more: str, values: dict[str, Any]
@@ -301,6 +303,7 @@ def test_paths_of_the_node(chart: Chart) -> None:
     node, (install,) = pod["containers"][0], pod["initContainers"]
     assert f"--kubelet-dir={kubelet}" in node["args"]
     assert {"name": "registry", "mountPath": f"{kubelet}/plugins_registry"} in node["volumeMounts"]
+    assert f"--kubelet-dir={kubelet}" in install["args"]
     assert install["args"][-1].startswith(f"--credential={kubelet}/pods/")
 
 
@@ -437,6 +440,7 @@ def test_what_the_pods_get(chart: Chart) -> None:
         ({"image": {"digest": "0123"}}, "/image/digest"),
         ({"label": {"values": {"rdma": {"network": []}}}}, "network"),
         ({"clusterAddresses": {"gc": True}}, "/clusterAddresses/gc"),
+        ({"way": "host"}, "/way"),
         ({"cniBinDir": "opt"}, "/cniBinDir"),
         ({"devices": {"resources": []}}, "/devices"),
         ({"pools": [{"name": "a"}]}, "nodeSelector"),
