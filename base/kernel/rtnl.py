@@ -242,12 +242,11 @@ def delete_link(inside: Rtnl, index: int) -> None:
 
 
 def delete_links(inside: Rtnl, indexes: Sequence[int]) -> set[int]:
-    """Delete the links with these indexes by one message, so the kernel waits once for the readers of all.
+    """Delete the links with these indexes by one message, and return those that have left their namespace.  The kernel
+    waits once for the readers of all.  Raises OSError if it deletes none.
 
-    Return those that have left their namespace.  Raises OSError if the kernel deletes none.
-
-    The message names a group of links (ip link set DEV group N; rtnl_group_dellink), and this puts them into a random
-    one.  A pod can add links to the group, which are then deleted too, or take ours out of it, which then stay.
+    The message names a group of links (ip link set DEV group N; rtnl_group_dellink).  This puts them into a random one
+    before.  A pod can add its own links to the group, which are then deleted too.  It can take ours out, which stay.
     """
     group = attr(IFLA_GROUP, u32(int.from_bytes(os.urandom(4)) | 1))
     phrase = "preparing links for their removal"

@@ -67,7 +67,12 @@ def test_attaches_and_detaches(host: Host, pod: Pod) -> None:
 def test_two_claims_and_devices_that_others_attach(host: Host, pod: Pod, make_pod: Callable[[], Pod]) -> None:
     others = [chained.device(host, 1, attach=how, interface="") for how in ("multus", "none")]
     chained.prepared(host, pod, [chained.device(host, 0), *others], "first")
-    wide = {"ipam": {"type": "hpn-ipam", "subnet": "10.56.1.0/24"}}
+    # The allocated master counts, and the claim's other requests stay.
+    wide = {
+        "ipam": {"type": "hpn-ipam", "subnet": "10.56.1.0/24", "sticky": 3600},
+        "master": "rail0",
+        "runtimeConfig": {"sticky": "trainer-0"},
+    }
     own = chained.device(host, 1, ips=("10.56.1.9/24",), mac="02:00:00:00:00:09", config=wide)
     chained.prepared(host, pod, [own], "second")
     chained.prepared(host, make_pod(), name="another pod's")
@@ -75,8 +80,9 @@ def test_two_claims_and_devices_that_others_attach(host: Host, pod: Pod, make_po
     assert addresses(pod)["hpn0"] == ATTACHED["hpn0"]
     assert pod.addresses("hpn1") == {"10.56.1.9/24"}
     assert (pod.link("hpn1") or {})["address"] == "02:00:00:00:00:09"
+    assert (pod.link("hpn1") or {})["link_index"] == next(i["ifindex"] for i in ip("link") if i["ifname"] == "rail1")
     delete(host, pod)
-    assert host.state_files() == set()
+    assert "trainer-0" in (host.state / "ipam/net1/leases").read_text()
 
 
 @pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK"])
