@@ -33,7 +33,8 @@ BOOTS = {
     "hpn node": (
         (),
         tuple(
-            f"tests/lab/test_{name}.py" for name in ("node", "rdma_numbers", "provision", "provision_beside", "doctor")
+            f"tests/lab/test_{name}.py"
+            for name in ("node", "node_claims", "rdma_numbers", "provision", "provision_beside", "doctor")
         ),
     ),
     # Each rank of a job polls, and so takes a processor.

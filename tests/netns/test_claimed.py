@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import drawn
 import pytest
+from support.killing import killed_at
 from support.topology import Host, Pod
 
 from base.protocol.errors import IoFailure
@@ -115,6 +117,27 @@ def test_a_request_of_two_devices(host: Host, pod: Pod, folder: Path) -> None:
     host.ok("DEL", pod, second, CNI_IFNAME="hpn1", CNI_ARGS=ARGS)
     assert list((folder / f"{UID}.d").iterdir()) == []
     host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
+
+
+@pytest.mark.parametrize("command", ["ADD", "DEL"])
+def test_killed_at_every_step(host: Host, pod: Pod, folder: Path, command: str) -> None:
+    """An open gate means a complete attachment, wherever the command is killed; DEL closes it."""
+    claims.save(CLAIM)
+    path = folder / f"{UID}.d/0"
+    for step in drawn.steps():
+        if command == "DEL":
+            host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+        killed = killed_at(step, host.request(command, pod, conf(host), CNI_ARGS=ARGS))
+        if path.exists():
+            assert "10.56.0.77/24" in pod.addresses()
+            assert [record.complete for record in gates.records(UID, host.state)] == [True]
+        host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
+        assert pod.links() == set(), f"link left after step {step}"
+        assert host.state_files() == set(), f"files left after step {step}"
+        assert not path.exists(), f"gate left after step {step}"
+        if not killed:
+            break
+    assert step > 10
 
 
 def test_another_pods_device(host: Host, pod: Pod) -> None:
