@@ -9,7 +9,7 @@ from cluster import claims, image, manifests
 from cluster.host import Host
 from cluster.services import offer, withdraw
 from cluster.space import Failed, until
-from cluster.two_nodes import Cluster
+from cluster.two_nodes import Cluster, pod_network
 from support.api_server import put_kubeconfig
 from support.pages import ROOT
 
@@ -17,7 +17,8 @@ MANIFESTS = ROOT / "packaging" / "kubernetes" / "dra"
 CREDENTIAL = "/etc/cni/net.d/hpn.kubeconfig"
 DRIVER = "hpn-cni.io"
 RAILS = [
-    {"name": "example.com/rail0", "kind": "master", "count": 4, "by": "dra", "selectors": {"ifNames": ["rail0"]}},
+    {"name": f"example.com/{rail}", "kind": "master", "count": 4, "by": "dra", "selectors": {"ifNames": [rail]}}
+    for rail in ("rail0", "rail1")
 ]
 METADATA = "/var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/rails/rails/hpn-cni.io-metadata.json"
 IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.60.0.0/24"}]]}
@@ -26,12 +27,12 @@ CLAIMS, CDI = "/run/hpn/claims", "/var/run/cdi"
 
 @pytest.fixture(scope="module")
 def nodes(whole: Cluster) -> Iterator[Cluster]:
-    """Both nodes with hpn node, which offers rail0 by DRA and starts before kubelet; and its permissions."""
+    """Both nodes with hpn node, which offers two rails by DRA and starts before kubelet; and its permissions."""
     whole.kubectl("apply", f"--filename={MANIFESTS}/nodes.yaml")
     for name, one in whole.nodes.items():
         put_kubeconfig(whole, name, CREDENTIAL, f"token-system:node:{name}")
         offer(one, *RAILS).start()
-    until(lambda: len(slices(whole)) == 2, "the slices of both nodes", 120)
+    until(lambda: len(slices(whole)) == 2 * len(RAILS), "the slices of both nodes", 120)
     yield whole
     for one in whole.nodes.values():
         withdraw(one)
@@ -224,7 +225,7 @@ def test_kubelet_is_killed(cluster: Cluster, attached: Host) -> None:
     attached.service("kubelet").start()
     cluster.wait_ready()
     # kubelet removes the node's slices when it starts, and they come back.
-    until(lambda: len(slices(cluster)) == 2, "the slices of both nodes", 180)
+    until(lambda: len(slices(cluster)) == 2 * len(RAILS), "the slices of both nodes", 180)
     cluster.apply(claims.pod("b", node="node1", networks="rail0@hpn0", template="a"))
     cluster.wait("Ready", "pod/b")
     assert cluster.containers("a") == before
@@ -241,3 +242,55 @@ def test_a_pod_over_a_power_cut(cluster: Cluster, attached: Host) -> None:
     assert "hpn0" in cluster.execute("a", "ip", "link", "show", "hpn0")
     assert '"interfaceName": "hpn0"' in cluster.execute("a", "cat", METADATA)
     assert len(left(attached)) == 3
+
+
+@pytest.fixture
+def chained(cluster: Cluster) -> Iterator[Host]:
+    """node1 with hpn at the end of the cluster's own network, and without Multus."""
+    node = cluster.nodes["node1"]
+    network = pod_network(1)
+    network["plugins"].append({"type": "hpn", "claims": True})
+    file = "/etc/cni/net.d/00-chain.conflist"
+    node.run("sh", "-c", f"cat >{file}", stdin=json.dumps(network))
+    restart_containerd(cluster, node)
+    yield node
+    cluster.delete("pods", "--all", "--namespace=default")
+    node.run("rm", file)
+    restart_containerd(cluster, node)
+
+
+def restart_containerd(cluster: Cluster, node: Host) -> None:
+    """containerd reads the networks when it starts."""
+    service = node.service("containerd")
+    service.stop()
+    booted = service.log.read_text(errors="replace").count("successfully booted")
+    service.start()
+    until(lambda: service.log.read_text(errors="replace").count("successfully booted") > booted, "containerd", 120)
+    cluster.restore()
+
+
+def test_two_rails_in_the_clusters_own_network(cluster: Cluster, chained: Host) -> None:
+    """Chain mode: one claim of two requests, without Multus and without a definition of a network."""
+    requests = []
+    for number in (0, 1):
+        ipam = {"type": "hpn-ipam", "ranges": [[{"subnet": f"10.6{number}.0.0/24"}]]}
+        keys = {"attach": "chain", "allow": ["interface"], "ipam": ipam}
+        cluster.apply(claims.device_class(f"chain{number}", f"example.com/rail{number}", **keys))
+        requests.append({"name": f"r{number}", "exactly": {"deviceClassName": f"chain{number}"}})
+    named = {**claims.spec("chain0", interface="hpn0")["devices"]["config"][0], "requests": ["r0"]}
+    cluster.apply(
+        claims.template("a", {"devices": {"requests": requests, "config": [named]}}),
+        claims.pod("a", node="node1", template="a"),
+    )
+    cluster.wait("Ready", "pod/a")
+    assert "10.60.0.2/24" in cluster.execute("a", "ip", "address", "show", "hpn0")
+    assert "10.61.0.2/24" in cluster.execute("a", "ip", "address", "show", "net1")
+    for request, name in (("r0", "hpn0"), ("r1", "net1")):
+        file = METADATA.replace("/rails/rails/", f"/rails/{request}/")
+        assert f'"interfaceName": "{name}"' in cluster.execute("a", "cat", file)
+    shown = {"hpn0", "net1"}
+    until(lambda: {one["networkData"]["interfaceName"] for one in shown_devices(cluster, "a")} == shown, "status", 120)
+    cluster.delete("pod", "a")
+    until(lambda: left(chained) == [], "the claim to be given up", 120)
+    assert chained.attachments() == []
+    assert chained.leases() == []
