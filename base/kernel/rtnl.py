@@ -246,7 +246,7 @@ def delete_links(inside: Rtnl, indexes: Sequence[int]) -> set[int]:
     waits once for the readers of all.  Raises OSError if it deletes none.
 
     The message names a group of links (ip link set DEV group N; rtnl_group_dellink).  This puts them into a random one
-    before.  A pod can add its own links to the group, which are then deleted too.  It can take ours out, which stay.
+    before.  A pod can add its own links to the group, which are then deleted too.  It can take ours out, and they stay.
     """
     group = attr(IFLA_GROUP, u32(int.from_bytes(os.urandom(4)) | 1))
     phrase = "preparing links for their removal"

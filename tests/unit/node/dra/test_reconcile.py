@@ -145,3 +145,17 @@ def test_without_a_credential(asked: tuple[Server, View], tmp_path: Path) -> Non
         report = reconcile.publish(replace(view, kubeconfig="/nowhere"))
     assert report.withheld == frozenset()
     assert "there is no kubeconfig at /nowhere" in report.problem
+
+
+def test_a_refused_pool_stops_no_other(asked: tuple[Server, View], tmp_path: Path) -> None:
+    server, view = asked
+    other = Device("0000:5e:00.2", Kind.VF, pf="0000:5e:00.0")
+    two = Offer(VF, (*ALONE.units, Unit(other.id, (other,))))
+    name = "u-hpn-cni.io-if-bond0-0"
+    spec = {"driver": "hpn-cni.io", "pool": {"name": "u/if-bond0", "generation": 1, "resourceSliceCount": 1}}
+    old = {"metadata": {"name": name, "uid": "u", "resourceVersion": "1", "managedFields": []}, "spec": spec}
+    server.tell(NODE, Told(200, {"metadata": {}, "items": [old]}), Told(422, {"message": "bad"}), DONE, DONE)
+    with listing(tmp_path):
+        report = rounds.publish(replace(view, offers=(two,)))
+    assert "refuses to create resourceslices: bad" in report.problem
+    assert [method for method, _ in sent(server)] == ["GET", "GET", "POST", "POST", "DELETE"]
