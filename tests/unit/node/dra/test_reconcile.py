@@ -156,6 +156,6 @@ def test_a_refused_pool_stops_no_other(asked: tuple[Server, View], tmp_path: Pat
     old = {"metadata": {"name": name, "uid": "u", "resourceVersion": "1", "managedFields": []}, "spec": spec}
     server.tell(NODE, Told(200, {"metadata": {}, "items": [old]}), Told(422, {"message": "bad"}), DONE, DONE)
     with listing(tmp_path):
-        report = rounds.publish(replace(view, offers=(two,)))
+        report = reconcile.publish(replace(view, offers=(two,)))
     assert "refuses to create resourceslices: bad" in report.problem
     assert [method for method, _ in sent(server)] == ["GET", "GET", "POST", "POST", "DELETE"]
