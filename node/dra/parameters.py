@@ -95,10 +95,10 @@ KEYS: Final = {
 OF_NETWORK: Final = tuple(key for key in KEYS if key not in ("interface", "ips", "mac", "attach", "allow"))
 
 
-def merged(configs: Sequence[Json], request: str) -> Json:
+def merged(configs: Sequence[Json], request: str, namespace: str) -> Json:
     """The keys for the devices of a request, from the ``config`` of an allocation: the classes', then the claim's.
 
-    ``request`` may name an alternative, "rails/first".  Raises Refused.
+    ``request`` may name an alternative, "rails/first".  ``namespace`` is the claim's.  Raises Refused.
     """
     ours = [one for one in configs if _is_for(one, request)]
     of_class, of_claim = dict[str, Any](), dict[str, Any]()
@@ -110,7 +110,20 @@ def merged(configs: Sequence[Json], request: str) -> Json:
         if key not in allowed:
             remedy = f"remove it, or have an administrator add it to allow, which has {_listed(allowed)}"
             raise Refused(f"{key} {_shown(value)}: the DeviceClass does not let a claim set {key}; {remedy}")
+    if sticky := of_claim.get("sticky"):
+        of_claim["sticky"] = _in_namespace(sticky, namespace)
     return {**of_class, **of_claim}
+
+
+def _in_namespace(sticky: str, namespace: str) -> str:
+    """A claim's sticky name with its namespace, as pods' names have it.  Raises Refused for another namespace's."""
+    if "/" not in sticky:
+        return f"{namespace}/{sticky}"
+    if sticky.partition("/")[0] != namespace:
+        raise Refused(
+            f"sticky {_shown(sticky)}: a claim of namespace {namespace} has no other namespace's name; remove it"
+        )
+    return sticky
 
 
 def _is_for(config: Json, request: str) -> bool:

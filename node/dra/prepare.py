@@ -74,7 +74,10 @@ def decide(asked: Asked, document: Json | None, find: Find) -> Claim:
         raise Refused(f"{asked.title} has no device of {DRIVER}; its DeviceClass selects another driver's devices")
     configs = listed.get("config") or []
     of_request = Counter(one["request"] for one in results)
-    devices = [_device(one, find, parameters.merged(configs, one["request"]), of_request) for one in results]
+    devices = [
+        _device(one, find, parameters.merged(configs, one["request"], asked.namespace), of_request)
+        for one in results
+    ]
     reserved = (document or {}).get("status", {}).get("reservedFor") or ()
     if not reserved:
         raise Refused(f"{asked.title} is reserved for no pod; the scheduler reserves it again, or delete the pod")

@@ -133,8 +133,15 @@ def test_the_chains_configuration() -> None:
         "name": "example.com-rail0",
         "type": "hpn",
         **keys,
-        "runtimeConfig": {"sticky": "trainer-0"},
+        "runtimeConfig": {"sticky": "default/trainer-0"},
     }
+
+
+def test_whose_sticky_name() -> None:
+    """A claim's is of its own namespace: another namespace's pods have their addresses kept under the same names."""
+    for of, name in (("FromClaim", "default/trainer-0"), ("FromClass", "other/trainer-0"), ("FromClass", "trainer-0")):
+        (device,) = decide(claim(config(attach="chain", allow=["sticky"]), config(of, sticky=name))).devices
+        assert device.config["runtimeConfig"] == {"sticky": name}
 
 
 def test_a_network_of_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +198,10 @@ OPEN = ["interface", "ips", "mac", "sticky", "rps"]
         ([config(attach="chain", mtu="big")], 'mtu "big": '),
         ([config(attach="chain", ipam=RANGES, ips=["10.9.0.1/24"])], 'ips "10.9.0.1/24" is in none of the ranges 10.0'),
         ([config(attach="chain", ips=["10.9.0.1/24"])], "needs ipam in the DeviceClass"),
+        (
+            [config(attach="chain", allow=OPEN), config("FromClaim", sticky="other/a")],
+            'sticky "other/a": a claim of namespace default has no other namespace\'s name; remove it',
+        ),
         ([config(interface="x", sysctl={"a": "b" * 10_300})], "parameters has more than 10240 bytes"),
     ],
 )
