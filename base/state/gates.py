@@ -16,7 +16,7 @@ from typing import Final
 
 from base.kernel import files
 from base.kernel.gids import ROCE_V2
-from base.protocol.errors import IoFailure
+from base.protocol.errors import IoFailure, RecordUnreadable
 from base.protocol.spec import Json
 from base.state import claims, journal, places
 from base.state.claims import Claim
@@ -27,18 +27,20 @@ NONE: Final = "none"
 _VERSIONS: Final = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
 
 
-def open_if_whole(claim: Claim, number: int, state_dir: Path | None = None, known: Sequence[Record] = ()) -> bool:
+def open_if_whole(
+    claim: Claim, number: int, state_dir: Path | None = None, known: Sequence[Record] = (), without: str = ""
+) -> bool:
     """Open the gate of device ``number``'s request, if all interfaces of the request are attached.
 
-    ``state_dir`` may not be noted yet, and ``known`` records need not be searched.  Return whether the gate is open.
-    Raises IoFailure, InvalidConfig.
+    ``state_dir`` may not be noted yet, and ``known`` records need not be searched.  ``without`` is a container whose
+    attachments do not count.  Return whether the gate is open.  Raises IoFailure, InvalidConfig.
     """
     first = claim.first_of_request(number)
     devices = list[Json]()
     for one, device in enumerate(claim.devices):
         if device.request != claim.devices[first].request:
             continue
-        record = None if device.attach == NONE else _attached(claim.uid, one, state_dir, known)
+        record = None if device.attach == NONE else _attached(claim.uid, one, state_dir, known, without)
         if device.attach != NONE and not record:  # guard: whole
             return False
         about = {"driver": DRIVER, "pool": device.pool, "name": device.device}
@@ -54,17 +56,34 @@ def open_if_whole(claim: Claim, number: int, state_dir: Path | None = None, know
     return True
 
 
-def close(claim: str) -> None:
-    """Close the gate of a record's ``claim``: its containers start no more.  Raises IoFailure, InvalidConfig."""
-    uid, _, number = claim.partition("/")
-    found = claims.load(uid)
-    if found and int(number) < len(found.devices):
-        path = claims.gate(uid, found.first_of_request(int(number)))
+def close(record: Record) -> None:
+    """Close the gate of a record's claim: the pod's containers start no more.  It stays open for another pod of the
+    claim.  Raises IoFailure, InvalidConfig."""
+    uid, _, text = record.claim.partition("/")
+    number = int(text)
+    try:
+        found = claims.load(uid)
+        firsts = [found.first_of_request(number)] if found and number < len(found.devices) else []
+    except RecordUnreadable:
+        # DEL must succeed, and one of these is the request's.
+        found, firsts = None, [*range(number + 1)]
+    if found and firsts and len(found.pods) > 1 and _is_anothers(found, number, record):  # guard: of-others
+        return
+    for first in firsts:
+        path = claims.gate(uid, first)
         try:
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(path)
         except OSError as e:
             raise IoFailure(f"removing {path}: {e.strerror}; it must be writable") from e
+
+
+def _is_anothers(claim: Claim, number: int, record: Record) -> bool:
+    """Write the gate anew for another pod; return whether one has the request's interfaces."""
+    try:
+        return open_if_whole(claim, number, without=record.key.container_id)
+    except IoFailure:
+        return True  # one has, and the present file stays
 
 
 def network_data(record: Record) -> Json:
@@ -85,9 +104,12 @@ def records(uid: str, state_dir: Path | None = None) -> Iterator[Record]:
                 yield found
 
 
-def _attached(uid: str, number: int, state_dir: Path | None, known: Sequence[Record]) -> Record | None:
+def _attached(
+    uid: str, number: int, state_dir: Path | None, known: Sequence[Record], without: str
+) -> Record | None:
     found = (one for all_of in (known, records(uid, state_dir)) for one in all_of)
-    return next((one for one in found if one.complete and one.claim == f"{uid}/{number}"), None)
+    ours = (one for one in found if one.complete and one.claim == f"{uid}/{number}")
+    return next((one for one in ours if one.key.container_id != without), None)
 
 
 def _described(attributes: Json, record: Record | None) -> Json:

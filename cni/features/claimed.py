@@ -112,4 +112,4 @@ def attached(made: Sequence[tuple[Entry, Record]]) -> None:
 
 def undo(record: Record) -> None:
     """Close the gate, before anything of the attachment goes.  Raises IoFailure."""
-    gates.close(record.claim)
+    gates.close(record)

@@ -214,6 +214,30 @@ def test_a_claim_that_is_gone_at_the_end(host: Host, pod: Pod, folder: Path) -> 
     assert host.state_files() == set()
 
 
+def test_an_unreadable_claim_holds_up_no_del(host: Host, pod: Pod, folder: Path) -> None:
+    """Also one that another version wrote; the gate closes."""
+    claims.save(CLAIM)
+    host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+    durable.write(folder / f"{UID}.json", {**CLAIM.to_json(), "ofAnotherVersion": 1})
+    host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
+    assert pod.links() == set()
+    assert list((folder / f"{UID}.d").iterdir()) == []
+
+
+def test_a_claim_of_two_pods(host: Host, pod: Pod, folder: Path, make_pod: Callable[[], Pod]) -> None:
+    """The gate stays open until both are detached: a container of the other one may start again."""
+    other = POD.replace("1", "2")
+    claims.save(replace(CLAIM, pods=(POD, other), devices=(replace(MASTER, ips=(), mac=""),)))
+    both = ((pod, ARGS), (make_pod(), ARGS.replace(POD, other)))
+    for one, args in both:
+        host.ok("ADD", one, conf(host), CNI_ARGS=args)
+    host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
+    (shown,) = gate(folder)["requests"][0]["devices"]
+    assert shown["networkData"]["ips"][0] in both[1][0].addresses()
+    host.ok("DEL", both[1][0], conf(host), CNI_ARGS=both[1][1])
+    assert list((folder / f"{UID}.d").iterdir()) == []
+
+
 def test_a_node_without_claims(
     host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch, make_pod: Callable[[], Pod]
 ) -> None:
