@@ -39,6 +39,7 @@ class Device:
     - ``interface``: its name in the pod; with "multus" empty unless the claim names one.
     - ``config``: with "chain" the CNI configuration, without deviceID and master; else empty.
     - ``ips``, ``mac``: the claim's own; empty if it has none.
+    - ``admin``: it is only observed (adminAccess), so other claims may have it too.
     - ``attributes``: what the container learns of it, in the form of a ResourceSlice's attributes.
     """
 
@@ -54,6 +55,7 @@ class Device:
     config: Json = field(default_factory=dict)
     ips: tuple[str, ...] = ()
     mac: str = ""
+    admin: bool = False
     attributes: Json = field(default_factory=dict)
 
 
@@ -75,6 +77,11 @@ class Claim:
     boot: str = field(default_factory=durable.boot_id)
     pod_claim: str = ""
     ended: bool = False
+
+    @property
+    def own(self) -> list[Device]:
+        """The devices that the claim has, without those that it only observes."""
+        return [device for device in self.devices if not device.admin]
 
     @property
     def title(self) -> str:
@@ -118,7 +125,7 @@ def of_pod(uid: str) -> list[Claim]:
 
 def with_device(device_id: str) -> list[tuple[Claim, Device]]:
     """The prepared uses of a device, by ``Device.id``: several for a shared one.  Unreadable claims are passed over."""
-    return [(claim, one) for claim in _containing(device_id) for one in claim.devices if one.id == device_id]
+    return [(claim, one) for claim in _containing(device_id) for one in claim.own if one.id == device_id]
 
 
 def all_claims() -> list[Claim]:

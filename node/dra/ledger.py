@@ -50,7 +50,7 @@ def holds(kubelet: Path) -> Holds | None:
         return None
     units = {(held.resource, one) for held in listed for one in held.ids} | _of_checkpoint(kubelet)
     records = [record for folder in places.state_dirs() for record in journal.records(folder)]
-    of_claims = {device.id for claim in claims.all_claims() for device in claim.devices}
+    of_claims = {device.id for claim in claims.all_claims() for device in claim.own}
     attached = {record.device for record in records} - of_claims - {""}
     return Holds(frozenset(units), frozenset(attached))
 
@@ -101,7 +101,7 @@ def _has_other(offer: Offer, unit: Unit, alike: Collection[str], attached: Colle
 
 def without_claimed(offers: Iterable[Offer], published: Collection[str]) -> tuple[Offer, ...]:
     """The plugin's offers without the units that DRA still has: prepared claims, and devices in slices (by id)."""
-    used = Counter(device.id for claim in claims.all_claims() for device in claim.devices)
+    used = Counter(device.id for claim in claims.all_claims() for device in claim.own)
     return tuple(replace(offer, units=tuple(_left(offer, used, published))) for offer in offers)
 
 

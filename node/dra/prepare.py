@@ -97,11 +97,11 @@ def placed(claim: Claim, others: Collection[Claim]) -> Claim:
     Raises Refused if another claim has a device that only one may have, or an interface's name in the same pod.
     """
     others = [other for other in others if other.uid != claim.uid]
-    for device in claim.devices:
+    for device in claim.own:
         for other in others:
             is_alone = device.kind in _ALONE
             if is_alone and any(
-                one.id == device.id and one.kind in _ALONE for one in other.devices
+                one.id == device.id and one.kind in _ALONE for one in other.own
             ):  # guard: device-once
                 raise Refused(
                     f"device {device.id} ({device.pool}/{device.device}) is prepared for {other.title} on this node "
@@ -186,6 +186,7 @@ def _device(result: Json, find: Find, keys: Json, of_request: Mapping[str, int])
         config=_config(keys, found) if attach == CHAIN else {},
         ips=tuple(keys.get("ips", ())),
         mac=keys.get("mac", ""),
+        admin=bool(result.get("adminAccess")),
         attributes=found.attributes,
     )
 

@@ -61,6 +61,8 @@ def test_claims_of_a_pod_and_of_a_device() -> None:
     assert claims.with_device("eth1") == [(CLAIM, CLAIM.devices[1])]
     assert claims.with_device(VF.id) == [(named, named.devices[0]), (CLAIM, VF)]
     assert claims.with_device("eth") == []
+    claims.save(replace(CLAIM, devices=(replace(VF, admin=True),)))
+    assert claims.with_device(VF.id) == [(named, named.devices[0])]
 
 
 def test_a_forgotten_claim_is_gone(folder: Path) -> None:

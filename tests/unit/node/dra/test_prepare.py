@@ -100,6 +100,14 @@ def test_admin_access_attaches_nothing() -> None:
     assert device.attach == "none"
 
 
+def test_admin_access_keeps_no_device_from_others() -> None:
+    """Whichever is prepared first."""
+    admin, made = decide(claim(results=(result(adminAccess=True),))), decide(claim())
+    admin = replace(admin, uid=UID.replace("0d", "1d"), pods=("another",))
+    assert prepare.placed(made, (admin,)) == made
+    assert prepare.placed(admin, (made,)) == admin
+
+
 def test_a_share() -> None:
     (device,) = decide(claim(results=(result("rail0", shareID="s-1"),))).devices
     assert (device.kind, device.share, device.id) == ("master", "s-1", "rail0")
