@@ -70,12 +70,22 @@ def close(record: Record) -> None:
     if found and firsts and len(found.pods) > 1 and _is_anothers(found, number, record):  # guard: of-others
         return
     for first in firsts:
-        path = claims.gate(uid, first)
-        try:
-            with suppress(FileNotFoundError, NotADirectoryError):
-                os.unlink(path)
-        except OSError as e:
-            raise IoFailure(f"removing {path}: {e.strerror}; it must be writable") from e
+        _remove(claims.gate(uid, first))
+
+
+def settle(claim: Claim, first: int) -> None:
+    """Open the gate of the request with the first device ``first`` if all its interfaces are attached; else close it.
+    Raises IoFailure, InvalidConfig."""
+    if not open_if_whole(claim, first):
+        _remove(claims.gate(claim.uid, first))  # guard: settled
+
+
+def _remove(path: str) -> None:
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(path)
+    except OSError as e:
+        raise IoFailure(f"removing {path}: {e.strerror}; it must be writable") from e
 
 
 def _is_anothers(claim: Claim, number: int, record: Record) -> bool:

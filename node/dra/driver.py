@@ -161,11 +161,12 @@ class Driver:
                 )
             nodes.append(found.nodes)
         claim = prepare.placed(claim, claims.all_claims())
+        is_new = _kept(claim.uid) is None
         try:
             claims.save(claim)
             cdi.write(claim, nodes)
             self._status.watch(claim)
-            _open_gates(claim)
+            _settle_gates(claim, is_new=is_new)
         except CniError as e:
             raise Refused(e.msg) from e
         except OSError as e:
@@ -278,11 +279,19 @@ def _claim(decided: Mapping[str, Any], asked: Asked) -> Claim:
     raise Refused(found or f"{asked.title} was not read; see the log of hpn node")
 
 
-def _open_gates(claim: Claim) -> None:
-    """Make the gates of requests without an interface, for which no ADD comes."""
+def _settle_gates(claim: Claim, *, is_new: bool) -> None:
+    """Open the gates of requests without an interface, for which no ADD comes.  Of a new claim close the others: files
+    of an earlier boot may be left."""
     for number, device in enumerate(claim.devices):
-        if device.attach == NONE and claim.first_of_request(number) == number:
-            gates.open_if_whole(claim, number)
+        if (is_new or device.attach == NONE) and claim.first_of_request(number) == number:
+            gates.settle(claim, number)
+
+
+def _kept(uid: str) -> Claim | None:
+    """The prepared claim; None if there is none in this boot, or an unreadable one."""
+    with suppress(CniError):
+        return claims.load(uid)
+    return None
 
 
 def _answer(claim: Claim, number: int) -> dra.Device:

@@ -134,6 +134,21 @@ def test_prepare_again_makes_all_files_anew(driver: DriverProcess, kubelet: DraK
     assert (kubelet.prepare(ASKED)[UID], cdi(driver), claims.load(UID)) == before
 
 
+def test_a_gate_of_an_earlier_boot(driver: DriverProcess, kubelet: DraKubelet, server: Server, tmp_path: Path) -> None:
+    """On a node with /run on a disk.  Prepare closes it, and not that of an attachment of this boot."""
+    server.tell(*[Told(200, claim())] * 3)
+    gate = Path(claims.gate(UID, 0))
+    kubelet.prepare(ASKED)
+    for is_attached in (False, True):
+        kept = durable.read(driver.claims / f"{UID}.json")
+        durable.write(driver.claims / f"{UID}.json", {**(kept or {}), "boot": "of before"})
+        gate.write_text("of before")
+        if is_attached:
+            attach(tmp_path)
+        assert not kubelet.prepare(ASKED)[UID].error
+        assert gate.exists() == is_attached
+
+
 def test_a_restart(tmp_path: Path, server: Server) -> None:
     """Claims are files, so another process gives up what the first one prepared."""
     with DriverProcess(tmp_path, tmp_path / "api/kubeconfig") as first, dra_kubelet(first.socket) as kubelet:
