@@ -8,21 +8,28 @@ hpn node writes a claim before it answers kubelet, and a CNI command only reads 
 as none: kubelet asks for each claim again after a boot.
 """
 
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
+from base.kernel import files
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable
 from base.protocol.location import CLAIMS_DIR
 from base.protocol.spec import Json
 from base.state import durable
 
 FOLDER: Final = CLAIMS_DIR
+# kubelet's file of claims and their pods, written before a pod's first ADD (kubernetes: pkg/kubelet/cm/dra/state).
+KUBELETS: Final = "/var/lib/kubelet/dra_manager_state"
+_MOST: Final = 1 << 26  # bytes of it
 _END: Final = ".json"
+# In the file of a claim that no template made, so any number of pods may name it.
+_NAMED: Final = b'"pod_claim":""'
 _UID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -117,10 +124,14 @@ def load(uid: str) -> Claim | None:
 
 
 def of_pod(uid: str) -> list[Claim]:
-    """The claims that were reserved for the pod, in order of their names.  Unreadable claims are passed over, and ended
-    ones."""
+    """The claims that the pod uses, in order of their names.  Unreadable claims are passed over, and ended ones.
+
+    A claim was reserved for the pod at Prepare, or the pod came later: kubelet has it prepared once, for all pods.
+    """
+    found = [claim for claim in _containing(uid, _NAMED) if not claim.ended]
+    later = _of_kubelet(uid) if any(uid not in claim.pods for claim in found) else set()
     # guard below: of-its-pods (uid in claim.pods -> True)
-    return [claim for claim in _containing(uid) if uid in claim.pods and not claim.ended]
+    return [claim for claim in found if uid in claim.pods or (not claim.pod_claim and claim.uid in later)]
 
 
 def with_device(device_id: str) -> list[tuple[Claim, Device]]:
@@ -159,12 +170,25 @@ def _file(uid: str) -> str:
     return f"{FOLDER}/{uid}{_END}"
 
 
-def _containing(text: str) -> list[Claim]:
+def _of_kubelet(pod: str) -> set[str]:
+    """The UIDs of the pod's claims in kubelet's file; none if the file is missing or another version's."""
+    try:
+        text = files.read(KUBELETS, _MOST)
+        if not pod or pod.encode() not in text:
+            return set()
+        entries = json.loads(json.loads(text)["Data"])["ClaimInfoStateList"]
+        return {one["ClaimUID"] for one in entries if pod in one["PodUIDs"]}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return set()
+
+
+def _containing(text: str, other: bytes = b"") -> list[Claim]:
     # Most claims are not decoded: a node may have hundreds, and an ADD needs those of one pod.
-    return sorted(_claims(durable.canonical(text)[1:-1].encode()), key=lambda claim: (claim.namespace, claim.name))
+    texts = durable.canonical(text)[1:-1].encode(), *filter(None, (other,))
+    return sorted(_claims(texts), key=lambda claim: (claim.namespace, claim.name))
 
 
-def _claims(text: bytes) -> Iterator[Claim]:
+def _claims(texts: Sequence[bytes]) -> Iterator[Claim]:
     try:
         names = os.listdir(FOLDER)
     except (FileNotFoundError, NotADirectoryError):
@@ -174,7 +198,7 @@ def _claims(text: bytes) -> Iterator[Claim]:
         if uid != name and _UID.fullmatch(uid):
             with suppress(IoFailure, RecordUnreadable):
                 contents = durable.contents(f"{FOLDER}/{name}") or b""
-                if text in contents and (claim := _parsed(contents, f"{FOLDER}/{name}")):
+                if any(text in contents for text in texts) and (claim := _parsed(contents, f"{FOLDER}/{name}")):
                     yield claim
 
 

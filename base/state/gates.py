@@ -67,7 +67,7 @@ def close(record: Record) -> None:
     except RecordUnreadable:
         # DEL must succeed, and one of these is the request's.
         found, firsts = None, [*range(number + 1)]
-    if found and firsts and len(found.pods) > 1 and _is_anothers(found, number, record):  # guard: of-others
+    if found and firsts and not found.pod_claim and _is_anothers(found, number, record):  # guard: of-others
         return
     for first in firsts:
         _remove(claims.gate(uid, first))
@@ -114,9 +114,7 @@ def records(uid: str, state_dir: Path | None = None) -> Iterator[Record]:
                 yield found
 
 
-def _attached(
-    uid: str, number: int, state_dir: Path | None, known: Sequence[Record], without: str
-) -> Record | None:
+def _attached(uid: str, number: int, state_dir: Path | None, known: Sequence[Record], without: str) -> Record | None:
     found = (one for all_of in (known, records(uid, state_dir)) for one in all_of)
     ours = (one for one in found if one.complete and one.claim == f"{uid}/{number}")
     return next((one for one in ours if one.key.container_id != without), None)

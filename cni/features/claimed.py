@@ -53,9 +53,9 @@ def find(request: Request, conf: Config) -> Claimed | None:
     if not found:
         return None
     pod, ifname = arguments.cni_args(request.var("CNI_ARGS")).get("K8S_POD_UID", ""), request.var("CNI_IFNAME")
+    ours = claims.of_pod(pod)
     for claim, device in found:
-        # guard below: of-this-pod (in claim.pods), not-ended (not claim.ended)
-        if pod in claim.pods and not claim.ended and device.attach == _MULTUS:
+        if claim in ours and device.attach == _MULTUS:  # guard: of-this-pod (ours)
             if device.interface not in ("", ifname):  # guard: claims-interface
                 raise InvalidConfig(
                     f"CNI_IFNAME={ifname}: {claim.title} names the interface {device.interface!r}; name it "

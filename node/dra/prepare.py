@@ -75,8 +75,7 @@ def decide(asked: Asked, document: Json | None, find: Find) -> Claim:
     configs = listed.get("config") or []
     of_request = Counter(one["request"] for one in results)
     devices = [
-        _device(one, find, parameters.merged(configs, one["request"], asked.namespace), of_request)
-        for one in results
+        _device(one, find, parameters.merged(configs, one["request"], asked.namespace), of_request) for one in results
     ]
     reserved = (document or {}).get("status", {}).get("reservedFor") or ()
     if not reserved:
@@ -100,9 +99,7 @@ def placed(claim: Claim, others: Collection[Claim]) -> Claim:
     for device in claim.own:
         for other in others:
             is_alone = device.kind in _ALONE
-            if is_alone and any(
-                one.id == device.id and one.kind in _ALONE for one in other.own
-            ):  # guard: device-once
+            if is_alone and any(one.id == device.id and one.kind in _ALONE for one in other.own):  # guard: device-once
                 raise Refused(
                     f"device {device.id} ({device.pool}/{device.device}) is prepared for {other.title} on this node "
                     f"already; delete one of the two, and its pod's successor gets another device"

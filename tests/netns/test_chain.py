@@ -96,6 +96,25 @@ def test_a_pod_without_a_claim_passes_through(host: Host, pod: Pod, make_pod: Ca
     assert not list(host.state.rglob("*"))
 
 
+def test_a_pod_that_joins_a_claim(
+    host: Host, pod: Pod, make_pod: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets its own interface, or does not start; kubelet's file names it, and the claim's state does not."""
+    wide = {"ipam": {"type": "hpn-ipam", "subnet": "10.56.0.0/24"}}
+    found, joining = chained.prepared(host, pod, [chained.device(host, 0, config=wide)]), make_pod()
+    entry = {"ClaimUID": found.uid, "PodUIDs": {chained.uid(one): {} for one in (pod, joining)}}
+    file = host.tmp_path / "dra_manager_state"
+    file.write_text(json.dumps({"Data": json.dumps({"ClaimInfoStateList": [entry]}), "Checksum": 1}))
+    monkeypatch.setattr(claims, "KUBELETS", str(file))
+    for one in (pod, joining):
+        add(host, one)
+        assert one.links() == {"hpn0"}
+    delete(host, pod)
+    assert Path(claims.gate(found.uid, 0)).exists()
+    delete(host, joining)
+    assert not Path(claims.gate(found.uid, 0)).exists()
+
+
 def test_a_pod_of_no_cluster_passes_through(host: Host, pod: Pod) -> None:
     chained.prepared(host, pod)
     assert host.ok("ADD", pod, conf(host), CNI_ARGS="") == chained.PREVIOUS

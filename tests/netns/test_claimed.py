@@ -227,7 +227,7 @@ def test_an_unreadable_claim_holds_up_no_del(host: Host, pod: Pod, folder: Path)
 def test_a_claim_of_two_pods(host: Host, pod: Pod, folder: Path, make_pod: Callable[[], Pod]) -> None:
     """The gate stays open until both are detached: a container of the other one may start again."""
     other = POD.replace("1", "2")
-    claims.save(replace(CLAIM, pods=(POD, other), devices=(replace(MASTER, ips=(), mac=""),)))
+    claims.save(replace(CLAIM, pods=(POD, other), pod_claim="", devices=(replace(MASTER, ips=(), mac=""),)))
     both = ((pod, ARGS), (make_pod(), ARGS.replace(POD, other)))
     for one, args in both:
         host.ok("ADD", one, conf(host), CNI_ARGS=args)
