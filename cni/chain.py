@@ -27,7 +27,7 @@ from base.protocol.errors import (
 from base.protocol.location import location
 from base.protocol.result import Result, Unchanged
 from base.protocol.spec import Config, Json, Request
-from base.state import chains, claims, durable, journal, permitted
+from base.state import chains, claims, durable, journal, permitted, places
 from base.state.chains import Chain, Member
 from base.state.claims import Device
 from base.state.pod import Pod
@@ -107,6 +107,8 @@ def delete(request: Request, conf: Config, log: list[str], programs: Programs) -
         undo.chain(whole, request, log, programs)
     elif journal.Entry(where.state_dir, where.network, request.key).version():
         commands.delete(request, conf, log, programs)  # the network was not in chain mode at its ADD
+    else:
+        places.forget(where.state_dir, where.network, request.key)  # of an ADD that could not write its chain
 
 
 def check(request: Request, conf: Config, _log: list[str], programs: Programs) -> None:

@@ -18,7 +18,8 @@ from support.chained import conf, variables
 from support.killing import killed_at
 from support.topology import PROGRAMS, Host, Pod, ip, until
 
-from base.state import claims, durable, journal
+from base.protocol.errors import IoFailure
+from base.state import claims, durable, journal, places
 from cni import collect
 from cni.main import run as hpn
 
@@ -159,6 +160,22 @@ def test_del_of_what_the_pod_changed(host: Host, pod: Pod) -> None:
         assert host.state_files() == set(), commands
         for name in pod.links():
             pod.ip("link", "delete", name)
+
+
+def test_a_chain_that_cannot_be_written(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk.  ADD changes nothing, and DEL removes its note of the state directory."""
+    chained.prepared(host, pod)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise IoFailure("no room")
+
+    with monkeypatch.context() as during:
+        during.setattr(durable, "write", full)
+        assert refused(host, "ADD", pod)["code"] == IoFailure.code
+    assert pod.links() == set()
+    assert host.state_files() == set()
+    delete(host, pod)
+    assert not os.listdir(places.ELSEWHERE)
 
 
 def test_a_second_add_is_refused_until_del(host: Host, pod: Pod) -> None:
