@@ -20,6 +20,7 @@ from base.protocol.spec import Json
 from base.state import trust
 from base.state.claims import Claim, Device
 from node.dra import DRIVER, parameters
+from node.dra.names import label
 from node.dra.parameters import CHAIN, MULTUS, NONE, Refused
 
 # Configurations of this node that a DeviceClass names by ``network``.
@@ -80,13 +81,15 @@ def decide(asked: Asked, document: Json | None, find: Find) -> Claim:
     reserved = (document or {}).get("status", {}).get("reservedFor") or ()
     if not reserved:
         raise Refused(f"{asked.title} is reserved for no pod; the scheduler reserves it again, or delete the pod")
+    pod_claim = str((about.get("annotations") or {}).get(_FROM_POD, ""))
     return Claim(
         asked.uid,
         asked.namespace,
         asked.name,
         tuple(one["uid"] for one in reserved if one.get("resource") == "pods" and not one.get("apiGroup")),
         tuple(devices),
-        pod_claim=str((about.get("annotations") or {}).get(_FROM_POD, "")),
+        # Anyone who may make a claim writes its annotations, and the containers' path has this name.
+        pod_claim=pod_claim if label(pod_claim) == pod_claim else "",
     )
 
 

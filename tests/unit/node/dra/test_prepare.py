@@ -86,6 +86,14 @@ def test_a_device_for_multus() -> None:
     assert made == Claim(UID, "default", "rails", (POD,), (device,), pod_claim="rails-of-pod")
 
 
+@pytest.mark.parametrize("name", ["../../../../../etc/x", "a/b", "A", "x" * 64, "\n", None])
+def test_a_name_in_the_pod_that_leads_elsewhere(name: Any) -> None:
+    """A path in the container has the name, and anyone who may make a claim may annotate it."""
+    document = claim()
+    document["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": name}
+    assert decide(document).pod_claim == ""
+
+
 def test_a_pod_group_is_no_pod() -> None:
     document = claim()
     document["status"]["reservedFor"] = [
