@@ -10,7 +10,7 @@ all interfaces of the request are attached.  Its form is KEP-5304's, in both ver
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
@@ -27,14 +27,27 @@ NONE: Final = "none"
 _VERSIONS: Final = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
 
 
-def open_if_whole(
-    claim: Claim, number: int, state_dir: Path | None = None, known: Sequence[Record] = (), without: str = ""
-) -> bool:
+def open_if_whole(claim: Claim, number: int, state_dir: Path | None = None, known: Sequence[Record] = ()) -> bool:
     """Open the gate of device ``number``'s request, if all interfaces of the request are attached.
 
-    ``state_dir`` may not be noted yet, and ``known`` records need not be searched.  ``without`` is a container whose
-    attachments do not count.  Return whether the gate is open.  Raises IoFailure, InvalidConfig.
+    ``state_dir`` may not be noted yet, and ``known`` records need not be searched.  Return whether the gate is open.
+    Raises IoFailure, InvalidConfig, TryAgain.
     """
+    with _alone(claim):
+        return _open_if_whole(claim, number, state_dir, known)
+
+
+def _alone(claim: Claim) -> AbstractContextManager[object]:
+    """The lock of the claim's gates, if it can have several pods: one's ADD may run beside another's DEL."""
+    if claim.pod_claim:
+        return nullcontext()
+    return journal.locked(Path(places.COMMON), "claim", claim.uid)  # guard: one-at-a-time = nullcontext()
+
+
+def _open_if_whole(
+    claim: Claim, number: int, state_dir: Path | None = None, known: Sequence[Record] = (), without: str = ""
+) -> bool:
+    """``open_if_whole`` for the lock's holder.  ``without`` is a container whose attachments do not count."""
     first = claim.first_of_request(number)
     devices = list[Json]()
     for one, device in enumerate(claim.devices):
@@ -58,7 +71,7 @@ def open_if_whole(
 
 def close(record: Record) -> None:
     """Close the gate of a record's claim: the pod's containers start no more.  It stays open for another pod of the
-    claim.  Raises IoFailure, InvalidConfig."""
+    claim.  Raises IoFailure, InvalidConfig, TryAgain."""
     uid, _, text = record.claim.partition("/")
     number = int(text)
     try:
@@ -67,17 +80,19 @@ def close(record: Record) -> None:
     except RecordUnreadable:
         # DEL must succeed, and one of these is the request's.
         found, firsts = None, [*range(number + 1)]
-    if found and firsts and not found.pod_claim and _is_anothers(found, number, record):  # guard: of-others
-        return
-    for first in firsts:
-        _remove(claims.gate(uid, first))
+    with _alone(found) if found else nullcontext():
+        if found and firsts and not found.pod_claim and _is_anothers(found, number, record):  # guard: of-others
+            return
+        for first in firsts:
+            _remove(claims.gate(uid, first))
 
 
 def settle(claim: Claim, first: int) -> None:
     """Open the gate of the request with the first device ``first`` if all its interfaces are attached; else close it.
-    Raises IoFailure, InvalidConfig."""
-    if not open_if_whole(claim, first):
-        _remove(claims.gate(claim.uid, first))  # guard: settled
+    Raises IoFailure, InvalidConfig, TryAgain."""
+    with _alone(claim):
+        if not _open_if_whole(claim, first):
+            _remove(claims.gate(claim.uid, first))  # guard: settled
 
 
 def _remove(path: str) -> None:
@@ -91,7 +106,7 @@ def _remove(path: str) -> None:
 def _is_anothers(claim: Claim, number: int, record: Record) -> bool:
     """Write the gate anew for another pod; return whether one has the request's interfaces."""
     try:
-        return open_if_whole(claim, number, without=record.key.container_id)
+        return _open_if_whole(claim, number, without=record.key.container_id)
     except IoFailure:
         return True  # one has, and the present file stays
 

@@ -1,13 +1,14 @@
 """The prepared claims on disk: whole or absent, of this boot, and never outside their folder."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from base.protocol.errors import InvalidConfig, RecordUnreadable
-from base.state import claims, durable
+from base.state import claims, durable, gates, places
 from base.state.claims import Claim, Device
 
 UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
@@ -84,6 +85,15 @@ def test_a_pod_that_came_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for text in (b"", b"[]", b'{"Data": "[]"}', b'{"Data": {}}', b"\xff"):
         file.write_bytes(text + later.encode())
         assert claims.of_pod(later) == []
+
+
+def test_pods_of_one_claim_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each ADD opens the gate, and none disturbs another."""
+    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
+    claim = replace(CLAIM, devices=(replace(VF, attach="none"),))
+    with ThreadPoolExecutor(8) as threads:
+        opened = [threads.submit(gates.open_if_whole, claim, 0) for _ in range(400)]
+    assert all(one.result() for one in opened)
 
 
 def test_a_forgotten_claim_is_gone(folder: Path) -> None:
