@@ -210,7 +210,7 @@ def _configuration(device: Device, conf: Config) -> Json:
         runtime["deviceID"] = device.id
     elif "master" not in device.config:
         chosen["master"] = _master_of(device.id)
-    given = {**device.config.get("runtimeConfig", {}), **{key: value for key, value in runtime.items() if value}}
+    given = {**(device.config.get("runtimeConfig") or {}), **{key: value for key, value in runtime.items() if value}}
     common = {"cniVersion": conf.get("cniVersion"), "type": conf.get("type")}
     return {**common, **device.config, **chosen, **({"runtimeConfig": given} if given else {})}
 

@@ -67,7 +67,8 @@ def test_attaches_and_detaches(host: Host, pod: Pod) -> None:
 
 def test_two_claims_and_devices_that_others_attach(host: Host, pod: Pod, make_pod: Callable[[], Pod]) -> None:
     others = [chained.device(host, 1, attach=how, interface="") for how in ("multus", "none")]
-    chained.prepared(host, pod, [chained.device(host, 0), *others], "first")
+    first = chained.device(host, 0, config={"runtimeConfig": None})  # as without the key
+    chained.prepared(host, pod, [first, *others], "first")
     # The allocated master counts, and the claim's other requests stay.
     wide = {
         "ipam": {"type": "hpn-ipam", "subnet": "10.56.1.0/24", "sticky": 3600},
