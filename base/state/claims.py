@@ -11,7 +11,7 @@ as none: kubelet asks for each claim again after a boot.
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -128,10 +128,12 @@ def of_pod(uid: str) -> list[Claim]:
 
     A claim was reserved for the pod at Prepare, or the pod came later: kubelet has it prepared once, for all pods.
     """
-    found = [claim for claim in _containing(uid, _NAMED) if not claim.ended]
-    later = _of_kubelet(uid) if any(uid not in claim.pods for claim in found) else set()
+    listed, text = list(_contents()), _encoded(uid)
+    later = _of_kubelet(uid) if any(_NAMED in contents for _, contents in listed) else set()
+    found = _decoded_of(one for one in listed if text in one[1] or _uid_of(one[0]) in later)
     # guard below: of-its-pods (uid in claim.pods -> True)
-    return [claim for claim in found if uid in claim.pods or (not claim.pod_claim and claim.uid in later)]
+    ours = [claim for claim in found if uid in claim.pods or (not claim.pod_claim and claim.uid in later)]
+    return [claim for claim in ours if not claim.ended]
 
 
 def with_device(device_id: str) -> list[tuple[Claim, Device]]:
@@ -182,24 +184,40 @@ def _of_kubelet(pod: str) -> set[str]:
         return set()
 
 
-def _containing(text: str, other: bytes = b"") -> list[Claim]:
-    # Most claims are not decoded: a node may have hundreds, and an ADD needs those of one pod.
-    texts = durable.canonical(text)[1:-1].encode(), *filter(None, (other,))
-    return sorted(_claims(texts), key=lambda claim: (claim.namespace, claim.name))
+def _containing(text: str) -> list[Claim]:
+    encoded = _encoded(text)
+    return _decoded_of(one for one in _contents() if encoded in one[1])
 
 
-def _claims(texts: Sequence[bytes]) -> Iterator[Claim]:
+def _encoded(text: str) -> bytes:
+    return durable.canonical(text)[1:-1].encode()
+
+
+def _uid_of(file: str) -> str:
+    return os.path.basename(file).removesuffix(_END)
+
+
+def _contents() -> Iterator[tuple[str, bytes]]:
+    """The file and the bytes of every claim.  Most are not decoded: a node may have hundreds, and an ADD needs those of
+    one pod."""
     try:
         names = os.listdir(FOLDER)
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
-        uid = name.removesuffix(_END)
-        if uid != name and _UID.fullmatch(uid):
+        if name.endswith(_END) and _UID.fullmatch(_uid_of(name)):
             with suppress(IoFailure, RecordUnreadable):
-                contents = durable.contents(f"{FOLDER}/{name}") or b""
-                if any(text in contents for text in texts) and (claim := _parsed(contents, f"{FOLDER}/{name}")):
-                    yield claim
+                yield f"{FOLDER}/{name}", durable.contents(f"{FOLDER}/{name}") or b""
+
+
+def _decoded_of(listed: Iterable[tuple[str, bytes]]) -> list[Claim]:
+    """The claims of this boot, in order of their names."""
+    found = list[Claim]()
+    for file, contents in listed:
+        with suppress(RecordUnreadable):
+            if claim := _parsed(contents, file):
+                found.append(claim)
+    return sorted(found, key=lambda claim: (claim.namespace, claim.name))
 
 
 def _parsed(text: bytes, file: str) -> Claim | None:
