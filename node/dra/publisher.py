@@ -102,6 +102,7 @@ class Publisher:
         self._child: Child | None = None
         self._has_changed = True
         self._failures = 0
+        self._in_vain = 0
         self._next: asyncio.TimerHandle | None = None
         self._look: asyncio.TimerHandle | None = None
         self._after_start = list[asyncio.TimerHandle]()
@@ -179,12 +180,16 @@ class Publisher:
         if self._has_changed:
             self._after(REST)
         if self._view.withheld and not self._look:
-            self._look = self._loop.call_later(HELD, partial(self._start, is_look=True))
+            # While another program's plugin offers a resource of DRA's, each look asks the API server too.
+            seconds = min(HELD * 2 ** min(self._in_vain, 16), LONGEST)
+            self._look = self._loop.call_later(seconds, partial(self._start, is_look=True))
 
     def _take(self, report: Report) -> None:
         """Note a round's result, and schedule the next."""
         self.node = report.node or self.node
         if report.withheld is not None:
+            asked_in_vain = not report.is_look and report.withheld == self._view.withheld
+            self._in_vain = self._in_vain + 1 if asked_in_vain else 0
             self._view = replace(self._view, withheld=report.withheld)
             self._cleared |= _units(self._running.offers) - report.withheld
         if report.problem:

@@ -165,6 +165,20 @@ def test_what_pods_have_from_the_plugin(node: Node, monkeypatch: pytest.MonkeyPa
     assert len(node.rounds) <= number + 1
 
 
+def test_another_plugins_resource(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks that ask the API server, and change nothing, become rare: that may last for days, on all nodes."""
+    monkeypatch.setattr(publisher, "HELD", 0.01)
+    node.report = Report(HELD)
+
+    def pause() -> float:
+        return node.publisher._look.when() - node.loop.time() if node.publisher._look else 0
+
+    node.offer(*DEVICES)
+    node.until(lambda: pause() > 0.3)
+    node.report = Report(frozenset(KEYS[1:]))
+    node.until(lambda: 0 < pause() < 0.02)
+
+
 def test_without_kubelets_answer_nothing_is_cleared(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "AGAIN", 0.01)
     node.report = Report(None, "kubelet does not answer")
