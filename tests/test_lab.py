@@ -34,7 +34,15 @@ BOOTS = {
         (),
         tuple(
             f"tests/lab/test_{name}.py"
-            for name in ("node", "rdma_numbers", "provision", "provision_beside", "provision_contained", "doctor")
+            for name in (
+                "node",
+                "node_claims",
+                "rdma_numbers",
+                "provision",
+                "provision_beside",
+                "provision_contained",
+                "doctor",
+            )
         ),
     ),
     # Each rank of a job polls, and so takes a processor.

@@ -68,11 +68,8 @@ class Chain:
         return journal.locked(self.state_dir, "chain", f"{self.network}/{self.key}", timeout)
 
     def load(self) -> tuple[Member, ...]:
-        """The members; none if there is no file.
-
-        An unreadable file moves to quarantine/.  The records of the container's claims take its place, because they
-        hold all that an undo needs.  Raises IoFailure.
-        """
+        """The members; none if there is no file.  An unreadable file moves to quarantine/.  The records of the
+        container's claims take its place, because they hold all that an undo needs.  Raises IoFailure."""
         try:
             return _members(durable.read(self._file) or {"members": []}, self._file)
         except RecordUnreadable:

@@ -33,6 +33,7 @@ _REGISTRY: Final = "var/lib/kubelet/plugins_registry"
 # What the program writes while it runs: state, two files of hpn node's beside kubelet's sockets, an option of ib_core.
 STATE: Final = (
     *("run/hpn", "var/lib/cni/hpn", "var/log/hpn", f"{_REGISTRY}/.hpn-node.lock", f"{_REGISTRY}/.hpn-node.json"),
+    f"{_REGISTRY}/.hpn-dra.json",
     "etc/modprobe.d/hpn-node.conf",
 )
 # What administrators write.

@@ -5,8 +5,8 @@ twice.  POST fails if the name exists; PUT and DELETE fail if the object changed
 "Kubernetes API Concepts").  Raises Unreachable if the API server gives no answer, StoreRefused if it refuses.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 from urllib.parse import quote, urlencode
 
 from base.protocol.errors import StoreRefused, Unreachable
@@ -21,9 +21,10 @@ _SLICES: Final = f"/apis/{VERSION}/resourceslices"
 _NODES: Final = "/api/v1/nodes"
 # Strict: an API server that does not know a field refuses the object, instead of dropping the field.
 _CHANGED: Final = f"fieldManager={DRIVER}&fieldValidation=Strict"
-_PAGE: Final = 50  # slices per page: some 4 MB
+_PAGE: Final = 16  # slices per page: half a megabyte, and ten when decoded
 _RESTARTS: Final = 3
 _APPLY: Final = "kubectl apply -k packaging/kubernetes/dra"
+T = TypeVar("T")
 
 
 class Api:
@@ -42,10 +43,11 @@ class Api:
         answer = self._ask("GET", f"{_NODES}/{quote(self.node, safe='')}")
         return {} if objects.is_absent(answer) else self._good(answer, "get", "nodes")
 
-    def slices(self) -> list[Json]:
-        """All ResourceSlices of this driver and node."""
+    def slices(self, keep: Callable[[Json], T]) -> list[T]:
+        """What ``keep`` makes of each ResourceSlice of this driver and node.  Decoded, all of a node with thousands of
+        devices would take a hundred megabytes."""
         for _ in range(_RESTARTS):
-            if (found := self._listed()) is not None:
+            if (found := self._listed(keep)) is not None:
                 return found
         raise Unreachable(f"{self._http.server} dropped the list of resourceslices before its last page")
 
@@ -101,10 +103,10 @@ class Api:
         self._good(answer, "patch", "resourceclaims/status")
         return True
 
-    def _listed(self) -> list[Json] | None:
-        """All slices; None if the API server dropped that state before the last page (410)."""
+    def _listed(self, keep: Callable[[Json], T]) -> list[T] | None:
+        """All slices, kept; None if the API server dropped that state before the last page (410)."""
         selector = f"spec.driver={DRIVER},spec.nodeName={self.node}"
-        query, found = {"fieldSelector": selector, "limit": str(_PAGE)}, list[Json]()
+        query, found = {"fieldSelector": selector, "limit": str(_PAGE)}, list[T]()
         while True:
             answer = self._ask("GET", f"{_SLICES}?{urlencode(query)}")
             if answer.status == 410:
@@ -117,7 +119,7 @@ class Api:
                 about = one.get("metadata")
                 if not isinstance(about, dict) or not {"name", "uid", "resourceVersion"} <= about.keys():
                     raise self._strange("list", "resourceslices")
-                found.append(one)
+                found.append(keep(one))
             after = str(page["metadata"].get("continue") or "")
             if not after:
                 return found

@@ -6,52 +6,48 @@ gets a new generation, which the old slices do not have.  A change of one slice 
 Source: kubernetes, dynamic-resource-allocation/resourceslice.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from base.protocol.spec import Json
 from node.dra import DRIVER, VERSION, names
-from node.dra.slices import Pools
 
 
-@dataclass
+@dataclass(frozen=True)
 class Changes:
     """Slices to remove, to replace and to create, in this order.  The first are as they were read."""
 
-    removed: list[Json] = field(default_factory=list)
-    replaced: list[Json] = field(default_factory=list)
-    created: list[Json] = field(default_factory=list)
+    removed: list[Json]
+    replaced: list[Json]
+    created: list[Json]
 
 
-def changes(node: str, uid: str, there: Sequence[Json], wanted: Pools) -> Changes:
-    """The changes from the slices ``there`` to the pools ``wanted``.
+def changes(node: str, uid: str, pool: str, there: Sequence[Json], parts: Sequence[Json]) -> Changes:
+    """The changes of a pool, from the slices ``there`` to its wanted ``parts`` (slices.py).
 
     ``uid`` is that of the node's object, which owns the slices: they go with it.
     """
-    by_pool, made = defaultdict[str, dict[str, Json]](dict), Changes()
-    for one in there:
-        by_pool[_pool(one)["name"]][one["metadata"]["name"]] = one
-    for pool in {**by_pool, **wanted}:
-        _of_pool(made, (node, uid, pool), by_pool[pool], wanted.get(pool, ()))
-    return made
-
-
-def _of_pool(made: Changes, whose: tuple[str, str, str], there: Mapping[str, Json], parts: Sequence[Json]) -> None:
-    node, uid, pool = whose
+    known = {str(one["metadata"]["name"]): one for one in there}
     listed = [names.slice_name(node, pool, number) for number in range(len(parts))]
-    generation = max((_pool(one)["generation"] for one in there.values()), default=0)
-    made.removed += [one for name, one in there.items() if name not in listed]
+    generation = max((_generation(one) for one in there), default=0)
     specs = {name: _spec(node, pool, generation, len(parts), part) for name, part in zip(listed, parts, strict=True)}
-    changed = [name for name in listed if name in there and not _is_same(there[name]["spec"], specs[name])]
-    missing = [name for name in listed if name not in there]
+    changed = [name for name in listed if name in known and not _is_same(known[name]["spec"], specs[name])]
+    missing = [name for name in listed if name not in known]
     if missing or len(changed) > 1:
-        changed = [name for name in listed if name in there]
+        changed = [name for name in listed if name in known]
         for spec in specs.values():
             spec["pool"]["generation"] = generation + 1
-    made.replaced += [_replaced(there[name], specs[name]) for name in changed]
-    made.created += [_created(node, uid, name, specs[name]) for name in missing]
+    return Changes(
+        [one for name, one in known.items() if name not in listed],
+        [_replaced(known[name], specs[name]) for name in changed],
+        [_created(node, uid, name, specs[name]) for name in missing],
+    )
+
+
+def pool_of(one: Json) -> str:
+    """The pool of a slice; empty for one that no API server stores."""
+    return str(_pool(one).get("name", ""))
 
 
 def _spec(node: str, pool: str, generation: int, number: int, part: Json) -> Json:
@@ -66,7 +62,6 @@ def _created(node: str, uid: str, name: str, spec: Json) -> Json:
 
 
 def _replaced(there: Json, spec: Json) -> Json:
-    metadata = {key: value for key, value in there["metadata"].items() if key != "managedFields"}
     times = {
         (device.get("name"), taint.get("key"), taint.get("value")): taint["timeAdded"]
         for device in there["spec"].get("devices") or ()
@@ -76,7 +71,7 @@ def _replaced(there: Json, spec: Json) -> Json:
     if times:  # when a taint began; the API server gives the present time to one without it
         devices = [_with_times(device, times) for device in spec.get("devices", ())]
         spec = {**spec, "devices": devices} if devices else spec
-    return {"apiVersion": VERSION, "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
+    return {"apiVersion": VERSION, "kind": "ResourceSlice", "metadata": there["metadata"], "spec": spec}
 
 
 def _with_times(device: Json, times: Mapping[Any, str]) -> Json:
@@ -103,9 +98,11 @@ def _untimed(device: Json) -> list[Json]:
     return [{key: value for key, value in taint.items() if key != "timeAdded"} for taint in device["taints"]]
 
 
+def _generation(one: Json) -> int:
+    number = _pool(one).get("generation")
+    return number if isinstance(number, int) else 0
+
+
 def _pool(one: Json) -> Json:
-    """The slice's pool; one without a name or number, which no API server stores, is replaced."""
     found = one["spec"].get("pool")
-    about = found if isinstance(found, dict) else {}
-    number = about.get("generation")
-    return {**about, "name": str(about.get("name", "")), "generation": number if isinstance(number, int) else 0}
+    return found if isinstance(found, dict) else {}

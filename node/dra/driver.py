@@ -65,10 +65,9 @@ class Driver:
         self._watchers = set[asyncio.Event]()
         self._children = asyncio.Semaphore(_AT_ONCE)
         self._logged = ""
-        self._sweep()
+        self.sweep()
         for claim in claims.all_claims():
-            with suppress(OSError):  # the claim's next Prepare tries again
-                status.watch(claim)
+            status.watch(claim)
 
     def open(self) -> None:
         """Make the socket to which kubelet connects, and replace the previous one.  Raises Unusable, OSError."""
@@ -151,7 +150,7 @@ class Driver:
 
     def _keep(self, claim: Claim) -> Sequence[dra.Device]:
         """Put the claim on disk, then its CDI file, and return the answer.  Raises Refused."""
-        self._sweep()
+        self.sweep()
         nodes = list[Sequence[str]]()
         for device in claim.devices:
             # Again, because the child process decided by an older state.
@@ -186,15 +185,15 @@ class Driver:
             if error:
                 _log_refused(Asked(one.uid, one.namespace, one.name), error)
             answer.claims[one.uid].error = error
-        with suppress(CniError, OSError):  # the next call tries again
-            self._sweep()
+        self.sweep()
         return answer
 
-    def _sweep(self) -> None:
-        """Remove what is left of ended claims whose attachments have ended too."""
+    def sweep(self) -> None:
+        """Remove what is left of ended claims whose attachments have ended too; what fails is tried again."""
         for claim in claims.all_claims():
             if claim.ended:
-                _give_up(claim.uid)
+                with suppress(CniError, OSError):
+                    _give_up(claim.uid)
 
     # Health
 

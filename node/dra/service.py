@@ -9,7 +9,7 @@ from typing import Final
 from node.dra import devices, ledger, slices, status
 from node.dra.driver import Driver
 from node.dra.prepare import Found
-from node.dra.publisher import Publisher, View
+from node.dra.publisher import HELD, Publisher, View
 from node.dra.slices import Entry
 from node.dra.status import Status
 from node.health.status import FIRMWARE, NO_DRIVER, Health
@@ -39,6 +39,8 @@ class Service:
         self._health: Mapping[HealthKey, Health] = {}
         self._loop, self._topics, self._kubeconfig = loop, topics, kubeconfig
         self._driver: Driver | None = None
+        self._changed = changed
+        self._again: asyncio.TimerHandle | None = None
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -63,7 +65,14 @@ class Service:
 
     def without_claimed(self, offers: Iterable[Offer]) -> tuple[Offer, ...]:
         """The plugin's offers without the units that claims or slices have."""
-        return ledger.without_claimed(offers, self._publisher.published - _ids(self.offers))
+        if self._driver:
+            self._driver.sweep()
+        all_units = tuple(offers)
+        left = ledger.without_claimed(all_units, self._publisher.published - _ids(self.offers))
+        if left != all_units and not self._again:
+            # No event reports the end of a claim's attachment.
+            self._again = self._loop.call_later(HELD, self._look_again)
+        return left
 
     def driver(self, path: Path) -> Driver:
         """The driver of these devices, for the socket at ``path``."""
@@ -92,7 +101,13 @@ class Service:
 
     def close(self) -> None:
         """Stop; slices and prepared claims stay."""
+        if self._again:
+            self._again.cancel()
         self._publisher.close()
+
+    def _look_again(self) -> None:
+        self._again = None
+        self._changed()
 
     def _problem(self, entry: Entry) -> str:
         name = entry.resource.full_name

@@ -24,7 +24,6 @@ TAINT: Final = f"{DRIVER}/unhealthy"
 
 # A resource's name and the ID of a unit that is not available by DRA now.
 Withheld = Collection[tuple[str, str]]
-Pools = dict[str, list[Json]]
 
 
 @dataclass(frozen=True)
@@ -100,16 +99,20 @@ def find(offers: Iterable[Offer], pool: str, device: str) -> Entry | None:
     return next((one for one in entries("", offers) if (one.pool, one.name) == (f"/{group}", device)), None)
 
 
-def pools(found: Iterable[Entry], facts: Facts, features: Features) -> tuple[Pools, list[str]]:
-    """Each pool's slices: their members ``devices`` or ``sharedCounters``; and remarks on devices that are left out."""
+def pools(
+    found: Iterable[Entry], facts: Facts, features: Features, left_out: Callable[[str, str], None]
+) -> Iterator[tuple[str, list[Json]]]:
+    """Each pool that has devices, and its slices: their members ``devices`` or ``sharedCounters``.
+
+    One pool after the other, because all documents of a node with thousands of devices take much memory.  ``left_out``
+    gets the id of each device that is left out, and why.
+    """
     grouped = defaultdict[str, list[Entry]](list)
     for entry in found:
         grouped[entry.pool].append(entry)
-    made, left_out = Pools(), defaultdict[str, list[str]](list)
     for pool, members in grouped.items():
         if slices := list(_slices(members, facts, features, left_out)):
-            made[pool] = slices
-    return made, [f"{', '.join(ids)}: {why}" for why, ids in left_out.items()]
+            yield pool, slices
 
 
 def _by_devices(units: Iterable[Unit]) -> Iterator[tuple[tuple[Device, ...], list[Unit]]]:
@@ -121,7 +124,7 @@ def _by_devices(units: Iterable[Unit]) -> Iterator[tuple[tuple[Device, ...], lis
 
 
 def _slices(
-    members: Sequence[Entry], facts: Facts, features: Features, left_out: Mapping[str, list[str]]
+    members: Sequence[Entry], facts: Facts, features: Features, left_out: Callable[[str, str], None]
 ) -> Iterator[Json]:
     """A pool's slices.  A device's slice depends only on its place in the offer, so a device that leaves the pool moves
     no other one to another slice."""
@@ -135,7 +138,7 @@ def _slices(
             word = facts.taint(entry)
             is_whole = not entry.is_shared and entry.device.id in whole
             if why := _why_left_out(entry, features, is_whole=is_whole, is_unhealthy=bool(word)):
-                left_out[why].append(entry.device.id)
+                left_out(entry.device.id, why)
             elif entry.units:
                 devices.append(_device(entry, facts.root, word, consumed))
         if devices:

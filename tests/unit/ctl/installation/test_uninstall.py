@@ -39,7 +39,7 @@ def test_nothing_is_left(installed: Path) -> None:
         (installed / path).parent.mkdir(parents=True)
         (installed / path).touch()
     (installed / "var" / "lib" / "kubelet" / "plugins_registry").mkdir(parents=True)
-    for name in (".hpn-node.lock", ".hpn-node.json"):
+    for name in (".hpn-node.lock", ".hpn-node.json", ".hpn-dra.json"):
         (installed / "var" / "lib" / "kubelet" / "plugins_registry" / name).touch()
     said = uninstall(installed)
     assert tree(installed) == {}

@@ -47,7 +47,7 @@ def query(request: Asked) -> dict[str, str]:
 def test_pages_of_slices(asked: tuple[Server, Api]) -> None:
     server, opened = asked
     server.tell(page(one("a"), more="next"), page(one("b")))
-    assert opened.slices() == [one("a"), one("b")]
+    assert opened.slices(lambda one: one) == [one("a"), one("b")]
     first, second = (query(request) for request in server.asked)
     assert first["fieldSelector"] == "spec.driver=hpn-cni.io,spec.nodeName=node1"
     assert second == {**first, "continue": "next"}
@@ -58,10 +58,10 @@ def test_a_state_that_the_server_dropped(asked: tuple[Server, Api]) -> None:
     server, opened = asked
     gone = status(410, "Expired", "too old")
     server.tell(page(one("a"), more="next"), gone, page(one("b")))
-    assert opened.slices() == [one("b")]
+    assert opened.slices(lambda one: one) == [one("b")]
     server.tell(gone, gone, gone)
     with pytest.raises(Unreachable, match="dropped the list"):
-        opened.slices()
+        opened.slices(lambda one: one)
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_answers_of_another_server(asked: tuple[Server, Api], body: object) -> N
     server, opened = asked
     server.tell(Told(200, body))
     with pytest.raises(StoreRefused, match="is not an API server: the request was to list resourceslices"):
-        opened.slices()
+        opened.slices(lambda one: one)
 
 
 def test_the_same_page_without_end(asked: tuple[Server, Api]) -> None:
     server, opened = asked
     server.tell(page(more="x"), page(more="x"))
     with pytest.raises(StoreRefused, match="is not an API server"):
-        opened.slices()
+        opened.slices(lambda one: one)
 
 
 def test_create(asked: tuple[Server, Api]) -> None:
@@ -171,11 +171,11 @@ def test_refusals(asked: tuple[Server, Api], answer: Told, words: str) -> None:
     server, opened = asked
     server.tell(answer)
     with pytest.raises(StoreRefused, match=words):
-        opened.slices()
+        opened.slices(lambda one: one)
 
 
 def test_no_answer(asked: tuple[Server, Api]) -> None:
     server, opened = asked
     server.tell(*[Told(503, {"message": "starting"})] * 4)
     with pytest.raises(Unreachable, match="starting; try again later"):
-        opened.slices()
+        opened.slices(lambda one: one)

@@ -17,6 +17,7 @@ PF = Device("0000:3b:00.0", Kind.PF, vendor="15b3", product="101d", driver="mlx5
 VF = Resource("example.com", "rail0_vf", Sharing.EXCLUSIVE, (), kind="vf", by_dra=True)
 WHOLE = replace(VF, name="rail0_pf", kind="pf")
 MASTER = Resource("example.com", "rail0", Sharing.SHARED, (), count=100, kind="master", by_dra=True)
+Pools = dict[str, list[dict[str, Any]]]
 ROOTS = {"0000:3b:00.0": "pci0000:3a", "0000:3b:00.2": "pci0000:3a"}
 
 
@@ -42,14 +43,19 @@ def made(
     withheld: Sequence[tuple[str, str]] = (),
     unhealthy: dict[str, str] | None = None,
     features: Features | None = None,
-) -> tuple[slices.Pools, list[str]]:
+) -> tuple[Pools, list[str]]:
     facts = Facts(
         "node1", lambda address: ROOTS.get(address, ""), lambda _, device: (unhealthy or {}).get(device.id, "")
     )
-    return slices.pools(slices.entries("node1", offers, withheld), facts, features or Features())
+    left_out = dict[str, list[str]]()
+    entries = slices.entries("node1", offers, withheld)
+    found = slices.pools(
+        entries, facts, features or Features(), lambda one, why: left_out.setdefault(why, []).append(one)
+    )
+    return dict(found), [*left_out]
 
 
-def devices(pools: slices.Pools) -> list[dict[str, Any]]:
+def devices(pools: Pools) -> list[dict[str, Any]]:
     return [one for found in pools.values() for part in found for one in part.get("devices", ())]
 
 
@@ -166,7 +172,7 @@ def test_shares_of_pods_with_the_plugin_are_withheld() -> None:
     assert one["capacity"]["shares"]["value"] == "70"
 
 
-def counters(pools: slices.Pools) -> tuple[str, dict[str, str]]:
+def counters(pools: Pools) -> tuple[str, dict[str, str]]:
     """The counter's value, and what each device consumes."""
     first, second = pools["node1/pci-0000-3b-00-0"]
     (only,) = first["sharedCounters"]

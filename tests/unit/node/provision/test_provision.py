@@ -81,7 +81,8 @@ def test_another_number_while_a_pod_has_one(count: int) -> None:
     said = refused(pf(vfs=mixed), rule(num_vfs=count))
     assert said == (
         f"pfs[0].numVfs {count}: rail0 ({ADDRESS}) has 4, and all of them would be removed first, but "
-        f"VF 1 (0000:3b:00.2) belongs to {POD}; delete that, then run: systemctl reload hpn-node"
+        f"VF 1 (0000:3b:00.2) belongs to {POD}; run: kubectl drain NODE --ignore-daemonsets --delete-emptydir-data, "
+        "then run: systemctl reload hpn-node (in a DaemonSet: delete its pod), then: kubectl uncordon NODE"
     )
 
 
@@ -218,8 +219,9 @@ def test_pods_and_the_host_have_vfs() -> None:
     used = (*vfs(1, user=POD), *vfs(2, needed=HOST)[1:])
     said = refused(pf(vfs=used), rule(num_vfs=0))
     assert said.endswith(
-        f"VF 0 (0000:3b:00.1) belongs to {POD}; delete that; the host needs VFs: {HOST}, then run: systemctl reload "
-        "hpn-node"
+        f"VF 0 (0000:3b:00.1) belongs to {POD}; run: kubectl drain NODE --ignore-daemonsets --delete-emptydir-data; "
+        f"the host needs VFs: {HOST}, then run: systemctl reload hpn-node (in a DaemonSet: delete its pod), then: "
+        "kubectl uncordon NODE"
     )
 
 
@@ -241,7 +243,8 @@ def test_a_pods_macvlan_over_the_pf_meanwhile() -> None:
     assert [why_left(one, over, found.vfs) for one in others] == ["", "", ""]
     assert why_left(of_the_pf, "", found.vfs) == ""
     for one in (of_the_pf, *others):
-        assert f"VF 0 (0000:3b:00.1) belongs to {POD}; delete that" in why_left(one, "", vfs(1, user=POD))
+        remedy = "run: kubectl drain NODE" if isinstance(one, SetVfs) else "delete that"
+        assert f"VF 0 (0000:3b:00.1) belongs to {POD}; {remedy}" in why_left(one, "", vfs(1, user=POD))
 
 
 def test_a_rule_without_a_pf() -> None:

@@ -1,14 +1,17 @@
 """A round over the node's ResourceSlices, in a child process: what pods have, what the API server has, what changes."""
 
+import json
 import signal
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import closing
+from itertools import chain
 from typing import Final
 
-from base.protocol.errors import CniError, TryAgain
+from base.protocol.errors import CniError, StoreRefused, TryAgain
 from base.protocol.spec import Json
 from node.dra import DRIVER, VERSION, api, devices, ledger, names, slices
-from node.dra.changes import changes
+from node.dra.changes import Changes, changes, pool_of
 from node.dra.publisher import Report, View
 from node.dra.slices import Features
 from node.kubelet.allocations import Name
@@ -57,18 +60,43 @@ def _allocatable(offers: Iterable[Offer], own: Json) -> frozenset[Name]:
 def _publish(server: api.Api, view: View, withheld: frozenset[Name], own: Json) -> tuple[str, ...]:
     """Return remarks.  Raises StoreRefused, Unreachable, TryAgain."""
     facts = slices.Facts(server.node, devices.root, lambda of, one: view.unhealthy.get((of.full_name, one.id), ""))
-    entries = [*slices.entries(server.node, view.offers, withheld)]
-    wanted, notes = slices.pools(entries, facts, _features(server, view))
-    there = server.slices()
-    made = changes(server.node, str((own.get("metadata") or {}).get("uid", "")), there, wanted)
+    uid, left_out = str((own.get("metadata") or {}).get("uid", "")), defaultdict[str, list[str]](list)
+    features = _features(server, view)
+    there = defaultdict[str, list[bytes]](list)
+    for pool, one in server.slices(_kept):
+        there[pool].append(one)
+    entries, problems = slices.entries(server.node, view.offers, withheld), list[CniError]()
+    wanted = slices.pools(entries, facts, features, lambda one, why: left_out[why].append(one))
+    without = ((pool, ()) for pool in tuple(there))  # nothing is left of the pools that were wanted
+    for pool, parts in chain[tuple[str, Sequence[Json]]](wanted, without):
+        try:
+            _apply(server, changes(server.node, uid, pool, _decoded(there.pop(pool, ())), parts))
+        except (StoreRefused, TryAgain) as e:  # the other pools can do without this one
+            problems.append(e)
+    if problems:
+        raise problems[0]
+    return tuple(f"{', '.join(ids)}: {why}" for why, ids in left_out.items())
+
+
+def _kept(one: Json) -> tuple[str, bytes]:
+    """A slice's pool, and the slice without what only the API server needs."""
+    one["metadata"].pop("managedFields", None)
+    return pool_of(one), json.dumps(one).encode()
+
+
+def _decoded(kept: Iterable[bytes]) -> list[Json]:
+    return [json.loads(one) for one in kept]
+
+
+def _apply(server: api.Api, made: Changes) -> None:
+    """Send the changes.  Raises StoreRefused, Unreachable; TryAgain if another program changed a slice just now."""
     for one in made.removed:
         server.delete(one)
     late = [one for one in made.replaced if server.replace(one) is None]
     late += [one for one in made.created if server.create(one) is None]
-    if late:
-        name = late[0]["metadata"]["name"]
+    for one in late:
+        name = one["metadata"]["name"]
         raise TryAgain(f"another program made or changed {name}; if this stays: kubectl delete resourceslice {name}")
-    return tuple(notes)
 
 
 def _features(server: api.Api, view: View) -> Features:
