@@ -68,13 +68,13 @@ class Claimed(Side):
 @contextmanager
 def claimed(rails: Rails) -> Iterator[Claimed]:
     """The same rails as ``rails`` has, attached as one claim, which is on the node meanwhile."""
+    alike = {"pool": "bench", "share": "", "kind": "master", "resource": "example.com/rail", "attach": "chain"}
     devices = tuple(
         Device(
-            request=RAILS[n], pool="bench", device=RAILS[n], share="", id=RAILS[n], kind="master", resource="example.com/rail",
-            attach="chain", interface=f"hpn{n}",
+            **alike, request=name, device=name, id=name, interface=f"hpn{n}",
             config={k: v for k, v in rail.conf.items() if k not in ("master", "type")},
         )
-        for n, rail in enumerate((rails, *rails.others))
+        for n, (name, rail) in enumerate(zip(RAILS, (rails, *rails.others), strict=True))
     )  # fmt: skip
     pod, claim = f"{uuid.uuid4()}", f"{uuid.uuid4()}"
     chain = {

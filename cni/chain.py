@@ -36,7 +36,6 @@ from cni.commands import Asked
 from cni.features.delegate import Programs
 
 _ATTACHED: Final = "chain"
-_OVER_A_MASTER: Final = ("shared", "master")
 # The keys that an entry of the cluster's conflist may have.  Those of an attachment are in the class's network.
 _KEYS: Final = frozenset({
     "cniVersion", "name", "type", "claims", "prevResult", "runtimeConfig", "args", "capabilities", "cniVersions",
@@ -203,16 +202,18 @@ def _configuration(device: Device, conf: Config) -> Json:
     addresses and MAC that the claim requests.  Raises LinkUnavailable."""
     chosen: Json = {}
     runtime = {"ips": list(device.ips), "mac": device.mac}
-    if device.kind not in _OVER_A_MASTER:
+    if device.kind == "master":
+        chosen["master"] = device.id
+    elif device.kind != "shared":
         runtime["deviceID"] = device.id
     elif "master" not in device.config:
-        chosen["master"] = _master(device.id)
-    given = {key: value for key, value in runtime.items() if value}
+        chosen["master"] = _master_of(device.id)
+    given = {**device.config.get("runtimeConfig", {}), **{key: value for key, value in runtime.items() if value}}
     common = {"cniVersion": conf.get("cniVersion"), "type": conf.get("type")}
     return {**common, **device.config, **chosen, **({"runtimeConfig": given} if given else {})}
 
 
-def _master(device: str) -> str:
+def _master_of(device: str) -> str:
     """The interface of a shared device: its name, or that of a PCI function.  Raises LinkUnavailable."""
     if ":" not in device:
         return device

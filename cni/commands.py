@@ -5,7 +5,7 @@ GC is in cni/collect.py.  Only cni/undo.py undoes what a command changed.
 
 import os
 from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -108,9 +108,14 @@ def _in_step(making: Sequence[Generator[Made | None, None, None]]) -> list[Resul
     """
     made: list[Made | None] = [None]
     try:
+        if len(making) > 1:
+            with syncs.collected() as late:
+                while None in made:
+                    made = [next(one) for one in making]
+                    late.begin()
+                late.wait()
         while None in made:
-            with syncs.together() if len(making) > 1 else nullcontext():
-                made = [next(one) for one in making]
+            made = [next(one) for one in making]
         complete = [one for one in made if one]
         if claimed := [(one.entry, one.record) for one in complete if one.record.claim]:
             features.claimed.attached(claimed)

@@ -68,7 +68,7 @@ class Chain:
         return journal.locked(self.state_dir, "chain", f"{self.network}/{self.key}", timeout)
 
     def load(self) -> tuple[Member, ...]:
-        """The members; none if there is no file.  If it is unreadable, it moves to quarantine/, and the records of the
+        """The members; none if there is no file.  An unreadable file moves to quarantine/.  The records of the
         container's claims take its place, because they hold all that an undo needs.  Raises IoFailure."""
         try:
             return _members(durable.read(self._file) or {"members": []}, self._file)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable
@@ -171,10 +172,16 @@ def _claims(text: bytes) -> Iterator[Claim]:
 
 
 def _parsed(text: bytes, file: str) -> Claim | None:
+    claim = _decoded(text, file)
+    return claim if claim.boot == durable.boot_id() else None  # guard: of-this-boot = claim
+
+
+@lru_cache(32)  # a command of a pod reads its claims for each of their devices
+def _decoded(text: bytes, file: str) -> Claim:
     try:
         claim = Claim.from_json(durable.parsed(text, file))
     except (TypeError, KeyError) as e:
         raise RecordUnreadable(f"{file} lacks members of a prepared claim: {e!r}") from e
     if _file(claim.uid) != file:  # guard: its-own-file
         raise RecordUnreadable(f"{file} is the file of another claim, {claim.uid}")
-    return claim if claim.boot == durable.boot_id() else None  # guard: of-this-boot = claim
+    return claim

@@ -67,8 +67,7 @@ class Driver:
         self._logged = ""
         self.sweep()
         for claim in claims.all_claims():
-            with suppress(OSError):  # the claim's next Prepare tries again
-                status.watch(claim)
+            status.watch(claim)
 
     def open(self) -> None:
         """Make the socket to which kubelet connects, and replace the previous one.  Raises Unusable, OSError."""
@@ -186,15 +185,15 @@ class Driver:
             if error:
                 _log_refused(Asked(one.uid, one.namespace, one.name), error)
             answer.claims[one.uid].error = error
-        with suppress(CniError, OSError):  # the next call tries again
-            self.sweep()
+        self.sweep()
         return answer
 
     def sweep(self) -> None:
-        """Remove what is left of ended claims whose attachments have ended too."""
+        """Remove what is left of ended claims whose attachments have ended too; what fails is tried again."""
         for claim in claims.all_claims():
             if claim.ended:
-                _give_up(claim.uid)
+                with suppress(CniError, OSError):
+                    _give_up(claim.uid)
 
     # Health
 

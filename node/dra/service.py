@@ -2,12 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from base.protocol.errors import CniError
 from node.dra import devices, ledger, slices, status
 from node.dra.driver import Driver
 from node.dra.prepare import Found
@@ -68,8 +66,7 @@ class Service:
     def without_claimed(self, offers: Iterable[Offer]) -> tuple[Offer, ...]:
         """The plugin's offers without the units that claims or slices have."""
         if self._driver:
-            with suppress(CniError, OSError):  # Prepare and Unprepare try again
-                self._driver.sweep()
+            self._driver.sweep()
         all_units = tuple(offers)
         left = ledger.without_claimed(all_units, self._publisher.published - _ids(self.offers))
         if left != all_units and not self._again:

@@ -47,13 +47,17 @@ class Status:
         loop.add_reader(self._fd, self._read)
 
     def watch(self, claim: Claim) -> None:
-        """Write the claim's status when its gates open, and now if one is open.  Raises OSError."""
+        """Write the claim's status when its gates open, and now if one is open."""
         folder = os.path.dirname(claims.gate(claim.uid, 0))
-        Path(folder).mkdir(0o755, exist_ok=True)
-        mask = events.IN_MOVED_TO | events.IN_DELETE_SELF
-        self._uids[events.watch_directory(self._fd, folder, mask)] = claim.uid
-        if os.listdir(folder):
-            self._request(claim.uid)
+        try:
+            Path(folder).mkdir(0o755, exist_ok=True)
+            mask = events.IN_MOVED_TO | events.IN_DELETE_SELF
+            self._uids[events.watch_directory(self._fd, folder, mask)] = claim.uid
+            if os.listdir(folder):
+                self._request(claim.uid)
+        except OSError as e:
+            # No pod has to wait for that.
+            self._topics.report(TOPIC, f"{claim.title} will not show its interfaces: watching {folder}: {e.strerror}")
 
     def close(self) -> None:
         """Stop; what is not written yet is written at the next start."""

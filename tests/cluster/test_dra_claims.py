@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import drawn
 import pytest
 from cluster import claims, image, manifests
 from cluster.host import Host
@@ -22,6 +23,7 @@ RAILS = [
 ]
 METADATA = "/var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/rails/rails/hpn-cni.io-metadata.json"
 IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.60.0.0/24"}]]}
+LOG = "/var/log/hpn/chain.log"
 CLAIMS, CDI = "/run/hpn/claims", "/var/run/cdi"
 
 
@@ -244,13 +246,73 @@ def test_a_pod_over_a_power_cut(cluster: Cluster, attached: Host) -> None:
     assert len(left(attached)) == 3
 
 
+KILLED = ("kubelet", "containerd", "node", "power")
+MOMENTS = ("prepared", "attached", "ready", "ending", "given up")
+CASES = [(moment, victim) for moment in MOMENTS for victim in KILLED]
+
+
+def test_killed_at_any_moment(cluster: Cluster) -> None:
+    """Whatever is killed at whatever moment of a pod with a claim: the pod becomes Ready, ends, and leaves nothing."""
+    node, cases = cluster.nodes["node1"], drawn.share(CASES, "claims")
+    drawn.noted("rounds of kills and power cuts", len(cases))
+    for number, (moment, victim) in enumerate(cases):
+        name = f"a{number}"
+        pod = claims.pod(name, node="node1", networks="rail0@hpn0", template="a")
+        cluster.apply(claims.template("a", claims.spec("rail0")), pod)
+        if moment in ("prepared", "attached"):
+            wanted = "*.json" if moment == "prepared" else "*.d/0"
+            until(lambda wanted=wanted: glob(node, wanted), f"the claim to be {moment}", 120, 0.01)
+            strike(cluster, node, victim)
+        cluster.wait("Ready", f"pod/{name}", timeout=180)
+        if moment == "ready":
+            before = cluster.containers(name)
+            strike(cluster, node, victim)
+            if victim == "power":
+                cluster.wait_restarted(before)
+            cluster.wait("Ready", f"pod/{name}", timeout=180)
+        until(lambda name=name: "hpn0" in links(cluster, name), f"the interface after {moment}, {victim}", 120)
+        cluster.kubectl("delete", "pod", name, "--wait=false")
+        if moment in ("ending", "given up"):
+            until(lambda moment=moment: moment == "ending" or not glob(node, "*.d/0"), "the gate to close", 120, 0.01)
+            strike(cluster, node, victim)
+        cluster.kubectl("wait", "--for=delete", f"pod/{name}", "--timeout=180s")
+        until(lambda: left(node) == [] == node.attachments(), f"nothing to be left after {moment}, {victim}", 180)
+
+
+def links(cluster: Cluster, pod: str) -> str:
+    """The pod's interfaces; empty while kubelet cannot be reached."""
+    return cluster.kubectl("exec", pod, "--", "ip", "link", check=False)
+
+
+def glob(node: Host, pattern: str) -> str:
+    """The paths of a pattern in the directory of claims, which is in the host's memory."""
+    return str(node.run("sh", "-c", f"ls -d {CLAIMS}/{pattern} 2>/dev/null", check=False).stdout)
+
+
+def strike(cluster: Cluster, node: Host, victim: str) -> None:
+    """Kill a daemon, or cut the power, and start again what ended."""
+    if victim == "power":
+        node.power_cut()
+        cluster.boot(node)
+        cluster.wait_ready()
+        return
+    node.service(victim).kill()
+    if victim == "containerd":
+        restart_containerd(cluster, node)
+    else:
+        node.service(victim).start()
+        cluster.wait_ready()
+
+
 @pytest.fixture
 def chained(cluster: Cluster) -> Iterator[Host]:
     """node1 with hpn at the end of the cluster's own network, and without Multus."""
     node = cluster.nodes["node1"]
     network = pod_network(1)
-    network["plugins"].append({"type": "hpn", "claims": True})
+    network["cniVersion"] = "1.1.0"  # from which on containerd sends STATUS
+    network["plugins"].append({"type": "hpn", "claims": True, "logFile": LOG, "logLevel": "debug"})
     file = "/etc/cni/net.d/00-chain.conflist"
+    node.run("mkdir", "-p", "/var/log/hpn")
     node.run("sh", "-c", f"cat >{file}", stdin=json.dumps(network))
     restart_containerd(cluster, node)
     yield node
@@ -262,7 +324,8 @@ def chained(cluster: Cluster) -> Iterator[Host]:
 def restart_containerd(cluster: Cluster, node: Host) -> None:
     """containerd reads the networks when it starts."""
     service = node.service("containerd")
-    service.stop()
+    if service.pid:
+        service.stop()
     booted = service.log.read_text(errors="replace").count("successfully booted")
     service.start()
     until(lambda: service.log.read_text(errors="replace").count("successfully booted") > booted, "containerd", 120)
@@ -294,3 +357,5 @@ def test_two_rails_in_the_clusters_own_network(cluster: Cluster, chained: Host) 
     until(lambda: left(chained) == [], "the claim to be given up", 120)
     assert chained.attachments() == []
     assert chained.leases() == []
+    lines = chained.run("cat", LOG).stdout.splitlines()
+    assert {"ADD", "DEL", "STATUS"} <= {json.loads(line)["command"] for line in lines}

@@ -1,5 +1,6 @@
 """Chain mode: one ADD of the cluster's conflist attaches all devices of the pod's prepared claims, or none."""
 
+import errno
 import json
 import os
 import shutil
@@ -66,7 +67,12 @@ def test_attaches_and_detaches(host: Host, pod: Pod) -> None:
 def test_two_claims_and_devices_that_others_attach(host: Host, pod: Pod, make_pod: Callable[[], Pod]) -> None:
     others = [chained.device(host, 1, attach=how, interface="") for how in ("multus", "none")]
     chained.prepared(host, pod, [chained.device(host, 0), *others], "first")
-    wide = {"ipam": {"type": "hpn-ipam", "subnet": "10.56.1.0/24"}}
+    # The allocated master counts, and the claim's other requests stay.
+    wide = {
+        "ipam": {"type": "hpn-ipam", "subnet": "10.56.1.0/24", "sticky": 3600},
+        "master": "rail0",
+        "runtimeConfig": {"sticky": "trainer-0"},
+    }
     own = chained.device(host, 1, ips=("10.56.1.9/24",), mac="02:00:00:00:00:09", config=wide)
     chained.prepared(host, pod, [own], "second")
     chained.prepared(host, make_pod(), name="another pod's")
@@ -74,8 +80,9 @@ def test_two_claims_and_devices_that_others_attach(host: Host, pod: Pod, make_po
     assert addresses(pod)["hpn0"] == ATTACHED["hpn0"]
     assert pod.addresses("hpn1") == {"10.56.1.9/24"}
     assert (pod.link("hpn1") or {})["address"] == "02:00:00:00:00:09"
+    assert (pod.link("hpn1") or {})["link_index"] == next(i["ifindex"] for i in ip("link") if i["ifname"] == "rail1")
     delete(host, pod)
-    assert host.state_files() == set()
+    assert "trainer-0" in (host.state / "ipam/net1/leases").read_text()
 
 
 @pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK"])
@@ -114,6 +121,25 @@ def test_one_that_fails_undoes_the_others(host: Host, pod: Pod) -> None:
         assert error["code"] == code, error
         assert host.picture(pod) == before, keys
         claims.forget(claim.uid)
+
+
+def test_del_of_what_the_pod_changed(host: Host, pod: Pod) -> None:
+    """DEL undoes a chain whose pod renamed, removed and moved links, with a stranger under a name of ours."""
+    chained.prepared(host, pod)
+    for commands in (
+        ["link set hpn0 down", "link set hpn0 name data0", "link add hpn0 type bridge"],
+        ["link set hpn1 address 02:00:00:00:00:77"],
+        ["link set hpn0 group 7", "link set hpn1 group 7", "link add own group 7 type bridge"],
+    ):
+        add(host, pod)
+        for command in commands:
+            pod.ip(*command.split())
+        delete(host, pod)
+        assert pod.links() <= {"hpn0", "own"}, commands
+        assert all((pod.link(name) or {})["linkinfo"]["info_kind"] != "macvlan" for name in pod.links()), commands
+        assert host.state_files() == set(), commands
+        for name in pod.links():
+            pod.ip("link", "delete", name)
 
 
 def test_a_second_add_is_refused_until_del(host: Host, pod: Pod) -> None:
@@ -301,6 +327,26 @@ def test_a_gc_that_began_before_the_add(host: Host, pod: Pod) -> None:
         old.kill()
     assert pod.links() == set(ATTACHED)
     delete(host, pod)
+
+
+def test_a_lease_that_cannot_be_synced(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ADD fails and undoes all; DEL reports it, and the next one has nothing left to do."""
+    chained.prepared(host, pod)
+    add(host, pod)
+
+    def fails(_fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", fails)
+        assert refused(host, "DEL", pod)["code"] == 5
+    delete(host, pod)
+    assert (pod.links(), host.state_files()) == (set(), set())
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", fails)
+        assert refused(host, "ADD", pod)["code"] == 5
+    delete(host, pod)
+    assert (pod.links(), host.state_files()) == (set(), set())
 
 
 def by_del(host: Host, pod: Pod) -> None:

@@ -249,7 +249,7 @@ class FileStore:
 
     def _sync(self, table: Table) -> None:
         try:
-            syncs.data(table.lines.fd, table.lines.path)  # guard: sync-late
+            syncs.data(table.lines.fd, table.lines.path)
         except OSError:
             with self._lock():
                 table.take_back()  # guard: taken-back
