@@ -1,34 +1,54 @@
 """The program behind `make bench-cluster`: the time until pods with eight rails are Ready, in the tests' cluster.
 
-A pod has the cluster's own network, which is bridge with host-local, and beside it eight macvlans: hpn's, or those of
-the Go plugins.  Pods without macvlans show the rest of a pod's start.  The sides run in turns, in random order.  The
-time is from the pod's first event in a watch of the API server to its condition Ready in the same watch.
+The chart installs hpn, so its agent is a container, and Multus is the real one.  A pod has the cluster's own network,
+which is bridge with host-local, and beside it eight macvlans: hpn's, or those of the Go plugins.  Pods without macvlans
+show the rest of a pod's start.  The sides run in turns, in random order.  The time is from the pod's first event in a
+watch of the API server to its condition Ready in the same watch.
+
+Then thick Multus runs on a node with the memory of its shipped manifest, and many pods start and end there at once.
 """
 
 import argparse
+import json
 import os
 import platform
 import random
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Timer
 from time import monotonic
 from typing import IO, Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "netns-fixtures"))
 
 from cluster import manifests, two_nodes
-from cluster.two_nodes import ADMIN, RAILS, Cluster
+from cluster.host import Host
+from cluster.services import PKI
+from cluster.space import until
+from cluster.two_nodes import ADMIN, CONTROL, RAILS, Cluster
 from fabric import run
+from support import bare_nodes
+from support.pages import ROOT
 
 from bench import write
 
 PODS = 50
+CROWD = 16  # pods at once on the node with thick Multus
+LIMIT = 50  # MiB, of deployments/multus-daemonset-thick.yml
+THICK = "/sys/fs/cgroup/memory/thick"
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+# As the same manifest, but without a container, and so without chroot.
+DAEMON = {
+    "cniVersion": "0.3.1", "logLevel": "verbose", "logToStderr": True, "cniConfigDir": "/etc/cni/net.d",
+    "multusAutoconfigDir": "/etc/cni/net.d", "multusConfigFile": "auto", "socketDir": "/run/multus/",
+}  # fmt: skip
 PATIENCE = 300
 EVENT = '{.type} {.object.metadata.name} {.object.status.conditions[?(@.type=="Ready")].status}{"\\n"}'
 
@@ -48,7 +68,7 @@ class Side:
 
 def sides() -> list[Side]:
     """Go first, the base of comparison."""
-    return [Side("Go macvlan + host-local", "go"), Side("hpn, with its agent", "hpn"), Side("no rails", "")]
+    return [Side("Go macvlan + host-local", "go"), Side("hpn, by the chart", "hpn"), Side("no rails", "")]
 
 
 def definitions() -> Iterator[dict[str, Any]]:
@@ -108,9 +128,9 @@ def watching(cluster: Cluster) -> Iterator[Watch]:
             process.kill()
 
 
-def measure(cluster: Cluster, compared: Sequence[Side], rounds: int, count: int) -> None:
-    """Fill in the sides' times: this many rounds with this many pods at once."""
-    nodes = list(cluster.nodes)
+def measure(cluster: Cluster, compared: Sequence[Side], rounds: int, count: int, *only: str) -> None:
+    """Fill in the sides' times: this many rounds with this many pods at once, on these nodes or all."""
+    nodes = only or tuple(cluster.nodes)
     for number in range(rounds):
         for side in random.Random(number).sample(compared, len(compared)):
             names = {f"p{n}": nodes[n % len(nodes)] for n in range(count)}
@@ -124,35 +144,106 @@ def measure(cluster: Cluster, compared: Sequence[Side], rounds: int, count: int)
 
 
 def table(title: str, compared: Sequence[Side]) -> list[str]:
-    """A row per side, with the median of the rounds' ratios."""
-    rows = [f"### {title}", "", "| pods with | median ms | min | max | ratio |", "|---|--:|--:|--:|--:|"]
+    """A row per side, with the median of the rounds' ratios; and the ratio of the medians without those of no rails."""
+    rows = [
+        f"### {title}",
+        "",
+        "| pods with | median ms | min | max | ratio | rails alone |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    first, *_, none = (statistics.median(side.times) for side in compared)
     for side in compared:
         ratio = statistics.median(x / y for x, y in zip(side.times, compared[0].times, strict=True))
-        figures = f"{statistics.median(side.times):.0f} | {min(side.times):.0f} | {max(side.times):.0f}"
-        rows.append(f"| {side.name} | {figures} | {ratio:.3f} |")
+        median = statistics.median(side.times)
+        alone = f"{(median - none) / (first - none):.3f}" if side.prefix and first > none else ""
+        rows.append(
+            f"| {side.name} | {median:.0f} | {min(side.times):.0f} | {max(side.times):.0f} | {ratio:.3f} | {alone} |"
+        )
+    return [*rows, ""]
+
+
+@contextmanager
+def by_the_chart(cluster: Cluster) -> Iterator[None]:
+    """hpn on all nodes, installed by Helm."""
+    helm = run(str(ROOT / "netns-fixtures" / "helm")).strip()
+    with bare_nodes.made_tree(cluster) as tree, bare_nodes.bared(cluster, tree):
+        options = "--namespace=kube-system --set-string=image.repository=localhost/hpn,image.tag=1 --wait"
+        cluster.shell(f"{helm} --kubeconfig={ADMIN} install hpn {ROOT}/packaging/helm/hpn {options}")
+        for node in cluster.nodes.values():
+            until(lambda it=node: "agent.sock" in it.run("ls", "/run/hpn").stdout, "the agent", 120, 0.2)
+        yield
+
+
+@contextmanager
+def thick(cluster: Cluster, node: Host, programs: Path) -> Iterator[None]:
+    """Thick Multus on the node in place of thin, with the memory of its manifest."""
+    for name in ("multus-daemon", "multus-shim"):
+        node.path(f"/opt/cni/bin/{name}").write_bytes((programs / name).read_bytes())
+        node.path(f"/opt/cni/bin/{name}").chmod(0o755)
+    folder = node.path("/etc/cni/net.d")
+    thin = (folder / "00-multus.conf").read_text()
+    (folder / "00-multus.conf").unlink()
+    (own,) = json.loads(thin)["delegates"]
+    (folder / "10-pods.conflist").write_text(json.dumps(own))
+    node.run("mkdir", "-p", THICK, ACCOUNT, "/run/multus")
+    node.run("sh", "-c", f"echo {LIMIT << 20} >{THICK}/memory.limit_in_bytes; printf token-admin >{ACCOUNT}/token")
+    node.run("sh", "-c", f"cat >{ACCOUNT}/ca.crt", stdin=cluster.control.path(f"{PKI}/apiserver.crt").read_text())
+    node.run("sh", "-c", "cat >/run/multus/daemon.json", stdin=json.dumps(DAEMON))
+    script = f"echo 0 >{THICK}/cgroup.procs; exec /opt/cni/bin/multus-daemon --config /run/multus/daemon.json"
+    named = {"KUBERNETES_SERVICE_HOST": CONTROL, "KUBERNETES_SERVICE_PORT": "6443", "MULTUS_NODE_NAME": node.name}
+    node.add_service("multus", ["sh", "-c", script], **named).start()
+    until((folder / "00-multus.conf").exists, "thick Multus", 60, 0.2)
+    try:
+        yield
+    finally:
+        node.service("multus").kill()
+        (folder / "10-pods.conflist").unlink()
+        (folder / "00-multus.conf").write_text(thin)
+        node.run("rmdir", THICK)
+
+
+def memory(cluster: Cluster, programs: Path) -> list[str]:
+    """A row per side: thick Multus's memory while the pods of one node start and end at once."""
+    (node, *_) = cluster.nodes.values()
+    rows = [
+        f"### Thick Multus with {LIMIT} MiB, {CROWD} pods with eight rails at once on one node", "",
+        "| pods with | until Ready ms | peak MiB | ended for lack of memory |", "|---|--:|--:|--:|",
+    ]  # fmt: skip
+    for side in sides():
+        with thick(cluster, node, programs):
+            measure(cluster, [side], 1, CROWD, node.name)
+            peak = int(node.run("cat", f"{THICK}/memory.max_usage_in_bytes").stdout) / (1 << 20)
+            killed = dict(line.split() for line in node.run("cat", f"{THICK}/memory.oom_control").stdout.splitlines())
+            rows.append(f"| {side.name} | {side.times[0]:.0f} | {peak:.0f} | {killed['oom_kill']} |")
     return [*rows, ""]
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description="Pods with eight rails, ours and the Go plugins'.")
     options.add_argument("--write", action="store_true", help="update docs/user/performance.md")
-    options.add_argument("--rounds", type=int, default=20, help="of one pod; a quarter as many of many pods")
+    options.add_argument("--rounds", type=int, default=20, help="of one pod; a tenth as many of many pods")
     chosen = options.parse_args()
     if lacking := two_nodes.missing():
         sys.exit(f"the cluster needs {lacking}")
-    binary = Path(os.environ["HPN_BINARY"])
-    lines = list[str]()
-    with Cluster(two_nodes.built(), binary) as cluster:
+    binary, multus = Path(os.environ["HPN_BINARY"]), Path(run(str(ROOT / "netns-fixtures" / "multus")).strip())
+    lines, load = list[str](), os.getloadavg()[0]
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(two_nodes.built(), binary))
+        for node in cluster.nodes.values():
+            node.path("/opt/cni/bin/multus").write_bytes((multus / "multus").read_bytes())
+        stack.enter_context(by_the_chart(cluster))
         cluster.apply(*definitions())
         measure(cluster, sides(), 1, 1)  # to warm up
-        for count, rounds in ((1, chosen.rounds), (PODS, max(1, chosen.rounds // 4))):
+        for count, rounds in ((1, chosen.rounds), (PODS, max(1, chosen.rounds // 10))):
             compared = sides()
             measure(cluster, compared, rounds, count)
             what = f"{count} pods at once on two nodes" if count > 1 else "A pod"
             lines += table(f"{what} with eight rails, until Ready ({rounds} rounds)", compared)
+        lines += memory(cluster, multus)
     linux = ".".join(platform.release().split(".")[:2])
     where = f"{os.cpu_count()} CPUs for the whole cluster, Linux {linux}, {run(str(binary), 'version').strip()}"
-    page = [f"Kubernetes 1.36, containerd 2. {where}. A ratio is to the first row, of the same round.", "", *lines]
+    what = f"{time.strftime('%F')}: Kubernetes 1.36, containerd 2, Multus 4.3.0. {where}, a load of {load:.0f} before."
+    page = [f"{what} A ratio is to the first row, of the same round.", "", *lines]
     print("\n".join(page))
     if chosen.write:
         write(page, "cluster")

@@ -13,6 +13,9 @@ from hardware.model import Device, Kind
 
 # IDs of one resource.  kubelet reads messages of up to 4 MiB; this many IDs with their NUMA nodes fill half of that.
 MOST: Final = 50_000
+# What a node's administrator does for another number of VFs while pods have VFs.
+DRAIN: Final = "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data"
+THEN: Final = "then run: systemctl reload hpn-node (in a DaemonSet: delete its pod), then: kubectl uncordon NODE"
 
 
 class Refused(Exception):

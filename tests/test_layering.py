@@ -44,6 +44,7 @@ OURS = {
         "agent.main",
         "node.main",
         "node.config",
+        "node.flags",
         "node.model",
         "node.offer.offers",
         "cni",

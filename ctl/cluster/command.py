@@ -1,4 +1,4 @@
-"""hpn ipam with --cluster, and its commands blocks and release-node: the backend's blocks as tables and JSON."""
+"""hpn ipam with --cluster, and its commands blocks, pods and release-node: the backend's blocks as tables and JSON."""
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Final
 
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable
 from base.protocol.spec import Json
-from ctl.cluster import release
+from ctl.cluster import pods, release
 from ctl.command_line import as_document, word
 from ctl.screen import Table, moment, text
 from ipam import sandboxes
@@ -31,6 +31,13 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", comm
     command.add_argument("network", nargs="*", help="default: all")
     command.add_argument("--json", action="store_true", help="one JSON document")
     add_cluster(command, "the blocks of all nodes, from the cluster's store")
+    about = "which pod of the cluster has which address, on which node, and in which block"
+    command = commands.add_parser("pods", help=about, description=about, parents=[common])
+    command.add_argument(
+        "network", nargs="*", help="a network or NetworkAttachmentDefinition (namespace/name); default: all"
+    )
+    command.add_argument("--json", action="store_true", help="one JSON document")
+    _add_store(command, needs_kubeconfig=True)
     about = "release all blocks of a node that is dead for good"
     command = commands.add_parser("release-node", help=about, description=about, parents=[common])
     command.add_argument("node", type=word, metavar="NAME", help="its name in hpn ipam show --cluster")
@@ -45,10 +52,12 @@ def add_cluster(command: argparse.ArgumentParser, what: str) -> None:
     _add_store(command)
 
 
-def _add_store(command: argparse.ArgumentParser) -> None:
+def _add_store(command: argparse.ArgumentParser, *, needs_kubeconfig: bool = False) -> None:
     command.add_argument("--store", choices=("kubernetes", "etcd"), help="default: that of this node's networks")
     as_whom = "credential for the API server, instead of this node's; an administrator's may remove blocks of any node"
-    command.add_argument("--kubeconfig", type=Path, metavar="FILE", help=as_whom)
+    if needs_kubeconfig:
+        as_whom = "credential for the API server that may list all pods"
+    command.add_argument("--kubeconfig", type=Path, metavar="FILE", required=needs_kubeconfig, help=as_whom)
 
 
 def answer(options: argparse.Namespace) -> tuple[str, int]:
@@ -57,17 +66,22 @@ def answer(options: argparse.Namespace) -> tuple[str, int]:
         return _own_blocks(options)
     has = networks(options.data_dir)
     kinds = {one.store for one in has.values()}
-    of_node = kinds.pop() if len(kinds) == 1 and not options.kubeconfig else "kubernetes"
+    # hpn ipam pods needs it for the pods, also if the blocks are in an etcd.
+    is_for_pods = options.command == "pods"
+    of_node = kinds.pop() if len(kinds) == 1 and (is_for_pods or not options.kubeconfig) else "kubernetes"
     kind = options.store or of_node
     own = {name: one for name, one in has.items() if one.store == kind}
-    return of_store(options, _opened(kind, options.kubeconfig), own)
+    kubeconfig = None if is_for_pods and kind == "etcd" else options.kubeconfig
+    return of_store(options, _opened(kind, kubeconfig), own)
 
 
 def of_store(options: argparse.Namespace, documents: Documents, own: Mapping[str, NodeBlocks]) -> tuple[str, int]:
     """Return the output and exit status of a command that uses the store; ``own`` is this node's blocks there."""
     if options.command == "show":
         return _show(options, documents, own)
-    command = {"blocks": _all_blocks, "gc": _collect, "release-node": _release_node}[options.command]
+    command = {"blocks": _all_blocks, "gc": _collect, "pods": pods.answer, "release-node": _release_node}[
+        options.command
+    ]
     return command(options, documents)
 
 

@@ -106,13 +106,16 @@ def silence(kind: str) -> str:
     return ""
 
 
-def refusals(root: Path) -> list[str]:
-    """A line for each shared network for which no block could be claimed, with the reason.  Raises IoFailure."""
+def refusals(root: Path) -> list[str] | None:
+    """A line for each shared network for which no block could be claimed, with the reason; None without such a network.
+
+    Raises IoFailure.
+    """
     from ipam import config  # noqa: PLC0415  # few nodes have such a network
     from ipam.cluster.rules.network import Network  # noqa: PLC0415
 
-    lines, silent = list[str](), cache(silence)
-    for source, conf in _shared(root):
+    lines, silent, shared = list[str](), cache(silence), list(_shared(root))
+    for source, conf in shared:
         try:
             pool = config.load(conf, {})
             if not pool.cluster:
@@ -123,7 +126,7 @@ def refusals(root: Path) -> list[str]:
             why = e.msg
         if why:
             lines.append(f"{source}: no block can be claimed for network {conf.get('name')}: {why}")
-    return lines
+    return lines if shared else None
 
 
 def _refusal(network: "Network") -> str:

@@ -60,6 +60,8 @@ def control_plane(host: Host, programs: Path) -> None:
         "service-account-issuer": "https://kubernetes.default.svc", "service-account-key-file": f"{PKI}/sa.pub",
         "service-account-signing-key-file": f"{PKI}/sa.key", "allow-privileged": "true",
         "kubelet-preferred-address-types": "InternalIP",
+        # As the older versions have it that kubernetes.md names.
+        "runtime-config": "admissionregistration.k8s.io/v1beta1=true",
     })  # fmt: skip
     add(host, programs / "kube-controller-manager", **{
         "kubeconfig": "/etc/kubernetes/controller-manager.conf", "root-ca-file": f"{PKI}/apiserver.crt",

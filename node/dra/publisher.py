@@ -71,9 +71,9 @@ class Report:
 
 
 def _publish(view: View) -> Report:
-    from node.dra import rounds  # noqa: PLC0415  # for the child only
+    from node.dra import reconcile  # noqa: PLC0415  # for the child only
 
-    return rounds.publish(view)
+    return reconcile.publish(view)
 
 
 class Publisher:

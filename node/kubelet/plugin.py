@@ -25,6 +25,7 @@ VERSION: Final = "v1beta1"
 # Seconds that kubelet has for a restart.  After it kubelet returns to a socket with a broken stream only if the socket
 # is new.
 _AWAY: Final = 10.0
+_SILENT: Final = 60.0  # seconds without any call of kubelet, which connects to a new socket at once
 
 # A unit as kubelet sees it: ID, whether it is healthy, NUMA nodes.
 State = tuple[str, bool, tuple[int, ...]]
@@ -104,6 +105,7 @@ class Plugin:
         self._server: Server | None = None
         self._inode = 0  # of the socket
         self._renewal: asyncio.TimerHandle | None = None
+        self._silence: asyncio.TimerHandle | None = None
         self._logged = ""
 
     def open(self) -> None:
@@ -115,6 +117,7 @@ class Plugin:
         self._stop()
         self._inode = sockets.inode(self.socket_path)
         self._server = Server(listener, self._methods())
+        self._silence = self._loop.call_later(_SILENT, self._note_silence)
 
     def changed(self) -> None:
         """Send kubelet the source's present units."""
@@ -132,6 +135,7 @@ class Plugin:
             self._server.close()
         self._server = None
         self._keep_socket()
+        self._hear()
 
     def _methods(self) -> Mapping[str, Handler]:
         plugin, registry, report = "/v1beta1.DevicePlugin", "/pluginregistration.Registration", self._log_named
@@ -147,7 +151,19 @@ class Plugin:
 
     # Registration
 
+    def _hear(self) -> None:
+        if self._silence:
+            self._silence.cancel()
+            self._silence = None
+
+    def _note_silence(self) -> None:
+        self._log_once(
+            f"{self.full_name}: kubelet has not called {self.socket_path} for {_SILENT:g} s: it does not run, or has "
+            "another directory; name that: --kubelet-dir (kubeletDir in the chart)"
+        )
+
     def _get_info(self, _: registration.InfoRequest) -> registration.PluginInfo:
+        self._hear()
         return registration.PluginInfo(
             type="DevicePlugin", name=self.full_name, endpoint=str(self.socket_path), supported_versions=[VERSION]
         )
@@ -315,8 +331,18 @@ class Registry:
             self._topics.problem("kubelet", f"{e}" if isinstance(e, Taken) else _cannot_write(path, e))
             return False
         self._topics.solved("kubelet")
-        servers = {**self._plugins, **self._drivers}
-        failed = [name for name, server in servers.items() if not self._open_one(name, server)]
+        stands = {name for name in self._open if self._directory.socket(name).is_socket()}
+        servers: dict[str, Hosted] = {**self._plugins, **self._drivers}
+        missing = [name for name in servers if name not in stands]
+        others = self._directory.others() if missing else {}
+        failed = [name for name in missing if name in others or not self._open_one(name, servers[name])]
+        for name in failed:
+            if name in others:
+                self._topics.problem(
+                    f"socket {name}",
+                    f"{name}: {others[name]} is another device plugin that offers it, so hpn node does not, until that "
+                    "one ends; remove the node from its DaemonSet, or the resource from a file",
+                )
         return not failed
 
     def close(self) -> None:
@@ -326,8 +352,6 @@ class Registry:
 
     def _open_one(self, name: str, plugin: Hosted) -> bool:
         path = self._directory.socket(name)
-        if name in self._open and path.is_socket():
-            return True
         if name in self._open:
             plugin.close()
         try:

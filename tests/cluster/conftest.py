@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 from cluster import two_nodes
 from cluster.space import Failed, inside, until
 from cluster.two_nodes import Cluster
-from support import api_server, bare_nodes
+from support import api_server, bare_nodes, helm
 from support.api_server import ADMIN, NODE1, NODE2, Opener, write_kubeconfig
 from support.documents_contract import block, create
+from support.pages import ROOT
 
 from base.kernel import budget
 from base.protocol.errors import StoreRefused
@@ -139,3 +140,14 @@ def bare(cluster: Cluster, tree: Path) -> Iterator[Cluster]:
     """The cluster on nodes without any part of hpn."""
     with bare_nodes.bared(cluster, tree) as it:
         yield it
+
+
+@pytest.fixture
+def shell(bare: Cluster, tree: Path) -> Iterator[Callable[[str], str]]:
+    """Types commands in the tree, which has the chart, and values.yaml with the image of the nodes."""
+    shutil.copytree(ROOT / "packaging" / "helm", tree / "packaging" / "helm", symlinks=True)
+    (tree / "conf").symlink_to(ROOT / "conf")
+    helm.write(tree)
+    program = f'helm() {{ {helm.built("cluster")} --kubeconfig={two_nodes.ADMIN} "$@"; }}'
+    yield lambda lines: "".join(bare.shell(f"cd {tree}\n{program}\n{line}") for line in lines.splitlines())
+    bare.shell(f"{program}\nhelm uninstall hpn --namespace kube-system --ignore-not-found --wait")

@@ -1,53 +1,34 @@
 """packaging/helm on nodes without any part of hpn, with the commands of docs/user/kubernetes.md."""
 
 import json
-import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 import yaml
-from cluster import image
 from cluster.space import Failed, until
-from cluster.two_nodes import ADMIN, Cluster
+from cluster.two_nodes import Cluster
 from support import crowd, helm
 from support.bare_nodes import (
     NAME,
     PAGE,
-    PLACEHOLDER,
     daemons,
     make_another,
     offered,
+    pair,
     pings,
     pods_outlive_the_daemons,
     programs,
     put_image,
     typed,
 )
-from support.pages import ROOT, shown
+from support.pages import shown
 
 TITLE = "With Helm"
 Shell: TypeAlias = Callable[[str], str]
-
-
-@pytest.fixture
-def shell(bare: Cluster, tree: Path) -> Iterator[Shell]:
-    """Types commands in the tree, where the page's values.yaml names the image of the nodes."""
-    shutil.copytree(ROOT / "packaging" / "helm", tree / "packaging" / "helm", symlinks=True)
-    write(tree)
-    program = f'helm() {{ {helm.built("cluster")} --kubeconfig={ADMIN} "$@"; }}'
-    yield lambda lines: "".join(bare.shell(f"cd {tree}\n{program}\n{line}") for line in lines.splitlines())
-    bare.shell(f"{program}\nhelm uninstall hpn --namespace kube-system --ignore-not-found --wait")
-
-
-def write(tree: Path, **more: Any) -> None:
-    """Write the page's values.yaml, with other values on top."""
-    values = yaml.safe_load(shown(PAGE, TITLE, "yaml values.yaml"))
-    assert values["image"] == {"repository": PLACEHOLDER[0]}
-    values["image"] = {"repository": NAME, "tag": "1"}
-    (tree / "values.yaml").write_text(json.dumps(values | more))
 
 
 def resources(*kinds: str) -> str:
@@ -70,24 +51,24 @@ def second(cluster: Cluster) -> set[str]:
 
 
 def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shell: Shell) -> None:
-    install, check, upgrade, _, uninstall, _ = typed(TITLE)
+    install, check, upgrade, _, uninstall, *_ = typed(TITLE)
     shell(install)
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
     assert "Phase:          Succeeded" in shell(check)
-    own = f"image: {image.NAME}, imagePullPolicy: Never, "
-    manifests = shown(PAGE, "From nothing to two pods with RDMA", "yaml pods.yaml")
-    bare.kubectl("apply", "--filename=-", stdin=manifests.replace("image: busybox, ", own))
+    bare.kubectl("apply", "--filename=-", stdin=pair())
     bare.wait("Ready", "pod/a", "pod/b")
     pings(bare)
     containers, before = bare.containers("a", "b"), pods(bare)
 
     # Only another file restarts the DaemonSet's pods.
-    write(tree, metrics={"address": ""}, clusterAddresses={"enabled": True})
+    helm.write(tree, metrics={"address": ""}, clusterAddresses={"enabled": True})
     shell(upgrade)
     assert pods(bare) == before
-    write(tree, devices=resources("master", "master"))
+    assert sys_is_read_only(bare) == ["True"] * 2
+    helm.write(tree, devices=resources("master", "master"), provision=True)
     shell(upgrade)
     assert not pods(bare).items() & before.items()
+    assert sys_is_read_only(bare) == ["False"] * 2
     until(lambda: second(bare) == {"100"}, "both nodes to offer rail1", 120, 0.2)
 
     a_file_that_is_refused(bare, tree, shell)
@@ -105,11 +86,24 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
     bare.delete(*kept)
 
 
+# Whether the containers of hpn node, by the paths of their processes, have a read-only /sys.
+READ_ONLY = """
+import glob, os
+for path in glob.glob("/proc/[0-9]*/comm"):
+    if open(path).read() == "hpn-node\\n":
+        print(bool(os.statvfs(path.replace("comm", "root/sys")).f_flag & os.ST_RDONLY))
+"""
+
+
+def sys_is_read_only(cluster: Cluster) -> list[str]:
+    return [node.run(sys.executable, "-c", READ_ONLY).stdout.strip() for node in cluster.nodes.values()]
+
+
 def a_file_that_is_refused(cluster: Cluster, tree: Path, shell: Shell) -> None:
     """It stops the rollout at the first node; after the rollback all pods have the earlier file."""
     _, _, upgrade, rollback, *_ = typed(TITLE)
     before = pods(cluster)
-    write(tree, devices=resources("master", "mistake"))
+    helm.write(tree, devices=resources("master", "mistake"))
     shell(upgrade.splitlines()[0])
     explain = typed("As a DaemonSet")[3]
     # The command fails until the container exists.
@@ -128,7 +122,7 @@ def a_file_that_is_refused(cluster: Cluster, tree: Path, shell: Shell) -> None:
 def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree: Path, shell: Shell) -> None:
     """Pods stay, and others come and go."""
     apply, (cordon, *_, uncordon), *_ = (block.splitlines() for block in typed("As a DaemonSet"))
-    _, _, upgrade, rollback, _, install = typed(TITLE)
+    _, _, upgrade, rollback, *_, install = typed(TITLE)
     shell("\n".join(apply))
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
     with crowd.undisturbed(bare):
@@ -138,16 +132,142 @@ def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree
         original = programs(bare)
         make_another(bare, tree)
         put_image(bare, tree, "2")
-        write(tree, image={"repository": NAME, "tag": "2"})
+        helm.write(tree, image={"repository": NAME, "tag": "2"})
         shell(f"{cordon}\n{upgrade}")
         assert programs(bare) == {(tree / "dist" / "hpn").read_bytes()} != original
         shell(f"{rollback}{uncordon}")
         assert programs(bare) == original
 
 
+# Of MicroK8s, each with the place of this cluster that takes it over.
+PATHS = {
+    "cniBinDir": ("/var/snap/microk8s/current/opt/cni/bin", "/opt/cni/bin"),
+    "kubeletDir": ("/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/kubelet"),
+}
+
+
+@pytest.fixture
+def elsewhere(bare: Cluster) -> Iterator[None]:
+    """Kubelet's and the plugins' directories also have MicroK8s's paths."""
+    for node in bare.nodes.values():
+        for path, usual in PATHS.values():
+            node.run("mkdir", "-p", path)
+            node.run("mount", "--rbind", usual, path)
+    yield
+    for node in bare.nodes.values():
+        for path, _ in PATHS.values():
+            node.run("umount", "--recursive", path)
+
+
+def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, elsewhere: None) -> None:
+    """Helm or the pod's status gives the reason, and nothing is replaced."""
+    install, _, upgrade, rollback, *_ = typed(TITLE)
+    helm.write(tree, **{key: path for key, (path, _) in PATHS.items()})
+    start, ready = install.splitlines()
+
+    name = "network-attachment-definitions.k8s.cni.cncf.io"
+    definition = bare.kubectl("get", "crd", name, "--output=json")
+    bare.delete("crd", name)
+    try:
+        until(lambda: "k8s.cni.cncf.io" not in bare.kubectl("api-versions"), "the API server to forget it", 120, 0.5)
+        with pytest.raises(
+            Failed, match="networks: this cluster has no NetworkAttachmentDefinition, which comes with M"
+        ):
+            shell(start)
+    finally:
+        bare.kubectl("apply", "--filename=-", stdin=definition)
+        bare.kubectl("wait", "--for=condition=Established", f"crd/{name}")
+    assert daemons(bare) == {}
+
+    plugins = PATHS["cniBinDir"][0]
+    first, second = bare.nodes.values()
+    first.run("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", plugins)
+    second.run("ln", "-s", "/usr/lib/cni/hpn", f"{plugins}/hpn")
+    shell(start)
+    until(lambda: "Read-only file system" in status(bare, "node1"), "node1 to refuse the program", 120, 0.5)
+    package = "the Debian package hpn-cni installed /opt/cni/bin/hpn; install with apt, or remove "
+    until(lambda: package in status(bare, "node2"), "node2 to keep the package", 120, 0.5)
+    assert second.run("readlink", f"{plugins}/hpn").stdout == "/usr/lib/cni/hpn\n"
+    first.run("umount", plugins)
+    second.run("rm", f"{plugins}/hpn")
+    # Kubelet tries again by itself.
+    shell(ready)
+    until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
+
+    of_another_architecture(tree)
+    put_image(bare, tree, "2")
+    before = programs(bare)
+    helm.write(tree, image={"repository": NAME, "tag": "2"}, **{key: path for key, (path, _) in PATHS.items()})
+    shell(upgrade.splitlines()[0])
+    until(lambda: any("exec format error" in status(bare, node) for node in bare.nodes), "a refusal", 120, 0.5)
+    assert programs(bare) == before
+    shell(rollback)
+
+
+def of_another_architecture(tree: Path) -> None:
+    """Give the program the machine number of arm64 (man 5 elf)."""
+    file = tree / "dist" / "hpn"
+    data = bytearray(file.read_bytes())
+    data[18:20] = (183).to_bytes(2, "little")
+    file.write_bytes(data)
+
+
+def status(cluster: Cluster, node: str) -> str:
+    """The status of the node's pod of the DaemonSet, as text."""
+    pod = daemons(cluster).get(node, {"status": {}})
+    return json.dumps(pod["status"])
+
+
+@pytest.fixture
+def unlabelled(bare: Cluster) -> Iterator[None]:
+    yield
+    bare.kubectl("label", "nodes", "--all", "node.kubernetes.io/instance-type-", "zone-")
+
+
+def test_pools_of_nodes(bare: Cluster, tree: Path, shell: Shell, unlabelled: None) -> None:
+    """node2 joins a pool, and later two of them; the DaemonSets never have two pods on a node."""
+    install, *_ = typed(TITLE)
+    (upgrade,) = (block for block in typed(TITLE) if "pools.yaml" in block)
+    shown_pools = yaml.safe_load(shown(PAGE, TITLE, "yaml pools.yaml"))
+    (tree / "pools.yaml").write_text(json.dumps(shown_pools))
+    (pool,) = shown_pools["pools"]
+    shell(install)
+    until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
+
+    label = next(f"{key}={value}" for key, value in pool["nodeSelector"].items())
+    bare.kubectl("label", "node", "node2", label)
+    shell(upgrade)
+    assert owners(bare) == [("node1", "hpn"), ("node2", "hpn-dgx")]
+    until(lambda: offered(bare)["node1"] == "100" and second(bare) == {"0", "100"}, "each node's resource", 120, 0.2)
+
+    # Both pools select node2: Helm refuses it, and changes nothing.
+    before = pods(bare)
+    other = {"name": "zone", "nodeSelector": {"zone": "z"}, "devices": resources("master")}
+    bare.kubectl("label", "node", "node2", "zone=z")
+    (tree / "pools.yaml").write_text(json.dumps({"pools": [pool, other]}))
+    with pytest.raises(Failed, match="pools: node node2 is in dgx and zone; change a nodeSelector, or "):
+        shell(upgrade.splitlines()[0])
+    assert pods(bare) == before
+    # The node gets its second label later: the first pool has it.
+    bare.kubectl("label", "node", "node2", label.partition("=")[0] + "-")
+    shell(upgrade)
+    assert owners(bare) == [("node1", "hpn"), ("node2", "hpn-zone")]
+    bare.kubectl("label", "node", "node2", label)
+    until(lambda: owners(bare) == [("node1", "hpn"), ("node2", "hpn-dgx")], "the first pool to have node2", 120, 0.2)
+    until(lambda: second(bare) == {"0", "100"}, "its resource", 120, 0.2)
+
+
+def owners(cluster: Cluster) -> list[tuple[str, str]]:
+    """The node and the DaemonSet of each pod."""
+    found = cluster.get("pods", "--namespace=kube-system", "--selector=app.kubernetes.io/name=hpn")["items"]
+    owned = [(pod["spec"].get("nodeName", ""), pod["metadata"]["ownerReferences"][0]["name"]) for pod in found]
+    return sorted(owned)
+
+
 def test_the_api_server_takes_every_object(cluster: Cluster) -> None:
-    values = yaml.safe_load(shown(PAGE, TITLE, "yaml values.yaml")) | {
-        "label": {"enabled": True}, "metrics": {"address": "127.0.0.1:9617"}, "image": {"pullPolicy": "Never"},
+    values = helm.values() | {
+        "label": {"enabled": True}, "metrics": {"address": "127.0.0.1:9617", "dashboard": {"enabled": True}},
+        "image": {"pullPolicy": "Never"},
         "clusterAddresses": {"enabled": True, "token": True, "gc": {"enabled": True}}, "env": {"A": "1"},
         "imagePullSecrets": [{"name": "secret"}],
     }  # fmt: skip

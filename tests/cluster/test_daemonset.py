@@ -5,7 +5,6 @@ import shlex
 import sys
 from pathlib import Path
 
-from cluster import image
 from cluster.host import Host
 from cluster.space import until
 from cluster.two_nodes import Cluster
@@ -17,13 +16,14 @@ from support.bare_nodes import (
     kubectl,
     make_another,
     offered,
+    pair,
     pings,
     pods_outlive_the_daemons,
     programs,
     put_image,
     typed,
 )
-from support.pages import sections, shown
+from support.pages import shown
 
 FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())"
 
@@ -36,11 +36,8 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> N
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
     for node in bare.nodes.values():
         until(lambda it=node: "agent.sock" in it.run("ls", "/run/hpn").stdout, "the agent to listen", 120, 0.2)
-    (first,) = (one for one in sections(PAGE) if one.title == "From nothing to two pods with RDMA")
-    for block in first.blocks:
-        if block.kind.startswith("yaml "):
-            own = f"image: {image.NAME}, imagePullPolicy: Never, "
-            bare.kubectl("apply", "--filename=-", stdin=block.text.replace("image: busybox, ", own))
+    for objects in (shown(PAGE, "Without a DaemonSet", "yaml network.yaml"), pair()):
+        bare.kubectl("apply", "--filename=-", stdin=objects)
     bare.wait("Ready", "pod/a", "pod/b")
     pings(bare)
     for node in bare.nodes.values():

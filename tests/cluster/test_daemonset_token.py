@@ -11,6 +11,7 @@ from cluster.space import until
 from cluster.two_nodes import CONTROL, Cluster
 from support import api_server
 from support.bare_nodes import PAGE, address, kubectl, offered, pings, typed
+from support.pages import sections, shown
 
 from base.protocol import report
 
@@ -40,21 +41,13 @@ def looked(node: Host) -> int:
 def test_a_credential_of_its_own(bare: Cluster, tree: Path) -> None:
     """The nodes use the token of the DaemonSet's pod for the API server, and allocate from one pool."""
     base = tree / "packaging" / "kubernetes"
-    own = "components: [cluster/token]"
-    assert own in PAGE.read_text()
-    with (base / "kustomization.yaml").open("a") as kustomization:
-        kustomization.write(f"{own}\n")
-    token = base / "cluster" / "token" / "kustomization.yaml"
+    (section,) = (one for one in sections(PAGE) if one.title == "One pool of addresses for all nodes")
     # This cluster has no kube-proxy, so the service's address leads nowhere.
-    named = {"KUBERNETES_SERVICE_HOST": CONTROL, "KUBERNETES_SERVICE_PORT": "6443"}
-    server = [{"name": name, "value": value} for name, value in named.items()]
-    patch = [
-        {"op": "add", "path": "/spec/template/spec/containers/0/env", "value": server},
-        *({"op": "add", "path": "/spec/template/spec/initContainers/0/env/-", "value": one} for one in server),
-    ]
-    target = {"target": {"kind": "DaemonSet", "name": "hpn"}, "patch": json.dumps(patch)}
-    with token.open("a") as file:
-        file.write(f"- {json.dumps(target)}\n")
+    own, server = (block.text for block in section.blocks if block.kind == "yaml")
+    assert f"value: {CONTROL}}}" in server
+    metrics = shown(PAGE, "As a DaemonSet", "yaml").removeprefix("patches:\n")
+    with (base / "kustomization.yaml").open("a") as kustomization:
+        kustomization.write(own + server + metrics)
     api_server.apply(bare)
     try:
         kubectl(bare, tree, typed("As a DaemonSet")[0])
@@ -81,5 +74,5 @@ def test_a_credential_of_its_own(bare: Cluster, tree: Path) -> None:
     finally:
         bare.delete("pods", "--all", "--namespace=default", "--grace-period=1")
         for one in bare.nodes.values():
-            one.run("rm", "-rf", "/var/lib/cni/hpn/pool")
+            one.run("rm", "-rf", "/var/lib/cni/hpn/ipam/pool")
         api_server.remove(bare)

@@ -23,6 +23,7 @@ RAILS = [
 ]
 METADATA = "/var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/rails/rails/hpn-cni.io-metadata.json"
 IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.60.0.0/24"}]]}
+LOG = "/var/log/hpn/chain.log"
 CLAIMS, CDI = "/run/hpn/claims", "/var/run/cdi"
 
 
@@ -312,8 +313,10 @@ def chained(cluster: Cluster) -> Iterator[Host]:
     """node1 with hpn at the end of the cluster's own network, and without Multus."""
     node = cluster.nodes["node1"]
     network = pod_network(1)
-    network["plugins"].append({"type": "hpn", "claims": True})
+    network["cniVersion"] = "1.1.0"  # from which on containerd sends STATUS
+    network["plugins"].append({"type": "hpn", "claims": True, "logFile": LOG, "logLevel": "debug"})
     file = "/etc/cni/net.d/00-chain.conflist"
+    node.run("mkdir", "-p", "/var/log/hpn")
     node.run("sh", "-c", f"cat >{file}", stdin=json.dumps(network))
     restart_containerd(cluster, node)
     yield node
@@ -358,3 +361,5 @@ def test_two_rails_in_the_clusters_own_network(cluster: Cluster, chained: Host) 
     until(lambda: left(chained) == [], "the claim to be given up", 120)
     assert chained.attachments() == []
     assert chained.leases() == []
+    lines = chained.run("cat", LOG).stdout.splitlines()
+    assert {"ADD", "DEL", "STATUS"} <= {json.loads(line)["command"] for line in lines}

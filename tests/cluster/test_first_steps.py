@@ -1,4 +1,4 @@
-"""The steps of kubernetes.md from nothing to two pods, typed verbatim, and the removal by install.md."""
+"""The steps of kubernetes.md without a DaemonSet, typed verbatim, and the removal by install.md."""
 
 import shlex
 import shutil
@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import image
 from cluster.host import Host
 from cluster.two_nodes import Cluster
+from support import bare_nodes
 from support.pages import ROOT, sections
 
 UNIT = "hpn-node.service"
 
 
 def steps() -> dict[str, str]:
-    """The code blocks of the page's first section, by kind."""
+    """The code blocks of the page's section, by kind."""
     page = ROOT / "docs" / "user" / "kubernetes.md"
-    (section,) = (one for one in sections(page) if one.title == "From nothing to two pods with RDMA")
+    (section,) = (one for one in sections(page) if one.title == "Without a DaemonSet")
     return {block.kind: block.text for block in section.blocks}
 
 
@@ -92,10 +92,8 @@ def test_from_nothing_to_two_pods_and_back(bare: Cluster, tree: Path) -> None:
     for node in bare.nodes.values():
         said = [typed(node, line, tree) for line in page["sh node"].splitlines()]
         assert "example.com/rail0" in "".join(said)
-    for kind, text in page.items():
-        if kind.endswith(".yaml"):
-            own = f"image: {image.NAME}, imagePullPolicy: Never, "
-            tree.joinpath(kind.removeprefix("yaml ")).write_text(text.replace("image: busybox, ", own))
+    tree.joinpath("network.yaml").write_text(page["yaml network.yaml"])
+    tree.joinpath("pods.yaml").write_text(bare_nodes.pair())
     for line in page["sh kubectl"].splitlines():
         words = [str(tree / word) if word.endswith(".yaml") else word for word in shlex.split(line)]
         assert words[0] == "kubectl"

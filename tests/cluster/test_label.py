@@ -11,6 +11,7 @@ import pytest
 from cluster import image, manifests, services
 from cluster.space import Failed, until
 from cluster.two_nodes import Cluster
+from support import bare_nodes
 from support.pages import ROOT, sections
 
 LABEL, NETWORKS = "hpn.io/type", "k8s.v1.cni.cncf.io/networks"
@@ -219,6 +220,19 @@ def test_another_label(label: Cluster, tmp_path: Path) -> None:
         apply(label)
 
 
+def test_the_line_for_older_versions(label: Cluster) -> None:
+    label.kubectl("delete", f"--kustomize={POLICIES}")
+    await_meaning(label, "", "", **RDMA)
+    label.shell(f"cd {ROOT}\n{older()}")
+    try:
+        await_meaning(label, RAIL, "known are: rdma.", **RDMA)
+        policy = label.get("mutatingadmissionpolicies.v1beta1.admissionregistration.k8s.io", "hpn-label")
+        made = policy["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"]
+        assert json.loads(made)["apiVersion"] == "admissionregistration.k8s.io/v1beta1"
+    finally:
+        apply(label)
+
+
 @pytest.fixture
 def offering(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with nodes that offer rail0, and with the page's network."""
@@ -227,7 +241,7 @@ def offering(cluster: Cluster) -> Iterator[Cluster]:
         services.offer(node, one).start()
     for name in cluster.nodes:  # the scheduler may still use another test's amounts
         until(lambda name=name: allocatable(cluster, name) == "2", f"{name} to tell", 120, 0.2)
-    cluster.kubectl("apply", "--filename=-", stdin=page("From nothing to two pods with RDMA")["yaml network.yaml"])
+    cluster.kubectl("apply", "--filename=-", stdin=page("Without a DaemonSet")["yaml network.yaml"])
     yield cluster
     cluster.delete("deployment", "b", "--namespace=default", "--cascade=foreground")
     cluster.delete("pods", "--all", "--namespace=default", "--grace-period=1")
@@ -241,8 +255,15 @@ def allocatable(cluster: Cluster, node: str) -> str:
 
 
 def page(title: str) -> dict[str, str]:
+    """The code blocks of the page's section, the first of each kind."""
     (section,) = (one for one in sections(ROOT / "docs" / "user" / "kubernetes.md") if one.title == title)
-    return {block.kind: block.text for block in section.blocks}
+    return {block.kind: block.text for block in reversed(section.blocks)}
+
+
+def older() -> str:
+    """The section's second block of commands."""
+    _, line = bare_nodes.typed("One label")
+    return line
 
 
 def refusals() -> list[re.Pattern[str]]:

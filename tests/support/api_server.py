@@ -49,7 +49,7 @@ def write_kubeconfig(file: Path, cluster: Cluster, token: str) -> Path:
 
 def put_kubeconfig(cluster: Cluster, node: str, file: str, token: str) -> None:
     """Write a kubeconfig on the node.  The cluster's kubelets use one that does not verify the server."""
-    write = ["sh", "-c", f"umask 077; cat >{file}"]
+    write = ["sh", "-c", "umask 077; cat >$0", file]
     cluster.nodes[node].run(*write, stdin=_kubeconfig(cluster, token))
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.pages import ROOT, sections
+from support.pages import ROOT, sections, shown
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 
@@ -18,11 +18,13 @@ from cluster.space import until
 from cluster.two_nodes import Cluster
 
 PAGE = ROOT / "docs" / "user" / "kubernetes.md"
+QUICKSTART = ROOT / "docs" / "user" / "quickstart.md"
 RECIPE = ROOT / "packaging" / "image" / "Dockerfile"
 PLACEHOLDER = ("registry.example.com/hpn", "0.1.0")
 NAME, TAGS = "localhost/hpn", ("1", "2")
 PLUGINS = ("hpn", "hpn-ipam")
 RESOURCE = "example.com/rail0"
+OWN = f"image: {image.NAME}, imagePullPolicy: Never, "
 OTHER = b"0123456789abcdef"  # a version
 
 
@@ -30,6 +32,11 @@ def typed(title: str) -> list[str]:
     """Return the section's kubectl commands, by block."""
     (section,) = (one for one in sections(PAGE) if one.title == title)
     return [block.text for block in section.blocks if block.kind == "sh kubectl"]
+
+
+def pair() -> str:
+    """Return the two pods of docs/user/quickstart.md, with the image of the nodes."""
+    return shown(QUICKSTART, "Two pods", "yaml pods.yaml").replace("image: busybox, ", OWN)
 
 
 def kubectl(cluster: Cluster, tree: Path, lines: str) -> None:

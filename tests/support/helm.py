@@ -1,10 +1,13 @@
-"""The chart, the Helm that the tests build, and the commands that docs/user/kubernetes.md gives for both."""
+"""The chart, the Helm that the tests build, and the values of docs/user/quickstart.md."""
 
+import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import yaml
 from conftest import require
-from support.pages import ROOT
+from support.pages import ROOT, shown
 
 CHART = ROOT / "packaging" / "helm" / "hpn"
 
@@ -15,3 +18,15 @@ def built(tier: str) -> Path:
     if done.returncode:
         require(tier, done.stderr.strip())
     return Path(done.stdout.strip())
+
+
+def values() -> dict[str, Any]:
+    """The page's values, with the image of the nodes."""
+    found: dict[str, Any] = yaml.safe_load(shown(ROOT / "docs/user/quickstart.md", "Two pods", "yaml values.yaml"))
+    assert found["image"] == {"repository": "registry.example.com/hpn"}
+    return found | {"image": {"repository": "localhost/hpn", "tag": "1"}}
+
+
+def write(tree: Path, **more: Any) -> None:
+    """Write values.yaml, with other values on top."""
+    (tree / "values.yaml").write_text(json.dumps(values() | more))

@@ -3,7 +3,8 @@
 A block ```json that has "plugins" is a network configuration, as a file in /etc/cni/net.d.  A fence such as "json
 rail1.d" names another directory beside it.  hpn refuses a block "json wrong".  A block ```console shows commands and
 their output: a line that begins with "node# " or "pod1# " is a command on the node or in a pod.  "console lab" needs
-the lab's hardware.  tests/cluster runs "sh node" and "sh kubectl" with the files that "yaml NAME" shows.
+the lab's hardware.  tests/cluster runs "sh node" and "sh kubectl" with the files that "yaml NAME" shows;
+tests/test_typed.py names the test of each.
 """
 
 import json

@@ -5,7 +5,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any, TypeAlias
 
 import pytest
@@ -13,6 +15,13 @@ import yaml
 from conftest import require
 from support import helm
 from support.pages import ROOT, shown
+from support.plans import dgx, planned
+from support.shipped import DASHBOARD, PROMETHEUS
+from support.sysfs_tree import Tree
+from support.topology import until
+from system.prometheus import Prometheus
+
+from ctl.plan.command import answer
 
 BASE = ROOT / "packaging" / "kubernetes"
 PAGE = ROOT / "docs" / "user" / "kubernetes.md"
@@ -77,11 +86,14 @@ def kustomize() -> Callable[[Path], Objects]:
     [
         (".", "", {}),
         (".", shown(PAGE, "As a DaemonSet", "yaml"), {"metrics": {"address": "127.0.0.1:9617"}}),
+        (".", shown(PAGE, "As a DaemonSet", "yaml provision.yaml"), {"provision": True}),
         (".", "components: [cluster/token]\n", {"clusterAddresses": {"token": True}}),
+        (".", "components: [way/pod]\n", {"way": "pod"}),
+        (".", "components: [way/service]\n", {"way": "service"}),
         ("cluster", "", {"clusterAddresses": {"enabled": True}}),
         ("cluster-gc", "", {"clusterAddresses": {"gc": {"enabled": True}}}),
     ],
-    ids=["defaults", "metrics", "a credential of its own", "cluster addresses", "the job"],
+    ids=["defaults", "metrics", "VFs", "a credential of its own", "pod", "service", "cluster addresses", "the job"],
 )
 def test_its_objects_are_those_of_kustomize(
     chart: Chart, kustomize: Callable[[Path], Objects], tmp_path: Path, folder: str, more: str, values: dict[str, Any]
@@ -156,6 +168,119 @@ def test_networks(chart: Chart) -> None:
     assert limits == [{}, {"example.com/rail0": 1}]
 
 
+class Page(BaseHTTPRequestHandler):
+    """Traffic of a pod's port and of the host's, as hpn node's page names them."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.end_headers()
+        for pod, namespace in (("train-0", "ml"), ("", "")):
+            labels = f'rdma_dev="mlx5_{len(pod)}",namespace="{namespace}",pod="{pod}"'
+            self.wfile.write(f"hpn_rdma_port_counter_total{{{labels}}} 1\n".encode())
+
+
+def snake(endpoint: Any) -> Any:
+    """The endpoint with Prometheus's own spelling of its keys."""
+    if isinstance(endpoint, list):
+        return [snake(one) for one in endpoint]
+    if not isinstance(endpoint, dict):
+        return endpoint
+    return {re.sub("[A-Z]", lambda it: f"_{it[0].lower()}", key): snake(value) for key, value in endpoint.items()}
+
+
+def test_a_prometheus_on_the_node_reads_by_the_monitor(chart: Chart, prometheus: Path, tmp_path: Path) -> None:
+    """A real Prometheus with the configuration that the Prometheus Operator makes of the PodMonitor
+    (generatePodMonitorConfig of its pkg/prometheus/promcfg.go), and the labels of a found container."""
+    page = HTTPServer(("127.0.0.1", 0), Page)
+    metrics = {"address": f"127.0.0.1:{page.server_port}", "podMonitor": {"enabled": True, "labels": {"team": "a"}}}
+    found = chart.objects(metrics=metrics)
+    monitor, daemon = found["PodMonitor hpn"], found["DaemonSet hpn"]["spec"]["template"]
+    assert monitor["metadata"]["labels"]["team"] == "a"
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= daemon["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    config = snake(endpoint)
+    operators = [
+        {"source_labels": [f"__meta_kubernetes_{source}"], "target_label": target, "regex": "(.+)"}
+        for source, target in (
+            ("namespace", "namespace"), ("pod_container_name", "container"), ("pod_name", "pod"),
+            (f"pod_label_{re.sub('[^a-z]', '_', monitor['spec']['jobLabel'])}", "job"),
+        )
+    ]  # fmt: skip
+    config["relabel_configs"] = operators + config.pop("relabelings")
+    config["job_name"] = "podMonitor/kube-system/hpn/0"
+    of_pod = {"namespace": NAMESPACE, "pod_name": "hpn-x", "pod_node_name": "node7"}
+    of_pod |= {f"pod_label_{key.replace('.', '_').replace('/', '_')}": value
+               for key, value in daemon["metadata"]["labels"].items()}  # fmt: skip
+    config["static_configs"] = [
+        {
+            "targets": [f"192.0.2.{at}"],
+            "labels": {
+                f"__meta_kubernetes_{key}": value
+                for key, value in (of_pod | {"pod_container_name": container["name"]}).items()
+            },
+        }
+        for at, container in enumerate(daemon["spec"]["containers"])
+    ]
+    it = Prometheus(prometheus, tmp_path)
+    (tmp_path / PROMETHEUS.name).write_text(
+        json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": [config]})
+    )
+    with page, it:
+        Thread(target=page.serve_forever, daemon=True).start()
+        try:
+            until(lambda: it.ready() and it.query("up == 1"), 120)
+            counted, up = it.query("hpn_rdma_port_counter_total"), it.query("up")
+        finally:
+            page.shutdown()
+    node = {"job": "hpn", "instance": "node7"}
+    assert [labels for labels, _ in up] == [{"__name__": "up"} | node]
+    shown = [{key: value for key, value in labels.items() if key != "__name__"} for labels, _ in counted]
+    theirs = {"rdma_dev": "mlx5_7", "namespace": "ml", "pod": "train-0"}
+    assert sorted(shown, key=lambda one: one["rdma_dev"]) == [{"rdma_dev": "mlx5_0"} | node, theirs | node]
+
+
+def test_the_dashboard(chart: Chart) -> None:
+    found = chart.objects(metrics={"dashboard": {"enabled": True}})["ConfigMap hpn-dashboard"]
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert found["data"] == {"hpn.json": DASHBOARD.read_text()}
+
+
+@pytest.mark.parametrize("words", [[], ["--one"], ["--as", "master"]], ids=str)
+def test_values_of_a_plan(chart: Chart, tmp_path: Path, words: list[str]) -> None:
+    """Helm makes the objects of the plan's other documents."""
+    tree = Tree(tmp_path / "sys")
+    dgx(tree)
+    plan, (values, _) = planned(tree.root, *words), answer([*words, "--helm"], tree.root)
+    (tmp_path / "values.yaml").write_text(values)
+    found = chart.objects(f"--values={tmp_path}/values.yaml")
+    assert found["ConfigMap hpn-node"]["data"] == {"devices.yaml": plan.text.split("---\n")[0]}
+    made = [one for name, one in found.items() if name.startswith("NetworkAttachmentDefinition ")]
+    wanted = [yaml.safe_load(text) for text in plan.text.split("---\n")[1:-1]]
+    assert [one["metadata"].get("annotations") for one in made] == [
+        one["metadata"].get("annotations") for one in wanted
+    ]
+    assert [json.loads(one["spec"]["config"]) for one in made] == [json.loads(one["spec"]["config"]) for one in wanted]
+    policy = meaning(found["MutatingAdmissionPolicy hpn-label"])
+    assert {one["name"]: one["expression"] for one in policy["spec"]["variables"]}["values"] == plan.label
+    assert "CustomResourceDefinition hpnblocks.hpn-cni.io" in found
+    assert "/sys" in node_paths(found["DaemonSet hpn"]["spec"]["template"]["spec"])
+
+
+def test_a_cluster_without_multus(chart: Chart) -> None:
+    """Helm gives the reason.  Without a cluster it makes the objects."""
+    values = {"networks": [{"name": "a", "config": {"plugins": [{"type": "hpn", "master": "rail0"}]}}]}
+    served = "--api-versions=apiregistration.k8s.io/v1"
+    done = chart.run(served, **values)
+    assert (done.returncode, ": networks: this cluster has no NetworkAttachmentDefinition, which " in done.stderr) == (
+        1,
+        True,
+    )
+    with_multus = f"{served},k8s.cni.cncf.io/v1/NetworkAttachmentDefinition"
+    assert chart.objects(with_multus, **values) == chart.objects(**values)
+    assert chart.objects(served) == chart.objects()
+
+
 def test_an_archive_of_it(chart: Chart, tmp_path: Path) -> None:
     """Helm finds no fault with the chart, and its archive has the files behind the link."""
     subprocess.run([chart.program, "lint", "--strict", helm.CHART], check=True, capture_output=True)
@@ -178,7 +303,104 @@ def test_paths_of_the_node(chart: Chart) -> None:
     node, (install,) = pod["containers"][0], pod["initContainers"]
     assert f"--kubelet-dir={kubelet}" in node["args"]
     assert {"name": "registry", "mountPath": f"{kubelet}/plugins_registry"} in node["volumeMounts"]
+    assert f"--kubelet-dir={kubelet}" in install["args"]
     assert install["args"][-1].startswith(f"--credential={kubelet}/pods/")
+
+
+POOLS = (
+    {"name": "a", "nodeSelector": {"p": "a", "q": "x"}, "devices": "{}"},
+    {"name": "b", "nodeSelector": {"p": "b"}, "maxUnavailable": 1, "env": {"A": "2"}},
+)
+
+
+def test_pools(chart: Chart) -> None:
+    """Each node has one DaemonSet's pod at most; what a pool does not set is as for all nodes."""
+    values = {"env": {"A": "1", "B": "1"}, "nodeSelector": {"all": "yes"}, "devices": "resources: []"}
+    found = chart.objects(**values, pools=POOLS)
+    rest = chart.objects(**values)
+    daemons = {name: found.pop(f"DaemonSet {name}")["spec"] for name in ("hpn", "hpn-a", "hpn-b")}
+    alone = rest.pop("DaemonSet hpn")["spec"]
+    pods = {name: one["template"]["spec"] for name, one in daemons.items()}
+    nodes = [{"all": "yes"} | more for more in ({}, {"p": "a"}, {"p": "a", "q": "x"}, {"p": "b"}, {"p": "b", "q": "x"})]
+    assert [[name for name, pod in pods.items() if schedules(pod, node)] for node in nodes] == [
+        ["hpn"], ["hpn"], ["hpn-a"], ["hpn-b"], ["hpn-b"]
+    ]  # fmt: skip
+    assert not any(schedules(pod, {"p": "b"}) for pod in pods.values())
+    # Two pools select these: the first has them.
+    both = chart.objects(pools=[POOLS[1], {"name": "c", "nodeSelector": {"q": "x"}}])
+    shared = {name: both[f"DaemonSet {name}"]["spec"]["template"]["spec"] for name in ("hpn", "hpn-b", "hpn-c")}
+    assert [name for name, pod in shared.items() if schedules(pod, {"p": "b", "q": "x"})] == ["hpn-b"]
+
+    # A selector of a DaemonSet cannot change, so that of the first is the same with pools and without.
+    assert daemons["hpn"]["selector"] == alone["selector"]
+    for name, one in daemons.items():
+        assert one["selector"]["matchLabels"] == one["template"]["metadata"]["labels"]
+        assert one["selector"]["matchLabels"].get("hpn-cni.io/pool", "") == name[4:]
+    env = {name: {it["name"]: it["value"] for it in pod["containers"][0]["env"]} for name, pod in pods.items()}
+    assert env == {"hpn": values["env"], "hpn-a": values["env"], "hpn-b": {"A": "2", "B": "1"}}
+    most = {name: one["updateStrategy"]["rollingUpdate"]["maxUnavailable"] for name, one in daemons.items()}
+    assert most == {"hpn": "10%", "hpn-a": "10%", "hpn-b": 1}
+    for pod in (alone["template"]["spec"], *pods.values()):
+        for key in ("affinity", "nodeSelector"):
+            pod.pop(key, None)
+        for one in (*pod["initContainers"], *pod["containers"]):
+            one.pop("env", None)
+    # The names of ConfigMaps are without their digests here.
+    assert list(pods.values()) == [alone["template"]["spec"]] * 3
+    assert found.keys() == rest.keys()
+
+
+def test_the_device_files_of_pools(chart: Chart) -> None:
+    made = [one for one in yaml.safe_load_all(chart.run(pools=POOLS).stdout) if one]
+    files = {one["metadata"]["name"]: one["data"]["devices.yaml"] for one in made if one["kind"] == "ConfigMap"}
+    used = {
+        one["metadata"]["name"]: files[volume["configMap"]["name"]]
+        for one in made
+        if one["kind"] == "DaemonSet"
+        for volume in one["spec"]["template"]["spec"]["volumes"]
+        if "configMap" in volume
+    }
+    shipped = (BASE / "devices.yaml").read_text()
+    assert {name: text.strip() for name, text in used.items()} == {
+        "hpn": shipped.strip(), "hpn-a": "{}", "hpn-b": shipped.strip()
+    }  # fmt: skip
+    assert len(files) == 2
+
+
+def test_what_provisioning_gets(chart: Chart) -> None:
+    """hpn node can write to /sys, and only for the RDMA mode to /etc/modprobe.d."""
+    pools = [
+        {"name": "mode", "nodeSelector": {"p": "a"}, "devices": "rdmaNamespaces: exclusive"},
+        {"name": "none", "nodeSelector": {"p": "b"}, "devices": "rdmaNamespaces: exclusive", "provision": False},
+    ]
+    found = chart.objects(pools=pools, provision=True)
+    of = {name: found[f"DaemonSet {name}"]["spec"]["template"]["spec"] for name in ("hpn", "hpn-mode", "hpn-none")}
+    writable = {name: node_paths(pod) & {"/sys", "/etc/modprobe.d"} for name, pod in of.items()}
+    assert writable == {"hpn": {"/sys"}, "hpn-mode": {"/sys", "/etc/modprobe.d"}, "hpn-none": set()}
+    security = {name: pod["containers"][0]["securityContext"] for name, pod in of.items()}
+    own = security["hpn-none"]
+    assert own["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
+    more = own | {"appArmorProfile": {"type": "Unconfined"}}
+    assert security == {"hpn": more, "hpn-mode": more, "hpn-none": own}
+
+
+def node_paths(pod: dict[str, Any]) -> set[str]:
+    """The node's directories in which the first container can write, at the same places there."""
+    host = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+    mounts = [one for one in pod["containers"][0]["volumeMounts"] if not one.get("readOnly")]
+    return {one["mountPath"] for one in mounts if host.get(one["name"]) == one["mountPath"]}
+
+
+def schedules(pod: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Whether a node with these labels, of Linux, may get the pod: nodeSelector, and any term of its affinity."""
+    labels = labels | {"kubernetes.io/os": "linux"}
+    terms = [[]]
+    if "affinity" in pod:
+        required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        terms = [term["matchExpressions"] for term in required["nodeSelectorTerms"]]
+    assert {one["operator"] for term in terms for one in term} <= {"NotIn"}
+    kept_off = all(any(labels.get(one["key"]) in one["values"] for one in term) for term in terms)
+    return pod["nodeSelector"].items() <= labels.items() and not kept_off
 
 
 def test_what_the_pods_get(chart: Chart) -> None:
@@ -210,13 +432,21 @@ def test_what_the_pods_get(chart: Chart) -> None:
         ({"nodeselector": {}}, "nodeselector"),
         ({"metrics": {"adress": "127.0.0.1:9617"}}, "adress"),
         ({"metrics": {"address": "0.0.0.0:9617"}}, "/metrics/address"),
+        ({"metrics": {"podMonitor": {"enabled": True}}}, "/metrics/address"),
+        ({"metrics": {"podMonitor": {"enabled": True}, "address": "unix:/run/hpn/metrics.sock"}}, "/metrics/address"),
+        ({"metrics": {"dashboard": True}}, "/metrics/dashboard"),
         ({"networks": [{"name": "rail0", "config": {}}]}, "plugins"),
         ({"networks": [{"name": "rail0", "conf": {}}]}, "conf"),
         ({"image": {"digest": "0123"}}, "/image/digest"),
         ({"label": {"values": {"rdma": {"network": []}}}}, "network"),
         ({"clusterAddresses": {"gc": True}}, "/clusterAddresses/gc"),
+        ({"way": "host"}, "/way"),
         ({"cniBinDir": "opt"}, "/cniBinDir"),
         ({"devices": {"resources": []}}, "/devices"),
+        ({"pools": [{"name": "a"}]}, "nodeSelector"),
+        ({"pools": [{"name": "a", "nodeSelector": {}}]}, "/pools/0/nodeSelector"),
+        ({"pools": [{"name": "A", "nodeSelector": {"p": "a"}}]}, "/pools/0/name"),
+        ({"pools": [{"name": "a", "nodeSelector": {"p": "a"}, "device": ""}]}, "device"),
     ],
     ids=str,
 )
@@ -224,3 +454,19 @@ def test_what_is_refused(chart: Chart, values: dict[str, Any], key: str) -> None
     done = chart.run(**values)
     assert done.returncode == 1
     assert re.search(rf"'{key}'|at '[^']*{key}'", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("pools", "reason"),
+    [
+        ([POOLS[0], {"name": "a", "nodeSelector": {"p": "b"}}], "pools: two are called a; rename one of them"),
+        (
+            [{"name": "b", "nodeSelector": {"p": "a"}}, POOLS[0]],
+            "pools: a selects only nodes of b, which is before it; change a nodeSelector",
+        ),
+    ],
+    ids=["one name", "no node is left"],
+)
+def test_pools_that_are_refused(chart: Chart, pools: list[dict[str, Any]], reason: str) -> None:
+    done = chart.run(pools=pools)
+    assert (done.returncode, done.stderr.count(f": {reason}\n")) == (1, 1)

@@ -10,6 +10,7 @@ image: {{ include "hpn.image" . | quote }}
 imagePullPolicy: {{ . }}
 {{- end }}
 resources: {{ toJson .Values.resources }}
+terminationMessagePolicy: FallbackToLogsOnError
 {{- end -}}
 
 {{- define "hpn.env" -}}
@@ -26,4 +27,60 @@ resources: {{ toJson .Values.resources }}
 restarts before its turn, or after a refused file has stopped the rollout, still reads the earlier file. */}}
 {{- define "hpn.configuration" -}}
 hpn-node-{{ include "hpn.devices" . | sha256sum | trunc 10 }}
+{{- end -}}
+
+{{- define "hpn.labels" -}}
+{app.kubernetes.io/name: hpn{{ with .Values.name }}, hpn-cni.io/pool: {{ . | quote }}{{ end }}}
+{{- end -}}
+
+{{- /* Terms of an affinity that keep a DaemonSet off the nodes of the pools before it, and the one without a pool off those
+of all pools: on every node at most one has a pod, even if two pools select the node.  Any term suffices, and each denies
+one label of each of these pools. */}}
+{{- define "hpn.apart" -}}
+{{- $terms := list dict -}}
+{{- $isBefore := true -}}
+{{- range $pool := .Values.pools -}}
+{{- $isBefore = and $isBefore (ne $pool.name ($.Values.name | default "")) -}}
+{{- if $isBefore -}}
+{{- $before := $terms -}}
+{{- $terms = list -}}
+{{- range $term := $before -}}
+{{- range $key, $value := $pool.nodeSelector -}}
+{{- $denied := dict "key" $key "operator" "NotIn" "values" (list $value) -}}
+{{- $terms = append $terms (dict "matchExpressions" (append ($term.matchExpressions | default list) $denied)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if first $terms }}{{ toJson $terms }}{{ end -}}
+{{- end -}}
+
+{{- /* Whether a node with these labels is selected. */}}
+{{- define "hpn.selects" -}}
+{{- $labels := .labels -}}
+{{- $selects := true -}}
+{{- range $key, $value := .nodeSelector -}}
+{{- $selects = and $selects (eq (get $labels $key) $value) -}}
+{{- end -}}
+{{- if $selects }}true{{ end -}}
+{{- end -}}
+
+{{- /* Directories of the node that hpn node writes to for pfs, and for rdmaNamespaces. */}}
+{{- define "hpn.provision" -}}
+{{- $paths := dict -}}
+{{- if .Values.provision -}}
+{{- $_ := set $paths "sys" "/sys" -}}
+{{- if hasKey (include "hpn.devices" . | fromYaml) "rdmaNamespaces" -}}
+{{- $_ := set $paths "modprobe" "/etc/modprobe.d" -}}
+{{- end -}}
+{{- end -}}
+{{ toJson $paths }}
+{{- end -}}
+
+{{- /* Whether the cluster has no Multus.  `helm template` asks no cluster; its list of APIs lacks apiregistration.k8s.io,
+which every API server has. */}}
+{{- define "hpn.lacksMultus" -}}
+{{- with .Capabilities.APIVersions -}}
+{{- if and (.Has "apiregistration.k8s.io/v1") (not (.Has "k8s.cni.cncf.io/v1/NetworkAttachmentDefinition")) }}true{{ end -}}
+{{- end -}}
 {{- end -}}

@@ -16,7 +16,7 @@ from unit.ctl.test_inspect import VF, save
 from unit.ipam.cluster.test_kubernetes import NO_PAGE, status
 
 from base.state import node
-from ctl.installation.command import checked
+from ctl.installation.command import NOT_ASKED, checked
 
 # A command's connections end with its process.
 pytestmark = pytest.mark.filterwarnings("ignore:.*ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning")
@@ -72,7 +72,7 @@ def test_all_is_well(root: Path, server: Server) -> None:
 
 def test_nobody_is_asked_without_a_network_of_the_cluster(root: Path, server: Server) -> None:
     configure(root)
-    assert check(root) == (WELL, 0)
+    assert check(root) == (f"{WELL}{NOT_ASKED}\n", 0)
     assert server.asked == []
 
 

@@ -11,7 +11,7 @@ from support.pod_resources import listing
 from support.tls_server import Server, Told, api_server
 
 from hardware.model import Device, Kind
-from node.dra import rounds
+from node.dra import reconcile
 from node.dra.publisher import Report, View
 from node.model import Offer, Resource, Sharing, Unit
 
@@ -40,12 +40,12 @@ def sent(server: Server) -> list[tuple[str, str]]:
 def test_without_kubelets_list(asked: tuple[Server, View]) -> None:
     """A device in a slice could be a pod's.  Only without offers is nothing to be asked."""
     server, view = asked
-    report = rounds.publish(view)
+    report = reconcile.publish(view)
     assert report.withheld is None
     assert "kubelet lists no pods' devices at" in report.problem
     assert server.asked == []
     server.tell(NOTHING)
-    assert rounds.publish(replace(view, offers=())).problem == ""
+    assert reconcile.publish(replace(view, offers=())).problem == ""
     assert sent(server) == [("GET", "resourceslices")]
 
 
@@ -54,18 +54,18 @@ def test_publish(asked: tuple[Server, View], tmp_path: Path) -> None:
     with listing(tmp_path) as kubelet:
         kubelet.devices = {"example.com/vf": [VFS[0].id]}
         server.tell(NODE, NOTHING, DONE)
-        report = rounds.publish(view)
+        report = reconcile.publish(view)
         held = frozenset({("example.com/vf", VFS[0].id)})
         assert (report.withheld, report.problem) == (held, "")
         assert [method for method, _ in sent(server)] == ["GET", "GET", "POST"]
         (device,) = server.asked[2].body["spec"]["devices"]
         assert device["name"] == "0000-3b-00-3"
         # A look asks the API server only if a pod has ended.
-        assert rounds.publish(replace(view, is_look=True, withheld=held)) == Report(held, is_look=True)
+        assert reconcile.publish(replace(view, is_look=True, withheld=held)) == Report(held, is_look=True)
         assert len(server.asked) == 3
         kubelet.devices = {}
         server.tell(NODE, NOTHING, DONE)
-        assert rounds.publish(replace(view, is_look=True, withheld=held)).withheld == frozenset()
+        assert reconcile.publish(replace(view, is_look=True, withheld=held)).withheld == frozenset()
         assert len(server.asked[-1].body["spec"]["devices"]) == 2
 
 
@@ -87,14 +87,14 @@ def test_features(
     two = Offer(MASTER, (*SHARED.units, Unit("0000:5e:00.0-0", (Device("0000:5e:00.0", Kind.PF, pf="0000:5e:00.0"),))))
     with listing(tmp_path):
         server.tell(NODE)
-        rounds.publish(replace(view, offers=(two,)))  # the next answer is none that an API server gives
+        reconcile.publish(replace(view, offers=(two,)))  # the next answer is none that an API server gives
         probe = server.asked[1]
         assert "dryRun=All" in probe.path
         (device,) = probe.body["spec"]["devices"]
         stored = {key: value for key, value in device.items() if key not in dropped}
         server.asked.clear()
         server.tell(NODE, Told(201, {"metadata": {}, "spec": {"devices": [stored]}}), NOTHING, DONE, DONE)
-        report = rounds.publish(replace(view, offers=(two,)))
+        report = reconcile.publish(replace(view, offers=(two,)))
         server.forget()
     assert report.problem == ""
     assert words in " ".join(report.notes)
@@ -110,7 +110,7 @@ def test_a_resource_that_is_still_allocatable(asked: tuple[Server, View], tmp_pa
         server.tell(Told(200, {"metadata": {"uid": "n-1"}, "status": status}), NOTHING, DONE)
         server.asked.clear()
         with listing(tmp_path):
-            report = rounds.publish(view)
+            report = reconcile.publish(view)
         server.forget()
         assert report.problem == ""
         assert len(report.withheld or ()) == 2 * (not published)
@@ -134,7 +134,7 @@ def test_refusals(asked: tuple[Server, View], tmp_path: Path, answers: list[Told
     with listing(tmp_path) as kubelet:
         kubelet.devices = {"example.com/vf": [VFS[0].id]}
         server.tell(*answers)
-        report = rounds.publish(view)
+        report = reconcile.publish(view)
     assert report.withheld == {("example.com/vf", VFS[0].id)}
     assert re.search(words, report.problem)
 
@@ -142,7 +142,7 @@ def test_refusals(asked: tuple[Server, View], tmp_path: Path, answers: list[Told
 def test_without_a_credential(asked: tuple[Server, View], tmp_path: Path) -> None:
     _, view = asked
     with listing(tmp_path):
-        report = rounds.publish(replace(view, kubeconfig="/nowhere"))
+        report = reconcile.publish(replace(view, kubeconfig="/nowhere"))
     assert report.withheld == frozenset()
     assert "there is no kubeconfig at /nowhere" in report.problem
 
@@ -156,6 +156,6 @@ def test_a_refused_pool_stops_no_other(asked: tuple[Server, View], tmp_path: Pat
     old = {"metadata": {"name": name, "uid": "u", "resourceVersion": "1", "managedFields": []}, "spec": spec}
     server.tell(NODE, Told(200, {"metadata": {}, "items": [old]}), Told(422, {"message": "bad"}), DONE, DONE)
     with listing(tmp_path):
-        report = rounds.publish(replace(view, offers=(two,)))
+        report = reconcile.publish(replace(view, offers=(two,)))
     assert "refuses to create resourceslices: bad" in report.problem
     assert [method for method, _ in sent(server)] == ["GET", "GET", "POST", "POST", "DELETE"]

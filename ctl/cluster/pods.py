@@ -1,0 +1,210 @@
+"""hpn ipam pods: which pod of the cluster has which address, and whether its node owns the address's block.
+
+Multus writes each attachment's addresses into its pod's annotation (the Network Plumbing WG's "De-facto Standard",
+section 5).  So one list of all pods answers, and an ADD writes nothing for it.
+"""
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from base.protocol.errors import IoFailure, StoreRefused
+from base.protocol.spec import Json
+from ctl.command_line import as_document
+from ctl.screen import Table, text
+from ipam.cluster import BLOCK, GRID, Documents
+from ipam.cluster.rules.documents import Block
+from ipam.cluster.rules.network import FOLDER
+from ipam.cluster.rules.overview import Overview, overviews
+
+_PODS: Final = "/api/v1/pods"
+_DEFINITIONS: Final = "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions"
+_STATUS: Final = "k8s.v1.cni.cncf.io/network-status"
+_ENDED: Final = ("Succeeded", "Failed")  # phases of a pod without a namespace
+_MAY: Final = "--kubeconfig needs a credential that may list pods and network-attachment-definitions in all namespaces"
+
+Address: TypeAlias = IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True)
+class Attached:
+    """An interface of a pod, as the pod's annotation describes it.
+
+    - ``network``: the name in the CNI configuration; ``definition``: the NetworkAttachmentDefinition's.
+    - ``device``: the PCI address, or empty.
+    - ``is_default``: it is on the cluster's own network.
+    """
+
+    pod: str
+    node: str
+    network: str
+    definition: str
+    ifname: str
+    mac: str
+    device: str
+    addresses: tuple[Address, ...]
+    is_default: bool = False
+
+    def to_json(self) -> Json:
+        shown = {key: value for key, value in vars(self).items() if key != "is_default"}
+        return {**shown, "addresses": list(map(str, self.addresses))}
+
+
+class Owners:
+    """The owner of each address of the cluster's pools."""
+
+    def __init__(self, networks: Sequence[Overview]) -> None:
+        self._layouts = {one.network: one.layout for one in networks if one.layout}
+        self._blocks = {(one.network, block.index): block for one in networks for block in one.blocks}
+
+    def has(self, network: str) -> bool:
+        return network in self._layouts
+
+    def numbered(self, network: str, address: Address) -> tuple[str, Block | None] | None:
+        """Return the name of the address's block, and the block if a node owns it; None outside the network's pool."""
+        layout = self._layouts.get(network)
+        for subnet in map(ip_network, layout.subnets if layout else ()):
+            if layout and address in subnet:
+                number = int(address) - int(subnet.network_address)
+                aside = self._blocks.get((f"{network}/{FOLDER}", number))
+                if aside:
+                    return f"{aside.network}.{aside.index}", aside
+                index = number // layout.size
+                return f"{network}.{index}", self._blocks.get((network, index))
+        return None
+
+    def blocks(self, one: Attached) -> list[str]:
+        found = (self.numbered(one.network, address) for address in one.addresses)
+        return list(dict.fromkeys(name for name, _ in filter(None, found)))
+
+
+def attached(pods: Iterable[Json], definitions: Mapping[str, str]) -> Iterator[Attached]:
+    """Yield the interfaces with addresses of these pods, except of those that have ended.
+
+    ``definitions``: each definition's network.  The annotations are untrusted: who may change a pod can change them.
+    """
+    for pod in pods:
+        about = _inside(pod, "metadata")
+        if _inside(pod, "status").get("phase") in _ENDED:
+            continue
+        for one in _statuses(_inside(about, "annotations").get(_STATUS)):
+            name = _word(one, "name")
+            if addresses := tuple(_addresses(one.get("ips"))):
+                yield Attached(
+                    pod=f"{_word(about, 'namespace')}/{_word(about, 'name')}",
+                    node=_word(_inside(pod, "spec"), "nodeName"),
+                    network=definitions.get(name, name),
+                    definition=name,
+                    ifname=_word(one, "interface"),
+                    mac=_word(one, "mac"),
+                    device=_word(_inside(one, "device-info", "pci"), "pci-address"),
+                    addresses=addresses,
+                    is_default=one.get("default") is True,
+                )
+
+
+def wrong(found: Sequence[Attached], owners: Owners) -> dict[Attached, list[str]]:
+    """Return the faults of each interface: a block that its node does not own, and an address that another has too."""
+    users = defaultdict[tuple[str, Address], list[Attached]](list)
+    for one in found:
+        for address in one.addresses:
+            users[one.network, address].append(one)
+    return {one: faults for one in found if (faults := list(_faults(one, owners, users)))}
+
+
+def _faults(one: Attached, owners: Owners, users: Mapping[tuple[str, Address], Sequence[Attached]]) -> Iterator[str]:
+    for address in one.addresses:
+        name, block = owners.numbered(one.network, address) or ("", None)
+        if name and (block is None or block.node != one.node):
+            owner = f"node {block.node}" if block and block.node else "no node"
+            yield f"{address} is in block {name}, which {owner} owns, and the pod is on {one.node}"
+        others = [f"{other.pod}:{other.ifname}" for other in users[one.network, address] if other is not one]
+        if others:
+            yield f"{address} is also an address of {', '.join(others)}"
+
+
+def answer(options: argparse.Namespace, documents: Documents) -> tuple[str, int]:
+    """Return the command's output and exit status.  Raises IoFailure, StoreRefused, Unreachable, InvalidConfig."""
+    pods = _of_all_pods(options.kubeconfig)
+    # Later than the pods, because a node claims a block before a pod has an address of it.
+    owners = Owners(overviews(documents.listed(GRID), documents.listed(BLOCK)))
+    found = [one for one in pods if not one.is_default or owners.has(one.network)]
+    faults = wrong(found, owners)
+    if options.network:
+        found = [one for one in found if {one.network, one.definition} & {*options.network}]
+        known = {one.network for one in found} | {one.definition for one in found}
+        if missing := [name for name in options.network if name not in known and not owners.has(name)]:
+            raise IoFailure(f"no pod has an address of network {', '.join(missing)}; see: hpn ipam pods")
+    found.sort(key=lambda one: (one.network, [(ip.version, int(ip)) for ip in one.addresses]))
+    status = 1 if any(one in faults for one in found) else 0
+    if options.json:
+        shown = [one.to_json() | {"blocks": owners.blocks(one), "wrong": faults.get(one, [])} for one in found]
+        return as_document({"store": documents.identity(), "pods": shown}), status
+    rows = [
+        (one.pod, one.node, one.network, one.ifname, ", ".join(map(str, one.addresses)),
+         ", ".join(owners.blocks(one)) or "-")
+        for one in found
+    ]  # fmt: skip
+    table = Table(("POD", "NODE", "NETWORK", "IFNAME", "ADDRESSES", "BLOCK"), rows)
+    lines = [f"wrong: {one.pod}:{one.ifname}: {why}" for one in found for why in faults.get(one, ())]
+    return text([table, *lines] if found else ["no pod has an address besides that of the cluster's network"]), status
+
+
+def _of_all_pods(kubeconfig: Path) -> list[Attached]:
+    # Imported here, because they load TLS.
+    from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415
+
+    whom = credentials.read(f"{kubeconfig.absolute()}")
+    server = http.Http([whom.server], whom.tls, whom.headers, is_patient=True)
+    try:
+        definitions = dict(map(_network, kubernetes.listed_objects(server, _DEFINITIONS)))
+        return list(attached(kubernetes.listed_objects(server, _PODS, "it knows no pods"), definitions))
+    except StoreRefused as e:
+        raise StoreRefused(f"{e.msg}; {_MAY}") from e
+    finally:
+        server.close()
+
+
+def _network(definition: Json) -> tuple[str, str]:
+    """Return the definition's name, as in the annotation, and its network's; Multus gives a nameless one the
+    definition's name."""
+    about = _inside(definition, "metadata")
+    conf = _parsed(_inside(definition, "spec").get("config"))
+    name = _word(about, "name")
+    return f"{_word(about, 'namespace')}/{name}", (_word(conf, "name") if isinstance(conf, dict) else "") or name
+
+
+def _statuses(annotation: object) -> Iterator[Json]:
+    found = _parsed(annotation)
+    yield from (one for one in found if isinstance(one, dict)) if isinstance(found, list) else ()
+
+
+def _addresses(ips: object) -> Iterator[Address]:
+    for one in ips if isinstance(ips, list) else ():
+        with suppress(ValueError):
+            yield ip_address(str(one).partition("/")[0])
+
+
+def _parsed(document: object) -> Any:
+    with suppress(ValueError, RecursionError):
+        return json.loads(document) if isinstance(document, str) else None
+    return None
+
+
+def _word(body: Json, key: str) -> str:
+    found = body.get(key)
+    return found if isinstance(found, str) else ""
+
+
+def _inside(body: Json, *keys: str) -> Json:
+    """Return the object at the end of these keys; an empty one if there is none."""
+    found: Any = body
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
