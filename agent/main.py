@@ -1,15 +1,14 @@
 """hpn agent: a warm plugin and IPAM for launchers of the same version."""
 
-import ctypes
 import gc
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from agent import idle, listening, workers
-from agent.listening import SOCKET, Unusable
+from agent.listening import SOCKET
+from base.kernel import host_mounts
 from base.protocol.spec import Reply, Request
 from cni import collect, commands, config, kinds  # noqa: F401  # imported for every request
 from cni.main import run
@@ -18,9 +17,6 @@ from ipam import main as ipam
 from ipam import models as ipam_models
 from ipam.stores import access
 
-_CLONE_NEWNS: Final = 0x20000
-_NEEDED: Final = "the pod needs hostPID, and the container the capabilities SYS_ADMIN, SYS_CHROOT and SYS_PTRACE"
-_libc = ctypes.CDLL(None, use_errno=True)
 HELP: Final = f"""\
 usage: hpn agent [--host] [--socket PATH]
 
@@ -28,25 +24,6 @@ Answers the CNI requests of this version of hpn from warm processes, until SIGTE
 launchers use: $HPN_AGENT, by default {SOCKET}; --socket sets another.  A socket passed by systemd takes precedence.
 With --host it uses the host's files, from a container in a pod with hostPID.
 """
-
-
-def _enter_mounts_of_host() -> None:
-    """Enter the mount namespace of the host's process 1.  Raises Unusable.
-
-    Only there can this agent and the next one prove that pods are dead, and only there are /sys and /proc/sys writable.
-    The program still loads its own modules, through an open descriptor.
-    """
-    try:
-        there = os.open("/proc/1/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as e:
-        raise Unusable(f"--host: /proc/1/ns/mnt: {e.strerror}; {_NEEDED}") from e
-    try:
-        if os.fstat(there).st_ino == os.stat("/proc/self/ns/mnt").st_ino:
-            raise Unusable(f"--host: process 1 has the same mounts as this one, so it is not the host's; {_NEEDED}")
-        if _libc.setns(there, _CLONE_NEWNS):
-            raise Unusable(f"--host: setns: {os.strerror(ctypes.get_errno())}; {_NEEDED}")
-    finally:
-        os.close(there)
 
 
 def main(arguments: Sequence[str], version: str) -> int:
@@ -61,12 +38,14 @@ def main(arguments: Sequence[str], version: str) -> int:
             return 0 if arguments in (["--help"], ["help"]) else 2
     try:
         if of_host:
-            _enter_mounts_of_host()
+            # Only there can this agent and the next one prove that pods are dead, and only there are /sys and /proc/sys
+            # writable.
+            host_mounts.enter()
         with listening.listener(arguments) as (sock, where):
             _warm_up()
             sys.stderr.write(f"hpn agent: listens at {where}\n")
             workers.serve(sock, version, answer, idle.reclaim)
-    except listening.Unusable as e:
+    except (host_mounts.NotEntered, listening.Unusable) as e:
         sys.stderr.write(f"hpn agent: {e}\n")
         return 1
     return 0

@@ -120,14 +120,16 @@ class _Service:
         return self._methods
 
 
-def unary(kind: type[M], answer: Callable[[M], Message], report: Callable[[str], None]) -> Handler:
-    """A method with one reply per request.  It raises GRPCError to choose the peer's status.  Any other exception is a
-    bug: ``report`` gets a sentence for the log."""
+def unary(kind: type[M], answer: Callable[[M], Message | Awaitable[Message]], report: Callable[[str], None]) -> Handler:
+    """A method with one reply per request, at once or later.  It raises GRPCError to choose the peer's status.  Any
+    other exception is a bug: ``report`` gets a sentence for the log."""
 
     async def act(stream: Stream) -> None:
         request = await receive(stream, kind)
         try:
             reply = answer(request)
+            if isinstance(reply, Awaitable):
+                reply = await reply
         except GRPCError:
             raise
         except Exception as e:

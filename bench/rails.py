@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "netns-fixtures"))
 from fabric import Node, end_by_unwinding, entered, node, run
 from sides import Side
 
+from base.state import claims
+from base.state.claims import Claim, Device
 from bench import PAGE, ROOT, Bench, agent, table, write
 
 PREFIX = "hpn-rails"
@@ -54,6 +57,38 @@ class Rails(Side):
         return (time.perf_counter() - started) * 1000 / len(pods)
 
 
+class Claimed(Side):
+    """All rails by one command of the cluster's conflist in chain mode, from a prepared claim."""
+
+    def together(self, verb: str, pods: Sequence[str], _at_once: int = 1) -> float:
+        """Side's: there is only one command."""
+        return self.one_by_one(verb, pods)
+
+
+@contextmanager
+def claimed(rails: Rails) -> Iterator[Claimed]:
+    """The same rails as ``rails`` has, attached as one claim, which is on the node meanwhile."""
+    alike = {"pool": "bench", "share": "", "kind": "master", "resource": "example.com/rail", "attach": "chain"}
+    devices = tuple(
+        Device(
+            **alike, request=name, device=name, id=name, interface=f"hpn{n}",
+            config={k: v for k, v in rail.conf.items() if k not in ("master", "type")},
+        )
+        for n, (name, rail) in enumerate(zip(RAILS, (rails, *rails.others), strict=True))
+    )  # fmt: skip
+    pod, claim = f"{uuid.uuid4()}", f"{uuid.uuid4()}"
+    chain = {
+        "cniVersion": "1.1.0", "name": "bench", "type": "hpn", "claims": True, "stateDir": rails.conf["stateDir"],
+        "prevResult": {"ips": [{"address": "10.244.0.2/24"}]},
+    }  # fmt: skip
+    variables = {**rails.variables, "CNI_IFNAME": "eth0", "CNI_ARGS": f"K8S_POD_UID={pod}"}
+    claims.save(Claim(claim, "default", "bench", (pod,), devices))
+    try:
+        yield Claimed(f"{rails.name}, all by one claim", rails.binary, chain, variables)
+    finally:
+        claims.forget(claim)
+
+
 def on_rails(side: Side, *, dual: bool) -> Rails:
     """A side that attaches a pod to all rails, made from one that attaches it to the first."""
     first, *others = [replace(side, **_of_rail(side, n, dual=dual)) for n in range(len(RAILS))]
@@ -77,8 +112,10 @@ def run_all(bench: Bench, rounds: int) -> Iterator[str]:
     for dual, words, most in ((False, "IPv4", rounds), (True, "IPv4 and IPv6", min(rounds, 5))):
         for way, work in ways:
             sides = [on_rails(side, dual=dual) for side in bench.sides(direct=True)]
-            done = bench.measure(sides, most, work)
-            yield from table(f"Eight rails {way}, {words} ({done} rounds)", sides)
+            with claimed(on_rails(bench.sides()[1], dual=dual)) as by_claim:
+                all_sides = [*sides, by_claim]
+                done = bench.measure(all_sides, most, work)
+            yield from table(f"Eight rails {way}, {words} ({done} rounds)", all_sides)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +19,8 @@ from base.protocol import spec
 from base.protocol.errors import CniError, combine
 from base.protocol.location import Location, location
 from base.protocol.spec import Config, Key, Request
-from base.state import journal
-from base.state.journal import Version
+from base.state import chains, journal
+from base.state.journal import Entry, Version
 from base.state.record import LOST, Record
 from cni import undo
 from cni.features import delegate
@@ -63,13 +63,47 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
                 record = entry.load()
                 if record is None:
                     entry.forget()
+                elif _is_a_chains(entry, record):  # guard: a-chains
+                    continue  # GC of the chain's network decides about it
                 elif valid is not None or undo.is_dead(record):  # guard: dead-only = True
                     undo.attachment(entry, record, request, programs, log)
                     log.append(f"gc: removed {record.title}")
         except (CniError, OSError) as e:  # guard: goes-on = ZeroDivisionError
             failures.append(e)
+    failures += _gc_of_chains(where, valid, began, request, log, programs)
     if failures:  # guard: failures
         raise combine(failures)
+
+
+def _gc_of_chains(
+    where: Location, valid: Collection[Key] | None, began: float, request: Request, log: list[str], programs: Programs
+) -> list[Exception]:
+    """``gc`` for the network's chains.  Returns the failures, after every chain was tried."""
+    failures = list[Exception]()
+    for whole in chains.of_network(where.state_dir, where.network):
+        version = whole.version()
+        # guard below: chain-listed (whole), chain-began-with-its-process (version)
+        if valid is not None and (whole.key in valid or _is_since(version, began)):
+            continue
+        try:
+            with whole.lock():
+                request.refuse_if_abandoned()
+                if whole.version() != version:
+                    continue
+                members = whole.load()
+                if valid is not None or undo.is_chain_dead(whole, members):  # guard: chain-dead-only = True
+                    undo.members_of_chain(whole, members, request, log, programs)
+                    log.append(f"gc: removed the claims' interfaces of {whole.key.of('', whole.network)}")
+        except (CniError, OSError) as e:
+            failures.append(e)
+    return failures
+
+
+def _is_a_chains(entry: Entry, record: Record) -> bool:
+    """Whether the attachment belongs to a chain, which another network's list has."""
+    return bool(record.claim) and any(
+        whole.key.container_id == entry.key.container_id for whole in chains.of_state_dir(entry.state_dir)
+    )
 
 
 def _began(request: Request) -> float:
@@ -141,6 +175,17 @@ def sweep(
                     yield record, None
             except (CniError, OSError) as e:
                 yield record, e
+    if not dry_run:
+        _forget_empty_chains(state_dir)
+
+
+def _forget_empty_chains(state_dir: Path) -> None:
+    """Remove chains without attachments: of dead pods, or of an ADD that was killed at its beginning."""
+    for whole in chains.of_state_dir(state_dir):
+        with suppress(CniError, OSError), whole.lock(timeout=0):
+            entries = [member.entry(whole.key.container_id) for member in whole.load()]
+            if not any(entry.version() for entry in entries):  # guard: chain-in-use = True
+                whole.forget()
 
 
 def own_request(stdin: bytes, **variables: str) -> Request:

@@ -4,13 +4,13 @@ GC is in cni/collect.py.  Only cni/undo.py undoes what a command changed.
 """
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from base.kernel import links, netns, nsid, rtnl
-from base.protocol import spec
+from base.protocol import arguments, spec
 from base.protocol.errors import (
     CheckFailed,
     CniError,
@@ -21,13 +21,12 @@ from base.protocol.errors import (
     InvalidNetns,
     KernelRefused,
     NotAvailable,
-    RecordUnreadable,
     as_cni_error,
 )
-from base.protocol.location import is_stripped, location
-from base.protocol.result import Result
+from base.protocol.location import CLAIMS_DIR, is_stripped, location
+from base.protocol.result import Interface, Result
 from base.protocol.spec import Config, Json, Request
-from base.state import durable, journal, permitted, places
+from base.state import chains, durable, journal, permitted, places, syncs
 from base.state import pod as pods
 from base.state.journal import Entry
 from base.state.pod import Pod
@@ -42,79 +41,166 @@ if TYPE_CHECKING:
     from cni.models import Common, NetConf
 
 
+@dataclass(frozen=True)
+class Asked:
+    """One attachment to make: its configuration, parsed and as decoded, and its request."""
+
+    wanted: "NetConf"
+    conf: Config
+    request: Request
+
+
+class Made(NamedTuple):
+    """One complete attachment: its place in the journal, its record, and its own result."""
+
+    entry: Entry
+    record: Record
+    result: Result
+
+
 def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
     """Attach the interface with its features, or change nothing and raise CniError or OSError."""
-    wanted = _allowed(request, conf, programs)
-    log.extend(wanted.remarks)
-    if wanted.where.ipam:
-        delegate.find(wanted.where.ipam, request, programs)
+    claimed = None
+    if arguments.chosen_device(conf, "deviceID", "pciBusID") and os.path.isdir(CLAIMS_DIR):
+        claimed = features.claimed.find(request, conf)  # guard: claimed
+    if claimed:
+        request, conf = features.claimed.with_keys(claimed, request, conf)
+    wanted = allowed(request, conf, programs)
+    if claimed:
+        wanted = replace(wanted, claim=claimed.of_record)
+    (own,) = attach([Asked(wanted, conf, request)], request, log, programs)
+    collect.a_few(wanted.where, request, log, programs)
+    return own.after(wanted.previous) if wanted.previous else own
+
+
+def attach(all_asked: Sequence[Asked], request: Request, log: list[str], programs: Programs) -> list[Result]:
+    """Make the attachments of one pod, all or none, and return their results.  Raises CniError, OSError."""
+    for asked in all_asked:
+        log.extend(asked.wanted.remarks)
+        if asked.wanted.where.ipam:
+            delegate.find(asked.wanted.where.ipam, asked.request, programs)
     while True:
         try:
-            result = _attach(wanted, request, conf, log, programs)
+            return _attach(all_asked, request, log, programs)
         except DeviceTaken as e:
-            # Free a device of a dead pod.  _attach has released our lock, which may be the same file as the owner's.
-            if not undo.free_one(e.devices, wanted.where, request, programs, log):  # guard: free_one = True
+            # Free a device of a dead pod.  _attach has released our locks, which may be the same files as the owner's.
+            where = all_asked[0].wanted.where
+            if not undo.free_one(e.devices, where, request, programs, log):  # guard: free_one = True
                 raise
-            continue
-        collect.a_few(wanted.where, request, log, programs)
-        return result
 
 
-def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
-    """Carry out ADD, step by step.
-
-    If a step fails, this function undoes the attachment from ``record``.  So ``record`` must name what a step makes
-    before the step begins.
-    """
-    where, key, kind = wanted.where, request.key, kinds.named(wanted.attach.kind)
-    with _open_pod(request) as pod, rtnl.open_in() as host, journal.lock(where.state_dir, where.network, key) as entry:
+def _attach(all_asked: Sequence[Asked], request: Request, log: list[str], programs: Programs) -> list[Result]:
+    entries = [Entry(a.wanted.where.state_dir, a.wanted.where.network, a.request.key) for a in all_asked]
+    with open_pod(request) as pod, rtnl.open_in() as host, journal.lock_all(entries):
         request.refuse_if_abandoned()  # guard: add-abandoned
-        undo.settle(entry, pod, request, log, programs)  # guard: settle
-        with kind.claiming(wanted):  # guard: claiming
-            plan = _plan(kind, wanted, host, pod, key.ifname)
-            record = _record(entry, wanted, request, conf, pod, plan)
-        ipam = delegate.Ipam(where.ipam, request, programs, log)
-        try:
-            ipam.ask_early(pod)
-            with granted.kept(wanted.attach, plan, request, log):
-                link = _make_link(kind, plan, host, pod, key.ifname)
-            record = replace(record, link={**plan, "index": link.index if link else 0})  # guard: index-in-the-record
-            if record.rxe:
-                features.rxe.make(entry, record, pod)
-            result = ipam.ask()
-            if link:
-                if by_source := wanted.attach.source_routing:
-                    record = features.routing.claim(by_source.table, entry, record, pod, result)
-                record = _configure(wanted, record, pod, link, result, log)
-                if wanted.attach.steered:
-                    # Some drivers request their interrupts only when the link goes up.
-                    record = features.steering.claim(wanted.attach, entry, record, pod, link)
-                    record = features.steering.make(record, pod, link)
-            ips = tuple(replace(ip, interface=0) for ip in result.ips)
-            interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
-            own = Result(interfaces, ips, result.routes, wanted.attach.dns or result.dns)
-            device_info.write(record.device_info, plan, record.rdma_devs, record.gids)
-            # guard below: record-complete (True -> False)
-            entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))
-        except BaseException as failure:
-            record = replace(record, given=not isinstance(failure, DelegateError))  # guard: given
-            with undo.after(failure, "and could not undo it all, DEL has to"):
-                # guard below: rolls-back, asks-only-who-gave (ipam.may_hold(failure) -> True)
-                undo.attachment(entry, record, request, programs, log, ask_ipam=ipam.may_hold(failure))
-            raise
-    return own.after(wanted.previous) if wanted.previous else own
+        pairs = zip(all_asked, entries, strict=True)
+        return _in_step([_steps(asked, entry, host, pod, log, programs) for asked, entry in pairs])
+
+
+class _OtherFailed(Exception):
+    """Another attachment of the same ADD has failed, so this one is undone too."""
+
+
+def _in_step(making: Sequence[Generator[Made | None, None, None]]) -> list[Result]:
+    """Make all attachments and return their results: each begins a step when all have ended the one before.
+
+    If one fails, it has undone itself.  Undo the others, and raise its failure.
+    """
+    made: list[Made | None] = [None]
+    try:
+        if len(making) > 1:
+            with syncs.collected() as late:
+                while None in made:
+                    made = [next(one) for one in making]
+                    late.begin()
+                late.wait()
+        while None in made:
+            made = [next(one) for one in making]
+        complete = [one for one in made if one]
+        if claimed := [(one.entry, one.record) for one in complete if one.record.claim]:
+            features.claimed.attached(claimed)
+    except BaseException as failure:
+        for one in making:
+            try:
+                one.throw(_OtherFailed())  # guard: undoes-the-others
+            except _OtherFailed as undone:
+                for problem in getattr(undone, "__notes__", ()):
+                    failure.add_note(problem)
+        raise
+    for one in making:
+        next(one, None)  # it ends
+    return [one.result for one in complete]
+
+
+def _steps(
+    asked: Asked, entry: Entry, host: rtnl.Rtnl, pod: Pod, log: list[str], programs: Programs
+) -> Generator[Made | None, None, None]:
+    """Carry out ADD for one attachment.  Yield between its steps, and the attachment after the last one.
+
+    If a step fails, this undoes the attachment from ``record``.  So ``record`` must name what a step makes before the
+    step begins.
+    """
+    wanted, request, key = asked.wanted, asked.request, asked.request.key
+    kind = kinds.named(wanted.attach.kind)
+    undo.settle(entry, pod, request, log, programs)  # guard: settle
+    yield None
+    with kind.claiming(wanted):  # guard: claiming
+        plan = _plan(kind, wanted, host, pod, key.ifname)
+        record = _record(entry, asked, pod, plan)
+    ipam = delegate.Ipam(wanted.where.ipam, request, programs, log)
+    try:
+        yield None
+        ipam.ask_early(pod)
+        yield None
+        with granted.kept(wanted.attach, plan, request, log):
+            link = _make_link(kind, plan, host, pod, key.ifname)
+        record = replace(record, link={**plan, "index": link.index if link else 0})  # guard: index-in-the-record
+        yield None
+        if record.rxe:
+            features.rxe.make(entry, record, pod)
+        result = ipam.ask()
+        if link and (by_source := wanted.attach.source_routing):
+            record = features.routing.claim(by_source.table, entry, record, pod, result)
+        if link:
+            record = yield from _configure(wanted, record, pod, link, result, log)
+        else:
+            yield None
+        if link and wanted.attach.steered:
+            # Some drivers request their interrupts only when the link goes up.
+            record = features.steering.claim(wanted.attach, entry, record, pod, link)
+            record = features.steering.make(record, pod, link)
+        interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
+        yield _complete(entry, record, interfaces, result, wanted.attach.dns)
+    except BaseException as failure:
+        record = replace(record, given=not isinstance(failure, DelegateError))  # guard: given
+        with undo.after(failure, "and could not undo it all, DEL has to"):
+            # guard below: rolls-back, asks-only-who-gave (ipam.may_hold(failure) -> True)
+            undo.attachment(entry, record, request, programs, log, ask_ipam=ipam.may_hold(failure))
+        raise
+
+
+def _complete(entry: Entry, record: Record, interfaces: tuple[Interface, ...], result: Result, dns: Json) -> Made:
+    """Write the device information and the complete record."""
+    ips = tuple(replace(ip, interface=0) for ip in result.ips)
+    own = Result(interfaces, ips, result.routes, dns or result.dns)
+    device_info.write(record.device_info, record.link, record.rdma_devs, record.gids)
+    # guard below: record-complete (True -> False)
+    record = replace(record, complete=True, result=own.to_json(spec.NEWEST))
+    entry.save(record)
+    return Made(entry, record, own)
 
 
 def _plan(kind: kinds.Kind, wanted: "NetConf", host: rtnl.Rtnl, pod: Pod, ifname: str) -> Json:
     """Return the kind's plan; change nothing.  Raises CniError if ADD cannot be served."""
-    _refuse_old_kernel(host)  # guard: old-kernel
+    refuse_old_kernel(host)  # guard: old-kernel
     plan = kind.plan(wanted, host, pod)
     _refuse_features(wanted.attach)  # guard: features-can-be
     _refuse_taken_name(pod, ifname)  # guard: name-is-free
     return plan
 
 
-def _refuse_old_kernel(host: rtnl.Rtnl) -> None:
+def refuse_old_kernel(host: rtnl.Rtnl) -> None:
+    """Raise KernelRefused if the kernel cannot list what a pod hides."""
     if not nsid.can_be_asked(host):
         raise KernelRefused(
             f"Linux {os.uname().release} cannot list what a pod hides, so DEL would leave it; use a kernel from 5.10 on"
@@ -139,8 +225,9 @@ def _refuse_taken_name(pod: Pod, ifname: str) -> None:
         )
 
 
-def _record(entry: Entry, wanted: "NetConf", request: Request, conf: Config, pod: Pod, plan: Json) -> Record:
+def _record(entry: Entry, asked: Asked, pod: Pod, plan: Json) -> Record:
     """Write the first record to disk and return it.  Raises InvalidConfig for sysctls that cannot be set."""
+    wanted, conf, request = asked.wanted, asked.conf, asked.request
     record = Record(
         network=wanted.where.network,
         key=request.key,
@@ -153,6 +240,7 @@ def _record(entry: Entry, wanted: "NetConf", request: Request, conf: Config, pod
         pod=wanted.pod,
         rxe=features.rxe.name() if wanted.attach.soft_roce else "",
         device_info=device_info.plan(conf, plan),
+        claim=wanted.claim,
     )
     places.note(entry.state_dir, entry.network, entry.key)  # guard: note-first
     if wanted.attach.sysctl or wanted.attach.multiRail:
@@ -170,8 +258,10 @@ def _make_link(kind: kinds.Kind, plan: Json, host: rtnl.Rtnl, pod: Pod, ifname: 
         raise
 
 
-def _configure(wanted: "NetConf", record: Record, pod: Pod, link: links.Link, result: Result, log: list[str]) -> Record:
-    """Bring the interface up with its addresses, routes, rules and sysctls.
+def _configure(
+    wanted: "NetConf", record: Record, pod: Pod, link: links.Link, result: Result, log: list[str]
+) -> Generator[None, None, Record]:
+    """Bring the interface up with its addresses, routes, rules and sysctls; yield before the waits.
 
     Returns the record with the sysctls' values as the kernel spells them, and with the GIDs.
     """
@@ -181,7 +271,7 @@ def _configure(wanted: "NetConf", record: Record, pod: Pod, link: links.Link, re
         placed = features.routing.placed(result, record.rules)
     with gids.watch(pod, record.rdma_devs) as tables:
         sysctls = {path: setting["value"] for path, setting in record.sysctl.items()}
-        addressing.apply(pod, link, placed, wanted.attach, sysctls, log)
+        yield from addressing.apply(pod, link, placed, wanted.attach, sysctls, log)
         found = tables.find(link.name, [ip.address.ip for ip in result.ips], wanted.attach.rdma, log)
     if record.sysctl:
         record = replace(record, sysctl=features.tuning.read_back(pod, record.sysctl))
@@ -193,31 +283,19 @@ def delete(request: Request, conf: Config, log: list[str], programs: Programs) -
     where = location(conf)
     with journal.lock(where.state_dir, where.network, request.key) as entry:
         request.refuse_if_abandoned()  # guard: delete-abandoned
-        if _detach(entry, request, log, programs):
+        if undo.whatever_is_left(entry, request, log, programs):
             return
+        whole = chains.find(where.state_dir, where.network, request.key)
         noted = places.state_dir_of(where.network, request.key)
-        if noted and noted != where.state_dir:  # guard: delete-elsewhere
+        if not whole and noted and noted != where.state_dir:  # guard: delete-elsewhere
             with journal.lock(noted, where.network, request.key) as elsewhere:
-                if _detach(elsewhere, request, log, programs):
+                if undo.whatever_is_left(elsewhere, request, log, programs):
                     return
-        undo.release(where.ipam, request, programs)  # guard: delete-without-record
-
-
-def _detach(entry: Entry, request: Request, log: list[str], programs: Programs) -> bool:
-    """Undo the attachment if this state directory has its record; return False if there is none."""
-    try:
-        record = entry.load()
-    except RecordUnreadable as unreadable:
-        lost = entry.load()
-        if lost:
-            with undo.after(unreadable, "repeat DEL"):
-                undo.attachment(entry, lost, request, programs, log)
-        raise
-    if record is None:
-        entry.forget()
-        return False
-    undo.attachment(entry, record, request, programs, log)
-    return True
+        if not whole:
+            undo.release(where.ipam, request, programs)  # guard: delete-without-record
+    if whole:
+        # The configuration lacks "claims" now.  Its attachments' locks are taken after the chain's only.
+        undo.chain(whole, request, log, programs)  # guard: delete-a-chain
 
 
 def check(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:
@@ -226,7 +304,7 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
     where, key, promised = wanted.where, request.key, wanted.previous
     if promised is None:
         raise InvalidConfig("prevResult is missing; CHECK compares the pod with ADD's result")
-    with _open_pod(request) as pod, rtnl.open_in() as host, journal.lock(where.state_dir, where.network, key) as entry:
+    with open_pod(request) as pod, rtnl.open_in() as host, journal.lock(where.state_dir, where.network, key) as entry:
         record = _load_complete(entry, wanted, pod)
         compare(record, promised, request.netns, pod, host)
         if where.ipam:
@@ -270,11 +348,11 @@ def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
 
 def status(request: Request, conf: Config, _log: list[str], programs: Programs) -> None:
     """Raise NotAvailable, or the IPAM plugin's error, if no ADD of this configuration can be served now."""
-    wanted = _allowed(request, conf, programs)
+    wanted = allowed(request, conf, programs)
     try:
         durable.probe(wanted.where.state_dir / "locks")  # guard: status-writes
         with rtnl.open_in() as host:
-            _refuse_old_kernel(host)  # guard: old-kernel-status
+            refuse_old_kernel(host)  # guard: old-kernel-status
             if not is_stripped(conf):
                 _status_of_kind(wanted, host)  # guard: status-of-kind
             _refuse_features(wanted.attach)  # guard: status-of-features
@@ -292,7 +370,7 @@ def _status_of_kind(wanted: "NetConf", host: rtnl.Rtnl) -> None:
 
 
 @contextmanager
-def _open_pod(request: Request) -> Iterator[Pod]:
+def open_pod(request: Request) -> Iterator[Pod]:
     """Open CNI_NETNS.  Raises BadEnvironment; InvalidNetns for the plugin's own namespace, because ADD would change the
     host."""
     with pods.open_netns(request) as pod:
@@ -310,7 +388,7 @@ def _parsed(request: Request) -> "NetConf":
     return config.of(request)
 
 
-def _allowed(request: Request, conf: Config, programs: Collection[str]) -> "NetConf":
+def allowed(request: Request, conf: Config, programs: Collection[str]) -> "NetConf":
     """Parse the configuration.  ``programs`` are the names of our own IPAM plugins.  Raises what ``_parsed`` does, and
     InvalidConfig for a name in it, or a choice of the pod, that the policy file does not allow."""
     permits = permitted.read()

@@ -23,6 +23,7 @@ from cni.models import Common, NetConf, port_guid, unicast_mac
 _RUNTIME_KEYS: Final = frozenset({
     "cniVersion", "name", "type", "prevResult", "runtimeConfig", "args", "capabilities", "cniVersions",
     "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "deviceID", "pciBusID",
+    "claims",  # if it is not false, cni/chain.py serves the command
 })  # fmt: skip
 
 # Keys of ib-sriov-cni and ib-kubernetes that are ignored if the kind's model lacks them, each with the reason.

@@ -1,6 +1,7 @@
 """The CNI plugin as a function: a request in, a reply out."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,13 +40,17 @@ def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -
     # Imported here because VERSION does not need them.
     from cni import collect, commands  # noqa: PLC0415
 
-    command = {
+    command: Callable[..., Result | None] = {
         "ADD": commands.add,
         "DEL": commands.delete,
         "CHECK": commands.check,
         "GC": collect.gc,
         "STATUS": commands.status,
     }[request.command]
+    if conf.get("claims"):
+        from cni import chain  # noqa: PLC0415  # only the cluster's network has it
+
+        command = chain.COMMANDS.get(request.command, command)
     with log_command(request, conf, log):
         return command(request, conf, log, programs)
 

@@ -5,28 +5,40 @@ It reads only the journal, which holds all that it needs before any change is ma
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
 from base.kernel import budget
 from base.protocol import spec
-from base.protocol.errors import CniError, DelegateError, DelegateFailed, InterfaceExists, IoFailure, TryAgain, combine
+from base.protocol.errors import (
+    CniError,
+    DelegateError,
+    DelegateFailed,
+    InterfaceExists,
+    IoFailure,
+    RecordUnreadable,
+    TryAgain,
+    combine,
+)
 from base.protocol.location import Location, location
-from base.protocol.spec import Request
-from base.state import journal, owned, places
+from base.protocol.spec import Json, Request
+from base.state import journal, owned, places, syncs
 from base.state import pod as pods
+from base.state.chains import Chain, Member
 from base.state.journal import Entry
 from base.state.pod import Pod
 from base.state.record import LOST, Record
 from cni import features, kinds
 from cni.features import delegate, device_info
 from cni.features.delegate import Programs
-from cni.kinds import escaped
+from cni.kinds import child, escaped
 
 # After so many refusals of another project's IPAM plugin, DEL succeeds, and the record is kept for people.
 REFUSALS: Final = 10
+# Kinds of links that the kernel can remove together.
+_TOGETHER: Final = ("macvlan", "ipvlan")
 # Error codes of a plugin that may succeed later.
 _FOR_NOW: Final = (TryAgain.code, IoFailure.code)
 
@@ -40,22 +52,25 @@ def attachment(  # noqa: PLR0913  # the one undo of all commands; the last two p
     *,
     ask_ipam: bool = True,
     counts: bool = True,
+    is_removed: bool = False,
 ) -> None:
     """Undo all that the record names, then remove the record.  If it raises CniError or OSError, the record stays.
 
     It releases an address only after the interface with it is gone, so no two pods ever have one address.
     ``ask_ipam`` is false if the IPAM plugin holds nothing.  ``counts`` is true if the plugin's refusal counts towards
-    REFUSALS.
+    REFUSALS.  ``is_removed`` is true if its link was removed just now (``_remove_links``).
     """
     budget.extend_for_undo()  # guard: budget
     if record.kind == LOST:  # guard: lost
         _undo_lost(entry, record, request, programs)
         return
+    if record.claim:
+        features.claimed.undo(record)  # guard: gate-closed
     if record.of_this_boot:  # guard: an-older-boot = True
         with pods.find(record.identity, record.netns, request) as pod:
             if pod:
                 record = _undo_features(entry, record, pod)  # guard: features
-            if doubt := _remove_interface(entry, record, pod, log):
+            if doubt := _remove_interface(entry, record, pod, log, is_removed=is_removed):
                 log.append(f"{record.title}: its interface was not found: {doubt}; its addresses may be in use")
                 request = replace(request, in_use=True)  # guard: escaped-in-use
     if record.steering:
@@ -63,6 +78,86 @@ def attachment(  # noqa: PLR0913  # the one undo of all commands; the last two p
     device_info.undo(record.device_info)  # guard: device_info
     if not ask_ipam or _release_addresses(entry, record, request, programs, counts=counts):  # guard: released = True
         entry.forget()  # guard: forgotten
+
+
+def whatever_is_left(entry: Entry, request: Request, log: list[str], programs: Programs) -> bool:
+    """Undo the attachment if this state directory has its record; return False if there is none.  Raises CniError,
+    OSError; RecordUnreadable after it has undone an attachment with an unreadable record."""
+    try:
+        record = entry.load()
+    except RecordUnreadable as unreadable:
+        lost = entry.load()
+        if lost:
+            with after(unreadable, "repeat DEL"):
+                attachment(entry, lost, request, programs, log)
+        raise
+    if record is None:
+        entry.forget()
+        return False
+    attachment(entry, record, request, programs, log)
+    return True
+
+
+def chain(whole: Chain, request: Request, log: list[str], programs: Programs) -> None:
+    """Undo all attachments of a chain, then remove the chain.  Raises all failures as one, after every attachment was
+    tried; then the chain stays."""
+    with whole.lock():
+        request.refuse_if_abandoned()  # guard: chain-abandoned
+        members_of_chain(whole, whole.load(), request, log, programs)
+
+
+def members_of_chain(
+    whole: Chain, members: Sequence[Member], request: Request, log: list[str], programs: Programs
+) -> None:
+    """``chain`` for a caller that holds the chain's lock and has loaded its members."""
+    failures, entries = list[Exception](), [member.entry(whole.key.container_id) for member in members]
+    with journal.lock_all(entries):
+        records = {one: r for one in entries if (r := journal.peek(one.state_dir, one.network, one.key))}
+        removed = _remove_links(records, request)
+        with syncs.collected() as late:
+            for member, entry in zip(members, entries, strict=True):
+                asked = member.request(request)
+                try:
+                    if entry in removed:
+                        attachment(entry, removed[entry], asked, programs, log, is_removed=True)
+                    else:
+                        whatever_is_left(entry, asked, log, programs)
+                except (CniError, OSError) as e:  # guard: chain-goes-on = ZeroDivisionError
+                    failures.append(e)
+            late.wait()
+        if failures:
+            raise combine(failures)
+        whole.forget()
+
+
+def _remove_links(found: Mapping[Entry, Record], request: Request) -> dict[Entry, Record]:
+    """Remove the links of a chain together, as far as that is possible, because the kernel takes as long for eight as
+    for one.  Return the attachments with a link that is gone now; the caller undoes the rest of them."""
+    ours = {entry: r for entry, r in found.items() if r.kind in _TOGETHER and r.of_this_boot and not r.rxe}
+    if len(ours) < 2:
+        return {}
+    first = next(iter(ours.values()))
+    with suppress(CniError, OSError), pods.find(first.identity, first.netns, request) as pod:
+        if pod is None:
+            return {}
+        planned, undone = list[tuple[Json, Callable[[], None]]](), dict[Entry, Record]()
+        for entry, record in ours.items():
+            if record.identity == pod.identity:
+                if record.claim:
+                    features.claimed.undo(record)
+                # Before the mark of ``note_found``, which a write of the record would remove.
+                undone[entry] = _undo_features(entry, record, pod)
+                planned.append((record.link, entry.note_found))
+        gone = child.remove_together(planned, pod)
+        return {entry: record for entry, record in undone.items() if record.link["index"] in gone}
+    return {}
+
+
+def is_chain_dead(whole: Chain, members: Sequence[Member]) -> bool:
+    """Whether the pod of a chain is provably dead.  A chain without records proves nothing."""
+    found = [member.entry(whole.key.container_id) for member in members]
+    records = [r for one in found if (r := journal.peek(one.state_dir, one.network, one.key))]
+    return bool(records) and all(are_dead(records))
 
 
 def _undo_features(entry: Entry, record: Record, pod: Pod) -> Record:
@@ -75,14 +170,17 @@ def _undo_features(entry: Entry, record: Record, pod: Pod) -> Record:
     return features.tuning.undo(entry, record, pod) if record.sysctl else record
 
 
-def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[str]) -> str:
+def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[str], *, is_removed: bool) -> str:
     """Remove the interface from the pod, then search for what the pod has hidden or stacked on it.
 
     Returns the reason why the interface may still exist; empty if it is gone.
     """
     was_found = entry.was_found
-    # guard below: link = None
-    search = kinds.named(record.kind).detach(record.link, pod, record.key.ifname, entry.note_found)
+    if is_removed and pod:
+        search = child.left_over(record.link, pod)
+    else:
+        # guard below: link = None
+        search = kinds.named(record.kind).detach(record.link, pod, record.key.ifname, entry.note_found)
     if search is None:
         return ""
     if search.note:

@@ -24,6 +24,10 @@ def main() -> NoReturn:
         gc.enable()
         if sys.argv[1:] in (["help", "agent"], ["help", "node"]):
             sys.argv[1:] = [sys.argv[2], "--help"]
+        if sys.argv[1:2] == ["daemonset"] and sys.argv[2:3] in (["agent"], ["node"]):
+            from ctl.daemonset import containers  # noqa: PLC0415
+
+            sys.argv[1:] = containers.command(sys.argv[2:])
         if sys.argv[1:2] == ["agent"]:
             from agent.main import main as agent  # noqa: PLC0415
 

@@ -35,6 +35,7 @@ A container runtime runs this program; these commands are for operators.
   hpn node        offer the node's devices to kubelet (hpn node --help)
   hpn install     install this program, its names and units; --root DIR, --no-units, --dry-run, --check
   hpn uninstall   remove them and the state, once no pod has an interface of hpn; --root DIR, --force, --check
+  hpn daemonset   install hpn on a node from the DaemonSet's pod, and run there (hpn daemonset --help)
   hpn version     print the version; --licenses: all licences of the program's contents
   hpn help        print this help, or that of a COMMAND
 
@@ -72,6 +73,7 @@ COMMANDS: Final = {
     "doctor": "ctl.doctor.command.answer",
     "install": "ctl.installation.command.answer_install",
     "uninstall": "ctl.installation.command.answer_uninstall",
+    "daemonset": "ctl.daemonset.command.answer",
 }
 
 
@@ -93,7 +95,7 @@ def main(argv: Sequence[str], file: str = "", build: str = "") -> int:
             return _licenses()
         case [command, *words] if command in COMMANDS:
             # Only these need the running file and its build.
-            more = (file, build) if command in ("doctor", "install", "report") else ()
+            more = (file, build) if command in ("daemonset", "doctor", "install", "report") else ()
             return _print(command, lambda: function(COMMANDS[command])(words, *more))
         case _:
             sys.stderr.write(f"hpn: {' '.join(argv[1:])!r} is not a command; see: hpn help\n")

@@ -2,14 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from base.kernel import sysfs
 from base.protocol.errors import CniError
+from base.protocol.location import STATE_DIR
 from hardware import inventory
 from hardware.model import Device, Kind
 from node.health.status import Facts, Health, Observation, due, observe, step
@@ -22,24 +23,32 @@ from node.model import Offer, Refused, Settings, devices_of
 from node.offer import answers, needs, offers
 from node.provision.provisioning import Provisioning
 
+if TYPE_CHECKING:
+    from node.dra.service import Service
+
 # After a scan the next one waits ten times the scan's duration, 0.5 s at most.  Pods come and go by the dozen, and each
 # of their VFs is an event.
 _REST: Final = 10
 _LONGEST_REST: Final = 0.5
 _GONE: Final = Observation("it is gone")
 # The topics of metrics' hpn_problems: the first words of the log's topics.
-PROBLEMS: Final = ("configuration", "devices", "files", "kubelet", "provisioning", "socket")
+PROBLEMS: Final = ("configuration", "devices", "dra", "files", "kubelet", "provisioning", "socket")
 
 
 class Daemon:
     """Serves the resources of a configuration until ``close``."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, registry: Path, read: Callable[[], Settings]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, registry: Path, read: Callable[[], Settings], kubeconfig: str = ""
+    ) -> None:
         """``registry`` is kubelet's plugins_registry; ``read`` reads the configuration, now and at each ``reload``.
+        ``kubeconfig`` names credentials for the API server; without it those of the policy file apply.
 
         Raises Refused for a refused configuration, Taken, OSError.
         """
         self._loop, self._read = loop, read
+        self._registry, self._kubeconfig = registry, kubeconfig
+        self._dra: Service | None = None
         self._settings = Settings((), "")
         self._health = dict[HealthKey, Health]()
         self._inventory = inventory.Inventory(memory=inventory.MEMORY)
@@ -75,6 +84,8 @@ class Daemon:
         without another Allocate.
         """
         self._resources.close()
+        if self._dra:
+            self._dra.close()
         self._provisioning.close()
         self._watch.close()
         self._directory.close()
@@ -89,8 +100,13 @@ class Daemon:
         """Each resource's devices, each with the reason why it is unhealthy; empty if it is healthy."""
         return {
             name: [(device, self._health.get(key, Health()).reason) for key, device in served.devices.items()]
-            for name, served in self._resources.served.items()
+            for name, served in self._served.items()
         }
+
+    @property
+    def _served(self) -> Mapping[str, Served]:
+        """The offers of both ways, by resource."""
+        return {**self._resources.served, **(self._dra.served if self._dra else {})}
 
     def reload(self) -> None:
         """Read the configuration again; if it is refused, the present one stays in force."""
@@ -113,7 +129,8 @@ class Daemon:
         self._topics.report("configuration", *left_out, *settings.notes, is_problem=bool(left_out))
         selectors = [selector for resource in settings.resources for selector in resource.selectors]
         self._watch.software = any(not one.kinds or Kind.NETDEV in one.kinds for one in selectors)
-        names = {resource.full_name for resource in settings.resources}
+        self._start_dra()
+        names = {resource.full_name for resource in settings.resources if not resource.by_dra}
         for name in self._resources.served.keys() - names:
             self._resources.remove(name)
         self._scan(before={})
@@ -131,7 +148,7 @@ class Daemon:
         self._is_scheduled = False
         if self._devices_changed:
             self._devices_changed = False
-            self._scan({name: served.offer for name, served in self._resources.served.items()})
+            self._scan({name: served.offer for name, served in self._served.items()})
         else:
             self._check_health()
         now = time.monotonic()
@@ -151,12 +168,41 @@ class Daemon:
         offered, sentences = offers.offers(self._settings.resources, found)
         self._topics.report("offers", *sentences)
         self._topics.report("obstacles", *needs.obstacles(offered))
-        for name, offer in offers.keep(before, offered, self._devices).items():
-            self._resources.offer(name, offer)
-            number, ids = len(offer.units), {device.id for device in devices_of(offer.units)}
-            self._topics.report(f"offer {name}", f"offers {name}: {number} unit{'s' * (number != 1)} of {some(ids)}")
+        kept = offers.keep(before, offered, self._devices)
+        by_dra = {name: offer for name, offer in kept.items() if offer.resource.by_dra}
+        if self._dra:
+            self._dra.offer(by_dra)
+        for name, offer in by_dra.items():
+            self._report_offer(offer, f"offers {name} in ResourceSlices")
+        for offer in self._unclaimed(kept[name] for name in kept if name not in by_dra):
+            self._resources.offer(offer.resource.full_name, offer)
+            self._report_offer(offer, f"offers {offer.resource.full_name}")
         self._publish()
         self._check_health(anew=not before)
+
+    def _report_offer(self, offer: Offer, what: str) -> None:
+        number, ids = len(offer.units), {device.id for device in devices_of(offer.units)}
+        title = f"offer {offer.resource.full_name}"
+        self._topics.report(title, f"{what}: {number} unit{'s' * (number != 1)} of {some(ids)}")
+
+    def _start_dra(self) -> None:
+        """Start what DRA needs, if a resource is by DRA, or slices or claims of an earlier file may be left."""
+        if self._dra or not (any(one.by_dra for one in self._settings.resources) or _has_dra(self._registry)):
+            return
+        # Most nodes need none of it.
+        from node.dra import DRIVER  # noqa: PLC0415
+        from node.dra.service import Service  # noqa: PLC0415
+
+        # kubelet's directory is above that of the sockets.
+        self._dra = Service(
+            self._loop, self._topics, self._registry.parent, self._kubeconfig, self._resources.allocations,
+            lambda: self._changed(devices=True),
+        )  # fmt: skip
+        self._resources.host(DRIVER, self._dra.driver(self._directory.socket(DRIVER)))
+
+    def _unclaimed(self, offers: Iterable[Offer]) -> Iterable[Offer]:
+        """The plugin's offers without what claims or slices still have."""
+        return self._dra.without_claimed(offers) if self._dra else offers
 
     def _usable(self, served: Served) -> Set[str]:
         """The devices that a pod could use, and that should exist again after a boot."""
@@ -165,7 +211,8 @@ class Daemon:
 
     def _publish(self) -> None:
         try:
-            answers.publish([served.offer for served in self._resources.served.values()])
+            # Also by DRA: a container that got its device from the plugin may restart.
+            answers.publish([served.offer for served in self._served.values()])
         except OSError as e:
             self._topics.problem("files", f"{cause(e)}; containers get no device by CDI until it can be written")
             self._try_again()
@@ -208,15 +255,17 @@ class Daemon:
         now, settings = time.monotonic(), self._settings
         # Each RDMA port is read once, when first needed.
         facts = Facts(self._watch.links, self._watch.failed, cache(_ports), cache(_rdma_of))
-        keys = [key for served in self._resources.served.values() for key in served.devices]
+        keys = [key for served in self._served.values() for key in served.devices]
         self._watch.moved.intersection_update(key.id for key in keys)
         before, self._health = (
             self._health,
             {key: step(self._health.get(key), self._observe(key, facts), now, settings) for key in keys},
         )
-        for name, served in self._resources.served.items():
+        for name, served in self._served.items():
             self._report(name, served, before)
         self._resources.update(self._health)
+        if self._dra:
+            self._dra.update(self._health)
         times = [at for health in self._health.values() if (at := due(health, settings)) is not None]
         if self._due:
             self._due.cancel()
@@ -240,6 +289,11 @@ class Daemon:
         for reason, ids in changes.items():
             what = f"{some(ids)} of {name}"
             log(f"unhealthy: {what}: {reason}" if reason else f"healthy again: {what}")
+
+
+def _has_dra(registry: Path) -> bool:
+    """Whether this node had slices or prepared claims: their files, which node.dra writes."""
+    return (registry / ".hpn-dra.json").exists() or Path(STATE_DIR, "claims").exists()
 
 
 def _ports(name: str, root: Path = sysfs.SYS) -> Sequence[str]:

@@ -20,6 +20,7 @@ _USAGE: Final = """\
 hpn node [--config FILE] [--kubelet-dir DIR] [--kubeconfig FILE]
        hpn node --check FILE [--json]
        hpn node --dry-run [--config FILE]
+       hpn node --classes FILE
 
 Offers the node's network devices to kubelet, until SIGTERM.  SIGHUP makes it reload its configuration."""
 _OTHERS: Final = """\
@@ -44,6 +45,7 @@ class Flags:
     check: Path | None = None
     json: bool = False
     dry_run: bool = False
+    classes: Path | None = None
     kubelet: Path = KUBELET
     kubeconfig: str = ""
     prefix: str = ""
@@ -84,6 +86,8 @@ def _parser() -> _Parser:
     option("--json", action="store_true", help="with --check: as JSON")
     option("--dry-run", action="store_true",
            help="report what the configuration (pfs) would change on this node, and exit")  # fmt: skip
+    option("--classes", metavar="FILE", type=Path, help="print a DeviceClass for each resource of a configuration, for "
+           "kubectl apply, and exit")  # fmt: skip
     option("--kubelet-dir", dest="kubelet", metavar="DIR", type=_directory,
            help=f"kubelet's state directory; default: {KUBELET}")  # fmt: skip
     option("--kubeconfig", metavar="FILE", type=_absolute, help="credentials for the API server, for addresses that "

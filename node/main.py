@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -36,8 +37,8 @@ def main(arguments: Sequence[str], version: str) -> int:
     if asked.help or asked.version:
         sys.stdout.write(flags.usage() if asked.help else f"hpn {version}\n")
         return 0
-    if asked.check or asked.dry_run:
-        return _check(asked, asked.check) if asked.check else _dry_run(asked)
+    if asked.check or asked.classes or asked.dry_run:
+        return _shown(asked)
     try:
         asyncio.run(_serve(asked, version))
     except Refused as e:
@@ -49,12 +50,32 @@ def main(arguments: Sequence[str], version: str) -> int:
     return 0
 
 
+def _shown(asked: Flags) -> int:
+    if asked.check:
+        return _check(asked, asked.check)
+    return _classes(asked, asked.classes) if asked.classes else _dry_run(asked)
+
+
 def _check(asked: Flags, file: Path) -> int:
     from node import check  # noqa: PLC0415  # the daemon needs none of it
 
     text, status = check.answer(file, prefix=asked.prefix, cdi=asked.cdi, as_json=asked.json)
     sys.stdout.write(printable_lines(text))
     return status
+
+
+def _classes(asked: Flags, file: Path) -> int:
+    from node.dra import classes  # noqa: PLC0415  # the daemon needs none of it
+
+    try:
+        settings = _read(replace(asked, config=file))
+    except (Refused, OSError) as e:
+        log(f"{e}")
+        return 2
+    for sentence in settings.left_out:
+        log(sentence)
+    sys.stdout.write(classes.text(settings.resources))
+    return 0
 
 
 def _dry_run(asked: Flags) -> int:
@@ -75,7 +96,7 @@ async def _serve(asked: Flags, version: str) -> None:
     Path("/proc/self/comm").write_text("hpn-node")
     loop = asyncio.get_running_loop()
     ended = _ended(loop)
-    daemon = Daemon(loop, asked.kubelet / "plugins_registry", partial(_read, asked))
+    daemon = Daemon(loop, asked.kubelet / "plugins_registry", partial(_read, asked), asked.kubeconfig)
     metrics, blocks = None, Blocks(loop, partial(rounds, asked.kubeconfig))
     try:
         if asked.metrics:

@@ -13,6 +13,9 @@ from hardware.model import Device, Kind
 
 # IDs of one resource.  kubelet reads messages of up to 4 MiB; this many IDs with their NUMA nodes fill half of that.
 MOST: Final = 50_000
+# What a node's administrator does for another number of VFs while pods have VFs.
+DRAIN: Final = "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data"
+THEN: Final = "then run: systemctl reload hpn-node (in a DaemonSet: delete its pod), then: kubectl uncordon NODE"
 
 
 class Refused(Exception):
@@ -89,6 +92,8 @@ class Resource:
     - ``cdi``: containers get devices by CDI name instead of by device node.
     - ``extra``: additional members of ``PCIDEVICE_..._INFO``, by address or for "*".
     - ``source``: the resource's place in the file, for messages: "resourceList[2]".
+    - ``kind``: the word of hpn's own file for its devices: "vf", "master"; empty for another dialect.
+    - ``by_dra``: whether ResourceSlices offer its devices, and not the device plugin.
     """
 
     prefix: str
@@ -103,6 +108,8 @@ class Resource:
     vhost_net: bool = False
     extra: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     source: str = ""
+    kind: str = ""
+    by_dra: bool = False
 
     @property
     def full_name(self) -> str:

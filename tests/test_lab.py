@@ -33,7 +33,16 @@ BOOTS = {
     "hpn node": (
         (),
         tuple(
-            f"tests/lab/test_{name}.py" for name in ("node", "rdma_numbers", "provision", "provision_beside", "doctor")
+            f"tests/lab/test_{name}.py"
+            for name in (
+                "node",
+                "node_claims",
+                "rdma_numbers",
+                "provision",
+                "provision_beside",
+                "provision_contained",
+                "doctor",
+            )
         ),
     ),
     # Each rank of a job polls, and so takes a processor.
@@ -67,6 +76,7 @@ BOOTS = {
             "tests/lab/test_pages.py",
             "tests/lab/test_kinds.py",
             "tests/lab/test_devices_shown.py",
+            "tests/lab/test_plan.py",
             TCX,
             "tests/netns/test_ipvlan.py",
             "tests/netns/test_kinds.py",

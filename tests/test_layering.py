@@ -37,11 +37,14 @@ OURS = {
     "cni.features": {"cni.features", "cni.models", *BASE},
     "agent": {"agent", "cni", "ipam", *BASE},
     "node": {"node", "ipam", "hardware", "base"},
+    # A claim's configuration is refused as ADD would refuse it.
+    "node.dra": {"node", "cni.config", "ipam", "hardware", "base"},
     "ctl": {
         "ctl",
         "agent.main",
         "node.main",
         "node.config",
+        "node.flags",
         "node.model",
         "node.offer.offers",
         "cni",
@@ -71,7 +74,7 @@ LIBRARIES = {
     "netaddr": {"cni.models"},
     "filelock": {"base.state.locks"},
     # No CNI command imports any of these.
-    "grpclib": {"base.grpc", "node.kubelet"},
+    "grpclib": {"base.grpc", "node.dra.driver", "node.kubelet"},
     "google": {"base.grpc", "base.kubelet", "node.kubelet"},
     "yaml": {"base.yaml_document", "ipam.cluster.backends.credentials"},
     "prometheus_client": {f"node.metrics.{module}" for module in ("page", "server")},

@@ -19,6 +19,7 @@ TYPED = {
         *["test_chart.py::test_from_an_empty_node_to_two_pods_and_away"] * 3,
         "test_chart.py::a_file_that_is_refused",
         "test_chart.py::test_from_an_empty_node_to_two_pods_and_away",
+        "test_chart.py::test_pools_of_nodes",
         "test_chart.py::test_from_kustomize_to_helm_and_another_version_and_back",
     ],
     "kubernetes.md#one-label": [

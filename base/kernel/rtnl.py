@@ -50,12 +50,14 @@ from base.kernel.netlink import (
     messages,
     raise_error,
     text,
+    u32,
 )
 from base.kernel.netns import run_in
 
 _series = count()  # the high bits of each Rtnl's sequence numbers
 _DUMPS: Final = 3  # the most dumps for one question whose answer changes all the time
 RTNLGRP_LINK: Final = 1
+IFLA_GROUP: Final = 27
 IFLA_NEW_NETNSID: Final = 45
 _POLL: Final = 0.005
 
@@ -230,13 +232,33 @@ def delete_link(inside: Rtnl, index: int) -> None:
             # A thread sends the request, because sending takes those 20 ms.  Not threading.Thread: its start() waits
             # until the thread runs.
             _thread.start_new_thread(_send_and_close, (os.dup(inside.sock.fileno()), request))
-            _wait_until_gone(inside, index)
+            _wait_until_gone(inside, {index})
         finally:
             _stop_listening(inside.sock)
     except netlink.AnswerLost:
         # Any process may send to this group, and the kernel drops messages while the socket is full: poll for the link.
         inside.reopen()
         _look_until_gone(inside, index)  # guard: looked-for
+
+
+def delete_links(inside: Rtnl, indexes: Sequence[int]) -> set[int]:
+    """Delete the links with these indexes by one message, and return those that have left their namespace.  The kernel
+    waits once for the readers of all.  Raises OSError if it deletes none.
+
+    The message names a group of links (ip link set DEV group N; rtnl_group_dellink).  This puts them into a random one
+    before.  A pod can add its own links to the group, which are then deleted too.  It can take ours out, and they stay.
+    """
+    group = attr(IFLA_GROUP, u32(int.from_bytes(os.urandom(4)) | 1))
+    phrase = "preparing links for their removal"
+    inside.change_all([(phrase, RTM_NEWLINK, 0, LINK.pack(0, 0, index, 0, 0) + group) for index in indexes])
+    request, left = inside.pack(RTM_DELLINK, NLM_F_ACK, LINK.pack(0, 0, 0, 0, 0) + group), set(indexes)
+    inside.sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_LINK)
+    try:
+        _thread.start_new_thread(_send_and_close, (os.dup(inside.sock.fileno()), request))
+        _wait_until_gone(inside, left)
+    finally:
+        _stop_listening(inside.sock)
+    return set(indexes) - left
 
 
 def _send_and_close(fd: int, request: bytes) -> None:
@@ -246,8 +268,9 @@ def _send_and_close(fd: int, request: bytes) -> None:
         os.close(fd)
 
 
-def _wait_until_gone(inside: Rtnl, index: int) -> None:
-    """Return when the kernel announces the link's removal, or answers the request.  Raises OSError."""
+def _wait_until_gone(inside: Rtnl, indexes: set[int]) -> None:
+    """Take from ``indexes`` the links that the kernel announces as removed.  Return when none is left, or when it
+    answers the request.  Raises OSError."""
     received = netlink.receive(inside.sock)
     while True:
         for kind, flags, sequence, body in messages(next(received)):
@@ -256,14 +279,14 @@ def _wait_until_gone(inside: Rtnl, index: int) -> None:
                 return
             # With AF_BRIDGE, the message means that the link left a bridge.  With IFLA_NEW_NETNSID, it means that the
             # link moved to another namespace.
-            if (
-                kind == RTM_DELLINK
-                # guard below: of-this-link (index -> LINK.unpack_from(body)[2])
-                # guard below: not-a-bridges (socket.AF_UNSPEC -> LINK.unpack_from(body)[0])
-                and LINK.unpack_from(body)[::2][:2] == (socket.AF_UNSPEC, index)
-                and IFLA_NEW_NETNSID not in attributes(body[LINK.size :])  # guard: not-moved
-            ):
-                return
+            if kind != RTM_DELLINK:
+                continue
+            family, index = LINK.unpack_from(body)[::2][:2]
+            # guard below: not-a-bridges (AF_UNSPEC), not-moved (IFLA_NEW_NETNSID)
+            if family == socket.AF_UNSPEC and IFLA_NEW_NETNSID not in attributes(body[LINK.size :]):
+                indexes.discard(index)
+                if not indexes:  # guard: of-this-link = True
+                    return
 
 
 def _look_until_gone(inside: Rtnl, index: int) -> None:

@@ -230,6 +230,14 @@ def pkeys(netdev: str, root: Path = SYS) -> tuple[int, ...]:
     return tuple(sorted({key for key in found if key & 0x7FFF}))
 
 
+def is_read_only(path: str) -> bool:
+    """Whether the mount of /sys with this path refuses writes, as a container's does; False if that is unknown."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
 def is_loaded(module: str, root: Path = SYS) -> bool:
     """Whether the kernel has a module.  A built-in module is visible only if it has parameters."""
     return os.path.exists(f"{root}/module/{module}")

@@ -29,13 +29,18 @@ class Held(NamedTuple):
 def pods(path: Path = SOCKET, timeout: float = TIMEOUT) -> list[Held]:
     """Every container with devices, in order of namespace and pod.  Only root's kubelet counts.  The list is empty if
     there is no kubelet, or if it does not answer in time."""
+    return listed(path, timeout) or []
+
+
+def listed(path: Path, timeout: float) -> list[Held] | None:
+    """As ``pods``, but None without an answer."""
     if not path.is_socket():
-        return []
+        return None
     try:
         request, kind = pod_resources.ListPodResourcesRequest(), pod_resources.ListPodResourcesResponse
         answer = call(path, "/v1.PodResourcesLister/List", request, kind, timeout=timeout)
     except Failed:
-        return []
+        return None
     return sorted(
         Held(pod.namespace, pod.name, container.name, devices.resource_name, tuple(sorted(devices.device_ids)))
         for pod in answer.pod_resources

@@ -15,6 +15,8 @@ from base.protocol.spec import Config
 
 # The journal's devices and namespaces end with the boot.  On a tmpfs, syncing costs nothing.
 STATE_DIR: Final = "/run/hpn"
+# The claims that hpn node has prepared (base/state/claims.py).
+CLAIMS_DIR: Final = f"{STATE_DIR}/claims"
 # Leases outlive the boot, for people who ask later who had an address.
 IPAM_DIR: Final = "/var/lib/cni/hpn/ipam"
 # The launcher unpacks the program here, one directory per version, unless HPN_PROGRAM_DIR is set.

@@ -123,6 +123,17 @@ class Result:
         )
 
 
+@dataclass(frozen=True)
+class Unchanged(Result):
+    """The previous plugin's result, passed on as it came, with members that are not the specification's."""
+
+    document: Json = field(default_factory=dict)
+
+    def to_json(self, _version: str) -> Json:
+        """The document: the runtime has converted it to the configuration's version (SPEC 1.1.0, section 3)."""
+        return {key: value for key, value in self.document.items() if key != "cniVersion"}
+
+
 def _interface_json(i: Interface, *, newest: bool) -> Json:
     keys = {"mac": "mac", "sandbox": "sandbox", **(_INTERFACE_1_1 if newest else {})}
     return {"name": i.name, **{k: v for k, attribute in keys.items() if (v := getattr(i, attribute))}}

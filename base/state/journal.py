@@ -13,8 +13,8 @@ the undo of all its changes is confirmed.  Out of scope: how to undo.
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -93,11 +93,7 @@ class Entry:
 
     def version(self) -> Version:
         """A value that distinguishes this record from every other one written in its place; None if there is none."""
-        try:
-            now = os.stat(self._file, follow_symlinks=False)
-        except OSError:
-            return None
-        return now.st_ino, now.st_mtime_ns, now.st_ctime_ns
+        return version_of(self._file)
 
     def save(self, record: Record) -> None:
         """Put the record on disk.  Raises IoFailure; then nothing may be changed."""
@@ -134,12 +130,32 @@ class Entry:
         return durable.set_aside(self.path, self.state_dir / "refused" / self.network)
 
 
+def version_of(file: str) -> Version:
+    """The version of a state file at this path; None if there is none."""
+    try:
+        now = os.stat(file, follow_symlinks=False)
+    except OSError:
+        return None
+    return now.st_ino, now.st_mtime_ns, now.st_ctime_ns
+
+
 @contextmanager
 def lock(state_dir: Path, network: str, key: Key, timeout: float | None = None) -> Iterator[Entry]:
     """Lock the attachment, and yield its entry.  Raises TryAgain if another process holds the lock for ``timeout``
     seconds (LOCK_TIMEOUT by default); IoFailure."""
     with locked(state_dir, "attachment", f"{network}/{key}", timeout):  # guard: lock
         yield Entry(state_dir, network, key)
+
+
+@contextmanager
+def lock_all(entries: Iterable[Entry]) -> Iterator[None]:
+    """Lock several attachments.  Raises what ``lock`` does.  Attachments may share a lock, so each is taken once; and
+    in one order for all commands, so that no two wait for each other."""
+    paths = sorted({_lock_file(one.state_dir, "attachment", f"{one.network}/{one.key}") for one in entries})
+    with ExitStack() as held:
+        for path in paths:
+            held.enter_context(_lock_at(path))  # guard: lock-all
+        yield
 
 
 def lock_namespace(state_dir: Path, namespace: Identity) -> Lock:
@@ -160,7 +176,10 @@ def _lock_file(state_dir: Path, what: str, name: str) -> str:
 
 
 def locked(state_dir: Path, what: str, name: str, timeout: float | None = None) -> Lock:
-    path = _lock_file(state_dir, what, name)
+    return _lock_at(_lock_file(state_dir, what, name), timeout)
+
+
+def _lock_at(path: str, timeout: float | None = None) -> Lock:
     try:
         return durable.with_directory(path, lambda: Lock(path, LOCK_TIMEOUT if timeout is None else timeout))
     except OSError as e:

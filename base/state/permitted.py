@@ -46,7 +46,17 @@ _REMEDY: Final = "remove it from args.cni, which Multus fills from the pod's ann
 LISTS: Final = ("name", "kind", "master", "pf", "device")
 # The list that decides about a value, its key in the configuration, and the value; an empty master is the default's.
 Named = tuple[str, str, str]
-_OF_A_STATE_DIR: Final = ("attachments", "locks", "quarantine", "refused", "elsewhere", "node", "rdma")
+_OF_A_STATE_DIR: Final = (
+    "attachments",
+    "locks",
+    "quarantine",
+    "refused",
+    "elsewhere",
+    "node",
+    "rdma",
+    "chains",
+    "claims",
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,10 @@ class Permits:
         if self.names:
             for one in (("name", "name", str(conf.get("name"))), *named):
                 _refuse_name(*one, self.names.get(one[0]))
+        self.refuse_places(request, conf, has_leases=has_leases)
+
+    def refuse_places(self, request: Request, conf: Config, *, has_leases: bool = False) -> None:
+        """``refuse_names`` for directories only."""
         for key, label, path, folder in _written(conf, has_leases=has_leases):
             _refuse_another_purpose(label, path, folder, request.var("HPN_PROGRAM_DIR"))
             if key in self.places:  # guard: places

@@ -16,7 +16,7 @@ from base.state import durable
 from base.state.pod import Identity
 
 # Members that most records omit, with their values then.
-_RARE = {"given": True, "refusals": 0, "trouble": "", "steering": {}}
+_RARE = {"given": True, "refusals": 0, "trouble": "", "steering": {}, "claim": ""}
 
 # The kind of a record that replaces an unreadable one (cni/kinds/lost.py).
 LOST = "lost"
@@ -41,6 +41,7 @@ class Record:
     - ``gids``: the addresses' places in GID tables (features/gids.py).
     - ``device_info``: the file that names the device, and its earlier content (features/device_info.py).
     - ``steering``: the processors set for a device's queues and interrupts (features/steering.py).
+    - ``claim``: the prepared claim's UID and the number of its device in it, "<uid>/<number>" (base/state/claims.py).
     - ``given``: false if the IPAM plugin answered ADD with an error.
     - ``refusals``, ``trouble``: how often the IPAM plugin refused to release, and its last reason, for people.
     """
@@ -64,6 +65,7 @@ class Record:
     gids: list[Json] = field(default_factory=list)
     device_info: Json = field(default_factory=dict)
     steering: Json = field(default_factory=dict)
+    claim: str = ""
     given: bool = True
     refusals: int = 0
     trouble: str = ""
@@ -105,6 +107,11 @@ class Record:
 def netns_in(text: bytes) -> str:
     """The ``netns`` of a record in its file's text, which may be damaged; empty if there is none.  Decoding and
     checking the whole record takes seven times as long."""
+    # Strings in JSON have no unescaped quotation marks, so this is a member, and the only one of that name.
+    _, *found = text.split(b'"netns":"', 2)
+    path = found[0].partition(b'"')[0] if len(found) == 1 else b"\\"
+    if b"\\" not in path:
+        return path.decode()
     try:
         return str(json.loads(text)["body"]["netns"])
     except (ValueError, TypeError, KeyError, RecursionError):

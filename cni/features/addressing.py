@@ -1,6 +1,7 @@
 """Configuration of an interface from an IPAM result: sysctls, addresses, up, routes, announcements."""
 
 import os
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from ipaddress import IPv6Address
@@ -30,8 +31,11 @@ _DAD_TIME: Final = 20
 _DAD_FLAGS: Final = {"optimistic": IFA_F_OPTIMISTIC, "off": IFA_F_NODAD}
 
 
-def apply(pod: Pod, link: Link, result: Result, wanted: "Common", sysctls: dict[str, str], log: list[str]) -> None:
-    """Bring the interface up with the result's addresses and routes.
+def apply(
+    pod: Pod, link: Link, result: Result, wanted: "Common", sysctls: dict[str, str], log: list[str]
+) -> Iterator[None]:
+    """Bring the interface up with the result's addresses and routes.  Yield once, when all changes are made and only
+    waits are left: those of a pod's interfaces may then overlap.
 
     ``sysctls`` (path -> value) are written after our own and before the addresses, because some of them (accept_ra,
     accept_dad) affect how addresses are added.  Raises OSError, AddressConflict, InvalidConfig.
@@ -42,9 +46,10 @@ def apply(pod: Pod, link: Link, result: Result, wanted: "Common", sysctls: dict[
         sysctl.refuse_hidden()
         sysctl.write(pod.fd, settings(link.name, needs_v6=bool(v6), dad=dad) | sysctls)
         if dad in ("quick", "wait"):
-            _detecting(pod, link, result, wanted, log)
+            yield from _detecting(pod, link, result, wanted, log)
             return
         pod.rtnl.change_all(_changes(link, result, dad))
+        yield
         # A VF gets its carrier some time after it is up, and no neighbour received what the kernel announced before.
         if link.device or dad == "off":
             now = wait_for_carrier(pod.rtnl, link.index, _CARRIER_TIMEOUT)
@@ -68,9 +73,9 @@ def _changes(link: Link, result: Result, dad: str) -> list[Change]:
     ]
 
 
-def _detecting(pod: Pod, link: Link, result: Result, wanted: "Common", log: list[str]) -> None:
-    """Make the changes, and wait until duplicate detection has ended for all IPv6 addresses.  After that the kernel
-    announces them (ndisc_notify).
+def _detecting(pod: Pod, link: Link, result: Result, wanted: "Common", log: list[str]) -> Iterator[None]:
+    """Make the changes, yield, and wait until duplicate detection has ended for all IPv6 addresses.  After that the
+    kernel announces them (ndisc_notify).
 
     If the link gets no carrier, or the pod prevents detection from ending, return with a note in the log.  The kernel
     continues at its own pace.  Raises AddressConflict if another host has an address.
@@ -84,6 +89,7 @@ def _detecting(pod: Pod, link: Link, result: Result, wanted: "Common", log: list
             sysctl.write(pod.fd, _optimistic(link.name))
             pod.rtnl.change_all(_changes(link, result, "optimistic"))
             log.append(f"dad quick: {pod.path} has no sysctls of neighbours, so {_listed(v6)} is optimistic")
+            yield
             return
         try:
             pod.rtnl.change_all(_changes(link, result, wanted.dad))
@@ -92,6 +98,7 @@ def _detecting(pod: Pod, link: Link, result: Result, wanted: "Common", log: list
             detection.until_ended(_CARRIER_TIMEOUT)
             _refuse_duplicates(detection, link)
             raise
+        yield
         now = detection.link_when_ready(_CARRIER_TIMEOUT)
         if now is None:
             log.append(f"{link.name} has no carrier yet; duplicate detection of {_listed(v6)} begins when it has")

@@ -3,7 +3,7 @@
 import errno
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -217,7 +217,27 @@ def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) 
     gone = Search(wanted.parent, _family(wanted.kind), tuple(wanted.others))
     if not is_removed:
         return replace(gone, index=wanted.index, mac=wanted.mac)
-    return gone if pod and escaped.may_have_escaped(pod.rtnl, gone, knows=1) else None
+    return left_over(plan, pod) if pod else None
+
+
+def left_over(plan: Json, pod: Pod) -> Search | None:
+    """The search for what the pod stacked on the link, after its removal; None if there is nothing to search."""
+    wanted = Plan(**plan)
+    gone = Search(wanted.parent, _family(wanted.kind), tuple(wanted.others))
+    return gone if escaped.may_have_escaped(pod.rtnl, gone, knows=1) else None
+
+
+def remove_together(planned: Sequence[tuple[Json, Callable[[], None]]], pod: Pod) -> set[int]:
+    """Remove several links of a pod by one message; return the indexes of those that are gone.  Each plan comes with
+    its ``found`` of Kind.detach.  A link that the pod has hidden is not among them.  Raises OSError."""
+    there = list[int]()
+    for plan, found in planned:
+        wanted = Plan(**plan)
+        ours = not wanted.in_container and wanted.index and wanted.mac
+        if ours and links.name_of(pod.rtnl.sock, wanted.index, wanted.mac):  # guard: together-ours (links)
+            found()
+            there.append(wanted.index)
+    return rtnl.delete_links(pod.rtnl, there) if there else set()
 
 
 def remove(wanted: Plan, pod: Pod, ifname: str, found: Callable[[], None]) -> bool:

@@ -296,6 +296,7 @@ class Common(BaseModel):
 class NetConf:
     """One attachment's configuration, validated without the kernel's facts.
 
+    ``claim`` is the record's member for a device that a claim allocated (cni/features/claimed.py).
     ``named`` are the node's interfaces and devices that it names, which the policy file must allow
     (base/state/permitted.py).  ``remarks`` report ignored keys, for the log.
     """
@@ -306,5 +307,6 @@ class NetConf:
     guid: str
     pod: str
     previous: Result | None
+    claim: str = ""
     named: tuple[Named, ...] = ()
     remarks: tuple[str, ...] = ()

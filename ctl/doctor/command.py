@@ -62,11 +62,12 @@ def facts(root: Path, file: str, build: str, kubeconfig: Path | None = None) -> 
     ``file`` is the running program, ``build`` its version."""
     read = Reader(root)
     on_disk = state.state_of(read)
+    running = machine.machine(read, on_disk.folders)
     found = Facts(
-        machine.machine(read, on_disk.folders),
+        running,
         hardware.hardware(read),
         networks.networks(read),
-        networks.node_file(read),
+        networks.node_file(read, running.processes),
         on_disk,
         programs.programs(read, file, build),
         cluster.cluster(read, kubeconfig) if kubeconfig else None,

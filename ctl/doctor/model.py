@@ -207,12 +207,16 @@ class Network:
 
 @dataclass(frozen=True)
 class NodeFile:
-    """The file of hpn node: its settings, or why it is refused, and whether its path is one that only hpn uses."""
+    """The file of hpn node: its settings, or why it is refused, and whether its path is one that only hpn uses.
+
+    ``is_sys_read_only``: whether hpn node has a read-only /sys, as in a container.
+    """
 
     path: str
     settings: Settings | None
     refused: str = ""
     is_ours: bool = False
+    is_sys_read_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -300,6 +304,7 @@ class Programs:
     - ``is_this``: whether its bytes equal the running program's; None if unknown.
     - ``build``: the version of the running program; empty if it runs from its sources.
     - ``registry``: kubelet's directory of plugin sockets; empty if there is none.
+    - ``daemonset_unit``: the unit of the DaemonSet; empty if there is none.
     """
 
     plugin: str = ""
@@ -310,6 +315,7 @@ class Programs:
     registry: str = ""
     agent: str = ""
     sockets: tuple[Socket, ...] = ()
+    daemonset_unit: str = ""
 
 
 @dataclass(frozen=True)

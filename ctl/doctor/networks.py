@@ -4,24 +4,28 @@ NetworkAttachmentDefinitions are in the API server; the journal holds the config
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from base.kernel import sysfs
 from base.protocol import spec
 from base.protocol.errors import CniError
 from base.protocol.spec import Json, Request
 from base.state import node, permitted
 from cni import config
-from ctl.doctor.model import Network, NodeFile, RenamedFile
+from ctl.doctor.model import Network, NodeFile, Process, RenamedFile
 from ctl.doctor.reading import Reader
 from node import config as node_config
+from node.flags import Flags, Wrong, parse
 
 _FOLDER: Final = "/etc/cni/net.d"
 _SUFFIXES: Final = (".conf", ".conflist", ".json")  # libcni's
 _OURS: Final = "hpn"
 _IPAM: Final = "hpn-ipam"
+_NODE: Final = "hpn-node"  # the process's name
 # A placeholder for the device that a runtime would name.
 _DEVICE: Final = "0000:00:00.0"
 
@@ -84,14 +88,28 @@ def renamed_files(read: Reader) -> Iterator[RenamedFile]:
             yield RenamedFile(read.at(old), read.at(new), is_alone=not read.stat(read.at(new)))
 
 
-def node_file(read: Reader) -> NodeFile | None:
-    """The first existing file of hpn node's default paths; None without one."""
-    for default in node_config.DEFAULTS:
-        path = Path(read.at(f"{default}"))
+def node_file(read: Reader, processes: Sequence[Process]) -> NodeFile | None:
+    """The first existing file of hpn node's default paths, else that of a running hpn node, such as a container's; None
+    without one."""
+    found = _node_file(read, "", Flags())
+    for one in processes:
+        if one.build and one.name == _NODE and "node" in one.words:
+            with suppress(Wrong):
+                flags = parse(one.words[one.words.index("node") + 1 :])
+                found = found or _node_file(read, f"{one.path}/root", flags)
+    return found
+
+
+def _node_file(read: Reader, root: str, flags: Flags) -> NodeFile | None:
+    """The file of an hpn node with these flags and this root directory; empty for the node's own."""
+    for default in [flags.config] if flags.config else node_config.DEFAULTS:
+        path = Path(f"{root}/{default}") if root else Path(read.at(f"{default}"))
         if read.stat(f"{path}"):
-            is_ours = default in (node_config.OURS, node_config.OLD)
+            is_ours = not root and default in (node_config.OURS, node_config.OLD)
+            is_closed = sysfs.is_read_only(f"{root or read.root}/sys/devices")
             try:
-                return NodeFile(f"{path}", node_config.read(path), is_ours=is_ours)
+                settings = node_config.read(path, prefix=flags.prefix, cdi=flags.cdi)
+                return NodeFile(f"{path}", settings, is_ours=is_ours, is_sys_read_only=is_closed)
             except node_config.Refused as e:
                 return NodeFile(f"{path}", None, e.msg, is_ours=is_ours)
     return None

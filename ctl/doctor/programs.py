@@ -13,6 +13,7 @@ from typing import Final
 from ctl.command_line import PLUGIN
 from ctl.doctor.model import Programs, Socket
 from ctl.doctor.reading import Reader
+from ctl.installation import layout
 
 AGENT: Final = "/run/hpn/agent.sock"
 REGISTRY: Final = "/var/lib/kubelet/plugins_registry"
@@ -36,6 +37,7 @@ def programs(read: Reader, file: str, build: str) -> Programs:
         registry=registry if read.stat(registry := read.at(REGISTRY)) else "",
         agent=read.at(AGENT),
         sockets=tuple(_sockets(read)),
+        daemonset_unit=unit if read.stat(unit := read.at(f"/{layout.UNITS}/{layout.LEAVE}")) else "",
     )
 
 

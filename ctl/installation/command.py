@@ -1,7 +1,7 @@
 """hpn install, and hpn uninstall: this program's file, its names and its units, installed and removed."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -79,11 +79,13 @@ def install(
     _refuse_package(root, "install")  # guard: package
     _refuse_foreign(root, program)
     _refuse_unknown_state(root)  # guard: state
-    wanted = files.entries(root, units, more, has_node_file=_node_file(root) is not None)
+    has_file = any(entry.path == layout.DEVICES for entry in more)
+    wanted = files.entries(root, units, more, has_node_file=has_file or _node_file(root) is not None)
     steps = files.steps_of_install(root, wanted, program)
     put = [step.path for step in steps if step.entry]
-    enabled = {one for one in layout.WANTED_BY if _is_enabled(root, one) or layout.wants_link(one) in put}
-    if units and layout.NODE in enabled:
+    links = {one: layout.wants_link(one) for one in layout.WANTED_BY if one in units}
+    enabled = {one for one, link in links.items() if _is_enabled(root, one) or link in put}
+    if layout.NODE in enabled and not has_file:
         _refuse_node_file(root)  # guard: configuration
     if steps and not dry_run:
         with files.exclusive(root):
@@ -91,12 +93,12 @@ def install(
             files.do(root, steps, program)
     commands = list[tuple[str, ...]]()
     if units and systemd.runs_here(root):
-        commands += systemd.commands(put, enabled, systemd.running(units), version)
+        commands += systemd.commands(put, enabled, systemd.running(units), version, layout.node_arguments(units))
     for words in () if dry_run else commands:
         systemd.run(*words)
     lines = [*map(str, steps), *(f"systemctl {' '.join(words)}" for words in commands)]
     lines = [f"would {line}" for line in lines] if dry_run else lines
-    return [*(lines or ["it is already installed"]), *_hints(root, units)]
+    return [*(lines or ["it is already installed"]), *_hints(root, units, has_file=has_file)]
 
 
 @_failing("install")
@@ -135,31 +137,32 @@ def answer_uninstall(words: Sequence[str]) -> tuple[str, int]:
 @_failing("uninstall")
 def uninstall(root: Path, *, force: bool = False) -> list[str]:
     """Uninstall below the root; a line for each step, and for each file that stays.  Raises CniError."""
-    units = layout.units()
     _refuse_package(root, "uninstall")
     if not force and (held := state.holders(root)):  # guard: held
-        more = [f"and {len(held) - _NAMED} more"] if len(held) > _NAMED else []
         raise NotAvailable(
-            f"pods have interfaces or addresses of hpn: {'; '.join([*held[:_NAMED], *more])}.  Nothing was removed.  "
+            f"pods have interfaces or addresses of hpn: {'; '.join(first(held))}.  Nothing was removed.  "
             "Delete these pods, run hpn gc for the dead ones, or add --force, which leaves their interfaces alone"
         )
-    noted = state.state_dirs(root)[1:]
-    removed, others = files.steps_of_uninstall(root, units)
-    if not removed and not present(root, layout.STATE):
+    units = {**layout.units(), layout.LEAVE: ""}
+    if not files.steps_of_uninstall(root, units)[0] and not present(root, layout.STATE):
         return ["nothing of hpn is installed"]
     with files.exclusive(root):
-        stopped = _stop(root, removed, units)
-        files.do(root, removed, Path())
-        reloaded = ["systemctl daemon-reload"] if stopped else []
-        if stopped:
-            systemd.run("daemon-reload")
-        # A pod attached meanwhile keeps the state: a later install detaches it.
-        kept, claimed = state.holders(root), [*state.claimed(root)]
-        gone = [] if kept else [Step(path) for path in present(root, layout.STATE)]  # guard: kept ([])
-        files.do(root, gone, Path())
+        return remove(root, units)
+
+
+def remove(root: Path, units: Mapping[str, str]) -> list[str]:
+    """As ``uninstall``, for a caller that has checked the pods and excludes others.  It does not stop units other than
+    these.  Raises CniError, OSError."""
+    noted = state.state_dirs(root)[1:]
+    removed, others = files.steps_of_uninstall(root, {**units, layout.LEAVE: ""})
+    done = _do(root, removed, units)
+    # A pod attached meanwhile keeps the state: a later install detaches it.
+    kept, claimed = state.holders(root), [*state.claimed(root)]
+    gone = [] if kept else [Step(path) for path in present(root, layout.STATE)]  # guard: kept ([])
+    files.do(root, gone, Path())
     left = [*others, *present(root, (*layout.STATE, *layout.CONFIGURATION))]
     return [
-        *(f"{step}" for step in (*stopped, *removed, *reloaded, *gone)),
+        *(f"{step}" for step in (*done, *gone)),
         *(f"left: /{path}" for path in left),
         *(f"left: {path}, which a configuration names as its stateDir" for path in noted),
         *claimed,
@@ -167,9 +170,38 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
     ]
 
 
+@_failing("daemonset")
+def withdraw(root: Path) -> list[str]:
+    """Remove the units and the device file that the DaemonSet installed, and leave the program and the state; a line
+    for each step.  Raises CniError."""
+    units = {**layout.units(), layout.LEAVE: ""}
+    with files.exclusive(root):
+        steps = files.steps_of_uninstall(root, units)[0]
+        return _do(root, [one for one in steps if one.path.startswith((layout.UNITS, layout.DEVICES))], units)
+
+
+def first(held: Sequence[str]) -> list[str]:
+    """The first of these lines, and how many more there are."""
+    return [*held[:_NAMED], *([f"and {len(held) - _NAMED} more"] if len(held) > _NAMED else [])]
+
+
+def _do(root: Path, removed: Sequence[Step], units: Mapping[str, str]) -> list[str]:
+    """Stop these units, and carry out the steps; a line for each.  Raises CniError, OSError."""
+    stopped = _stop(root, removed, units)
+    files.do(root, removed, Path())
+    if layout.DEVICES in [step.path for step in removed]:
+        with suppress(OSError):  # an administrator's files are there
+            (root / layout.DEVICES).parent.rmdir()
+    if stopped:
+        systemd.run("daemon-reload")
+    return [*stopped, *map(str, removed), *(["systemctl daemon-reload"] if stopped else [])]
+
+
 def _refuse_package(root: Path, command: str) -> None:
     """Raise IoFailure if the Debian package installed the program.  Raises OSError."""
-    if f"/{layout.HPN}" in files.text(root / layout.PACKAGE).split("\n"):
+    # A DaemonSet's pod sees only the package's link, not its program and not dpkg's list.
+    is_linked = files.text(root / layout.HPN) == layout.PACKAGED and not (root / "usr/lib").exists()
+    if is_linked or f"/{layout.HPN}" in files.text(root / layout.PACKAGE).split("\n"):
         raise IoFailure(
             f"the Debian package hpn-cni installed /{layout.HPN}; {command} with apt, or remove the package first: apt "
             "remove hpn-cni"
@@ -217,16 +249,22 @@ def _is_enabled(root: Path, unit: str) -> bool:
     return files.kind(root / layout.wants_link(unit)) == "link"
 
 
-def _hints(root: Path, units: Mapping[str, str]) -> Iterator[str]:
+def _hints(root: Path, units: Mapping[str, str], *, has_file: bool) -> Iterator[str]:
     if not units:
+        plugins = (root / layout.HPN).parent
+        if plugins.is_dir() and not {one.name for one in plugins.iterdir()} - {"hpn", "hpn-ipam"}:
+            yield (
+                f"/{plugins.relative_to(root)} has no other plugin: if the runtime has another directory for plugins, "
+                "name that (cniBinDir in the chart)"
+            )
         return
-    if _node_file(root) is None and not _is_enabled(root, layout.NODE):
+    if not has_file and _node_file(root) is None and not _is_enabled(root, layout.NODE):
         yield f"{layout.NODE} is not enabled: write {DEFAULTS[0]}, then: systemctl enable --now {layout.NODE}"
     if not systemd.runs_here(root):
         yield "systemd does not run there; it reads the units when it starts"
 
 
-def _stop(root: Path, removed: list[Step], units: Mapping[str, str]) -> list[str]:
+def _stop(root: Path, removed: Sequence[Step], units: Mapping[str, str]) -> list[str]:
     """Stop the units that are removed; the command as a line, if there are any."""
     gone = [unit for unit in units if f"{layout.UNITS}/{unit}" in [step.path for step in removed]]
     if not gone or not systemd.runs_here(root):

@@ -26,7 +26,7 @@ Kind = Literal["nothing", "file", "link", "directory", "something else"]
 _KINDS: Final[Mapping[int, Kind]] = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "directory"}
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_SMALL: Final = 1 << 16
+_SMALL: Final = 1 << 21  # a device file has up to 1 MiB
 # Seconds for the new program's first answer, before which it may unpack itself.
 _TIMEOUT: Final = 60.0
 _LOCK_TIMEOUT: Final = 10.0
@@ -229,13 +229,13 @@ def entries(root: Path, units: Mapping[str, str], more: Sequence[Entry], *, has_
         Entry(layout.HPN, "program"),
         Entry(layout.IPAM, "name", layout.HPN),
         Entry(layout.COMMAND, "link", f"/{layout.HPN}"),
+        *more,
         *links,
         *(
             Entry(f"{layout.UNITS}/{unit}", "file", content)
             for unit, content in units.items()
             if text(there[unit]) != _MASK  # guard: masked
         ),
-        *more,
     ]
 
 
@@ -255,7 +255,8 @@ def steps_of_install(root: Path, wanted: Sequence[Entry], program: Path) -> list
 def steps_of_uninstall(root: Path, units: Mapping[str, str]) -> tuple[list[Step], list[str]]:
     """The steps that remove an installation of any version, and its paths that hold other files.  Raises OSError."""
     contents = {f"{layout.UNITS}/{unit}": content for unit, content in units.items()}
-    names = (layout.KUBECONFIG, layout.COMMAND, layout.IPAM, layout.HPN)
+    devices = (layout.DEVICES,) if text(root / layout.DEVICES).startswith(layout.MARK) else ()
+    names = (*devices, layout.KUBECONFIG, layout.COMMAND, layout.IPAM, layout.HPN)
     paths = [*contents, *map(layout.wants_link, layout.WANTED_BY), *names]
     there = present(root, paths)
     ours = [path for path in there if _is_ours(root, path, contents.get(path, ""))]
@@ -296,7 +297,7 @@ def _is_ours(root: Path, path: str, content: str) -> bool:
             target = posixpath.normpath(posixpath.join("/", posixpath.dirname(path), found))
             return target in (f"/{layout.HPN}", layout.PACKAGED)  # guard: another-link = True
         return path != layout.COMMAND and _is_hpn(root / path)  # guard: another-program = True
-    if path == layout.KUBECONFIG or path.startswith(f"{layout.UNITS}/hpn-"):
+    if path in (layout.KUBECONFIG, layout.DEVICES) or path.startswith(f"{layout.UNITS}/hpn-"):
         is_copy = bool(content) and found == content.partition("\n")[2]
         return what == "file" and (found.startswith(layout.MARK) or is_copy)  # guard: another-unit = True
     return what == "link"

@@ -1,7 +1,9 @@
 """The files that ``hpn install`` writes.  All paths are below the root and have no leading slash."""
 
 import json
+import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -17,6 +19,9 @@ UNITS: Final = "etc/systemd/system"
 AGENT_SOCKET: Final = "hpn-agent.socket"
 AGENT: Final = "hpn-agent.service"
 NODE: Final = "hpn-node.service"
+# The unit that removes hpn once the DaemonSet has left the node.  It is only on nodes where the DaemonSet installed the
+# units, and so it shows that they are the DaemonSet's.
+LEAVE: Final = "hpn-daemonset.service"
 # The launcher of every version contains this text near its beginning (packaging/launcher/place.c).
 SIGN: Final = b"HPN_PROGRAM_DIR="
 SIGN_WITHIN: Final = 1 << 18
@@ -28,18 +33,35 @@ _REGISTRY: Final = "var/lib/kubelet/plugins_registry"
 # What the program writes while it runs: state, two files of hpn node's beside kubelet's sockets, an option of ib_core.
 STATE: Final = (
     *("run/hpn", "var/lib/cni/hpn", "var/log/hpn", f"{_REGISTRY}/.hpn-node.lock", f"{_REGISTRY}/.hpn-node.json"),
+    f"{_REGISTRY}/.hpn-dra.json",
     "etc/modprobe.d/hpn-node.conf",
 )
 # What administrators write.
 CONFIGURATION: Final = ("etc/hpn", "etc/cni/hpn.json")
+# The device file, which the DaemonSet installs where it installs the units.
+DEVICES: Final = "etc/hpn/devices.yaml"
 # dpkg's list of the files of the Debian package hpn-cni (packaging/deb/control), and the path of its program.
 PACKAGE: Final = "var/lib/dpkg/info/hpn-cni.list"
 PACKAGED: Final = "/usr/lib/cni/hpn"
 # Unit -> target, as its [Install] section states.
-WANTED_BY: Final = {AGENT_SOCKET: "sockets.target", NODE: "multi-user.target"}
+WANTED_BY: Final = {AGENT_SOCKET: "sockets.target", NODE: "multi-user.target", LEAVE: "multi-user.target"}
 
-# The first line of each unit and kubeconfig that hpn install writes begins with this comment.
+# The first line of each unit, kubeconfig and device file that hpn install writes begins with this comment.
 MARK: Final = "# hpn install wrote this file and replaces it."
+_PLAIN: Final = re.compile(r"[\w./:=\[\]~+@-]+", re.ASCII)
+_LEAVING: Final = f"""\
+[Unit]
+Description=hpn daemonset leave: removes hpn once the DaemonSet has left this node
+
+[Service]
+ExecStart=/{HPN} daemonset leave --kubelet-dir={{kubelet}}
+# It ends as soon as it has found the DaemonSet's pod.
+Restart=always
+RestartSec=10min
+
+[Install]
+WantedBy={WANTED_BY[LEAVE]}
+"""
 
 
 @dataclass(frozen=True)
@@ -65,6 +87,26 @@ def units(folder: Path | None = None) -> dict[str, str]:
     except OSError as e:
         raise IoFailure(f"reading the units in {folder}: {e.strerror}; install hpn again") from e
     return {name: f"{MARK}  To change it: systemctl edit {name}\n{text}" for name, text in found.items()}
+
+
+def daemonset_units(arguments: Sequence[str], kubelet: str) -> dict[str, str]:
+    """The units that the DaemonSet installs, LEAVE first: name -> text.  ``arguments`` are those of hpn node, and
+    ``kubelet`` is kubelet's directory.  Raises IoFailure, and InvalidConfig for an argument with other characters than
+    those of paths and addresses, which systemd might expand (man 5 systemd.service)."""
+    for one in (*arguments, kubelet):
+        if not _PLAIN.fullmatch(one):
+            raise InvalidConfig(f"{one!r} cannot be an argument in a unit; use letters, digits and ./:=[]_~+@- only")
+    texts = units()
+    command = f"ExecStart=/{HPN} node"
+    texts[NODE] = texts[NODE].replace(command, " ".join((command, *arguments)))
+    return {LEAVE: f"{MARK}\n{_LEAVING.format(kubelet=kubelet)}", **texts}
+
+
+def node_arguments(units: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The arguments of hpn node in the units of the DaemonSet; None for other units."""
+    if LEAVE not in units:
+        return None
+    return tuple(next(line for line in units[NODE].splitlines() if line.startswith("ExecStart=")).split()[2:])
 
 
 def kubeconfig(server: str, folder: str) -> Entry:

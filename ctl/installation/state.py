@@ -8,7 +8,8 @@ from pathlib import Path
 from base.protocol.errors import IoFailure, RecordUnreadable
 from base.protocol.location import IPAM_DIR, STATE_DIR
 from base.protocol.spec import Key
-from base.state import durable, places
+from base.state import claims, durable, places
+from base.state.claims import Claim
 from base.state.record import LOST, Record
 from cni import attachments
 from cni.kinds import KINDS
@@ -85,7 +86,8 @@ def _of_schema(path: Path) -> str:
 
 
 def holders(root: Path) -> list[str]:
-    """A line for each attachment that may be alive, and for each address that is held.  Raises IoFailure, OSError.
+    """A line for each attachment that may be alive, each prepared claim, and each address that is held.  Raises
+    IoFailure, OSError.
 
     Unreadable records and leases have a line too, because a pod may depend on them.
     """
@@ -93,6 +95,7 @@ def holders(root: Path) -> list[str]:
     living = {Key(one["containerID"], one["ifname"]): one for one in attached if one["alive"]}
     lines = [f"{key.of(one['pod'], one['network'])}" for key, one in living.items()]
     lines += [f"{path}, which cannot be read" for path in unreadable]  # guard: unreadable
+    lines += _claims(root)  # guard: claims
     for data_dir in filter(Path.is_dir, data_dirs(root)):
         for network in networks(data_dir, sandboxes.gone):
             for one in network.listed:
@@ -103,6 +106,18 @@ def holders(root: Path) -> list[str]:
                     lines.append(_of_lease(network.name, one))
             lines += _unreadable_leases(network)  # guard: leases-unread
     return lines
+
+
+def _claims(root: Path) -> Iterator[str]:
+    """The claims of this boot: their pods stay Terminating without hpn node."""
+    for path in sorted(below(root, claims.FOLDER).glob("*.json")):
+        try:
+            claim = Claim.from_json(durable.read(path) or {})
+        except (RecordUnreadable, TypeError, KeyError):
+            yield f"{path}, which cannot be read"
+            continue
+        if claim.boot == durable.boot_id():
+            yield f"{claim.title}, which is prepared"
 
 
 def _of_lease(network: str, one: Listed) -> str:

@@ -1,4 +1,4 @@
-"""hpn plan: a device file, networks and a label for this node's NICs; and how the present device file differs."""
+"""hpn plan: a device file, networks, a label and Helm values for this node's NICs; and how the device file differs."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from base.protocol.errors import InvalidConfig, IoFailure, LinkUnavailable
 from base.table import printable
 from ctl.command_line import parser_for
 from ctl.plan.choice import Nic, Plan, decide, nics
-from ctl.plan.documents import DEVICES, documents
+from ctl.plan.documents import DEVICES, VALUES, documents
 from hardware.model import Device, Kind
 from node import config
 from node.model import Resource, Settings, Sharing
@@ -41,7 +41,10 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
             return "\n".join(lines or [f"{file} offers what hpn plan chooses"]) + "\n", int(bool(lines))
     except config.Refused as e:
         raise InvalidConfig(e.msg) from e
-    return (_written(options.output, files) if options.output else "---\n".join(files.values())), 0
+    if options.output:
+        return _written(options.output, files), 0
+    values = files.pop(VALUES)
+    return values if options.helm else "---\n".join(files.values()), 0
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
@@ -59,6 +62,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--subnet", default="10.56.0.0/16", help="the first rail's; the others' follow it")
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--output", type=Path, metavar="DIR", help="write a file for each part; replace none")
+    either.add_argument("--helm", action="store_true", help="print all of it as values for packaging/helm/hpn")
     either.add_argument("--check", action="store_true", help="report how the node's device file differs")
     parser.add_argument("--config", type=Path, metavar="FILE", help="with --check: the device file")
     options = parser.parse_args(words)

@@ -1,4 +1,4 @@
-"""The files of a plan: the device file, NetworkAttachmentDefinitions, and a label's meaning."""
+"""The files of a plan: a device file, NetworkAttachmentDefinitions, a label's meaning, and Helm values of all these."""
 
 import json
 import re
@@ -15,6 +15,8 @@ from ipam import config as ipam_config
 from node import config
 
 DEVICES: Final = "devices.yaml"
+VALUES: Final = "values.yaml"
+_LABEL: Final = "hpn.io/type"
 _ONE: Final = "rails"  # the resource and the network of all rails
 Groups = Mapping[str, Sequence[Rail]]  # the rails of each resource
 
@@ -25,11 +27,16 @@ def documents(plan: Plan, found: Sequence[Nic], prefix: str, subnet: str, *, is_
         _refuse_mixture(plan.networks)
     groups: dict[str, Sequence[Rail]] = {_ONE: plan.networks} if is_one else {r.name: [r] for r in plan.networks}
     shared = {rail.name: [rail] for rail in plan.rails if rail.how == "shared"}
-    lines = [*_choices(plan, found), *_resources(plan, groups | shared, prefix), *_provisioning(plan)]
+    provisioning = [*_provisioning(plan)]
+    lines = [*_choices(plan, found), *_resources(plan, groups | shared, prefix), *provisioning]
+    devices = [printable(line) for line in lines]
+    plugins, meaning = _plugins(plan, groups, subnet), _meaning(plan, groups, shared, prefix)
+    values = _values(devices, plugins, meaning, prefix, is_provisioned=bool(provisioning))
     return {
-        DEVICES: "".join(f"{printable(line)}\n" for line in lines),
-        "networks.yaml": "---\n".join(_networks(plan, groups, prefix, subnet)),
-        "label.yaml": _label(plan, groups, shared, prefix),
+        DEVICES: "".join(f"{line}\n" for line in devices),
+        "networks.yaml": "---\n".join(_networks(plugins, prefix)),
+        "label.yaml": _label(meaning),
+        VALUES: "".join(f"{line}\n" for line in values),
     }
 
 
@@ -96,11 +103,10 @@ def _provisioning(plan: Plan) -> Iterator[str]:
         yield f"rdmaNamespaces: {plan.mode}"
 
 
-def _networks(plan: Plan, groups: Groups, prefix: str, first: str) -> Iterator[str]:
+def _plugins(plan: Plan, groups: Groups, first: str) -> dict[str, Json]:
+    """Each network's plugin.  Raises InvalidConfig."""
     subnets = dict(zip([rail.name for rail in plan.networks], _subnets(first, len(plan.networks)), strict=True))
-    note = (
-        "# All nodes share the addresses: kubectl apply -k packaging/kubernetes/cluster.  Nothing else may use them.\n"
-    )
+    found = dict[str, Json]()
     for name, rails in groups.items():
         plugin = _plugin(rails, plan.mode) | ({"multiRail": True} if len(plan.networks) > 1 else {})
         ipam: Json = {"type": "hpn-ipam", "subnet": subnets.get(name)}
@@ -109,7 +115,15 @@ def _networks(plan: Plan, groups: Groups, prefix: str, first: str) -> Iterator[s
             ipam = {"type": "hpn-ipam", "rails": of_pfs, "align": True}
         plugin["ipam"] = ipam | {"cluster": {"store": "kubernetes"}}
         ipam_config.load(plugin, {})
-        plugin["capabilities"] = {"ips": True}
+        found[name] = plugin | {"capabilities": {"ips": True}}
+    return found
+
+
+def _networks(plugins: Mapping[str, Json], prefix: str) -> Iterator[str]:
+    note = (
+        "# All nodes share the addresses: kubectl apply -k packaging/kubernetes/cluster.  Nothing else may use them.\n"
+    )
+    for name, plugin in plugins.items():
         keys = ",\n      ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in plugin.items())
         keys = re.sub(r' ?\{"pf"', '\n        {"pf"', keys)
         resource = f"  annotations:\n    k8s.v1.cni.cncf.io/resourceName: {prefix}/{name}\n"
@@ -145,13 +159,41 @@ def _plugin(rails: Sequence[Rail], mode: str) -> Json:
     return {"type": "hpn", **keys}
 
 
-def _label(plan: Plan, groups: Groups, shared: Groups, prefix: str) -> str:
+def _values(
+    devices: Sequence[str], plugins: Mapping[str, Json], meaning: Json, prefix: str, *, is_provisioned: bool
+) -> Iterator[str]:
+    yield "# helm install hpn packaging/helm/hpn --namespace kube-system --values FILE --set image.repository=YOURS"
+    yield "devices: |"
+    yield from (f"  {line}" for line in devices)
+    if is_provisioned:
+        yield "# hpn node gets the node's /sys to write to."
+        yield "provision: true"
+    yield "networks:" if plugins else "networks: []"
+    for name, plugin in plugins.items():
+        yield f"- name: {json.dumps(name)}"
+        if "pfOnly" not in plugin:
+            yield f"  resourceName: {json.dumps(f'{prefix}/{name}')}"
+        yield "  config:"
+        yield "    plugins:"
+        yield f"    - {json.dumps(plugin)}"
+    if plugins:
+        yield "# All nodes share the addresses.  Nothing else may use them."
+        yield "clusterAddresses: {enabled: true}"
+    yield "# A pod with this label gets every rail.  This needs Kubernetes 1.36."
+    yield f"label: {json.dumps({'enabled': True, 'name': _LABEL, 'values': meaning})}"
+
+
+def _meaning(plan: Plan, groups: Groups, shared: Groups, prefix: str) -> Json:
+    """What the label's value stands for."""
     names = [name for name, rails in groups.items() for _ in rails]
     resources = [f"{prefix}/{name}" for name in [*names, *shared]]
     networks = [f"default/{name}@hpn{number}" for number, name in enumerate(names)]
-    meaning = {"rdma" if plan.mode else "rails": {"networks": networks, "resources": resources}}
+    return {"rdma" if plan.mode else "rails": {"networks": networks, "resources": resources}}
+
+
+def _label(meaning: Json) -> str:
     return (
         "# For packaging/kubernetes/label: a pod with this label gets every rail.\napiVersion: v1\nkind: ConfigMap\n"
         'metadata:\n  name: hpn-label\n  annotations:\n    config.kubernetes.io/local-config: "true"\ndata:\n'
-        f"  label: hpn.io/type\n  values: |\n    {json.dumps(meaning)}\n"
+        f"  label: {_LABEL}\n  values: |\n    {json.dumps(meaning)}\n"
     )

@@ -85,6 +85,10 @@ class Entry(Object):
     additionalInfo: dict[str, dict[str, str]] = {}  # noqa: N815
     """Additional members of `PCIDEVICE_..._INFO`, by bus address or for `*`.
     Default: nothing"""
+    by: Literal["devicePlugin", "dra"] = "devicePlugin"
+    """How pods get the devices: from the device plugin, or by Dynamic Resource Allocation
+    ([below](#dynamic-resource-allocation)).
+    Refused: `dra` with a name of more than 64 characters"""
 
 
 class Selectors(Object):
@@ -141,6 +145,7 @@ KINDS: Final = {
 }
 _VERBS: Final = {"verbs": Verbs.CHOSEN, "management": Verbs.MANAGEMENT, "none": Verbs.NONE}
 _COUNT: Final = 100
+_ATTRIBUTE: Final = 64  # characters (k8s.io/api/resource/v1, DeviceAttributeMaxValueLength)
 # The kinds that a selector applies to; others apply to all.
 _SELECTORS: Final = {
     **dict.fromkeys(_OF_VFS, ("vf", "sf", "shared")),
@@ -177,6 +182,12 @@ def _resource(value: Any, path: str, prefix: str, *, cdi: bool) -> Resource:
     entry = validated(Entry, value, path)
     _refuse_foreign_keys(entry, path)
     before, slash, name = entry.name.rpartition("/")
+    full_name = f"{before if slash else prefix}/{name}"
+    if entry.by == "dra" and len(full_name) > _ATTRIBUTE:
+        raise Refused(
+            f"{path}.name {full_name!r} has {len(full_name)} characters, and a device's attribute in a ResourceSlice "
+            f"has at most {_ATTRIBUTE}; shorten it, or remove by"
+        )
     return Resource(
         prefix=before if slash else prefix,
         name=name,
@@ -190,6 +201,8 @@ def _resource(value: Any, path: str, prefix: str, *, cdi: bool) -> Resource:
         vhost_net=entry.vhostNet,
         extra=entry.additionalInfo,
         source=path,
+        kind=entry.kind,
+        by_dra=entry.by == "dra",
     )
 
 

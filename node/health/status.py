@@ -13,6 +13,8 @@ from base.kernel.links import Link
 from hardware.model import Device, Kind
 from node.model import Settings
 
+NO_DRIVER: Final = "it has no driver"
+FIRMWARE: Final = "the firmware of "  # a reason's beginning
 ACTIVE: Final = "ACTIVE"  # a port's state in /sys/class/infiniband/*/ports/*/state, without its number
 
 
@@ -93,10 +95,10 @@ def observe(device: Device, facts: Facts, *, shared: bool) -> Observation:
 
 def _lost(device: Device, facts: Facts) -> str:
     if device.kind is not Kind.NETDEV and not device.driver:
-        return "it has no driver"
+        return NO_DRIVER
     for address in (device.id, device.pf):
         if address in facts.failed:
-            return f"the firmware of {address} has failed (devlink health show)"
+            return f"{FIRMWARE}{address} has failed (devlink health show)"
     return ""
 
 

@@ -10,11 +10,13 @@ import hashlib
 import os
 import select
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
+from base.child_process import Child
 from base.kernel import events
 from node.kubelet import sockets
 from node.log import Topics, cause
@@ -29,6 +31,7 @@ _MOUNTS: Final = "/proc/self/mountinfo"
 # A socket's path has at most 107 bytes (man 7 unix), which include "/.hpn-", ".sock" and temporary names beside it.
 _LONGEST: Final = 88
 _OURS: Final = ".hpn-"
+_PATIENCE: Final = 5.0  # seconds for another plugin's answer, which comes from memory
 _LOCK: Final = ".hpn-node.lock"  # kubelet ignores names with a leading point (plugin_watcher.go)
 
 
@@ -72,6 +75,18 @@ class Directory:
         if len(os.fsencode(self.path)) + len(name) > _LONGEST:
             name = hashlib.sha256(name.encode()).hexdigest()[:16]
         return self.path / f"hpn-{name}.sock"
+
+    def others(self) -> Mapping[str, Path]:
+        """The resources of other programs' device plugins that serve in the directory, with their sockets.
+
+        A child process asks them, because asyncio runs no call inside this loop.
+        """
+        names = [name for name in os.listdir(self.path) if not name.startswith((".", "hpn-"))]
+        paths = [path for name in sorted(names) if (path := self.path / name).is_socket()]
+        try:
+            return cast("Mapping[str, Path]", Child(partial(_resources, paths)).answer()) if paths else {}
+        except (ChildProcessError, OSError):
+            return {}
 
     def claim(self) -> bool:
         """Lock out other processes of this program, and remove the sockets of a killed one.
@@ -177,6 +192,12 @@ class Directory:
                 raise
             return False
         return True
+
+
+def _resources(paths: Sequence[Path]) -> object:
+    from base.kubelet.client import resource  # noqa: PLC0415  # its imports are for the child only
+
+    return {name: path for path in paths if (name := resource(path, _PATIENCE))}
 
 
 def _counts(mask: int, name: str) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
@@ -15,6 +15,7 @@ from base.kubelet import pluginregistration_pb2 as registration
 from hardware.model import Device
 from node.health.status import Health
 from node.kubelet import sockets
+from node.kubelet.allocations import Allocations
 from node.kubelet.directory import AGAIN, Directory, Taken
 from node.log import Topics, cause, log
 from node.model import Grant, Offer, Sharing, Unit, devices_of
@@ -24,6 +25,7 @@ VERSION: Final = "v1beta1"
 # Seconds that kubelet has for a restart.  After it kubelet returns to a socket with a broken stream only if the socket
 # is new.
 _AWAY: Final = 10.0
+_SILENT: Final = 60.0  # seconds without any call of kubelet, which connects to a new socket at once
 
 # A unit as kubelet sees it: ID, whether it is healthy, NUMA nodes.
 State = tuple[str, bool, tuple[int, ...]]
@@ -40,8 +42,9 @@ class HealthKey:
 class Served:
     """The source of one plugin's answers: an offer, and its units' health."""
 
-    def __init__(self, offer: Offer) -> None:
-        self.offer = offer
+    def __init__(self, offer: Offer, allocations: Allocations | None = None) -> None:
+        """``allocations`` notes the granted ones."""
+        self.offer, self._allocations = offer, allocations
         self._states = tuple[State, ...]()
 
     def units(self) -> Sequence[State]:
@@ -50,7 +53,10 @@ class Served:
 
     def grant(self, ids: Sequence[str]) -> Grant:
         """What a container gets for the IDs.  Raises answers.Refused."""
-        return answers.grant(self.offer, ids)
+        granted = answers.grant(self.offer, ids)
+        if self._allocations:
+            self._allocations.note(self.offer.resource.full_name, ids)
+        return granted
 
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         """The preferred IDs among the available ones; none for no advice."""
@@ -99,6 +105,7 @@ class Plugin:
         self._server: Server | None = None
         self._inode = 0  # of the socket
         self._renewal: asyncio.TimerHandle | None = None
+        self._silence: asyncio.TimerHandle | None = None
         self._logged = ""
 
     def open(self) -> None:
@@ -110,6 +117,7 @@ class Plugin:
         self._stop()
         self._inode = sockets.inode(self.socket_path)
         self._server = Server(listener, self._methods())
+        self._silence = self._loop.call_later(_SILENT, self._note_silence)
 
     def changed(self) -> None:
         """Send kubelet the source's present units."""
@@ -127,6 +135,7 @@ class Plugin:
             self._server.close()
         self._server = None
         self._keep_socket()
+        self._hear()
 
     def _methods(self) -> Mapping[str, Handler]:
         plugin, registry, report = "/v1beta1.DevicePlugin", "/pluginregistration.Registration", self._log_named
@@ -142,7 +151,19 @@ class Plugin:
 
     # Registration
 
+    def _hear(self) -> None:
+        if self._silence:
+            self._silence.cancel()
+            self._silence = None
+
+    def _note_silence(self) -> None:
+        self._log_once(
+            f"{self.full_name}: kubelet has not called {self.socket_path} for {_SILENT:g} s: it does not run, or has "
+            "another directory; name that: --kubelet-dir (kubeletDir in the chart)"
+        )
+
     def _get_info(self, _: registration.InfoRequest) -> registration.PluginInfo:
+        self._hear()
         return registration.PluginInfo(
             type="DevicePlugin", name=self.full_name, endpoint=str(self.socket_path), supported_versions=[VERSION]
         )
@@ -249,13 +270,24 @@ def _response(grant: Grant) -> device_plugin.ContainerAllocateResponse:
     )
 
 
+class Hosted(Protocol):
+    """A server at a socket of kubelet's directory."""
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Registry:
-    """A plugin for each offered resource; ``served`` holds their offers and health."""
+    """A plugin for each offered resource.  ``served`` holds their offers and health, ``allocations`` the latest
+    ones."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, directory: Directory, topics: Topics) -> None:
         self._loop, self._directory, self._topics = loop, directory, topics
         self.served = dict[str, Served]()
+        self.allocations = Allocations()
         self._plugins = dict[str, Plugin]()
+        self._drivers = dict[str, Hosted]()
         self._open = set[str]()
 
     def offer(self, name: str, offer: Offer) -> None:
@@ -263,8 +295,12 @@ class Registry:
         if name in self.served:
             self.served[name].offer = offer
             return
-        self.served[name] = served = Served(offer)
+        self.served[name] = served = Served(offer, self.allocations)
         self._plugins[name] = Plugin(name, self._directory.socket(name), self._loop, served, log)
+
+    def host(self, name: str, driver: Hosted) -> None:
+        """Open and close the driver's socket, which is that of ``name``, with those of the plugins."""
+        self._drivers[name] = driver
 
     def remove(self, name: str) -> None:
         """Withdraw the resource; kubelet notices at once."""
@@ -295,18 +331,27 @@ class Registry:
             self._topics.problem("kubelet", f"{e}" if isinstance(e, Taken) else _cannot_write(path, e))
             return False
         self._topics.solved("kubelet")
-        failed = [name for name, plugin in self._plugins.items() if not self._open_one(name, plugin)]
+        stands = {name for name in self._open if self._directory.socket(name).is_socket()}
+        servers: dict[str, Hosted] = {**self._plugins, **self._drivers}
+        missing = [name for name in servers if name not in stands]
+        others = self._directory.others() if missing else {}
+        failed = [name for name in missing if name in others or not self._open_one(name, servers[name])]
+        for name in failed:
+            if name in others:
+                self._topics.problem(
+                    f"socket {name}",
+                    f"{name}: {others[name]} is another device plugin that offers it, so hpn node does not, until that "
+                    "one ends; remove the node from its DaemonSet, or the resource from a file",
+                )
         return not failed
 
     def close(self) -> None:
         """Remove all sockets, so that kubelet notices at once."""
-        for plugin in self._plugins.values():
-            plugin.close()
+        for server in (*self._plugins.values(), *self._drivers.values()):
+            server.close()
 
-    def _open_one(self, name: str, plugin: Plugin) -> bool:
+    def _open_one(self, name: str, plugin: Hosted) -> bool:
         path = self._directory.socket(name)
-        if name in self._open and path.is_socket():
-            return True
         if name in self._open:
             plugin.close()
         try:

@@ -40,12 +40,12 @@ def grant(offer: Offer, ids: Sequence[str], root: Path = ROOT) -> Grant:
     units = [there[one] for one in sorted(set(ids))]
     devices = devices_of(units)
     for device in devices:
-        _refuse_gone(resource, device, root)  # guard: gone
+        refuse_gone(resource, device, root)  # guard: gone
     own = {device.id: needs.nodes(resource, device, root) for device in devices}
     common = needs.common_nodes(offer, root)
     nodes = tuple(dict.fromkeys(node for group in (*own.values(), common) for node in group))
     for node in nodes:
-        _refuse_missing(resource, node, root)  # guard: missing
+        refuse_missing(resource, node, root)  # guard: missing
     for unit in units[:_FILES]:
         device_info.write(resource, unit, root)
     env = _env(resource, devices, root)
@@ -63,7 +63,8 @@ def publish(offers: Sequence[Offer], root: Path = ROOT) -> None:
     device_info.clean(offers, root)
 
 
-def _refuse_gone(resource: Resource, device: Device, root: Path) -> None:
+def refuse_gone(resource: Resource, device: Device, root: Path = ROOT) -> None:
+    """Raise Refused if the device is not on this node."""
     sys = f"{root}/sys"
     places = (
         f"{sys}/bus/pci/devices/{device.id}",
@@ -77,7 +78,8 @@ def _refuse_gone(resource: Resource, device: Device, root: Path) -> None:
         )
 
 
-def _refuse_missing(resource: Resource, node: str, root: Path) -> None:
+def refuse_missing(resource: Resource, node: str, root: Path = ROOT) -> None:
+    """Raise Refused if the device node does not exist."""
     if not os.path.exists(f"{root}{node}"):
         module = needs.module(node)
         raise Refused(f"{resource.full_name}: {node} is missing on this node; load {module}: modprobe {module}")

@@ -116,7 +116,11 @@ def _without_verbs(resource: Resource, devices: Sequence[Device]) -> list[str]:
 
 
 def _is_free(resource: Resource, owner: Resource | None) -> bool:
-    return owner is None or (resource.sharing is Sharing.SHARED and owner.sharing is Sharing.SHARED)
+    """Whether a resource may have its owner's device: both share it, and offer it by the same way."""
+    if owner is None:
+        return True
+    is_shared = resource.sharing is Sharing.SHARED and owner.sharing is Sharing.SHARED
+    return is_shared and resource.by_dra == owner.by_dra  # guard: one-way (and resource)
 
 
 def _overlaps(resource: Resource, claimed: Sequence[Device], owners: dict[str, Resource]) -> Iterator[str]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from errno import EBUSY
+from errno import EACCES, EBUSY, EROFS
 from pathlib import Path
 from typing import Final
 
@@ -30,13 +30,18 @@ from node.provision.model import (
     Vf,
     WriteOption,
 )
-from node.provision.plan import AFTER, plan, shares, why_left
+from node.provision.plan import AFTER, MOUNT, plan, shares, why_left
 
 # New VFs are planned when they exist, in a later round.
 _ROUNDS: Final = 4
 _TIMEOUT: Final = 20.0  # seconds for a driver to bind a VF
 _NEW: Final = 5.0  # seconds for the interfaces of new VFs
 _POLL: Final = 0.02
+# Errors of a container without the host's directories, or with a profile.
+_CLOSED: Final = {
+    EROFS: f"is read-only here; {MOUNT}",
+    EACCES: "is closed to it by AppArmor or SELinux; run it unconfined, as the chart does with provision: true",
+}
 
 # The exit status of --dry-run: diff's, and one for refusals.
 SAME: Final = 0
@@ -76,16 +81,21 @@ def apply(settings: Settings) -> Report:
                 _act(change)
                 done.append(f"{change}")
             except (OSError, CniError, Left) as e:
-                failed[f"{change}"] = f"{change}: {_why(change, e)}"
+                failed[f"{change}"] = f"{change}: {why_not(change, e)}"
     return Report(tuple(done), (*refused, *failed.values()), pfs)
 
 
-def _why(change: Change, error: Exception) -> str:
+def why_not(change: Change, error: Exception) -> str:
+    """Why a change failed, with the remedy."""
     if isinstance(error, OSError) and error.errno == EBUSY and isinstance(change, SetMode):
         return (
             "the kernel allows this only while there is no network namespace but the host's; the next boot sets it, by "
             f"{OPTION_FILE}"
         )
+    if isinstance(error, OSError) and isinstance(change, SetVfs | SetGuids | WriteOption) and error.errno in _CLOSED:
+        return f"{os.path.dirname(OPTION_FILE) if isinstance(change, WriteOption) else '/sys'} {_CLOSED[error.errno]}"
+    if isinstance(error, FileNotFoundError) and isinstance(change, WriteOption):
+        return f"{os.path.dirname(OPTION_FILE)} does not exist; make it, or {MOUNT}"
     why = (error.strerror or f"{error}") if isinstance(error, OSError) else f"{error}"
     return f"{why}{'; see: dmesg' if isinstance(change, SetVfs) and isinstance(error, OSError) else ''}"
 
@@ -98,7 +108,8 @@ def _act(change: Change) -> None:
             rdma_netlink.set_exclusive(change.exclusive)
         case WriteOption():
             folder, name = os.path.split(OPTION_FILE)
-            with files.open_directory(folder, make=0o755) as fd:
+            # Not made if it does not exist: a file in a container would look as if the next boot had the mode.
+            with files.open_directory(folder) as fd:
                 files.replace(fd, name, change.text)
         case SetVfs():
             address = change.pf.device.id

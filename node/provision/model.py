@@ -47,6 +47,7 @@ class Pf:
     - ``user``: as for a VF.
     - ``over``: the owner of an interface over its own, such as a pod's macvlan; empty for none, or if no change needs
       it.
+    - ``is_read_only``: whether its files are in a read-only mount of /sys, as in a container.
     - ``lag``: the bond with which it shares an RDMA device, as two PFs of mlx5 do (RoCE LAG); empty for none.
     """
 
@@ -59,6 +60,7 @@ class Pf:
     user: str = ""
     over: str = ""
     lag: str = ""
+    is_read_only: bool = False
 
     @property
     def title(self) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from base.table import abridged
-from node.model import PfRule
+from node.model import DRAIN, THEN, PfRule
 from node.offer.offers import agrees
 from node.provision.model import (
     Change,
@@ -25,6 +25,8 @@ from node.provision.model import (
     ranges,
 )
 
+# A DaemonSet's container; the value of the chart gives it the host's directories (packaging/helm/hpn).
+MOUNT: Final = "mount the host's there, as the chart does with provision: true"
 AFTER: Final = "then run: systemctl reload hpn-node"
 _NAMED: Final = 8  # VFs in a sentence
 
@@ -139,7 +141,9 @@ def _count(pf: Pf, rule: PfRule) -> Iterator[_Step]:
     elif count > pf.total_vfs:  # guard: most-vfs
         remedy = f"write {pf.total_vfs} or less, or raise the NIC's limit in its firmware"
         yield f"{key} can have {pf.total_vfs} VFs (sriov_totalvfs); {remedy}"
-    elif why := in_use(pf.vfs):  # guard: in-use
+    elif pf.is_read_only:
+        yield f"{key} has {now}, and /sys is read-only in this container; {MOUNT}"
+    elif why := in_use(pf.vfs, is_number=True):  # guard: in-use
         yield f"{key} has {now}, and all of them would be removed first, but {why}"
     else:
         yield SetVfs(pf, count, _then(rule))
@@ -151,14 +155,17 @@ def _then(rule: PfRule) -> str:
     return ", ".join(filter(None, wanted))
 
 
-def in_use(vfs: Sequence[Vf]) -> str:
-    """The users of the VFs, with the remedy; empty if none is in use."""
+def in_use(vfs: Sequence[Vf], *, is_number: bool = False) -> str:
+    """The users of the VFs, with the remedy; empty if none is in use.
+
+    ``is_number``: for another number of VFs.  A pod may have any VF that is free until its ADD, so the node is drained.
+    """
     parts = list[str]()
     if users := [f"VF {vf.number} ({vf.address}) belongs to {vf.user}" for vf in vfs if vf.user]:
-        parts.append(f"{abridged(users, _NAMED)}; delete that")
+        parts.append(f"{abridged(users, _NAMED)}; {f'run: {DRAIN}' if is_number else 'delete that'}")
     if needed := [vf.needed for vf in vfs if vf.needed]:
         parts.append(f"the host needs VFs: {'; '.join(needed[:_NAMED])}")
-    return f"{'; '.join(parts)}, {AFTER}" if parts else ""
+    return f"{'; '.join(parts)}, {THEN if is_number and users else AFTER}" if parts else ""
 
 
 def why_left(change: SetVfs | SetMtu | SetTrust | SetGuids, over: str, vfs: Sequence[Vf]) -> str:
@@ -168,7 +175,7 @@ def why_left(change: SetVfs | SetMtu | SetTrust | SetGuids, over: str, vfs: Sequ
     """
     if isinstance(change, SetMtu) and not change.vfs and over:  # guard: mtu-under-a-pods-meanwhile
         return _is_master(over)
-    return in_use(vfs)
+    return in_use(vfs, is_number=isinstance(change, SetVfs))
 
 
 def _is_master(over: str) -> str:

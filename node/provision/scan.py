@@ -67,6 +67,7 @@ def _pf(device: Device, attached: Mapping[str, Record], host: Rtnl) -> Pf:
         guid=guids[1] if guids else "",
         user=users.user(device.id, attached),
         lag=users.lag(device.id, sysfs.SYS),
+        is_read_only=sysfs.is_read_only(path(device.id)),
     )
 
 

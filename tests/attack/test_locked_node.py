@@ -156,6 +156,15 @@ def test_directories(node_file: Path, tmp_path: Path) -> None:
     assert asked("ADD", MACVLAN | {"ipam": {"type": "host-local", "dataDir": "/x"}})["code"] == 106  # of host-local
 
 
+def test_a_chains_state_directory(node_file: Path, tmp_path: Path) -> None:
+    """Chain mode checks its directory, and the networks of its claims by the same rules as any other."""
+    node_file.write_text(json.dumps({"allowedPaths": {"stateDir": [f"{tmp_path}/a"]}}))
+    chain = NAMED | {"claims": True, "prevResult": {}}
+    assert asked("ADD", chain | {"stateDir": f"{tmp_path}/a"}) == {"cniVersion": "1.1.0"}
+    for command in ("ADD", "STATUS"):
+        assert "stateDir" in asked(command, chain | {"stateDir": f"{tmp_path}/b"})["msg"]
+
+
 def test_what_multus_leaves_of_a_configuration(locked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """STATUS succeeds for a cluster network without its keys, which Multus strips, so the node stays ready."""
     assert locked.exists()

@@ -2,7 +2,8 @@
 
 import json
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,6 +14,7 @@ from cluster.two_nodes import Cluster
 from support import crowd, helm
 from support.bare_nodes import (
     NAME,
+    PAGE,
     daemons,
     make_another,
     offered,
@@ -23,6 +25,7 @@ from support.bare_nodes import (
     put_image,
     typed,
 )
+from support.pages import shown
 
 TITLE = "With Helm"
 Shell: TypeAlias = Callable[[str], str]
@@ -61,9 +64,11 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
     helm.write(tree, metrics={"address": ""}, clusterAddresses={"enabled": True})
     shell(upgrade)
     assert pods(bare) == before
-    helm.write(tree, devices=resources("master", "master"))
+    assert sys_is_read_only(bare) == ["True"] * 2
+    helm.write(tree, devices=resources("master", "master"), provision=True)
     shell(upgrade)
     assert not pods(bare).items() & before.items()
+    assert sys_is_read_only(bare) == ["False"] * 2
     until(lambda: second(bare) == {"100"}, "both nodes to offer rail1", 120, 0.2)
 
     a_file_that_is_refused(bare, tree, shell)
@@ -79,6 +84,19 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
     kept = bare.kubectl("get", "crds", "--selector=app.kubernetes.io/name=hpn", "--output=name").splitlines()
     assert [one.rpartition("/")[2] for one in kept] == ["hpnblocks.hpn-cni.io", "hpngrids.hpn-cni.io"]
     bare.delete(*kept)
+
+
+# Whether the containers of hpn node, by the paths of their processes, have a read-only /sys.
+READ_ONLY = """
+import glob, os
+for path in glob.glob("/proc/[0-9]*/comm"):
+    if open(path).read() == "hpn-node\\n":
+        print(bool(os.statvfs(path.replace("comm", "root/sys")).f_flag & os.ST_RDONLY))
+"""
+
+
+def sys_is_read_only(cluster: Cluster) -> list[str]:
+    return [node.run(sys.executable, "-c", READ_ONLY).stdout.strip() for node in cluster.nodes.values()]
 
 
 def a_file_that_is_refused(cluster: Cluster, tree: Path, shell: Shell) -> None:
@@ -119,6 +137,85 @@ def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree
         assert programs(bare) == {(tree / "dist" / "hpn").read_bytes()} != original
         shell(f"{rollback}{uncordon}")
         assert programs(bare) == original
+
+
+# Of MicroK8s, each with the place of this cluster that takes it over.
+PATHS = {
+    "cniBinDir": ("/var/snap/microk8s/current/opt/cni/bin", "/opt/cni/bin"),
+    "kubeletDir": ("/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/kubelet"),
+}
+
+
+@pytest.fixture
+def elsewhere(bare: Cluster) -> Iterator[None]:
+    """Kubelet's and the plugins' directories also have MicroK8s's paths."""
+    for node in bare.nodes.values():
+        for path, usual in PATHS.values():
+            node.run("mkdir", "-p", path)
+            node.run("mount", "--rbind", usual, path)
+    yield
+    for node in bare.nodes.values():
+        for path, _ in PATHS.values():
+            node.run("umount", "--recursive", path)
+
+
+def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, elsewhere: None) -> None:
+    """Helm or the pod's status gives the reason, and nothing is replaced."""
+    install, _, upgrade, rollback, *_ = typed(TITLE)
+    helm.write(tree, **{key: path for key, (path, _) in PATHS.items()})
+    start, ready = install.splitlines()
+
+    name = "network-attachment-definitions.k8s.cni.cncf.io"
+    definition = bare.kubectl("get", "crd", name, "--output=json")
+    bare.delete("crd", name)
+    try:
+        until(lambda: "k8s.cni.cncf.io" not in bare.kubectl("api-versions"), "the API server to forget it", 120, 0.5)
+        with pytest.raises(
+            Failed, match="networks: this cluster has no NetworkAttachmentDefinition, which comes with M"
+        ):
+            shell(start)
+    finally:
+        bare.kubectl("apply", "--filename=-", stdin=definition)
+        bare.kubectl("wait", "--for=condition=Established", f"crd/{name}")
+    assert daemons(bare) == {}
+
+    plugins = PATHS["cniBinDir"][0]
+    first, second = bare.nodes.values()
+    first.run("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", plugins)
+    second.run("ln", "-s", "/usr/lib/cni/hpn", f"{plugins}/hpn")
+    shell(start)
+    until(lambda: "Read-only file system" in status(bare, "node1"), "node1 to refuse the program", 120, 0.5)
+    package = "the Debian package hpn-cni installed /opt/cni/bin/hpn; install with apt, or remove "
+    until(lambda: package in status(bare, "node2"), "node2 to keep the package", 120, 0.5)
+    assert second.run("readlink", f"{plugins}/hpn").stdout == "/usr/lib/cni/hpn\n"
+    first.run("umount", plugins)
+    second.run("rm", f"{plugins}/hpn")
+    # Kubelet tries again by itself.
+    shell(ready)
+    until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
+
+    of_another_architecture(tree)
+    put_image(bare, tree, "2")
+    before = programs(bare)
+    helm.write(tree, image={"repository": NAME, "tag": "2"}, **{key: path for key, (path, _) in PATHS.items()})
+    shell(upgrade.splitlines()[0])
+    until(lambda: any("exec format error" in status(bare, node) for node in bare.nodes), "a refusal", 120, 0.5)
+    assert programs(bare) == before
+    shell(rollback)
+
+
+def of_another_architecture(tree: Path) -> None:
+    """Give the program the machine number of arm64 (man 5 elf)."""
+    file = tree / "dist" / "hpn"
+    data = bytearray(file.read_bytes())
+    data[18:20] = (183).to_bytes(2, "little")
+    file.write_bytes(data)
+
+
+def status(cluster: Cluster, node: str) -> str:
+    """The status of the node's pod of the DaemonSet, as text."""
+    pod = daemons(cluster).get(node, {"status": {}})
+    return json.dumps(pod["status"])
 
 
 @pytest.fixture

@@ -3,17 +3,15 @@
 import json
 import shlex
 import shutil
-from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster import image, manifests
-from cluster.services import PKI
 from cluster.space import Failed, until
 from cluster.two_nodes import CONTROL, Cluster
-from support.api_server import apply, await_leases
+from support.api_server import apply, await_leases, put_kubeconfig
 from support.pages import ROOT, sections
 from support.shipped import documents
 
@@ -42,26 +40,14 @@ def address(cluster: Cluster, pod: str) -> str:
     return said.split()[3].partition("/")[0]
 
 
-def put(cluster: Cluster, node: str, file: str, token: str) -> None:
-    """Write a kubeconfig on the node.  The cluster's kubelets use one that does not verify the server."""
-    authority = cluster.control.path(f"{PKI}/apiserver.crt").read_bytes()
-    server = {"server": f"https://{CONTROL}:6443", "certificate-authority-data": b64encode(authority).decode()}
-    document = {
-        "current-context": "it", "contexts": [{"name": "it", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": server}], "users": [{"name": "u", "user": {"token": token}}],
-    }  # fmt: skip
-    write = ["sh", "-c", "umask 077; cat >$0", file]
-    cluster.nodes[node].run(*write, stdin=json.dumps(document))
-
-
 @pytest.fixture
 def pool(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with credentials on its nodes; afterwards it has no trace of a shared pool."""
     # Of the stand-in for Multus, which does not verify the server.
     before = {name: node.run("cat", ADMIN).stdout for name, node in cluster.nodes.items()}
     for node in cluster.nodes:
-        put(cluster, node, NODES, f"token-system:node:{node}")
-        put(cluster, node, ADMIN, "token-admin")
+        put_kubeconfig(cluster, node, NODES, f"token-system:node:{node}")
+        put_kubeconfig(cluster, node, ADMIN, "token-admin")
     yield cluster
     cluster.delete("pods", "a", "b", "c", "--grace-period=1")
     for name in ("cluster-gc", "cluster"):
@@ -178,7 +164,7 @@ def test_the_job_that_gives_back_what_dead_nodes_have(pool: Cluster, job: Path) 
     may = ("auth", "can-i", "list", "hpnblocks", "--as=system:serviceaccount:kube-system:hpn-ipam-gc")
     until(lambda: pool.kubectl(*may, check=False).strip() == "yes", "the API server to see the role", 120, 0.2)
     account = pool.kubectl("-n", "kube-system", "create", "token", "hpn-ipam-gc").strip()
-    put(pool, "node1", ACCOUNT, account)
+    put_kubeconfig(pool, "node1", ACCOUNT, account)
     pool.kubectl("-n", "kube-system", "create", "job", "now", "--from=cronjob/hpn-ipam-gc")
     until(lambda: ended(pool), "the Job's pod to end", 120, 0.5)
     said = pool.kubectl("-n", "kube-system", "logs", "job/now")

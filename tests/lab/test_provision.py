@@ -134,7 +134,7 @@ def test_changed_while_a_pod_has_a_vf(
         write(numVfs=2, trust=True)
         process.reload()
         said = f"pfs[0].numVfs 2: {PF} ({address}) has 4, and all of them would be removed first, but VF 0"
-        process.says(f"{said} ({node.device}) belongs to hpn0 of ", SOON)
+        assert "run: kubectl drain NODE " in process.says(f"{said} ({node.device}) belongs to hpn0 of ", SOON)
         process.says("trust of VF 1-3 -> true", SOON)
         assert trusted(PF) == [False, True, True, True]
         assert inodes(address) == before

@@ -10,10 +10,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ENTER = """
 import os
-from agent import listening, main
+from base.kernel import host_mounts
 try:
-    main._enter_mounts_of_host()
-except listening.Unusable as e:
+    host_mounts.enter()
+except host_mounts.NotEntered as e:
     print(e)
 else:
     print(os.stat("/proc/self/ns/mnt").st_ino, os.getcwd())

@@ -118,7 +118,7 @@ def test_what_others_announce_is_not_believed(pod: Pod, inside: rtnl.Rtnl) -> No
     with stranger(pod) as other:
         other.sendto(gone(link.index), (0, GROUP_LINK))
         with pytest.raises(netlink.AnswerLost) as e:
-            rtnl._wait_until_gone(inside, link.index)
+            rtnl._wait_until_gone(inside, {link.index})
     assert e.value.errno == errno.ETIMEDOUT
 
 
@@ -133,7 +133,7 @@ def test_another_end_is_not_taken_for_the_links(pod: Pod, inside: rtnl.Rtnl, com
     inside.sock.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP_LINK)
     pod.ip("link", *command.split())
     with pytest.raises(netlink.AnswerLost) as e:
-        rtnl._wait_until_gone(inside, link.index)
+        rtnl._wait_until_gone(inside, {link.index})
     assert e.value.errno == errno.ETIMEDOUT
 
 

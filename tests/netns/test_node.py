@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from support.doctor_cases import offering
 from support.kubelet import Kubelet
 from support.node_process import NodeProcess
 from support.sysfs_tree import Tree
@@ -131,6 +132,23 @@ def test_two_at_once(process: NodeProcess) -> None:
             until(lambda: second.process.poll() == 1)
         assert len(second.said) == 1
         assert kubelet.devices(NAME) == UP
+
+
+def test_another_device_plugin_has_the_resource(process: NodeProcess) -> None:
+    """hpn node does not replace it, and offers the resource when that one has ended."""
+    process.write([RESOURCE, OTHER])
+    process.registry.mkdir(parents=True)
+    socket_of_other, ours = process.registry / "other.sock", process.registry / "hpn-example.com_rail0.sock"
+    with offering(socket_of_other, NAME), process:
+        process.says("serves example.com/rail9")
+        assert process.says(f"{NAME}: {socket_of_other} is another device plugin that offers it, so hpn node does not")
+        assert not ours.exists()
+        process.reload()
+        process.says("reloads its configuration")
+        assert not ours.exists()
+        end_of_other = process.folder / "ended"
+        socket_of_other.rename(end_of_other)
+        process.says("serves example.com/rail0")
 
 
 def test_files_that_cannot_be_written_for_a_time(process: NodeProcess) -> None:

@@ -42,6 +42,22 @@ def test_gone_when_it_returns_and_the_socket_goes_on(pod: Pod) -> None:
     assert until(lambda: open_descriptors() == before)  # the requesting thread's descriptor is closed with it
 
 
+def test_several_by_one_message(pod: Pod) -> None:
+    """All that are there go, and others stay; the result has no link that was not in this namespace."""
+    before = open_descriptors()
+    other = make(pod, "other")
+    with netns.hold_open(pod.path) as fd, rtnl.open_in(fd) as inside:
+        budget.begin()
+        made = [make(pod, f"v{n}") for n in range(8)]
+        assert rtnl.delete_links(inside, made) == set(made)
+        assert pod.links() == {"other", "otherp"}
+        with pytest.raises(OSError, match="No such device"):
+            rtnl.delete_links(inside, [made[0], other])
+        assert inside.link(index=other)
+        inside.change_all([links.setting_up(lo) for lo in [inside.link("lo")] if lo])
+    assert until(lambda: open_descriptors() == before)
+
+
 def test_what_is_not_there(pod: Pod) -> None:
     with netns.hold_open(pod.path) as fd, rtnl.open_in(fd) as inside:
         with pytest.raises(OSError, match="No such device") as e:

@@ -1,6 +1,7 @@
 """The API server as a backend: manifests applied, and credentials."""
 
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,16 +43,24 @@ def remove(cluster: Cluster) -> None:
 
 def write_kubeconfig(file: Path, cluster: Cluster, token: str) -> Path:
     """Write a kubeconfig with the token."""
-    authority = str(cluster.control.path(f"{PKI}/apiserver.crt"))
-    server = {"server": f"https://{CONTROL}:6443", "certificate-authority": authority}
-    document = {
-        "current-context": "it",
-        "contexts": [{"name": "it", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": server}],
-        "users": [{"name": "u", "user": {"token": token}}],
-    }
-    file.write_text(json.dumps(document))
+    file.write_text(_kubeconfig(cluster, token))
     return file
+
+
+def put_kubeconfig(cluster: Cluster, node: str, file: str, token: str) -> None:
+    """Write a kubeconfig on the node.  The cluster's kubelets use one that does not verify the server."""
+    write = ["sh", "-c", "umask 077; cat >$0", file]
+    cluster.nodes[node].run(*write, stdin=_kubeconfig(cluster, token))
+
+
+def _kubeconfig(cluster: Cluster, token: str) -> str:
+    authority = cluster.control.path(f"{PKI}/apiserver.crt").read_bytes()
+    server = {"server": f"https://{CONTROL}:6443", "certificate-authority-data": b64encode(authority).decode()}
+    document = {
+        "current-context": "it", "contexts": [{"name": "it", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": server}], "users": [{"name": "u", "user": {"token": token}}],
+    }  # fmt: skip
+    return json.dumps(document)
 
 
 def refused(act: Callable[[], object]) -> str:

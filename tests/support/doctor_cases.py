@@ -94,6 +94,19 @@ def agent_missing(node: Node) -> Iterator[Severity]:
 
 
 @case
+def way(node: Node) -> Iterator[Severity]:
+    node.process(900, "ld-hpn.so.2", "unlimited", "daemonset", "agent")
+    node.at("proc/900/exe").symlink_to("/var/lib/cni/hpn/program/new/ld-hpn.so.2")
+    yield NOTE
+    # A process that shows the units' log has the same words.
+    unit = node.at("etc/systemd/system/hpn-daemonset.service")
+    unit.touch()
+    assert [found.evidence.partition(":")[0] for _, found in node.findings()] == [f"{unit}"]
+    unit.unlink()
+    node.at("proc/900/exe").unlink()
+
+
+@case
 def resource_twice(node: Node) -> Iterator[Severity]:
     with offering(node.at(f"{REGISTRY}/hpn-example.com_rail0.sock"), "example.com/rail0"):
         with offering(node.at(f"{REGISTRY}/example.com_rail0.sock"), "example.com/rail0"):

@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 # The lab's guest uses the frozen program if there is one: it starts in a third of the time.
 _FROZEN = os.environ.get("HPN_BINARY") if "HPN_LAB" in os.environ else None
 PROGRAM = [_FROZEN] if _FROZEN else [sys.executable, "-m", "ctl"]
+# A DaemonSet's container has only these (packaging/kubernetes/daemonset.yaml).
+RIGHTS = ["setpriv", "--no-new-privs", "--bounding-set=-all,+net_admin", "--inh-caps=-all"]
 # It keeps its state in /run; /sys shows the network namespace in which it was mounted.
 _RUN, _SYS = "mount -t tmpfs tmpfs /run", "mount -t sysfs sysfs /sys"
 

@@ -35,9 +35,9 @@ class Planned:
         """The comments of the device file."""
         return [line for line in self.text.split("---\n")[0].splitlines() if line.startswith("#")]
 
-    def offered(self, root: Path) -> dict[str, list[str]]:
+    def offered(self, root: Path, folder: Path | None = None) -> dict[str, list[str]]:
         """What hpn node --check lists for the file: the devices of each resource.  Nothing else is remarkable."""
-        file = root.parent / "planned.yaml"
+        file = (folder or root.parent) / "planned.yaml"
         file.write_text(self.text.split("---\n")[0])
         text, status = check.answer(file, root=root, as_json=True)
         document = json.loads(text)
@@ -61,9 +61,26 @@ def planned(root: Path, *words: str) -> Planned:
         networks[network["name"]] = plugin | {"resource": named}
     meaning = yaml.safe_load(label)
     assert meaning["data"]["label"] == "hpn.io/type"
+    (values, status) = answer([*words, "--helm"], root)
+    assert status == 0
+    _compare(yaml.safe_load(values), first, networks, json.loads(meaning["data"]["values"]))
     settings = config.settings(first.encode(), is_yaml=True)
     assert not settings.left_out
     return Planned(text, settings, networks, json.loads(meaning["data"]["values"]))
+
+
+def _compare(values: Any, devices: str, networks: dict[str, dict[str, Any]], label: dict[str, Any]) -> None:
+    """Assert that the values for Helm are the other documents."""
+    assert values["devices"] == devices
+    assert values["label"] == {"enabled": True, "name": "hpn.io/type", "values": label}
+    assert values.get("provision", False) is ("pfs:" in devices or "rdmaNamespaces:" in devices)
+    assert values.get("clusterAddresses", {}) == ({"enabled": True} if networks else {})
+    found = {}
+    for one in values["networks"]:
+        made = {"cniVersion": "1.0.0", "name": one["name"]} | one["config"]
+        (plugin,) = plugins(made, ADDRESS if "resourceName" in one else "")
+        found[one["name"]] = plugin | {"resource": one.get("resourceName")}
+    assert found == networks
 
 
 # No machine has this PCI domain.

@@ -5,7 +5,7 @@ import shutil
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -99,7 +99,10 @@ class Told:
 
 
 class Server:
-    """The received requests in ``asked``; ``tell`` sets the next answers, else each is an empty object."""
+    """The received requests in ``asked``.  ``tell`` sets the next answers, else each is an empty object; ``route``
+    answers all of them instead."""
+
+    route: Callable[[Asked], Told] | None = None
 
     def __init__(self) -> None:
         self.asked = list[Asked]()
@@ -126,8 +129,9 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
         def answer(self) -> None:
             sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             body = json.loads(sent) if sent else None
-            server.asked.append(Asked(self.command, self.path, dict(self.headers), body, self.client_address[:2]))
-            told = server.next()
+            asked = Asked(self.command, self.path, dict(self.headers), body, self.client_address[:2])
+            server.asked.append(asked)
+            told = server.route(asked) if server.route else server.next()
             if told.is_silent:
                 server.ended.wait(60)
             if told.is_silent or told.cut == 0:
@@ -141,7 +145,7 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(data[: told.cut])
             self.close_connection = told.cut is not None or told.headers.get("Connection") == "close"
 
-        do_GET = do_POST = do_PUT = do_DELETE = answer  # noqa: N815  # http.server's names
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815  # http.server's names
 
         def date_time_string(self, timestamp: float | None = None) -> str:  # noqa: ARG002
             return "Mon, 23 Nov 2026 06:00:00 GMT"

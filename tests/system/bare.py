@@ -42,6 +42,7 @@ _SLEEP = "exec chroot . sleep infinity"
 # write to /proc/sys and /sys.
 _BOOT = """
 rm -r usr/lib/systemd/system/*.target.wants etc/systemd/system/*.target.wants
+[ -z "$4" ] || tar --extract --file="$4"
 mount --bind proc/sys proc/sys
 mount -o remount,bind,ro proc/sys
 mount -o remount,bind,ro sys
@@ -50,9 +51,11 @@ mount -t cgroup2 cgroup2 "$2/cgroups"
 mkdir "$2/cgroups/$3"
 echo 0 >"$2/cgroups/$3/cgroup.procs"
 umount "$2/cgroups"
+# The root of the namespace too becomes the machine's, as where an initramfs switched to it.
 exec unshare --cgroup sh -euc '
     mount -t cgroup2 cgroup2 sys/fs/cgroup
-    container=test exec chroot . /lib/systemd/systemd --system --unit=basic.target --log-target=console --show-status=0'
+    mount --move . /
+    container=test exec chroot . /lib/systemd/systemd --system --unit="$1" --log-target=console --show-status=0' sh "$5"
 """
 _REMOVE = 'mount -t cgroup2 cgroup2 "$1" && cd "$1" && find "$2" -depth -type d -exec rmdir {} +'
 
@@ -143,11 +146,12 @@ def bare(scratch: Path, suite: str, *packages: str) -> Iterator[Bare]:
 
 
 @contextmanager
-def booted(scratch: Path, suite: str, *packages: str) -> Iterator[Bare]:
-    """As ``bare``, with systemd as the first process, which must be one of the packages."""
+def booted(scratch: Path, suite: str, *packages: str, disk: str = "", unit: str = "basic.target") -> Iterator[Bare]:
+    """As ``bare``, with systemd as the first process, which must be one of the packages.  It starts the unit.  ``disk``
+    is an archive of files that are there from the beginning."""
     cgroup = f"hpn-test-{os.getpid()}"
     try:
-        with _started(_START + _BOOT, suite, packages, str(scratch), cgroup) as it:
+        with _started(_START + _BOOT, suite, packages, str(scratch), cgroup, disk, unit) as it:
             until(lambda: it.run("systemctl", "is-system-running").stdout == "running\n", 120)
             yield it
     finally:

@@ -15,9 +15,13 @@ import yaml
 from conftest import require
 from support import helm
 from support.pages import ROOT, shown
+from support.plans import dgx, planned
 from support.shipped import DASHBOARD, PROMETHEUS
+from support.sysfs_tree import Tree
 from support.topology import until
 from system.prometheus import Prometheus
+
+from ctl.plan.command import answer
 
 BASE = ROOT / "packaging" / "kubernetes"
 PAGE = ROOT / "docs" / "user" / "kubernetes.md"
@@ -82,11 +86,14 @@ def kustomize() -> Callable[[Path], Objects]:
     [
         (".", "", {}),
         (".", shown(PAGE, "As a DaemonSet", "yaml"), {"metrics": {"address": "127.0.0.1:9617"}}),
+        (".", shown(PAGE, "As a DaemonSet", "yaml provision.yaml"), {"provision": True}),
         (".", "components: [cluster/token]\n", {"clusterAddresses": {"token": True}}),
+        (".", "components: [way/pod]\n", {"way": "pod"}),
+        (".", "components: [way/service]\n", {"way": "service"}),
         ("cluster", "", {"clusterAddresses": {"enabled": True}}),
         ("cluster-gc", "", {"clusterAddresses": {"gc": {"enabled": True}}}),
     ],
-    ids=["defaults", "metrics", "a credential of its own", "cluster addresses", "the job"],
+    ids=["defaults", "metrics", "VFs", "a credential of its own", "pod", "service", "cluster addresses", "the job"],
 )
 def test_its_objects_are_those_of_kustomize(
     chart: Chart, kustomize: Callable[[Path], Objects], tmp_path: Path, folder: str, more: str, values: dict[str, Any]
@@ -239,6 +246,41 @@ def test_the_dashboard(chart: Chart) -> None:
     assert found["data"] == {"hpn.json": DASHBOARD.read_text()}
 
 
+@pytest.mark.parametrize("words", [[], ["--one"], ["--as", "master"]], ids=str)
+def test_values_of_a_plan(chart: Chart, tmp_path: Path, words: list[str]) -> None:
+    """Helm makes the objects of the plan's other documents."""
+    tree = Tree(tmp_path / "sys")
+    dgx(tree)
+    plan, (values, _) = planned(tree.root, *words), answer([*words, "--helm"], tree.root)
+    (tmp_path / "values.yaml").write_text(values)
+    found = chart.objects(f"--values={tmp_path}/values.yaml")
+    assert found["ConfigMap hpn-node"]["data"] == {"devices.yaml": plan.text.split("---\n")[0]}
+    made = [one for name, one in found.items() if name.startswith("NetworkAttachmentDefinition ")]
+    wanted = [yaml.safe_load(text) for text in plan.text.split("---\n")[1:-1]]
+    assert [one["metadata"].get("annotations") for one in made] == [
+        one["metadata"].get("annotations") for one in wanted
+    ]
+    assert [json.loads(one["spec"]["config"]) for one in made] == [json.loads(one["spec"]["config"]) for one in wanted]
+    policy = meaning(found["MutatingAdmissionPolicy hpn-label"])
+    assert {one["name"]: one["expression"] for one in policy["spec"]["variables"]}["values"] == plan.label
+    assert "CustomResourceDefinition hpnblocks.hpn-cni.io" in found
+    assert "/sys" in node_paths(found["DaemonSet hpn"]["spec"]["template"]["spec"])
+
+
+def test_a_cluster_without_multus(chart: Chart) -> None:
+    """Helm gives the reason.  Without a cluster it makes the objects."""
+    values = {"networks": [{"name": "a", "config": {"plugins": [{"type": "hpn", "master": "rail0"}]}}]}
+    served = "--api-versions=apiregistration.k8s.io/v1"
+    done = chart.run(served, **values)
+    assert (done.returncode, ": networks: this cluster has no NetworkAttachmentDefinition, which " in done.stderr) == (
+        1,
+        True,
+    )
+    with_multus = f"{served},k8s.cni.cncf.io/v1/NetworkAttachmentDefinition"
+    assert chart.objects(with_multus, **values) == chart.objects(**values)
+    assert chart.objects(served) == chart.objects()
+
+
 def test_an_archive_of_it(chart: Chart, tmp_path: Path) -> None:
     """Helm finds no fault with the chart, and its archive has the files behind the link."""
     subprocess.run([chart.program, "lint", "--strict", helm.CHART], check=True, capture_output=True)
@@ -261,6 +303,7 @@ def test_paths_of_the_node(chart: Chart) -> None:
     node, (install,) = pod["containers"][0], pod["initContainers"]
     assert f"--kubelet-dir={kubelet}" in node["args"]
     assert {"name": "registry", "mountPath": f"{kubelet}/plugins_registry"} in node["volumeMounts"]
+    assert f"--kubelet-dir={kubelet}" in install["args"]
     assert install["args"][-1].startswith(f"--credential={kubelet}/pods/")
 
 
@@ -324,6 +367,30 @@ def test_the_device_files_of_pools(chart: Chart) -> None:
     assert len(files) == 2
 
 
+def test_what_provisioning_gets(chart: Chart) -> None:
+    """hpn node can write to /sys, and only for the RDMA mode to /etc/modprobe.d."""
+    pools = [
+        {"name": "mode", "nodeSelector": {"p": "a"}, "devices": "rdmaNamespaces: exclusive"},
+        {"name": "none", "nodeSelector": {"p": "b"}, "devices": "rdmaNamespaces: exclusive", "provision": False},
+    ]
+    found = chart.objects(pools=pools, provision=True)
+    of = {name: found[f"DaemonSet {name}"]["spec"]["template"]["spec"] for name in ("hpn", "hpn-mode", "hpn-none")}
+    writable = {name: node_paths(pod) & {"/sys", "/etc/modprobe.d"} for name, pod in of.items()}
+    assert writable == {"hpn": {"/sys"}, "hpn-mode": {"/sys", "/etc/modprobe.d"}, "hpn-none": set()}
+    security = {name: pod["containers"][0]["securityContext"] for name, pod in of.items()}
+    own = security["hpn-none"]
+    assert own["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
+    more = own | {"appArmorProfile": {"type": "Unconfined"}}
+    assert security == {"hpn": more, "hpn-mode": more, "hpn-none": own}
+
+
+def node_paths(pod: dict[str, Any]) -> set[str]:
+    """The node's directories in which the first container can write, at the same places there."""
+    host = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+    mounts = [one for one in pod["containers"][0]["volumeMounts"] if not one.get("readOnly")]
+    return {one["mountPath"] for one in mounts if host.get(one["name"]) == one["mountPath"]}
+
+
 def schedules(pod: dict[str, Any], labels: dict[str, str]) -> bool:
     """Whether a node with these labels, of Linux, may get the pod: nodeSelector, and any term of its affinity."""
     labels = labels | {"kubernetes.io/os": "linux"}
@@ -373,6 +440,7 @@ def test_what_the_pods_get(chart: Chart) -> None:
         ({"image": {"digest": "0123"}}, "/image/digest"),
         ({"label": {"values": {"rdma": {"network": []}}}}, "network"),
         ({"clusterAddresses": {"gc": True}}, "/clusterAddresses/gc"),
+        ({"way": "host"}, "/way"),
         ({"cniBinDir": "opt"}, "/cniBinDir"),
         ({"devices": {"resources": []}}, "/devices"),
         ({"pools": [{"name": "a"}]}, "nodeSelector"),

@@ -11,6 +11,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from support.node_process import NodeProcess
+from support.sysfs_tree import Tree
 from support.topology import until
 from system.machine import Tools
 
@@ -111,3 +113,28 @@ def test_without_rights(tools: Tools, root: Path) -> None:
     found = doctor(root / "opt/cni/bin/hpn", root, user=NOBODY, group=NOBODY, extra_groups=[], env=environ)
     assert severities(found) == {**NOTES, "not-readable": "note"}
     assert f"{root}/run/hpn" in found[-1]["evidence"]
+
+
+def test_hpn_node_in_a_container(tools: Tools, root: Path) -> None:
+    """doctor finds its file there, and reports its read-only /sys, which the log explains."""
+    shutil.rmtree(root / "sys")
+    tree = Tree(root / "sys")
+    tree.netdev("rail0", tree.pci("0000:3b:00.0", sriov_totalvfs=8, sriov_numvfs=0))
+    process = NodeProcess(root, [{"name": "example.com/rail0", "kind": "vf"}])
+    process.write(
+        [{"name": "example.com/rail0", "kind": "vf"}], pfs=[{"selectors": {"ifNames": ["rail0"]}, "numVfs": 4}]
+    )
+    process.program, process.namespaces = [str(tools.hpn)], ["--mount", "--net"]
+    process.show(tree.root)
+    # The tree's links lead to its own place.
+    process.mounts.insert(0, f"mount --bind {tree.root} {tree.root} && mount -o remount,bind,ro {tree.root}")
+    with process:
+        process.says("pfs[0].numVfs 4: rail0 (0000:3b:00.0) has 0, and /sys is read-only in this container; mount ")
+        # This machine may have more of them.
+        (root / "proc").mkdir()
+        (root / f"proc/{process.process.pid}").symlink_to(f"/proc/{process.process.pid}")
+        (one,) = (one for one in doctor(tools.hpn, root) if one["id"] == "node-not-as-asked")
+    assert one["evidence"].endswith("/node.json, pfs[0]), and hpn node has a read-only /sys")
+    assert one["evidence"].startswith(f"{tree.root}/bus/pci/devices/0000:3b:00.0/sriov_numvfs: 0; ")
+    assert one["remedy"] == "mount the node's /sys into its container, as the chart does with provision: true"
+    assert "node-not-as-asked" not in severities(doctor(tools.hpn, root))

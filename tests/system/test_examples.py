@@ -15,6 +15,7 @@ CONFLISTS = sorted((ROOT / "conf").glob("*.conflist"))
 DEFINITIONS = sorted((ROOT / "conf").glob("nad-*.yaml"))
 # Other tiers test these.  VFs and InfiniBand VFs are in the lab only: tests/lab/test_examples.py.  Kind host-device is
 # in tests/netns/test_host_device.py.  A pool for a cluster needs the cluster: tests/cluster/test_cluster_addresses.py.
+# Claims are in test_claimed.py.
 ELSEWHERE = ("sriov", "ipoib", "host-device", "cluster")
 HERE = [path for path in (*CONFLISTS, *DEFINITIONS) if not any(kind in path.name for kind in ELSEWHERE)]
 

@@ -16,6 +16,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "daemon-differs": programs.daemon_differs,
     "socket-dead": programs.socket_dead,
     "agent-missing": programs.agent_missing,
+    "way": programs.way,
     "resource-twice": programs.resource_twice,
     "resource-nobody-has": node.resource_nobody_has,
     "names-unlisted": node.names_unlisted,

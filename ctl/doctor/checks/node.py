@@ -4,13 +4,15 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
+from base.table import abridged
 from ctl.doctor.model import Facts, Finding, Nic, Severity
 from hardware.model import Kind
-from node.model import PfRule
+from node.model import DRAIN, THEN, PfRule
 from node.offer.offers import agrees
 
 # The path in Debian's packages.  A containerd of another origin has no package version.
 _PACKAGED: Final = "/usr/bin/containerd"
+_NAMED: Final = 8  # pods in a finding
 
 
 def resource_nobody_has(facts: Facts) -> Iterator[Finding]:
@@ -108,14 +110,27 @@ def node_not_as_asked(facts: Facts) -> Iterator[Finding]:
     file = facts.node_file
     if not file or not file.settings:
         return
+    why, remedy = "", "find the reason: hpn node --dry-run; then: systemctl reload hpn-node"
+    if file.is_sys_read_only:
+        why = ", and hpn node has a read-only /sys"
+        remedy = "mount the node's /sys into its container, as the chart does with provision: true"
     pfs = [nic for nic in facts.hardware.nics if nic.device.kind is Kind.PF]
     for rule in file.settings.pfs:
-        for evidence in (line for nic in pfs if agrees(rule.selector, nic.device) for line in _differences(nic, rule)):
-            yield Finding(
-                Severity.WARNING,
-                f"{evidence} ({file.path}, {rule.source})",
-                "find the reason: hpn node --dry-run; then: systemctl reload hpn-node",
-            )
+        for nic in [one for one in pfs if agrees(rule.selector, one.device)]:
+            pods = [] if rule.num_vfs in (None, nic.device.vfs) else _pods(facts, nic)
+            held = f"; pods have VFs: {abridged(pods, _NAMED)}" if pods else ""
+            for evidence in _differences(nic, rule):
+                yield Finding(
+                    Severity.WARNING,
+                    f"{evidence} ({file.path}, {rule.source}){why}{held}",
+                    f"run: {DRAIN}, {THEN}" if pods and not why else remedy,
+                )
+
+
+def _pods(facts: Facts, pf: Nic) -> list[str]:
+    """The attachments of living pods that have VFs of a PF."""
+    vfs = {nic.device.id for nic in facts.hardware.nics if nic.device.pf == pf.device.id}
+    return [one.title for one in facts.state.attachments if one.alive and one.device in vfs]
 
 
 def _differences(nic: Nic, rule: PfRule) -> Iterator[str]:

@@ -77,6 +77,22 @@ def agent_missing(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def way(facts: Facts) -> Iterator[Finding]:
+    """The DaemonSet runs hpn on this node, as units of systemd or in containers."""
+    if unit := facts.programs.daemonset_unit:
+        remedy = "none; kubectl logs shows the units' log"
+        yield Finding(Severity.NOTE, f"{unit}: the DaemonSet runs hpn as units of systemd (service)", remedy)
+        return
+    for process in facts.machine.processes:
+        if process.build and process.words[-2:] in (("daemonset", "agent"), ("agent", "--host")):
+            yield Finding(
+                Severity.NOTE,
+                f"{process.path}: the DaemonSet runs hpn in containers (pod), so after a reboot kubelet refuses the "
+                "pods with devices that it had",
+                "kubectl logs --container install shows why; where systemd runs, set way: service",
+            )
+
+
 def resource_twice(facts: Facts) -> Iterator[Finding]:
     """Two device plugins offer one resource.  kubelet uses the one that registered last."""
     by_name = defaultdict[str, list[str]](list)

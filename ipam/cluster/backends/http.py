@@ -35,6 +35,8 @@ _MOST: Final = 1 << 26  # bytes of an answer
 _PIECE: Final = 1 << 16
 _SHOWN: Final = 300  # characters of a server's error message
 _BUSY: Final = 429
+# Server-side apply (kubernetes.io, "Server-Side Apply"): the only PATCH here.  JSON is YAML.
+_PATCH: Final = "application/apply-patch+yaml"
 # The server, or a proxy before it, failed (RFC 9110, section 15.6).
 _FAILED: Final = frozenset({500, 502, 503, 504})
 
@@ -175,7 +177,7 @@ class Http:
         fields = {"Accept": "application/json", "User-Agent": "hpn-cni", **self._headers()}
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         if data is not None:
-            fields["Content-Type"] = "application/json"
+            fields["Content-Type"] = _PATCH if method == "PATCH" else "application/json"
         connection = self._connected(deadline)
         try:
             connection.sock.settimeout(_left(deadline))

@@ -256,6 +256,12 @@ def opened(about: Mapping[str, Any], name: str) -> tuple[Documents, str]:
 
     Raises InvalidConfig for these keys, StoreRefused without a credential.
     """
+    kubeconfig, name = credential(about, name)
+    return Kubernetes(kubeconfig), name
+
+
+def credential(about: Mapping[str, Any], name: str) -> tuple[credentials.Kubeconfig, str]:
+    """Return this node's kubeconfig and its name in the cluster.  Arguments and errors are those of ``opened``."""
     if unknown := sorted(about.keys() - {*_KEYS}):
         raise _wrong(unknown[0], f"is not a known key; known: {', '.join(_KEYS)}")
     path = about.get("kubeconfig", "")
@@ -269,7 +275,7 @@ def opened(about: Mapping[str, Any], name: str) -> tuple[Documents, str]:
             f"the policy file {node.policy_path()}: stores.nodeName {name!r}, and {kubeconfig.path} is the credential "
             f"of node {owner}; remove nodeName, or name a kubeconfig of this node"
         )
-    return Kubernetes(kubeconfig), name or owner or os.uname().nodename.lower()
+    return kubeconfig, name or owner or os.uname().nodename.lower()
 
 
 def _wrong(key: str, why: str) -> InvalidConfig:

@@ -21,7 +21,7 @@ from typing import TypeVar
 from base.protocol.errors import CheckFailed, CniError, InvalidConfig, IoFailure, RecordUnreadable, combine
 from base.protocol.result import Address, Ip
 from base.protocol.spec import Key
-from base.state import durable
+from base.state import durable, syncs
 from base.state.locks import Lock
 from ipam.ranges import elsewhere
 from ipam.stores import LOCK_TIMEOUT, Book, Choose, Gone, KeepBack, Owner, Ranges, none_gone
@@ -249,7 +249,7 @@ class FileStore:
 
     def _sync(self, table: Table) -> None:
         try:
-            table.lines.sync()
+            syncs.data(table.lines.fd, table.lines.path)
         except OSError:
             with self._lock():
                 table.take_back()  # guard: taken-back

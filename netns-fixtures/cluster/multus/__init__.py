@@ -2,8 +2,8 @@
 
 It needs no build, which takes minutes for Multus itself (netns-fixtures/multus).  This plugin does what Multus 4.3.0
 (thin) does with the same configuration, according to its source.  ``docs/develop/lab.md`` lists its omissions, and the
-real Multus versions that were tried by hand.  It imports the standard library only and no module of ours, so that it can
-be a test's witness.
+real Multus versions that were tried by hand.  It imports the standard library only and no module of ours, so that it
+can be a test's witness.
 
     main.py           the commands: environment and stdin to an answer
     selection.py      pure: a pod's annotation -> the networks that it asks for
@@ -12,6 +12,7 @@ be a test's witness.
     sources.py        the source of a network's configuration: a definition in the API server, or a file
     api.py            the API server, by a kubeconfig
     podresources.py   kubelet: the devices of a pod
+    claims.py         the devices of a pod by claims
     status.py         the pod's network-status
     device_info.py    the files that describe a device
     routes.py         default-route

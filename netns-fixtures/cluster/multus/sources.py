@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cluster.multus import podresources, selection
+from cluster.multus import claims, podresources, selection
 from cluster.multus.api import ApiFailed, Server
 from cluster.multus.delegates import Delegate, delegate, stripped
 from cluster.multus.selection import Selection
@@ -24,10 +24,11 @@ class NoNetwork(Exception):
 
 class Devices:
     """A pod's devices; each network takes the next one of its resource.  The first network with a resource queries
-    kubelet."""
+    kubelet, and reads the pod's claims from the server."""
 
-    def __init__(self, pod: Json | None) -> None:
+    def __init__(self, pod: Json | None, server: Server | None = None) -> None:
         self.pod = (pod or {}).get("metadata", {})
+        self._whole, self._server = pod, server
         self._all: dict[str, list[str]] | None = None
         self._taken = Counter[str]()
 
@@ -37,6 +38,9 @@ class Devices:
             return ""
         if self._all is None:
             self._all = podresources.devices(self.pod["namespace"], self.pod["name"])
+            if self._whole and self._server:
+                for name, ids in claims.devices(self._server, self._whole).items():
+                    self._all[name] = sorted(self._all.get(name, []) + ids)
         left = self._all.get(resource, [])[self._taken[resource] :]
         self._taken[resource] += 1
         return next(iter(left), "")
@@ -44,14 +48,14 @@ class Devices:
 
 def of_pod(conf: Json, server: Server | None, pod: Json | None) -> list[Delegate]:
     """All networks of a pod, the cluster's first."""
-    devices = Devices(pod)
+    devices = Devices(pod, server)
     own = cluster(conf, server, devices)
     if not server or not pod:
         return own
     annotations = pod["metadata"].get("annotations") or {}
     if instead := annotations.get(selection.DEFAULT_ANNOTATION):
         asked = selection.selections(instead, _NAMESPACE)
-        own[0] = replace(definition(conf, server, asked[0], Devices(pod)), is_default=True)
+        own[0] = replace(definition(conf, server, asked[0], Devices(pod, server)), is_default=True)
     if networks := annotations.get(selection.ANNOTATION):
         asked = selection.selections(networks, pod["metadata"]["namespace"])
         own += [definition(conf, server, each, devices) for each in asked]

@@ -12,7 +12,7 @@ from guest import hca
 from guest.hca import GUID, PF, VFS
 from guest.machine import Guest
 from guest.node import pci
-from support.node_process import PROGRAM, ROOT, NodeProcess
+from support.node_process import PROGRAM, RIGHTS, ROOT, NodeProcess
 from support.topology import ip, until
 
 
@@ -43,8 +43,10 @@ def told() -> list[tuple[str, str]]:
     return [(vf["node guid"], vf["port guid"]) for vf in map(hca.vf, range(VFS))]
 
 
-def test_guids(process: NodeProcess) -> None:
+@pytest.mark.parametrize("rights", [[], RIGHTS], ids=["service", "container"])
+def test_guids(process: NodeProcess, rights: list[str]) -> None:
     """The second VF has GUIDs already, and keeps them.  The port of a VF that gets GUIDs must not stay down."""
+    process.program = [*rights, *PROGRAM]
     for number, state in enumerate(("disable", "disable", "enable", "auto")):
         ip("link", "set", PF, "vf", f"{number}", "state", state)
     for what in ("node_guid", "port_guid"):
@@ -54,7 +56,7 @@ def test_guids(process: NodeProcess) -> None:
     wanted = [(bytes([one[0] & 0xFE | 2, *one[1:]]).hex(":"),) * 2 for one in made]
     wanted[1] = (GUID, GUID)
     with process:
-        process.says("guids of VF 0, 2-3: none -> ", 60)
+        process.says("guids of VF 0, 2-3: none -> ", 180)
     assert told() == wanted
     assert [hca.vf(number)["link_state"] for number in range(VFS)] == ["auto", "disable", "enable", "auto"]
     # The VF reads its GUIDs when its driver binds.
@@ -62,7 +64,7 @@ def test_guids(process: NodeProcess) -> None:
     indexes = rdma_devices()
     process.said.clear()
     with process:
-        process.says("offers example.com/ib: 4 units", 60)
+        process.says("offers example.com/ib: 4 units", 180)
     assert [line for line in process.said if "guids" in line] == []
     assert (told(), rdma_devices()) == (wanted, indexes)
 

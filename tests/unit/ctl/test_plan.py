@@ -359,11 +359,12 @@ def test_wrong_options(tree: Tree, words: list[str]) -> None:
 def test_output(tree: Tree, tmp_path: Path) -> None:
     tree.netdev("veth0")
     folder = tmp_path / "plan"
-    names = ["devices.yaml", "networks.yaml", "label.yaml"]
+    names = ["devices.yaml", "networks.yaml", "label.yaml", "values.yaml"]
     assert answer(["veth0", "--output", f"{folder}"], tree.root) == ("".join(f"wrote {folder}/{n}\n" for n in names), 0)
     texts = [(folder / name).read_text() for name in names]
-    assert "---\n".join(texts) == planned(tree.root, "veth0").text
-    for name in names[:2]:
+    assert "---\n".join(texts[:3]) == planned(tree.root, "veth0").text
+    assert (texts[3], 0) == answer(["veth0", "--helm"], tree.root)
+    for name in (*names[:2], names[3]):
         (folder / name).unlink()
     (folder / "label.yaml").write_text("mine")
     with pytest.raises(IoFailure, match=r"label\.yaml exists there; name another directory, or move it"):

@@ -230,3 +230,15 @@ def test_what_the_machine_lacks(sharing: Sharing) -> None:
     plain, _ = offers([resource("r", Selector(), sharing=sharing, verbs=Verbs.NONE)], VFS)
     without, _ = offers([resource("r", Selector(), sharing=sharing)], [FREE])
     assert remarks([*plain, *without], is_exclusive=True, has_rdma_cm=False) == ()
+
+
+def test_a_device_is_the_plugins_or_dras() -> None:
+    """Two resources may share a device only if both offer it by the same way."""
+    shared = {"sharing": Sharing.SHARED, "count": 2}
+    plugin, by_dra = resource("a", Selector(), **shared), resource("b", Selector(), by_dra=True, **shared)
+    both, said = offers([plugin, by_dra], [FREE])
+    assert [len(one.units) for one in both] == [2, 0]
+    assert "resources.a" in said[0]
+    assert "gets them, because it stands first" in said[0]
+    both, _ = offers([by_dra, replace(plugin, by_dra=True)], [FREE])
+    assert [len(one.units) for one in both] == [2, 2]

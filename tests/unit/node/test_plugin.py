@@ -85,6 +85,22 @@ def test_registration(running: Running, asked: Kubelet) -> None:
     assert running.said == []
 
 
+def test_a_kubelet_that_does_not_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "_SILENT", 0.01)
+    one = Running(tmp_path / "hpn-rdma_hca.sock")
+    try:
+        until(lambda: one.said)
+        assert one.said[0].startswith(
+            f"rdma/hca: kubelet has not called {one.plugin.socket_path} for 0.01 s: it does not"
+        )
+        with kubelet(one.plugin.socket_path) as late:
+            late.info()
+            late.notify()
+        assert one.said[1:] == ["kubelet has accepted rdma/hca"]
+    finally:
+        one.end()
+
+
 def test_a_refusal_is_said_once(running: Running, asked: Kubelet) -> None:
     for _ in range(3):
         asked.notify("invalid\nname")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from base.kubelet import deviceplugin_pb2, pluginregistration_pb2
+from base.kubelet import deviceplugin_pb2, dra_pb2, drahealth_pb2, pluginregistration_pb2
+from node.dra.driver import Driver
 from node.kubelet.plugin import Plugin
 
 ROOT = Path(__file__).parents[3]
@@ -33,6 +34,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_generated(made: Path, name: str, suffix: str) -> None:
     one, other = ((folder / f"{name}_pb2.{suffix}").read_text() for folder in (made, ROOT / "base/kubelet"))
     assert VERSION.sub("", one) == VERSION.sub("", other), "run: make protocols"
+
+
+def test_every_method_of_the_dra_driver_is_served() -> None:
+    """The older versions of both services have the same methods."""
+    served = Driver.__new__(Driver)._methods().keys()
+    of_driver = {
+        f"/{package}.{service.name}/{method.name}"
+        for service, packages in (
+            (dra_pb2.DESCRIPTOR.services_by_name["DRAPlugin"], ("v1", "v1beta1")),
+            (drahealth_pb2.DESCRIPTOR.services_by_name["DRAResourceHealth"], ("v1", "v1alpha1")),
+        )
+        for package in (service.full_name.rpartition(".")[0].removesuffix("v1") + version for version in packages)
+        for method in service.methods
+    }
+    registry = pluginregistration_pb2.DESCRIPTOR.services_by_name["Registration"]
+    assert served == of_driver | {f"/{registry.full_name}/{method.name}" for method in registry.methods}
 
 
 def test_every_method_is_served() -> None:

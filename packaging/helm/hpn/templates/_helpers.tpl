@@ -10,6 +10,7 @@ image: {{ include "hpn.image" . | quote }}
 imagePullPolicy: {{ . }}
 {{- end }}
 resources: {{ toJson .Values.resources }}
+terminationMessagePolicy: FallbackToLogsOnError
 {{- end -}}
 
 {{- define "hpn.env" -}}
@@ -62,4 +63,24 @@ one label of each of these pools. */}}
 {{- $selects = and $selects (eq (get $labels $key) $value) -}}
 {{- end -}}
 {{- if $selects }}true{{ end -}}
+{{- end -}}
+
+{{- /* Directories of the node that hpn node writes to for pfs, and for rdmaNamespaces. */}}
+{{- define "hpn.provision" -}}
+{{- $paths := dict -}}
+{{- if .Values.provision -}}
+{{- $_ := set $paths "sys" "/sys" -}}
+{{- if hasKey (include "hpn.devices" . | fromYaml) "rdmaNamespaces" -}}
+{{- $_ := set $paths "modprobe" "/etc/modprobe.d" -}}
+{{- end -}}
+{{- end -}}
+{{ toJson $paths }}
+{{- end -}}
+
+{{- /* Whether the cluster has no Multus.  `helm template` asks no cluster; its list of APIs lacks apiregistration.k8s.io,
+which every API server has. */}}
+{{- define "hpn.lacksMultus" -}}
+{{- with .Capabilities.APIVersions -}}
+{{- if and (.Has "apiregistration.k8s.io/v1") (not (.Has "k8s.cni.cncf.io/v1/NetworkAttachmentDefinition")) }}true{{ end -}}
+{{- end -}}
 {{- end -}}

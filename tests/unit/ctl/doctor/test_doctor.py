@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.doctor_blocks import CASES
-from support.doctor_node import ALIVE, Node
+from support.doctor_node import ALIVE, NODE, VF, Node
 
 from base.kubelet import client
 from base.state.record import LOST
@@ -37,6 +37,17 @@ def node() -> Iterator[Node]:
         yield node
         for sock in node.sockets:
             sock.close()
+
+
+def test_another_number_while_a_pod_has_a_vf(node: Node) -> None:
+    """The finding names the pod, and the commands."""
+    node.at("etc/hpn/devices.yaml").write_text(NODE.replace("numVfs: 1", "numVfs: 8"))
+    node.save(ALIVE, link={"device": VF})
+    ((name, one),) = node.findings()
+    assert (name, "; pods have VFs: hpn0 of default/a, " in one.evidence) == ("node-not-as-asked", True)
+    assert one.remedy.startswith("run: kubectl drain NODE --ignore-daemonsets --delete-emptydir-data, then run: ")
+    node.at("etc/hpn/devices.yaml").write_text(NODE)
+    assert node.findings() == []
 
 
 def test_every_check_has_a_case() -> None:

@@ -4,11 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
-from support.installed import UNITS, killed_at, program, tree
+from support.installed import ROOT, UNITS, killed_at, program, tree
 
 from base.protocol.errors import IoFailure
 from ctl.installation import layout
-from ctl.installation.command import install
+from ctl.installation.command import install, withdraw
+from ctl.installation.layout import Entry
 
 
 @pytest.mark.parametrize("before", ["nothing", "another version"])
@@ -39,6 +40,34 @@ def test_killed_at_every_step(root: Path, tmp_path: Path, before: str) -> None:
         for name in tree(root):
             (root / name).unlink()
     pytest.fail("it never ended")
+
+
+@pytest.mark.parametrize("is_removal", [False, True], ids=["install", "removal"])
+def test_units_of_the_daemonset(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_removal: bool
+) -> None:
+    """At no step is there a unit without the one that shows who installed it."""
+    monkeypatch.syspath_prepend(ROOT)
+    new, more = program(tmp_path, "new"), [Entry(layout.DEVICES, "file", f"{layout.MARK}\nresources: []\n")]
+    units = {layout.LEAVE: f"{layout.MARK}\n", **UNITS}
+
+    def put() -> object:
+        return install(root, new, units, "", more=more)
+
+    def take() -> object:
+        return withdraw(root)
+
+    for step in range(1000):
+        take()
+        if is_removal:
+            put()
+        killed = killed_at(step, take if is_removal else put)
+        there = [unit for unit in units if (root / layout.UNITS / unit).exists()]
+        assert not there or layout.LEAVE in there, f"step {step}"
+        if not killed:
+            assert step > 8
+            assert (len(there), (root / layout.DEVICES).parent.exists()) == ((0, False) if is_removal else (4, True))
+            return
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename", "fchmod"])

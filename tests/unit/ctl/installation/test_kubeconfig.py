@@ -51,7 +51,7 @@ def test_it_is_read_as_written(root: Path, tmp_path: Path, folder: str, server: 
     assert found.tls().ca == b"authority"
     assert found.headers() == {"Authorization": f"Bearer {TOKEN}"}
     assert (root / layout.KUBECONFIG).stat().st_mode & 0o777 == 0o644  # it contains no secret
-    assert put(root, tmp_path, server, folder) == ["it is already installed"]
+    assert put(root, tmp_path, server, folder)[0] == "it is already installed"
 
 
 def test_another_pods(root: Path, tmp_path: Path, folder: str) -> None:

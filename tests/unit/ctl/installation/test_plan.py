@@ -49,3 +49,26 @@ def test_what_runs_another_version_is_replaced() -> None:
     assert told(agent_service=Unit(True, OTHER), node_service=Unit(True, THIS)) == ["restart hpn-agent.service"]
     assert told(agent_service=Unit(True, THIS), node_service=Unit(True, "")) == ["restart hpn-node.service"]
     assert told(agent_service=Unit(False, OTHER)) == []
+
+
+def test_what_systemd_starts_again_is_not_waited_for() -> None:
+    """A start of a unit in auto-restart would end with that unit's delay."""
+    assert told(enabled="daemonset.service", daemonset_service=Unit(is_waiting=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("runs", "command"),
+    [
+        (("--metrics=a",), "reload hpn-node.service"),
+        ((), "restart hpn-node.service"),
+        # A drop-in may have changed them.
+        (None, "reload hpn-node.service"),
+    ],
+)
+def test_the_daemonsets_hpn_node_gets_its_arguments_and_its_file(runs: tuple[str, ...] | None, command: str) -> None:
+    """Also if an interrupted install had written the unit or the file."""
+    running = {layout.NODE: Unit(is_active=True, version=THIS, arguments=runs)}
+    assert [" ".join(words) for words in commands((), (), running, THIS, ("--metrics=a",))] == [command]
+    assert list(commands((), (), running, THIS)) == []
+    other = {layout.NODE: Unit(is_active=True, version=OTHER, arguments=runs)}
+    assert list(commands((), (), other, THIS, ("--metrics=a",))) == [("restart", layout.NODE)]

@@ -4,6 +4,7 @@ import errno
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from unit.ctl.test_inspect import VF, save
 
 from base.protocol.errors import IoFailure, NotAvailable
 from base.state import durable
+from base.state.claims import Claim
 from ctl.installation import layout
 from ctl.installation.command import NOBODY, answer_uninstall, install, uninstall
 from ipam.cluster.node_blocks import NodeBlocks, OwnedBlock, write
@@ -37,7 +39,7 @@ def test_nothing_is_left(installed: Path) -> None:
         (installed / path).parent.mkdir(parents=True)
         (installed / path).touch()
     (installed / "var" / "lib" / "kubelet" / "plugins_registry").mkdir(parents=True)
-    for name in (".hpn-node.lock", ".hpn-node.json"):
+    for name in (".hpn-node.lock", ".hpn-node.json", ".hpn-dra.json"):
         (installed / "var" / "lib" / "kubelet" / "plugins_registry" / name).touch()
     said = uninstall(installed)
     assert tree(installed) == {}
@@ -113,6 +115,21 @@ def test_refused_while_an_attachment_lives(installed: Path) -> None:
     assert {name.partition("hpn/")[0] for name in tree(installed)} == {"run/"}
     assert "run/hpn/attachments/rail0/0123456789abcdef:hpn0.json" in tree(installed)
     assert "left: /run/hpn" in said
+
+
+def test_refused_while_a_claim_is_prepared(installed: Path) -> None:
+    """Its pod could not end without hpn node.  A claim of an earlier boot is no obstacle."""
+    claim = Claim("0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f", "default", "rails", ("u",), ())
+    path = installed / "run/hpn/claims" / f"{claim.uid}.json"
+    durable.write(path, claim.to_json())
+    with pytest.raises(NotAvailable, match="addresses of hpn: claim default/rails, which is prepared"):
+        uninstall(installed)
+    path.write_text("{")
+    with pytest.raises(NotAvailable, match=f"{path}, which cannot be read"):
+        uninstall(installed)
+    durable.write(path, replace(claim, boot="of before").to_json())
+    uninstall(installed)
+    assert tree(installed) == {}
 
 
 def held(root: Path, boot: str, count: int = 1) -> None:
@@ -228,5 +245,13 @@ def test_the_debian_package_is_left_to_apt(root: Path, tmp_path: Path, command: 
     with pytest.raises(IoFailure, match=re.escape("the Debian package hpn-cni installed /opt/cni/bin/hpn")):
         _ = install(root, program(tmp_path), UNITS, "") if command == "install" else uninstall(root)
     assert list(tree(root)) == [layout.PACKAGE]
+    # As a DaemonSet's pod sees it.
+    (root / layout.PACKAGE).unlink()
+    (root / layout.HPN).parent.mkdir(parents=True)
+    (root / layout.HPN).symlink_to(layout.PACKAGED)
+    with pytest.raises(IoFailure, match=re.escape("the Debian package hpn-cni installed /opt/cni/bin/hpn")):
+        _ = install(root, program(tmp_path), {}, "") if command == "install" else uninstall(root)
+    assert list(tree(root)) == [layout.HPN]
+    (root / layout.HPN).unlink()
     (root / layout.PACKAGE).write_text("/etc/hpn\n")  # removed, and not purged
     install(root, program(tmp_path), UNITS, "")

@@ -209,3 +209,16 @@ def test_a_name_that_kubelet_refuses_leaves_the_others(name: str) -> None:
     assert [one.full_name for one in settings.resources] == ["example.com/a"]
     assert len(settings.left_out) == 1
     assert settings.left_out[0].startswith(f'resources[1] "{name}": ')
+
+
+def test_by() -> None:
+    entry = {"name": "example.com/a", "kind": "vf"}
+    for by, is_dra in (({}, False), ({"by": "devicePlugin"}, False), ({"by": "dra"}, True)):
+        (found,) = read({"resources": [{**entry, **by}]}).resources
+        assert (found.by_dra, found.kind) == (is_dra, "vf")
+    long = {"name": f"example.com/{'a' * 53}", "kind": "vf"}
+    assert read({"resources": [long]}).resources
+    with pytest.raises(Refused, match=r"resources\[0\].name '.*' has 65 characters, and a device's attribute in a Res"):
+        read({"resources": [{**long, "by": "dra"}]})
+    with pytest.raises(Refused, match='by "DRA" is not one of devicePlugin, dra; did you mean dra'):
+        read({"resources": [{**entry, "by": "DRA"}]})

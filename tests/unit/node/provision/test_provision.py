@@ -1,5 +1,7 @@
 """From the state of PFs and the rules of a file to changes and refusals, with their messages."""
 
+import errno
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +9,8 @@ import pytest
 
 from hardware.model import Device, Kind
 from node.model import PfRule, Selector
-from node.provision.model import Pf, SetGuids, SetMode, SetMtu, SetTrust, SetVfs, State, Vf, WriteOption, ranges
+from node.provision.apply import why_not
+from node.provision.model import Change, Pf, SetGuids, SetMode, SetMtu, SetTrust, SetVfs, State, Vf, WriteOption, ranges
 from node.provision.plan import Plan, guid, option, plan, why_left
 
 ADDRESS = "0000:3b:00.0"
@@ -78,8 +81,35 @@ def test_another_number_while_a_pod_has_one(count: int) -> None:
     said = refused(pf(vfs=mixed), rule(num_vfs=count))
     assert said == (
         f"pfs[0].numVfs {count}: rail0 ({ADDRESS}) has 4, and all of them would be removed first, but "
-        f"VF 1 (0000:3b:00.2) belongs to {POD}; delete that, then run: systemctl reload hpn-node"
+        f"VF 1 (0000:3b:00.2) belongs to {POD}; run: kubectl drain NODE --ignore-daemonsets --delete-emptydir-data, "
+        "then run: systemctl reload hpn-node (in a DaemonSet: delete its pod), then: kubectl uncordon NODE"
     )
+
+
+def test_a_container_without_the_hosts_sys() -> None:
+    """The number stays; what needs no file is changed."""
+    left = differs(pf(4, is_read_only=True), rule(num_vfs=2, mtu=9000))
+    remedy = "mount the host's there, as the chart does with provision: true"
+    assert left.refused == (
+        f"pfs[0].numVfs 2: rail0 ({ADDRESS}) has 4, and /sys is read-only in this container; {remedy}",
+    )
+    assert [f"{one}" for one in left.changes][:1] == [f"rail0 ({ADDRESS}): mtu 1500 -> 9000"]
+
+
+@pytest.mark.parametrize(
+    ("change", "number", "why"),
+    [
+        (SetVfs(pf(), 4), errno.EACCES, "/sys is closed to it by AppArmor or SELinux; run it unconfined, as the chart"),
+        (SetGuids(infiniband(), (), ()), errno.EROFS, "/sys is read-only here; mount the host's there, as the chart"),
+        (WriteOption(""), errno.EROFS, "/etc/modprobe.d is read-only here; mount the host's there, as the chart"),
+        (WriteOption(""), errno.ENOENT, "/etc/modprobe.d does not exist; make it, or mount the host's there, as the"),
+        (SetVfs(pf(), 4), errno.ENOENT, "No such file or directory; see: dmesg"),
+        (SetTrust(pf(), on=True, vfs=()), errno.EACCES, "Permission denied"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, int | str) else f"{value}"[:20],
+)
+def test_errors_of_a_container(change: Change, number: int, why: str) -> None:
+    assert why_not(change, OSError(number, os.strerror(number))).startswith(why)
 
 
 def test_many_users() -> None:
@@ -189,8 +219,9 @@ def test_pods_and_the_host_have_vfs() -> None:
     used = (*vfs(1, user=POD), *vfs(2, needed=HOST)[1:])
     said = refused(pf(vfs=used), rule(num_vfs=0))
     assert said.endswith(
-        f"VF 0 (0000:3b:00.1) belongs to {POD}; delete that; the host needs VFs: {HOST}, then run: systemctl reload "
-        "hpn-node"
+        f"VF 0 (0000:3b:00.1) belongs to {POD}; run: kubectl drain NODE --ignore-daemonsets --delete-emptydir-data; "
+        f"the host needs VFs: {HOST}, then run: systemctl reload hpn-node (in a DaemonSet: delete its pod), then: "
+        "kubectl uncordon NODE"
     )
 
 
@@ -212,7 +243,8 @@ def test_a_pods_macvlan_over_the_pf_meanwhile() -> None:
     assert [why_left(one, over, found.vfs) for one in others] == ["", "", ""]
     assert why_left(of_the_pf, "", found.vfs) == ""
     for one in (of_the_pf, *others):
-        assert f"VF 0 (0000:3b:00.1) belongs to {POD}; delete that" in why_left(one, "", vfs(1, user=POD))
+        remedy = "run: kubectl drain NODE" if isinstance(one, SetVfs) else "delete that"
+        assert f"VF 0 (0000:3b:00.1) belongs to {POD}; {remedy}" in why_left(one, "", vfs(1, user=POD))
 
 
 def test_a_rule_without_a_pf() -> None:

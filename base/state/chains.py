@@ -1,0 +1,141 @@
+"""Chains: the attachments that one ADD makes for a pod's claims, and that only begin and end together (cni/chain.py).
+
+    <stateDir>/chains/<network>/<containerID>:<ifname>.json     the members of the chain, in durable.py's format
+    <stateDir>/locks/chain-<n>                                  flocks; n is a hash of the key, below 64
+
+Network and interface are the request's: those of the cluster's network.  Each member is an attachment with a record in
+the journal, under its own network and interface.  The file is written before the first of these records, and removed
+after the last one.  So it finds all of them, whatever command was killed.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from base.protocol.errors import IoFailure, RecordUnreadable
+from base.protocol.location import location
+from base.protocol.spec import Json, Key, Request
+from base.state import durable, journal, places
+from base.state.journal import Version
+from base.state.locks import Lock
+
+
+@dataclass(frozen=True)
+class Member:
+    """One attachment of a chain: its interface, the claim's device (Record.claim), and its configuration."""
+
+    ifname: str
+    claim: str
+    config: Json
+
+    def entry(self, container_id: str) -> journal.Entry:
+        """The attachment's place in the journal.  Raises InvalidConfig."""
+        where = location(self.config)
+        return journal.Entry(where.state_dir, where.network, Key(container_id, self.ifname))
+
+    def request(self, whole: Request) -> Request:
+        """The request for this attachment.  Of the chain's arguments it keeps the pod's names: others, such as MAC, are
+        for the cluster's network."""
+        given = (pair for pair in whole.var("CNI_ARGS").split(";") if pair.startswith("K8S_"))
+        return whole.but(
+            stdin=json.dumps(self.config).encode(),
+            CNI_IFNAME=self.ifname,
+            CNI_ARGS=";".join(("IgnoreUnknown=1", *given)),
+        )
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The place of a chain on disk.  One from ``locked`` holds the chain's lock."""
+
+    state_dir: Path
+    network: str
+    key: Key
+
+    @property
+    def _file(self) -> str:
+        return f"{_folder(self.state_dir, self.network)}/{self.key}.json"
+
+    @property
+    def exists(self) -> bool:
+        """Whether the chain has a file, readable or not, or an interrupted first write of one."""
+        return os.path.lexists(self._file) or os.path.lexists(f"{self._file}.tmp")
+
+    def lock(self, timeout: float | None = None) -> Lock:
+        """Lock the chain.  Take this lock before those of its attachments.  Raises TryAgain, IoFailure."""
+        return journal.locked(self.state_dir, "chain", f"{self.network}/{self.key}", timeout)
+
+    def load(self) -> tuple[Member, ...]:
+        """The members; none if there is no file.  An unreadable file moves to quarantine/.  The records of the
+        container's claims take its place, because they hold all that an undo needs.  Raises IoFailure."""
+        try:
+            return _members(durable.read(self._file) or {"members": []}, self._file)
+        except RecordUnreadable:
+            path = Path(self._file)
+            # guard below: unreadable-is-replaced = durable.set_aside(path, self.state_dir / "quarantine" / "chains")
+            durable.replace_unreadable(path, self.state_dir / "quarantine" / "chains", lambda _: self._recorded())
+            return _members(durable.read(self._file) or {"members": []}, self._file)
+
+    def _recorded(self) -> Json:
+        found = journal.records(self.state_dir, self.key.container_id)
+        return _body(Member(r.key.ifname, r.claim, r.config) for r in found if r.claim)
+
+    def version(self) -> Version:
+        """As ``journal.Entry.version``, for the chain's file."""
+        return journal.version_of(self._file)
+
+    def save(self, members: Sequence[Member]) -> None:
+        """Put the chain on disk, before the first of its records.  Raises IoFailure."""
+        places.note(self.state_dir, self.network, self.key)
+        durable.write(self._file, _body(members))
+
+    def forget(self) -> None:
+        """Remove the chain, after the last of its records was removed.  Raises IoFailure."""
+        durable.remove(self._file)
+        places.forget(self.state_dir, self.network, self.key)
+
+
+def find(state_dir: Path, network: str, key: Key) -> Chain | None:
+    """The request's chain, in this state directory or in the one that its ADD noted; None if there is none."""
+    dirs = (state_dir, places.state_dir_of(network, key))
+    return next((whole for one in dirs if one and (whole := Chain(one, network, key)).exists), None)
+
+
+def of_network(state_dir: Path, network: str) -> list[Chain]:
+    """The chains of a network, in order.  Raises IoFailure."""
+    try:
+        names = {name.removesuffix(".tmp") for name in os.listdir(_folder(state_dir, network))}
+    except FileNotFoundError:
+        return []
+    except OSError as e:
+        raise IoFailure(f"listing {_folder(state_dir, network)}: {e.strerror}") from e
+    keys = sorted(name.removesuffix(".json") for name in names if name.endswith(".json") and ":" in name)
+    return [Chain(state_dir, network, Key(*key.split(":", 1))) for key in keys]
+
+
+def of_state_dir(state_dir: Path) -> Iterator[Chain]:
+    """The chains of all networks.  Raises IoFailure."""
+    try:
+        networks = sorted(os.listdir(f"{state_dir}/chains"))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for network in networks:
+        yield from of_network(state_dir, network)
+
+
+def _body(members: Iterable[Member]) -> Json:
+    return {"members": [vars(member) for member in members]}
+
+
+def _members(body: Json, file: str) -> tuple[Member, ...]:
+    try:
+        members = tuple(Member(**one) for one in body["members"])
+    except (TypeError, KeyError) as e:
+        raise RecordUnreadable(f"{file} lacks members of a chain: {e!r}") from e
+    return members
+
+
+def _folder(state_dir: Path, network: str) -> str:
+    return f"{state_dir}/chains/{network}"

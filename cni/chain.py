@@ -1,0 +1,227 @@
+"""Chain mode: one ADD, after the cluster's network, attaches all devices of the pod's ResourceClaims.
+
+    {"type": "hpn", "claims": true}     the last plugin of the cluster's own conflist
+
+hpn node has prepared the claims (base/state/claims.py), each device with its own configuration.  The attachments are
+one transaction: all are made, or none.  A chain on disk names them (base/state/chains.py), so DEL and GC of the
+conflist find them; GC is in cni/collect.py.  The pod's result stays that of the plugins before.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from base.kernel import rtnl, sysfs
+from base.protocol import arguments, spec
+from base.protocol.errors import (
+    CheckFailed,
+    CniError,
+    InterfaceExists,
+    InvalidConfig,
+    LinkUnavailable,
+    NotAvailable,
+    UnsupportedField,
+    as_cni_error,
+)
+from base.protocol.location import location
+from base.protocol.result import Result, Unchanged
+from base.protocol.spec import Config, Json, Request
+from base.state import chains, claims, durable, journal, permitted
+from base.state.chains import Chain, Member
+from base.state.claims import Device
+from base.state.pod import Pod
+from cni import collect, commands, kinds, undo
+from cni.commands import Asked
+from cni.features.delegate import Programs
+
+_ATTACHED: Final = "chain"
+# The keys that an entry of the cluster's conflist may have.  Those of an attachment are in the class's network.
+_KEYS: Final = frozenset({
+    "cniVersion", "name", "type", "claims", "prevResult", "runtimeConfig", "args", "capabilities", "cniVersions",
+    "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "stateDir", "strict", "logFile", "logLevel", "logFormat",
+})  # fmt: skip
+
+
+def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
+    """Attach the devices of the pod's claims, all or none; return prevResult.  Raises CniError, OSError."""
+    _refuse_keys(request, conf)
+    where, previous = location(conf), conf.get("prevResult")
+    if not isinstance(previous, dict):
+        raise InvalidConfig(
+            "prevResult is missing; claims true is for the last plugin of a conflist, after the cluster's network"
+        )
+    members, whole = _of_pod(request, conf), Chain(where.state_dir, where.network, request.key)
+    if members or whole.exists:
+        asked = [_asked(one, request, programs) for one in members]
+        with whole.lock():
+            request.refuse_if_abandoned()  # guard: abandoned
+            _settle(whole, request, log, programs)
+            if asked:
+                _attach(whole, members, asked, request, log, programs)
+    return Unchanged(document=previous)
+
+
+def _attach(
+    whole: Chain, members: tuple[Member, ...], asked: list[Asked], request: Request, log: list[str], programs: Programs
+) -> None:
+    """Attach, with the chain on disk before.  A chain whose attachments were all undone is removed."""
+    whole.save(members)  # guard: chain-first
+    try:
+        commands.attach(asked, request, log, programs)
+    except BaseException as failure:
+        if not any(journal.version_of(f"{one.entry(request.key.container_id).path}") for one in members):
+            with undo.after(failure, "and could not remove the chain, DEL has to"):
+                whole.forget()
+        raise
+    collect.a_few(asked[0].wanted.where, request, log, programs)
+
+
+def _settle(whole: Chain, request: Request, log: list[str], programs: Programs) -> None:
+    """Undo what an earlier ADD of the same key left.  Raises InterfaceExists if all its attachments still exist."""
+    members = whole.load()
+    if not members:
+        return
+    with commands.open_pod(request) as pod:
+        if all(_stands(one, pod, request) for one in members):  # guard: exists
+            raise InterfaceExists(
+                f"{request.key.of('', whole.network)}: its claims are attached already; send DEL first"
+            )
+    undo.members_of_chain(whole, members, request, log, programs)
+    log.append(f"undid an earlier ADD of {request.key.of('', whole.network)}")
+
+
+def _stands(member: Member, pod: Pod, request: Request) -> bool:
+    entry = member.entry(request.key.container_id)
+    record = journal.peek(entry.state_dir, entry.network, entry.key)
+    here = record and record.of_this_boot and record.identity == pod.identity
+    return bool(
+        record and here and record.complete and kinds.named(record.kind).stands(record.link, pod, record.key.ifname)
+    )
+
+
+def delete(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
+    """Detach all of the pod's devices.  Without any, there is nothing to do."""
+    where = location(conf)
+    if whole := chains.find(where.state_dir, where.network, request.key):
+        undo.chain(whole, request, log, programs)
+    elif journal.Entry(where.state_dir, where.network, request.key).version():
+        commands.delete(request, conf, log, programs)  # the network was not in chain mode at its ADD
+
+
+def check(request: Request, conf: Config, _log: list[str], programs: Programs) -> None:
+    """Raise CheckFailed unless each device of the pod's claims is attached as ADD left it."""
+    from cni import repair  # noqa: PLC0415  # rarely needed
+
+    where = location(conf)
+    whole = chains.find(where.state_dir, where.network, request.key)
+    attached = whole.load() if whole else ()
+    for one in _of_pod(request, conf):
+        if not any((one.ifname, one.claim) == (known.ifname, known.claim) for known in attached):  # guard: missing
+            raise CheckFailed(f"{one.ifname} of {_title(one)}: not attached; delete the pod")
+    if not attached:
+        return
+    with commands.open_pod(request) as pod:
+        identity = pod.identity
+    for member in attached:
+        entry = member.entry(request.key.container_id)
+        record = journal.peek(entry.state_dir, entry.network, entry.key)
+        if record is None or not record.complete:
+            raise CheckFailed(f"{member.ifname} of {_title(member)}: not attached completely; delete the pod")
+        if not record.of_this_boot or record.identity != identity:  # guard: same-namespace
+            raise CheckFailed(f"{record.title}: attached to another namespace than {request.netns} is now")
+        repair.check(entry.state_dir, record, programs)  # guard: as-added
+
+
+def status(request: Request, conf: Config, _log: list[str], _programs: Programs) -> None:
+    """Raise NotAvailable if the journal cannot be written, or the kernel is too old.  A class's network is not checked:
+    its failure is that of the pods which request it, and STATUS stops all pods of the node."""
+    _refuse_keys(request, conf)
+    where = location(conf)
+    try:
+        durable.probe(where.state_dir / "locks")
+        with rtnl.open_in() as host:
+            commands.refuse_old_kernel(host)
+    except (CniError, OSError) as e:
+        raise NotAvailable(f"no ADD can be served: {as_cni_error(e).msg}") from e
+
+
+def _refuse_keys(request: Request, conf: Config) -> None:
+    if conf["claims"] is not True:
+        raise InvalidConfig(f"claims {json.dumps(conf['claims'])} is neither true nor false; set it to true")
+    if conf.get("strict", True) and (other := sorted(key for key in conf.keys() - _KEYS if "/" not in key)):
+        raise UnsupportedField(
+            f"{other[0]} beside claims true: the networks of DeviceClasses have the keys of attachments; remove it"
+        )
+    if "stateDir" in conf:
+        permitted.read().refuse_places(request, conf)  # guard: places
+
+
+def _asked(member: Member, request: Request, programs: Programs) -> Asked:
+    """The request for one member.  Raises what parsing its configuration raises, with the claim's name as a note."""
+    one = member.request(request)
+    try:
+        conf = spec.configuration(one)
+        return Asked(replace(commands.allowed(one, conf, programs), claim=member.claim), conf, one)
+    except CniError as e:
+        e.add_note(f"for {member.ifname} of {_title(member)}")
+        raise
+
+
+def _title(member: Member) -> str:
+    """The name of the member's claim in a message for people."""
+    uid, _, number = member.claim.partition("/")
+    with suppress(CniError):
+        if claim := claims.load(uid):
+            return f"{claim.title}, request {claim.devices[int(number)].request}"
+    return f"claim {uid}"
+
+
+def _of_pod(request: Request, conf: Config) -> tuple[Member, ...]:
+    """The attachments for the prepared claims of the request's pod.  Raises BadEnvironment, InvalidConfig,
+    LinkUnavailable."""
+    args = arguments.cni_args(request.var("CNI_ARGS"))
+    uid = args.get("K8S_POD_UID", "")
+    devices = [
+        (claim, number, device)
+        for claim in (claims.of_pod(uid) if uid else ())
+        for number, device in enumerate(claim.devices)
+        if device.attach == _ATTACHED
+    ]
+    names = [device.interface for *_, device in devices]
+    for claim, _, device in devices:
+        twice = "another device of the pod has it too" if names.count(device.interface) > 1 else ""
+        if why := spec.bad_ifname(device.interface) or twice:
+            title = f"{claim.title}, request {device.request}"
+            raise InvalidConfig(f"interface {device.interface!r} of {title}: {why}; set another in the claim")
+    return tuple(Member(d.interface, f"{c.uid}/{number}", _configuration(d, conf)) for c, number, d in devices)
+
+
+def _configuration(device: Device, conf: Config) -> Json:
+    """The configuration of a device's attachment: the class's network, with the allocated device, and with the
+    addresses and MAC that the claim requests.  Raises LinkUnavailable."""
+    chosen: Json = {}
+    runtime = {"ips": list(device.ips), "mac": device.mac}
+    if device.kind == "master":
+        chosen["master"] = device.id
+    elif device.kind != "shared":
+        runtime["deviceID"] = device.id
+    elif "master" not in device.config:
+        chosen["master"] = _master_of(device.id)
+    given = {**device.config.get("runtimeConfig", {}), **{key: value for key, value in runtime.items() if value}}
+    common = {"cniVersion": conf.get("cniVersion"), "type": conf.get("type")}
+    return {**common, **device.config, **chosen, **({"runtimeConfig": given} if given else {})}
+
+
+def _master_of(device: str) -> str:
+    """The interface of a shared device: its name, or that of a PCI function.  Raises LinkUnavailable."""
+    if ":" not in device:
+        return device
+    function = sysfs.device(sysfs.with_netdev(device))
+    names = function.netdevs if function else ()
+    if len(names) != 1:
+        raise LinkUnavailable(f"device {device!r} has {len(names)} interfaces on the host, and a master is one of them")
+    return names[0]
+
+
+COMMANDS: Final = {"ADD": add, "DEL": delete, "CHECK": check, "STATUS": status}

@@ -1,0 +1,115 @@
+"""An attachment whose device Kubernetes allocated by a claim (Dynamic Resource Allocation), and Multus handed on.
+
+hpn node has prepared the claim, so its file names the pods, and the claim's own addresses and MAC.  ADD takes them, and
+refuses a device that is another pod's.  After ADD the gate opens, on which the pod's containers wait.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from base.protocol import arguments
+from base.protocol.errors import DeviceInUse, InvalidConfig
+from base.protocol.spec import Config, Json, Request
+from base.state import claims, gates
+from base.state.claims import Claim, Device
+from base.state.journal import Entry
+from base.state.record import Record
+
+_MULTUS: Final = "multus"
+# Keys with the name of the device that the runtime chose (cni/models/device.py).
+_KEYS: Final = ("deviceID", "pciBusID")
+# Kinds of devices that pods share: a claim of one pod does not keep others away.
+_SHARED: Final = ("master", "shared")
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A device of a prepared claim, by its number."""
+
+    claim: Claim
+    number: int
+
+    @property
+    def device(self) -> Device:
+        return self.claim.devices[self.number]
+
+    @property
+    def of_record(self) -> str:
+        """The member ``claim`` of the attachment's record."""
+        return f"{self.claim.uid}/{self.number}"
+
+
+def find(request: Request, conf: Config) -> Claimed | None:
+    """The claim of this pod that has the attachment's device; None if no claim has it.
+
+    Raises DeviceInUse if only claims of other pods have it; InvalidConfig for an interface that the claim names
+    otherwise.
+    """
+    chosen = arguments.chosen_device(conf, *_KEYS)
+    found = claims.with_device(chosen) if isinstance(chosen, str) else []
+    if not found:
+        return None
+    pod, ifname = arguments.cni_args(request.var("CNI_ARGS")).get("K8S_POD_UID", ""), request.var("CNI_IFNAME")
+    for claim, device in found:
+        # guard below: of-this-pod (in claim.pods), not-ended (not claim.ended)
+        if pod in claim.pods and not claim.ended and device.attach == _MULTUS:
+            if device.interface not in ("", ifname):  # guard: claims-interface
+                raise InvalidConfig(
+                    f"CNI_IFNAME={ifname}: {claim.title} names the interface {device.interface!r}; name it "
+                    f"so in the pod's annotation too, or not in the claim"
+                )
+            return Claimed(claim, claim.devices.index(device))
+    claim, device = found[0]
+    if device.kind in _SHARED:  # guard: shared-is-nobodys = False
+        return None
+    raise DeviceInUse(
+        f"device {chosen}: Kubernetes allocated it to {claim.title}, and that is not prepared for this pod "
+        f"(K8S_POD_UID={pod!r}); name the claim in the pod, or take another device"
+    )
+
+
+def with_keys(claimed: Claimed, request: Request, conf: Config) -> tuple[Request, Config]:
+    """The request and its configuration with the claim's addresses and MAC, and a master that is its device.
+
+    Raises InvalidConfig if the pod requests others, or the configuration has another master.
+    """
+    device, given = claimed.device, dict[str, Any]()
+    args = arguments.cni_args(request.var("CNI_ARGS"))
+    for key, arg, value in (("ips", "IP", [*device.ips]), ("mac", "MAC", device.mac)):
+        asked = arguments.requested(conf, args, key, arg)
+        if value:
+            if asked is not None and asked != value:  # guard: two-values
+                raise InvalidConfig(
+                    f"{key} {json.dumps(asked)}: {claimed.claim.title} has {key} {json.dumps(value)}; remove one"
+                )
+            given[key] = value
+    new: Json = dict(conf)
+    if given:
+        new["runtimeConfig"] = {**(conf.get("runtimeConfig") or {}), **given}
+    if device.kind == "master":
+        master = conf.get("master", device.id)
+        if master != device.id:  # guard: another-master
+            raise InvalidConfig(
+                f"master {master!r}: Kubernetes allocated {device.id!r} by {claimed.claim.title}; remove master"
+            )
+        new["master"] = device.id
+    return (request, conf) if new == conf else (request.but(stdin=json.dumps(new).encode()), new)
+
+
+def attached(made: Sequence[tuple[Entry, Record]]) -> None:
+    """Open the gates of the complete attachments that one ADD made.  Raises IoFailure."""
+    requests = dict[tuple[str, int], tuple[Claim, Path]]()
+    for entry, record in made:
+        uid, _, number = record.claim.partition("/")
+        if claim := claims.load(uid):
+            requests[uid, claim.first_of_request(int(number))] = claim, entry.state_dir
+    for (_, first), (claim, state_dir) in requests.items():
+        gates.open_if_whole(claim, first, state_dir, [record for _, record in made])
+
+
+def undo(record: Record) -> None:
+    """Close the gate, before anything of the attachment goes.  Raises IoFailure."""
+    gates.close(record.claim)

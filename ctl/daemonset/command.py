@@ -1,0 +1,48 @@
+"""hpn daemonset install, which the init container runs, and hpn daemonset leave, which the unit of the node runs.
+
+The containers agent and node run ``containers``.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from ctl.command_line import parser_for
+from ctl.daemonset import installing, leaving
+from ctl.screen import text
+
+_ABOUT: Final = """\
+What the containers of the DaemonSet run (docs/user/kubernetes.md).
+
+  install   install hpn on the node, and choose how it runs there
+  agent     be the agent, or show the log of the node's units until one fails
+  node      be hpn node, with its options, or wait while the node has its unit
+  leave     remove hpn from the node once the DaemonSet has left it"""
+
+
+def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, int]:
+    """The command's output and exit status.  ``file`` is the running program, and ``build`` its version."""
+    parser = parser_for(
+        "daemonset", _ABOUT, "example: hpn daemonset install --way=auto", fails="it is refused, or fails"
+    )
+    option = parser.add_argument
+    option("role", choices=("install", "leave"), help="the others have the options of hpn agent and hpn node")
+    ways = "service: as units of the node's systemd; pod: in containers; auto (default): service where that is possible"
+    option("--way", choices=installing.WAYS, default="auto", help=f"for install: {ways}")
+    option(
+        "--root", type=Path, default=Path("/host"), help="for install: where the node's directories are; default /host"
+    )
+    option("--metrics", metavar="ADDRESS", default="", help="for install: as for hpn node, for its unit")
+    kubelet = "kubelet's state directory; default /var/lib/kubelet"
+    option("--kubelet-dir", metavar="DIR", type=Path, default=installing.KUBELET, help=kubelet)
+    option("--api-server", metavar="HOST:PORT", help="for install: as for hpn install")
+    option("--credential", metavar="DIRECTORY", help="for install: as for hpn install")
+    absent = "for leave: how long the DaemonSet's pod must be away; default 600"
+    option("--absent", metavar="SECONDS", type=float, default=leaving.ABSENT, help=absent)
+    options = parser.parse_args(words)
+    if bool(options.api_server) != bool(options.credential):
+        parser.error("--api-server and --credential go together")
+    if options.role == "leave":
+        lines = leaving.leave(options.kubelet_dir, options.absent)
+        return text(lines) if lines else "", 0
+    return text(installing.install(options, file, build)), 0

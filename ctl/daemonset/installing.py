@@ -1,0 +1,139 @@
+"""hpn daemonset install: install hpn on the node, and decide how it runs there.
+
+- service: as units of the node's systemd, so that the agent and hpn node run before kubelet.
+- pod: as containers of the DaemonSet's pod.
+"""
+
+import argparse
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from base.child_process import Child
+from base.kernel import host_mounts
+from base.protocol.errors import CniError, InvalidConfig, IoFailure
+from ctl.installation import command, files, layout, systemd
+from ctl.installation.layout import Entry
+from node import flags
+from node.config import Refused, read
+
+WAYS: Final = ("auto", "service", "pod")
+KUBELET: Final = flags.Flags.kubelet
+# A directory of the pod, which its other containers read.  kubelet keeps it below a directory of this name.
+CHOSEN: Final = Path("/hpn-way/way")
+_KEEP: Final = "or keep the DaemonSet from this node"
+
+
+def install(options: argparse.Namespace, program: str, version: str) -> list[str]:
+    """Install by the options of ``hpn daemonset install``; a line for each step.  Raises CniError."""
+    if not program:
+        raise IoFailure("this hpn runs from its sources; build an image of the binary (packaging/image)")
+    if files.text(options.root / layout.HPN) == layout.PACKAGED:
+        raise IoFailure(
+            f"the Debian package hpn-cni installed /{layout.HPN}; nothing was replaced.  Remove it first: apt remove "
+            f"hpn-cni; {_KEEP}"
+        )
+    arguments = _arguments(options)
+    more = [layout.kubeconfig(options.api_server, options.credential)] if options.api_server else []
+    devices = _device_file()
+    way, lines = "pod", ["this node runs hpn in containers, as --way=pod demands"]
+    if options.way != "pod":
+        units = layout.daemonset_units(arguments, f"{options.kubelet_dir}")
+        way, lines = _on_host(options.way, program, version, units, [*devices, *more])
+    # Where the runtime has its plugins in another directory, the pod has that at the usual path.
+    lines += command.install(options.root, Path(program), {}, version, more=more)
+    if CHOSEN.parent.is_dir():
+        CHOSEN.write_text(f"{way}\n")
+    return lines
+
+
+def _arguments(options: argparse.Namespace) -> tuple[str, ...]:
+    """The arguments of hpn node in its unit.  Raises InvalidConfig."""
+    found = [f"--metrics={options.metrics}"] if options.metrics else []
+    found += [f"--kubelet-dir={options.kubelet_dir}"] if options.kubelet_dir != KUBELET else []
+    try:
+        flags.parse(found)
+    except flags.Wrong as e:
+        raise InvalidConfig(f"{e}") from e
+    return tuple(found)
+
+
+def _device_file() -> list[Entry]:
+    """The pod's device file, for the node.  Raises IoFailure if hpn node would refuse it."""
+    path = Path("/", layout.DEVICES)
+    if not path.exists():
+        return []
+    try:
+        read(path, prefix="any.prefix")
+    except Refused as e:
+        raise IoFailure(f"hpn node would refuse the device file; nothing was replaced.  {e.msg}") from e
+    return [Entry(layout.DEVICES, "file", f"{layout.MARK}\n{files.text(path)}")]
+
+
+def _on_host(
+    wanted: str, program: str, version: str, units: Mapping[str, str], more: Sequence[Entry]
+) -> tuple[str, list[str]]:
+    """The chosen way, and a line for each step.  If it is service, the units were installed.  Raises CniError.
+
+    A child does it, because a process that has entered the host's mounts does not find its own files.
+    """
+    source = os.open(program, os.O_RDONLY | os.O_CLOEXEC)
+
+    def work() -> tuple[str, list[str]]:
+        try:
+            host_mounts.enter()
+            _refuse_by_hand(units)
+            if why := _obstacle([*map(_path, units), *(entry.path for entry in more)]):
+                if wanted == "service":
+                    raise IoFailure(
+                        f"--way=service: {why}; nothing was replaced.  Choose --way=auto or --way=pod; {_KEEP}"
+                    )
+                return "pod", [f"this node runs hpn in containers: {why}"]
+            # A removal that has not noticed this pod ends first.
+            with files.exclusive(Path("/")):
+                pass
+            here = Path(f"/proc/self/fd/{source}")
+            lines = command.install(Path("/"), here, units, version, more=more)
+            return "service", ["this node runs hpn as units of systemd", *lines]
+        except CniError as e:
+            return "", [e.msg]
+        except (host_mounts.NotEntered, OSError) as e:
+            return "", [f"{e}"]
+
+    try:
+        way, lines = Child(work).answer()
+    except ChildProcessError as e:
+        raise IoFailure(f"the install on the node {e}; see the lines above") from e
+    finally:
+        os.close(source)
+    if not way:
+        raise IoFailure(lines[0])
+    return way, lines
+
+
+def _path(unit: str) -> str:
+    return f"{layout.UNITS}/{unit}"
+
+
+def _refuse_by_hand(units: Iterable[str]) -> None:
+    """Raise IoFailure if another installer than the DaemonSet put the units there.  Raises OSError."""
+    found = files.present(Path("/"), map(_path, units))
+    if found and _path(layout.LEAVE) not in found:
+        raise IoFailure(
+            f"hpn was installed on this node by hand: /{found[0]}; nothing was replaced.  Remove it first: hpn "
+            f"uninstall --force, which leaves pods alone; {_KEEP}"
+        )
+
+
+def _obstacle(paths: Iterable[str]) -> str:
+    """Why hpn cannot run as units of the node's systemd; empty if it can."""
+    if not systemd.runs_here(Path("/")):
+        return "systemd does not run on this node"
+    for folder in sorted({Path("/", path).parent for path in (*paths, layout.HPN, layout.COMMAND)}):
+        there = next(one for one in (folder, *folder.parents) if one.is_dir())
+        with suppress(OSError):
+            if not os.access(there, os.W_OK):
+                return f"{there} is not writable"
+    return ""

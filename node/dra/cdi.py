@@ -1,0 +1,68 @@
+"""A prepared claim's CDI specification: the device nodes of its devices, and the files that its containers wait for.
+
+Source: https://github.com/cncf-tags/container-device-interface, SPEC.md 0.5.0.  A runtime starts no container with a
+mount of a missing file.  ADD makes the file when the interface is attached, so no container runs without its interface
+(docs/develop/node.md).
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from base.kernel import files
+from base.protocol.spec import Json
+from base.state import claims
+from base.state.claims import Claim
+from node.dra import DRIVER
+
+KIND: Final = "hpn.io/claim"
+FOLDER: Final = "/var/run/cdi"
+_VERSION: Final = "0.5.0"
+# Where containers read metadata (KEP-5304; dynamic-resource-allocation, api/metadata).
+_METADATA: Final = "/var/run/kubernetes.io/dra-device-attributes"
+
+
+def name(uid: str, number: int) -> str:
+    """The qualified name of a claim's device."""
+    return f"{KIND}={uid}-{number}"
+
+
+def write(claim: Claim, nodes: Sequence[Sequence[str]]) -> None:
+    """Write the claim's file; ``nodes`` are the device nodes of each device.  Raises OSError."""
+    body = {
+        "cdiVersion": _VERSION,
+        "kind": KIND,
+        "devices": [
+            {"name": f"{claim.uid}-{number}", "containerEdits": _edits(claim, number, nodes[number])}
+            for number in range(len(claim.devices))
+        ],
+    }
+    with files.open_directory(FOLDER, make=0o755) as folder:
+        files.replace(folder, _file(claim.uid), json.dumps(body, indent=1) + "\n")
+
+
+def remove(uid: str) -> None:
+    """Remove a claim's file, if there is one.  Raises OSError."""
+    with suppress(FileNotFoundError):
+        os.unlink(f"{FOLDER}/{_file(uid)}")
+
+
+def _file(uid: str) -> str:
+    return f"hpn-claim-{uid}.json"
+
+
+def _edits(claim: Claim, number: int, nodes: Sequence[str]) -> Json:
+    request = claim.devices[number].request.partition("/")[0]
+    first = claim.first_of_request(number)
+    named = ("resourceclaimtemplates", claim.pod_claim) if claim.pod_claim else ("resourceclaims", claim.name)
+    mount: dict[str, Any] = {
+        "hostPath": claims.gate(claim.uid, first),
+        "containerPath": "/".join((_METADATA, *named, request, f"{DRIVER}-metadata.json")),
+        "options": ["ro", "bind"],
+    }
+    edits: Json = {"mounts": [mount]}
+    if nodes:
+        edits["deviceNodes"] = [{"path": path, "permissions": "rw"} for path in nodes]
+    return edits

@@ -1,0 +1,321 @@
+"""The DRA driver at kubelet: it prepares claims, gives them up, and reports the health of its devices.
+
+The services are those of Kubernetes (kubelet: pkg/apis/dra, dra-health, pluginregistration).  kubelet lists ours by
+version, and takes the first that it knows; both versions of each have the same messages.
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from grpclib.const import Handler
+
+from base.child_process import Child
+from base.grpc import Server, Stream, unary, watched
+from base.kubelet import dra_pb2 as dra
+from base.kubelet import drahealth_pb2 as health
+from base.kubelet import pluginregistration_pb2 as registration
+from base.protocol.errors import CniError, RecordUnreadable
+from base.state import claims, gates
+from base.state.claims import Claim
+from node.dra import DRIVER, cdi, prepare
+from node.dra.parameters import NONE, Refused
+from node.dra.prepare import Asked, Find
+from node.dra.status import Status
+from node.kubelet import sockets
+from node.log import cause, log
+
+SERVICES: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+_PACKAGE: Final = "/k8s.io.kubelet.pkg.apis.dra"
+_AT_ONCE: Final = 4  # child processes that read claims
+_MOST: Final = 40  # seconds for reading them; kubelet waits 45
+# Seconds for which kubelet believes a report of health.  A report follows each change, and the end of the stream ends
+# all of them, so no report is sent again.
+_VALID: Final = 10 * 366 * 86400
+_LONGEST: Final = 1024  # characters of a message on health
+
+# The state of a device: pool, name, and why it is unhealthy; empty if it is healthy.
+State = tuple[str, str, str]
+
+
+class Driver:
+    """Serves at ``socket_path`` while it is open."""
+
+    def __init__(
+        self,
+        socket_path: Path,
+        find: Find,
+        states: Callable[[], Iterable[State]],
+        registered: Callable[[], None],
+        status: Status,
+        kubeconfig: str = "",
+    ) -> None:
+        """Calls ``registered`` when kubelet has accepted the driver."""
+        self.socket_path = socket_path
+        self._find, self._states, self._registered, self._kubeconfig = find, states, registered, kubeconfig
+        self._status = status
+        self._server: Server | None = None
+        self._inode = 0
+        self._watchers = set[asyncio.Event]()
+        self._children = asyncio.Semaphore(_AT_ONCE)
+        self._logged = ""
+        self.sweep()
+        for claim in claims.all_claims():
+            status.watch(claim)
+
+    def open(self) -> None:
+        """Make the socket to which kubelet connects, and replace the previous one.  Raises Unusable, OSError."""
+        listener = sockets.bind(self.socket_path)
+        self._stop()
+        self._inode = sockets.inode(self.socket_path)
+        self._server = Server(listener, self._methods())
+
+    def changed(self) -> None:
+        """Send kubelet the present health."""
+        for watcher in self._watchers:
+            watcher.set()
+
+    def close(self) -> None:
+        """Remove the socket, so that kubelet notices at once.  Prepared claims stay."""
+        if self._server:
+            sockets.remove(self.socket_path, self._inode)
+        self._stop()
+        self._status.close()
+
+    def _stop(self) -> None:
+        if self._server:
+            self._server.close()
+        self._server = None
+
+    def _methods(self) -> Mapping[str, Handler]:
+        methods = {
+            "/pluginregistration.Registration/GetInfo": unary(registration.InfoRequest, self._get_info, _report),
+            "/pluginregistration.Registration/NotifyRegistrationStatus": unary(
+                registration.RegistrationStatus, self._note_status, _report
+            ),
+        }
+        for version in ("v1", "v1beta1"):
+            plugin = f"{_PACKAGE}.{version}.DRAPlugin"
+            methods[f"{plugin}/NodePrepareResources"] = unary(dra.NodePrepareResourcesRequest, self._prepare, _report)
+            methods[f"{plugin}/NodeUnprepareResources"] = unary(
+                dra.NodeUnprepareResourcesRequest, self._unprepare, _report
+            )
+        for version in ("v1", "v1alpha1"):
+            methods[f"/{version}.DRAResourceHealth/NodeWatchResources"] = watched(
+                health.NodeWatchResourcesRequest, self._watch
+            )
+        return methods
+
+    # Registration
+
+    def _get_info(self, _: registration.InfoRequest) -> registration.PluginInfo:
+        return registration.PluginInfo(
+            type="DRAPlugin", name=DRIVER, endpoint=str(self.socket_path), supported_versions=SERVICES
+        )
+
+    def _note_status(self, status: registration.RegistrationStatus) -> registration.RegistrationStatusResponse:
+        if not status.plugin_registered:
+            self._log_once(
+                f"kubelet refuses the driver {DRIVER}: {' '.join(status.error.split())}; no pod gets a claim prepared "
+                "until that is corrected, and kubelet tries again by itself"
+            )
+            return registration.RegistrationStatusResponse()
+        if self._logged:
+            self._log_once(f"kubelet has accepted the driver {DRIVER}")
+        self._registered()
+        return registration.RegistrationStatusResponse()
+
+    # Claims
+
+    async def _prepare(self, request: dra.NodePrepareResourcesRequest) -> dra.NodePrepareResourcesResponse:
+        asked = [Asked(one.uid, one.namespace, one.name) for one in request.claims]
+        async with self._children:
+            decided = await _decided(self._kubeconfig, asked, self._find)
+        answer = dra.NodePrepareResourcesResponse()
+        for one in asked:
+            try:
+                devices = self._keep(_claim(decided, one))
+            except Refused as e:
+                _log_refused(one, str(e))
+                answer.claims[one.uid].error = str(e)
+            else:
+                answer.claims[one.uid].devices.extend(devices)
+        return answer
+
+    def _keep(self, claim: Claim) -> Sequence[dra.Device]:
+        """Put the claim on disk, then its CDI file, and return the answer.  Raises Refused."""
+        self.sweep()
+        nodes = list[Sequence[str]]()
+        for device in claim.devices:
+            # Again, because the child process decided by an older state.
+            found = self._find(device.pool, device.device)
+            if not found or found.problem:
+                raise Refused(
+                    f"device {device.id} ({device.pool}/{device.device}): {found.problem if found else _GONE}"
+                )
+            nodes.append(found.nodes)
+        claim = prepare.placed(claim, claims.all_claims())
+        try:
+            claims.save(claim)
+            cdi.write(claim, nodes)
+            self._status.watch(claim)
+            _open_gates(claim)
+        except CniError as e:
+            raise Refused(e.msg) from e
+        except OSError as e:
+            raise Refused(f"{cause(e)}; make room, or mount it for writing, on this node") from e
+        return [_answer(claim, number) for number in range(len(claim.devices))]
+
+    def _unprepare(self, request: dra.NodeUnprepareResourcesRequest) -> dra.NodeUnprepareResourcesResponse:
+        answer = dra.NodeUnprepareResourcesResponse()
+        for one in request.claims:
+            error = ""
+            try:
+                _give_up(one.uid)
+            except CniError as e:
+                error = e.msg
+            except OSError as e:
+                error = f"{cause(e)}; it must be writable on this node"
+            if error:
+                _log_refused(Asked(one.uid, one.namespace, one.name), error)
+            answer.claims[one.uid].error = error
+        self.sweep()
+        return answer
+
+    def sweep(self) -> None:
+        """Remove what is left of ended claims whose attachments have ended too; what fails is tried again."""
+        for claim in claims.all_claims():
+            if claim.ended:
+                with suppress(CniError, OSError):
+                    _give_up(claim.uid)
+
+    # Health
+
+    async def _watch(self, stream: Stream) -> None:
+        """Send the health of all devices now and after each change; a slow peer gets only the newest list."""
+        watcher = asyncio.Event()
+        self._watchers.add(watcher)
+        try:
+            while True:
+                watcher.clear()
+                await stream.send_message(health.NodeWatchResourcesResponse(devices=map(_health, self._states())))
+                await watcher.wait()
+        finally:
+            self._watchers.discard(watcher)
+
+    def _log_once(self, sentence: str) -> None:
+        if self._logged != sentence:
+            self._logged = sentence
+            log(sentence)
+
+
+_GONE: Final = "it is none of this node's devices now; delete the pod, and its successor gets another device"
+
+
+def _report(sentence: str) -> None:
+    log(f"{DRIVER}: {sentence}")
+
+
+def _log_refused(asked: Asked, why: str) -> None:
+    log(f"{asked.title}: {why}")
+
+
+async def _decided(kubeconfig: str, asked: Sequence[Asked], find: Find) -> Mapping[str, Claim | str]:
+    """What a child process decides, by UID: the claim, or why it cannot be prepared.  The child waits for the API
+    server, and what it imports ends with it."""
+    loop = asyncio.get_running_loop()
+    try:
+        child = Child(partial(_decide, kubeconfig, asked, find))
+    except OSError as e:
+        return {one.uid: f"no process can be started on this node: {e.strerror}" for one in asked}
+    ended = asyncio.Event()
+    loop.add_reader(child.fd, ended.set)
+    try:
+        await ended.wait()
+    except asyncio.CancelledError:
+        loop.remove_reader(child.fd)
+        child.end()
+        raise
+    loop.remove_reader(child.fd)
+    try:
+        answer: Mapping[str, Claim | str] = child.answer()
+    except (OSError, EOFError) as e:
+        return {one.uid: f"the process that reads the claim {e}; see the log of hpn node" for one in asked}
+    return answer
+
+
+def _decide(kubeconfig: str, asked: Sequence[Asked], find: Find) -> Mapping[str, Claim | str]:
+    from node.dra import api  # noqa: PLC0415  # for the child only
+
+    signal.alarm(_MOST)
+    found = dict[str, Claim | str]()
+    try:
+        server = api.opened(kubeconfig)
+    except CniError as e:
+        return {one.uid: e.msg for one in asked}
+    for one in asked:
+        try:
+            found[one.uid] = prepare.decide(one, server.claim(one.namespace, one.name), find)
+        except Refused as e:
+            found[one.uid] = str(e)
+        except CniError as e:
+            found[one.uid] = e.msg
+        except (KeyError, TypeError, AttributeError, ValueError) as e:
+            found[one.uid] = f"{one.title} is not as the API server makes it: {type(e).__name__}: {e}"
+    return found
+
+
+def _claim(decided: Mapping[str, Any], asked: Asked) -> Claim:
+    found = decided.get(asked.uid)
+    if isinstance(found, Claim):
+        return found
+    raise Refused(found or f"{asked.title} was not read; see the log of hpn node")
+
+
+def _open_gates(claim: Claim) -> None:
+    """Make the gates of requests without an interface, for which no ADD comes."""
+    for number, device in enumerate(claim.devices):
+        if device.attach == NONE and claim.first_of_request(number) == number:
+            gates.open_if_whole(claim, number)
+
+
+def _answer(claim: Claim, number: int) -> dra.Device:
+    device = claim.devices[number]
+    return dra.Device(
+        request_names=[device.request.partition("/")[0]],
+        pool_name=device.pool,
+        device_name=device.device,
+        cdi_device_ids=[cdi.name(claim.uid, number)],
+        share_id=device.share or None,
+    )
+
+
+def _give_up(uid: str) -> None:
+    """Remove the claim, unless an attachment uses it: then only note that it has ended.  Raises CniError, OSError."""
+    try:
+        claim = claims.load(uid)
+    except RecordUnreadable:
+        claim = None
+    if any(gates.records(uid)):  # guard: in-use
+        if claim and not claim.ended:
+            claims.save(replace(claim, ended=True))
+        return
+    cdi.remove(uid)
+    claims.forget(uid)
+
+
+def _health(state: State) -> health.DeviceHealth:
+    pool, name, why = state
+    return health.DeviceHealth(
+        device=health.DeviceIdentifier(pool_name=pool, device_name=name),
+        health=health.UNHEALTHY if why else health.HEALTHY,
+        last_updated_time=int(time.time()),
+        health_check_timeout_seconds=_VALID,
+        message=why[:_LONGEST],
+    )

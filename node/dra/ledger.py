@@ -1,0 +1,124 @@
+"""Which way has a device now: the device plugin, or DRA.  No unit of a resource is offered by both.
+
+kubelet lists the units that pods got from the plugin; it never reports their end.  So a unit enters a slice when it is
+no longer listed.  Nothing is kept on disk for that: a restart asks again.
+
+A kubelet that has just started lists no pod until the API server has named them.  Its checkpoint has their devices at
+once, and keeps ended pods too; a pod's directory shows that it is there (kubernetes: pkg/kubelet/cm/devicemanager).
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from base.kernel import files
+from base.kubelet import client
+from base.protocol.spec import Json
+from base.state import claims, journal, places
+from hardware.model import Device
+from node.kubelet.allocations import Name
+from node.model import Offer, Sharing, Unit, devices_of
+
+TIMEOUT: Final = 10.0  # seconds for kubelet's list
+_CHECKPOINT: Final = "device-plugins/kubelet_internal_checkpoint"
+_MOST: Final = 1 << 26  # bytes of it
+
+
+@dataclass(frozen=True)
+class Holds:
+    """What pods have from the device plugin.
+
+    - ``units``: those of kubelet's list, of any plugin.
+    - ``devices``: bus addresses of devices that are attached to a pod without a claim.
+    """
+
+    units: frozenset[Name]
+    devices: frozenset[str]
+
+
+def holds(kubelet: Path) -> Holds | None:
+    """What pods have from the device plugin; None if kubelet does not list its pods' resources.  ``kubelet`` is its
+    directory.
+
+    For a child process, because kubelet may answer late.
+    """
+    listed = client.listed(kubelet / "pod-resources/kubelet.sock", TIMEOUT)
+    if listed is None:
+        return None
+    units = {(held.resource, one) for held in listed for one in held.ids} | _of_checkpoint(kubelet)
+    records = [record for folder in places.state_dirs() for record in journal.records(folder)]
+    of_claims = {device.id for claim in claims.all_claims() for device in claim.devices}
+    attached = {record.device for record in records} - of_claims - {""}
+    return Holds(frozenset(units), frozenset(attached))
+
+
+def _of_checkpoint(kubelet: Path) -> set[Name]:
+    """The units in kubelet's checkpoint of pods that are there; none if the file is another version's."""
+    try:
+        data = json.loads(files.read(f"{kubelet / _CHECKPOINT}", _MOST))["Data"]
+        entries: list[Json] = data["PodDeviceEntries"] or []
+        return {
+            (str(entry["ResourceName"]), str(one))
+            for entry in entries
+            if (kubelet / "pods" / str(entry["PodUID"])).is_dir()
+            for ids in entry["DeviceIDs"].values()
+            for one in ids
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return set()
+
+
+def withheld(offers: Iterable[Offer], held: Holds, allocated: Collection[Name] = ()) -> frozenset[Name]:
+    """The units of DRA's offers that pods have from the device plugin."""
+    units = {*held.units, *allocated}
+    return frozenset(
+        (offer.resource.full_name, unit.id)
+        for offer in offers
+        for alike in [_alike(offer, units)]
+        for unit in offer.units
+        if (offer.resource.full_name, unit.id) in units or _has_other(offer, unit, alike, held.devices)
+    )
+
+
+def _alike(offer: Offer, units: Collection[Name]) -> frozenset[str]:
+    """The devices that a resource of another name gave, by the IDs of units.  A unit has its device's ID; a shared one
+    has a number after it."""
+    found = set[str]()
+    for resource, one in units:
+        if resource != offer.resource.full_name:
+            found |= {one, one.rpartition("-")[0]}
+    return frozenset(found)
+
+
+def _has_other(offer: Offer, unit: Unit, alike: Collection[str], attached: Collection[str]) -> bool:
+    """Whether a pod has the unit's device by another resource, or alone and without a resource."""
+    is_alone = offer.resource.sharing is Sharing.EXCLUSIVE
+    return any(one.id in alike or (is_alone and one.id in attached) for one in unit.devices)
+
+
+def without_claimed(offers: Iterable[Offer], published: Collection[str]) -> tuple[Offer, ...]:
+    """The plugin's offers without the units that DRA still has: prepared claims, and devices in slices (by id)."""
+    used = Counter(device.id for claim in claims.all_claims() for device in claim.devices)
+    return tuple(replace(offer, units=tuple(_left(offer, used, published))) for offer in offers)
+
+
+def _left(offer: Offer, used: Mapping[str, int], published: Collection[str]) -> Iterable[Unit]:
+    """The units of the offer that the plugin may give.  A claim has one share of a shared device."""
+    if not used and not published:
+        return offer.units
+    shares = {one.id: _shares(one, used) for one in devices_of(offer.units)}
+    left = list[Unit]()
+    for unit in reversed(offer.units):
+        taken = [one.id for one in unit.devices if shares[one.id] or one.id in published]
+        if not taken:
+            left.append(unit)
+        for one in taken:
+            shares[one] = max(shares[one] - 1, 0)
+    return left[::-1]
+
+
+def _shares(device: Device, used: Mapping[str, int]) -> int:
+    return sum(used[name] for name in {device.id, *device.names} if name in used)

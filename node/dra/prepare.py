@@ -1,0 +1,291 @@
+"""A ResourceClaim as the API server has it, and what hpn keeps of it: the decision for Prepare.
+
+It changes nothing.  ``decide`` reads the claim, the node's files and RDMA mode, in a child process.  ``placed``
+compares the outcome with the prepared claims, right before it is written.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from ipaddress import ip_address, ip_interface, ip_network
+from typing import Any, Final
+
+from base.kernel import budget, rdma_netlink
+from base.protocol import spec
+from base.protocol.errors import CniError, InvalidConfig
+from base.protocol.spec import Json
+from base.state import trust
+from base.state.claims import Claim, Device
+from node.dra import DRIVER, parameters
+from node.dra.parameters import CHAIN, MULTUS, NONE, Refused
+
+# Configurations of this node that a DeviceClass names by ``network``.
+FOLDER: Final = "/etc/cni/hpn.d"
+_ENDINGS: Final = (".conf", ".conflist", ".json")
+_FROM_POD: Final = "resource.kubernetes.io/pod-claim-name"
+_ONE: Final = ("interface", "ips", "mac")  # keys that only one device of a request can have
+_ALONE: Final = ("vf", "pf", "sf", "accelerator")  # kinds of devices that one claim has alone
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The claim that kubelet names."""
+
+    uid: str
+    namespace: str
+    name: str
+
+    @property
+    def title(self) -> str:
+        return f"claim {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A device of this node's slices.
+
+    - ``id``, ``kind``, ``resource``: those of claims.Device.
+    - ``attributes``: the device's in the slice.
+    - ``problem``: why no pod may have it now, with the remedy; empty if one may.
+    - ``nodes``: the device nodes that its containers get.
+    """
+
+    id: str
+    kind: str
+    resource: str
+    attributes: Json
+    problem: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+# The device of a pool by its name; None if this node has no such device.
+Find = Callable[[str, str], Found | None]
+
+
+def decide(asked: Asked, document: Json | None, find: Find) -> Claim:
+    """The claim as it has to be kept.  Raises Refused."""
+    about, allocation = _refuse_another(asked, document)
+    listed = allocation.get("devices") or {}
+    results = [one for one in listed.get("results") or () if one.get("driver") == DRIVER]
+    if not results:
+        raise Refused(f"{asked.title} has no device of {DRIVER}; its DeviceClass selects another driver's devices")
+    configs = listed.get("config") or []
+    of_request = Counter(one["request"] for one in results)
+    devices = [_device(one, find, parameters.merged(configs, one["request"]), of_request) for one in results]
+    reserved = (document or {}).get("status", {}).get("reservedFor") or ()
+    if not reserved:
+        raise Refused(f"{asked.title} is reserved for no pod; the scheduler reserves it again, or delete the pod")
+    return Claim(
+        asked.uid,
+        asked.namespace,
+        asked.name,
+        tuple(one["uid"] for one in reserved if one.get("resource") == "pods" and not one.get("apiGroup")),
+        tuple(devices),
+        pod_claim=str((about.get("annotations") or {}).get(_FROM_POD, "")),
+    )
+
+
+def placed(claim: Claim, others: Collection[Claim]) -> Claim:
+    """The claim, with a name for each interface of the chain that has none.  ``others`` are all prepared claims.
+
+    Raises Refused if another claim has a device that only one may have, or an interface's name in the same pod.
+    """
+    others = [other for other in others if other.uid != claim.uid]
+    for device in claim.devices:
+        for other in others:
+            is_alone = device.kind in _ALONE
+            if is_alone and any(
+                one.id == device.id and one.kind in _ALONE for one in other.devices
+            ):  # guard: device-once
+                raise Refused(
+                    f"device {device.id} ({device.pool}/{device.device}) is prepared for {other.title} on this node "
+                    f"already; delete one of the two, and its pod's successor gets another device"
+                )
+    beside = [other for other in others if {*other.pods} & {*claim.pods}]
+    names = {one.interface: other.title for other in beside for one in other.devices if one.interface}
+    for device in claim.devices:
+        if device.interface in names:  # guard: name-once
+            raise Refused(
+                f"interface {json.dumps(device.interface)}: {names[device.interface]} gives the pod an interface of "
+                "that name; choose another"
+            )
+        if device.interface:
+            names[device.interface] = f"another request of {claim.title}"
+    return replace(claim, devices=tuple(_named(claim.devices, {*names})))
+
+
+def _named(devices: Sequence[Device], taken: set[str]) -> Sequence[Device]:
+    named, number = list[Device](), 0
+    for device in devices:
+        if device.attach == CHAIN and not device.interface:
+            while f"net{number}" in taken or not number:  # as Multus counts them, from net1
+                number += 1
+            taken.add(f"net{number}")
+            device = replace(device, interface=f"net{number}")  # noqa: PLW2901
+        named.append(device)
+    return named
+
+
+def _refuse_another(asked: Asked, document: Json | None) -> tuple[Json, Json]:
+    """The claim's metadata and allocation.  Raises Refused if it is not the claim that kubelet means."""
+    if document is None:
+        raise Refused(f"{asked.title} does not exist; a new pod gets a new claim")
+    about: Json = document["metadata"]
+    if about.get("uid") != asked.uid:  # guard: same-claim
+        raise Refused(
+            f"{asked.title} has UID {about.get('uid')} now, and the pod was scheduled with {asked.uid}; delete the pod"
+        )
+    allocation = (document.get("status") or {}).get("allocation")
+    if not allocation:
+        raise Refused(f"{asked.title} is not allocated; the scheduler allocates it again, or delete the pod")
+    return about, allocation
+
+
+def _device(result: Json, find: Find, keys: Json, of_request: Mapping[str, int]) -> Device:
+    """One result of the allocation.  Raises Refused."""
+    request, pool, name = result["request"], result["pool"], result["device"]
+    found = find(pool, name)
+    if not found:
+        raise Refused(
+            f"device {pool}/{name} is none of this node's devices now; delete the pod, and its successor gets another"
+        )
+    if found.problem:
+        raise Refused(f"device {found.id} ({pool}/{name}): {found.problem}")
+    attach = keys.get("attach", MULTUS)
+    if result.get("adminAccess"):
+        attach = NONE  # it may be another pod's
+    if found.kind == "accelerator":
+        attach = NONE  # it has no interface
+    for key in _ONE:
+        if key in keys and of_request[request] > 1:  # guard: one-device
+            raise Refused(
+                f"{key} {json.dumps(keys[key])} is for one device, and request {request} has {of_request[request]}; "
+                "make a request for each"
+            )
+    if attach != CHAIN and (of_chain := [key for key in keys if key in parameters.OF_NETWORK]):
+        remedy = "set it in the NetworkAttachmentDefinition" if attach == MULTUS else f"remove {of_chain[0]}"
+        raise Refused(f"{of_chain[0]} {json.dumps(keys[of_chain[0]])} needs attach {CHAIN}, not {attach}; {remedy}")
+    if attach == NONE and (of_interface := [key for key in _ONE if key in keys]):
+        raise Refused(f"{of_interface[0]} needs an interface, and attach {attach} makes none; remove it")
+    return Device(
+        request=request,
+        pool=pool,
+        device=name,
+        share=str(result.get("shareID") or ""),
+        id=found.id,
+        kind=found.kind,
+        resource=found.resource,
+        attach=attach,
+        interface=keys.get("interface", ""),
+        config=_config(keys, found) if attach == CHAIN else {},
+        ips=tuple(keys.get("ips", ())),
+        mac=keys.get("mac", ""),
+        attributes=found.attributes,
+    )
+
+
+def _config(keys: Json, found: Found) -> Json:
+    """The CNI configuration of an interface of the chain, without its device.  Raises Refused."""
+    if "network" in keys and "config" in keys:
+        raise Refused(f"network {json.dumps(keys['network'])} and config are both given; remove one")
+    base = _single(keys["config"], "config") if "config" in keys else {}
+    if "network" in keys:
+        base = _of_node(keys["network"])
+    own = {key: value for key, value in keys.items() if key in parameters.OF_NETWORK}
+    for key in ("network", "config"):
+        own.pop(key, None)
+    given = {"sticky": own.pop("sticky")} if "sticky" in own else {}
+    name = keys.get("network") or found.resource.replace("/", "-")
+    config = {"cniVersion": spec.WIDELY_TAKEN, "name": name, **base, **own, "type": "hpn"}
+    if given:
+        config["runtimeConfig"] = given
+    for text in keys.get("ips", ()):
+        _refuse_outside(text, config)
+    # A shared device's master is its interface, which ADD finds.
+    device = {"master": {"master": found.id}, "shared": {}}.get(found.kind, {"deviceID": found.id})
+    from cni import config as cni_config  # noqa: PLC0415  # for the child process: it needs pydantic
+
+    try:
+        attach = cni_config.load({**config, **device}, "").attach
+    except CniError as e:
+        raise Refused("; ".join(filter(None, (e.msg, e.details)))) from e
+    _refuse_mode(attach.rdma.mode)
+    return config
+
+
+def _of_node(name: str) -> Json:
+    """A configuration of this node by its name.  Raises Refused."""
+    try:
+        spec.network_of({"name": name})  # guard: name-is-no-path
+    except InvalidConfig as e:
+        raise Refused(f"network {json.dumps(name)} names a file in {FOLDER}, and {e.msg}") from e
+    for ending in _ENDINGS:
+        path = f"{FOLDER}/{name}{ending}"
+        try:
+            text = trust.read_trusted(path)
+            if text is not None:
+                return _single(json.loads(text), path)
+        except InvalidConfig as e:
+            raise Refused(f"network {name}: {e.msg}") from e
+        except (OSError, ValueError) as e:
+            raise Refused(
+                f"network {name}: {path} cannot be read: {e}; correct it on node {os.uname().nodename}"
+            ) from e
+    raise Refused(
+        f"network {json.dumps(name)}: node {os.uname().nodename} has no {FOLDER}/{name}.conflist; put it there, or "
+        "name another"
+    )
+
+
+def _single(config: Any, path: str) -> Json:
+    """The one plugin's configuration of a conflist, or the configuration itself.  Raises Refused."""
+    if not isinstance(config, dict):
+        raise Refused(f"{path} is not an object")
+    if "plugins" not in config:
+        return config
+    plugins = config["plugins"]
+    if not isinstance(plugins, list) or len(plugins) != 1 or not isinstance(plugins[0], dict):
+        raise Refused(f"{path} has not one plugin; a claim is attached by hpn alone, so leave the others out")
+    found = {key: config[key] for key in ("cniVersion", "name") if key in config}
+    return {**found, **plugins[0]}
+
+
+def _refuse_outside(text: str, config: Json) -> None:
+    """Refuse an address outside all subnets of the configuration's ranges, as far as it names them."""
+    ipam = config.get("ipam")
+    subnets, address = list(_subnets(ipam)) if isinstance(ipam, dict) else [], ip_interface(text).ip
+    if not isinstance(ipam, dict):
+        raise Refused(f"ips {json.dumps(text)} needs ipam in the DeviceClass, and it has none")
+    if subnets and not any(address in ip_network(one, strict=False) for one in subnets):
+        raise Refused(f"ips {json.dumps(text)} is in none of the ranges {', '.join(subnets)}; choose one in them")
+
+
+def _subnets(ipam: Json) -> list[str]:
+    sets = ipam.get("ranges")
+    ranges = [one for group in sets if isinstance(group, list) for one in group] if isinstance(sets, list) else []
+    found = list[str]()
+    for one in (ipam, *ranges):
+        with suppress(KeyError, ValueError, TypeError):
+            ip_address(str(one["subnet"]).partition("/")[0])
+            found.append(str(one["subnet"]))
+    return found
+
+
+def _refuse_mode(mode: str) -> None:
+    """Refuse an RDMA mode that the kernel is not in, as ADD would."""
+    if mode not in ("exclusive", "shared"):
+        return
+    budget.begin()
+    try:
+        is_exclusive = rdma_netlink.is_exclusive()
+    except OSError:
+        return  # ADD reports it
+    if is_exclusive is not None and is_exclusive != (mode == "exclusive"):
+        now = "exclusive" if is_exclusive else "shared"
+        raise Refused(
+            f"rdma.mode {mode}: RDMA is in {now} mode on node {os.uname().nodename}; set rdmaNamespaces {mode} in its "
+            f"device file, or rdma.mode {now}"
+        )

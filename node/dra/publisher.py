@@ -1,0 +1,253 @@
+"""Publishes the node's ResourceSlices: a round compares those of the API server with the wanted ones.
+
+A child process does each round, because the API server and kubelet may answer late.  Rounds come at events and at
+intervals, because others may remove slices.  They also come after each registration at kubelet: when kubelet starts, it
+removes all slices of the node in the background.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from base.child_process import Child
+from base.protocol.errors import CniError
+from base.state import durable
+from hardware.model import Device
+from node.kubelet.allocations import Allocations, Name
+from node.log import Topics, cause
+from node.model import Offer, devices_of
+
+# All times are in seconds.
+EVERY: Final = 600.0  # between rounds
+JITTER: Final = 0.2  # of EVERY, so that the rounds of many nodes do not coincide
+AGAIN: Final = 5.0  # from a failed round to the next; twice as long after each further failure, up to LONGEST
+LONGEST: Final = 120.0
+REST: Final = 0.5  # from an event to its round
+HELD: Final = 5.0  # between looks at kubelet's list, while a pod has a device from the plugin
+REGISTERED: Final = (5.0, 20.0, 60.0)  # rounds after a registration
+TOPIC: Final = "dra"  # the problem's name in metrics
+FILE: Final = ".hpn-dra.json"  # beside the sockets; kubelet ignores its name
+
+
+@dataclass(frozen=True)
+class View:
+    """What a round publishes.
+
+    - ``offers``: those of resources by DRA.
+    - ``allocated``: the plugin's latest allocations.
+    - ``unhealthy``: why a resource's device is unhealthy, in one word; only of unhealthy ones.
+    - ``withheld``: what the round before withheld.  If ``is_look``, nothing is published as long as that is so.
+    """
+
+    kubelet: Path
+    kubeconfig: str
+    offers: tuple[Offer, ...] = ()
+    allocated: frozenset[Name] = frozenset()
+    unhealthy: Mapping[Name, str] = field(default_factory=dict)
+    withheld: frozenset[Name] | None = None
+    is_look: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """A round's result.
+
+    - ``withheld``: the units that pods have from the device plugin; None if kubelet does not list them.
+    - ``problem``: why the slices are not all as wanted, with the remedy; else empty.
+    - ``node``: the node's name at the API server; empty if it was not asked.
+    - ``notes``: remarks on devices that are left out.
+    - ``is_look``: nothing had changed, so the API server was not asked.
+    """
+
+    withheld: frozenset[Name] | None
+    problem: str = ""
+    node: str = ""
+    notes: tuple[str, ...] = ()
+    is_look: bool = False
+
+
+def _publish(view: View) -> Report:
+    from node.dra import reconcile  # noqa: PLC0415  # for the child only
+
+    return reconcile.publish(view)
+
+
+class Publisher:
+    """Schedules the rounds.  Calls ``changed`` when the plugin may offer devices again that were in slices."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        topics: Topics,
+        view: View,
+        allocations: Allocations,
+        changed: Callable[[], None],
+        publish: Callable[[View], Report] = _publish,
+    ) -> None:
+        """``view`` has kubelet's directory and the kubeconfig; ``publish`` does a round, in a child process."""
+        self._loop, self._topics, self._changed = loop, topics, changed
+        self._allocations, self._publish = allocations, publish
+        self._file = view.kubelet / "plugins_registry" / FILE
+        self.published = _read(self._file)
+        """The ids of devices that may be in slices, now or by the round that runs."""
+        self.node = ""
+        """The node's name at the API server; empty until a round knows it."""
+        self._view = view
+        self._running = view
+        self._cleared = set[Name]()
+        self._child: Child | None = None
+        self._has_changed = True
+        self._failures = 0
+        self._next: asyncio.TimerHandle | None = None
+        self._look: asyncio.TimerHandle | None = None
+        self._after_start = list[asyncio.TimerHandle]()
+
+    def offer(self, offers: tuple[Offer, ...], unhealthy: Mapping[Name, str]) -> None:
+        """Publish these offers, without what pods have from the plugin.  Pairs of resource and device id have a reason
+        in ``unhealthy``."""
+        if unhealthy != self._view.unhealthy or not _is_alike(offers, self._view.offers):
+            self._has_changed = True
+            self._cleared &= _units(offers)
+        self._view = replace(self._view, offers=offers, unhealthy=unhealthy)
+        if self._has_changed:
+            self._after(REST)
+
+    def registered(self) -> None:
+        """Look at the slices for a while, because kubelet may have started."""
+        for timer in self._after_start:
+            timer.cancel()
+        self._after_start = [self._loop.call_later(seconds, self._again) for seconds in (REST, *REGISTERED)]
+
+    def is_cleared(self, unit: Name) -> bool:
+        """Whether no pod has the unit from the plugin."""
+        return unit in self._cleared
+
+    def close(self) -> None:
+        """Stop.  Slices stay; kubelet removes them if the driver does not return within 30 s."""
+        for timer in (self._next, self._look, *self._after_start):
+            if timer:
+                timer.cancel()
+        if self._child:
+            self._loop.remove_reader(self._child.fd)
+            self._child.leave()
+            self._child = None
+
+    def _again(self) -> None:
+        self._has_changed = True
+        self._after(0)
+
+    def _after(self, seconds: float) -> None:
+        """Schedule a round in ``seconds``, unless an earlier one is scheduled."""
+        if self._next and self._next.when() <= self._loop.time() + seconds:
+            return
+        if self._next:
+            self._next.cancel()
+        self._next = self._loop.call_later(seconds, self._start)
+
+    def _start(self, *, is_look: bool = False) -> None:
+        if is_look:
+            self._look = None
+        else:
+            self._next = None
+        if self._child:  # it may lack the newest offers
+            self._has_changed = self._has_changed or not is_look
+            return
+        self._has_changed = self._has_changed and is_look
+        self._running = replace(self._view, allocated=self._allocations.units, is_look=is_look)
+        try:
+            self._keep(self.published | _ids(self._running.offers))
+            self._child = Child(partial(self._publish, self._running))
+        except (OSError, CniError) as e:
+            why = e.msg if isinstance(e, CniError) else cause(e)
+            self._failed(f"the node's ResourceSlices stay as they are: {why}")
+        else:
+            self._loop.add_reader(self._child.fd, self._finish)
+
+    def _finish(self) -> None:
+        child, self._child = self._child, None
+        if not child:
+            return
+        self._loop.remove_reader(child.fd)
+        try:
+            self._take(child.answer())
+        except (OSError, EOFError) as e:
+            self._failed(f"the node's ResourceSlices cannot be brought up to date: the process of the round {e}")
+        if self._has_changed:
+            self._after(REST)
+        if self._view.withheld and not self._look:
+            self._look = self._loop.call_later(HELD, partial(self._start, is_look=True))
+
+    def _take(self, report: Report) -> None:
+        """Note a round's result, and schedule the next."""
+        self.node = report.node or self.node
+        if report.withheld is not None:
+            self._view = replace(self._view, withheld=report.withheld)
+            self._cleared |= _units(self._running.offers) - report.withheld
+        if report.problem:
+            self._failed(report.problem)
+            return
+        self._failures = 0
+        if report.is_look:
+            return
+        self._topics.report(TOPIC, *report.notes)
+        if self._view.offers:
+            self._after(EVERY * random.uniform(1 - JITTER, 1 + JITTER))  # noqa: S311  # no secret
+        ids = _ids(self._running.offers)
+        if ids != self.published:
+            try:
+                self._keep(ids)
+            except CniError as e:
+                self._failed(e.msg)
+            self._changed()
+
+    def _failed(self, why: str) -> None:
+        self._topics.problem(TOPIC, why)
+        self._failures += 1
+        self._after(min(AGAIN * 2 ** (self._failures - 1), LONGEST))
+
+    def _keep(self, ids: set[str]) -> None:
+        """Note the devices that may be in slices, for a start without their resources.  Raises CniError."""
+        if ids != self.published or not self._file.exists():
+            if ids:
+                durable.write(self._file, {"devices": sorted(ids)}, makes=False)
+            else:
+                durable.remove(self._file)
+            self.published = ids
+
+
+def _read(file: Path) -> set[str]:
+    """The devices in the file; none if it is missing or unreadable: kubelet removes the slices of a driver that is
+    gone."""
+    try:
+        return {str(one) for one in (durable.read(file) or {"devices": []})["devices"]}
+    except (CniError, LookupError, TypeError):
+        return set()
+
+
+def _ids(offers: Iterable[Offer]) -> set[str]:
+    return {one.id for offer in offers for one in devices_of(offer.units)}
+
+
+def _units(offers: Iterable[Offer]) -> set[Name]:
+    return {(offer.resource.full_name, unit.id) for offer in offers for unit in offer.units}
+
+
+def _is_alike(offers: Sequence[Offer], before: Sequence[Offer]) -> bool:
+    """Whether both make the same slices.  A device changes otherwise whenever a pod gets it or returns it."""
+    if [offer.resource for offer in offers] != [offer.resource for offer in before]:
+        return False
+    return all(_key(offer) == _key(old) for offer, old in zip(offers, before, strict=True) if offer is not old)
+
+
+def _key(offer: Offer) -> list[object]:
+    return [(unit.id, [_of_slice(one) for one in unit.devices]) for unit in offer.units]
+
+
+def _of_slice(one: Device) -> object:
+    """What slices.py reads of a device."""
+    names = one.names, one.pf_netdev, one.pf
+    return one.id, one.kind, names, one.link_type, bool(one.rdma), one.vendor, one.product, one.index, one.numa

@@ -1,0 +1,136 @@
+"""The part of hpn node for DRA: its offers and their health, their slices, and the driver at kubelet."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from node.dra import devices, ledger, slices, status
+from node.dra.driver import Driver
+from node.dra.prepare import Found
+from node.dra.publisher import HELD, Publisher, View
+from node.dra.slices import Entry
+from node.dra.status import Status
+from node.health.status import FIRMWARE, NO_DRIVER, Health
+from node.kubelet.allocations import Allocations
+from node.kubelet.plugin import HealthKey, Served
+from node.log import Topics
+from node.model import Offer, Sharing, devices_of
+
+_WORDS: Final = {NO_DRIVER: "no-driver", FIRMWARE: "firmware"}
+
+
+class Service:
+    """Offers the devices of resources by DRA until ``close``.  Calls ``changed`` when the plugin may offer others."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        topics: Topics,
+        kubelet: Path,
+        kubeconfig: str,
+        allocations: Allocations,
+        changed: Callable[[], None],
+    ) -> None:
+        """``kubelet`` is its directory; ``allocations`` are those of the plugin."""
+        self.served = dict[str, Served]()
+        self._publisher = Publisher(loop, topics, View(kubelet, kubeconfig), allocations, changed)
+        self._health: Mapping[HealthKey, Health] = {}
+        self._loop, self._topics, self._kubeconfig = loop, topics, kubeconfig
+        self._driver: Driver | None = None
+        self._changed = changed
+        self._again: asyncio.TimerHandle | None = None
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        return tuple(served.offer for served in self.served.values())
+
+    def offer(self, offers: Mapping[str, Offer]) -> None:
+        """Replace all offers; the next ``update`` publishes them."""
+        self.served = {name: Served(offer) for name, offer in offers.items()}
+
+    def update(self, health: Mapping[HealthKey, Health]) -> None:
+        """Publish the offers with this health."""
+        self._health = health
+        unhealthy = {
+            (name, key.id): word
+            for name, served in self.served.items()
+            for key in served.devices
+            if (word := _word(health[key]))
+        }
+        self._publisher.offer(self.offers, unhealthy)
+        if self._driver:
+            self._driver.changed()
+
+    def without_claimed(self, offers: Iterable[Offer]) -> tuple[Offer, ...]:
+        """The plugin's offers without the units that claims or slices have."""
+        if self._driver:
+            self._driver.sweep()
+        all_units = tuple(offers)
+        left = ledger.without_claimed(all_units, self._publisher.published - _ids(self.offers))
+        if left != all_units and not self._again:
+            # No event reports the end of a claim's attachment.
+            self._again = self._loop.call_later(HELD, self._look_again)
+        return left
+
+    def driver(self, path: Path) -> Driver:
+        """The driver of these devices, for the socket at ``path``."""
+        written = Status(self._loop, self._topics, partial(status.write, self._kubeconfig))
+        self._driver = Driver(path, self.found, self.states, self.registered, written, self._kubeconfig)
+        return self._driver
+
+    def registered(self) -> None:
+        """kubelet has registered the driver, so it may have started."""
+        self._publisher.registered()
+
+    def find(self, pool: str, name: str) -> tuple[Entry, str] | None:
+        """A device of the slices, and why no claim may have it now; None if this node offers none of that name."""
+        found = slices.find(self.offers, pool, name)
+        return (found, self._problem(found)) if found else None
+
+    def found(self, pool: str, name: str) -> Found | None:
+        """A device of the slices for Prepare; None if this node offers none of that name."""
+        found = self.find(pool, name)
+        return devices.found(*found) if found else None
+
+    def states(self) -> Iterator[tuple[str, str, str]]:
+        """Each device's pool and name, and why it is unhealthy; empty if it is healthy."""
+        for entry in slices.entries(self._publisher.node, self.offers) if self._publisher.node else ():
+            yield entry.pool, entry.name, self._fault(entry, lambda health: health.reason)
+
+    def close(self) -> None:
+        """Stop; slices and prepared claims stay."""
+        if self._again:
+            self._again.cancel()
+        self._publisher.close()
+
+    def _look_again(self) -> None:
+        self._again = None
+        self._changed()
+
+    def _problem(self, entry: Entry) -> str:
+        name = entry.resource.full_name
+        if not any(self._publisher.is_cleared((name, unit.id)) for unit in entry.units):
+            return (
+                "a pod has it from the device plugin, or kubelet has not listed its pods' devices yet; it is tried "
+                "again until that pod has ended"
+            )
+        return self._fault(entry, lambda health: health.lost)
+
+    def _fault(self, entry: Entry, of: Callable[[Health], str]) -> str:
+        """The fault that all devices of the entry have; empty if one has none."""
+        is_shared = entry.resource.sharing is Sharing.SHARED
+        found = [of(self._health.get(HealthKey(one.id, is_shared), Health())) for one in entry.devices]
+        return found[0] if all(found) else ""
+
+
+def _ids(offers: Iterable[Offer]) -> set[str]:
+    return {one.id for offer in offers for one in devices_of(offer.units)}
+
+
+def _word(health: Health) -> str:
+    """The reason of a taint: a label's value has no blanks."""
+    if health.lost:
+        return next((word for text, word in _WORDS.items() if health.lost.startswith(text)), "gone")
+    return "no-link" if health.down else ""

@@ -1,0 +1,251 @@
+"""The node's ResourceSlices, from offers: pools, devices, attributes, shares, counters and taints; pure.
+
+Source: k8s.io/api/resource/v1, and its validation in kubernetes (pkg/apis/resource/validation).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from base.protocol.spec import Json
+from hardware.model import Device, Kind
+from node.dra import DRIVER, names
+from node.model import Offer, Resource, Sharing, Unit
+
+# A slice with one taint or one counter has at most 64 devices.  A taint may come at any time.
+_MOST: Final = 64
+_FUNCTIONS: Final = "functions"  # the counters of a PF that is offered beside its VFs
+_STANDARD: Final = "resource.kubernetes.io"
+# Multus finds a claim's devices by these (multus-cni, pkg/draclient), and skips a device without them.
+_MULTUS: Final = "k8s.cni.cncf.io"
+SHARES: Final = "shares"
+TAINT: Final = f"{DRIVER}/unhealthy"
+
+# A resource's name and the ID of a unit that is not available by DRA now.
+Withheld = Collection[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the API server stores.  It drops the fields of a feature gate that is off, without an error.
+
+    - ``taints``: DRADeviceTaints; ``shares``: DRAConsumableCapacity; ``counters``: DRAPartitionableDevices.
+    """
+
+    taints: bool = True
+    shares: bool = True
+    counters: bool = True
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A device of a slice, with the units of its resource that it stands for.
+
+    - ``units``: the available ones, which are as many as claims may share the device; none while all are withheld.
+    """
+
+    pool: str
+    name: str
+    resource: Resource
+    devices: tuple[Device, ...]
+    units: tuple[Unit, ...]
+
+    @property
+    def is_shared(self) -> bool:
+        return self.resource.sharing is Sharing.SHARED
+
+    @property
+    def device(self) -> Device:
+        """The device, or the first of a pooled resource."""
+        return self.devices[0]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts of this node beside its offers.
+
+    - ``root``: a PCI function's root, "pci0000:3a"; empty if unknown.
+    - ``unhealthy``: why a resource's device is unhealthy, in one word; empty if it is healthy.
+    """
+
+    node: str
+    root: Callable[[str], str]
+    unhealthy: Callable[[Resource, Device], str]
+
+    def taint(self, entry: Entry) -> str:
+        """Why an entry is unhealthy.  One healthy device is enough for a pooled resource."""
+        words = [self.unhealthy(entry.resource, one) for one in entry.devices]
+        return words[0] if all(words) else ""
+
+
+def entries(node: str, offers: Iterable[Offer], withheld: Withheld = ()) -> Iterator[Entry]:
+    """All devices of the offers, in a fixed order."""
+    used = set[tuple[str, str]]()
+    for offer in offers:
+        resource = offer.resource
+        for devices, units in _by_devices(offer.units):
+            pool, name = names.pool(node, resource, devices[0]), names.device(resource, devices[0])
+            if (pool, name) in used:
+                name = names.twin(resource, devices[0])
+            used.add((pool, name))
+            free = tuple(unit for unit in units if (resource.full_name, unit.id) not in withheld)
+            yield Entry(pool, name, resource, devices, free)
+
+
+def find(offers: Iterable[Offer], pool: str, device: str) -> Entry | None:
+    """The device of that name in this node's pool; None if the offers have none."""
+    group = pool.rpartition("/")[2]
+    return next((one for one in entries("", offers) if (one.pool, one.name) == (f"/{group}", device)), None)
+
+
+def pools(
+    found: Iterable[Entry], facts: Facts, features: Features, left_out: Callable[[str, str], None]
+) -> Iterator[tuple[str, list[Json]]]:
+    """Each pool that has devices, and its slices: their members ``devices`` or ``sharedCounters``.
+
+    One pool after the other, because all documents of a node with thousands of devices take much memory.  ``left_out``
+    gets the id of each device that is left out, and why.
+    """
+    grouped = defaultdict[str, list[Entry]](list)
+    for entry in found:
+        grouped[entry.pool].append(entry)
+    for pool, members in grouped.items():
+        if slices := list(_slices(members, facts, features, left_out)):
+            yield pool, slices
+
+
+def _by_devices(units: Iterable[Unit]) -> Iterator[tuple[tuple[Device, ...], list[Unit]]]:
+    """The units by their devices: units of the same devices share one tuple."""
+    found = dict[int, tuple[tuple[Device, ...], list[Unit]]]()
+    for unit in units:
+        found.setdefault(id(unit.devices), (unit.devices, []))[1].append(unit)
+    yield from found.values()
+
+
+def _slices(
+    members: Sequence[Entry], facts: Facts, features: Features, left_out: Callable[[str, str], None]
+) -> Iterator[Json]:
+    """A pool's slices.  A device's slice depends only on its place in the offer, so a device that leaves the pool moves
+    no other one to another slice."""
+    whole = _whole_nics(members)
+    consumed = _consumed(members, whole) if whole and features.counters else None
+    if consumed:
+        yield {"sharedCounters": [{"name": _FUNCTIONS, "counters": {_FUNCTIONS: {"value": quantity(consumed.left)}}}]}
+    for start in range(0, len(members), _MOST):
+        devices = list[Json]()
+        for entry in members[start : start + _MOST]:
+            word = facts.taint(entry)
+            is_whole = not entry.is_shared and entry.device.id in whole
+            if why := _why_left_out(entry, features, is_whole=is_whole, is_unhealthy=bool(word)):
+                left_out(entry.device.id, why)
+            elif entry.units:
+                devices.append(_device(entry, facts.root, word, consumed))
+        if devices:
+            yield {"devices": devices}
+
+
+def _whole_nics(members: Sequence[Entry]) -> Collection[str]:
+    """The PFs that are offered as a whole, beside VFs or SFs of theirs."""
+    exclusive = [entry.device for entry in members if not entry.is_shared]
+    below = {device.pf for device in exclusive if device.kind in (Kind.VF, Kind.SF)}
+    return {device.id for device in exclusive if device.kind is Kind.PF and device.id in below}
+
+
+@dataclass(frozen=True)
+class _Consumed:
+    """What devices consume of the counter ``functions``: the PF all, a VF or SF one.  ``left`` is its value, without
+    the part that withheld devices consume."""
+
+    by_id: Mapping[str, int]
+    left: int
+
+
+def _consumed(members: Sequence[Entry], whole: Collection[str]) -> _Consumed:
+    exclusive = [entry for entry in members if not entry.is_shared]
+    number = sum(1 for entry in exclusive if entry.device.id not in whole)
+    by_id = {entry.device.id: number if entry.device.id in whole else 1 for entry in exclusive}
+    held = sum(by_id[entry.device.id] for entry in exclusive if not entry.units)
+    return _Consumed(by_id, max(number - held, 0))
+
+
+def _why_left_out(entry: Entry, features: Features, *, is_whole: bool, is_unhealthy: bool) -> str:
+    without = "left out of the ResourceSlices, because the API server stores no {} (feature gate {}): {}"
+    if entry.is_shared and not features.shares:  # guard: no-shares = False
+        what = without.format("shares", "DRAConsumableCapacity", "one claim would have the device alone")
+    elif is_whole and not features.counters:  # guard: no-counters = False
+        what = without.format("counters", "DRAPartitionableDevices", "one claim could get the PF, and others its VFs")
+    elif is_unhealthy and not features.taints:  # guard: no-taints = False
+        what = without.format("taints", "DRADeviceTaints", "claims would get unhealthy devices")
+    else:
+        return ""
+    return what
+
+
+def _device(entry: Entry, root: Callable[[str], str], unhealthy: str, consumed: _Consumed | None) -> Json:
+    made: Json = {"name": entry.name, "attributes": attributes(entry, root)}
+    if entry.is_shared:
+        # Each claim takes one share.  Without this capacity, a device with multiple allocations has no limit.
+        policy = {"default": "1", "validValues": ["1"]}
+        made["capacity"] = {SHARES: {"value": quantity(len(entry.units)), "requestPolicy": policy}}
+        made["allowMultipleAllocations"] = True
+    if consumed and not entry.is_shared:
+        counters = {_FUNCTIONS: {"value": quantity(consumed.by_id[entry.device.id])}}
+        made["consumesCounters"] = [{"counterSet": _FUNCTIONS, "counters": counters}]
+    if unhealthy:
+        made["taints"] = [{"key": TAINT, "value": unhealthy, "effect": "NoSchedule"}]
+    return made
+
+
+def attributes(entry: Entry, root: Callable[[str], str]) -> Json:
+    """A device's attributes.  None changes when a pod gets the device, so selectors find the same devices again."""
+    one, resource = entry.device, entry.resource
+    is_pci = one.kind in (Kind.PF, Kind.VF, Kind.ACCELERATOR)
+    address = one.id if is_pci else one.pf
+    found: dict[str, str | int | bool] = {
+        f"{_MULTUS}/resourceName": resource.full_name,
+        f"{_MULTUS}/deviceID": _multus_id(entry),
+        "kind": resource.kind,
+        "rdma": bool(one.rdma),
+    }
+    if len(entry.devices) == 1:
+        found |= {
+            f"{_STANDARD}/pciBusID": address if is_pci else "",
+            f"{_STANDARD}/pcieRoot": root(address) if address else "",
+            "pf": one.pf_netdev,
+            "pfPciAddress": one.pf,
+            "nic": one.pf.rpartition(".")[0],
+            "linkType": one.link_type,
+            "vendor": one.vendor,
+            "product": one.product,
+        }
+        if one.kind in (Kind.VF, Kind.SF):
+            found["index"] = one.index
+        if one.numa >= 0:
+            found[f"{_STANDARD}/numaNode"] = one.numa
+    return {name: _value(value) for name, value in found.items() if value != ""}
+
+
+def _multus_id(entry: Entry) -> str:
+    """The device as Multus gives it to the CNI plugin: a master's interface, else the bus address."""
+    one = entry.device
+    return next(iter(one.names), one.id) if entry.resource.kind == "master" else one.id
+
+
+def _value(value: str | int | bool) -> Json:  # noqa: FBT001  # a value of any of three types
+    match value:
+        case bool():
+            return {"bool": value}
+        case int():
+            return {"int": value}
+        case _:
+            return {"string": names.text(value)}
+
+
+def quantity(number: int) -> str:
+    """A number as the API server spells it: "1500", "2k" (apimachinery, pkg/api/resource, "Canonical form")."""
+    for suffix in ("", "k", "M"):
+        if number % 1000 or not number:
+            return f"{number}{suffix}"
+        number //= 1000
+    return f"{number}G"

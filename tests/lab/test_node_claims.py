@@ -1,0 +1,132 @@
+"""A claim's VF with exclusive RDMA: from the slice to Prepare, ADD, an unhealthy link, and back."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from guest.node import PF, RDMA, Node, rdma_devs
+from lab.test_node import VFS, pull
+from support.dra_api import DraApi
+from support.node_dra import DraKubelet, dra_kubelet
+from support.node_process import NodeProcess
+from support.pod_resources import listing
+from support.tls_server import api_server
+from support.topology import Pod, until
+
+from base.kubelet import drahealth_pb2 as health
+from base.state import claims
+
+UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
+POD = "a1b2c3d4-0000-4000-8000-000000000001"
+ARGS = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=a;K8S_POD_UID={POD}"
+ASKED = ("default", "rails", UID)
+CDI = Path(f"/var/run/cdi/hpn-claim-{UID}.json")
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[tuple[DraApi, Path]]:
+    made = DraApi()
+    with api_server(tmp_path) as (server, kubeconfig):
+        server.route = made.route
+        document = json.loads(kubeconfig.read_text())
+        document["users"][0]["name"] = document["contexts"][0]["context"]["user"] = "system:node:node1"
+        kubeconfig.write_text(json.dumps(document))
+        yield made, kubeconfig
+
+
+@pytest.fixture
+def kubelet(node: Node, api: tuple[DraApi, Path]) -> Iterator[DraKubelet]:
+    """A kubelet connected to hpn node, which offers the VFs by DRA."""
+    # A socket's path has at most 107 bytes.
+    with TemporaryDirectory(prefix="hpn-test-") as folder, listing(Path(folder)):
+        process = NodeProcess(Path(folder), [], "--kubeconfig", str(api[1]))
+        process.kubelet, process.registry = Path(folder), Path(folder, "plugins_registry")
+        process.registry.mkdir()
+        process.write([VFS | {"by": "dra"}], health={"downAfter": 1, "upAfter": 1})
+        process.mounts.clear()  # /sys and /run are the guest's own
+        with process:
+            socket = process.registry / "hpn-hpn-cni.io.sock"
+            until(socket.is_socket, 120)
+            with dra_kubelet(socket) as one:
+                yield one
+
+
+def claim(pool: str, device: str) -> dict[str, Any]:
+    result = {"request": "rails", "driver": "hpn-cni.io", "pool": pool, "device": device}
+    return {
+        "metadata": {"name": "rails", "namespace": "default", "uid": UID},
+        "status": {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": "a", "uid": POD}],
+        },
+    }
+
+
+def agrees(kubelet: DraKubelet, node: Node, server: DraApi) -> None:
+    """Assert that the health stream and the taints agree while the PF has no link, and when it has one again."""
+    stream = kubelet.health()
+    assert {one.health for one in next(stream).devices} == {health.HEALTHY}
+    pull(up=False)
+    try:
+        while health.HEALTHY in {(told := one).health for one in next(stream).devices}:
+            pass
+        assert f"{PF} has no carrier" in told.message
+        until(lambda: "taints" in server.devices()[node.device][1], 120)
+        (taint,) = server.devices()[node.device][1]["taints"]
+        assert taint == {"key": "hpn-cni.io/unhealthy", "value": "no-link", "effect": "NoSchedule"}
+    finally:
+        pull(up=True)
+    while health.UNHEALTHY in {one.health for one in next(stream).devices}:
+        pass
+    until(lambda: "taints" not in server.devices()[node.device][1], 120)
+    stream.cancel()
+
+
+def test_a_claims_vf(kubelet: DraKubelet, node: Node, pod: Pod, api: tuple[DraApi, Path]) -> None:
+    server, _ = api
+    until(lambda: node.device in server.devices(), 120)
+    pool, device = server.devices()[node.device]
+    assert device["attributes"]["pf"] == {"string": PF}
+    assert device["attributes"]["rdma"] == {"bool": True}
+    server.claim = claim(pool, device["name"])
+    until(lambda: not kubelet.prepare(ASKED)[UID].error, 120)
+    uverbs = next(Path(f"/sys/bus/pci/devices/{node.device}/infiniband_verbs").iterdir()).name
+    (one,) = json.loads(CDI.read_text())["devices"]
+    paths = {entry["path"] for entry in one["containerEdits"]["deviceNodes"]}
+    assert paths == {f"/dev/infiniband/{uverbs}", "/dev/infiniband/rdma_cm"}
+    (mount,) = one["containerEdits"]["mounts"]
+    gate = Path(mount["hostPath"])
+    assert not gate.exists()
+
+    conf = node.conf(rdma={"mode": "exclusive", "required": True})
+    other = ARGS.replace(POD, POD.replace("1", "2"))
+    assert node.refused("ADD", pod, conf, CNI_ARGS=other)["code"] == 109
+    node.ok("ADD", pod, conf, CNI_ARGS=ARGS)
+    assert rdma_devs(pod.name) == {RDMA}
+    (attached,) = json.loads(gate.read_text().partition("\n")[0])["requests"][0]["devices"]
+    assert attached["attributes"]["rdmaDevice"] == {"string": RDMA}
+    assert attached["attributes"]["gidIndex"]["int"] >= 0
+    assert (
+        attached["attributes"]["resource.kubernetes.io/pcieRoot"]
+        == device["attributes"]["resource.kubernetes.io/pcieRoot"]
+    )
+    assert attached["networkData"]["interfaceName"] == "hpn0"
+    until(lambda: server.statuses and server.statuses[-1]["status"]["devices"], 120)
+    (shown,) = server.statuses[-1]["status"]["devices"]
+    assert shown["networkData"] == attached["networkData"]
+
+    agrees(kubelet, node, server)
+
+    # Kubernetes 1.36 may give up a claim in use.
+    assert kubelet.unprepare(ASKED) == {UID: ""}
+    assert gate.exists()
+    assert CDI.exists()
+    node.ok("DEL", pod, conf, CNI_ARGS=ARGS)
+    assert not gate.exists()
+    assert kubelet.unprepare(ASKED) == {UID: ""}
+    assert not CDI.exists()
+    assert claims.all_claims() == []
+    assert node.is_home()

@@ -1,0 +1,224 @@
+"""Attachments of devices that Kubernetes allocated by a claim, and that Multus handed on."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import drawn
+import pytest
+from support.killing import killed_at
+from support.topology import Host, Pod
+
+from base.protocol.errors import IoFailure
+from base.state import claims, durable, gates
+from base.state.claims import Claim, Device
+from cni import commands
+from cni.features import claimed
+
+UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
+POD = "a1b2c3d4-0000-4000-8000-000000000001"
+ARGS = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=a;K8S_POD_UID={POD}"
+MASTER = Device(
+    request="rails",
+    pool="node1/if-rail0",
+    device="rail0",
+    share="s1",
+    id="rail0",
+    kind="master",
+    resource="example.com/rail0",
+    attach="multus",
+    ips=("10.56.0.77/24",),
+    mac="02:00:00:00:00:77",
+    attributes={"kind": {"string": "master"}},
+)
+CLAIM = Claim(UID, "default", "a-rails-x7f2k", (POD,), (MASTER,), pod_claim="rails")
+
+
+@pytest.fixture(autouse=True)
+def folder(host: Host, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = host.tmp_path / "claims"
+    monkeypatch.setattr(claims, "FOLDER", str(path))
+    monkeypatch.setattr(commands, "CLAIMS_DIR", str(path))
+    return path
+
+
+def conf(host: Host, **keys: Any) -> dict[str, Any]:
+    """Multus's configuration for a network whose resource the pod has by a claim."""
+    return host.conf(master=..., deviceID="rail0", pciBusID="rail0", **keys)
+
+
+def gate(folder: Path, number: int = 0) -> dict[str, Any]:
+    """The metadata at the gate; both versions have the same content."""
+    newer, older = map(json.loads, (folder / f"{UID}.d" / f"{number}").read_text().splitlines())
+    assert (newer.pop("apiVersion"), older.pop("apiVersion")) == (
+        "metadata.resource.k8s.io/v1beta1",
+        "metadata.resource.k8s.io/v1alpha1",
+    )
+    assert newer == older
+    return dict(newer)
+
+
+def test_the_claims_keys_and_its_gate(host: Host, pod: Pod, folder: Path) -> None:
+    """The claim's address, MAC and master; the gate opens with ADD and closes with DEL."""
+    claims.save(CLAIM)
+    result = host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+    link = pod.link()
+    assert link
+    assert link["address"] == "02:00:00:00:00:77"
+    assert pod.addresses() == {"10.56.0.77/24", "fd00:56::2/64"}
+    body = durable.read(host.record(pod))
+    assert body
+    assert body["claim"] == f"{UID}/0"
+    assert gate(folder) == {
+        "kind": "DeviceMetadata",
+        "metadata": {"name": "a-rails-x7f2k", "namespace": "default", "uid": UID, "generation": 1},
+        "podClaimName": "rails",
+        "requests": [
+            {
+                "name": "rails",
+                "devices": [
+                    {
+                        "driver": "hpn-cni.io",
+                        "pool": "node1/if-rail0",
+                        "name": "rail0",
+                        "attributes": {"kind": {"string": "master"}},
+                        "networkData": {
+                            "interfaceName": "hpn0",
+                            "ips": ["10.56.0.77/24", "fd00:56::2/64"],
+                            "hardwareAddress": "02:00:00:00:00:77",
+                        },
+                    }
+                ],
+            }
+        ],
+    }
+    assert (folder / f"{UID}.d/0").stat().st_mode & 0o777 == 0o644
+    assert host.checked(pod, conf(host), result, CNI_ARGS=ARGS).exit_code == 0
+    assert [record.claim for record in gates.records(UID)] == [f"{UID}/0"]
+    host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
+    assert list((folder / f"{UID}.d").iterdir()) == []
+    assert claims.load(UID) == CLAIM
+    assert host.state_files() == set()
+
+
+def test_a_request_of_two_devices(host: Host, pod: Pod, folder: Path) -> None:
+    """The gate opens with the last interface of the request, and closes with the first that goes."""
+    twin = replace(MASTER, id="fabric", device="fabric", share="s2", ips=(), mac="", attributes={})
+    claims.save(replace(CLAIM, devices=(replace(MASTER, ips=(), mac=""), twin)))
+    ipam = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.57.0.0/24"}]]}
+    second = conf(host, name="rail1", ipam=ipam) | {"deviceID": "fabric", "pciBusID": "fabric"}
+    host.ok("ADD", pod, second, CNI_IFNAME="hpn1", CNI_ARGS=ARGS)
+    assert not (folder / f"{UID}.d").exists()
+    host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+    (request,) = gate(folder)["requests"]
+    assert [one["networkData"]["interfaceName"] for one in request["devices"]] == ["hpn0", "hpn1"]
+    host.ok("DEL", pod, second, CNI_IFNAME="hpn1", CNI_ARGS=ARGS)
+    assert list((folder / f"{UID}.d").iterdir()) == []
+    host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
+
+
+@pytest.mark.parametrize("command", ["ADD", "DEL"])
+def test_killed_at_every_step(host: Host, pod: Pod, folder: Path, command: str) -> None:
+    """An open gate means a complete attachment, wherever the command is killed; DEL closes it."""
+    claims.save(CLAIM)
+    path = folder / f"{UID}.d/0"
+    for step in drawn.steps():
+        if command == "DEL":
+            host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+        killed = killed_at(step, host.request(command, pod, conf(host), CNI_ARGS=ARGS))
+        if path.exists():
+            assert "10.56.0.77/24" in pod.addresses()
+            assert [record.complete for record in gates.records(UID, host.state)] == [True]
+        host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
+        assert pod.links() == set(), f"link left after step {step}"
+        assert host.state_files() == set(), f"files left after step {step}"
+        assert not path.exists(), f"gate left after step {step}"
+        if not killed:
+            break
+    assert step > 10
+
+
+def test_another_pods_device(host: Host, pod: Pod) -> None:
+    """A device that one claim has alone is refused to a pod for which the claim is not prepared."""
+    claims.save(replace(CLAIM, devices=(replace(MASTER, kind="vf", share=""),)))
+    for args in (ARGS.replace(POD, POD.replace("1", "2")), "IgnoreUnknown=1"):
+        before = host.picture(pod)
+        error = host.refused("ADD", pod, conf(host), CNI_ARGS=args)
+        assert error["code"] == 109
+        assert "device rail0: Kubernetes allocated it to claim default/a-rails-x7f2k" in error["msg"]
+        assert host.picture(pod) == before
+
+
+def test_a_shared_device_is_for_other_pods_too(host: Host, pod: Pod, folder: Path) -> None:
+    """A pod without a claim attaches to the same master as its network says, and opens no gate."""
+    claims.save(CLAIM)
+    others = ARGS.replace(POD, POD.replace("1", "2"))
+    host.ok("ADD", pod, conf(host) | {"master": "rail0"}, CNI_ARGS=others)
+    assert pod.addresses() == {"10.56.0.2/24", "fd00:56::2/64"}
+    assert not (folder / f"{UID}.d").exists()
+    host.ok("DEL", pod, conf(host))
+
+
+def test_an_ended_claim_gives_nothing(host: Host, pod: Pod) -> None:
+    claims.save(replace(CLAIM, ended=True, devices=(replace(MASTER, kind="vf"),)))
+    assert host.refused("ADD", pod, conf(host), CNI_ARGS=ARGS)["code"] == 109
+
+
+@pytest.mark.parametrize(
+    ("change", "keys", "words"),
+    [
+        ({"interface": "net1"}, {}, "CNI_IFNAME=hpn0: claim default/a-rails-x7f2k names the interface 'net1'"),
+        ({}, {"master": "fabric"}, "master 'fabric': Kubernetes allocated 'rail0' by claim default/a-rails-x7f2k"),
+        ({}, {"runtimeConfig": {"ips": ["10.56.0.8/24"]}}, 'ips ["10.56.0.8/24"]: claim default/a-rails-x7f2k has ips'),
+        ({}, {"runtimeConfig": {"mac": "02:00:00:00:00:08"}}, 'has mac "02:00:00:00:00:77"; remove one'),
+    ],
+)
+def test_what_contradicts_the_claim(
+    host: Host, pod: Pod, change: dict[str, Any], keys: dict[str, Any], words: str
+) -> None:
+    claims.save(replace(CLAIM, devices=(replace(MASTER, **change),)))
+    before = host.picture(pod)
+    error = host.refused("ADD", pod, conf(host) | keys, CNI_ARGS=ARGS)
+    assert (error["code"], words in error["msg"]) == (7, True), error
+    assert host.picture(pod) == before
+
+
+def test_the_same_address_from_both_places(host: Host, pod: Pod) -> None:
+    claims.save(CLAIM)
+    both = conf(host, runtimeConfig={"ips": ["10.56.0.77/24"], "deviceID": "rail0"})
+    host.ok("ADD", pod, both, CNI_ARGS=ARGS)
+    assert "10.56.0.77/24" in pod.addresses()
+    host.ok("DEL", pod, both)
+
+
+def test_a_gate_that_cannot_open(host: Host, pod: Pod, folder: Path) -> None:
+    """ADD fails and undoes the attachment, because the containers would wait without end."""
+    claims.save(CLAIM)
+    (folder / f"{UID}.d").write_text("a file in the directory's place")
+    before = host.picture(pod)
+    error = host.refused("ADD", pod, conf(host), CNI_ARGS=ARGS)
+    assert error["code"] == IoFailure.code
+    assert pod.links() == set()
+    assert host.picture(pod) == before
+
+
+def test_a_claim_that_is_gone_at_the_end(host: Host, pod: Pod, folder: Path) -> None:
+    """DEL needs no claim."""
+    claims.save(CLAIM)
+    host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+    claims.forget(UID)
+    assert list(folder.iterdir()) == []
+    host.ok("DEL", pod, conf(host))
+    assert host.state_files() == set()
+
+
+def test_a_node_without_claims(
+    host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch, make_pod: Callable[[], Pod]
+) -> None:
+    """Nothing looks for a claim, whether or not the runtime chose a device."""
+    monkeypatch.setattr(claimed, "find", None)
+    for one, given in ((pod, host.conf()), (make_pod(), host.conf(deviceID="rail0-3"))):
+        host.ok("ADD", one, given, CNI_ARGS=ARGS)
+        host.ok("DEL", one, given)

@@ -1,0 +1,100 @@
+"""The DRA driver alone, as a process: it forks, so it must not share a process with grpcio's threads.
+
+Devices and their health are in a file, which the driver's ``find`` reads at each call: device -> members of Found.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from support.daemons import Daemon
+from support.topology import until
+
+from base.state import claims, places
+from node.dra import cdi, status
+from node.dra.driver import Driver
+from node.dra.prepare import Found
+from node.dra.status import Status
+from node.log import Topics
+
+ROOT = Path(__file__).parents[2]
+POOL = "node1/pci-0000-3b-00-0"
+VF: dict[str, Any] = {
+    "id": "0000:3b:00.2",
+    "kind": "vf",
+    "resource": "example.com/rail0",
+    "attributes": {"kind": {"string": "vf"}},
+}
+
+
+class DriverProcess(Daemon):
+    """A driver that runs until its ``with`` ends."""
+
+    def __init__(self, folder: Path, kubeconfig: Path) -> None:
+        super().__init__()
+        self.folder, self.kubeconfig = folder, kubeconfig
+        self.socket, self.claims, self.cdi = folder / "hpn.sock", folder / "claims", folder / "cdi"
+        self.devices = folder / "devices.json"
+        self.has({"vf2": VF})
+
+    def has(self, devices: dict[str, Any]) -> None:
+        """Set the node's devices; a running driver reports their health."""
+        new = self.devices.with_suffix(".new")
+        new.write_text(json.dumps(devices))
+        new.replace(self.devices)
+        if self.is_running:
+            self.process.send_signal(signal.SIGUSR1)
+
+    @property
+    def is_running(self) -> bool:
+        return bool(getattr(self, "process", None)) and self.process.poll() is None
+
+    def __enter__(self) -> Self:
+        names = ("socket", "claims", "cdi", "devices", "kubeconfig")
+        words = [sys.executable, "-m", "support.dra_process", *(str(getattr(self, name)) for name in names)]
+        environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+        self.start(["env", *(f"{k}={environ[k]}" for k in ("PYTHONPATH",)), *words], ROOT)
+        until(self.socket.is_socket)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.end() == 0, "\n".join(self.said)
+
+
+def main(socket: str, claims_folder: str, cdi_folder: str, devices: str, kubeconfig: str) -> None:
+    folder = Path(socket).parent
+    claims.FOLDER, cdi.FOLDER = claims_folder, cdi_folder  # type: ignore[misc]
+    places.COMMON, places.ELSEWHERE = f"{folder}/state", f"{folder}/elsewhere"  # type: ignore[misc]
+
+    def read() -> dict[str, Any]:
+        return dict(json.loads(Path(devices).read_text()))
+
+    def find(pool: str, device: str) -> Found | None:
+        one = read().get(device) if pool == POOL else None
+        return Found(**{**one, "nodes": tuple(one.get("nodes", ()))}) if one else None
+
+    def states() -> Iterable[tuple[str, str, str]]:
+        return [(POOL, name, one.get("problem", "")) for name, one in read().items()]
+
+    async def serve() -> None:
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        written = Status(loop, Topics(), partial(status.write, kubeconfig))
+        driver = Driver(Path(socket), find, states, lambda: None, written, kubeconfig)
+        loop.add_signal_handler(signal.SIGTERM, ended.set)
+        loop.add_signal_handler(signal.SIGUSR1, driver.changed)
+        driver.open()
+        await ended.wait()
+        driver.close()
+
+    asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,108 @@
+"""The prepared claims on disk: whole or absent, of this boot, and never outside their folder."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from base.protocol.errors import InvalidConfig, RecordUnreadable
+from base.state import claims, durable
+from base.state.claims import Claim, Device
+
+UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
+OTHER = "1d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
+POD = "a1b2c3d4-0000-4000-8000-000000000001"
+VF = Device(
+    request="rails/first",
+    pool="node1/pci-0000-3b-00-0",
+    device="0000-3b-00-2",
+    share="",
+    id="0000:3b:00.2",
+    kind="vf",
+    resource="example.com/rail0",
+    attach="chain",
+    interface="net1",
+    config={"type": "hpn", "mtu": 9000},
+    ips=("10.0.0.7/24",),
+    mac="02:00:00:00:00:07",
+)
+CLAIM = Claim(UID, "default", "rails", (POD,), (VF, replace(VF, id="eth1", kind="master", share="2", ips=())))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(claims, "FOLDER", f"{tmp_path}/claims")
+    return tmp_path / "claims"
+
+
+def test_a_claim_is_read_as_it_was_saved(folder: Path) -> None:
+    claims.save(CLAIM)
+    assert claims.load(UID) == CLAIM
+    assert claims.load(OTHER) is None
+    assert [path.name for path in folder.iterdir()] == [f"{UID}.json"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_without_a_folder_there_is_no_claim(folder: Path) -> None:
+    for found in (claims.all_claims(), claims.of_pod(POD), claims.with_device(VF.id)):
+        assert not found
+    claims.forget(UID)
+    assert not folder.exists()
+
+
+def test_claims_of_a_pod_and_of_a_device() -> None:
+    # This claim's text contains the pod's UID, but it is another pod's.
+    named = replace(CLAIM, uid=OTHER, name="a", pods=(POD.replace("1", "2"), "x"), devices=(replace(VF, resource=POD),))
+    for claim in (CLAIM, named):
+        claims.save(claim)
+    assert claims.all_claims() == [named, CLAIM]
+    assert claims.of_pod(POD) == [CLAIM]
+    assert claims.with_device("eth1") == [(CLAIM, CLAIM.devices[1])]
+    assert claims.with_device(VF.id) == [(named, named.devices[0]), (CLAIM, VF)]
+    assert claims.with_device("eth") == []
+
+
+def test_a_forgotten_claim_is_gone(folder: Path) -> None:
+    claims.save(CLAIM)
+    claims.forget(UID)
+    assert claims.load(UID) is None
+    assert list(folder.iterdir()) == []
+
+
+def test_a_claim_of_an_earlier_boot_counts_as_none() -> None:
+    claims.save(replace(CLAIM, boot="of before"))
+    assert claims.load(UID) is None
+    assert claims.all_claims() == []
+
+
+@pytest.mark.parametrize("uid", ["", "..", "../claims", f"{UID}/../x", UID.upper(), f"{UID}\n", f"{UID}.json"])
+def test_only_a_uid_leads_to_a_file(folder: Path, uid: str) -> None:
+    for call in (claims.load, claims.forget, lambda one: claims.save(replace(CLAIM, uid=one))):
+        with pytest.raises(InvalidConfig, match="is not a UUID"):
+            call(uid)
+    with pytest.raises(InvalidConfig, match="is not a UUID"):
+        claims.gate(uid, 0)
+    assert not folder.exists()
+
+
+def test_the_file_of_a_container_is_beside_the_claim(folder: Path) -> None:
+    assert claims.gate(UID, 3) == f"{folder}/{UID}.d/3"
+
+
+def test_damaged_claims_hide_no_other(folder: Path) -> None:
+    claims.save(CLAIM)
+    for uid, text in {
+        OTHER: "{",
+        OTHER.replace("1d", "2d"): (folder / f"{UID}.json").read_text(),
+        OTHER.replace("1d", "3d"): json.dumps({"schema": 1, "sha256": "", "body": {}}),
+    }.items():
+        (folder / f"{uid}.json").write_text(text)
+        with pytest.raises(RecordUnreadable):
+            claims.load(uid)
+    durable.write(folder / f"{OTHER}.json", {"uid": OTHER, "devices": []})
+    with pytest.raises(RecordUnreadable, match="lacks members"):
+        claims.load(OTHER)
+    (folder / "stranger.json").write_text("{")
+    (folder / f"{UID}.d").mkdir()
+    assert claims.all_claims() == [CLAIM]

@@ -1,0 +1,45 @@
+"""hpn daemonset: its units, and when the DaemonSet has left a node.  tests/system/test_ways.py has the rest."""
+
+from pathlib import Path
+
+import pytest
+from support.installed import ROOT
+
+from base.protocol.errors import InvalidConfig
+from ctl.daemonset import leaving
+from ctl.installation import layout
+
+
+@pytest.fixture(autouse=True)
+def carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The units of the source tree."""
+    monkeypatch.syspath_prepend(ROOT)
+
+
+def test_the_arguments_of_hpn_node_are_in_its_unit() -> None:
+    arguments = ("--metrics=[::1]:9617", "--kubelet-dir=/var/snap/microk8s/common/var/lib/kubelet")
+    units = layout.daemonset_units(arguments, "/var/lib/kubelet")
+    assert f"\nExecStart=/opt/cni/bin/hpn node {' '.join(arguments)}\n" in units[layout.NODE]
+    assert layout.node_arguments(units) == arguments
+    assert layout.node_arguments(layout.units()) is None
+    assert next(iter(units)) == layout.LEAVE
+
+
+@pytest.mark.parametrize("argument", ["--metrics=a b", "--metrics=%n", "--metrics=$HOME", '"', "", "--metrics=é"])
+def test_what_systemd_would_expand_is_refused(argument: str) -> None:
+    with pytest.raises(InvalidConfig, match="cannot be an argument in a unit"):
+        layout.daemonset_units((argument,), "/var/lib/kubelet")
+    with pytest.raises(InvalidConfig, match="cannot be an argument in a unit"):
+        layout.daemonset_units((), argument)
+
+
+def test_it_leaves_only_where_kubelet_has_pods_of_others_alone(tmp_path: Path) -> None:
+    ours, other = (tmp_path / "pods" / name / "volumes/kubernetes.io~empty-dir" for name in ("a", "b"))
+    no_pod = [f"hpn stays: {tmp_path}/pods has no pod"]
+    assert leaving.leave(tmp_path, 0) == no_pod
+    (tmp_path / "pods").mkdir()
+    assert leaving.leave(tmp_path, 0) == no_pod
+    (other / "data").mkdir(parents=True)
+    assert leaving._stays(tmp_path) is None
+    (ours / "hpn-way").mkdir(parents=True)
+    assert leaving.leave(tmp_path, 0) == []

@@ -1,0 +1,138 @@
+"""Which way has a device: what pods have from the plugin stays out of slices, and the other way round."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.pod_resources import listing
+
+from base.state import claims
+from base.state.claims import Claim
+from hardware.model import Device, Kind
+from node.dra import ledger
+from node.dra.ledger import Holds
+from node.kubelet import allocations
+from node.model import Offer, Resource, Sharing, Unit, devices_of
+
+VF = Resource("example.com", "vf", Sharing.EXCLUSIVE, (), kind="vf", by_dra=True)
+MASTER = Resource("example.com", "rail", Sharing.SHARED, (), count=3, kind="master", by_dra=True)
+VFS = tuple(Device(f"0000:3b:00.{n}", Kind.VF, pf="0000:3b:00.0") for n in (2, 3))
+PF = Device("0000:3b:00.0", Kind.PF, names=("rail0",), pf="0000:3b:00.0")
+OFFERED = Offer(VF, tuple(Unit(one.id, (one,)) for one in VFS))
+ALONE = (PF,)
+SHARED = Offer(MASTER, tuple(Unit(f"{PF.id}-{n}", ALONE) for n in range(3)))
+UID = "6a2f41a3-c54c-fce8-32d2-0324e1c32e22"
+
+
+def held(*units: tuple[str, str], devices: Sequence[str] = ()) -> Holds:
+    return Holds(frozenset(units), frozenset(devices))
+
+
+def withheld(found: Holds, *allocated: tuple[str, str]) -> set[str]:
+    return {one for _, one in ledger.withheld([OFFERED, SHARED], found, allocated)}
+
+
+@pytest.mark.parametrize(
+    ("found", "ids"),
+    [
+        (held(), set()),
+        (held(("example.com/vf", "0000:3b:00.2")), {"0000:3b:00.2"}),
+        # Another name of the resource, or another plugin: the device is the same.
+        (held(("old.com/vf", "0000:3b:00.2")), {"0000:3b:00.2"}),
+        (held(("example.com/rail", "0000:3b:00.0-1")), {"0000:3b:00.0-1"}),
+        (held(("old.com/hca", "0000:3b:00.0-1")), {f"0000:3b:00.0-{n}" for n in range(3)}),
+        (held(("old.com/pf", "0000:3b:00.0")), {f"0000:3b:00.0-{n}" for n in range(3)}),
+        (held(("old.com/hca", "0000:3b:00.2-17")), {"0000:3b:00.2"}),
+        # An ADD without a resource: a NetworkAttachmentDefinition may name the device.
+        (held(devices=["0000:3b:00.3", "0000:3b:00.0"]), {"0000:3b:00.3"}),
+        (held(("nvidia.com/gpu", "GPU-1")), set()),
+    ],
+)
+def test_withheld(found: Holds, ids: set[str]) -> None:
+    assert withheld(found) == ids
+
+
+def test_the_latest_allocations() -> None:
+    """kubelet may not list an allocation yet."""
+    now = 100.0
+    noted = allocations.Allocations(lambda: now)
+    noted.note("example.com/vf", ["0000:3b:00.2"])
+    assert withheld(held(), *noted.units) == {"0000:3b:00.2"}
+    now += allocations.LONGEST - 1
+    noted.note("example.com/vf", ["0000:3b:00.3"])
+    assert withheld(held(), *noted.units) == {"0000:3b:00.2", "0000:3b:00.3"}
+    now += 2
+    assert withheld(held(), *noted.units) == {"0000:3b:00.3"}
+
+
+def test_kubelets_answer(tmp_path: Path) -> None:
+    assert ledger.holds(tmp_path) is None
+    with listing(tmp_path) as kubelet:
+        assert ledger.holds(tmp_path) == held()
+        kubelet.devices = {"example.com/vf": ["0000:3b:00.2", "0000:3b:00.3"], "a.b/c": ["x"]}
+        units = {("example.com/vf", "0000:3b:00.2"), ("example.com/vf", "0000:3b:00.3"), ("a.b/c", "x")}
+        assert ledger.holds(tmp_path) == held(*units)
+    assert ledger.holds(tmp_path) is None
+
+
+def test_kubelets_checkpoint(tmp_path: Path) -> None:
+    """A kubelet that has just started lists no pod; what its checkpoint has of ended pods does not count."""
+    file = tmp_path / "device-plugins" / "kubelet_internal_checkpoint"
+    file.parent.mkdir()
+    entry = {"ContainerName": "c", "ResourceName": "example.com/vf", "AllocResp": ""}
+    entries = [
+        {**entry, "PodUID": "there", "DeviceIDs": {"0": ["0000:3b:00.2"], "-1": ["0000:3b:00.3"]}},
+        {**entry, "PodUID": "ended", "DeviceIDs": {"0": ["0000:3b:00.4"]}},
+    ]
+    (tmp_path / "pods" / "there").mkdir(parents=True)
+    units = {("example.com/vf", "0000:3b:00.2"), ("example.com/vf", "0000:3b:00.3")}
+    with listing(tmp_path):
+        for data in (
+            b"",
+            b"{}",
+            b'{"Data": {"PodDeviceEntries": null}}',
+            b'{"Data": {"PodDeviceEntries": [{}]}}',
+            b"\xff",
+            b"[]",
+        ):
+            file.write_bytes(data)
+            assert ledger.holds(tmp_path) == held()
+        file.write_text(json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1}))
+        assert ledger.holds(tmp_path) == held(*units)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "FOLDER", f"{tmp_path}/claims")
+
+
+def prepared(*ids: str) -> None:
+    devices = tuple(
+        claims.Device(f"r{n}", "node1/p", "d", "", one, "vf", "example.com/vf", "multus") for n, one in enumerate(ids)
+    )
+    claims.save(Claim(UID, "default", "c", (), devices))
+
+
+def left(offer: Offer, *published: str) -> list[str]:
+    by_plugin = replace(offer, resource=replace(offer.resource, by_dra=False))
+    (found,) = ledger.without_claimed([by_plugin], set(published))
+    return [unit.id for unit in found.units]
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_way_back() -> None:
+    """The plugin offers no device of a prepared claim, and none that may be in a slice."""
+    all_vfs, all_shares = [one.id for one in VFS], [unit.id for unit in SHARED.units]
+    assert (left(OFFERED), left(SHARED)) == (all_vfs, all_shares)
+    assert left(OFFERED, VFS[0].id) == all_vfs[1:]
+    assert left(SHARED, PF.id) == []
+    prepared(VFS[1].id, "rail0")
+    assert left(OFFERED) == all_vfs[:1]
+    assert left(SHARED) == all_shares[:2]
+    prepared("rail0", "rail0", "rail0", "rail0")
+    assert left(SHARED) == []
+    claims.forget(UID)
+    assert (left(OFFERED), left(SHARED)) == (all_vfs, all_shares)
+    assert devices_of(SHARED.units) == (PF,)

@@ -1,0 +1,204 @@
+"""When hpn node publishes slices: at changes, after registrations, at intervals, and again after failures."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.node_loop import turn
+
+from hardware.model import Device, Kind
+from node.dra import publisher
+from node.dra.publisher import Publisher, Report, View
+from node.kubelet.allocations import Allocations, Name
+from node.log import Topics
+from node.model import Offer, Resource, Sharing, Unit
+
+MOST = 60.0
+VF = Resource("example.com", "vf", Sharing.EXCLUSIVE, (), kind="vf", by_dra=True)
+DEVICES = tuple(Device(f"0000:3b:00.{n}", Kind.VF, driver="mlx5_core", pf="0000:3b:00.0") for n in (2, 3))
+HELD = frozenset({(VF.full_name, DEVICES[0].id)})
+KEYS = [(VF.full_name, one.id) for one in DEVICES]
+
+
+def offer(*devices: Device) -> tuple[Offer, ...]:
+    return (Offer(VF, tuple(Unit(one.id, (one,)) for one in devices)),)
+
+
+class Node:
+    """hpn node's part.  Each round leaves a file with what it was to publish, and ends with ``report``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.folder, self.topics, self.allocations = folder, Topics(), Allocations()
+        self.report = Report(frozenset())
+        self.freed = 0
+        (folder / "plugins_registry").mkdir(exist_ok=True)
+        self.publisher = self.made()
+
+    def made(self) -> Publisher:
+        view = View(self.folder, "/kubeconfig")
+        return Publisher(self.loop, self.topics, view, self.allocations, self._free, self._round)
+
+    def offer(self, *devices: Device, unhealthy: Mapping[Name, str] | None = None) -> None:
+        self.publisher.offer(offer(*devices), unhealthy or {})
+
+    def _free(self) -> None:
+        self.freed += 1
+
+    def _round(self, view: View) -> Report:
+        ids = [unit.id for one in view.offers for unit in one.units]
+        state = {
+            "ids": ids,
+            "look": view.is_look,
+            "allocated": sorted(view.allocated),
+            "sick": [*view.unhealthy.values()],
+        }
+        file = self.folder / f"new-{os.getpid()}"
+        file.write_text(json.dumps(state))
+        file.rename(self.folder / f"round-{time.monotonic_ns()}")
+        return self.report
+
+    @property
+    def rounds(self) -> list[dict[str, object]]:
+        return [json.loads(path.read_text()) for path in sorted(self.folder.glob("round-*"))]
+
+    def until(self, there: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + MOST
+        while not there():
+            assert time.monotonic() < deadline
+            turn(self.loop, 0.01)
+
+    def after(self, number: int) -> None:
+        """Wait until so many rounds have ended."""
+        self.until(lambda: len(self.rounds) >= number and not self.publisher._child)
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    monkeypatch.setattr(publisher, "REST", 0.01)
+    one = Node(tmp_path)
+    yield one
+    one.until(lambda: not one.publisher._child)  # close waits for no child
+    one.publisher.close()
+    one.loop.close()
+
+
+def test_at_changes_only(node: Node) -> None:
+    node.offer(*DEVICES)
+    node.after(1)
+    assert node.rounds[0] == {"ids": [one.id for one in DEVICES], "look": False, "allocated": [], "sick": []}
+    # A pod gets one: nothing of the slices changes.
+    node.offer(replace(DEVICES[0], netdevs=(), used="x"), DEVICES[1])
+    turn(node.loop, 0.1)
+    assert len(node.rounds) == 1
+    node.offer(*DEVICES, unhealthy={KEYS[0]: "gone"})
+    node.after(2)
+    node.offer(DEVICES[0])
+    node.after(3)
+    assert [one["sick"] for one in node.rounds] == [[], ["gone"], []]
+    assert node.rounds[2]["ids"] == [DEVICES[0].id]
+
+
+def test_at_intervals(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "EVERY", 0.02)
+    node.offer(*DEVICES)
+    node.after(3)
+    node.publisher.offer((), {})
+    node.until(lambda: bool(node.rounds) and node.rounds[-1]["ids"] == [])
+    node.until(lambda: not node.publisher._child)
+    number = len(node.rounds)
+    turn(node.loop, 0.2)
+    assert len(node.rounds) == number  # nothing is offered, so nothing can be lost
+
+
+def test_after_a_registration(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kubelet removes all slices when it starts, in the background, perhaps after the driver has registered."""
+    monkeypatch.setattr(publisher, "REGISTERED", (0.2, 0.4))
+    node.offer(*DEVICES)
+    node.after(1)
+    node.publisher.registered()
+    node.after(4)
+    assert not any(one["look"] for one in node.rounds)
+
+
+def test_failures(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "AGAIN", 0.01)
+    node.report = Report(frozenset(), "the API server is away")
+    node.offer(*DEVICES)
+    node.after(3)
+    assert "dra" in node.topics.problems
+    assert node.publisher.published == {one.id for one in DEVICES}
+    node.report = Report(frozenset(), notes=("a remark",))
+    node.until(lambda: "dra" not in node.topics.problems)
+
+
+def test_a_killed_round(node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "AGAIN", 0.01)
+    monkeypatch.setattr(node, "_round", lambda _: os._exit(9))
+    node.publisher = node.made()
+    node.offer(*DEVICES)
+    node.until(lambda: "dra" in node.topics.problems)
+    assert "cannot be brought up to date: the process of the round ended with status 9" in capsys.readouterr().err
+
+
+def test_what_pods_have_from_the_plugin(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked for often; nothing of it is given to a claim before it is free."""
+    monkeypatch.setattr(publisher, "HELD", 0.01)
+    node.allocations.note(*KEYS[0][:1], [KEYS[0][1]])
+    node.report = Report(HELD)
+    node.offer(*DEVICES)
+    node.after(1)
+    assert node.rounds[0]["allocated"] == [list(KEYS[0])]
+    node.until(lambda: node.publisher.is_cleared(KEYS[1]))
+    assert not node.publisher.is_cleared(KEYS[0])
+    node.after(3)
+    assert [one["look"] for one in node.rounds[:3]] == [False, True, True]
+    node.report = Report(frozenset())
+    node.until(lambda: node.publisher.is_cleared(KEYS[0]))
+    number = len(node.rounds)
+    turn(node.loop, 0.2)
+    assert len(node.rounds) <= number + 1
+
+
+def test_without_kubelets_answer_nothing_is_cleared(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "AGAIN", 0.01)
+    node.report = Report(None, "kubelet does not answer")
+    node.offer(*DEVICES)
+    node.after(2)
+    assert not node.publisher.is_cleared(KEYS[0])
+    node.report = Report(frozenset())
+    node.until(lambda: node.publisher.is_cleared(KEYS[0]))
+    # A device that left the file may get back to the plugin meanwhile.
+    node.offer(DEVICES[1])
+    assert not node.publisher.is_cleared(KEYS[0])
+
+
+def test_devices_in_slices_outlive_a_restart(node: Node) -> None:
+    """The plugin must not offer them while their slices may be there, also if the file has changed meanwhile."""
+    node.offer(*DEVICES)
+    node.after(1)
+    node.until(lambda: node.publisher.published == {one.id for one in DEVICES})
+    freed = node.freed
+    node.publisher.close()
+    node.publisher = node.made()
+    assert node.publisher.published == {one.id for one in DEVICES}
+    node.publisher.offer((), {})
+    node.until(lambda: not node.publisher.published)
+    assert node.freed > freed
+    assert not (node.folder / "plugins_registry" / publisher.FILE).exists()
+    node.publisher.close()
+    (node.folder / "plugins_registry" / publisher.FILE).write_text("{")
+    assert node.made().published == set()
+
+
+def test_nothing_is_published_that_cannot_be_noted(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    (node.folder / "plugins_registry").rmdir()
+    node.offer(*DEVICES)
+    node.until(lambda: "dra" in node.topics.problems)
+    assert "ResourceSlices stay as they are: " in capsys.readouterr().err
+    assert node.rounds == []

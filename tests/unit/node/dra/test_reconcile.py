@@ -1,0 +1,161 @@
+"""One round over the slices: nothing changes without kubelet's list; the API server's features and refusals."""
+
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.pod_resources import listing
+from support.tls_server import Server, Told, api_server
+
+from hardware.model import Device, Kind
+from node.dra import reconcile
+from node.dra.publisher import Report, View
+from node.model import Offer, Resource, Sharing, Unit
+
+VF = Resource("example.com", "vf", Sharing.EXCLUSIVE, (), kind="vf", by_dra=True)
+MASTER = Resource("example.com", "rail", Sharing.SHARED, (), count=3, kind="master", by_dra=True)
+VFS = tuple(Device(f"0000:3b:00.{n}", Kind.VF, pf="0000:3b:00.0") for n in (2, 3))
+PF = (Device("0000:3b:00.0", Kind.PF, names=("rail0",), pf="0000:3b:00.0"),)
+ALONE = Offer(VF, tuple(Unit(one.id, (one,)) for one in VFS))
+SHARED = Offer(MASTER, tuple(Unit(f"{PF[0].id}-{n}", PF) for n in range(3)))
+NOTHING = Told(200, {"metadata": {}, "items": []})
+NODE = Told(200, {"metadata": {"uid": "n-1"}})
+DONE = Told(200, {"metadata": {}})
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[tuple[Server, View]]:
+    with api_server(tmp_path) as (server, kubeconfig):
+        yield server, View(tmp_path, f"{kubeconfig}", (ALONE,))
+    signal.alarm(0)  # a round ends its process
+
+
+def sent(server: Server) -> list[tuple[str, str]]:
+    return [(one.method, one.path.partition("?")[0].rpartition("/")[2]) for one in server.asked]
+
+
+def test_without_kubelets_list(asked: tuple[Server, View]) -> None:
+    """A device in a slice could be a pod's.  Only without offers is nothing to be asked."""
+    server, view = asked
+    report = reconcile.publish(view)
+    assert report.withheld is None
+    assert "kubelet lists no pods' devices at" in report.problem
+    assert server.asked == []
+    server.tell(NOTHING)
+    assert reconcile.publish(replace(view, offers=())).problem == ""
+    assert sent(server) == [("GET", "resourceslices")]
+
+
+def test_publish(asked: tuple[Server, View], tmp_path: Path) -> None:
+    server, view = asked
+    with listing(tmp_path) as kubelet:
+        kubelet.devices = {"example.com/vf": [VFS[0].id]}
+        server.tell(NODE, NOTHING, DONE)
+        report = reconcile.publish(view)
+        held = frozenset({("example.com/vf", VFS[0].id)})
+        assert (report.withheld, report.problem) == (held, "")
+        assert [method for method, _ in sent(server)] == ["GET", "GET", "POST"]
+        (device,) = server.asked[2].body["spec"]["devices"]
+        assert device["name"] == "0000-3b-00-3"
+        # A look asks the API server only if a pod has ended.
+        assert reconcile.publish(replace(view, is_look=True, withheld=held)) == Report(held, is_look=True)
+        assert len(server.asked) == 3
+        kubelet.devices = {}
+        server.tell(NODE, NOTHING, DONE)
+        assert reconcile.publish(replace(view, is_look=True, withheld=held)).withheld == frozenset()
+        assert len(server.asked[-1].body["spec"]["devices"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("dropped", "published", "words"),
+    [
+        ((), 2, ""),
+        (("allowMultipleAllocations",), 0, "DRAConsumableCapacity"),
+        (("capacity",), 0, "DRAConsumableCapacity"),
+        (("taints",), 2, ""),
+        (("consumesCounters",), 2, ""),
+    ],
+)
+def test_features(
+    asked: tuple[Server, View], tmp_path: Path, dropped: tuple[str, ...], published: int, words: str
+) -> None:
+    """The API server is asked by a dry run, and what it drops is not relied on."""
+    server, view = asked
+    two = Offer(MASTER, (*SHARED.units, Unit("0000:5e:00.0-0", (Device("0000:5e:00.0", Kind.PF, pf="0000:5e:00.0"),))))
+    with listing(tmp_path):
+        server.tell(NODE)
+        reconcile.publish(replace(view, offers=(two,)))  # the next answer is none that an API server gives
+        probe = server.asked[1]
+        assert "dryRun=All" in probe.path
+        (device,) = probe.body["spec"]["devices"]
+        stored = {key: value for key, value in device.items() if key not in dropped}
+        server.asked.clear()
+        server.tell(NODE, Told(201, {"metadata": {}, "spec": {"devices": [stored]}}), NOTHING, DONE, DONE)
+        report = reconcile.publish(replace(view, offers=(two,)))
+        server.forget()
+    assert report.problem == ""
+    assert words in " ".join(report.notes)
+    assert bool(report.notes) is bool(words)
+    assert [method for method, _ in sent(server)] == ["GET", "POST", "GET", *["POST"] * published]
+
+
+def test_a_resource_that_is_still_allocatable(asked: tuple[Server, View], tmp_path: Path) -> None:
+    """The scheduler goes by the node's object; another plugin may offer the resource too."""
+    server, view = asked
+    for amount, published in (("2", 0), ("0", 1)):
+        status = {"allocatable": {"cpu": "8", "example.com/vf": amount, "example.com/other": "1"}}
+        server.tell(Told(200, {"metadata": {"uid": "n-1"}, "status": status}), NOTHING, DONE)
+        server.asked.clear()
+        with listing(tmp_path):
+            report = reconcile.publish(view)
+        server.forget()
+        assert report.problem == ""
+        assert len(report.withheld or ()) == 2 * (not published)
+        assert [method for method, _ in sent(server)] == ["GET", "GET", *["POST"] * published]
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ([NODE, Told(403, {"message": "no"})], "refuses to list resourceslices: no; allow it to the nodes: kubectl"),
+        ([NODE, *[Told(503)] * 4], "gives no answer to GET /apis/resource.k8s.io/v1/resourceslices"),
+        ([NODE, *[Told(410, {"message": "old"})] * 3], "dropped the list of resourceslices"),
+        ([NODE, NOTHING, Told(409, {"reason": "AlreadyExists"})],
+         "another program made or changed .*; if this stays: kubectl delete resourceslice .*-pci-0000-3b-00-0-0"),
+        ([NODE, NOTHING, Told(422, {"message": "spec: Invalid"})], "refuses to create resourceslices: spec: Invalid"),
+    ],
+)  # fmt: skip
+def test_refusals(asked: tuple[Server, View], tmp_path: Path, answers: list[Told], words: str) -> None:
+    """The ledger's part of the round stands."""
+    server, view = asked
+    with listing(tmp_path) as kubelet:
+        kubelet.devices = {"example.com/vf": [VFS[0].id]}
+        server.tell(*answers)
+        report = reconcile.publish(view)
+    assert report.withheld == {("example.com/vf", VFS[0].id)}
+    assert re.search(words, report.problem)
+
+
+def test_without_a_credential(asked: tuple[Server, View], tmp_path: Path) -> None:
+    _, view = asked
+    with listing(tmp_path):
+        report = reconcile.publish(replace(view, kubeconfig="/nowhere"))
+    assert report.withheld == frozenset()
+    assert "there is no kubeconfig at /nowhere" in report.problem
+
+
+def test_a_refused_pool_stops_no_other(asked: tuple[Server, View], tmp_path: Path) -> None:
+    server, view = asked
+    other = Device("0000:5e:00.2", Kind.VF, pf="0000:5e:00.0")
+    two = Offer(VF, (*ALONE.units, Unit(other.id, (other,))))
+    name = "u-hpn-cni.io-if-bond0-0"
+    spec = {"driver": "hpn-cni.io", "pool": {"name": "u/if-bond0", "generation": 1, "resourceSliceCount": 1}}
+    old = {"metadata": {"name": name, "uid": "u", "resourceVersion": "1", "managedFields": []}, "spec": spec}
+    server.tell(NODE, Told(200, {"metadata": {}, "items": [old]}), Told(422, {"message": "bad"}), DONE, DONE)
+    with listing(tmp_path):
+        report = reconcile.publish(replace(view, offers=(two,)))
+    assert "refuses to create resourceslices: bad" in report.problem
+    assert [method for method, _ in sent(server)] == ["GET", "GET", "POST", "POST", "DELETE"]
