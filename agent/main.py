@@ -10,7 +10,8 @@ from agent import idle, listening, workers
 from agent.listening import SOCKET
 from base.kernel import host_mounts
 from base.protocol.spec import Reply, Request
-from cni import collect, commands, config, kinds  # noqa: F401  # imported for every request
+from cni import chain, collect, commands, config, kinds  # noqa: F401  # imported for every request
+from cni.features import claimed  # noqa: F401  # as above
 from cni.main import run
 from ipam import config as ipam_config  # noqa: F401  # as above
 from ipam import main as ipam

@@ -241,9 +241,9 @@ def main() -> None:
             lines += table(f"{what} with eight rails, until Ready ({rounds} rounds)", compared)
         lines += memory(cluster, multus)
     linux = ".".join(platform.release().split(".")[:2])
-    where = f"{os.cpu_count()} CPUs for the whole cluster, Linux {linux}, {run(str(binary), 'version').strip()}"
-    what = f"{time.strftime('%F')}: Kubernetes 1.36, containerd 2, Multus 4.3.0. {where}, a load of {load:.0f} before."
-    page = [f"{what} A ratio is to the first row, of the same round.", "", *lines]
+    what = f"Kubernetes 1.36, containerd 2, Multus 4.3.0, Linux {linux}, {run(str(binary), 'version').strip()}"
+    where = f"on {time.strftime('%F')}, after a load of {load:.0f}. The cluster has {os.cpu_count()} CPUs."
+    page = [f"{what}, {where} A ratio is to the first row, of the same round.", "", *lines]
     print("\n".join(page))
     if chosen.write:
         write(page, "cluster")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from base.protocol.errors import IoFailure
 from base.protocol.spec import Json, Key
-from base.state import journal, last_error
+from base.state import claims, journal, last_error
 from base.state.record import Record
 from cni import attachment_state, kinds, undo
 from cni.attachment_state import State
@@ -199,11 +199,22 @@ def describe(record: Record, *, alive: bool) -> Json:
     }
     if record.trouble:
         described["trouble"] = record.trouble
+    if record.claim:
+        described["claim"] = _claim(record.claim)
     if record.kind in kinds.KINDS:
         with suppress(AttributeError, KeyError, TypeError, ValueError, struct.error):  # another version's plan
             words, members = kinds.named(record.kind).describe(link, interfaces)
             described |= {WORDS: words, **members}
     return described
+
+
+def _claim(named: str) -> Json:
+    """The claim's UID; also its name, request and device while it is prepared."""
+    body: Json = {"uid": named.partition("/")[0]}
+    if found := claims.of_record(named):
+        claim, device = found
+        body |= {"name": f"{claim.namespace}/{claim.name}", "request": device.request, "device": device.device}
+    return body
 
 
 def _zulu(time: str) -> str:

@@ -8,7 +8,6 @@ conflist find them; GC is in cni/collect.py.  The pod's result stays that of the
 """
 
 import json
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -172,11 +171,8 @@ def _asked(member: Member, request: Request, programs: Programs) -> Asked:
 
 def _title(member: Member) -> str:
     """The name of the member's claim in a message for people."""
-    uid, _, number = member.claim.partition("/")
-    with suppress(CniError):
-        if claim := claims.load(uid):
-            return f"{claim.title}, request {claim.devices[int(number)].request}"
-    return f"claim {uid}"
+    found = claims.of_record(member.claim)
+    return f"{found[0].title}, request {found[1].request}" if found else f"claim {member.claim.partition('/')[0]}"
 
 
 def _of_pod(request: Request, conf: Config) -> tuple[Member, ...]:

@@ -56,12 +56,12 @@ def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -
 
 
 def _kind(request: Request) -> str:
-    """Return the configuration's kind; empty if it is unknown."""
+    """Return the configuration's kind; empty if it is unknown, or if its attachments may have several."""
     from cni import kinds  # noqa: PLC0415  # as above
 
     try:
         conf = spec.configuration(request)
     except CniError:
         return ""
-    kind = "" if is_stripped(conf) else conf.get("kind", kinds.implied(dict(conf)))
+    kind = "" if is_stripped(conf) or conf.get("claims") else conf.get("kind", kinds.implied(dict(conf)))
     return next((known for known in kinds.KINDS if known == kind), "")

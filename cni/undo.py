@@ -33,7 +33,7 @@ from base.state.record import LOST, Record
 from cni import features, kinds
 from cni.features import delegate, device_info
 from cni.features.delegate import Programs
-from cni.kinds import child, escaped
+from cni.kinds import escaped
 
 # After so many refusals of another project's IPAM plugin, DEL succeeds, and the record is kept for people.
 REFUSALS: Final = 10
@@ -136,6 +136,8 @@ def _remove_links(found: Mapping[Entry, Record], request: Request) -> dict[Entry
     ours = {entry: r for entry, r in found.items() if r.kind in _TOGETHER and r.of_this_boot and not r.rxe}
     if len(ours) < 2:
         return {}
+    from cni.kinds import child  # noqa: PLC0415  # as above
+
     first = next(iter(ours.values()))
     with suppress(CniError, OSError), pods.find(first.identity, first.netns, request) as pod:
         if pod is None:
@@ -177,6 +179,8 @@ def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[s
     """
     was_found = entry.was_found
     if is_removed and pod:
+        from cni.kinds import child  # noqa: PLC0415  # only for chains
+
         search = child.left_over(record.link, pod)
     else:
         # guard below: link = None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from base.protocol.spec import Json
+from base.state import claims
 from base.state.record import LOST
 from cni import attachment_state, interface_location
 from cni.attachments import WORDS, Found, are_dead, describe, list_all, states, with_error
@@ -74,7 +75,7 @@ def answer_inspect(words: Sequence[str]) -> tuple[str, int]:
     if options.what:
         return _of_some(options)
     attachments, unreadable, refused = list_all(command_line.state_dirs(options))
-    rest = match(attachments, allocated(options.kubelet_dir))
+    rest, waiting = match(attachments, allocated(options.kubelet_dir)), without_attachment(attachments)
     if options.json:
         document = selection.document(
             options,
@@ -82,6 +83,7 @@ def answer_inspect(words: Sequence[str]) -> tuple[str, int]:
             unreadable=[str(path) for path in unreadable],
             refused=selection.without_words(refused),
             unattached=rest,
+            claims=waiting,
         )
         return document, 0
     parts: list[Table | str] = [_table(attachments)] if attachments else []
@@ -101,6 +103,10 @@ def answer_inspect(words: Sequence[str]) -> tuple[str, int]:
         rows = [(one["pod"], one["container"], one["resource"], ", ".join(one["ids"])) for one in rest]
         parts += ["", "allocated by kubelet, but not an interface of the pod:"]
         parts.append(Table(("POD", "CONTAINER", "RESOURCE", "DEVICES"), rows))
+    if waiting:
+        rows = [(one["claim"], one["request"], one["device"], one["attach"]) for one in waiting]
+        parts += ["", "prepared by hpn node, but not attached:"]
+        parts.append(Table(("CLAIM", "REQUEST", "DEVICE", "ATTACH"), rows))
     return text(parts), 0
 
 
@@ -205,6 +211,7 @@ def _values(a: Json) -> Iterator[tuple[str, str]]:
     yield "interface", ", ".join(filter(None, (f"{a['kind']} {a.get(WORDS, '')}".strip(), mac)))
     yield "PF", f"{a['pf']} {a.get('pfName', '')}".strip() if "pf" in a else ""
     yield "resource", a["resource"]["name"] if "resource" in a else ""
+    yield "claim", _claim(a["claim"]) if "claim" in a else ""
     yield "addresses", ", ".join(a["addresses"])
     yield "RDMA", ", ".join(a["rdma"]["devices"])
     for gid in a["rdma"]["gids"]:
@@ -212,6 +219,23 @@ def _values(a: Json) -> Iterator[tuple[str, str]]:
     yield "now", a["now"]["words"] if "now" in a else ""
     yield "trouble", a.get("trouble", "")
     yield "last error", selection.failure(a["lastError"]) if "lastError" in a else ""
+
+
+def _claim(claim: Json) -> str:
+    return f"{claim['name']}, request {claim['request']}" if "name" in claim else f"{claim['uid']}, not prepared now"
+
+
+def without_attachment(attachments: Iterable[Json]) -> list[Json]:
+    """The devices of prepared claims that await an interface, and that no attachment has."""
+    there = {
+        (a["claim"]["uid"], a["claim"].get("request"), a["claim"].get("device")) for a in attachments if "claim" in a
+    }
+    return [
+        {"claim": f"{claim.namespace}/{claim.name}", "request": one.request, "device": one.id, "attach": one.attach}
+        for claim in claims.all_claims()
+        for one in claim.devices
+        if one.attach != "none" and (claim.uid, one.request, one.device) not in there
+    ]
 
 
 def allocated(kubelet: Path) -> "list[Held]":

@@ -141,6 +141,15 @@ def with_device(device_id: str) -> list[tuple[Claim, Device]]:
     return [(claim, one) for claim in _containing(device_id) for one in claim.own if one.id == device_id]
 
 
+def of_record(named: str) -> tuple[Claim, Device] | None:
+    """The claim and device of an attachment (Record.claim); None if the claim is not prepared, or is unreadable."""
+    uid, _, number = named.partition("/")
+    with suppress(InvalidConfig, IoFailure, RecordUnreadable, ValueError, IndexError):
+        if claim := load(uid):
+            return claim, claim.devices[int(number)]
+    return None
+
+
 def all_claims() -> list[Claim]:
     """All prepared claims, in order of their names.  Unreadable claims are passed over."""
     return _containing("")

@@ -23,7 +23,10 @@ CHOSEN: Final = Path("/hpn-way/way")
 _UNITS: Final = (layout.AGENT_SOCKET, layout.NODE)
 _LOGS: Final = (layout.NODE, layout.AGENT)
 _LINES: Final = 50  # of earlier log
+_WELL: Final = ("active", "reloading")
 _CHANGES: Final = ("activating", "deactivating")
+# A unit that systemd starts again is inactive for a moment.
+_TIMES: Final = 3
 _PACE: Final = 1.0
 _LONGEST: Final = 60.0  # seconds between two checks
 
@@ -88,12 +91,12 @@ def _watch() -> int:
 
 def _until_inactive(log: int) -> str:
     """Wait until one of the units is not active, or the process with their log has ended; return which."""
+    times = 0
     while True:
         shown = systemd.show(_UNITS, "ActiveState", "MainPID")
-        bad = {
-            unit: one["ActiveState"] for unit, one in shown.items() if one["ActiveState"] not in ("active", "reloading")
-        }
-        if any(state not in _CHANGES for state in bad.values()):
+        bad = {unit: one["ActiveState"] for unit, one in shown.items() if one["ActiveState"] not in _WELL}
+        times = times + 1 if any(state not in _CHANGES for state in bad.values()) else 0
+        if times == _TIMES:
             what = ", ".join(f"{unit} is {state}" for unit, state in bad.items())
             return f"{what} on this node; correct the reason above, then delete this pod, which installs hpn again"
         if bad:

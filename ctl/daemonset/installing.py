@@ -30,11 +30,7 @@ def install(options: argparse.Namespace, program: str, version: str) -> list[str
     """Install by the options of ``hpn daemonset install``; a line for each step.  Raises CniError."""
     if not program:
         raise IoFailure("this hpn runs from its sources; build an image of the binary (packaging/image)")
-    if files.text(options.root / layout.HPN) == layout.PACKAGED:
-        raise IoFailure(
-            f"the Debian package hpn-cni installed /{layout.HPN}; nothing was replaced.  Remove it first: apt remove "
-            f"hpn-cni; {_KEEP}"
-        )
+    command.refuse_package(options.root, "install")
     arguments = _arguments(options)
     more = [layout.kubeconfig(options.api_server, options.credential)] if options.api_server else []
     devices = _device_file()

@@ -76,7 +76,7 @@ def install(
 
     Only root may be able to write below ``root``: another user could replace a directory by a link meanwhile.
     """
-    _refuse_package(root, "install")  # guard: package
+    refuse_package(root, "install")  # guard: package
     _refuse_foreign(root, program)
     _refuse_unknown_state(root)  # guard: state
     has_file = any(entry.path == layout.DEVICES for entry in more)
@@ -137,7 +137,7 @@ def answer_uninstall(words: Sequence[str]) -> tuple[str, int]:
 @_failing("uninstall")
 def uninstall(root: Path, *, force: bool = False) -> list[str]:
     """Uninstall below the root; a line for each step, and for each file that stays.  Raises CniError."""
-    _refuse_package(root, "uninstall")
+    refuse_package(root, "uninstall")
     if not force and (held := state.holders(root)):  # guard: held
         raise NotAvailable(
             f"pods have interfaces or addresses of hpn: {'; '.join(first(held))}.  Nothing was removed.  "
@@ -197,11 +197,9 @@ def _do(root: Path, removed: Sequence[Step], units: Mapping[str, str]) -> list[s
     return [*stopped, *map(str, removed), *(["systemctl daemon-reload"] if stopped else [])]
 
 
-def _refuse_package(root: Path, command: str) -> None:
+def refuse_package(root: Path, command: str) -> None:
     """Raise IoFailure if the Debian package installed the program.  Raises OSError."""
-    # A DaemonSet's pod sees only the package's link, not its program and not dpkg's list.
-    is_linked = files.text(root / layout.HPN) == layout.PACKAGED and not (root / "usr/lib").exists()
-    if is_linked or f"/{layout.HPN}" in files.text(root / layout.PACKAGE).split("\n"):
+    if f"/{layout.HPN}" in files.text(root / layout.PACKAGE).split("\n"):
         raise IoFailure(
             f"the Debian package hpn-cni installed /{layout.HPN}; {command} with apt, or remove the package first: apt "
             "remove hpn-cni"

@@ -72,7 +72,7 @@ def running(names: Iterable[str]) -> dict[str, Unit]:
             about["ActiveState"] == "active",
             build_of(f"/proc/{about['MainPID']}"),
             about["NeedDaemonReload"] == "yes",
-            about["SubState"] == "auto-restart",
+            about["SubState"].startswith("auto-restart"),
             None if about["DropInPaths"] else _arguments(about["MainPID"]),
         )
         for name, about in show(names, *_SHOWN).items()

@@ -34,6 +34,8 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> N
         kustomization.write(shown(PAGE, "As a DaemonSet", "yaml"))
     kubectl(bare, tree, apply)
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
+    chosen = bare.kubectl("--namespace=kube-system", "logs", "daemonset/hpn", "--container=install")
+    assert chosen.startswith("this node runs hpn in containers: systemd does not run on this node\n")
     for node in bare.nodes.values():
         until(lambda it=node: "agent.sock" in it.run("ls", "/run/hpn").stdout, "the agent to listen", 120, 0.2)
     for objects in (shown(PAGE, "Without a DaemonSet", "yaml network.yaml"), pair()):

@@ -16,6 +16,7 @@ from base.state import claims, durable, gates
 from base.state.claims import Claim, Device
 from cni import commands
 from cni.features import claimed
+from ctl.main import main
 
 UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
 POD = "a1b2c3d4-0000-4000-8000-000000000001"
@@ -101,6 +102,29 @@ def test_the_claims_keys_and_its_gate(host: Host, pod: Pod, folder: Path) -> Non
     assert list((folder / f"{UID}.d").iterdir()) == []
     assert claims.load(UID) == CLAIM
     assert host.state_files() == set()
+
+
+def test_what_inspect_shows(host: Host, pod: Pod, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A claim that awaits its interface; then the attachment's claim, and its UID when it is not prepared any more."""
+
+    def shown(*words: str) -> str:
+        assert main(["hpn", "inspect", *words, "--state-dir", str(host.state)]) == 0
+        return capsys.readouterr().out
+
+    host.state.mkdir()
+    claims.save(CLAIM)
+    waiting = {"claim": "default/a-rails-x7f2k", "request": "rails", "device": "rail0", "attach": "multus"}
+    assert json.loads(shown("--json"))["claims"] == [waiting]
+    assert "prepared by hpn node, but not attached:" in shown()
+    host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+    document = json.loads(shown("--json"))
+    (attachment,) = document["attachments"]
+    named = {"uid": UID, "name": "default/a-rails-x7f2k", "request": "rails", "device": "rail0"}
+    assert (document["claims"], attachment["claim"]) == ([], named)
+    assert "claim      default/a-rails-x7f2k, request rails" in shown("hpn0")
+    claims.forget(UID)
+    assert f"claim      {UID}, not prepared now" in shown("hpn0")
+    host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
 
 
 def test_a_request_of_two_devices(host: Host, pod: Pod, folder: Path) -> None:

@@ -107,6 +107,18 @@ def test_its_objects_are_those_of_kustomize(
     assert ours.keys() - theirs.keys() == (set() if folder == "." else chart.objects().keys())
 
 
+def test_claims_are_those_of_kustomize(chart: Chart, kustomize: Callable[[Path], Objects], tmp_path: Path) -> None:
+    """hpn node has its own token, so kubelet's credential gets no permission."""
+    shutil.copytree(BASE, tmp_path / "base")
+    with (tmp_path / "base" / "kustomization.yaml").open("a") as file:
+        file.write("components: [cluster/token, dra/daemonset]\n")
+    theirs = kustomize(tmp_path / "base") | kustomize(BASE / "dra")
+    of_nodes = {name for name in theirs if name.endswith(" hpn-claim-status")}
+    assert len(of_nodes) == 2
+    ours = chart.like_kustomize(claims={"enabled": True})
+    assert ours == {name: one for name, one in theirs.items() if name not in of_nodes}
+
+
 def test_the_label_is_that_of_kustomize(chart: Chart, kustomize: Callable[[Path], Objects]) -> None:
     ours, theirs = chart.objects(label={"enabled": True}), kustomize(BASE / "label")
     assert ours.keys() - theirs.keys() == chart.objects().keys()

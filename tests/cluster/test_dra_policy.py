@@ -1,0 +1,65 @@
+"""Which slices a credential may write: a service account's token only those of its node, as kubelet's."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster.space import inside, until
+from cluster.two_nodes import Cluster
+from support.api_server import NODE1, refused, write_kubeconfig
+from support.pages import ROOT
+
+from base.protocol.errors import StoreRefused
+from node.dra import api, changes
+
+SLICES = ROOT / "packaging" / "kubernetes" / "dra" / "slices.yaml"
+ACCOUNT = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "hpn", "namespace": "kube-system"}}
+
+
+@pytest.fixture
+def account(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster with hpn's own credential."""
+    cluster.kubectl("apply", f"--filename={SLICES}")
+    cluster.apply(ACCOUNT)
+    yield cluster
+    cluster.delete("serviceaccount", "hpn", "--namespace=kube-system")
+    cluster.kubectl("delete", f"--filename={SLICES}")
+    cluster.kubectl("delete", "resourceslices", "--field-selector=spec.driver=hpn-cni.io")
+
+
+def made(node: str) -> dict[str, Any]:
+    """A slice of that node."""
+    device = {"name": "a", "attributes": {"kind": {"string": "vf"}}}
+    return changes.changes(node, "", f"{node}/pci-a", [], [{"devices": [device]}]).created[0]
+
+
+def test_a_node_writes_its_own_slices(account: Cluster, tmp_path: Path) -> None:
+    words = ("create", "token", "hpn", "--namespace=kube-system")
+    on_node1 = account.kubectl(*words, "--bound-object-kind=Node", "--bound-object-name=node1").strip()
+    anywhere = account.kubectl(*words).strip()
+    assert account.control.space
+    with inside(account.control.space.pid):
+        for token in (on_node1, NODE1):
+            file = write_kubeconfig(tmp_path / "kubeconfig", account, token)
+            with closing(api.opened(f"{file}")) as server:
+                if token == NODE1:  # which does not name its node
+                    server.node = "node1"
+                assert server.node == "node1"
+                until(lambda server=server: may_list(server), "the role", 120, 0.2)  # type: ignore[misc]
+                stored = server.create(made("node1"))
+                assert stored is not None
+                assert "node2" in refused(lambda server=server: server.create(made("node2")))  # type: ignore[misc]
+                server.delete(stored)
+        file = write_kubeconfig(tmp_path / "kubeconfig", account, anywhere)
+        with closing(api.opened(f"{file}")) as server:
+            assert "the token does not name its node" in refused(lambda: server.create(made("node1")))
+
+
+def may_list(server: api.Api) -> bool:
+    try:
+        server.slices(lambda one: one)
+    except StoreRefused:
+        return False
+    return True
