@@ -199,7 +199,9 @@ def _do(root: Path, removed: Sequence[Step], units: Mapping[str, str]) -> list[s
 
 def refuse_package(root: Path, command: str) -> None:
     """Raise IoFailure if the Debian package installed the program.  Raises OSError."""
-    if f"/{layout.HPN}" in files.text(root / layout.PACKAGE).split("\n"):
+    # A DaemonSet's pod sees only the package's link, not its program and not dpkg's list.
+    is_linked = files.text(root / layout.HPN) == layout.PACKAGED and not (root / "usr/lib").exists()
+    if is_linked or f"/{layout.HPN}" in files.text(root / layout.PACKAGE).split("\n"):
         raise IoFailure(
             f"the Debian package hpn-cni installed /{layout.HPN}; {command} with apt, or remove the package first: apt "
             "remove hpn-cni"

@@ -185,7 +185,7 @@ def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, els
     second.run("ln", "-s", "/usr/lib/cni/hpn", f"{plugins}/hpn")
     shell(start)
     until(lambda: "Read-only file system" in status(bare, "node1"), "node1 to refuse the program", 120, 0.5)
-    package = "the Debian package hpn-cni installed /opt/cni/bin/hpn; nothing was replaced. "
+    package = "the Debian package hpn-cni installed /opt/cni/bin/hpn; install with apt, or remove "
     until(lambda: package in status(bare, "node2"), "node2 to keep the package", 120, 0.5)
     assert second.run("readlink", f"{plugins}/hpn").stdout == "/usr/lib/cni/hpn\n"
     first.run("umount", plugins)

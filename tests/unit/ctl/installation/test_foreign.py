@@ -49,6 +49,7 @@ def test_a_link_to_something_else(root: Path, tmp_path: Path, path: str, target:
 )
 def test_a_link_to_hpn(root: Path, tmp_path: Path, path: str, target: str) -> None:
     """Install replaces a link to hpn that a removed package or a person made."""
+    (root / "usr/lib").mkdir(parents=True)  # the whole node, not what a DaemonSet's pod sees of it
     install(root, program(tmp_path), UNITS, "")
     whole = tree(root)
     (root / path).unlink()

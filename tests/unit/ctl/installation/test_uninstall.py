@@ -245,5 +245,13 @@ def test_the_debian_package_is_left_to_apt(root: Path, tmp_path: Path, command: 
     with pytest.raises(IoFailure, match=re.escape("the Debian package hpn-cni installed /opt/cni/bin/hpn")):
         _ = install(root, program(tmp_path), UNITS, "") if command == "install" else uninstall(root)
     assert list(tree(root)) == [layout.PACKAGE]
+    # As a DaemonSet's pod sees it.
+    (root / layout.PACKAGE).unlink()
+    (root / layout.HPN).parent.mkdir(parents=True)
+    (root / layout.HPN).symlink_to(layout.PACKAGED)
+    with pytest.raises(IoFailure, match=re.escape("the Debian package hpn-cni installed /opt/cni/bin/hpn")):
+        _ = install(root, program(tmp_path), {}, "") if command == "install" else uninstall(root)
+    assert list(tree(root)) == [layout.HPN]
+    (root / layout.HPN).unlink()
     (root / layout.PACKAGE).write_text("/etc/hpn\n")  # removed, and not purged
     install(root, program(tmp_path), UNITS, "")
