@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from base.kernel import sysfs
 from base.protocol.errors import CniError
-from base.protocol.location import STATE_DIR
+from base.protocol.location import CLAIMS_DIR
 from hardware import inventory
 from hardware.model import Device, Kind
 from node.health.status import Facts, Health, Observation, due, observe, step
@@ -292,8 +292,11 @@ class Daemon:
 
 
 def _has_dra(registry: Path) -> bool:
-    """Whether this node had slices or prepared claims: their files, which node.dra writes."""
-    return (registry / ".hpn-dra.json").exists() or Path(STATE_DIR, "claims").exists()
+    """Whether this node may have slices or prepared claims: their files, which node.dra writes.
+
+    The directory of claims stays after the last claim.
+    """
+    return (registry / ".hpn-dra.json").exists() or any(one.endswith(".json") for one in sysfs.names(CLAIMS_DIR))
 
 
 def _ports(name: str, root: Path = sysfs.SYS) -> Sequence[str]:
