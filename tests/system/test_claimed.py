@@ -29,7 +29,8 @@ def device(machine: Machine, n: int) -> Device:
 @pytest.fixture
 def claim(machine: Machine) -> Iterator[Claim]:
     """A prepared claim of eight rails, and the shipped conflist with another Go plugin for the cluster's network."""
-    prepared = Claim(f"{uuid.uuid4()}", "default", "rails", (POD,), tuple(device(machine, n) for n in range(8)))
+    devices = tuple(device(machine, n) for n in range(8))
+    prepared = Claim(f"{uuid.uuid4()}", "default", "p-rails-x7f2k", (POD,), devices, pod_claim="rails")
     claims.save(prepared)
     shipped = json.loads((ROOT / "conf" / "cluster-claims.conflist").read_text())
     ipam = {"type": "host-local", "ranges": [[{"subnet": "10.244.0.0/24"}]]}
