@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from base.protocol.errors import IoFailure, RecordUnreadable
+from base.protocol.errors import RecordUnreadable
 from base.protocol.location import location
 from base.protocol.spec import Json, Key, Request
 from base.state import durable, journal, places
@@ -105,14 +105,7 @@ def find(state_dir: Path, network: str, key: Key) -> Chain | None:
 
 def of_network(state_dir: Path, network: str) -> list[Chain]:
     """The chains of a network, in order.  Raises IoFailure."""
-    try:
-        names = {name.removesuffix(".tmp") for name in os.listdir(_folder(state_dir, network))}
-    except FileNotFoundError:
-        return []
-    except OSError as e:
-        raise IoFailure(f"listing {_folder(state_dir, network)}: {e.strerror}") from e
-    keys = sorted(name.removesuffix(".json") for name in names if name.endswith(".json") and ":" in name)
-    return [Chain(state_dir, network, Key(*key.split(":", 1))) for key in keys]
+    return [Chain(state_dir, network, key) for key in journal.keys_in(_folder(state_dir, network))]
 
 
 def of_state_dir(state_dir: Path) -> Iterator[Chain]:

@@ -189,13 +189,18 @@ def _lock_at(path: str, timeout: float | None = None) -> Lock:
 def keys(state_dir: Path, network: str, among: Callable[[list[str]], list[str]] = sorted) -> list[Key]:
     """The network's attachments with a record, readable or not, or with an interrupted first write of one.  ``among``
     orders their names, or selects from them.  Raises IoFailure."""
+    return keys_in(_folder(state_dir, network), among)
+
+
+def keys_in(folder: str, among: Callable[[list[str]], list[str]] = sorted) -> list[Key]:
+    """``keys`` of a folder with a file for each key, such as that of a network's records.  Raises IoFailure."""
     try:
         # guard below: interrupted-first-write (removesuffix)
-        names = {name.removesuffix(".tmp") for name in os.listdir(_folder(state_dir, network))}
+        names = {name.removesuffix(".tmp") for name in os.listdir(folder)}
     except FileNotFoundError:
         return []
     except OSError as e:
-        raise IoFailure(f"listing {_folder(state_dir, network)}: {e.strerror}") from e
+        raise IoFailure(f"listing {folder}: {e.strerror}") from e
     chosen = among([name for name in names if name.endswith(".json") and ":" in name])
     return [Key(*name.removesuffix(".json").split(":", 1)) for name in chosen]
 
