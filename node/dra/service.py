@@ -10,7 +10,7 @@ from node.dra import devices, ledger, slices, status
 from node.dra.driver import Driver
 from node.dra.prepare import Found
 from node.dra.publisher import HELD, Publisher, View
-from node.dra.slices import Entry
+from node.dra.slices import Entry, Index
 from node.dra.status import Status
 from node.health.status import FIRMWARE, NO_DRIVER, Health
 from node.kubelet.allocations import Allocations
@@ -35,6 +35,7 @@ class Service:
     ) -> None:
         """``kubelet`` is its directory; ``allocations`` are those of the plugin."""
         self.served = dict[str, Served]()
+        self._index: Index | None = None  # of the offers, made when a claim is prepared
         self._publisher = Publisher(loop, topics, View(kubelet, kubeconfig), allocations, changed)
         self._health: Mapping[HealthKey, Health] = {}
         self._loop, self._topics, self._kubeconfig = loop, topics, kubeconfig
@@ -49,6 +50,7 @@ class Service:
     def offer(self, offers: Mapping[str, Offer]) -> None:
         """Replace all offers; the next ``update`` publishes them."""
         self.served = {name: Served(offer) for name, offer in offers.items()}
+        self._index = None
 
     def update(self, health: Mapping[HealthKey, Health]) -> None:
         """Publish the offers with this health."""
@@ -86,7 +88,9 @@ class Service:
 
     def find(self, pool: str, name: str) -> tuple[Entry, str] | None:
         """A device of the slices, and why no claim may have it now; None if this node offers none of that name."""
-        found = slices.find(self.offers, pool, name)
+        if self._index is None:
+            self._index = slices.index(self.offers)
+        found = slices.find(self._index, pool, name)
         return (found, self._problem(found)) if found else None
 
     def found(self, pool: str, name: str) -> Found | None:

@@ -93,10 +93,18 @@ def entries(node: str, offers: Iterable[Offer], withheld: Withheld = ()) -> Iter
             yield Entry(pool, name, resource, devices, free)
 
 
-def find(offers: Iterable[Offer], pool: str, device: str) -> Entry | None:
+# Devices by the name of their pool, without the node's, and their own.
+Index = Mapping[tuple[str, str], Entry]
+
+
+def index(offers: Iterable[Offer]) -> Index:
+    """All devices of the offers, for ``find``."""
+    return {(one.pool.removeprefix("/"), one.name): one for one in entries("", offers)}
+
+
+def find(among: Index, pool: str, device: str) -> Entry | None:
     """The device of that name in this node's pool; None if the offers have none."""
-    group = pool.rpartition("/")[2]
-    return next((one for one in entries("", offers) if (one.pool, one.name) == (f"/{group}", device)), None)
+    return among.get((pool.rpartition("/")[2], device))
 
 
 def pools(

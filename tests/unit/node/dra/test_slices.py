@@ -232,8 +232,8 @@ def test_features_that_the_api_server_drops(features: Features, left: list[str],
 
 def test_find() -> None:
     offers = offer(MASTER, PF), offer(VF, vf(0))
-    found = slices.find(offers, "node1/pci-0000-3b-00-0", "0000-3b-00-2")
+    found = slices.find(slices.index(offers), "node1/pci-0000-3b-00-0", "0000-3b-00-2")
     assert found
     assert (found.resource, found.devices) == (VF, (vf(0),))
-    assert slices.find(offers, "node1/pci-0000-3b-00-1", "0000-3b-00-2") is None
-    assert slices.find(offers, "node1/pci-0000-3b-00-0", "x") is None
+    assert slices.find(slices.index(offers), "node1/pci-0000-3b-00-1", "0000-3b-00-2") is None
+    assert slices.find(slices.index(offers), "node1/pci-0000-3b-00-0", "x") is None
