@@ -17,7 +17,7 @@ from typing import Any, Final
 from grpclib.const import Handler
 
 from base.child_process import Child
-from base.grpc import Server, Stream, unary, watched
+from base.grpc import Stream, unary, watched
 from base.kubelet import dra_pb2 as dra
 from base.kubelet import drahealth_pb2 as health
 from base.kubelet import pluginregistration_pb2 as registration
@@ -57,11 +57,9 @@ class Driver:
         kubeconfig: str = "",
     ) -> None:
         """Calls ``registered`` when kubelet has accepted the driver."""
-        self.socket_path = socket_path
+        self._endpoint = sockets.Endpoint(socket_path)
         self._find, self._states, self._registered, self._kubeconfig = find, states, registered, kubeconfig
         self._status = status
-        self._server: Server | None = None
-        self._inode = 0
         self._watchers = set[asyncio.Event]()
         self._children = asyncio.Semaphore(_AT_ONCE)
         self._logged = ""
@@ -71,10 +69,7 @@ class Driver:
 
     def open(self) -> None:
         """Make the socket to which kubelet connects, and replace the previous one.  Raises Unusable, OSError."""
-        listener = sockets.bind(self.socket_path)
-        self._stop()
-        self._inode = sockets.inode(self.socket_path)
-        self._server = Server(listener, self._methods())
+        self._endpoint.open(self._methods())
 
     def changed(self) -> None:
         """Send kubelet the present health."""
@@ -83,15 +78,8 @@ class Driver:
 
     def close(self) -> None:
         """Remove the socket, so that kubelet notices at once.  Prepared claims stay."""
-        if self._server:
-            sockets.remove(self.socket_path, self._inode)
-        self._stop()
+        self._endpoint.close()
         self._status.close()
-
-    def _stop(self) -> None:
-        if self._server:
-            self._server.close()
-        self._server = None
 
     def _methods(self) -> Mapping[str, Handler]:
         methods = {
@@ -116,7 +104,7 @@ class Driver:
 
     def _get_info(self, _: registration.InfoRequest) -> registration.PluginInfo:
         return registration.PluginInfo(
-            type="DRAPlugin", name=DRIVER, endpoint=str(self.socket_path), supported_versions=SERVICES
+            type="DRAPlugin", name=DRIVER, endpoint=str(self._endpoint.path), supported_versions=SERVICES
         )
 
     def _note_status(self, status: registration.RegistrationStatus) -> registration.RegistrationStatusResponse:
@@ -160,8 +148,8 @@ class Driver:
                     f"device {device.id} ({device.pool}/{device.device}): {found.problem if found else _GONE}"
                 )
             nodes.append(found.nodes)
-        claim = prepare.placed(claim, claims.all_claims())
-        is_new = _kept(claim.uid) is None
+        others = claims.all_claims()
+        claim, is_new = prepare.placed(claim, others), all(one.uid != claim.uid for one in others)
         try:
             claims.save(claim)
             cdi.write(claim, nodes)
@@ -285,13 +273,6 @@ def _settle_gates(claim: Claim, *, is_new: bool) -> None:
     for number, device in enumerate(claim.devices):
         if (is_new or device.attach == NONE) and claim.first_of_request(number) == number:
             gates.settle(claim, number)
-
-
-def _kept(uid: str) -> Claim | None:
-    """The prepared claim; None if there is none in this boot, or an unreadable one."""
-    with suppress(CniError):
-        return claims.load(uid)
-    return None
 
 
 def _answer(claim: Claim, number: int) -> dra.Device:

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 
-from base.grpc import Server, Stream, unary, watched
+from base.grpc import Stream, unary, watched
 from base.kubelet import deviceplugin_pb2 as device_plugin
 from base.kubelet import pluginregistration_pb2 as registration
 from hardware.model import Device
@@ -100,10 +100,9 @@ class Plugin:
         log: Callable[[str], None],
     ) -> None:
         self.full_name, self.socket_path = full_name, socket_path
+        self._endpoint = sockets.Endpoint(socket_path)
         self._loop, self._source, self._log = loop, source, log
         self._watchers = set[asyncio.Event]()  # each is set when the list has changed
-        self._server: Server | None = None
-        self._inode = 0  # of the socket
         self._renewal: asyncio.TimerHandle | None = None
         self._silence: asyncio.TimerHandle | None = None
         self._logged = ""
@@ -113,10 +112,8 @@ class Plugin:
 
         Raises Unusable, OSError; then the previous one goes on.
         """
-        listener = sockets.bind(self.socket_path)
-        self._stop()
-        self._inode = sockets.inode(self.socket_path)
-        self._server = Server(listener, self._methods())
+        self._endpoint.open(self._methods())
+        self._forget_timers()
         self._silence = self._loop.call_later(_SILENT, self._note_silence)
 
     def changed(self) -> None:
@@ -126,14 +123,10 @@ class Plugin:
 
     def close(self) -> None:
         """Remove the socket, so that kubelet notices at once."""
-        if self._server:
-            sockets.remove(self.socket_path, self._inode)
-        self._stop()
+        self._endpoint.close()
+        self._forget_timers()
 
-    def _stop(self) -> None:
-        if self._server:
-            self._server.close()
-        self._server = None
+    def _forget_timers(self) -> None:
         self._keep_socket()
         self._hear()
 
@@ -183,7 +176,7 @@ class Plugin:
     async def _watch(self, stream: Stream) -> None:
         """Send the list of units now and after each change; a slow peer gets only the newest list."""
         self._keep_socket()  # guard: not-if-one-comes
-        server, watcher = self._server, asyncio.Event()
+        server, watcher = self._endpoint.server, asyncio.Event()
         self._watchers.add(watcher)
         try:
             while True:
@@ -194,7 +187,7 @@ class Plugin:
         finally:
             self._watchers.discard(watcher)
             # guard below: not-while-one-listens (and not self._watchers)
-            if self._server and self._server is server and not self._watchers:
+            if server and self._endpoint.server is server and not self._watchers:
                 self._keep_socket()
                 self._renewal = self._loop.call_later(_AWAY, self._renew)
 

@@ -1,13 +1,16 @@
-"""Sockets of root at paths: one that appears only when it listens, and one for datagrams."""
+"""Sockets of root at paths: one that appears only when it listens, with a gRPC server, and one for datagrams."""
 
 import asyncio
 import errno
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from grpclib.const import Handler
+
+from base.grpc import Server
 from base.kernel import unix_sockets
 from base.state import durable, trust
 
@@ -63,6 +66,36 @@ def remove(path: Path, made: int) -> None:
     with suppress(OSError):
         if inode(path) == made:  # guard: its-own = True
             path.unlink()
+
+
+class Endpoint:
+    """A gRPC server at ``path``, which appears only when it listens."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.server: Server | None = None
+        self._inode = 0
+
+    def open(self, methods: Mapping[str, Handler]) -> None:
+        """Make the socket with these methods, and replace the previous one.
+
+        Raises Unusable, OSError; then the previous one goes on.
+        """
+        listener = bind(self.path)
+        self._stop()
+        self._inode = inode(self.path)
+        self.server = Server(listener, methods)
+
+    def close(self) -> None:
+        """Remove the socket, so that peers notice at once."""
+        if self.server:
+            remove(self.path, self._inode)
+        self._stop()
+
+    def _stop(self) -> None:
+        if self.server:
+            self.server.close()
+        self.server = None
 
 
 class Datagrams:
