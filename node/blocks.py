@@ -19,6 +19,7 @@ from base.protocol.spec import Config
 from base.state import durable, journal, places
 from base.state.record import Record
 from ipam.cluster import Report
+from node.background import Background
 from node.kubelet import sockets
 from node.log import Topics
 
@@ -106,8 +107,7 @@ class Blocks:
         self._loop, self._rounds, self._path = loop, rounds, path
         self._topics = Topics()
         self._reports: tuple[Report, ...] = ()
-        self._child: Child | None = None
-        self._next: asyncio.TimerHandle | None = None
+        self._background = Background(loop, self._start)
         self._began = -APART
         self._requests: sockets.Datagrams | None = None
         self._listen()
@@ -127,12 +127,7 @@ class Blocks:
 
     def close(self) -> None:
         """Stop."""
-        if self._next:
-            self._next.cancel()
-        if self._child:
-            self._loop.remove_reader(self._child.fd)
-            self._child.leave()
-            self._child = None
+        self._background.close()
         if self._requests:
             self._requests.close()
 
@@ -145,37 +140,21 @@ class Blocks:
 
     def _receive(self, requests: Sequence[bytes]) -> None:
         if report.FREED in requests:
-            self._after(max(SOON, self._began + APART - time.monotonic()))
+            self._background.after(max(SOON, self._began + APART - time.monotonic()))
         elif report.LOW in requests:
-            self._after(REST)
-
-    def _after(self, seconds: float) -> None:
-        """Schedule a round in ``seconds``, unless an earlier one is scheduled."""
-        due = time.monotonic() + seconds
-        if self._next and not self._next.cancelled() and self._next.when() <= due:
-            return
-        if self._next:
-            self._next.cancel()
-        self._next = self._loop.call_later(seconds, self._start)
+            self._background.after(REST)
 
     def _start(self) -> None:
-        self._next = None
-        if self._child:  # the running round may have missed what the request is about
-            self._after(APART)
+        if self._background.is_at_work:  # the running round may have missed what the request is about
+            self._background.after(APART)
             return
         self._began = time.monotonic()
         try:
-            self._child = Child(self._rounds)
+            self._background.start(self._rounds, self._finish)
         except OSError as e:
             self._failed(f"no process can be started: {e.strerror}")
-        else:
-            self._loop.add_reader(self._child.fd, self._finish)
 
-    def _finish(self) -> None:
-        child, self._child = self._child, None
-        if not child:
-            return
-        self._loop.remove_reader(child.fd)
+    def _finish(self, child: Child) -> None:
         try:
             reports = child.answer()
         except (OSError, EOFError) as e:
@@ -186,8 +165,8 @@ class Blocks:
         self._topics.report("blocks", *(sentence for one in self._reports for sentence in one.log))
         self._topics.report(TOPIC, *problems, is_problem=bool(problems))
         if reports:  # guard: no-network-no-alarm = True
-            self._after(AGAIN if problems else EVERY)
+            self._background.after(AGAIN if problems else EVERY)
 
     def _failed(self, why: str) -> None:
         self._topics.problem(TOPIC, f"this node's blocks of shared networks cannot be reconciled: {why}")
-        self._after(AGAIN)
+        self._background.after(AGAIN)

@@ -17,6 +17,7 @@ from base.child_process import Child
 from base.protocol.errors import CniError
 from base.state import durable
 from hardware.model import Device
+from node.background import Background
 from node.kubelet.allocations import Allocations, Name
 from node.log import Topics, cause
 from node.model import Offer, devices_of
@@ -99,11 +100,10 @@ class Publisher:
         self._view = view
         self._running = view
         self._cleared = set[Name]()
-        self._child: Child | None = None
+        self._background = Background(loop, self._start)
         self._has_changed = True
         self._failures = 0
         self._in_vain = 0
-        self._next: asyncio.TimerHandle | None = None
         self._look: asyncio.TimerHandle | None = None
         self._after_start = list[asyncio.TimerHandle]()
 
@@ -115,7 +115,7 @@ class Publisher:
             self._cleared &= _units(offers)
         self._view = replace(self._view, offers=offers, unhealthy=unhealthy)
         if self._has_changed:
-            self._after(REST)
+            self._background.after(REST)
 
     def registered(self) -> None:
         """Look at the slices for a while, because kubelet may have started."""
@@ -129,56 +129,37 @@ class Publisher:
 
     def close(self) -> None:
         """Stop.  Slices stay; kubelet removes them if the driver does not return within 30 s."""
-        for timer in (self._next, self._look, *self._after_start):
+        for timer in (self._look, *self._after_start):
             if timer:
                 timer.cancel()
-        if self._child:
-            self._loop.remove_reader(self._child.fd)
-            self._child.leave()
-            self._child = None
+        self._background.close()
 
     def _again(self) -> None:
         self._has_changed = True
-        self._after(0)
-
-    def _after(self, seconds: float) -> None:
-        """Schedule a round in ``seconds``, unless an earlier one is scheduled."""
-        if self._next and self._next.when() <= self._loop.time() + seconds:
-            return
-        if self._next:
-            self._next.cancel()
-        self._next = self._loop.call_later(seconds, self._start)
+        self._background.after(0)
 
     def _start(self, *, is_look: bool = False) -> None:
         if is_look:
             self._look = None
-        else:
-            self._next = None
-        if self._child:  # it may lack the newest offers
+        if self._background.is_at_work:  # it may lack the newest offers
             self._has_changed = self._has_changed or not is_look
             return
         self._has_changed = self._has_changed and is_look
         self._running = replace(self._view, allocated=self._allocations.units, is_look=is_look)
         try:
             self._keep(self.published | _ids(self._running.offers))
-            self._child = Child(partial(self._publish, self._running))
+            self._background.start(partial(self._publish, self._running), self._finish)
         except (OSError, CniError) as e:
             why = e.msg if isinstance(e, CniError) else cause(e)
             self._failed(f"the node's ResourceSlices stay as they are: {why}")
-        else:
-            self._loop.add_reader(self._child.fd, self._finish)
 
-    def _finish(self) -> None:
-        child, self._child = self._child, None
-        if not child:
-            return
-        self._loop.remove_reader(child.fd)
+    def _finish(self, child: Child) -> None:
         try:
             self._take(child.answer())
         except (OSError, EOFError) as e:
             self._failed(f"the node's ResourceSlices cannot be brought up to date: the process of the round {e}")
         if self._has_changed:
-            self._after(REST)
+            self._background.after(REST)
         if self._view.withheld and not self._look:
             # While another program's plugin offers a resource of DRA's, each look asks the API server too.
             seconds = min(HELD * 2 ** min(self._in_vain, 16), LONGEST)
@@ -200,7 +181,7 @@ class Publisher:
             return
         self._topics.report(TOPIC, *report.notes)
         if self._view.offers:
-            self._after(EVERY * random.uniform(1 - JITTER, 1 + JITTER))  # noqa: S311  # no secret
+            self._background.after(EVERY * random.uniform(1 - JITTER, 1 + JITTER))  # noqa: S311  # no secret
         ids = _ids(self._running.offers)
         if ids != self.published:
             try:
@@ -212,7 +193,7 @@ class Publisher:
     def _failed(self, why: str) -> None:
         self._topics.problem(TOPIC, why)
         self._failures += 1
-        self._after(min(AGAIN * 2 ** (self._failures - 1), LONGEST))
+        self._background.after(min(AGAIN * 2 ** (self._failures - 1), LONGEST))
 
     def _keep(self, ids: set[str]) -> None:
         """Note the devices that may be in slices, for a start without their resources.  Raises CniError."""

@@ -20,6 +20,7 @@ from base.protocol.errors import CniError
 from base.protocol.spec import Json
 from base.state import claims
 from base.state.claims import Claim
+from node.background import Background
 from node.log import Topics
 
 # All times are in seconds.
@@ -41,8 +42,7 @@ class Status:
         self._fd = events.open_directories()
         self._uids = dict[int, str]()  # by the watch's number
         self._due = set[str]()
-        self._next: asyncio.TimerHandle | None = None
-        self._child: Child | None = None
+        self._background = Background(loop, self._start)
         self._failures = 0
         loop.add_reader(self._fd, self._read)
 
@@ -63,12 +63,7 @@ class Status:
         """Stop; what is not written yet is written at the next start."""
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
-        if self._next:
-            self._next.cancel()
-        if self._child:
-            self._loop.remove_reader(self._child.fd)
-            self._child.end()
-            self._child = None
+        self._background.close()
 
     def _read(self) -> None:
         for number, mask, _ in events.read_directories(self._fd):
@@ -79,33 +74,20 @@ class Status:
 
     def _request(self, uid: str) -> None:
         self._due.add(uid)
-        self._after(REST)
-
-    def _after(self, seconds: float) -> None:
-        if self._child or (self._next and self._next.when() <= self._loop.time() + seconds):
-            return
-        if self._next:
-            self._next.cancel()
-        self._next = self._loop.call_later(seconds, self._start)
+        if not self._background.is_at_work:  # its end requests the next
+            self._background.after(REST)
 
     def _start(self) -> None:
-        self._next = None
         due = [claim for claim in claims.all_claims() if claim.uid in self._due]
         self._due.clear()
         if not due:
             return
         try:
-            self._child = Child(partial(self._write, due))
+            self._background.start(partial(self._write, due), partial(self._finish, [claim.uid for claim in due]))
         except OSError as e:
             self._finished((f"no process can be started: {e.strerror}", [claim.uid for claim in due]))
-        else:
-            self._loop.add_reader(self._child.fd, partial(self._finish, [claim.uid for claim in due]))
 
-    def _finish(self, uids: list[str]) -> None:
-        child, self._child = self._child, None
-        if not child:
-            return
-        self._loop.remove_reader(child.fd)
+    def _finish(self, uids: list[str], child: Child) -> None:
         try:
             self._finished(child.answer())
         except (OSError, EOFError) as e:
@@ -117,11 +99,11 @@ class Status:
         self._due.update(left)
         if why:
             self._topics.problem(TOPIC, f"claims do not show the interfaces of their devices: {why}")
-            self._after(min(AGAIN * 2 ** (self._failures - 1), LONGEST))
+            self._background.after(min(AGAIN * 2 ** (self._failures - 1), LONGEST))
         else:
             self._topics.solved(TOPIC)
             if self._due:
-                self._after(REST)
+                self._background.after(REST)
 
 
 def write(kubeconfig: str, due: Sequence[Claim]) -> tuple[str, list[str]]:

@@ -62,8 +62,8 @@ class Node:
     @property
     def due(self) -> float | None:
         """Seconds until the next round; None if none is due."""
-        alarm = self.blocks._next
-        return alarm.when() - time.monotonic() if alarm and not alarm.cancelled() else None
+        due = self.blocks._background.due
+        return due - time.monotonic() if due is not None else None
 
 
 @pytest.fixture
@@ -104,19 +104,19 @@ def test_a_command_tells_that_a_number_may_be_free(node: Node, monkeypatch: pyte
     node.has_a_network()
     node.start()
     report.send_freed(lambda: False)
-    node.until(lambda: node.rounds == 1 and not node.blocks._child)
+    node.until(lambda: node.rounds == 1 and not node.blocks._background.is_at_work)
     report.send_freed(lambda: True)
-    node.until(lambda: node.rounds == 2 and not node.blocks._child)
+    node.until(lambda: node.rounds == 2 and not node.blocks._background.is_at_work)
 
 
 def test_numbers_that_become_free_all_the_time(node: Node) -> None:
     """One round serves many of them."""
     node.has_a_network()
     node.start()
-    node.until(lambda: node.rounds == 1 and not node.blocks._child)
+    node.until(lambda: node.rounds == 1 and not node.blocks._background.is_at_work)
     began = node.blocks._began
     report.send_freed(lambda: True)
-    node.until(lambda: node.rounds == 2 and not node.blocks._child)
+    node.until(lambda: node.rounds == 2 and not node.blocks._background.is_at_work)
     assert node.blocks._began - began >= blocks.APART
 
 
@@ -139,7 +139,7 @@ def test_no_more_where_the_last_network_is_gone(node: Node) -> None:
     node.has_a_network()
     node.found = None
     node.start()
-    node.until(lambda: node.rounds == 1 and not node.blocks._child)
+    node.until(lambda: node.rounds == 1 and not node.blocks._background.is_at_work)
     assert node.due is None
 
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_done_is_said_once_and_tried_again(node: Node, capsys: py
     assert node.due is not None
     assert node.due <= blocks.AGAIN
     report.send_low(lambda: True)
-    node.until(lambda: node.rounds == 2 and not node.blocks._child)
+    node.until(lambda: node.rounds == 2 and not node.blocks._background.is_at_work)
     said = capsys.readouterr().err
     assert said.count("block 3 of net: lost") == said.count("network net: the store does not answer") == 1
     node.found = (Report("net"),)

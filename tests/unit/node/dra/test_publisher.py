@@ -75,7 +75,7 @@ class Node:
 
     def after(self, number: int) -> None:
         """Wait until so many rounds have ended."""
-        self.until(lambda: len(self.rounds) >= number and not self.publisher._child)
+        self.until(lambda: len(self.rounds) >= number and not self.publisher._background.is_at_work)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     monkeypatch.setattr(publisher, "REST", 0.01)
     one = Node(tmp_path)
     yield one
-    one.until(lambda: not one.publisher._child)  # close waits for no child
+    one.until(lambda: not one.publisher._background.is_at_work)  # close waits for no child
     one.publisher.close()
     one.loop.close()
 
@@ -110,7 +110,7 @@ def test_at_intervals(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.after(3)
     node.publisher.offer((), {})
     node.until(lambda: bool(node.rounds) and node.rounds[-1]["ids"] == [])
-    node.until(lambda: not node.publisher._child)
+    node.until(lambda: not node.publisher._background.is_at_work)
     number = len(node.rounds)
     turn(node.loop, 0.2)
     assert len(node.rounds) == number  # nothing is offered, so nothing can be lost
