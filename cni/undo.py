@@ -136,7 +136,7 @@ def _remove_links(found: Mapping[Entry, Record], request: Request) -> dict[Entry
     ours = {entry: r for entry, r in found.items() if r.kind in _TOGETHER and r.of_this_boot and not r.rxe}
     if len(ours) < 2:
         return {}
-    from cni.kinds import child  # noqa: PLC0415  # as above
+    from cni.kinds import child  # noqa: PLC0415  # only for chains
 
     first = next(iter(ours.values()))
     with suppress(CniError, OSError), pods.find(first.identity, first.netns, request) as pod:
