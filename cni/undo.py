@@ -5,7 +5,7 @@ It reads only the journal, which holds all that it needs before any change is ma
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
@@ -23,7 +23,7 @@ from base.protocol.errors import (
     combine,
 )
 from base.protocol.location import Location, location
-from base.protocol.spec import Json, Request
+from base.protocol.spec import Request
 from base.state import journal, owned, places, syncs
 from base.state import pod as pods
 from base.state.chains import Chain, Member
@@ -58,14 +58,14 @@ def attachment(  # noqa: PLR0913  # the one undo of all commands; the last two p
 
     It releases an address only after the interface with it is gone, so no two pods ever have one address.
     ``ask_ipam`` is false if the IPAM plugin holds nothing.  ``counts`` is true if the plugin's refusal counts towards
-    REFUSALS.  ``is_removed`` is true if its link was removed just now (``_remove_links``).
+    REFUSALS.  ``is_removed`` is true if its gate was closed and its link removed just now (``_remove_links``).
     """
     budget.extend_for_undo()  # guard: budget
     if record.kind == LOST:  # guard: lost
         _undo_lost(entry, record, request, programs)
         return
-    if record.claim:
-        features.claimed.undo(record)  # guard: gate-closed
+    if record.claim and not is_removed:
+        features.claimed.undo([record])  # guard: gate-closed
     if record.of_this_boot:  # guard: an-older-boot = True
         with pods.find(record.identity, record.netns, request) as pod:
             if pod:
@@ -142,14 +142,11 @@ def _remove_links(found: Mapping[Entry, Record], request: Request) -> dict[Entry
     with suppress(CniError, OSError), pods.find(first.identity, first.netns, request) as pod:
         if pod is None:
             return {}
-        planned, undone = list[tuple[Json, Callable[[], None]]](), dict[Entry, Record]()
-        for entry, record in ours.items():
-            if record.identity == pod.identity:
-                if record.claim:
-                    features.claimed.undo(record)
-                # Before the mark of ``note_found``, which a write of the record would remove.
-                undone[entry] = _undo_features(entry, record, pod)
-                planned.append((record.link, entry.note_found))
+        here = {entry: record for entry, record in ours.items() if record.identity == pod.identity}
+        features.claimed.undo([record for record in here.values() if record.claim])  # guard: gates-closed
+        # Before the mark of ``note_found``, which a write of the record would remove.
+        undone = {entry: _undo_features(entry, record, pod) for entry, record in here.items()}
+        planned = [(record.link, entry.note_found) for entry, record in here.items()]
         gone = child.remove_together(planned, pod)
         return {entry: record for entry, record in undone.items() if record.link["index"] in gone}
     return {}

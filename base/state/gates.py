@@ -9,8 +9,9 @@ all interfaces of the request are attached.  Its form is KEP-5304's, in both ver
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +35,7 @@ def open_if_whole(claim: Claim, number: int, state_dir: Path | None = None, know
     Raises IoFailure, InvalidConfig, TryAgain.
     """
     with _alone(claim):
-        return _open_if_whole(claim, number, state_dir, known)
+        return _open_if_whole(claim, number, lambda: chain(known, records(claim.uid, state_dir)))
 
 
 def _alone(claim: Claim) -> AbstractContextManager[object]:
@@ -44,16 +45,15 @@ def _alone(claim: Claim) -> AbstractContextManager[object]:
     return journal.locked(Path(places.COMMON), "claim", claim.uid)  # guard: one-at-a-time = nullcontext()
 
 
-def _open_if_whole(
-    claim: Claim, number: int, state_dir: Path | None = None, known: Sequence[Record] = (), without: str = ""
-) -> bool:
-    """``open_if_whole`` for the lock's holder.  ``without`` is a container whose attachments do not count."""
+def _open_if_whole(claim: Claim, number: int, found: Callable[[], Iterable[Record]]) -> bool:
+    """``open_if_whole`` for the lock's holder, with the attachments that count."""
     first = claim.first_of_request(number)
     devices = list[Json]()
     for one, device in enumerate(claim.devices):
         if device.request != claim.devices[first].request:
             continue
-        record = None if device.attach == NONE else _attached(claim.uid, one, state_dir, known, without)
+        ours = f"{claim.uid}/{one}"
+        record = None if device.attach == NONE else next((r for r in found() if r.complete and r.claim == ours), None)
         if device.attach != NONE and not record:  # guard: whole
             return False
         about = {"driver": DRIVER, "pool": device.pool, "name": device.device}
@@ -69,29 +69,34 @@ def _open_if_whole(
     return True
 
 
-def close(record: Record) -> None:
-    """Close the gate of a record's claim: the pod's containers start no more.  It stays open for another pod of the
-    claim.  Raises IoFailure, InvalidConfig, TryAgain."""
-    uid, _, text = record.claim.partition("/")
-    number = int(text)
-    try:
-        found = claims.load(uid)
-        firsts = [found.first_of_request(number)] if found and number < len(found.devices) else []
-    except RecordUnreadable:
-        # DEL must succeed, and one of these is the request's.
-        found, firsts = None, [*range(number + 1)]
-    with _alone(found) if found else nullcontext():
-        if found and firsts and not found.pod_claim and _is_anothers(found, number, record):  # guard: of-others
-            return
-        for first in firsts:
-            _remove(claims.gate(uid, first))
+def close(attached: Collection[Record]) -> None:
+    """Close the gates of a container's attachments: the pod's containers start no more.  A gate stays open for another
+    pod of the claim.  Raises IoFailure, InvalidConfig, TryAgain."""
+    numbers = dict[str, list[int]]()
+    for record in attached:
+        uid, _, number = record.claim.partition("/")
+        numbers.setdefault(uid, []).append(int(number))
+    for uid, ours in numbers.items():
+        try:
+            found = claims.load(uid)
+            firsts = {found.first_of_request(one) for one in ours if one < len(found.devices)} if found else set()
+        except RecordUnreadable:
+            # DEL must succeed, and some of these are the requests'.
+            found, firsts = None, {*range(max(ours) + 1)}
+        with _alone(found) if found else nullcontext():
+            if found and firsts and not found.pod_claim:
+                containers = {record.key.container_id for record in attached}
+                others = [one for one in records(uid) if one.key.container_id not in containers]
+                firsts = {one for one in firsts if not _is_anothers(found, one, others)}  # guard: of-others
+            for first in firsts:
+                _remove(claims.gate(uid, first))
 
 
 def settle(claim: Claim, first: int) -> None:
     """Open the gate of the request with the first device ``first`` if all its interfaces are attached; else close it.
     Raises IoFailure, InvalidConfig, TryAgain."""
     with _alone(claim):
-        if not _open_if_whole(claim, first):
+        if not _open_if_whole(claim, first, lambda: records(claim.uid)):
             _remove(claims.gate(claim.uid, first))  # guard: settled
 
 
@@ -103,10 +108,10 @@ def _remove(path: str) -> None:
         raise IoFailure(f"removing {path}: {e.strerror}; it must be writable") from e
 
 
-def _is_anothers(claim: Claim, number: int, record: Record) -> bool:
+def _is_anothers(claim: Claim, first: int, others: Sequence[Record]) -> bool:
     """Write the gate anew for another pod; return whether one has the request's interfaces."""
     try:
-        return _open_if_whole(claim, number, without=record.key.container_id)
+        return _open_if_whole(claim, first, lambda: others)
     except IoFailure:
         return True  # one has, and the present file stays
 
@@ -127,12 +132,6 @@ def records(uid: str, state_dir: Path | None = None) -> Iterator[Record]:
             found = journal.decoded(file, body) if uid.encode() in body else None
             if found and found.of_this_boot and found.claim.partition("/")[0] == uid:
                 yield found
-
-
-def _attached(uid: str, number: int, state_dir: Path | None, known: Sequence[Record], without: str) -> Record | None:
-    found = (one for all_of in (known, records(uid, state_dir)) for one in all_of)
-    ours = (one for one in found if one.complete and one.claim == f"{uid}/{number}")
-    return next((one for one in ours if one.key.container_id != without), None)
 
 
 def _described(attributes: Json, record: Record | None) -> Json:

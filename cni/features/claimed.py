@@ -5,8 +5,9 @@ refuses a device that is another pod's.  After ADD the gate opens, on which the 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,15 +102,16 @@ def with_keys(claimed: Claimed, request: Request, conf: Config) -> tuple[Request
 
 def attached(made: Sequence[tuple[Entry, Record]]) -> None:
     """Open the gates of the complete attachments that one ADD made.  Raises IoFailure."""
-    requests = dict[tuple[str, int], tuple[Claim, Path]]()
+    requests, load = dict[tuple[str, int], tuple[Claim, Path]](), cache(claims.load)
     for entry, record in made:
         uid, _, number = record.claim.partition("/")
-        if claim := claims.load(uid):
+        if claim := load(uid):
             requests[uid, claim.first_of_request(int(number))] = claim, entry.state_dir
     for (_, first), (claim, state_dir) in requests.items():
         gates.open_if_whole(claim, first, state_dir, [record for _, record in made])
 
 
-def undo(record: Record) -> None:
-    """Close the gate, before anything of the attachment goes.  Raises IoFailure."""
-    gates.close(record)
+def undo(records: Collection[Record]) -> None:
+    """Close the gates, before anything of a container's attachments goes.  Raises IoFailure, InvalidConfig,
+    TryAgain."""
+    gates.close(records)

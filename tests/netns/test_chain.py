@@ -49,8 +49,13 @@ def addresses(pod: Pod) -> dict[str, set[str]]:
 ATTACHED = {f"hpn{n}": {f"10.56.{n}.2/30", f"fd00:{56 + n}::2/126"} for n in range(len(chained.RAILS))}
 
 
+def gates(found: claims.Claim) -> list[bool]:
+    """Whether the gate of each device is open."""
+    return [Path(claims.gate(found.uid, number)).exists() for number in range(len(found.devices))]
+
+
 def test_attaches_and_detaches(host: Host, pod: Pod) -> None:
-    chained.prepared(host, pod)
+    found = chained.prepared(host, pod)
     assert add(host, pod) == chained.PREVIOUS
     assert addresses(pod) == ATTACHED
     links = [pod.link(name) for name in sorted(pod.links())]
@@ -59,9 +64,11 @@ def test_attaches_and_detaches(host: Host, pod: Pod) -> None:
     assert [link["link_index"] for link in links if link] == [masters[name] for name in chained.RAILS]
     assert "02:00:00:00:00:07" not in {link["address"] for link in links if link}  # which is for eth0
     assert host.call("CHECK", pod, conf(host), **variables(pod)).exit_code == 0
+    assert gates(found) == [True, True]
     delete(host, pod)
     assert pod.links() == set()
     assert host.state_files() == set()
+    assert gates(found) == [False, False]
     delete(host, pod)
 
 
@@ -101,20 +108,21 @@ def test_a_pod_without_a_claim_passes_through(host: Host, pod: Pod, make_pod: Ca
 def test_a_pod_that_joins_a_claim(
     host: Host, pod: Pod, make_pod: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gets its own interface, or does not start; kubelet's file names it, and the claim's state does not."""
-    wide = {"ipam": {"type": "hpn-ipam", "subnet": "10.56.0.0/24"}}
-    found, joining = chained.prepared(host, pod, [chained.device(host, 0, config=wide)]), make_pod()
+    """It gets its own interfaces, or does not start; kubelet's file names it, and the claim's state does not."""
+    wide = [{"ipam": {"type": "hpn-ipam", "subnet": f"10.56.{n}.0/24"}} for n in (0, 1)]
+    devices = [chained.device(host, n, config=config) for n, config in enumerate(wide)]
+    found, joining = chained.prepared(host, pod, devices), make_pod()
     entry = {"ClaimUID": found.uid, "PodUIDs": {chained.uid(one): {} for one in (pod, joining)}}
     file = host.tmp_path / "dra_manager_state"
     file.write_text(json.dumps({"Data": json.dumps({"ClaimInfoStateList": [entry]}), "Checksum": 1}))
     monkeypatch.setattr(claims, "KUBELETS", str(file))
     for one in (pod, joining):
         add(host, one)
-        assert one.links() == {"hpn0"}
+        assert one.links() == {"hpn0", "hpn1"}
     delete(host, pod)
-    assert Path(claims.gate(found.uid, 0)).exists()
+    assert gates(found) == [True, True]
     delete(host, joining)
-    assert not Path(claims.gate(found.uid, 0)).exists()
+    assert gates(found) == [False, False]
 
 
 def test_a_pod_of_no_cluster_passes_through(host: Host, pod: Pod) -> None:
