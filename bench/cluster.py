@@ -5,6 +5,8 @@ which is bridge with host-local, and beside it eight macvlans: hpn's, or those o
 show the rest of a pod's start.  The sides run in turns, in random order.  The time is from the pod's first event in a
 watch of the API server to its condition Ready in the same watch.
 
+A pod by the device plugin and Multus is then compared with one by a claim, in chain mode (docs/user/claims.md).
+
 Then thick Multus runs on a node with the memory of its shipped manifest, and many pods start and end there at once.
 """
 
@@ -13,6 +15,8 @@ import json
 import os
 import platform
 import random
+import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -20,6 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Timer
 from time import monotonic
@@ -28,7 +33,7 @@ from typing import IO, Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "netns-fixtures"))
 
-from cluster import manifests, two_nodes
+from cluster import claims, manifests, two_nodes
 from cluster.host import Host
 from cluster.services import PKI
 from cluster.space import until
@@ -39,7 +44,9 @@ from support.pages import ROOT
 
 from bench import write
 
+PLUGIN, DRA = "node1", "node2"  # by what they offer the rails
 PODS = 50
+TURNS = 3
 CROWD = 16  # pods at once on the node with thick Multus
 LIMIT = 50  # MiB, of deployments/multus-daemonset-thick.yml
 THICK = "/sys/fs/cgroup/memory/thick"
@@ -50,6 +57,21 @@ DAEMON = {
     "multusAutoconfigDir": "/etc/cni/net.d", "multusConfigFile": "auto", "socketDir": "/run/multus/",
 }  # fmt: skip
 PATIENCE = 300
+VALUES = {
+    "image": {"repository": "localhost/hpn", "tag": "1"}, "claims": {"enabled": True},
+    # There is no kube-proxy, so the service's address leads nowhere.
+    "env": {"KUBERNETES_SERVICE_HOST": CONTROL, "KUBERNETES_SERVICE_PORT": "6443"},
+    "pools": [
+        {
+            "name": node, "nodeSelector": {"kubernetes.io/hostname": node},
+            "devices": json.dumps({"resources": [
+                {"name": f"example.com/{r}", "kind": "master", "count": 64, "by": by, "selectors": {"ifNames": [r]}}
+                for r in RAILS
+            ]}),
+        }
+        for by, node in (("devicePlugin", PLUGIN), ("dra", DRA))
+    ],
+}  # fmt: skip
 EVENT = '{.type} {.object.metadata.name} {.object.status.conditions[?(@.type=="Ready")].status}{"\\n"}'
 
 
@@ -61,9 +83,28 @@ class Side:
     prefix: str
     times: list[float] = field(default_factory=list)
 
-    def networks(self) -> str:
-        """The value of the pod's annotation."""
-        return ",".join(f"{self.prefix}-{rail}@hpn{n}" for n, rail in enumerate(RAILS)) if self.prefix else ""
+    def pod(self, name: str, node: str) -> dict[str, Any]:
+        """A pod of this side."""
+        networks = ",".join(f"{self.prefix}-{rail}@hpn{n}" for n, rail in enumerate(RAILS)) if self.prefix else ""
+        return manifests.pod(name, node=node, networks=networks)
+
+
+class ByPlugin(Side):
+    """The same on the node that offers the rails by the device plugin."""
+
+    def pod(self, name: str, _node: str) -> dict[str, Any]:
+        """Side's, with a device for each rail."""
+        made = super().pod(name, PLUGIN)
+        made["spec"]["containers"][0]["resources"]["limits"] = {f"example.com/{rail}": "1" for rail in RAILS}
+        return made
+
+
+class ByClaim(Side):
+    """One claim of all rails, on the node that offers them by DRA."""
+
+    def pod(self, name: str, _node: str) -> dict[str, Any]:
+        """Side's, without networks."""
+        return claims.pod(name, node=DRA, template=self.prefix)
 
 
 def sides() -> list[Side]:
@@ -72,12 +113,22 @@ def sides() -> list[Side]:
 
 
 def definitions() -> Iterator[dict[str, Any]]:
-    """A network for each rail, of either program; a node has its own addresses in it."""
-    for plugin, ipam, prefix, net in (("macvlan", "host-local", "go", 60), ("hpn", "hpn-ipam", "hpn", 70)):
+    """The networks of each rail, of either program or with a device; a node has its own addresses in them.  And the
+    rails' classes, with a template of a claim for all."""
+    for plugin, ipam, prefix, net in (
+        ("macvlan", "host-local", "go", 60), ("hpn", "hpn-ipam", "hpn", 70), ("hpn", "hpn-ipam", "plugin", 80),
+    ):  # fmt: skip
         for n, rail in enumerate(RAILS):
             ranges = {"type": ipam, "ranges": [[{"subnet": f"10.{net + n}.0.0/24"}]]}
             conf = {"type": plugin, "master": rail, "mode": "bridge", "ipam": ranges}
-            yield manifests.network(f"{prefix}-{rail}", conf)
+            resource = f"example.com/{rail}" if prefix == "plugin" else ""
+            yield manifests.network(f"{prefix}-{rail}", conf, resource=resource)
+    requests = []
+    for n, rail in enumerate(RAILS):
+        ipam_of_claim = {"type": "hpn-ipam", "ranges": [[{"subnet": f"10.{90 + n}.0.0/24"}]]}
+        yield claims.device_class(rail, f"example.com/{rail}", attach="chain", ipam=ipam_of_claim)
+        requests.append({"name": f"r{n}", "exactly": {"deviceClassName": rail}})
+    yield claims.template("claim", {"devices": {"requests": requests}})
 
 
 class Watch:
@@ -117,15 +168,17 @@ def watching(cluster: Cluster) -> Iterator[Watch]:
     assert cluster.control.space
     kubectl = [str(two_nodes.built() / "kubectl"), f"--kubeconfig={ADMIN}", "--cache-dir=/run/home/cache"]
     words = [*kubectl, "get", "pods", "--watch", "--output-watch-events", f"--output=jsonpath={EVENT}"]
-    with subprocess.Popen(cluster.control.space.command(*words), stdout=subprocess.PIPE, text=True) as process:
+    command = cluster.control.space.command(*words)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as process:
         assert process.stdout
-        end = Timer(PATIENCE, process.kill)
+        kill = partial(os.killpg, process.pid, signal.SIGKILL)  # nsenter has a child, which would keep the pipe open
+        end = Timer(PATIENCE, kill)
         end.start()
         try:
             yield Watch(process.stdout)
         finally:
             end.cancel()
-            process.kill()
+            kill()
 
 
 def measure(cluster: Cluster, compared: Sequence[Side], rounds: int, count: int, *only: str) -> None:
@@ -134,7 +187,7 @@ def measure(cluster: Cluster, compared: Sequence[Side], rounds: int, count: int,
     for number in range(rounds):
         for side in random.Random(number).sample(compared, len(compared)):
             names = {f"p{n}": nodes[n % len(nodes)] for n in range(count)}
-            pods = [manifests.pod(name, node=node, networks=side.networks()) for name, node in names.items()]
+            pods = [side.pod(name, node) for name, node in names.items()]
             with watching(cluster) as watch:
                 cluster.apply(*pods)
                 took = watch.until_ready(set(names))
@@ -167,11 +220,34 @@ def by_the_chart(cluster: Cluster) -> Iterator[None]:
     """hpn on all nodes, installed by Helm."""
     helm = run(str(ROOT / "netns-fixtures" / "helm")).strip()
     with bare_nodes.made_tree(cluster) as tree, bare_nodes.bared(cluster, tree):
-        options = "--namespace=kube-system --set-string=image.repository=localhost/hpn,image.tag=1 --wait"
-        cluster.shell(f"{helm} --kubeconfig={ADMIN} install hpn {ROOT}/packaging/helm/hpn {options}")
-        for node in cluster.nodes.values():
-            until(lambda it=node: "agent.sock" in it.run("ls", "/run/hpn").stdout, "the agent", 120, 0.2)
+        options = f"--kubeconfig={ADMIN} --namespace=kube-system --wait"
+        values = shlex.quote(json.dumps(VALUES))
+        cluster.shell(f"printf %s {values} | {helm} install hpn {ROOT}/packaging/helm/hpn {options} --values=-")
+        try:
+            for node in cluster.nodes.values():
+                until(
+                    lambda it=node: "agent.sock" in it.run("ls", "/run/hpn", check=False).stdout, "the agent", 120, 0.2
+                )
+            yield
+        finally:
+            cluster.shell(f"{helm} uninstall hpn {options}")
+
+
+@contextmanager
+def chained(cluster: Cluster) -> Iterator[None]:
+    """hpn in chain mode at the end of the cluster's own network."""
+    before = dict[Path, str]()
+    for node in cluster.nodes.values():
+        file = node.path("/etc/cni/net.d/00-multus.conf")
+        before[file] = file.read_text()
+        multus = json.loads(before[file])
+        multus["delegates"][0]["plugins"].append({"type": "hpn", "claims": True})
+        file.write_text(json.dumps(multus))  # containerd watches it
+    try:
         yield
+    finally:
+        for file, text in before.items():
+            file.write_text(text)
 
 
 @contextmanager
@@ -211,10 +287,10 @@ def memory(cluster: Cluster, programs: Path) -> list[str]:
     ]  # fmt: skip
     for side in sides():
         with thick(cluster, node, programs):
-            measure(cluster, [side], 1, CROWD, node.name)
+            measure(cluster, [side], TURNS, CROWD, node.name)
             peak = int(node.run("cat", f"{THICK}/memory.max_usage_in_bytes").stdout) / (1 << 20)
             killed = dict(line.split() for line in node.run("cat", f"{THICK}/memory.oom_control").stdout.splitlines())
-            rows.append(f"| {side.name} | {side.times[0]:.0f} | {peak:.0f} | {killed['oom_kill']} |")
+            rows.append(f"| {side.name} | {statistics.median(side.times):.0f} | {peak:.0f} | {killed['oom_kill']} |")
     return [*rows, ""]
 
 
@@ -239,6 +315,17 @@ def main() -> None:
             measure(cluster, compared, rounds, count)
             what = f"{count} pods at once on two nodes" if count > 1 else "A pod"
             lines += table(f"{what} with eight rails, until Ready ({rounds} rounds)", compared)
+        with chained(cluster):
+            by = [
+                ByPlugin("device plugin and Multus", "plugin"),
+                ByClaim("one claim, chain mode", "claim"),
+                Side("no rails", ""),
+            ]
+            measure(cluster, by, 1, 1)  # to warm up
+            for side in by:
+                side.times.clear()
+            measure(cluster, by, chosen.rounds, 1)
+            lines += table(f"A pod with eight rails by hpn, until Ready ({chosen.rounds} rounds)", by)
         lines += memory(cluster, multus)
     linux = ".".join(platform.release().split(".")[:2])
     what = f"Kubernetes 1.36, containerd 2, Multus 4.3.0, Linux {linux}, {run(str(binary), 'version').strip()}"
