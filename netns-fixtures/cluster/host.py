@@ -13,11 +13,15 @@ from typing import Any
 from cluster.space import Doorbell, Failed, Space, hierarchies, make_cgroup, remove_cgroup, until
 
 INIT = Path(__file__).parent / "init.py"
-# As under systemd: a process in its own session, in the host's cgroups, with its output in a file.
+# As under systemd: a process in its own session, in the host's cgroups, with its output in a file.  All daemons together
+# have the weight of one cgroup against pods.
 START = r"""
 name=$1 log=$2
 shift 2
-(for own in /sys/fs/cgroup/*/cgroup.procs; do echo 0 >"$own"; done; exec setsid "$@") </dev/null >>"$log" 2>&1 &
+(for own in /sys/fs/cgroup/*/; do
+    [ -d "$own/system.slice" ] && own=$own/system.slice
+    echo 0 >"$own/cgroup.procs"
+done; exec setsid "$@") </dev/null >>"$log" 2>&1 &
 echo $! >"/run/services/$name"
 """
 

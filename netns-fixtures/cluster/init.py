@@ -88,6 +88,8 @@ def own_cgroups() -> None:
         (CGROUPS / name).mkdir()
         kind = "none,name=systemd" if name == "systemd" else name
         mount("-t", "cgroup", "-o", kind, "cgroup", CGROUPS / name)
+        if "cpu" in name.split(","):
+            (CGROUPS / name / "system.slice").mkdir(exist_ok=True)  # for the daemons
 
 
 def reap() -> None:
