@@ -48,6 +48,7 @@ class Device:
     - ``ips``, ``mac``: the claim's own; empty if it has none.
     - ``admin``: it is only observed (adminAccess), so other claims may have it too.
     - ``attributes``: what the container learns of it, in the form of a ResourceSlice's attributes.
+    - ``nodes``: the device nodes that its containers get.
     """
 
     request: str
@@ -64,6 +65,7 @@ class Device:
     mac: str = ""
     admin: bool = False
     attributes: Json = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,9 @@ class Claim:
     @classmethod
     def from_json(cls, body: Json) -> "Claim":
         """``to_json``'s inverse.  Raises KeyError, TypeError if it is not a claim."""
-        devices = tuple(Device(**{**one, "ips": tuple(one["ips"])}) for one in body["devices"])
+        devices = tuple(
+            Device(**{**one, "ips": tuple(one["ips"]), "nodes": tuple(one.get("nodes", ()))}) for one in body["devices"]
+        )
         return cls(**{**body, "pods": tuple(body["pods"]), "devices": devices})
 
 

@@ -7,7 +7,6 @@ mount of a missing file.  ADD makes the file when the interface is attached, so 
 
 import json
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -29,13 +28,13 @@ def name(uid: str, number: int) -> str:
     return f"{KIND}={uid}-{number}"
 
 
-def write(claim: Claim, nodes: Sequence[Sequence[str]]) -> None:
-    """Write the claim's file; ``nodes`` are the device nodes of each device.  Raises OSError."""
+def write(claim: Claim) -> None:
+    """Write the claim's file.  Raises OSError."""
     body = {
         "cdiVersion": _VERSION,
         "kind": KIND,
         "devices": [
-            {"name": f"{claim.uid}-{number}", "containerEdits": _edits(claim, number, nodes[number])}
+            {"name": f"{claim.uid}-{number}", "containerEdits": _edits(claim, number)}
             for number in range(len(claim.devices))
         ],
     }
@@ -53,8 +52,9 @@ def _file(uid: str) -> str:
     return f"hpn-claim-{uid}.json"
 
 
-def _edits(claim: Claim, number: int, nodes: Sequence[str]) -> Json:
-    request = claim.devices[number].request.partition("/")[0]
+def _edits(claim: Claim, number: int) -> Json:
+    device = claim.devices[number]
+    request = device.request.partition("/")[0]
     first = claim.first_of_request(number)
     named = ("resourceclaimtemplates", claim.pod_claim) if claim.pod_claim else ("resourceclaims", claim.name)
     mount: dict[str, Any] = {
@@ -63,6 +63,6 @@ def _edits(claim: Claim, number: int, nodes: Sequence[str]) -> Json:
         "options": ["ro", "bind"],
     }
     edits: Json = {"mounts": [mount]}
-    if nodes:
-        edits["deviceNodes"] = [{"path": path, "permissions": "rw"} for path in nodes]
+    if device.nodes:
+        edits["deviceNodes"] = [{"path": path, "permissions": "rw"} for path in device.nodes]
     return edits

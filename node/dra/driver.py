@@ -139,20 +139,21 @@ class Driver:
     def _keep(self, claim: Claim) -> Sequence[dra.Device]:
         """Put the claim on disk, then its CDI file, and return the answer.  Raises Refused."""
         self.sweep()
-        nodes = list[Sequence[str]]()
+        others = claims.all_claims()
+        before = next((one for one in others if one.uid == claim.uid), None)
         for device in claim.devices:
+            if before and device in before.devices:  # guard: prepared-again
+                continue
             # Again, because the child process decided by an older state.
             found = self._find(device.pool, device.device)
             if not found or found.problem:
                 raise Refused(
                     f"device {device.id} ({device.pool}/{device.device}): {found.problem if found else _GONE}"
                 )
-            nodes.append(found.nodes)
-        others = claims.all_claims()
-        claim, is_new = prepare.placed(claim, others), all(one.uid != claim.uid for one in others)
+        claim, is_new = prepare.placed(claim, others), not before
         try:
             claims.save(claim)
-            cdi.write(claim, nodes)
+            cdi.write(claim)
             self._status.watch(claim)
             _settle_gates(claim, is_new=is_new)
         except CniError as e:
@@ -250,7 +251,7 @@ def _decide(kubeconfig: str, asked: Sequence[Asked], find: Find) -> Mapping[str,
         return {one.uid: e.msg for one in asked}
     for one in asked:
         try:
-            found[one.uid] = prepare.decide(one, server.claim(one.namespace, one.name), find)
+            found[one.uid] = prepare.decide(one, server.claim(one.namespace, one.name), find, _prepared(one.uid))
         except Refused as e:
             found[one.uid] = str(e)
         except CniError as e:
@@ -258,6 +259,12 @@ def _decide(kubeconfig: str, asked: Sequence[Asked], find: Find) -> Mapping[str,
         except (KeyError, TypeError, AttributeError, ValueError) as e:
             found[one.uid] = f"{one.title} is not as the API server makes it: {type(e).__name__}: {e}"
     return found
+
+
+def _prepared(uid: str) -> Claim | None:
+    with suppress(CniError):
+        return claims.load(uid)
+    return None
 
 
 def _claim(decided: Mapping[str, Any], asked: Asked) -> Claim:

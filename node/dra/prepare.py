@@ -66,8 +66,12 @@ class Found:
 Find = Callable[[str, str], Found | None]
 
 
-def decide(asked: Asked, document: Json | None, find: Find) -> Claim:
-    """The claim as it has to be kept.  Raises Refused."""
+def decide(asked: Asked, document: Json | None, find: Find, prepared: Claim | None = None) -> Claim:
+    """The claim as it has to be kept.  Raises Refused.
+
+    ``prepared`` is the claim as this boot has it already.  With the same allocation it is not refused again: kubelet
+    asks again after its restart, and the devices may be in no slice any more.
+    """
     about, allocation = _refuse_another(asked, document)
     listed = allocation.get("devices") or {}
     results = [one for one in listed.get("results") or () if one.get("driver") == DRIVER]
@@ -75,9 +79,16 @@ def decide(asked: Asked, document: Json | None, find: Find) -> Claim:
         raise Refused(f"{asked.title} has no device of {DRIVER}; its DeviceClass selects another driver's devices")
     configs = listed.get("config") or []
     of_request = Counter(one["request"] for one in results)
-    devices = [
-        _device(one, find, parameters.merged(configs, one["request"], asked.namespace), of_request) for one in results
-    ]
+    try:
+        devices = tuple(
+            _device(one, find, parameters.merged(configs, one["request"], asked.namespace), of_request)
+            for one in results
+        )
+    except Refused:
+        # guard below: same-allocation (or not _is_allocated(results, prepared.devices))
+        if not prepared or not _is_allocated(results, prepared.devices):
+            raise
+        devices = prepared.devices
     reserved = (document or {}).get("status", {}).get("reservedFor") or ()
     if not reserved:
         raise Refused(f"{asked.title} is reserved for no pod; the scheduler reserves it again, or delete the pod")
@@ -87,7 +98,7 @@ def decide(asked: Asked, document: Json | None, find: Find) -> Claim:
         asked.namespace,
         asked.name,
         tuple(one["uid"] for one in reserved if one.get("resource") == "pods" and not one.get("apiGroup")),
-        tuple(devices),
+        devices,
         # Anyone who may make a claim writes its annotations, and the containers' path has this name.
         pod_claim=pod_claim if label(pod_claim) == pod_claim else "",
     )
@@ -147,9 +158,21 @@ def _refuse_another(asked: Asked, document: Json | None) -> tuple[Json, Json]:
     return about, allocation
 
 
+def _is_allocated(results: Sequence[Json], devices: Sequence[Device]) -> bool:
+    """Whether these are the devices of the allocation's results."""
+    return [_allocated(one) for one in results] == [
+        (one.request, one.pool, one.device, one.share, one.admin) for one in devices
+    ]
+
+
+def _allocated(result: Json) -> tuple[str, str, str, str, bool]:
+    share, admin = str(result.get("shareID") or ""), bool(result.get("adminAccess"))
+    return result["request"], result["pool"], result["device"], share, admin
+
+
 def _device(result: Json, find: Find, keys: Json, of_request: Mapping[str, int]) -> Device:
     """One result of the allocation.  Raises Refused."""
-    request, pool, name = result["request"], result["pool"], result["device"]
+    request, pool, name, share, admin = _allocated(result)
     found = find(pool, name)
     if not found:
         raise Refused(
@@ -158,7 +181,7 @@ def _device(result: Json, find: Find, keys: Json, of_request: Mapping[str, int])
     if found.problem:
         raise Refused(f"device {found.id} ({pool}/{name}): {found.problem}")
     attach = keys.get("attach", MULTUS)
-    if result.get("adminAccess"):
+    if admin:
         attach = NONE  # it may be another pod's
     if found.kind == "accelerator":
         attach = NONE  # it has no interface
@@ -177,7 +200,7 @@ def _device(result: Json, find: Find, keys: Json, of_request: Mapping[str, int])
         request=request,
         pool=pool,
         device=name,
-        share=str(result.get("shareID") or ""),
+        share=share,
         id=found.id,
         kind=found.kind,
         resource=found.resource,
@@ -186,8 +209,9 @@ def _device(result: Json, find: Find, keys: Json, of_request: Mapping[str, int])
         config=_config(keys, found) if attach == CHAIN else {},
         ips=tuple(keys.get("ips", ())),
         mac=keys.get("mac", ""),
-        admin=bool(result.get("adminAccess")),
+        admin=admin,
         attributes=found.attributes,
+        nodes=found.nodes,
     )
 
 

@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import drawn
 import pytest
 from cluster import claims, image, manifests
 from cluster.host import Host
-from cluster.services import offer, withdraw
+from cluster.services import OFFERED, offer, withdraw
 from cluster.space import Failed, until
 from cluster.two_nodes import Cluster, pod_network
 from support.api_server import put_kubeconfig
@@ -357,12 +359,34 @@ def test_two_rails_in_the_clusters_own_network(cluster: Cluster, chained: Host) 
         assert f'"interfaceName": "{name}"' in cluster.execute("a", "cat", file)
     shown = {"hpn0", "net1"}
     until(lambda: {one["networkData"]["interfaceName"] for one in shown_devices(cluster, "a")} == shown, "status", 120)
+    with back_to_the_plugin(cluster, chained):
+        # A kubelet that has started again has the claim prepared again, for the pod's next sandbox.
+        chained.service("kubelet").kill()
+        chained.service("kubelet").start()
+        cluster.wait_ready()
+        before, netns = cluster.containers("a"), Path(chained.attachments()[0]["netns"]).name
+        chained.run("kill", "-KILL", *chained.run("ip", "netns", "pids", netns).stdout.split())
+        cluster.wait_restarted(before)
+        assert shown <= {*cluster.execute("a", "ls", "/sys/class/net").split()}
     cluster.delete("pod", "a")
     until(lambda: left(chained) == [], "the claim to be given up", 120)
     assert chained.attachments() == []
     assert chained.leases() == []
     # containerd sends STATUS when kubelet asks it for its own status, which a quick test does not see.
     until(lambda: commands(chained) >= {"ADD", "DEL", "STATUS"}, "containerd to send ADD, DEL and STATUS", 120)
+
+
+@contextmanager
+def back_to_the_plugin(cluster: Cluster, node: Host) -> Iterator[None]:
+    """The node's rails leave the slices.  Afterwards they return, in some 10 s."""
+    file = node.path(OFFERED)
+    before = file.read_text()
+    for text in (before.replace('"dra"', '"devicePlugin"'), before):
+        file.write_text(text)
+        node.run("kill", "-HUP", str(node.service("node").pid))
+        if text != before:
+            until(lambda: len(slices(cluster)) == len(RAILS), "the node's slices to go", 120)
+            yield
 
 
 def commands(node: Host) -> set[str]:

@@ -134,6 +134,23 @@ def test_prepare_again_makes_all_files_anew(driver: DriverProcess, kubelet: DraK
     assert (kubelet.prepare(ASKED)[UID], cdi(driver), claims.load(UID)) == before
 
 
+def test_prepare_again_after_the_device_left_the_slices(
+    driver: DriverProcess, kubelet: DraKubelet, server: Server
+) -> None:
+    """Its resource went back to the device plugin, and kubelet has restarted."""
+    server.tell(*[Told(200, claim())] * 4)
+    vf = {**VF, "nodes": ["/dev/infiniband/uverbs4"]}
+    driver.has({"vf2": vf})
+    before = kubelet.prepare(ASKED)[UID], cdi(driver), claims.load(UID)
+    for now in ({}, {"vf2": {**vf, "problem": "a pod has it from the device plugin"}}):
+        driver.has(now)
+        (driver.cdi / f"hpn-claim-{UID}.json").unlink()
+        assert (kubelet.prepare(ASKED)[UID], cdi(driver), claims.load(UID)) == before
+    assert kubelet.unprepare(ASKED) == {UID: ""}
+    driver.has({})
+    assert "is none of this node's devices now" in kubelet.prepare(ASKED)[UID].error
+
+
 def test_a_gate_of_an_earlier_boot(driver: DriverProcess, kubelet: DraKubelet, server: Server, tmp_path: Path) -> None:
     """On a node with /run on a disk.  Prepare closes it, and not that of an attachment of this boot."""
     server.tell(*[Told(200, claim())] * 3)

@@ -82,6 +82,7 @@ def test_a_device_for_multus() -> None:
         ips=("10.0.0.7/24",),
         mac="02:00:00:00:00:07",
         attributes={"kind": {"string": "vf"}},
+        nodes=("/dev/infiniband/uverbs4",),
     )
     assert made == Claim(UID, "default", "rails", (POD,), (device,), pod_claim="rails-of-pod")
 
@@ -92,6 +93,22 @@ def test_a_name_in_the_pod_that_leads_elsewhere(name: Any) -> None:
     document = claim()
     document["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": name}
     assert decide(document).pod_claim == ""
+
+
+def test_a_claim_that_is_prepared_already() -> None:
+    """The devices have left the slices, and one is ill.  Only another allocation is refused."""
+    made = replace(decide(claim(results=(result(), result("vf3", "b")))), pods=("another",), ended=True)
+
+    def ill(_: str, device: str) -> Found | None:
+        return replace(VF, problem="no link") if device == "vf3" else None
+
+    document = claim(results=(result(), result("vf3", "b")))
+    assert prepare.decide(ASKED, document, ill, made) == replace(made, pods=(POD,), ended=False)
+    for changed in (result(), result("vf3", "c"), result("vf4", "b"), result("vf3", "b", shareID="s")):
+        with pytest.raises(Refused, match="is none of this node's devices now"):
+            prepare.decide(ASKED, claim(results=(result(), changed)), ill, made)
+    with pytest.raises(Refused, match="is reserved for no pod"):
+        prepare.decide(ASKED, {**document, "status": {**document["status"], "reservedFor": []}}, ill, made)
 
 
 def test_a_pod_group_is_no_pod() -> None:
