@@ -44,6 +44,8 @@ OURS = {
         "agent.main",
         "node.main",
         "node.config",
+        "node.dra.api",
+        "node.dra.classes",
         "node.flags",
         "node.model",
         "node.offer.offers",

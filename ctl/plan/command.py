@@ -1,4 +1,5 @@
-"""hpn plan: a device file, networks, a label and Helm values for this node's NICs; and how the device file differs."""
+"""hpn plan: a device file, networks, a label, classes and Helm values for this node's NICs; and how the device file
+differs."""
 
 import argparse
 import os
@@ -11,7 +12,7 @@ from base.protocol.errors import InvalidConfig, IoFailure, LinkUnavailable
 from base.table import printable
 from ctl.command_line import parser_for
 from ctl.plan.choice import Nic, Plan, decide, nics
-from ctl.plan.documents import DEVICES, VALUES, documents
+from ctl.plan.documents import DEVICES, DRA, VALUES, documents
 from hardware.model import Device, Kind
 from node import config
 from node.model import Resource, Settings, Sharing
@@ -30,13 +31,15 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
         reasons = [f"{nic.title}: {plan.left_out[nic.device.id]}" for nic in found]
         why = "; ".join(["pods can have no NIC of this node", *reasons])
         raise LinkUnavailable(f"{why}; name an interface that pods can share, as in: hpn plan eth1")
-    files = documents(plan, found, options.prefix, options.subnet, is_one=options.one)
     try:
+        files = documents(plan, found, options.prefix, options.subnet, options.by, is_one=options.one)
         planned = config.settings(files[DEVICES].encode(), is_yaml=True)
         if options.check:
             file = options.config or next((path for path in config.DEFAULTS if path.exists()), config.OURS)
             present = config.read(file, prefix=options.prefix)
-            found_here = _differences(plan, found, planned, present, is_whole=not options.device)
+            found_here = [*_differences(plan, found, planned, present, is_whole=not options.device)]
+            if options.by:
+                found_here += _ways(present, options.by)
             lines = [printable(f"{file}: {one}") for one in found_here]
             return "\n".join(lines or [f"{file} offers what hpn plan chooses"]) + "\n", int(bool(lines))
     except config.Refused as e:
@@ -57,6 +60,8 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     ways = "VFs, scalable functions, whole PFs, or macvlan and IPoIB; default: as the NIC can"
     parser.add_argument("--as", dest="how", choices=("vf", "sf", "pf", "master"), help=ways)
     parser.add_argument("--one", action="store_true", help="one resource and one network for all rails")
+    by = "offer the devices by Dynamic Resource Allocation, with DeviceClasses; default: by the device plugin"
+    parser.add_argument("--by", choices=("devicePlugin", DRA), default="", help=by)
     parser.add_argument("--vfs", type=int, default=0, help="VFs of each PF; default: those it has, or 8")
     parser.add_argument("--prefix", default="example.com", help="of the resources' names; default: example.com")
     parser.add_argument("--subnet", default="10.56.0.0/16", help="the first rail's; the others' follow it")
@@ -106,6 +111,12 @@ def _differences(
         yield from (f"{resource.full_name} selects no PF or bond of this node, nor a part of one" for resource in rest)
     if planned.rdma_exclusive not in (None, present.rdma_exclusive):
         yield f"does not set rdmaNamespaces to {plan.mode}; hpn plan does"
+
+
+def _ways(present: Settings, by: str) -> Iterator[str]:
+    for resource in present.resources:
+        if resource.by_dra != (by == DRA):
+            yield f"offers {resource.full_name} by {'dra' if resource.by_dra else 'devicePlugin'}; hpn plan by {by}"
 
 
 def _possible_vf(pf: Device) -> Device:

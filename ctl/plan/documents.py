@@ -1,4 +1,5 @@
-"""The files of a plan: a device file, NetworkAttachmentDefinitions, a label's meaning, and Helm values of all these."""
+"""The files of a plan: a device file, NetworkAttachmentDefinitions, a label's meaning, for DRA DeviceClasses, and Helm
+values."""
 
 import json
 import re
@@ -13,29 +14,37 @@ from ctl.plan.choice import MOVED, Nic, Plan, Rail, why_not_free
 from hardware.model import Kind
 from ipam import config as ipam_config
 from node import config
+from node.dra import classes
 
 DEVICES: Final = "devices.yaml"
 VALUES: Final = "values.yaml"
+DRA: Final = "dra"
 _LABEL: Final = "hpn.io/type"
 _ONE: Final = "rails"  # the resource and the network of all rails
 Groups = Mapping[str, Sequence[Rail]]  # the rails of each resource
 
 
-def documents(plan: Plan, found: Sequence[Nic], prefix: str, subnet: str, *, is_one: bool) -> dict[str, str]:
-    """The text of each file, by name.  Raises InvalidConfig."""
+def documents(plan: Plan, found: Sequence[Nic], prefix: str, subnet: str, by: str, *, is_one: bool) -> dict[str, str]:
+    """The text of each file, by name.  ``by`` is that of all resources; empty for the default.
+
+    Raises InvalidConfig, and config.Refused if hpn node would refuse the device file.
+    """
     if is_one:
         _refuse_mixture(plan.networks)
     groups: dict[str, Sequence[Rail]] = {_ONE: plan.networks} if is_one else {r.name: [r] for r in plan.networks}
     shared = {rail.name: [rail] for rail in plan.rails if rail.how == "shared"}
     provisioning = [*_provisioning(plan)]
-    lines = [*_choices(plan, found), *_resources(plan, groups | shared, prefix), *provisioning]
+    lines = [*_choices(plan, found), *_resources(plan, groups | shared, prefix, by), *provisioning]
     devices = [printable(line) for line in lines]
     plugins, meaning = _plugins(plan, groups, subnet), _meaning(plan, groups, shared, prefix)
-    values = _values(devices, plugins, meaning, prefix, is_provisioned=bool(provisioning))
+    values = _values(devices, plugins, meaning, prefix, is_provisioned=bool(provisioning), is_by_dra=by == DRA)
+    text = "".join(f"{line}\n" for line in devices)
+    settings = config.settings(text.encode(), is_yaml=True)
     return {
-        DEVICES: "".join(f"{line}\n" for line in devices),
+        DEVICES: text,
         "networks.yaml": "---\n".join(_networks(plugins, prefix)),
         "label.yaml": _label(meaning),
+        **({"classes.yaml": classes.text(settings.resources)} if by == DRA else {}),
         VALUES: "".join(f"{line}\n" for line in values),
     }
 
@@ -55,7 +64,7 @@ def _choices(plan: Plan, found: Sequence[Nic]) -> Iterator[str]:
             yield f"# {nic.title}: left out, {why}"
 
 
-def _resources(plan: Plan, groups: Groups, prefix: str) -> Iterator[str]:
+def _resources(plan: Plan, groups: Groups, prefix: str, by: str) -> Iterator[str]:
     yield "resources:"
     for name, rails in groups.items():
         how = rails[0].how
@@ -72,6 +81,8 @@ def _resources(plan: Plan, groups: Groups, prefix: str) -> Iterator[str]:
                     yield f"# VF {vf.index} ({vf.id}): left out, {why}"
         yield f"- name: {json.dumps(f'{prefix}/{name}')}"
         yield f"  kind: {how}"
+        if by:
+            yield f"  by: {by}"
         if how == "master" and plan.mode == "shared" and rails[0].has_rdma:
             yield "  rdma: verbs"
         key = {"shared": "pciAddresses", "pf": "ifNames", "master": "ifNames"}.get(how, "pfNames")
@@ -160,7 +171,13 @@ def _plugin(rails: Sequence[Rail], mode: str) -> Json:
 
 
 def _values(
-    devices: Sequence[str], plugins: Mapping[str, Json], meaning: Json, prefix: str, *, is_provisioned: bool
+    devices: Sequence[str],
+    plugins: Mapping[str, Json],
+    meaning: Json,
+    prefix: str,
+    *,
+    is_provisioned: bool,
+    is_by_dra: bool,
 ) -> Iterator[str]:
     yield "# helm install hpn packaging/helm/hpn --namespace kube-system --values FILE --set image.repository=YOURS"
     yield "devices: |"
@@ -179,6 +196,9 @@ def _values(
     if plugins:
         yield "# All nodes share the addresses.  Nothing else may use them."
         yield "clusterAddresses: {enabled: true}"
+    if is_by_dra:
+        yield "# Once for the cluster: kubectl apply --filename classes.yaml, of hpn plan --by dra --output DIR."
+        yield "claims: {enabled: true}"
     yield "# A pod with this label gets every rail.  This needs Kubernetes 1.36."
     yield f"label: {json.dumps({'enabled': True, 'name': _LABEL, 'values': meaning})}"
 

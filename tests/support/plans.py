@@ -1,6 +1,7 @@
 """What hpn plan prints, as the programs that it is for read it; and trees of NICs for it."""
 
 import json
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ class Planned:
     settings: Settings
     networks: dict[str, dict[str, Any]]
     label: dict[str, Any]
+    classes: list[dict[str, Any]]
 
     @property
     def device_file(self) -> Any:
@@ -49,9 +51,12 @@ def planned(root: Path, *words: str) -> Planned:
     """Run the command.  hpn node, hpn and hpn-ipam accept its documents."""
     text, status = answer(words, root)
     assert status == 0
-    first, *definitions, label = text.split("---\n")
+    first, *rest = text.split("---\n")
+    by_kind = defaultdict[str, list[Any]](list)
+    for one in map(yaml.safe_load, rest):
+        by_kind[one["kind"]].append(one)
     networks = {}
-    for definition in map(yaml.safe_load, definitions):
+    for definition in by_kind["NetworkAttachmentDefinition"]:
         network = json.loads(definition["spec"]["config"])
         named = definition["metadata"].get("annotations", {}).get("k8s.v1.cni.cncf.io/resourceName")
         (plugin,) = plugins(network, ADDRESS if named else "")
@@ -59,14 +64,14 @@ def planned(root: Path, *words: str) -> Planned:
         assert ipam_config.load(plugin, {}).sets
         assert network["name"] == definition["metadata"]["name"]
         networks[network["name"]] = plugin | {"resource": named}
-    meaning = yaml.safe_load(label)
+    (meaning,) = by_kind["ConfigMap"]
     assert meaning["data"]["label"] == "hpn.io/type"
     (values, status) = answer([*words, "--helm"], root)
     assert status == 0
     _compare(yaml.safe_load(values), first, networks, json.loads(meaning["data"]["values"]))
     settings = config.settings(first.encode(), is_yaml=True)
     assert not settings.left_out
-    return Planned(text, settings, networks, json.loads(meaning["data"]["values"]))
+    return Planned(text, settings, networks, json.loads(meaning["data"]["values"]), by_kind["DeviceClass"])
 
 
 def _compare(values: Any, devices: str, networks: dict[str, dict[str, Any]], label: dict[str, Any]) -> None:
@@ -74,6 +79,7 @@ def _compare(values: Any, devices: str, networks: dict[str, dict[str, Any]], lab
     assert values["devices"] == devices
     assert values["label"] == {"enabled": True, "name": "hpn.io/type", "values": label}
     assert values.get("provision", False) is ("pfs:" in devices or "rdmaNamespaces:" in devices)
+    assert values.get("claims", {}) == ({"enabled": True} if "by: dra" in devices else {})
     assert values.get("clusterAddresses", {}) == ({"enabled": True} if networks else {})
     found = {}
     for one in values["networks"]:

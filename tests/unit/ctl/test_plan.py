@@ -1,5 +1,6 @@
 """hpn plan on trees in the format of /sys."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,18 @@ def test_one_for_eight(tree: Tree) -> None:
     assert plan.label["rdma"]["resources"] == ["nvidia.com/rails"] * 8
     made = [vf for pf in PFS for vf in vfs(tree, pf, 4)]
     assert plan.offered(tree.root) == {"nvidia.com/rails": made}
+
+
+def test_by_dra(tree: Tree) -> None:
+    """Networks and label are the same as with the device plugin.  Each resource has a DeviceClass of its name."""
+    dgx(tree)
+    words = ("--as", "master", "rail0", "rail1")
+    plan, before = planned(tree.root, *words, "--by", "dra"), planned(tree.root, *words)
+    assert [one.by_dra for one in plan.settings.resources] == [True, True]
+    assert [one["spec"]["extendedResourceName"] for one in plan.classes] == ["example.com/rail0", "example.com/rail1"]
+    assert (plan.networks, plan.label, before.classes) == (before.networks, before.label, [])
+    (resource, _) = planned(tree.root, *words, "--by", "devicePlugin").device_file["resources"]
+    assert resource["by"] == "devicePlugin"
 
 
 def test_as_masters(tree: Tree) -> None:
@@ -366,6 +379,9 @@ def test_output(tree: Tree, tmp_path: Path) -> None:
     assert (texts[3], 0) == answer(["veth0", "--helm"], tree.root)
     for name in (*names[:2], names[3]):
         (folder / name).unlink()
+    answer(["veth0", "--by", "dra", "--output", f"{folder}/dra"], tree.root)
+    assert (folder / "dra/classes.yaml").read_text().count("kind: DeviceClass") == 1
+    shutil.rmtree(folder / "dra")
     (folder / "label.yaml").write_text("mine")
     with pytest.raises(IoFailure, match=r"label\.yaml exists there; name another directory, or move it"):
         answer(["veth0", "--output", f"{folder}"], tree.root)

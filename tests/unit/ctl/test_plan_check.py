@@ -40,6 +40,17 @@ def test_check_of_the_plan_itself(tree: Tree, words: list[str]) -> None:
         assert checked(tree, file)[1] == 0
 
 
+def test_the_way(tree: Tree) -> None:
+    """It counts only if the command names it."""
+    dgx(tree)
+    file = planned(tree.root, "--one").device_file
+    assert checked(tree, file, "--one", "--by", "devicePlugin")[1] == 0
+    differs = "FILE: offers example.com/rails by devicePlugin; hpn plan by dra"
+    assert checked(tree, file, "--one", "--by", "dra") == ([differs], 1)
+    file["resources"][0]["by"] = "dra"
+    assert checked(tree, file, "--one", "--by", "dra")[1] == checked(tree, file, "--one")[1] == 0
+
+
 def test_differences(tree: Tree) -> None:
     dgx(tree)
     for number in range(5, 8):
