@@ -69,8 +69,8 @@ class Found:
         return {**error, "time": _zulu(str(error["time"]))} if error else None
 
     def is_called(self, what: str) -> bool:
-        """Whether ``what`` names this attachment: by pod, container, interface, device, network, MAC, address, or path
-        of the namespace."""
+        """Whether ``what`` names this attachment: by pod, claim, container, interface, device, network, MAC, address,
+        or path of the namespace."""
         container_id = self.key.container_id
         if len(what) >= ID_DIGITS and container_id.startswith(what):
             return True
@@ -86,6 +86,9 @@ class Found:
             names |= {address.partition("/")[0] for address in addresses}
             names |= {f"{link.get(name) or ''}" for name in ("device", "netdev", "pf", "pci", "master", "mac")}
             names |= {str(interface.get("mac", "")) for interface in record.result.get("interfaces", [])[:1]}
+            claim = _claim(record.claim) if record.claim else {}
+            named = str(claim.get("name", ""))
+            names |= {str(claim.get("uid", "")), named, named.rpartition("/")[2]}
         return {name.lower() for name in names if name}
 
 

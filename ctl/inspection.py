@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from base.kubelet.client import Held
 
 KUBELET: Final = "/var/lib/kubelet"
-_LISTED_COLUMNS = ("POD", "IFNAME", "NETWORK", "DEVICE", "ADDRESS", "RDMA", "STATE")
-_MEMBERS = ("kind", "device", "netdev", "master", "addresses", WORDS)
+_LISTED_COLUMNS = ("POD", "IFNAME", "NETWORK", "CLAIM", "DEVICE", "ADDRESS", "RDMA", "STATE")
+_MEMBERS = ("kind", "device", "netdev", "master", "addresses", "claim", WORDS)
 
 
 def answer_list(words: Sequence[str]) -> tuple[str, int]:
@@ -36,7 +36,7 @@ def answer_list(words: Sequence[str]) -> tuple[str, int]:
     if not listed:
         return text([selection.nothing(options, [])]), 0
     troubles = [line for one, a in zip(found, listed, strict=True) for line in _troubles(one, a)]
-    return text([Table(_LISTED_COLUMNS, [_listed_row(a) for a in listed]), *troubles]), 0
+    return text([_used([_LISTED_COLUMNS, *map(_listed_row, listed)], "CLAIM"), *troubles]), 0
 
 
 def _listed(one: Found, word: str, why: str) -> Json:
@@ -56,8 +56,17 @@ def _troubles(one: Found, a: Json) -> Iterator[str]:
 
 
 def _listed_row(a: Json) -> tuple[str, ...]:
-    cells = (a.get(WORDS), ", ".join(a["addresses"]), ", ".join(a["rdma"]))
+    claim = a.get("claim", {})
+    cells = (claim.get("name", claim.get("uid")), a.get(WORDS), ", ".join(a["addresses"]), ", ".join(a["rdma"]))
     return who(a), a["ifname"], a["network"], *(cell or "-" for cell in cells), a["state"]
+
+
+def _used(rows: Sequence[tuple[str, ...]], column: str) -> Table:
+    """The table of these rows, the first of them the header, without the column if that is empty."""
+    at = rows[0].index(column)
+    if not any(row[at] not in ("", "-") for row in rows[1:]):
+        rows = [row[:at] + row[at + 1 :] for row in rows]
+    return Table(rows[0], rows[1:])
 
 
 _COLUMNS: Final = (
@@ -142,11 +151,7 @@ def _of_some(options: argparse.Namespace) -> tuple[str, int]:
 
 def _table(attachments: Sequence[Json]) -> Table:
     """The table; it has the column RESOURCE only if kubelet allocated a device."""
-    rows: list[tuple[str, ...]] = [_COLUMNS, *(row for a in attachments for row in _rows(a))]
-    if not any("resource" in a for a in attachments):
-        column = _COLUMNS.index("RESOURCE")
-        rows = [row[:column] + row[column + 1 :] for row in rows]
-    return Table(rows[0], rows[1:])
+    return _used([_COLUMNS, *(row for a in attachments for row in _rows(a))], "RESOURCE")
 
 
 def _rows(a: Json) -> Iterator[tuple[str, ...]]:

@@ -9,8 +9,8 @@ from ctl.command_line import add_state_dir, as_document, parser_for, state_dirs,
 from ctl.screen import moment
 
 _WHAT = (
-    "a pod (name or namespace/name), container, interface, PCI address, master, RDMA device, network, MAC, address, "
-    "or the path of the namespace"
+    "a pod or claim (name or namespace/name), container, interface, PCI address, master, RDMA device, network, MAC, "
+    "address, or the path of the namespace"
 )
 
 

@@ -132,9 +132,9 @@ def of_pod(uid: str) -> list[Claim]:
 
     A claim was reserved for the pod at Prepare, or the pod came later: kubelet has it prepared once, for all pods.
     """
-    listed, text = list(_contents()), _encoded(uid)
-    later = _of_kubelet(uid) if any(_NAMED in contents for _, contents in listed) else set()
-    found = _decoded_of(one for one in listed if text in one[1] or _uid_of(one[0]) in later)
+    there, text = list(_contents(FOLDER)), _encoded(uid)
+    later = _of_kubelet(uid) if any(_NAMED in contents for _, contents in there) else set()
+    found = _decoded_of(one for one in there if text in one[1] or _uid_of(one[0]) in later)
     # guard below: of-its-pods (uid in claim.pods -> True)
     ours = [claim for claim in found if uid in claim.pods or (not claim.pod_claim and claim.uid in later)]
     return [claim for claim in ours if not claim.ended]
@@ -157,6 +157,16 @@ def of_record(named: str) -> tuple[Claim, Device] | None:
 def all_claims() -> list[Claim]:
     """All prepared claims, in order of their names.  Unreadable claims are passed over."""
     return _containing("")
+
+
+def listed(folder: str) -> Iterator[tuple[str, Claim | None]]:
+    """Every claim's file in a folder such as FOLDER, and its claim, also of an earlier boot; None for an unreadable
+    one."""
+    for file, contents in _contents(folder):
+        claim = None
+        with suppress(RecordUnreadable):
+            claim = _decoded(contents, file)
+        yield file, claim
 
 
 def forget(uid: str) -> None:
@@ -199,7 +209,7 @@ def _of_kubelet(pod: str) -> set[str]:
 
 def _containing(text: str) -> list[Claim]:
     encoded = _encoded(text)
-    return _decoded_of(one for one in _contents() if encoded in one[1])
+    return _decoded_of(one for one in _contents(FOLDER) if encoded in one[1])
 
 
 def _encoded(text: str) -> bytes:
@@ -210,17 +220,17 @@ def _uid_of(file: str) -> str:
     return os.path.basename(file).removesuffix(_END)
 
 
-def _contents() -> Iterator[tuple[str, bytes]]:
+def _contents(folder: str) -> Iterator[tuple[str, bytes]]:
     """The file and the bytes of every claim.  Most are not decoded: a node may have hundreds, and an ADD needs those of
     one pod."""
     try:
-        names = os.listdir(FOLDER)
+        names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
         if name.endswith(_END) and _UID.fullmatch(_uid_of(name)):
             with suppress(IoFailure, RecordUnreadable):
-                yield f"{FOLDER}/{name}", durable.contents(f"{FOLDER}/{name}") or b""
+                yield f"{folder}/{name}", durable.contents(f"{folder}/{name}") or b""
 
 
 def _decoded_of(listed: Iterable[tuple[str, bytes]]) -> list[Claim]:
@@ -244,6 +254,6 @@ def _decoded(text: bytes, file: str) -> Claim:
         claim = Claim.from_json(durable.parsed(text, file))
     except (TypeError, KeyError) as e:
         raise RecordUnreadable(f"{file} lacks members of a prepared claim: {e!r}") from e
-    if _file(claim.uid) != file:  # guard: its-own-file
+    if claim.uid != _uid_of(file):  # guard: its-own-file
         raise RecordUnreadable(f"{file} is the file of another claim, {claim.uid}")
     return claim

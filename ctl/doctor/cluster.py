@@ -9,6 +9,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from base.kernel import budget
 from base.protocol.errors import CniError, IoFailure
 from base.protocol.spec import Config, Json, network_of
 from base.state import journal
-from ctl.doctor.model import Blocks, Cluster, Definition
+from ctl.doctor.model import Blocks, Cluster, Definition, NodeFile, Slices
 from ctl.doctor.networks import networks
 from ctl.doctor.reading import Reader
 from ipam.cluster import BLOCK, node_blocks
@@ -69,6 +70,21 @@ def _inside(body: Json, *keys: str) -> Json:
     for key in keys:
         found = found.get(key) if isinstance(found, dict) else None
     return found if isinstance(found, dict) else {}
+
+
+def slices(read: Reader, file: NodeFile | None) -> Slices | None:
+    """This node's slices, read with the credential of hpn node; None if its file has no resource by DRA, or is another
+    node's."""
+    if read.root != Path("/") or not (file and file.settings and any(one.by_dra for one in file.settings.resources)):
+        return None
+    from node.dra import api  # noqa: PLC0415  # few nodes have slices
+
+    budget.begin()
+    try:
+        with closing(api.opened(file.kubeconfig)) as server:
+            return Slices(len(server.slices(lambda _: None)))
+    except CniError as e:
+        return Slices(0, e.msg)
 
 
 def blocks(read: Reader, data_dirs: Iterable[Path]) -> Iterator[Blocks]:

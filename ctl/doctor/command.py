@@ -63,15 +63,17 @@ def facts(root: Path, file: str, build: str, kubeconfig: Path | None = None) -> 
     read = Reader(root)
     on_disk = state.state_of(read)
     running = machine.machine(read, on_disk.folders)
+    node_file = networks.node_file(read, running.processes)
     found = Facts(
         running,
         hardware.hardware(read),
         networks.networks(read),
-        networks.node_file(read, running.processes),
+        node_file,
         on_disk,
         programs.programs(read, file, build),
         cluster.cluster(read, kubeconfig) if kubeconfig else None,
         networks.without_names(read),
         tuple(networks.renamed_files(read)),
+        slices=cluster.slices(read, node_file),
     )
     return replace(found, unread=tuple(sorted(read.unread.items())))

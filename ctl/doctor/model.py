@@ -36,6 +36,14 @@ class Cluster:
 
 
 @dataclass(frozen=True)
+class Slices:
+    """This node's ResourceSlices at the API server: how many, and why they are unknown; empty if they are known."""
+
+    number: int
+    silent: str = ""
+
+
+@dataclass(frozen=True)
 class Blocks:
     """This node's blocks of a shared network.
 
@@ -209,7 +217,8 @@ class Network:
 class NodeFile:
     """The file of hpn node: its settings, or why it is refused, and whether its path is one that only hpn uses.
 
-    ``is_sys_read_only``: whether hpn node has a read-only /sys, as in a container.
+    - ``is_sys_read_only``: whether hpn node has a read-only /sys, as in a container.
+    - ``kubeconfig``: the running hpn node's option.
     """
 
     path: str
@@ -217,6 +226,7 @@ class NodeFile:
     refused: str = ""
     is_ours: bool = False
     is_sys_read_only: bool = False
+    kubeconfig: str = ""
 
 
 @dataclass(frozen=True)
@@ -236,6 +246,7 @@ class Attachment:
     - ``state``, ``why``: see cni/attachment_state.py.  ``is_lost``: whether it replaces an unreadable record.
     - ``device``: the bus address of its own device; empty for none.
     - ``trouble``: why its IPAM plugin does not release; empty for none.
+    - ``claim``: the claim's UID and the device's number, "<uid>/<number>"; empty for none.
     - ``lost_nodes``: device nodes that Allocate gave to the pod, and that the device no longer has.
     - ``subnets``: of its IPv4 addresses.  ``has_rules``: whether source-based rules route it.
     """
@@ -255,6 +266,24 @@ class Attachment:
     conf: Config = field(default_factory=dict)
     subnets: tuple[str, ...] = ()
     has_rules: bool = False
+    claim: str = ""
+
+
+@dataclass(frozen=True)
+class PreparedClaim:
+    """A claim that hpn node has prepared.
+
+    - ``title``: its name for people.  ``age``: seconds since hpn node prepared it.
+    - ``is_stale``: whether an earlier boot prepared it.  ``is_gone``: whether kubelet has none of its pods.
+    - ``waiting``: its devices without an attachment, each with the way to one, "multus" or "chain".
+    """
+
+    file: str
+    title: str
+    age: float
+    is_stale: bool
+    is_gone: bool
+    waiting: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -274,6 +303,7 @@ class State:
 
     - ``stranded``: records whose IPAM plugin does not release.
     - ``leases``: a directory of leases, and a phrase for its damage.
+    - ``damaged_claims``: the unreadable files of prepared claims.
     - ``unsafe``: a state directory, a phrase for the part of its path that others can change, and the remedy.
     """
 
@@ -285,6 +315,8 @@ class State:
     leases: tuple[tuple[str, str], ...] = ()
     unsafe: tuple[tuple[str, str, str], ...] = ()
     blocks: tuple[Blocks, ...] = ()
+    claims: tuple[PreparedClaim, ...] = ()
+    damaged_claims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -322,7 +354,7 @@ class Programs:
 class Facts:
     """All facts.
 
-    - ``cluster``: None without a kubeconfig.
+    - ``cluster``: None without a kubeconfig.  ``slices``: None unless the file of hpn node has resources by DRA.
     - ``without_names``: the policy file, if it does not limit the names that configurations use; else empty.
     - ``unread``: the unreadable files, and why.
     """
@@ -337,6 +369,7 @@ class Facts:
     without_names: str = ""
     renamed: tuple[RenamedFile, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
+    slices: Slices | None = None
 
 
 Check = Callable[[Facts], Iterable[Finding]]

@@ -95,8 +95,10 @@ def node_file(read: Reader, processes: Sequence[Process]) -> NodeFile | None:
     for one in processes:
         if one.build and one.name == _NODE and "node" in one.words:
             with suppress(Wrong):
-                flags = parse(one.words[one.words.index("node") + 1 :])
-                found = found or _node_file(read, f"{one.path}/root", flags)
+                flags, root = parse(one.words[one.words.index("node") + 1 :]), f"{one.path}/root"
+                found = found or _node_file(read, root, flags)
+                if found and flags.kubeconfig:
+                    found = replace(found, kubeconfig=f"{root}{flags.kubeconfig}")
     return found
 
 

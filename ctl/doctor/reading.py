@@ -13,7 +13,7 @@ from base.state import places
 # /proc/sys refuses reads that exceed the kernel's largest allocation (proc_sys_call_handler).
 _PIECE: Final = 1 << 16  # guard: pieces = 1 << 24
 _PIECES: Final = 256
-_BOOT: Final = "/proc/sys/kernel/random/boot_id"
+BOOT: Final = "/proc/sys/kernel/random/boot_id"
 
 
 class Reader:
@@ -30,8 +30,8 @@ class Reader:
     @property
     def is_this_kernel(self) -> bool:
         """True if the files are those of the running kernel, so that system calls describe the same machine."""
-        boot = self.line(self.at(_BOOT))
-        return boot != "" and boot == self.line(_BOOT)  # guard: another-kernel = True
+        boot = self.line(self.at(BOOT))
+        return boot != "" and boot == self.line(BOOT)  # guard: another-kernel = True
 
     def data(self, path: str) -> bytes | None:
         """The contents of a file; None if it is unreadable, or not a regular file."""

@@ -1,6 +1,8 @@
 """Facts about the state on disk: attachments and leases, read without locks and without changes."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from ipaddress import IPv4Interface, ip_interface
@@ -9,14 +11,15 @@ from pathlib import Path
 from base.kernel import sysfs
 from base.protocol import arguments
 from base.protocol.errors import BadEnvironment, CniError
-from base.protocol.location import IPAM_DIR, STATE_DIR
+from base.protocol.location import CLAIMS_DIR, IPAM_DIR, STATE_DIR
 from base.protocol.spec import Json
-from base.state import journal, numbers, trust
+from base.state import claims, journal, numbers, trust
+from base.state.claims import Claim
 from base.state.record import LOST, Record
 from cni.attachments import Found, are_dead, of_our_shape
 from ctl.doctor import cluster
-from ctl.doctor.model import Attachment, Pool, State
-from ctl.doctor.reading import Reader
+from ctl.doctor.model import Attachment, Pool, PreparedClaim, State
+from ctl.doctor.reading import BOOT, Reader
 from ipam import inventory, sandboxes
 from ipam.stores.holdings import Contents
 
@@ -39,6 +42,8 @@ def state_of(read: Reader) -> State:
         except (CniError, OSError) as e:
             read.unread[f"{data_dir}"] = f"{e}"
     folders = [f"{folder}" for folder in (*state_dirs, *data_dirs) if read.stat(f"{folder}")]
+    prepared = list(claims.listed(folder)) if read.names(folder := read.at(CLAIMS_DIR)) else []
+    have = {one.claim for one in attached}
     return State(
         tuple(folders),
         tuple(attached),
@@ -48,6 +53,31 @@ def state_of(read: Reader) -> State:
         tuple(leases),
         tuple(_unsafe(folders)),
         tuple(cluster.blocks(read, data_dirs)),
+        tuple(_prepared(read, file, claim, have) for file, claim in prepared if claim),
+        tuple(file for file, claim in prepared if not claim),
+    )
+
+
+def _prepared(read: Reader, file: str, claim: Claim, attached: Collection[str]) -> PreparedClaim:
+    waiting = (
+        ()
+        if claim.ended
+        else (
+            (one.id, one.attach)
+            for number, one in enumerate(claim.devices)
+            if one.attach != "none" and f"{claim.uid}/{number}" not in attached
+        )
+    )
+    pods = read.at(f"{os.path.dirname(claims.KUBELETS)}/pods")
+    is_gone = bool(claim.pods and read.names(pods)) and not any(read.stat(f"{pods}/{one}") for one in claim.pods)
+    found, boot = read.stat(file), read.line(read.at(BOOT))
+    return PreparedClaim(
+        file,
+        claim.title,
+        age=time.time() - found.st_mtime if found else 0.0,
+        is_stale=boot not in ("", claim.boot),
+        is_gone=is_gone and not claim.ended,
+        waiting=tuple(waiting),
     )
 
 
@@ -98,6 +128,7 @@ def _described(read: Reader, one: Found, *, is_dead: bool) -> Attachment | None:
         conf=dict(record.config),
         subnets=tuple(sorted(subnets)),
         has_rules=bool(record.rules),
+        claim=record.claim if record.complete else "",
     )
 
 

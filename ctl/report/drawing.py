@@ -54,12 +54,15 @@ class Nic:
         yield from ((one["device"], (edge, y + _CELL / 2)) for one, (_, y) in self.cells())
 
 
-def draw(devices: Sequence[Json], attachments: Sequence[Json]) -> str:
+def draw(devices: Sequence[Json], attachments: Sequence[Json], claims: Sequence[Json] = ()) -> str:
     """An SVG element.  The arguments are the lists of ``hpn devices --json`` and ``hpn inspect --json``."""
     nics = _placed(devices)
     pods: dict[str, list[Json]] = {}
     for a in attachments:
         pods.setdefault(who(a), []).append(a)
+    for one in claims:  # they await their interfaces
+        waiting = {"ifname": one["request"], "addresses": ["not attached"], "alive": True, "device": one["device"]}
+        pods.setdefault(f"claim {one['claim']}", []).append(waiting)
     bottom = max((nic.top + nic.high for nic in nics), default=0)
     step = max((bottom - _GAP) / max(len(pods), 1), _POD_HIGH + _GAP)  # spread beside the NICs, without overlap
     places = {pod: 2 * _GAP + number * step for number, pod in enumerate(pods)}

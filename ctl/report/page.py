@@ -66,13 +66,14 @@ def _sections(documents: Mapping[str, Json]) -> Iterator[str]:
     devices = documents["devices"].get("devices", [])
     attachments = documents["attachments"].get("attachments", [])
     if devices or attachments:
-        yield f'<h2>The node</h2><div class="wide">{draw(devices, attachments)}</div>'
+        claims = documents["attachments"].get("claims", [])
+        yield f'<h2>The node</h2><div class="wide">{draw(devices, attachments, claims)}</div>'
     findings = [
         [(one["severity"], one["severity"]), one["id"], one["evidence"], one["remedy"]]
         for one in documents["findings"].get("findings", [])
     ]
     yield _section(f"Findings: {len(findings)}", ("severity", "id", "evidence", "remedy"), findings)
-    header = ("pod", "interface", "network", "kind", "device", "addresses", "RDMA", "state", "trouble")
+    header = ("pod", "claim", "interface", "network", "kind", "device", "addresses", "RDMA", "state", "trouble")
     yield _section(f"Attachments: {len(attachments)}", header, [_attachment(a) for a in attachments])
     yield from _rest(documents)
     networks = documents["pools"].get("networks", [])
@@ -85,7 +86,8 @@ def _sections(documents: Mapping[str, Json]) -> Iterator[str]:
 def _attachment(a: Json) -> list["Cell"]:
     device = str(a.get("device") or a.get("netdev") or a.get("master") or "")
     addresses, rdma = "\n".join(a["addresses"]), "\n".join(a["rdma"]["devices"])
-    return [who(a), a["ifname"], a["network"], a["kind"], device, addresses, rdma, _state(a), _trouble(a)]
+    claim = str(a.get("claim", {}).get("name", ""))
+    return [who(a), claim, a["ifname"], a["network"], a["kind"], device, addresses, rdma, _state(a), _trouble(a)]
 
 
 def _trouble(a: Json) -> str:
@@ -97,7 +99,10 @@ def _trouble(a: Json) -> str:
 
 
 def _rest(documents: Mapping[str, Json]) -> Iterator[str]:
-    """Detached attachments whose addresses are not released, and unreadable items."""
+    """Claims without their interfaces, detached attachments whose addresses are not released, and unreadable items."""
+    members = ("claim", "request", "device", "attach")
+    if waiting := [[one[name] for name in members] for one in documents["attachments"].get("claims", [])]:
+        yield _section(f"Prepared claims, not attached: {len(waiting)}", members, waiting)
     refused = [
         [who(a), a["network"], "\n".join(a["addresses"]), a.get("trouble", ""), a["file"]]
         for a in documents["attachments"].get("refused", [])

@@ -6,7 +6,7 @@ docs/user/operations.md explains each finding by its id.
 from collections.abc import Mapping
 from typing import Final
 
-from ctl.doctor.checks import devices, node, pci, programs, rdma, state
+from ctl.doctor.checks import claims, devices, node, pci, programs, rdma, state
 from ctl.doctor.model import Check
 
 # Causes that keep pods from starting come first.
@@ -26,6 +26,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "file-renamed": node.file_renamed,
     "node-not-running": node.node_not_running,
     "node-not-as-asked": node.node_not_as_asked,
+    "slices-missing": claims.slices_missing,
     "rdma-mode": rdma.rdma_mode,
     "rdma-absent": rdma.rdma_absent,
     "rdma-cm-missing": rdma.rdma_cm_missing,
@@ -39,6 +40,10 @@ CHECKS: Final[Mapping[str, Check]] = {
     "attachment-dead": state.attachment_dead,
     "attachment-incomplete": state.attachment_incomplete,
     "attachment-stranded": state.attachment_stranded,
+    "claim-unreadable": claims.claim_unreadable,
+    "claim-waits": claims.claim_waits,
+    "claim-gone": claims.claim_gone,
+    "claim-stale": claims.claim_stale,
     "pool-nearly-full": state.pool_nearly_full,
     "blocks-unseen": state.blocks_unseen,
     "block-lost": state.block_lost,

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from attack.user import nobody
+from unit.base.state.test_claims import CLAIM
 from unit.ctl.test_inspect import VF, save
 
 from base.protocol.spec import Key
-from base.state import durable, journal
+from base.state import claims, durable, journal
 from base.state.record import LOST, Record
 from ctl.main import main
 
@@ -59,6 +60,25 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             "why": "ADD has ended, and nothing says that the pod is dead",
         }
     ]
+
+
+def test_the_claim(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attachment of a claim has its name, or its UID when the claim is given up; another one has neither."""
+    monkeypatch.setattr(claims, "FOLDER", f"{tmp_path}/claims")
+    claims.save(CLAIM)
+    given_up = CLAIM.uid.replace("0d", "9d")
+    save(tmp_path, VF)
+    for container, uid in (("a" * 16, CLAIM.uid), ("b" * 16, given_up)):
+        save(tmp_path, replace(VF, key=Key(container, "net1"), claim=f"{uid}/1"))
+    assert main(["hpn", "list", "--state-dir", str(tmp_path)]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split()[2:5] == ["NETWORK", "CLAIM", "DEVICE"]
+    assert [line.split()[3] for line in lines] == ["-", "default/rails", given_up]
+    whole = {"uid": CLAIM.uid, "name": "default/rails", "request": "rails/first", "device": "0000-3b-00-2"}
+    assert [one.get("claim") for one in listed(tmp_path, capsys)] == [None, whole, {"uid": given_up}]
+    for word in ("rails", "default/rails", CLAIM.uid):
+        assert main(["hpn", "inspect", "--state-dir", str(tmp_path), word]) == 0
+        assert "net1 of container aaaaaaaaaaaa, network rail0" in capsys.readouterr().out
 
 
 def test_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

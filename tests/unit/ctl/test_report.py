@@ -82,6 +82,20 @@ def test_each_attachment_has_a_line_from_its_device() -> None:
     assert "hpn0 10.56.0.2/24, hpn1 10.56.0.2/24" in words
 
 
+def test_claims() -> None:
+    """An attachment has its claim.  A claim that awaits its interface is in the picture, with a line to its device."""
+    waiting = {"claim": "default/b-rails", "request": "rails", "device": "0000:01:00.1", "attach": "multus"}
+    drawn = draw([device(0), device(1)], [], [waiting])
+    assert len(lines_to(drawn)) == 1
+    words = [text.text or "" for text in ET.fromstring(drawn).iter(f"{SVG}text")]
+    assert words[-2:] == ["claim default/b-rails", "rails not attached"]
+    known = {"attachments": [attachment("default/a", claim={"uid": "u", "name": "default/a-rails"})]}
+    whole = Tags(page("t", [], told(attachments={**known, "claims": [waiting]}))).words.partition("The documents")[0]
+    assert "default/adefault/a-railshpn0" in whole
+    assert "Prepared claims, not attached: 1" in whole
+    assert "default/b-railsrails0000:01:00.1multus" in whole
+
+
 @pytest.mark.parametrize("kind", ["netdev", "vf", "sf"])
 def test_a_device_that_is_no_pf_is_drawn_alone(kind: str) -> None:
     """Soft-RoCE's interface, or a VF without its PF: hpn devices lists neither VFs nor GPUs for it."""

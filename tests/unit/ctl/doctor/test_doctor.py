@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from support.doctor_blocks import CASES
+from support.doctor_claims import CASES
 from support.doctor_node import ALIVE, NODE, VF, Node
 
 from base.kubelet import client
@@ -21,10 +21,10 @@ from ctl.doctor.reading import Reader
 from ctl.main import main
 
 # A full disk needs a mount (tests/netns/test_doctor.py), and the clock needs the lab (tests/lab/test_doctor.py).
-# test_priorities.py has the answers of a driver with DCB, and test_definitions.py those of an API server.
+# test_priorities.py has the answers of a driver with DCB; test_definitions.py and test_claims.py an API server's.
 ELSEWHERE = {
     *("disk-nearly-full", "clock-wrong", "clock-unsynchronized", "pfc-differs", "traffic-class-lossy"),
-    *("resource-nobody-has", "names-unlisted"),
+    *("resource-nobody-has", "names-unlisted", "slices-missing"),
 }
 OLD = "2026-01-02T03:04:05.678+00:00"
 
