@@ -45,6 +45,7 @@ OURS = {
         "node.main",
         "node.config",
         "node.dra.api",
+        "node.dra.changes",
         "node.dra.classes",
         "node.flags",
         "node.model",

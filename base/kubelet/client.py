@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from base.grpc import Failed, call
 from base.kubelet import pluginregistration_pb2 as registration
 from base.kubelet import podresources_pb2 as pod_resources
+from base.state.gates import DRIVER
 
 SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 TIMEOUT: Final = 1.0  # seconds; kubelet and plugins answer from memory
@@ -50,11 +51,11 @@ def listed(path: Path, timeout: float) -> list[Held] | None:
 
 
 def resource(path: Path, timeout: float = TIMEOUT) -> str:
-    """The resource that the device plugin at this socket offers.  Only root's plugins count.  It is empty for another
-    kind of plugin, or if the plugin does not answer in time."""
+    """The resource that the device plugin at this socket offers, or hpn's driver name.  Only root's plugins count.  It
+    is empty for another driver or kind of plugin, or if the plugin does not answer in time."""
     try:
         method = "/pluginregistration.Registration/GetInfo"
         info = call(path, method, registration.InfoRequest(), registration.PluginInfo, timeout=timeout)
     except Failed:
         return ""
-    return str(info.name) if info.type == _TYPE else ""
+    return str(info.name) if info.type == _TYPE or info.name == DRIVER else ""

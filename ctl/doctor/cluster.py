@@ -77,12 +77,13 @@ def slices(read: Reader, file: NodeFile | None) -> Slices | None:
     node's."""
     if read.root != Path("/") or not (file and file.settings and any(one.by_dra for one in file.settings.resources)):
         return None
-    from node.dra import api  # noqa: PLC0415  # few nodes have slices
+    from node.dra import api, changes  # noqa: PLC0415  # few nodes have slices
 
     budget.begin()
     try:
         with closing(api.opened(file.kubeconfig)) as server:
-            return Slices(len(server.slices(lambda _: None)))
+            found = server.slices(lambda one: changes.stranger(server.node, one))
+        return Slices(found.count(""), strangers=tuple(filter(None, found)))
     except CniError as e:
         return Slices(0, e.msg)
 

@@ -37,10 +37,14 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Slices:
-    """This node's ResourceSlices at the API server: how many, and why they are unknown; empty if they are known."""
+    """This node's ResourceSlices at the API server: how many, and why they are unknown; empty if they are known.
+
+    ``strangers``: those of hpn's driver that another program made.
+    """
 
     number: int
     silent: str = ""
+    strangers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,15 @@ def pool_of(one: Json) -> str:
     return str(_pool(one).get("name", ""))
 
 
+def stranger(node: str, one: Json) -> str:
+    """The name of a slice that another program made, with the writers that the API server names; empty for ours."""
+    about = one["metadata"]
+    if names.is_ours(node, pool_of(one), str(about["name"])):
+        return ""
+    writers = sorted({str(field["manager"]) for field in about.get("managedFields") or () if "manager" in field})
+    return f"{about['name']} (by {', '.join(writers) or 'an unknown program'})"
+
+
 def _spec(node: str, pool: str, generation: int, number: int, part: Json) -> Json:
     about = {"name": pool, "generation": generation, "resourceSliceCount": number}
     return {"driver": DRIVER, "nodeName": node, "pool": about, **part}

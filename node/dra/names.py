@@ -51,6 +51,13 @@ def slice_name(node: str, pool: str, number: int) -> str:
     return _joined(node, "-", f"{DRIVER}-{pool.rpartition('/')[2]}-{number}")
 
 
+def is_ours(node: str, pool: str, name: str) -> bool:
+    """Whether the ResourceSlice has the name that hpn node gives to a slice of the node's pool."""
+    number = name.rpartition("-")[2]
+    is_of_node = pool == of_node(node, pool.rpartition("/")[2])
+    return is_of_node and number.isdecimal() and name == slice_name(node, pool, int(number))
+
+
 def label(text: str) -> str:
     """The text as a DNS label: itself if it is one; otherwise similar, with a digest, so that no other text has it."""
     plain = _UNFIT.sub("-", text.lower())

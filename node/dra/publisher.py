@@ -61,6 +61,7 @@ class Report:
     - ``problem``: why the slices are not all as wanted, with the remedy; else empty.
     - ``node``: the node's name at the API server; empty if it was not asked.
     - ``notes``: remarks on devices that are left out.
+    - ``strangers``: why slices of another program are left alone, with the remedy; empty without any.
     - ``is_look``: nothing had changed, so the API server was not asked.
     """
 
@@ -68,6 +69,7 @@ class Report:
     problem: str = ""
     node: str = ""
     notes: tuple[str, ...] = ()
+    strangers: tuple[str, ...] = ()
     is_look: bool = False
 
 
@@ -179,7 +181,7 @@ class Publisher:
         self._failures = 0
         if report.is_look:
             return
-        self._topics.report(TOPIC, *report.notes)
+        self._topics.report(TOPIC, *report.notes, *report.strangers, is_problem=bool(report.strangers))
         if self._view.offers:
             self._background.after(EVERY * random.uniform(1 - JITTER, 1 + JITTER))  # noqa: S311  # no secret
         ids = _ids(self._running.offers)

@@ -3,22 +3,26 @@
 import json
 import signal
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from functools import partial
 from itertools import chain
 from typing import Final
 
 from base.protocol.errors import CniError, StoreRefused, TryAgain
 from base.protocol.spec import Json
+from base.table import abridged
 from node.dra import DRIVER, VERSION, api, devices, ledger, names, slices
-from node.dra.changes import Changes, changes, pool_of
+from node.dra.changes import Changes, changes, pool_of, stranger
 from node.dra.publisher import Report, View
 from node.dra.slices import Features
+from node.kubelet import directory
 from node.kubelet.allocations import Name
 from node.model import Offer, Sharing
 
 _MOST: Final = 300  # seconds for a round
 _PROBE: Final = "probe"
+_NAMED: Final = 8  # slices that one sentence names
 
 
 def publish(view: View) -> Report:
@@ -35,11 +39,18 @@ def publish(view: View) -> Report:
         withheld = ledger.withheld(view.offers, held, view.allocated)
         if view.is_look and withheld == view.withheld:
             return Report(withheld, is_look=True)
+        if other := _other_driver(view):  # guard: another-driver
+            return Report(
+                withheld,
+                f"{other} is another driver with the name {DRIVER}, to which kubelet may give this node's claims.  No "
+                "slice changes until that one ends; remove the node from its DaemonSet",
+            )
     try:
         with closing(api.opened(view.kubeconfig)) as server:
             own = server.own_node() if view.offers else {}
             withheld |= _allocatable(view.offers, own)
-            return Report(withheld, node=server.node, notes=_publish(server, view, withheld, own))
+            notes, strangers = _publish(server, view, withheld, own)
+            return Report(withheld, node=server.node, notes=notes, strangers=strangers)
     except CniError as e:
         return Report(withheld, f"the node's ResourceSlices cannot be brought up to date: {e.msg}")
 
@@ -57,14 +68,26 @@ def _allocatable(offers: Iterable[Offer], own: Json) -> frozenset[Name]:
     )
 
 
-def _publish(server: api.Api, view: View, withheld: frozenset[Name], own: Json) -> tuple[str, ...]:
-    """Return remarks.  Raises StoreRefused, Unreachable, TryAgain."""
+def _other_driver(view: View) -> object:
+    """The socket of another program with the driver's name, if there is one."""
+    with suppress(OSError):
+        return directory.resources(directory.others(view.kubelet / "plugins_registry")).get(DRIVER)
+    return None
+
+
+def _publish(
+    server: api.Api, view: View, withheld: frozenset[Name], own: Json
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return remarks, and those on slices of other programs.  Raises StoreRefused, Unreachable, TryAgain."""
     facts = slices.Facts(server.node, devices.root, lambda of, one: view.unhealthy.get((of.full_name, one.id), ""))
     uid, left_out = str((own.get("metadata") or {}).get("uid", "")), defaultdict[str, list[str]](list)
     features = _features(server, view)
-    there = defaultdict[str, list[bytes]](list)
-    for pool, one in server.slices(_kept):
-        there[pool].append(one)
+    there, strangers = defaultdict[str, list[bytes]](list), list[str]()
+    for pool, of_another, one in server.slices(partial(_kept, server.node)):
+        if of_another:  # guard: of-another-program
+            strangers.append(of_another)
+        else:
+            there[pool].append(one)
     entries, problems = slices.entries(server.node, view.offers, withheld), list[CniError]()
     wanted = slices.pools(entries, facts, features, lambda one, why: left_out[why].append(one))
     without = ((pool, ()) for pool in tuple(there))  # nothing is left of the pools that were wanted
@@ -75,13 +98,23 @@ def _publish(server: api.Api, view: View, withheld: frozenset[Name], own: Json) 
             problems.append(e)
     if problems:
         raise problems[0]
-    return tuple(f"{', '.join(ids)}: {why}" for why, ids in left_out.items())
+    return tuple(f"{', '.join(ids)}: {why}" for why, ids in left_out.items()), tuple(_about(strangers))
 
 
-def _kept(one: Json) -> tuple[str, bytes]:
-    """A slice's pool, and the slice without what only the API server needs."""
+def _about(strangers: Sequence[str]) -> Iterator[str]:
+    if strangers:
+        yield (
+            f"ResourceSlices of driver {DRIVER} on this node that hpn node did not make, and leaves: "
+            f"{abridged(strangers, _NAMED)}; the scheduler may allocate their devices, which no pod gets.  End the "
+            f"program, then: kubectl delete resourceslice {' '.join(one.split()[0] for one in strangers[:_NAMED])}"
+        )
+
+
+def _kept(node: str, one: Json) -> tuple[str, str, bytes]:
+    """A slice's pool, ``stranger``, and the slice without what only the API server needs."""
+    of_another = stranger(node, one)
     one["metadata"].pop("managedFields", None)
-    return pool_of(one), json.dumps(one).encode()
+    return pool_of(one), of_another, json.dumps(one).encode()
 
 
 def _decoded(kept: Iterable[bytes]) -> list[Json]:

@@ -77,14 +77,14 @@ class Directory:
         return self.path / f"hpn-{name}.sock"
 
     def others(self) -> Mapping[str, Path]:
-        """The resources of other programs' device plugins that serve in the directory, with their sockets.
+        """The resources of other programs' device plugins that serve in the directory, and hpn's driver name if another
+        program has it, with their sockets.
 
         A child process asks them, because asyncio runs no call inside this loop.
         """
-        names = [name for name in os.listdir(self.path) if not name.startswith((".", "hpn-"))]
-        paths = [path for name in sorted(names) if (path := self.path / name).is_socket()]
+        paths = others(self.path)
         try:
-            return cast("Mapping[str, Path]", Child(partial(_resources, paths)).answer()) if paths else {}
+            return cast("Mapping[str, Path]", Child(partial(resources, paths)).answer()) if paths else {}
         except (ChildProcessError, OSError):
             return {}
 
@@ -194,7 +194,14 @@ class Directory:
         return True
 
 
-def _resources(paths: Sequence[Path]) -> object:
+def others(folder: Path) -> list[Path]:
+    """The sockets of other programs there.  Raises OSError."""
+    names = [name for name in os.listdir(folder) if not name.startswith((".", "hpn-"))]
+    return [path for name in sorted(names) if (path := folder / name).is_socket()]
+
+
+def resources(paths: Sequence[Path]) -> dict[str, Path]:
+    """The sockets by the names of client.resource.  For a child process."""
     from base.kubelet.client import resource  # noqa: PLC0415  # its imports are for the child only
 
     return {name: path for path in paths if (name := resource(path, _PATIENCE))}

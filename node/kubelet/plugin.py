@@ -331,10 +331,13 @@ class Registry:
         failed = [name for name in missing if name in others or not self._open_one(name, servers[name])]
         for name in failed:
             if name in others:
+                what, remedy = "device plugin that offers it", ", or the resource from a file"
+                if name in self._drivers:
+                    what, remedy = "driver with that name", ""
                 self._topics.problem(
                     f"socket {name}",
-                    f"{name}: {others[name]} is another device plugin that offers it, so hpn node does not, until that "
-                    "one ends; remove the node from its DaemonSet, or the resource from a file",
+                    f"{name}: {others[name]} is another {what}, so hpn node does not, until that one ends; remove the "
+                    f"node from its DaemonSet{remedy}",
                 )
         return not failed
 

@@ -83,9 +83,20 @@ def test_slices(cluster: Cluster, node: Host) -> None:
     now = {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in slices(cluster)}
     assert now[first["metadata"]["name"]] == first["metadata"]["resourceVersion"]
     assert now[second["metadata"]["name"]] != second["metadata"]["resourceVersion"]
+    # A slice that another program writes stays, and hpn node and hpn doctor name it.
+    pool = {"name": "node1", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": DRIVER, "nodeName": "node1", "pool": pool, "devices": [{"name": "x"}]}
+    stranger = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "stranger"}}
+    cluster.apply({**stranger, "spec": spec})
     write(node, rails(1))
     reload(node)
-    until(lambda: set(devices(cluster)) == {"rail1-rail1"}, "the slice of rail0 to go", 120)
+    until(lambda: set(devices(cluster)) == {"rail1-rail1", "x"}, "the slice of rail0 to go", 120)
+    log = node.service("dra").log
+    until(lambda: "did not make, and leaves: stranger (by kubectl" in log.read_text(), "the log to name it", 120)
+    found = json.loads(node.run("/opt/cni/bin/hpn", "doctor", "--json", check=False).stdout)["findings"]
+    assert "ResourceSlice stranger (by kubectl" in next(
+        one["evidence"] for one in found if one["id"] == "slices-foreign"
+    )
 
 
 class Both:

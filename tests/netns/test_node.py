@@ -151,6 +151,21 @@ def test_another_device_plugin_has_the_resource(process: NodeProcess) -> None:
         process.says("serves example.com/rail0")
 
 
+def test_another_driver_has_the_name(process: NodeProcess) -> None:
+    """hpn node does not register beside it, and the device plugin goes on."""
+    process.write([RESOURCE, OTHER | {"by": "dra"}])
+    process.registry.mkdir(parents=True)
+    socket_of_other, ours = process.registry / "other.sock", process.registry / "hpn-hpn-cni.io.sock"
+    with offering(socket_of_other, "hpn-cni.io"), process:
+        process.says(f"serves {NAME}")
+        assert process.says(
+            f"hpn-cni.io: {socket_of_other} is another driver with that name, so hpn node does not, until"
+        )
+        assert not ours.exists()
+        socket_of_other.rename(process.folder / "ended")
+        process.says("serves hpn-cni.io")
+
+
 def test_files_that_cannot_be_written_for_a_time(process: NodeProcess) -> None:
     """hpn node waits until it can write: sockets without an inode in kubelet's directory, and CDI files without room in
     /run."""

@@ -112,6 +112,14 @@ def resource_twice(node: Node) -> Iterator[Severity]:
         with offering(node.at(f"{REGISTRY}/example.com_rail0.sock"), "example.com/rail0"):
             yield ERROR
         assert node.findings() == []
+        with (
+            offering(node.at(f"{REGISTRY}/gpu-1.sock"), "gpu.example.com"),
+            offering(node.at(f"{REGISTRY}/gpu-2.sock"), "gpu.example.com"),
+            offering(node.at(f"{REGISTRY}/hpn-hpn-cni.io.sock"), "hpn-cni.io"),
+        ):
+            assert node.findings() == []  # a driver may serve twice, while a new version takes over
+            with offering(node.at(f"{REGISTRY}/hpn-cni.io-reg.sock"), "hpn-cni.io"):
+                assert [one for one, _ in node.findings()] == ["resource-twice"]
         shutil.rmtree(node.at(REGISTRY))
 
 

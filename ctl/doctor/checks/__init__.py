@@ -27,6 +27,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "node-not-running": node.node_not_running,
     "node-not-as-asked": node.node_not_as_asked,
     "slices-missing": claims.slices_missing,
+    "slices-foreign": claims.slices_foreign,
     "rdma-mode": rdma.rdma_mode,
     "rdma-absent": rdma.rdma_absent,
     "rdma-cm-missing": rdma.rdma_cm_missing,

@@ -28,6 +28,16 @@ def slices_missing(facts: Facts) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, evidence, remedy)
 
 
+def slices_foreign(facts: Facts) -> Iterator[Finding]:
+    """Another program writes slices of hpn's driver for this node.  No pod gets a device of theirs."""
+    if not facts.slices or not facts.node_file:
+        return
+    for one in facts.slices.strangers:
+        evidence = f"{facts.node_file.path} offers resources by: dra, and hpn node did not make the ResourceSlice {one}"
+        remedy = f"end that program, then: kubectl delete resourceslice {one.split()[0]}"
+        yield Finding(Severity.ERROR, evidence, remedy)
+
+
 def claim_unreadable(facts: Facts) -> Iterator[Finding]:
     """A damaged claim: ADD does not find it, so the pod's interface lacks what the claim asks for, or fails."""
     for file in facts.state.damaged_claims:

@@ -1,6 +1,7 @@
 """hpn doctor on claims: what no single case of doctor_claims.py shows, and its question to the API server."""
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from ctl.doctor.model import Facts, NodeFile, Severity, Slices
 from ctl.doctor.reading import Reader
 from node import config
 
+HERE = os.uname().nodename.lower()
 CHAIN = replace(CLAIM, devices=(replace(CLAIM.devices[0], attach="chain"), replace(CLAIM.devices[0], attach="none")))
 
 
@@ -67,11 +69,18 @@ def by_dra(tmp_path: Path, **fields: str) -> NodeFile:
 
 def test_slices(tmp_path: Path) -> None:
     """They are asked for with hpn node's credential, on this node only."""
-    there = {"metadata": {"name": "a", "uid": "u", "resourceVersion": "1"}, "spec": {}}
+    about = {"uid": "u", "resourceVersion": "1"}
+    there = [
+        {
+            "metadata": {**about, "name": f"{HERE}-hpn-cni.io-if-bond0-0"},
+            "spec": {"pool": {"name": f"{HERE}/if-bond0"}},
+        },
+        {"metadata": {**about, "name": "stranger"}, "spec": {"pool": {"name": f"{HERE}/if-bond0"}}},
+    ]
     with api_server(tmp_path) as (server, kubeconfig):
         file, root = by_dra(tmp_path, kubeconfig=f"{kubeconfig}"), Reader(Path("/"))
-        server.tell(Told(200, {"metadata": {}, "items": [there]}), Told(403, {"message": "no"}))
-        assert cluster.slices(root, file) == Slices(1)
+        server.tell(Told(200, {"metadata": {}, "items": there}), Told(403, {"message": "no"}))
+        assert cluster.slices(root, file) == Slices(1, strangers=("stranger (by an unknown program)",))
         refused = cluster.slices(root, file)
         assert refused
         assert "refuses to list resourceslices: no; allow it" in refused.silent
@@ -91,3 +100,11 @@ def test_slices(tmp_path: Path) -> None:
 def test_what_counts_as_missing(tmp_path: Path, found: Slices | None, severities: list[str]) -> None:
     one = Facts(node_file=by_dra(tmp_path), slices=found)
     assert [finding.severity for finding in claims.slices_missing(one)] == severities
+    assert [*claims.slices_foreign(one)] == []
+
+
+def test_a_foreign_slice(tmp_path: Path) -> None:
+    one = Facts(node_file=by_dra(tmp_path), slices=Slices(1, strangers=("stranger (by x)",)))
+    (found,) = claims.slices_foreign(one)
+    assert found.evidence.endswith("hpn node did not make the ResourceSlice stranger (by x)")
+    assert found.remedy.endswith("kubectl delete resourceslice stranger")

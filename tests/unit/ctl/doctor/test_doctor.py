@@ -24,7 +24,7 @@ from ctl.main import main
 # test_priorities.py has the answers of a driver with DCB; test_definitions.py and test_claims.py an API server's.
 ELSEWHERE = {
     *("disk-nearly-full", "clock-wrong", "clock-unsynchronized", "pfc-differs", "traffic-class-lossy"),
-    *("resource-nobody-has", "names-unlisted", "slices-missing"),
+    *("resource-nobody-has", "names-unlisted", "slices-missing", "slices-foreign"),
 }
 OLD = "2026-01-02T03:04:05.678+00:00"
 

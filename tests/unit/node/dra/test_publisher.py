@@ -137,6 +137,16 @@ def test_failures(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.until(lambda: "dra" not in node.topics.problems)
 
 
+def test_slices_of_another_program(node: Node) -> None:
+    """They are a problem that disturbs nothing else."""
+    node.report = Report(frozenset(), strangers=("a stranger",))
+    node.offer(*DEVICES)
+    node.until(lambda: "dra" in node.topics.problems)
+    node.report = Report(frozenset())
+    node.publisher.registered()
+    node.until(lambda: "dra" not in node.topics.problems)
+
+
 def test_a_killed_round(node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "AGAIN", 0.01)
     monkeypatch.setattr(node, "_round", lambda _: os._exit(9))

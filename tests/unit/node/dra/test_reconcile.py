@@ -1,5 +1,6 @@
 """One round over the slices: nothing changes without kubelet's list; the API server's features and refusals."""
 
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.doctor_cases import offering
 from support.pod_resources import listing
 from support.tls_server import Server, Told, api_server
 
@@ -24,6 +26,7 @@ SHARED = Offer(MASTER, tuple(Unit(f"{PF[0].id}-{n}", PF) for n in range(3)))
 NOTHING = Told(200, {"metadata": {}, "items": []})
 NODE = Told(200, {"metadata": {"uid": "n-1"}})
 DONE = Told(200, {"metadata": {}})
+HERE = os.uname().nodename.lower()
 
 
 @pytest.fixture
@@ -147,12 +150,47 @@ def test_without_a_credential(asked: tuple[Server, View], tmp_path: Path) -> Non
     assert "there is no kubeconfig at /nowhere" in report.problem
 
 
+def test_another_driver_with_the_name(asked: tuple[Server, View], tmp_path: Path) -> None:
+    """kubelet gives claims to the driver that registered last, so no slice changes."""
+    server, view = asked
+    (tmp_path / "plugins_registry").mkdir()
+    other = tmp_path / "plugins_registry/other.sock"
+    with listing(tmp_path), offering(other, "hpn-cni.io"):
+        report = reconcile.publish(view)
+    assert report.problem.startswith(f"{other} is another driver with the name hpn-cni.io")
+    assert (report.withheld, server.asked) == (frozenset(), [])
+
+
+def test_slices_of_another_program(asked: tuple[Server, View], tmp_path: Path) -> None:
+    """They stay, in a pool of their own or in ours, and the node's own slices are as wanted."""
+    server, view = asked
+    made = [
+        {
+            "metadata": {"name": name, "uid": "u", "resourceVersion": "1", "managedFields": fields},
+            "spec": {"driver": "hpn-cni.io", "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1}},
+        }
+        for name, pool, fields in (
+            (f"{HERE}-hpn-cni.io-x7f2k", HERE, [{"manager": "other"}, {"manager": "kubectl"}]),
+            ("stranger", f"{HERE}/pci-0000-3b-00-0", []),
+        )
+    ]
+    server.tell(NODE, Told(200, {"metadata": {}, "items": made}), DONE)
+    with listing(tmp_path):
+        report = reconcile.publish(view)
+    assert sent(server) == [("GET", HERE), ("GET", "resourceslices"), ("POST", "resourceslices")]
+    assert server.asked[2].body["spec"]["pool"]["name"] == f"{HERE}/pci-0000-3b-00-0"
+    assert (report.problem, report.node) == ("", HERE)
+    (sentence,) = report.strangers
+    assert f"leaves: {HERE}-hpn-cni.io-x7f2k (by kubectl, other), stranger (by an unknown program);" in sentence
+    assert sentence.endswith(f"then: kubectl delete resourceslice {HERE}-hpn-cni.io-x7f2k stranger")
+
+
 def test_a_refused_pool_stops_no_other(asked: tuple[Server, View], tmp_path: Path) -> None:
     server, view = asked
     other = Device("0000:5e:00.2", Kind.VF, pf="0000:5e:00.0")
     two = Offer(VF, (*ALONE.units, Unit(other.id, (other,))))
-    name = "u-hpn-cni.io-if-bond0-0"
-    spec = {"driver": "hpn-cni.io", "pool": {"name": "u/if-bond0", "generation": 1, "resourceSliceCount": 1}}
+    name = f"{HERE}-hpn-cni.io-if-bond0-0"
+    spec = {"driver": "hpn-cni.io", "pool": {"name": f"{HERE}/if-bond0", "generation": 1, "resourceSliceCount": 1}}
     old = {"metadata": {"name": name, "uid": "u", "resourceVersion": "1", "managedFields": []}, "spec": spec}
     server.tell(NODE, Told(200, {"metadata": {}, "items": [old]}), Told(422, {"message": "bad"}), DONE, DONE)
     with listing(tmp_path):
