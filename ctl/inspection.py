@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from base.protocol.location import KUBELET
 from base.protocol.spec import Json
 from base.state import claims
 from base.state.record import LOST
@@ -20,7 +21,6 @@ from ctl.selection import who
 if TYPE_CHECKING:
     from base.kubelet.client import Held
 
-KUBELET: Final = "/var/lib/kubelet"
 _LISTED_COLUMNS = ("POD", "IFNAME", "NETWORK", "CLAIM", "DEVICE", "ADDRESS", "RDMA", "STATE")
 _MEMBERS = ("kind", "device", "netdev", "master", "addresses", "claim", WORDS)
 

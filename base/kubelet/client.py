@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 from base.grpc import Failed, call
 from base.kubelet import pluginregistration_pb2 as registration
 from base.kubelet import podresources_pb2 as pod_resources
+from base.protocol.location import KUBELET
 from base.state.gates import DRIVER
 
-SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+SOCKET: Final = Path(f"{KUBELET}/pod-resources/kubelet.sock")
 TIMEOUT: Final = 1.0  # seconds; kubelet and plugins answer from memory
 _TYPE: Final = "DevicePlugin"
 

@@ -19,6 +19,8 @@ STATE_DIR: Final = "/run/hpn"
 CLAIMS_DIR: Final = f"{STATE_DIR}/claims"
 # Leases outlive the boot, for people who ask later who had an address.
 IPAM_DIR: Final = "/var/lib/cni/hpn/ipam"
+# kubelet's directory, unless its --root-dir names another.
+KUBELET: Final = "/var/lib/kubelet"
 # The launcher unpacks the program here, one directory per version, unless HPN_PROGRAM_DIR is set.
 PROGRAM_DIR: Final = "/var/lib/cni/hpn/program"
 _OF_ANY_PLUGIN: Final = frozenset({"cniVersion", "name", "type", "ipam", "capabilities", "dns"})

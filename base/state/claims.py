@@ -19,13 +19,13 @@ from typing import Final
 
 from base.kernel import files
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable
-from base.protocol.location import CLAIMS_DIR
+from base.protocol.location import CLAIMS_DIR, KUBELET
 from base.protocol.spec import Json
 from base.state import durable
 
 FOLDER: Final = CLAIMS_DIR
 # kubelet's file of claims and their pods, written before a pod's first ADD (kubernetes: pkg/kubelet/cm/dra/state).
-KUBELETS: Final = "/var/lib/kubelet/dra_manager_state"
+_KUBELETS: Final = "dra_manager_state"
 _MOST: Final = 1 << 26  # bytes of it
 _END: Final = ".json"
 # In the file of a claim that no template made, so any number of pods may name it.
@@ -76,6 +76,7 @@ class Claim:
     - ``boot``: the boot id.
     - ``pod_claim``: its name in the pod that it was made for by a template; else empty.
     - ``ended``: kubelet has given it up, and an attachment still uses its devices.
+    - ``kubelet``: the directory of the kubelet that had it prepared.
     """
 
     uid: str
@@ -86,6 +87,7 @@ class Claim:
     boot: str = field(default_factory=durable.boot_id)
     pod_claim: str = ""
     ended: bool = False
+    kubelet: str = KUBELET
 
     @property
     def own(self) -> list[Device]:
@@ -133,7 +135,9 @@ def of_pod(uid: str) -> list[Claim]:
     A claim was reserved for the pod at Prepare, or the pod came later: kubelet has it prepared once, for all pods.
     """
     there, text = list(_contents(FOLDER)), _encoded(uid)
-    later = _of_kubelet(uid) if any(_NAMED in contents for _, contents in there) else set()
+    named = (one for one in there if _NAMED in one[1])
+    kubelet = next((claim.kubelet for one in named for claim in _decoded_of([one])), "")
+    later = _of_kubelet(uid, kubelet) if kubelet else set()
     found = _decoded_of(one for one in there if text in one[1] or _uid_of(one[0]) in later)
     # guard below: of-its-pods (uid in claim.pods -> True)
     ours = [claim for claim in found if uid in claim.pods or (not claim.pod_claim and claim.uid in later)]
@@ -195,10 +199,10 @@ def _file(uid: str) -> str:
     return f"{FOLDER}/{uid}{_END}"
 
 
-def _of_kubelet(pod: str) -> set[str]:
+def _of_kubelet(pod: str, kubelet: str) -> set[str]:
     """The UIDs of the pod's claims in kubelet's file; none if the file is missing or another version's."""
     try:
-        text = files.read(KUBELETS, _MOST)
+        text = files.read(f"{kubelet}/{_KUBELETS}", _MOST)
         if not pod or pod.encode() not in text:
             return set()
         entries = json.loads(json.loads(text)["Data"])["ClaimInfoStateList"]

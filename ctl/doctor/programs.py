@@ -10,13 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from base.protocol.location import KUBELET
 from ctl.command_line import PLUGIN
 from ctl.doctor.model import Programs, Socket
 from ctl.doctor.reading import Reader
 from ctl.installation import layout
 
 AGENT: Final = "/run/hpn/agent.sock"
-REGISTRY: Final = "/var/lib/kubelet/plugins_registry"
+REGISTRY: Final = f"{KUBELET}/plugins_registry"
 _LISTENS: Final = 0x10000  # __SO_ACCEPTCON, of the flags in /proc/net/unix
 
 

@@ -1,6 +1,5 @@
 """Facts about the state on disk: attachments and leases, read without locks and without changes."""
 
-import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -68,7 +67,7 @@ def _prepared(read: Reader, file: str, claim: Claim, attached: Collection[str]) 
             if one.attach != "none" and f"{claim.uid}/{number}" not in attached
         )
     )
-    pods = read.at(f"{os.path.dirname(claims.KUBELETS)}/pods")
+    pods = read.at(f"{claim.kubelet}/pods")
     is_gone = bool(claim.pods and read.names(pods)) and not any(read.stat(f"{pods}/{one}") for one in claim.pods)
     found, boot = read.stat(file), read.line(read.at(BOOT))
     return PreparedClaim(

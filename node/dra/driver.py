@@ -59,7 +59,8 @@ class Driver:
         """Calls ``registered`` when kubelet has accepted the driver."""
         self._endpoint = sockets.Endpoint(socket_path)
         self._find, self._states, self._registered, self._kubeconfig = find, states, registered, kubeconfig
-        self._status = status
+        # kubelet's directory is above that of the sockets.
+        self._status, self._kubelet = status, f"{socket_path.parent.parent}"
         self._watchers = set[asyncio.Event]()
         self._children = asyncio.Semaphore(_AT_ONCE)
         self._logged = ""
@@ -150,7 +151,7 @@ class Driver:
                 raise Refused(
                     f"device {device.id} ({device.pool}/{device.device}): {found.problem if found else _GONE}"
                 )
-        claim, is_new = prepare.placed(claim, others), not before
+        claim, is_new = replace(prepare.placed(claim, others), kubelet=self._kubelet), not before
         try:
             claims.save(claim)
             cdi.write(claim)

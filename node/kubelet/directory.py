@@ -18,11 +18,12 @@ from typing import Final, cast
 
 from base.child_process import Child
 from base.kernel import events
+from base.protocol import location
 from node.kubelet import sockets
 from node.log import Topics, cause
 
 AGAIN: Final = 5.0  # seconds until the next attempt to write or watch
-KUBELET: Final = Path("/var/lib/kubelet")
+KUBELET: Final = Path(location.KUBELET)
 _GOES: Final = events.IN_DELETE | events.IN_MOVED_FROM
 _INSIDE: Final = _GOES | events.IN_ATTRIB
 _ITSELF: Final = events.IN_DELETE_SELF | events.IN_MOVE_SELF

@@ -105,17 +105,15 @@ def test_a_pod_without_a_claim_passes_through(host: Host, pod: Pod, make_pod: Ca
     assert not list(host.state.rglob("*"))
 
 
-def test_a_pod_that_joins_a_claim(
-    host: Host, pod: Pod, make_pod: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pod_that_joins_a_claim(host: Host, pod: Pod, make_pod: Callable[[], Pod]) -> None:
     """It gets its own interfaces, or does not start; kubelet's file names it, and the claim's state does not."""
     wide = [{"ipam": {"type": "hpn-ipam", "subnet": f"10.56.{n}.0/24"}} for n in (0, 1)]
     devices = [chained.device(host, n, config=config) for n, config in enumerate(wide)]
     found, joining = chained.prepared(host, pod, devices), make_pod()
+    claims.save(replace(found, kubelet=f"{host.tmp_path}"))
     entry = {"ClaimUID": found.uid, "PodUIDs": {chained.uid(one): {} for one in (pod, joining)}}
     file = host.tmp_path / "dra_manager_state"
     file.write_text(json.dumps({"Data": json.dumps({"ClaimInfoStateList": [entry]}), "Checksum": 1}))
-    monkeypatch.setattr(claims, "KUBELETS", str(file))
     for one in (pod, joining):
         add(host, one)
         assert one.links() == {"hpn0", "hpn1"}

@@ -66,22 +66,25 @@ def test_claims_of_a_pod_and_of_a_device() -> None:
     assert claims.with_device(VF.id) == [(named, named.devices[0])]
 
 
-def test_a_pod_that_came_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_that_came_later(tmp_path: Path) -> None:
     """kubelet has a claim prepared once, so only its own file has later pods; a template's claim has one pod."""
     later = POD.replace("1", "2")
     entry = {"ClaimUID": UID, "ClaimName": "rails", "Namespace": "default", "PodUIDs": {POD: {}, later: {}}}
     data = {"kind": "DRACheckpoint", "ClaimInfoStateList": [{"ClaimUID": OTHER, "PodUIDs": {"x": {}}}, entry]}
     file = tmp_path / "dra_manager_state"
-    monkeypatch.setattr(claims, "KUBELETS", str(file))
-    for claim in (CLAIM, replace(CLAIM, uid=OTHER, name="others")):
+    mine = replace(CLAIM, kubelet=f"{tmp_path}")
+    for claim in (mine, replace(mine, uid=OTHER, name="others")):
         claims.save(claim)
     assert claims.of_pod(later) == []
     file.write_text(json.dumps({"Data": json.dumps(data), "Checksum": 1}))
-    assert claims.of_pod(later) == [CLAIM]
+    assert claims.of_pod(later) == [mine]
     assert claims.of_pod("") == claims.of_pod(later[:-1]) == []
-    claims.save(replace(CLAIM, pod_claim="rails"))
+    claims.save(replace(mine, pod_claim="rails"))
     assert claims.of_pod(later) == []
-    claims.save(CLAIM)
+    claims.save(mine)
+    # The first in the folder may be of an earlier boot.
+    claims.save(replace(mine, uid=OTHER, boot="of before", kubelet="/nowhere"))
+    assert claims.of_pod(later) == [mine]
     for text in (b"", b"[]", b'{"Data": "[]"}', b'{"Data": {}}', b"\xff"):
         file.write_bytes(text + later.encode())
         assert claims.of_pod(later) == []

@@ -105,6 +105,7 @@ def test_prepare_and_unprepare(
     kept = claims.load(UID)
     assert kept
     assert (kept.pods, [one.id for one in kept.devices]) == ((POD,), ["0000:3b:00.2"] * 2)
+    assert kept.kubelet == f"{driver.socket.parent.parent}"
     metadata = "/var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/rails-of-pod"
     mount = {
         "hostPath": f"{tmp_path}/claims/{UID}.d/0",
