@@ -5,7 +5,7 @@
                                   It exists while all interfaces of the request are attached
 
 hpn node writes a claim before it answers kubelet, and a CNI command only reads it.  A claim of an earlier boot counts
-as none: kubelet asks for each claim again after a boot.
+as none, and hpn node removes it at its start.  kubelet asks for each claim again after a boot.
 """
 
 import json

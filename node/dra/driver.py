@@ -22,7 +22,7 @@ from base.kubelet import dra_pb2 as dra
 from base.kubelet import drahealth_pb2 as health
 from base.kubelet import pluginregistration_pb2 as registration
 from base.protocol.errors import CniError, RecordUnreadable
-from base.state import claims, gates
+from base.state import claims, durable, gates
 from base.state.claims import Claim
 from node.dra import DRIVER, cdi, prepare
 from node.dra.parameters import NONE, Refused
@@ -64,6 +64,7 @@ class Driver:
         self._watchers = set[asyncio.Event]()
         self._children = asyncio.Semaphore(_AT_ONCE)
         self._logged = ""
+        _sweep_earlier_boots()
         self.sweep()
         for claim in claims.all_claims():
             status.watch(claim)
@@ -306,6 +307,14 @@ def _give_up(uid: str) -> None:
         return
     cdi.remove(uid)
     claims.forget(uid)
+
+
+def _sweep_earlier_boots() -> None:
+    """Remove the claims of earlier boots, which a /run on a disk keeps.  kubelet names only those that it needs."""
+    for _, claim in claims.listed(claims.FOLDER):
+        if claim and claim.boot != durable.boot_id():  # guard: earlier-boots (and claim.boot != durable.boot_id())
+            with suppress(CniError, OSError):
+                _give_up(claim.uid)
 
 
 def _health(state: State) -> health.DeviceHealth:

@@ -74,7 +74,9 @@ def claim_gone(facts: Facts) -> Iterator[Finding]:
 
 
 def claim_stale(facts: Facts) -> Iterator[Finding]:
-    """An earlier boot prepared a claim, and /run is on a disk.  It counts as none."""
+    """An earlier boot prepared a claim, and /run is on a disk.  It counts as none, and hpn node removes it."""
     for one in facts.state.claims:
         if one.is_stale:
-            yield Finding(Severity.NOTE, f"{one.file}: {one.title}: an earlier boot prepared it", f"rm {one.file}")
+            evidence = f"{one.file}: {one.title}: an earlier boot prepared it"
+            remedy = f"none: hpn node removes it at its start; on a node without one: rm {one.file}"
+            yield Finding(Severity.NOTE, evidence, remedy)

@@ -178,6 +178,25 @@ def test_a_restart(tmp_path: Path, server: Server) -> None:
         assert [*second.cdi.iterdir(), *second.claims.iterdir()] == []
 
 
+def test_claims_of_earlier_boots(tmp_path: Path, server: Server) -> None:
+    """On a node with /run on a disk they would stay: a start removes them, and nothing of this boot or unreadable."""
+    other, damaged = claim(), tmp_path / f"claims/{UID.replace('0d', '2d')}.json"
+    other["metadata"]["uid"] = OTHER
+    with DriverProcess(tmp_path, tmp_path / "api/kubeconfig") as first, dra_kubelet(first.socket) as kubelet:
+        first.has({"vf2": VF, "vf3": {**VF, "id": "0000:3b:00.3"}})
+        other["status"]["allocation"]["devices"]["results"][0]["device"] = "vf3"
+        server.tell(Told(200, claim(config(attach="none"))), Told(200, other))
+        assert not any(one.error for one in kubelet.prepare(ASKED, ("default", "o", OTHER)).values())
+    kept = durable.read(first.claims / f"{UID}.json")
+    durable.write(first.claims / f"{UID}.json", {**(kept or {}), "boot": "of before"})
+    damaged.write_text("{")
+    with DriverProcess(tmp_path, tmp_path / "api/kubeconfig") as second:
+        until(lambda: not (second.claims / f"{UID}.d").exists())
+        assert {path.name for path in second.claims.iterdir()} >= {f"{OTHER}.json", damaged.name}
+        assert not (second.claims / f"{UID}.json").exists()
+        assert [path.name for path in second.cdi.iterdir()] == [f"hpn-claim-{OTHER}.json"]
+
+
 def test_a_claim_for_each_answer(driver: DriverProcess, kubelet: DraKubelet, server: Server) -> None:
     """A claim that is refused keeps none of the others back, and changes nothing."""
     other = claim()
