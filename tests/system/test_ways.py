@@ -33,7 +33,7 @@ REGISTRY = "var/lib/kubelet/plugins_registry"
 CONTAINER = f"""
 cd /root/pod
 mount --bind /proc proc
-for at in opt/cni/bin usr/local/sbin run/hpn var/lib/cni; do
+for at in opt/cni/bin run/hpn var/lib/cni; do
     mkdir -p host/$at /$at
     mount --bind /$at host/$at
 done
