@@ -77,12 +77,14 @@ def _attach(
 
 
 def _settle(whole: Chain, request: Request, log: list[str], programs: Programs) -> None:
-    """Undo what an earlier ADD of the same key left.  Raises InterfaceExists if all its attachments still exist."""
+    """Undo what an earlier ADD of the same key left.  Raises InterfaceExists if all its attachments still exist, and
+    its caller got the reply."""
     members = whole.load()
     if not members:
         return
     with commands.open_pod(request) as pod:
-        if all(_stands(one, pod, request) for one in members):  # guard: exists
+        # guard below: exists, was-taken (not request.was_taken)
+        if not request.was_taken and all(_stands(one, pod, request) for one in members):
             raise InterfaceExists(
                 f"{request.key.of('', whole.network)}: its claims are attached already; send DEL first"
             )

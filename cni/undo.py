@@ -294,15 +294,16 @@ def are_dead(records: Sequence[Record]) -> list[bool]:
 
 
 def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: Programs) -> None:
-    """Undo what an earlier ADD of the same key left.  Raises InterfaceExists if that attachment still exists.
+    """Undo what an earlier ADD of the same key left.  Raises InterfaceExists if that attachment still exists, and its
+    caller got the reply.
 
     A runtime that derives container ids from paths (cnitool) reuses a key for another namespace.
     """
     record = entry.load()
     if record is None:
         return
-    # guard below: settle-identity (identity), settle-boot (of_this_boot)
-    here = record.of_this_boot and record.identity == pod.identity
+    # guard below: settle-identity (identity), settle-boot (of_this_boot), settle-taken (not request.was_taken)
+    here = record.of_this_boot and record.identity == pod.identity and not request.was_taken
     # guard below: settle-complete (complete), settle-stands (ifname), settle-exists
     if here and record.complete and kinds.named(record.kind).stands(record.link, pod, record.key.ifname):
         raise InterfaceExists(f"{record.title}: already attached since {record.time}; send DEL first")

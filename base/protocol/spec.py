@@ -36,6 +36,8 @@ VALID_ATTACHMENTS: Final = ("cni.dev/valid-attachments", "cni.dev/attachments")
 
 # Set for every program that hpn starts as a delegate.  The main plugin refuses to run if it is set.
 DELEGATED: Final = "HPN_DELEGATED"
+# Set by the launcher for a request that its agent had taken when it was killed.
+AGENT_ENDED: Final = "HPN_AGENT_ENDED"
 
 Json = dict[str, Any]
 # A decoded configuration.  It must not be changed: the next request may share the object (``cached``).
@@ -98,6 +100,11 @@ class Request:
     def command(self) -> str:
         """CNI_COMMAND."""
         return self.var("CNI_COMMAND")
+
+    @property
+    def was_taken(self) -> bool:
+        """Whether an agent had taken it, and was killed before its reply: the same caller still waits."""
+        return bool(self.var(AGENT_ENDED))
 
     @property
     def netns(self) -> str:

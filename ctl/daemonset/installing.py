@@ -65,7 +65,8 @@ def _device_file() -> list[Entry]:
         read(path, prefix="any.prefix")
     except Refused as e:
         raise IoFailure(f"hpn node would refuse the device file; nothing was replaced.  {e.msg}") from e
-    return [Entry(layout.DEVICES, "file", f"{layout.MARK}\n{files.text(path)}")]
+    # A link: so kubelet makes a ConfigMap's files.
+    return [Entry(layout.DEVICES, "file", f"{layout.MARK}\n{path.read_text()}")]
 
 
 def _on_host(

@@ -1,6 +1,9 @@
 """A host of the cluster: boot, power cut, and wires to the switch; and its services."""
 
 import json
+import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -97,7 +100,10 @@ class Service:
 
 @dataclass
 class Host:
-    """A machine of the cluster, with its own disk.  ``space`` is set while it has power."""
+    """A machine of the cluster, with its own disk.  ``space`` is set while it has power.
+
+    With ``systemd`` it boots that, with the units on its disk.
+    """
 
     name: str
     address: str
@@ -108,6 +114,7 @@ class Host:
     services: dict[str, Service] = field(default_factory=dict)
     at_boot: list[str] = field(default_factory=list)
     space: Space | None = None
+    systemd: bool = False
 
     @property
     def disk(self) -> Path:
@@ -157,16 +164,23 @@ class Host:
             'exec unshare --mount --net --pid --uts --ipc --cgroup --fork -- "$@"'
         )
         words = [sys.executable, str(INIT), str(doorbell), self.name, str(self.disk)]
+        words += ["systemd"] if self.systemd else []
         self.switch.spawn(f'(\n{script}\n) </dev/null >"{log}" 2>&1 &', *words)
         self.space = bell.wait(self.name, log)
         self._wire()
+        if self.systemd:
+            os.kill(self.space.pid, signal.SIGUSR1)
 
     def power_cut(self) -> None:
         """End all processes at once; the disk stays unchanged."""
         if self.space is None:
             raise Failed(f"{self.name} has no power")
+        # Units with PrivateTmp have theirs in the machine's own /tmp.
+        made = f"systemd-private-{self.boot_id().replace('-', '')}-*" if self.systemd else ""
         space, self.space = self.space, None
         space.kill()
+        for path in Path("/tmp").glob(made) if made else ():
+            shutil.rmtree(path)
         self._forget()
 
     def boot_id(self) -> str:

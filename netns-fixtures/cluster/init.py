@@ -1,7 +1,8 @@
 """The first process of a host of the cluster: it makes the host's view of the machine, reports that, and reaps.
 
-    init.py DOORBELL                 the switch: namespaces alone
-    init.py DOORBELL NAME DISK       a host: with a disk, which survives a power cut
+    init.py DOORBELL                        the switch: namespaces alone
+    init.py DOORBELL NAME DISK              a host: with a disk, which survives a power cut
+    init.py DOORBELL NAME DISK systemd      the same, which becomes systemd after SIGUSR1
 
 The view is the machine's own root with its programs and the tree, with these differences:
 
@@ -23,8 +24,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from cluster.space import CGROUPS, hierarchies, ring
+from cluster.space import CGROUPS, PATH, hierarchies, ring
 
+# With systemd also its units, and what they use.
+UNITS = "etc/systemd/system"
+KEPT_BY_SYSTEMD = (UNITS, "etc/hpn", "usr/local/sbin")
 KEPT = ("etc/cni", "etc/kubernetes", "opt/cni/bin", "var/lib/cni", "var/lib/kubelet", "var/lib/containerd", "var/log")
 # The values that kubelet's container manager would otherwise set (setupKernelTunables).
 WANTED = {
@@ -35,6 +39,9 @@ WANTED = {
     "kernel/keys/root_maxkeys": "1000000",
     "kernel/keys/root_maxbytes": "25000000",
 }
+# What systemd would set for the whole machine.
+BUMPED = ("fs/file-max", "fs/nr_open")
+SYSTEMD = ["/lib/systemd/systemd", "--system", "--unit=multi-user.target", "--log-target=journal", "--show-status=0"]
 BOOT_ID = "kernel/random/boot_id"
 RUN = Path("/run")
 
@@ -51,7 +58,7 @@ def instead(path: str, text: str) -> None:
     mount("--bind", file, f"/proc/sys/{path}")
 
 
-def see(name: str, disk: Path) -> None:
+def see(name: str, disk: Path, *, systemd: bool) -> None:
     """Make the view of a host.  The machine does not see it, because our mounts are private."""
     mount("-t", "sysfs", "sysfs", "/sys")
     own_cgroups()
@@ -66,7 +73,9 @@ def see(name: str, disk: Path) -> None:
         upper.mkdir(parents=True)
         work.mkdir()
         mount("-t", "overlay", "-o", f"lowerdir=/{top},upperdir={upper},workdir={work}", "overlay", f"/{top}")
-    for directory in KEPT:
+    if systemd:
+        apart()
+    for directory in (*KEPT, *(KEPT_BY_SYSTEMD if systemd else ())):
         Path("/", directory).mkdir(parents=True, exist_ok=True)
         (disk / directory).mkdir(parents=True, exist_ok=True)
         mount("--bind", disk / directory, f"/{directory}")
@@ -78,6 +87,21 @@ def see(name: str, disk: Path) -> None:
     # Kubelet's volumes must reach containers.
     mount("--make-rshared", "/")
     subprocess.run(["hostname", name], check=True)
+
+
+def apart() -> None:
+    """Keep the machine's units from this host's systemd, and systemd's writes from the machine."""
+    for path in BUMPED:
+        instead(path, Path("/proc/sys", path).read_text().strip())
+    for directory in (*Path("/lib/systemd/system").glob("*.wants"), Path("/lib/systemd/system-generators")):
+        mount("-t", "tmpfs", "tmpfs", directory)
+    devices, upper, work = RUN / "dev", RUN / "written/dev", RUN / "written/.dev"
+    for directory in (devices, upper, work):
+        directory.mkdir()
+    mount("--rbind", "/dev", devices)
+    mount("-t", "overlay", "-o", f"lowerdir={devices},upperdir={upper},workdir={work}", "overlay", "/dev")
+    for name in ("pts", "shm"):
+        mount("--bind", devices / name, f"/dev/{name}")
 
 
 def own_cgroups() -> None:
@@ -102,11 +126,16 @@ def reap() -> None:
         signal.sigwait([signal.SIGCHLD])
 
 
-def main(doorbell: str, *host: str) -> None:
+def main(doorbell: str, name: str = "", disk: str = "", first: str = "") -> None:
     mount("-t", "proc", "proc", "/proc")
-    if host:
-        see(host[0], Path(host[1]))
+    if name:
+        see(name, Path(disk), systemd=bool(first))
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     ring(doorbell)
+    if first:
+        signal.sigwait([signal.SIGUSR1])  # the host has its wires
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+        os.execve(SYSTEMD[0], SYSTEMD, {"container": "test", "PATH": PATH})
     reap()
 
 

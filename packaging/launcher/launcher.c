@@ -114,14 +114,14 @@ static void nudge(int fd, const struct sockaddr_un *address)
     }
 }
 
-/* Reads the part of the agent's answer that arrives in time; returns its size. */
-static size_t receive(int fd, struct reply *r)
+/* Reads the part of the agent's answer that arrives in time; returns its size, and whether the agent's end is closed. */
+static size_t receive(int fd, struct reply *r, int *closed)
 {
     const char *limit = getenv("HPN_AGENT_TIMEOUT");
     const size_t head = offsetof(struct reply, text);
     int64_t deadline = now() + TAKEN_MOST - NUDGE_AFTER, left;
     size_t got = 0, all = 1;
-    ssize_t n;
+    ssize_t n = -1;
 
     while (got < all && (left = deadline - now()) > 0 && poll(&(struct pollfd){fd, POLLIN, 0}, 1, left) > 0 &&
            (n = recv(fd, (char *)r + got, sizeof *r - got, 0)) > 0) {
@@ -133,6 +133,7 @@ static size_t receive(int fd, struct reply *r)
             all = head + r->out + r->err;
         }
     }
+    *closed = !n;
     return got;
 }
 
@@ -164,7 +165,8 @@ static void ask_agent(size_t variables)
         send_request(fd, &q))
         return;
     nudge(fd, &address);  /* guard: nudge = (void)nudge; */
-    size_t got = receive(fd, &r);
+    int closed;
+    size_t got = receive(fd, &r, &closed);
     /* Until the agent confirms the request, we may give up: after the shutdown it cannot confirm. */
     if (!got) {
         shutdown(fd, SHUT_RDWR);  /* guard: given-up */
@@ -172,9 +174,14 @@ static void ask_agent(size_t variables)
     }
     if (r.word != 'T')
         return;
-    if (got < offsetof(struct reply, text) || got < offsetof(struct reply, text) + r.out + r.err)
-        /* guard below: not-doubled = return; */
-        FAIL("11", 0, "the agent took the request and did not answer; it may be done or not, so repeat it");
+    if (got < offsetof(struct reply, text) || got < offsetof(struct reply, text) + r.out + r.err) {
+        if (!closed)
+            /* guard below: not-doubled = return; */
+            FAIL("11", 0, "the agent took the request and did not answer; it may be done or not, so repeat it");
+        /* Its process was killed.  This one finds in the journal what was begun, undoes it and begins again. */
+        setenv("HPN_AGENT_ENDED", "1", 1);  /* guard: taken-is-noted */
+        return;
+    }
     print(2, r.text + r.out, r.err);
     print(1, r.text, r.out);
     _exit(r.code);

@@ -3,8 +3,10 @@
 import json
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from cluster.host import Host
 from cluster.space import until
 from cluster.two_nodes import Cluster
@@ -28,6 +30,15 @@ from support.pages import shown
 FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())"
 
 
+@pytest.fixture
+def read_only_usr(bare: Cluster) -> Iterator[None]:
+    """node2 can write nothing below /usr, as Talos and Flatcar; there is no /usr/local/sbin either."""
+    bare.nodes["node2"].run("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", "/usr/local")
+    yield
+    bare.nodes["node2"].run("umount", "/usr/local")
+
+
+@pytest.mark.usefixtures("read_only_usr")
 def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> None:
     apply, *_, remove = typed("As a DaemonSet")
     with (tree / "packaging" / "kubernetes" / "kustomization.yaml").open("a") as kustomization:

@@ -193,6 +193,9 @@ def test_a_second_add_is_refused_until_del(host: Host, pod: Pod) -> None:
     host.rewrite(host.state / "attachments/net1" / f"{pod.name}:hpn1.json", complete=False)
     add(host, pod)  # a chain that is not complete is made anew
     assert addresses(pod) == ATTACHED
+    # So is a complete one after a killed agent, whose caller got no reply.
+    host.ok("ADD", pod, conf(host), **variables(pod), HPN_AGENT_ENDED="1")
+    assert addresses(pod) == ATTACHED
     delete(host, pod)
     assert host.state_files() == set()
 

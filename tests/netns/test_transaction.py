@@ -47,6 +47,13 @@ def by_a_new_add(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
     host.ok("DEL", pod, conf)
 
 
+def by_its_launcher(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
+    """Recover as a launcher whose agent was killed: the same ADD, also over a complete attachment."""
+    host.ok("ADD", pod, conf, HPN_AGENT_ENDED="1")
+    assert pod.addresses() == {"10.56.0.2/30", "fd00:56::2/126"}
+    host.ok("DEL", pod, conf)
+
+
 def by_an_add_elsewhere(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
     """Recover by ADD of the same key in another namespace under the path, as with cnitool."""
     pod.remade()
@@ -70,7 +77,9 @@ def by_del_beside_a_stranger(host: Host, pod: Pod, conf: dict[str, Any]) -> None
         host.ok("DEL", pod, conf)
 
 
-RECOVERIES = [by_del, by_del_without_netns, by_a_new_add, by_an_add_elsewhere, by_gc, by_del_beside_a_stranger]
+RECOVERIES = [
+    by_del, by_del_without_netns, by_a_new_add, by_its_launcher, by_an_add_elsewhere, by_gc, by_del_beside_a_stranger,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("recover", RECOVERIES)

@@ -310,8 +310,6 @@ def test_paths_of_the_node(chart: Chart) -> None:
     pod = found["DaemonSet hpn"]["spec"]["template"]["spec"]
     paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
     assert (paths["registry"], paths["plugins"]) == (f"{kubelet}/plugins_registry", plugins)
-    # A link there would lead to a program that does not exist.
-    assert "commands" not in paths
     node, (install,) = pod["containers"][0], pod["initContainers"]
     assert f"--kubelet-dir={kubelet}" in node["args"]
     assert {"name": "registry", "mountPath": f"{kubelet}/plugins_registry"} in node["volumeMounts"]

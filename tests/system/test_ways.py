@@ -33,7 +33,7 @@ REGISTRY = "var/lib/kubelet/plugins_registry"
 CONTAINER = f"""
 cd /root/pod
 mount --bind /proc proc
-for at in opt/cni/bin usr/local/sbin run/hpn var/lib/cni; do
+for at in opt/cni/bin run/hpn var/lib/cni; do
     mkdir -p host/$at /$at
     mount --bind /$at host/$at
 done
@@ -93,7 +93,9 @@ class Node:
         self.machine.ok("rm", "-r", f"/{PODS}/{name}")
 
     def configure(self, devices: str) -> None:
-        self.machine.write("root/pod/etc/hpn/devices.yaml", devices)
+        """As kubelet makes the files of a ConfigMap."""
+        self.machine.write("root/pod/etc/hpn/..data/devices.yaml", devices)
+        self.machine.ok("ln", "-sf", "..data/devices.yaml", "/root/pod/etc/hpn/devices.yaml")
 
     def words(self, pod: str, role: str, *options: str) -> list[str]:
         caps = capabilities()[role]
