@@ -16,8 +16,8 @@ from typing import Any
 from cluster.space import Doorbell, Failed, Space, hierarchies, make_cgroup, remove_cgroup, until
 
 INIT = Path(__file__).parent / "init.py"
-# As under systemd: a process in its own session, in the host's cgroups, with its output in a file.  All daemons together
-# have the weight of one cgroup against pods.
+# As under systemd: a process in its own session, in the host's cgroups, with its output in a file.  All daemons
+# together have the weight of one cgroup against pods.
 START = r"""
 name=$1 log=$2
 shift 2
