@@ -294,10 +294,25 @@ def memory(cluster: Cluster, programs: Path) -> list[str]:
     return [*rows, ""]
 
 
+def agents(cluster: Cluster, rounds: int) -> list[str]:
+    """The rows of the agent's container, of an agent on its node, and of the Go plugins."""
+    (node, *_) = cluster.nodes.values()
+    script = (
+        'for own in /sys/fs/cgroup/*/system.slice; do echo 0 >"$own/cgroup.procs"; done; exec "$@"'  # as containerd
+    )
+    words = ["sh", "-c", script, "sh", "env", f"PYTHONPATH={':'.join(sys.path)}", sys.executable]
+    load = os.getloadavg()[0]
+    done = node.run(*words, str(Path(__file__).with_name("in_node.py")), f"{rounds}", timeout=600)
+    return [f"On {time.strftime('%F')}, after a load of {load:.0f}:", "", *done.stdout.splitlines()]
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description="Pods with eight rails, ours and the Go plugins'.")
     options.add_argument("--write", action="store_true", help="update docs/user/performance.md")
     options.add_argument("--rounds", type=int, default=20, help="of one pod; a tenth as many of many pods")
+    options.add_argument(
+        "--agents", action="store_true", help="only compare the agent's container with an agent on its node"
+    )
     chosen = options.parse_args()
     if lacking := two_nodes.missing():
         sys.exit(f"the cluster needs {lacking}")
@@ -308,6 +323,12 @@ def main() -> None:
         for node in cluster.nodes.values():
             node.path("/opt/cni/bin/multus").write_bytes((multus / "multus").read_bytes())
         stack.enter_context(by_the_chart(cluster))
+        of_agents = agents(cluster, 10 * chosen.rounds)
+        print("\n".join(of_agents))
+        if chosen.write:
+            write(["", *of_agents], "agents")
+        if chosen.agents:
+            return
         cluster.apply(*definitions())
         measure(cluster, sides(), 1, 1)  # to warm up
         for count, rounds in ((1, chosen.rounds), (PODS, max(1, chosen.rounds // 10))):
