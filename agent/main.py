@@ -10,6 +10,7 @@ from agent import idle, listening, workers
 from agent.listening import SOCKET
 from base.kernel import host_mounts
 from base.protocol.spec import Reply, Request
+from base.state import locks
 from cni import chain, collect, commands, config, kinds  # noqa: F401  # imported for every request
 from cni.features import claimed  # noqa: F401  # as above
 from cni.main import run
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str], version: str) -> int:
 def _warm_up() -> None:
     """Do the work that every request would otherwise start with."""
     access.preload()
+    locks.preload()
     # Build the validators now, in one thread.  A plugin's process builds one on first use.
     ipam_models.Conf.model_rebuild()
     for kind in kinds.KINDS:

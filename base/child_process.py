@@ -3,12 +3,15 @@
 The work's imports end with it, and a driver that never answers blocks the child instead of this process.
 """
 
+import gc
 import os
 import pickle
 import signal
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, Final, NoReturn
+
+from base.kernel.syscalls import libc
 
 _STANDARD: Final = 3  # stdin, stdout, stderr
 # The parent only notes these.  Not SIGHUP, which makes it read its file again.
@@ -20,6 +23,7 @@ class Child:
 
     def __init__(self, work: Callable[[], object], keeps: Collection[int] = ()) -> None:
         """``work`` returns an object that can be pickled; ``keeps`` are the sockets that it needs.  Raises OSError."""
+        libc.malloc_trim(0)  # what was freed, the child would copy
         reader, writer = os.pipe2(os.O_CLOEXEC)
         try:
             self._pid = os.fork()
@@ -62,6 +66,7 @@ def _answer(writer: int, work: Callable[[], object], keeps: Collection[int]) -> 
     """Send the work's result, and end this process."""
     status = 1
     try:
+        gc.disable()  # a collection would write to each object that the parent shares
         signal.set_wakeup_fd(-1)
         for number in _ENDING:
             signal.signal(number, signal.SIG_DFL)  # guard: ends-by-sigterm

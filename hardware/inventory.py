@@ -31,7 +31,7 @@ _VDPA: Final = {"vhost_vdpa": "vhost", "virtio_vdpa": "virtio"}
 _VIRTUAL = "virtual"  # the kernel's parent for devices of software
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Seen:
     """A device's interface names, and its ports' partition keys."""
 
@@ -99,21 +99,27 @@ class Inventory:
     def __init__(self, root: Path = sysfs.SYS, memory: Path | None = None, *, writes: bool = True) -> None:
         self._root = f"{root}"
         self._memory = Memory(memory, writes=writes)
-        # A device's incarnation, and its fields that stay the same for that incarnation's lifetime.
-        self._fixed = dict[str, tuple[int, Device | None]]()
+        # A device's incarnation, and the device of the last scan: some fields stay the same for that lifetime.
+        self._known = dict[str, tuple[int, Device | None]]()
         self._last = dict[str, Device]()
 
     def devices(self) -> tuple[Device, ...]:
         """As ``devices``."""
         scan = _Scan(self._root, self._memory)
         found = dict[str, Device]()
+        self._read_buses(scan)
+        kinds = {address: _ORDER[known.kind] for address, (_, known) in self._known.items() if known}
         # A VF's device names its PF's interface, so PFs come first.
-        for fixed, incarnation in sorted(self._on_buses(scan), key=lambda one: (_ORDER[one[0].kind], one[0].id)):
-            found[fixed.id] = self._same(scan.device(fixed, incarnation, found.get(fixed.pf)))
+        for address in sorted(kinds, key=lambda one: (kinds[one], one)):
+            incarnation, known = self._known[address]
+            if known:
+                found[address] = self._same(scan.device(known, incarnation, found.get(known.pf)))
+                self._known[address] = incarnation, found[address]  # at once, or thousands take memory twice
         software = [self._same(device) for device in scan.software(found)]
         self._memory.keep()
         devices = [scan.with_use(device) for device in (*found.values(), *software)]
         self._last = {device.id: self._same(device) for device in devices}
+        self._known = {address: (life, self._last.get(address)) for address, (life, _) in self._known.items()}
         return tuple(self._last.values())
 
     def _same(self, device: Device) -> Device:
@@ -121,17 +127,16 @@ class Inventory:
         last = self._last.get(device.id)
         return last if last == device else device
 
-    def _on_buses(self, scan: "_Scan") -> list[tuple[Device, int]]:
-        """The devices on the two buses; known ones as they were read before."""
-        before, self._fixed = self._fixed, {}
+    def _read_buses(self, scan: "_Scan") -> None:
+        """Read the devices on the two buses; known ones stay as they were."""
+        before, self._known = self._known, {}
         for bus, read in (("pci", scan.read_function), ("auxiliary", scan.read_auxiliary)):
             for address, incarnation in _entries(f"{self._root}/bus/{bus}/devices"):
                 known = before.get(address)
                 # guard below: another-incarnation (incarnation), complete (address)
                 if known is None or known[0] != incarnation or scan.may_differ(address, known[1]):
                     known = incarnation, read(address)
-                self._fixed[address] = known
-        return [(fixed, incarnation) for incarnation, fixed in self._fixed.values() if fixed]
+                self._known[address] = known
 
 
 _ORDER: Final = {kind: order for order, kind in enumerate(Kind)}
@@ -218,6 +223,7 @@ class _Scan:
             pkeys=frozenset(seen.pkeys) if seen.pkeys else _NONE,
             vdpa=self._vdpa.get(fixed.id, ""),
             reserved=next((why for name in netdevs if (why := self._reserved.get(name))), ""),  # guard: default-route
+            used="",
         )
 
     def software(self, found: Mapping[str, Device]) -> Iterator[Device]:

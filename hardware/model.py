@@ -14,7 +14,7 @@ class Kind(StrEnum):
     ACCELERATOR = "accelerator"  # a PCI function of class 12, possibly a VF, without an interface: an FPGA
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RdmaDevice:
     """An RDMA device and its character devices; a path is empty if the kernel has none.
 
@@ -27,7 +27,7 @@ class RdmaDevice:
     issm: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Device:
     """One device of the node for a pod.
 

@@ -116,7 +116,7 @@ class Resource:
         return f"{self.prefix}/{self.name}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unit:
     """One ID that kubelet may allocate, and the devices behind it.
 

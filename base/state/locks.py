@@ -12,8 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from filelock import lock_descriptor
-
 from base.protocol.errors import IoFailure, TryAgain
 from base.state import trust
 
@@ -26,6 +24,11 @@ _OTHERS: Final = 0o077
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # guard: no-link (O_NOFOLLOW)
 # man 5 proc_locks.
 _LOCKS: Final = Path("/proc/locks")
+
+
+def preload() -> None:
+    """Import filelock.  It takes 2 MB of memory, and hpn node takes no lock."""
+    import filelock  # noqa: F401, PLC0415
 
 
 class Lock:
@@ -75,6 +78,8 @@ def _make_ours(fd: int, path: str) -> None:
 def take(fd: int, path: str, timeout: float) -> None:
     """Take the lock of an open file; ``path`` is for the message.  Raises TryAgain after ``timeout`` seconds, which
     restart after a wait for the kernel's lock of links."""
+    from filelock import lock_descriptor  # noqa: PLC0415  # as in preload
+
     deadline, pause = time.monotonic() + timeout, _POLL
     while not lock_descriptor(fd, blocking=False):  # guard: flock
         if time.monotonic() > deadline:  # guard: deadline

@@ -6,6 +6,8 @@ Source: k8s.io/api/resource/v1, and its validation in kubernetes (pkg/apis/resou
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, groupby
 from typing import Final
 
 from base.protocol.spec import Json
@@ -38,7 +40,7 @@ class Features:
     counters: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A device of a slice, with the units of its resource that it stands for.
 
@@ -80,17 +82,31 @@ class Facts:
 
 
 def entries(node: str, offers: Iterable[Offer], withheld: Withheld = ()) -> Iterator[Entry]:
-    """All devices of the offers, in a fixed order."""
-    used = set[tuple[str, str]]()
+    """All devices of the offers, one pool after the other, and in a fixed order."""
+    grouped = defaultdict[str, list[tuple[Resource, tuple[Unit, ...]]]](list)
     for offer in offers:
-        resource = offer.resource
-        for devices, units in _by_devices(offer.units):
-            pool, name = names.pool(node, resource, devices[0]), names.device(resource, devices[0])
-            if (pool, name) in used:
+        pool_of = partial(_pool, node, offer.resource)
+        for pool, run in groupby(_by_devices(offer.units), key=pool_of):
+            grouped[pool].append((offer.resource, tuple(chain.from_iterable(run))))
+    for pool, members in grouped.items():
+        used = set[str]()
+        for resource, units in ((resource, units) for resource, run in members for units in _by_devices(run)):
+            devices = units[0].devices
+            name = names.device(resource, devices[0])
+            if name in used:
                 name = names.twin(resource, devices[0])
-            used.add((pool, name))
+            used.add(name)
             free = tuple(unit for unit in units if (resource.full_name, unit.id) not in withheld)
             yield Entry(pool, name, resource, devices, free)
+
+
+def _by_devices(units: Iterable[Unit]) -> Iterator[tuple[Unit, ...]]:
+    """The units of the same devices together: they follow each other, and share one tuple of devices."""
+    return (tuple(alike) for _, alike in groupby(units, key=lambda unit: id(unit.devices)))
+
+
+def _pool(node: str, resource: Resource, units: Sequence[Unit]) -> str:
+    return names.pool(node, resource, units[0].devices[0])
 
 
 # Devices by the name of their pool, without the node's, and their own.
@@ -112,23 +128,12 @@ def pools(
 ) -> Iterator[tuple[str, list[Json]]]:
     """Each pool that has devices, and its slices: their members ``devices`` or ``sharedCounters``.
 
-    One pool after the other, because all documents of a node with thousands of devices take much memory.  ``left_out``
-    gets the id of each device that is left out, and why.
+    ``found`` are those of ``entries``.  One pool after the other, because all documents of a node with thousands of
+    devices take much memory.  ``left_out`` gets the id of each device that is left out, and why.
     """
-    grouped = defaultdict[str, list[Entry]](list)
-    for entry in found:
-        grouped[entry.pool].append(entry)
-    for pool, members in grouped.items():
-        if slices := list(_slices(members, facts, features, left_out)):
+    for pool, members in groupby(found, key=lambda entry: entry.pool):
+        if slices := list(_slices(list(members), facts, features, left_out)):
             yield pool, slices
-
-
-def _by_devices(units: Iterable[Unit]) -> Iterator[tuple[tuple[Device, ...], list[Unit]]]:
-    """The units by their devices: units of the same devices share one tuple."""
-    found = dict[int, tuple[tuple[Device, ...], list[Unit]]]()
-    for unit in units:
-        found.setdefault(id(unit.devices), (unit.devices, []))[1].append(unit)
-    yield from found.values()
 
 
 def _slices(
@@ -209,7 +214,6 @@ def attributes(entry: Entry, root: Callable[[str], str]) -> Json:
     """A device's attributes.  None changes when a pod gets the device, so selectors find the same devices again."""
     one, resource = entry.device, entry.resource
     is_pci = one.kind in (Kind.PF, Kind.VF, Kind.ACCELERATOR)
-    address = one.id if is_pci else one.pf
     found: dict[str, str | int | bool] = {
         f"{_MULTUS}/resourceName": resource.full_name,
         f"{_MULTUS}/deviceID": _multus_id(entry),
@@ -218,8 +222,8 @@ def attributes(entry: Entry, root: Callable[[str], str]) -> Json:
     }
     if len(entry.devices) == 1:
         found |= {
-            f"{_STANDARD}/pciBusID": address if is_pci else "",
-            f"{_STANDARD}/pcieRoot": root(address) if address else "",
+            f"{_STANDARD}/pciBusID": one.id if is_pci else "",
+            f"{_STANDARD}/pcieRoot": root(one.pf) if one.pf else "",
             "pf": one.pf_netdev,
             "pfPciAddress": one.pf,
             "nic": one.pf.rpartition(".")[0],

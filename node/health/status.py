@@ -34,7 +34,7 @@ class Facts:
     rdma_of: Callable[[str], Sequence[str]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Observation:
     """A device's faults at one moment; empty if it has none.
 
@@ -46,7 +46,7 @@ class Observation:
     down: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Health:
     """A device's health as reported to kubelet.
 
@@ -65,15 +65,18 @@ class Health:
         return self.lost or self.down
 
 
+_WELL: Final = Health()  # thousands of devices share it
+
+
 def step(before: Health | None, seen: Observation, now: float, settings: Settings) -> Health:
     """A device's health after an observation.
 
     A device without earlier observations counts as up until now.  So kubelet does not refuse pods their devices after a
     reboot because a link takes seconds to come up.
     """
-    before = before or Health()
+    before = before or _WELL
     if bool(seen.down) == bool(before.down):
-        return Health(seen.lost, before.down)
+        return Health(seen.lost, before.down) if seen.lost or before.down else _WELL
     turned = now if before.turned is None else before.turned
     wait = settings.down_after if seen.down else settings.up_after
     if now < turned + wait:  # guard: long-enough

@@ -31,7 +31,7 @@ _SILENT: Final = 60.0  # seconds without any call of kubelet, which connects to 
 State = tuple[str, bool, tuple[int, ...]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class HealthKey:
     """A device as a resource uses it: the link of a shared one must be up, that of another may be down in a pod."""
 
