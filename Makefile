@@ -1,6 +1,6 @@
 # Targets keep downloads in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni), and write dist/ and build/ in the tree.
 
-.PHONY: help docs protocols demo test check soak plain lab cluster lint binary deb bench bench-lab bench-cluster bench-blocks bench-traffic bench-rails bench-size clean root
+.PHONY: help docs protocols demo test check soak plain lab cluster lint binary deb bench bench-lab bench-cluster bench-blocks bench-traffic bench-rails bench-size bench-slices clean root
 .DEFAULT_GOAL := help
 
 # CI requires every tier, so that no run passes by skipping one; see tests/*/conftest.py.
@@ -169,6 +169,10 @@ bench-rails: root binary ## as root: compare a pod with eight rails, in sequence
 bench-size: root binary ## as root: compare commands on an empty node and on one with 1,000 attachments; WRITE=1 as above
 	@netns-fixtures/setup net
 	@HPN_BINARY=$(CURDIR)/dist/hpn packaging/venv python bench/size.py $(if $(WRITE),--write)
+
+bench-slices: root binary ## as root: measure the ResourceSlices of a large node on a real API server; WRITE=1 as above
+	@netns-fixtures/setup net cluster
+	@HPN_BINARY=$(CURDIR)/dist/hpn packaging/venv python bench/slices.py $(if $(WRITE),--write)
 
 clean: ## remove the builds from the tree
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

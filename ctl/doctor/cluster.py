@@ -82,7 +82,7 @@ def slices(read: Reader, file: NodeFile | None) -> Slices | None:
     budget.begin()
     try:
         with closing(api.opened(file.kubeconfig)) as server:
-            found = server.slices(lambda one: changes.stranger(server.node, one))
+            found = [changes.stranger(server.node, about) for about in server.slices()]
         return Slices(found.count(""), strangers=tuple(filter(None, found)))
     except CniError as e:
         return Slices(0, e.msg)

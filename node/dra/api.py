@@ -5,14 +5,14 @@ twice.  POST fails if the name exists; PUT and DELETE fail if the object changed
 "Kubernetes API Concepts").  Raises Unreachable if the API server gives no answer, StoreRefused if it refuses.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Sequence
+from typing import Final
 from urllib.parse import quote, urlencode
 
-from base.protocol.errors import StoreRefused, Unreachable
+from base.protocol.errors import StoreRefused
 from base.protocol.spec import Json
 from base.state import node
-from ipam.cluster.backends import backend, kubernetes, objects
+from ipam.cluster.backends import backend, credentials
 from ipam.cluster.backends.credentials import Kubeconfig
 from ipam.cluster.backends.http import Answer, Http
 from node.dra import DRIVER, VERSION
@@ -21,10 +21,9 @@ _SLICES: Final = f"/apis/{VERSION}/resourceslices"
 _NODES: Final = "/api/v1/nodes"
 # Strict: an API server that does not know a field refuses the object, instead of dropping the field.
 _CHANGED: Final = f"fieldManager={DRIVER}&fieldValidation=Strict"
-_PAGE: Final = 16  # slices per page: half a megabyte, and ten when decoded
-_RESTARTS: Final = 3
+# Objects with their metadata only: a slice has up to 40 kB (kubernetes.io, "Kubernetes API Concepts").
+_METADATA: Final = "application/json;as=PartialObjectMetadata{};v=v1;g=meta.k8s.io,application/json"
 _APPLY: Final = "kubectl apply -k packaging/kubernetes/dra"
-T = TypeVar("T")
 
 
 class Api:
@@ -41,20 +40,41 @@ class Api:
     def own_node(self) -> Json:
         """The node's object; empty if it has none."""
         answer = self._ask("GET", f"{_NODES}/{quote(self.node, safe='')}")
-        return {} if objects.is_absent(answer) else self._good(answer, "get", "nodes")
+        return {} if answer.is_absent else self._good(answer, "get", "nodes")
 
-    def slices(self, keep: Callable[[Json], T]) -> list[T]:
-        """What ``keep`` makes of each ResourceSlice of this driver and node.  Decoded, all of a node with thousands of
-        devices would take a hundred megabytes."""
-        for _ in range(_RESTARTS):
-            if (found := self._listed(keep)) is not None:
-                return found
-        raise Unreachable(f"{self._http.server} dropped the list of resourceslices before its last page")
+    def slices(self, since: str = "") -> list[Json]:
+        """The metadata of each ResourceSlice of this driver and node: as it is now, or at least as new as ``since``, a
+        resourceVersion.
+
+        The API server can answer the latter from its own memory.  From etcd it reads the slices of all nodes, with a
+        limit each time, else if etcd is older than 3.5.13.
+        """
+        query = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={self.node}"}
+        query |= {"resourceVersion": since, "resourceVersionMatch": "NotOlderThan"} if since else {}
+        answer = self._ask("GET", f"{_SLICES}?{urlencode(query)}", accept=_METADATA.format("List"))
+        items = self._good(answer, "list", "resourceslices").get("items", 0)
+        found = list[Json]()
+        for one in [] if items is None else items if isinstance(items, list) else [None]:  # Go's empty list is null
+            about = one.get("metadata") if isinstance(one, dict) else None
+            if not isinstance(about, dict) or not _is_stored(about):
+                raise self._strange("list", "resourceslices")
+            found.append(about)
+        return found
+
+    def slice(self, name: str) -> Json | None:
+        """The ResourceSlice; None if it does not exist."""
+        answer = self._ask("GET", f"{_SLICES}/{quote(name, safe='')}")
+        if answer.is_absent:
+            return None
+        found = self._good(answer, "get", "resourceslices")
+        if not isinstance(found.get("spec"), dict) or not _is_stored(found["metadata"]):
+            raise self._strange("get", "resourceslices")
+        return found
 
     def create(self, made: Json) -> Json | None:
-        """The slice as the API server stored it; None if its name exists."""
-        answer = self._ask("POST", f"{_SLICES}?{_CHANGED}", made)
-        return None if answer.status == 409 else self._good(answer, "create", "resourceslices")
+        """The metadata of the slice as the API server stored it; None if its name exists."""
+        answer = self._ask("POST", f"{_SLICES}?{_CHANGED}", made, _METADATA.format(""))
+        return self._of_earlier(answer, made) if answer.status == 409 else self._stored(answer, "create")
 
     def would_store(self, made: Json) -> Json:
         """The slice as the API server would store it, without the fields of features that are off.  Its name is new."""
@@ -62,14 +82,14 @@ class Api:
         return self._good(answer, "create", "resourceslices")
 
     def replace(self, changed: Json) -> Json | None:
-        """The slice as the API server stored it; None if another writer changed or removed it.
+        """The metadata of the slice as the API server stored it; None if another writer changed or removed it.
 
         ``changed`` has the name, the uid and the resourceVersion of the slice that was read.
         """
-        answer = self._ask("PUT", f"{_SLICES}/{_name(changed)}?{_CHANGED}", changed)
-        if answer.status == 409 or objects.is_absent(answer):
-            return None
-        return self._good(answer, "update", "resourceslices")
+        answer = self._ask("PUT", f"{_SLICES}/{_name(changed)}?{_CHANGED}", changed, _METADATA.format(""))
+        if answer.status == 409 or answer.is_absent:
+            return self._of_earlier(answer, changed)
+        return self._stored(answer, "update")
 
     def delete(self, there: Json) -> None:
         """Remove a slice as it was read; one that is gone or changed meanwhile is left alone."""
@@ -77,13 +97,13 @@ class Api:
         preconditions = {"uid": about["uid"], "resourceVersion": about["resourceVersion"]}
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         answer = self._ask("DELETE", f"{_SLICES}/{_name(there)}", options)
-        if answer.status != 409 and not objects.is_absent(answer):
+        if answer.status != 409 and not answer.is_absent:
             self._good(answer, "delete", "resourceslices")
 
     def claim(self, namespace: str, name: str) -> Json | None:
         """The ResourceClaim; None if it does not exist."""
         answer = self._ask("GET", _claim(namespace, name))
-        return None if objects.is_absent(answer) else self._good(answer, "get", "resourceclaims")
+        return None if answer.is_absent else self._good(answer, "get", "resourceclaims")
 
     def patch_claim_status(self, namespace: str, name: str, uid: str, devices: Sequence[Json]) -> bool:
         """Set this driver's entries of a claim's ``status.devices``, and no other driver's.
@@ -98,37 +118,25 @@ class Api:
             "status": {"devices": list(devices)},
         }
         answer = self._ask("PATCH", f"{_claim(namespace, name)}/status?{_CHANGED}&force=true", body)
-        if answer.status == 409 or objects.is_absent(answer):
+        if answer.status == 409 or answer.is_absent:
             return False
         self._good(answer, "patch", "resourceclaims/status")
         return True
 
-    def _listed(self, keep: Callable[[Json], T]) -> list[T] | None:
-        """All slices, kept; None if the API server dropped that state before the last page (410)."""
-        selector = f"spec.driver={DRIVER},spec.nodeName={self.node}"
-        query, found = {"fieldSelector": selector, "limit": str(_PAGE)}, list[T]()
-        while True:
-            answer = self._ask("GET", f"{_SLICES}?{urlencode(query)}")
-            if answer.status == 410:
-                return None
-            page = self._good(answer, "list", "resourceslices")
-            items = page.get("items")
-            for one in items if isinstance(items, list) else [None]:
-                if not isinstance(one, dict) or not isinstance(one.get("spec"), dict):
-                    raise self._strange("list", "resourceslices")
-                about = one.get("metadata")
-                if not isinstance(about, dict) or not {"name", "uid", "resourceVersion"} <= about.keys():
-                    raise self._strange("list", "resourceslices")
-                found.append(keep(one))
-            after = str(page["metadata"].get("continue") or "")
-            if not after:
-                return found
-            if after == query.get("continue"):  # it would be asked without end
-                raise self._strange("list", "resourceslices")
-            query["continue"] = after
+    def _ask(self, method: str, path: str, body: Json | None = None, accept: str = "application/json") -> Answer:
+        return self._http.ask(method, path, body, is_safe=True, accept=accept)
 
-    def _ask(self, method: str, path: str, body: Json | None = None) -> Answer:
-        return self._http.ask(method, path, body, is_safe=True)
+    def _of_earlier(self, answer: Answer, sent: Json) -> Json | None:
+        """The metadata of a slice that an earlier sending of this request has stored; None if there is none."""
+        found = self.slice(str(sent["metadata"]["name"])) if answer.again else None
+        return found["metadata"] if found and found["spec"] == sent["spec"] else None
+
+    def _stored(self, answer: Answer, verb: str) -> Json:
+        """The metadata of a successful answer.  Raises StoreRefused."""
+        about: Json = self._good(answer, verb, "resourceslices")["metadata"]
+        if not _is_stored(about):
+            raise self._strange(verb, "resourceslices")
+        return about
 
     def _good(self, answer: Answer, verb: str, what: str) -> Json:
         """The object of a successful answer.  Raises StoreRefused for any other."""
@@ -159,7 +167,12 @@ def opened(kubeconfig: str = "") -> Api:
     Raises InvalidConfig for wrong keys in the policy file, and StoreRefused without a credential.
     """
     about, name = node.store("kubernetes", backend.KINDS)
-    return Api(*kubernetes.credential({**about, **({"kubeconfig": kubeconfig} if kubeconfig else {})}, name))
+    return Api(*credentials.of_node({**about, **({"kubeconfig": kubeconfig} if kubeconfig else {})}, name))
+
+
+def _is_stored(about: Json) -> bool:
+    """Whether it is the metadata of an object that the API server has stored."""
+    return {"name", "uid", "resourceVersion"} <= about.keys()
 
 
 def _name(found: Json) -> str:

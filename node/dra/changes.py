@@ -45,15 +45,10 @@ def changes(node: str, uid: str, pool: str, there: Sequence[Json], parts: Sequen
     )
 
 
-def pool_of(one: Json) -> str:
-    """The pool of a slice; empty for one that no API server stores."""
-    return str(_pool(one).get("name", ""))
-
-
-def stranger(node: str, one: Json) -> str:
-    """The name of a slice that another program made, with the writers that the API server names; empty for ours."""
-    about = one["metadata"]
-    if names.is_ours(node, pool_of(one), str(about["name"])):
+def stranger(node: str, about: Json) -> str:
+    """The name of a slice that another program made, with the writers that the API server names; empty for ours.
+    ``about`` is its metadata."""
+    if names.is_ours(node, str(about["name"])):
         return ""
     writers = sorted({str(field["manager"]) for field in about.get("managedFields") or () if "manager" in field})
     return f"{about['name']} (by {', '.join(writers) or 'an unknown program'})"

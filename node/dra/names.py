@@ -14,7 +14,9 @@ from node.model import Resource
 
 _LABEL: Final = 63  # characters of a DNS label
 _NAME: Final = 253  # characters of a pool's or an object's name
+_NUMBER: Final = len("-9999")  # of a pool's slice
 _VALUE: Final = 64  # bytes of an attribute's text
+_GROUPS: Final = ("all-", "if-", "pci-")  # the beginnings of a pool's name, after the node's
 _UNFIT: Final = re.compile("[^a-z0-9]")
 
 
@@ -48,14 +50,25 @@ def twin(resource: Resource, device: Device) -> str:
 
 def slice_name(node: str, pool: str, number: int) -> str:
     """The name of a pool's ResourceSlice with this number."""
-    return _joined(node, "-", f"{DRIVER}-{pool.rpartition('/')[2]}-{number}")
+    return f"{stem(node, pool)}-{number}"
 
 
-def is_ours(node: str, pool: str, name: str) -> bool:
-    """Whether the ResourceSlice has the name that hpn node gives to a slice of the node's pool."""
-    number = name.rpartition("-")[2]
-    is_of_node = pool == of_node(node, pool.rpartition("/")[2])
-    return is_of_node and number.isdecimal() and name == slice_name(node, pool, int(number))
+def stem(node: str, pool: str) -> str:
+    """The common part of the names of a pool's ResourceSlices."""
+    return _joined(node, "-", f"{DRIVER}-{pool.rpartition('/')[2]}", _NAME - _NUMBER)
+
+
+def stem_of(slice_name: str) -> str:
+    """The common part of the name of a ResourceSlice, and those of its pool."""
+    return slice_name.rpartition("-")[0]
+
+
+def is_ours(node: str, name: str) -> bool:
+    """Whether hpn node gives that name to a ResourceSlice of the node."""
+    stem, _, number = name.rpartition("-")
+    group = stem.rpartition(f"-{DRIVER}-")[2]
+    is_ours = group.startswith(_GROUPS) and number.isdecimal()
+    return is_ours and name == slice_name(node, group, int(number))
 
 
 def label(text: str) -> str:
@@ -87,11 +100,11 @@ def _bus(device: Device) -> str:
     return label(device.id) if device.kind is Kind.NETDEV else _UNFIT.sub("-", device.id)
 
 
-def _joined(node: str, between: str, rest: str) -> str:
+def _joined(node: str, between: str, rest: str, most: int = _NAME) -> str:
     whole = f"{node}{between}{rest}"
-    if len(whole) <= _NAME:
+    if len(whole) <= most:
         return whole
-    short = node[: _NAME - len(between) - len(rest) - 9].rstrip("-.")
+    short = node[: most - len(between) - len(rest) - 9].rstrip("-.")
     return f"{short}-{_digest(node)}{between}{rest}"
 
 

@@ -24,7 +24,7 @@ from node.model import Offer, devices_of
 
 # All times are in seconds.
 EVERY: Final = 600.0  # between rounds
-JITTER: Final = 0.2  # of EVERY, so that the rounds of many nodes do not coincide
+JITTER: Final = 0.2  # of EVERY and AGAIN, so that the rounds of many nodes do not coincide
 AGAIN: Final = 5.0  # from a failed round to the next; twice as long after each further failure, up to LONGEST
 LONGEST: Final = 120.0
 REST: Final = 0.5  # from an event to its round
@@ -32,6 +32,9 @@ HELD: Final = 5.0  # between looks at kubelet's list, while a pod has a device f
 REGISTERED: Final = (5.0, 20.0, 60.0)  # rounds after a registration
 TOPIC: Final = "dra"  # the problem's name in metrics
 FILE: Final = ".hpn-dra.json"  # beside the sockets; kubelet ignores its name
+
+# A slice's version at the API server, and a digest of what it was to have.
+Known = tuple[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class View:
     - ``allocated``: the plugin's latest allocations.
     - ``unhealthy``: why a resource's device is unhealthy, in one word; only of unhealthy ones.
     - ``withheld``: what the round before withheld.  If ``is_look``, nothing is published as long as that is so.
+    - ``known``: the slices, by name, after the last round that ended well.  If ``is_same``, it was to publish the same.
+    - ``leaves``: a device that may be in slices is in no offer.
     """
 
     kubelet: Path
@@ -51,6 +56,9 @@ class View:
     unhealthy: Mapping[Name, str] = field(default_factory=dict)
     withheld: frozenset[Name] | None = None
     is_look: bool = False
+    known: Mapping[str, Known] = field(default_factory=dict)
+    is_same: bool = False
+    leaves: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,7 @@ class Report:
     - ``notes``: remarks on devices that are left out.
     - ``strangers``: why slices of another program are left alone, with the remedy; empty without any.
     - ``is_look``: nothing had changed, so the API server was not asked.
+    - ``known``: the slices that are as wanted.
     """
 
     withheld: frozenset[Name] | None
@@ -71,6 +80,7 @@ class Report:
     notes: tuple[str, ...] = ()
     strangers: tuple[str, ...] = ()
     is_look: bool = False
+    known: Mapping[str, Known] = field(default_factory=dict)
 
 
 def _publish(view: View) -> Report:
@@ -101,7 +111,7 @@ class Publisher:
         """The node's name at the API server; empty until a round knows it."""
         self._view = view
         self._running = view
-        self._cleared = set[Name]()
+        self._cleared = dict[str, frozenset[str]]()  # the IDs of units, by resource
         self._background = Background(loop, self._start)
         self._has_changed = True
         self._failures = 0
@@ -114,7 +124,9 @@ class Publisher:
         in ``unhealthy``."""
         if unhealthy != self._view.unhealthy or not _is_alike(offers, self._view.offers):
             self._has_changed = True
-            self._cleared &= _units(offers)
+            now = _units(offers)
+            self._cleared = {name: ids & now[name] for name, ids in self._cleared.items() if name in now}
+            self._view = replace(self._view, is_same=False)
         self._view = replace(self._view, offers=offers, unhealthy=unhealthy)
         if self._has_changed:
             self._background.after(REST)
@@ -127,7 +139,7 @@ class Publisher:
 
     def is_cleared(self, unit: Name) -> bool:
         """Whether no pod has the unit from the plugin."""
-        return unit in self._cleared
+        return unit[1] in self._cleared.get(unit[0], ())
 
     def close(self) -> None:
         """Stop.  Slices stay; kubelet removes them if the driver does not return within 30 s."""
@@ -147,9 +159,12 @@ class Publisher:
             self._has_changed = self._has_changed or not is_look
             return
         self._has_changed = self._has_changed and is_look
-        self._running = replace(self._view, allocated=self._allocations.units, is_look=is_look)
+        ids = _ids(self._view.offers)
+        leaves = not self.published <= ids
+        self._running = replace(self._view, allocated=self._allocations.units, is_look=is_look, leaves=leaves)
+        self._view = replace(self._view, is_same=True)  # until the offers change, or the round fails
         try:
-            self._keep(self.published | _ids(self._running.offers))
+            self._keep(self.published | ids)
             self._background.start(partial(self._publish, self._running), self._finish)
         except (OSError, CniError) as e:
             why = e.msg if isinstance(e, CniError) else cause(e)
@@ -174,16 +189,21 @@ class Publisher:
             asked_in_vain = not report.is_look and report.withheld == self._view.withheld
             self._in_vain = self._in_vain + 1 if asked_in_vain else 0
             self._view = replace(self._view, withheld=report.withheld)
-            self._cleared |= _units(self._running.offers) - report.withheld
+            for name, units in _units(self._running.offers).items():
+                free = frozenset(one for one in units if (name, one) not in report.withheld)
+                self._cleared[name] = free | self._cleared.get(name, frozenset())
         if report.problem:
             self._failed(report.problem)
             return
         self._failures = 0
         if report.is_look:
+            self._view = replace(self._view, is_same=self._view.is_same and self._running.is_same)
             return
+        # What an API server does not store may be stored by the next one.
+        self._view = replace(self._view, known=report.known, is_same=self._view.is_same and not report.notes)
         self._topics.report(TOPIC, *report.notes, *report.strangers, is_problem=bool(report.strangers))
         if self._view.offers:
-            self._background.after(EVERY * random.uniform(1 - JITTER, 1 + JITTER))  # noqa: S311  # no secret
+            self._background.after(_about(EVERY))
         ids = _ids(self._running.offers)
         if ids != self.published:
             try:
@@ -193,9 +213,10 @@ class Publisher:
             self._changed()
 
     def _failed(self, why: str) -> None:
+        self._view = replace(self._view, is_same=False)
         self._topics.problem(TOPIC, why)
         self._failures += 1
-        self._background.after(min(AGAIN * 2 ** (self._failures - 1), LONGEST))
+        self._background.after(_about(min(AGAIN * 2 ** (self._failures - 1), LONGEST)))
 
     def _keep(self, ids: set[str]) -> None:
         """Note the devices that may be in slices, for a start without their resources.  Raises CniError."""
@@ -205,6 +226,10 @@ class Publisher:
             else:
                 durable.remove(self._file)
             self.published = ids
+
+
+def _about(seconds: float) -> float:
+    return seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311  # no secret
 
 
 def _read(file: Path) -> set[str]:
@@ -220,8 +245,9 @@ def _ids(offers: Iterable[Offer]) -> set[str]:
     return {one.id for offer in offers for one in devices_of(offer.units)}
 
 
-def _units(offers: Iterable[Offer]) -> set[Name]:
-    return {(offer.resource.full_name, unit.id) for offer in offers for unit in offer.units}
+def _units(offers: Iterable[Offer]) -> dict[str, frozenset[str]]:
+    """The IDs of units, by resource."""
+    return {offer.resource.full_name: frozenset(unit.id for unit in offer.units) for offer in offers}
 
 
 def _is_alike(offers: Sequence[Offer], before: Sequence[Offer]) -> bool:

@@ -1,20 +1,20 @@
 """A round over the node's ResourceSlices, in a child process: what pods have, what the API server has, what changes."""
 
+import hashlib
 import json
 import signal
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial
-from itertools import chain
+from functools import cache
 from typing import Final
 
 from base.protocol.errors import CniError, StoreRefused, TryAgain
 from base.protocol.spec import Json
 from base.table import abridged
 from node.dra import DRIVER, VERSION, api, devices, ledger, names, slices
-from node.dra.changes import Changes, changes, pool_of, stranger
-from node.dra.publisher import Report, View
+from node.dra.changes import Changes, changes, stranger
+from node.dra.publisher import Known, Report, View
 from node.dra.slices import Features
 from node.kubelet import directory
 from node.kubelet.allocations import Name
@@ -49,8 +49,8 @@ def publish(view: View) -> Report:
         with closing(api.opened(view.kubeconfig)) as server:
             own = server.own_node() if view.offers else {}
             withheld |= _allocatable(view.offers, own)
-            notes, strangers = _publish(server, view, withheld, own)
-            return Report(withheld, node=server.node, notes=notes, strangers=strangers)
+            known, notes, strangers = _publish(server, view, withheld, own)
+            return Report(withheld, node=server.node, notes=notes, strangers=strangers, known=known)
     except CniError as e:
         return Report(withheld, f"the node's ResourceSlices cannot be brought up to date: {e.msg}")
 
@@ -77,28 +77,46 @@ def _other_driver(view: View) -> object:
 
 def _publish(
     server: api.Api, view: View, withheld: frozenset[Name], own: Json
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return remarks, and those on slices of other programs.  Raises StoreRefused, Unreachable, TryAgain."""
-    facts = slices.Facts(server.node, devices.root, lambda of, one: view.unhealthy.get((of.full_name, one.id), ""))
+) -> tuple[Mapping[str, Known], tuple[str, ...], tuple[str, ...]]:
+    """Return the slices, remarks, and remarks on other programs.  Raises StoreRefused, Unreachable, TryAgain."""
+    # An older list can lack a slice that must go.  Else the next round sees what this one has missed.
+    may_be_old = not (withheld or view.leaves)  # guard: present-if-a-device-leaves = True
+    newest = max((version for version, _ in view.known.values()), key=_order, default="0")
+    since = newest if may_be_old else ""
+    listed = {str(about["name"]): (stranger(server.node, about), about) for about in server.slices(since)}
+    there = {name: about for name, (of_another, about) in listed.items() if not of_another}  # guard: of-another-program
+    strangers = tuple(_about([of_another for of_another, _ in listed.values() if of_another]))
+    versions = {name: about["resourceVersion"] for name, about in there.items()}
+    if view.is_same and withheld == view.withheld and versions == {name: one for name, (one, _) in view.known.items()}:
+        return view.known, (), strangers
+    root, known = cache(devices.root), dict[str, Known]()
+    facts = slices.Facts(server.node, root, lambda of, one: view.unhealthy.get((of.full_name, one.id), ""))
     uid, left_out = str((own.get("metadata") or {}).get("uid", "")), defaultdict[str, list[str]](list)
-    features = _features(server, view)
-    there, strangers = defaultdict[str, list[bytes]](list), list[str]()
-    for pool, of_another, one in server.slices(partial(_kept, server.node)):
-        if of_another:  # guard: of-another-program
-            strangers.append(of_another)
-        else:
-            there[pool].append(one)
+    features, stems = _features(server, view), defaultdict[str, list[str]](list)
+    for name in there:
+        stems[names.stem_of(name)].append(name)
     entries, problems = slices.entries(server.node, view.offers, withheld), list[CniError]()
-    wanted = slices.pools(entries, facts, features, lambda one, why: left_out[why].append(one))
-    without = ((pool, ()) for pool in tuple(there))  # nothing is left of the pools that were wanted
-    for pool, parts in chain[tuple[str, Sequence[Json]]](wanted, without):
+    for pool, parts in slices.pools(entries, facts, features, lambda one, why: left_out[why].append(one)):
+        found = stems.pop(names.stem(server.node, pool), [])
+        digests = {names.slice_name(server.node, pool, number): _digest(parts, number) for number in range(len(parts))}
+        wanted = {name: (versions.get(name), digest) for name, digest in digests.items()}
+        if {name: view.known.get(name) for name in {*found, *wanted}} != wanted:
+            try:
+                full = [one for name in found if (one := server.slice(name))]
+                new = _apply(server, changes(server.node, uid, pool, full, parts))
+            except (StoreRefused, TryAgain) as e:  # the other pools can do without this one
+                problems.append(e)
+                continue
+            versions |= {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in full} | new
+        known |= {name: (versions[name], digest) for name, digest in digests.items()}
+    for name in [name for left in stems.values() for name in left]:
         try:
-            _apply(server, changes(server.node, uid, pool, _decoded(there.pop(pool, ())), parts))
-        except (StoreRefused, TryAgain) as e:  # the other pools can do without this one
+            server.delete({"metadata": there[name]})
+        except StoreRefused as e:
             problems.append(e)
     if problems:
         raise problems[0]
-    return tuple(f"{', '.join(ids)}: {why}" for why, ids in left_out.items()), tuple(_about(strangers))
+    return known, tuple(f"{', '.join(ids)}: {why}" for why, ids in left_out.items()), strangers
 
 
 def _about(strangers: Sequence[str]) -> Iterator[str]:
@@ -110,26 +128,28 @@ def _about(strangers: Sequence[str]) -> Iterator[str]:
         )
 
 
-def _kept(node: str, one: Json) -> tuple[str, str, bytes]:
-    """A slice's pool, ``stranger``, and the slice without what only the API server needs."""
-    of_another = stranger(node, one)
-    one["metadata"].pop("managedFields", None)
-    return pool_of(one), of_another, json.dumps(one).encode()
+def _order(version: str) -> tuple[int, str]:
+    """The order of resourceVersions, which are numbers (KEP-5504)."""
+    return len(version), version
 
 
-def _decoded(kept: Iterable[bytes]) -> list[Json]:
-    return [json.loads(one) for one in kept]
+def _digest(parts: Sequence[Json], number: int) -> bytes:
+    """A digest of a pool's slice with this number."""
+    return hashlib.sha256(json.dumps([len(parts), parts[number]]).encode()).digest()
 
 
-def _apply(server: api.Api, made: Changes) -> None:
-    """Send the changes.  Raises StoreRefused, Unreachable; TryAgain if another program changed a slice just now."""
+def _apply(server: api.Api, made: Changes) -> dict[str, str]:
+    """Send the changes, and return the new versions of slices by name.  Raises StoreRefused, Unreachable; TryAgain if
+    another program changed a slice just now."""
     for one in made.removed:
         server.delete(one)
-    late = [one for one in made.replaced if server.replace(one) is None]
-    late += [one for one in made.created if server.create(one) is None]
-    for one in late:
-        name = one["metadata"]["name"]
-        raise TryAgain(f"another program made or changed {name}; if this stays: kubectl delete resourceslice {name}")
+    sent = [(one, server.replace(one)) for one in made.replaced]
+    sent += [(one, server.create(one)) for one in made.created]
+    for one, stored in sent:
+        if stored is None:
+            it = one["metadata"]["name"]
+            raise TryAgain(f"another program made or changed {it}; if this stays: kubectl delete resourceslice {it}")
+    return {one["metadata"]["name"]: stored["resourceVersion"] for one, stored in sent if stored}
 
 
 def _features(server: api.Api, view: View) -> Features:

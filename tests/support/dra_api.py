@@ -36,6 +36,8 @@ class DraApi:
             return Told(200, self.claim)
         assert path.startswith(f"{_API}/resourceslices"), asked.path
         name = path.removeprefix(f"{_API}/resourceslices").lstrip("/")
+        if asked.method == "GET" and name:
+            return Told(200, self.slices[name])
         if asked.method == "GET":
             return Told(200, {"metadata": {"resourceVersion": "1"}, "items": list(self.slices.values())})
         if asked.method == "DELETE":

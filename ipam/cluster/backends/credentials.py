@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from base.protocol.errors import StoreRefused, Unreachable
+from base.protocol.errors import InvalidConfig, StoreRefused, Unreachable
 from base.protocol.spec import Json
+from base.state import node as policy
 from base.state import trust
 from ipam.cluster.backends.http import is_url, shown
 from ipam.cluster.backends.tls import Tls, certificate
@@ -24,6 +25,7 @@ from ipam.cluster.backends.tls import Tls, certificate
 DEFAULTS: Final = ("/etc/cni/net.d/hpn.kubeconfig", "/etc/kubernetes/kubelet.conf", "/var/lib/kubelet/kubeconfig")
 _MOST: Final = 1 << 20  # bytes of a file
 _NODE: Final = "system:node:"
+_KEYS: Final = ("kubeconfig",)  # in the policy file
 # Variables that kubelet sets in every container (kubernetes.io, "Accessing the API from within a pod").
 _SERVER: Final = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 _COMMENTS: Final = re.compile(r"\A(\s*#.*\n)*\s*")
@@ -162,6 +164,31 @@ def read(named: str = "") -> Kubeconfig:
         f"there is no kubeconfig at {' or '.join(places)}, and requests to the API server need one; name it as "
         f"stores.kubernetes.kubeconfig in /etc/hpn/policy.json, or: {_ACCOUNT}"
     )
+
+
+def of_node(about: Mapping[str, Any], name: str) -> tuple[Kubeconfig, str]:
+    """Return this node's kubeconfig and its name in the cluster, by the policy file's keys and its nodeName.
+
+    Raises InvalidConfig for these keys, StoreRefused without a credential.
+    """
+    if unknown := sorted(about.keys() - {*_KEYS}):
+        raise _wrong(unknown[0], f"is not a known key; known: {', '.join(_KEYS)}")
+    path = about.get("kubeconfig", "")
+    if not isinstance(path, str) or (path and not path.startswith("/")):
+        raise _wrong("kubeconfig", f"{path!r} is not an absolute path")
+    kubeconfig = read(path)
+    owner = kubeconfig.node()
+    if name and owner and name != owner:
+        # This node would treat the other node's blocks as its own.
+        raise InvalidConfig(
+            f"the policy file {policy.policy_path()}: stores.nodeName {name!r}, and {kubeconfig.path} is the "
+            f"credential of node {owner}; remove nodeName, or name a kubeconfig of this node"
+        )
+    return kubeconfig, name or owner or os.uname().nodename.lower()
+
+
+def _wrong(key: str, why: str) -> InvalidConfig:
+    return InvalidConfig(f"the policy file {policy.policy_path()}: stores.kubernetes.{key} {why}")
 
 
 def _parsed(path: str, data: bytes, stamp: tuple[int, ...]) -> Kubeconfig:

@@ -79,6 +79,14 @@ class Answer:
         return {}
 
     @property
+    def is_absent(self) -> bool:
+        """Whether the API server has no such object; without its CustomResourceDefinition, a 404 has no details."""
+        found = self.json() if self.status == 404 else {}
+        about = found.get("details")
+        # guard below: no-kind-is-not-free = self.status == 404 or isinstance(about, dict) and bool(about.get("name"))
+        return found.get("reason") == "NotFound" and isinstance(about, dict) and bool(about.get("name"))
+
+    @property
     def reason(self) -> str:
         """The server's error message, shortened."""
         found = self.json()
@@ -117,10 +125,13 @@ class Http:
         self._connection: HTTPConnection | None = None
         self._used = 0.0
 
-    def ask(self, method: str, path: str, body: Json | None = None, *, is_safe: bool) -> Answer:
+    def ask(
+        self, method: str, path: str, body: Json | None = None, *, is_safe: bool, accept: str = "application/json"
+    ) -> Answer:
         """Return the server's answer of any status but "busy" and "failed".
 
-        ``is_safe``: the request may be sent twice.  Raises Unreachable, StoreRefused.
+        ``is_safe``: the request may be sent twice.  ``accept``: the answer's media types.  Raises Unreachable,
+        StoreRefused.
         """
         if self._is_patient:
             budget.begin()
@@ -128,7 +139,7 @@ class Http:
         for attempt in range(_ATTEMPTS):
             begun, pause = time.monotonic(), _FIRST_PAUSE * 2**attempt * (0.5 + os.urandom(1)[0] / 256)
             try:
-                answer = self._exchange(method, path, body)
+                answer = self._exchange(method, path, body, accept)
                 if not (answer.status == _BUSY or answer.status in _FAILED):
                     return replace(answer, again=True) if attempt else answer
                 if answer.status in _FAILED and len(self._servers) > 1:
@@ -172,9 +183,9 @@ class Http:
         self.close()
         self._at = (self._at + 1) % len(self._servers)
 
-    def _exchange(self, method: str, path: str, body: Json | None) -> Answer:
+    def _exchange(self, method: str, path: str, body: Json | None, accept: str) -> Answer:
         deadline = time.monotonic() + min(_TIMEOUT, budget.left())  # guard: budget (left())
-        fields = {"Accept": "application/json", "User-Agent": "hpn-cni", **self._headers()}
+        fields = {"Accept": accept, "User-Agent": "hpn-cni", **self._headers()}
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         if data is not None:
             fields["Content-Type"] = _PATCH if method == "PATCH" else "application/json"

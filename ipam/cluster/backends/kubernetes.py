@@ -5,15 +5,13 @@ the name exists; PUT and DELETE fail if the object changed after the read (kuber
 A node's machine is its Node object.  kubelet renews the node's Lease, which shows when the node was last alive.
 """
 
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from base.protocol.errors import InvalidConfig, StoreRefused, Unreachable
+from base.protocol.errors import StoreRefused, Unreachable
 from base.protocol.spec import Json
-from base.state import node
 from ipam.cluster import BLOCK, Document, Documents, Machine
 from ipam.cluster.backends import credentials, objects
 from ipam.cluster.backends.http import Answer, Http
@@ -33,7 +31,6 @@ _RESTARTS: Final = 3
 # Renewals of a node's Lease during its validity, if kubelet does not renew it every ten seconds.
 _RENEWALS: Final = 12
 _APPLY: Final = "kubectl apply -k packaging/kubernetes/cluster"
-_KEYS: Final = ("kubeconfig",)
 
 
 class Kubernetes:
@@ -55,7 +52,7 @@ class Kubernetes:
 
     def read(self, kind: str, name: str) -> Document | None:
         answer = self._ask("GET", _path(kind, name))
-        return None if objects.is_absent(answer) else self._document(answer, "get", kind)
+        return None if answer.is_absent else self._document(answer, "get", kind)
 
     def listed(self, kind: str, network: str | None = None, node: str | None = None) -> Sequence[Document]:
         asked = {key: value for key, value in (("network", network), ("node", node)) if value is not None}
@@ -75,7 +72,7 @@ class Kubernetes:
         # guard below: as-it-was-read (resourceVersion)
         metadata = {"name": name, "uid": document.uid, "resourceVersion": document.version}
         answer = self._ask("PUT", _path(kind, name, changes=True), objects.build(kind, metadata, labels, body))
-        if answer.status == 409 or objects.is_absent(answer):
+        if answer.status == 409 or answer.is_absent:
             there = self.read(kind, name) if answer.again else None
             return there if there and (there.uid, there.body) == (document.uid, body) else None
         return self._document(answer, "update", kind)
@@ -85,7 +82,7 @@ class Kubernetes:
         # guard below: removed-as-read (preconditions)
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         answer = self._ask("DELETE", _path(document.kind, document.name), options)
-        if objects.is_absent(answer):  # an earlier sending removed it
+        if answer.is_absent:  # an earlier sending removed it
             return answer.again
         if answer.status == 409:
             return False
@@ -94,9 +91,9 @@ class Kubernetes:
 
     def machine(self, name: str) -> Machine:
         found = self._ask("GET", f"{_NODES}/{quote(name, safe='')}")
-        uid = "" if objects.is_absent(found) else self._uid(found, "node")
+        uid = "" if found.is_absent else self._uid(found, "node")
         lease = self._ask("GET", f"{_LEASES}/{quote(name, safe='')}")
-        return Machine(name, uid, None if objects.is_absent(lease) else self._last_seen(lease))
+        return Machine(name, uid, None if lease.is_absent else self._last_seen(lease))
 
     def silent(self, names: Collection[str]) -> Collection[str]:
         """Return those of these nodes without a Lease, or with one that was not renewed for the grace.
@@ -118,7 +115,7 @@ class Kubernetes:
         """
         path = f"{_LEASES}/{quote(name, safe='')}"
         found = self._ask("GET", path)
-        if objects.is_absent(found):
+        if found.is_absent:
             listed = self._pages(BLOCK, objects.selector({"node": name}), resourceVersion="0") or ()
             if blocks := [one for one in listed if one.body.get("node") == name]:  # guard: blocks-of-this-node (name)
                 self._renew(self._ask("POST", _LEASES, objects.lease(name, self._clock, blocks)))
@@ -170,7 +167,7 @@ class Kubernetes:
         if found is None:
             return None
         there = [self._http.page(_path(kind, one.name)) for one in found]
-        return [self._document(answer, "get", kind) for answer in there if not objects.is_absent(answer)]
+        return [self._document(answer, "get", kind) for answer in there if not answer.is_absent]
 
     def _pages(self, kind: str, selector: str, **more: str) -> list[Document] | None:
         """Return all matching documents; None if the API server dropped that state before the last page.
@@ -256,30 +253,8 @@ def opened(about: Mapping[str, Any], name: str) -> tuple[Documents, str]:
 
     Raises InvalidConfig for these keys, StoreRefused without a credential.
     """
-    kubeconfig, name = credential(about, name)
+    kubeconfig, name = credentials.of_node(about, name)
     return Kubernetes(kubeconfig), name
-
-
-def credential(about: Mapping[str, Any], name: str) -> tuple[credentials.Kubeconfig, str]:
-    """Return this node's kubeconfig and its name in the cluster.  Arguments and errors are those of ``opened``."""
-    if unknown := sorted(about.keys() - {*_KEYS}):
-        raise _wrong(unknown[0], f"is not a known key; known: {', '.join(_KEYS)}")
-    path = about.get("kubeconfig", "")
-    if not isinstance(path, str) or (path and not path.startswith("/")):
-        raise _wrong("kubeconfig", f"{path!r} is not an absolute path")
-    kubeconfig = credentials.read(path)
-    owner = kubeconfig.node()
-    if name and owner and name != owner:
-        # This node would treat the other node's blocks as its own.
-        raise InvalidConfig(
-            f"the policy file {node.policy_path()}: stores.nodeName {name!r}, and {kubeconfig.path} is the credential "
-            f"of node {owner}; remove nodeName, or name a kubeconfig of this node"
-        )
-    return kubeconfig, name or owner or os.uname().nodename.lower()
-
-
-def _wrong(key: str, why: str) -> InvalidConfig:
-    return InvalidConfig(f"the policy file {node.policy_path()}: stores.kubernetes.{key} {why}")
 
 
 def _plural(kind: str) -> str:

@@ -12,7 +12,6 @@ from typing import Final
 
 from base.protocol.spec import Json
 from ipam.cluster import BLOCK, GRID, Document
-from ipam.cluster.backends.http import Answer
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import objects, shown, text, typed
 
@@ -78,14 +77,6 @@ def _named(metadata: Json, key: str) -> str:
     if not text(metadata, key):
         raise ValueError(f"{key} is empty")
     return text(metadata, key)
-
-
-def is_absent(answer: Answer) -> bool:
-    """Whether the object does not exist; without its CustomResourceDefinition, the answer is a 404 without details."""
-    found = answer.json() if answer.status == 404 else {}
-    details = found.get("details")
-    # guard below: no-kind-is-not-free = answer.status == 404 or isinstance(details, dict) and bool(details.get("name"))
-    return found.get("reason") == "NotFound" and isinstance(details, dict) and bool(details.get("name"))
 
 
 def last_seen(lease: Json) -> float | None:

@@ -57,6 +57,8 @@ class Node:
             "look": view.is_look,
             "allocated": sorted(view.allocated),
             "sick": [*view.unhealthy.values()],
+            "same": view.is_same and sorted(view.known),
+            "leaves": view.leaves,
         }
         file = self.folder / f"new-{os.getpid()}"
         file.write_text(json.dumps(state))
@@ -91,7 +93,14 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 def test_at_changes_only(node: Node) -> None:
     node.offer(*DEVICES)
     node.after(1)
-    assert node.rounds[0] == {"ids": [one.id for one in DEVICES], "look": False, "allocated": [], "sick": []}
+    assert node.rounds[0] == {
+        "ids": [one.id for one in DEVICES],
+        "look": False,
+        "allocated": [],
+        "sick": [],
+        "same": False,
+        "leaves": False,
+    }
     # A pod gets one: nothing of the slices changes.
     node.offer(replace(DEVICES[0], netdevs=(), used="x"), DEVICES[1])
     turn(node.loop, 0.1)
@@ -101,7 +110,44 @@ def test_at_changes_only(node: Node) -> None:
     node.offer(DEVICES[0])
     node.after(3)
     assert [one["sick"] for one in node.rounds] == [[], ["gone"], []]
+    assert [one["leaves"] for one in node.rounds] == [False, False, True]
     assert node.rounds[2]["ids"] == [DEVICES[0].id]
+
+
+def test_whether_the_offers_are_those_of_the_last_round(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then a round compares only versions.  A round that failed, or left devices out, begins anew; and a look that
+    published nothing does not count."""
+    monkeypatch.setattr(publisher, "REGISTERED", ())
+    monkeypatch.setattr(publisher, "AGAIN", 0.01)
+    node.report = replace(node.report, known={"a": ("7", b"")})
+    node.offer(*DEVICES)
+    node.after(1)
+    node.publisher.registered()
+    node.after(2)
+    assert [one["same"] for one in node.rounds] == [False, ["a"]]
+    node.offer(DEVICES[0])
+    node.after(3)
+    node.report = replace(node.report, notes=("left out",))
+    node.publisher.registered()
+    node.after(4)
+    node.publisher.registered()
+    node.after(5)
+    node.report = Report(frozenset(), "away")
+    node.publisher.registered()
+    node.after(7)
+    assert [one["same"] for one in node.rounds[2:7]] == [False, ["a"], False, False, False]
+
+
+def test_a_look_between_a_change_and_its_round(node: Node) -> None:
+    node.offer(*DEVICES)
+    node.after(1)
+    node.report = Report(frozenset(), is_look=True)
+    node.publisher._view = replace(node.publisher._view, is_same=False)
+    node.publisher._start(is_look=True)
+    node.after(2)
+    node.publisher.registered()
+    node.after(3)
+    assert [one["same"] for one in node.rounds[:3]] == [False, False, False]
 
 
 def test_at_intervals(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.doctor_cases import offering
+from support.dra_api import DraApi
 from support.pod_resources import listing
 from support.tls_server import Server, Told, api_server
 
@@ -25,7 +26,7 @@ ALONE = Offer(VF, tuple(Unit(one.id, (one,)) for one in VFS))
 SHARED = Offer(MASTER, tuple(Unit(f"{PF[0].id}-{n}", PF) for n in range(3)))
 NOTHING = Told(200, {"metadata": {}, "items": []})
 NODE = Told(200, {"metadata": {"uid": "n-1"}})
-DONE = Told(200, {"metadata": {}})
+DONE = Told(200, {"metadata": {"name": "a", "uid": "u-1", "resourceVersion": "1"}})
 HERE = os.uname().nodename.lower()
 
 
@@ -89,20 +90,20 @@ def test_features(
     server, view = asked
     two = Offer(MASTER, (*SHARED.units, Unit("0000:5e:00.0-0", (Device("0000:5e:00.0", Kind.PF, pf="0000:5e:00.0"),))))
     with listing(tmp_path):
-        server.tell(NODE)
+        server.tell(NODE, NOTHING)
         reconcile.publish(replace(view, offers=(two,)))  # the next answer is none that an API server gives
-        probe = server.asked[1]
+        probe = server.asked[2]
         assert "dryRun=All" in probe.path
         (device,) = probe.body["spec"]["devices"]
         stored = {key: value for key, value in device.items() if key not in dropped}
         server.asked.clear()
-        server.tell(NODE, Told(201, {"metadata": {}, "spec": {"devices": [stored]}}), NOTHING, DONE, DONE)
+        server.tell(NODE, NOTHING, Told(201, {"metadata": {}, "spec": {"devices": [stored]}}), DONE, DONE)
         report = reconcile.publish(replace(view, offers=(two,)))
         server.forget()
     assert report.problem == ""
     assert words in " ".join(report.notes)
     assert bool(report.notes) is bool(words)
-    assert [method for method, _ in sent(server)] == ["GET", "POST", "GET", *["POST"] * published]
+    assert [method for method, _ in sent(server)] == ["GET", "GET", "POST", *["POST"] * published]
 
 
 def test_a_resource_that_is_still_allocatable(asked: tuple[Server, View], tmp_path: Path) -> None:
@@ -125,7 +126,6 @@ def test_a_resource_that_is_still_allocatable(asked: tuple[Server, View], tmp_pa
     [
         ([NODE, Told(403, {"message": "no"})], "refuses to list resourceslices: no; allow it to the nodes: kubectl"),
         ([NODE, *[Told(503)] * 4], "gives no answer to GET /apis/resource.k8s.io/v1/resourceslices"),
-        ([NODE, *[Told(410, {"message": "old"})] * 3], "dropped the list of resourceslices"),
         ([NODE, NOTHING, Told(409, {"reason": "AlreadyExists"})],
          "another program made or changed .*; if this stays: kubectl delete resourceslice .*-pci-0000-3b-00-0-0"),
         ([NODE, NOTHING, Told(422, {"message": "spec: Invalid"})], "refuses to create resourceslices: spec: Invalid"),
@@ -140,6 +140,79 @@ def test_refusals(asked: tuple[Server, View], tmp_path: Path, answers: list[Told
         report = reconcile.publish(view)
     assert report.withheld == {("example.com/vf", VFS[0].id)}
     assert re.search(words, report.problem)
+
+
+def pfs(*addresses: str) -> Offer:
+    """Two VFs of each PF."""
+    found = [Device(f"{pf}.{n}", Kind.VF, vendor="15b3", pf=f"{pf}.0") for pf in addresses for n in (2, 3)]
+    return Offer(VF, tuple(Unit(one.id, (one,)) for one in found))
+
+
+def test_what_is_sent_again(asked: tuple[Server, View], tmp_path: Path) -> None:
+    """Without a change: the node's object, and the slices' metadata.  Else also the slices of the pool that differs,
+    if it does: by its devices, or because another program wrote, removed or added a slice."""
+    server, view = asked
+    made = DraApi()
+    server.route = made.route
+    view = replace(view, offers=(pfs("0000:3b:00", "0000:5e:00"),))
+
+    def again(now: View) -> tuple[list[str], Report]:
+        server.asked.clear()
+        report = reconcile.publish(now)
+        assert report.problem == ""
+        return [f"{method} {name[-2:]}" for method, name in sent(server)[2:]], report
+
+    with listing(tmp_path):
+        words, report = again(view)
+        assert words == ["POST es", "POST es"]
+        first, second = made.slices
+        view = replace(view, known=report.known, withheld=report.withheld, is_same=True)
+        assert again(view) == ([], report)
+        assert "&resourceVersion=2&" in server.asked[1].path
+        ten = {**report.known, second: ("10", b"")}
+        reconcile.publish(replace(view, known=ten))
+        assert "&resourceVersion=10&" in server.asked[-2].path  # the second slice follows
+        assert again(replace(view, is_same=False, leaves=True)) == ([], report)
+        assert "resourceVersion" not in server.asked[1].path
+        # A restart: nothing is known.
+        assert again(replace(view, known={}, is_same=False)) == (["GET -0", "GET -0"], report)
+        # Another program wrote without a change, and removed.
+        made.slices[first]["metadata"]["resourceVersion"] = "new"
+        words, report = again(view)
+        assert words == ["GET -0"]
+        assert report.known[first] == ("new", view.known[first][1])
+        view = replace(view, known=report.known)
+        del made.slices[second]
+        words, report = again(view)
+        assert words == ["POST es"]
+        view = replace(view, known=report.known)
+        other = second[:-1] + "7"
+        made.slices[other] = {**made.slices[second], "metadata": {**made.slices[second]["metadata"], "name": other}}
+        assert again(view) == (["GET -0", "GET -7", "DELETE -7"], report)
+        # A pool's device, and a pool.
+        sick = replace(view, unhealthy={(VF.full_name, "0000:5e:00.3"): "gone"}, is_same=False)
+        words, report = again(sick)
+        assert words == ["POST es", "GET -0", "PUT -0"]  # first whether it stores taints
+        view = replace(sick, known=report.known, is_same=True)
+        words, report = again(replace(view, offers=(pfs("0000:3b:00"),), is_same=False))
+        assert "DELETE -0" in words
+        assert [*report.known] == [*made.slices] == [first]
+
+
+def test_a_restart_replaces_what_differs(asked: tuple[Server, View], tmp_path: Path) -> None:
+    """Nothing is known of the slices, and one has other devices than the node."""
+    server, view = asked
+    made = DraApi()
+    server.route = made.route
+    with listing(tmp_path):
+        reconcile.publish(view)
+        (name,) = made.slices
+        made.slices[name]["spec"]["devices"].pop()
+        server.asked.clear()
+        report = reconcile.publish(view)
+    assert [method for method, _ in sent(server)] == ["GET", "GET", "GET", "PUT"]
+    assert len(made.slices[name]["spec"]["devices"]) == 2
+    assert report.known[name][0] == made.slices[name]["metadata"]["resourceVersion"]
 
 
 def test_without_a_credential(asked: tuple[Server, View], tmp_path: Path) -> None:
