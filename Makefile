@@ -170,9 +170,10 @@ bench-size: root binary ## as root: compare commands on an empty node and on one
 	@netns-fixtures/setup net
 	@HPN_BINARY=$(CURDIR)/dist/hpn packaging/venv python bench/size.py $(if $(WRITE),--write)
 
-bench-slices: root binary ## as root: measure the ResourceSlices of a large node on a real API server; WRITE=1 as above
+bench-slices: root binary ## as root: measure the ResourceSlices of a large node and of 1,000 nodes on a real API server; WRITE=1 as above
 	@netns-fixtures/setup net cluster
 	@HPN_BINARY=$(CURDIR)/dist/hpn packaging/venv python bench/slices.py $(if $(WRITE),--write)
+	@packaging/venv python bench/herd.py $(if $(WRITE),--write)
 
 clean: ## remove the builds from the tree
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
