@@ -52,7 +52,7 @@ BOOTS = {
             f"tests/lab/shared/test_{name}.py" for name in ("rxe", "node_devices", "devices_shown", "top", "workloads")
         ),
     ),
-    "kills": ((), ("tests/lab/test_transaction.py", "tests/lab/test_agent_killed.py")),
+    "kills": ((), tuple(f"tests/lab/test_{name}.py" for name in ("transaction", "agent_killed", "chain"))),
     # Tests of several processors, or of many processes at once.
     "failures": (
         TWO,

@@ -102,10 +102,10 @@ def _container(programs: Path) -> dict[str, Any]:
     return spec | {"hooks": {"createContainer": [{"path": shutil.which("mount"), "args": bind}]}}
 
 
-def offer(host: Host, *resources: Mapping[str, Any]) -> Service:
-    """hpn node with these resources, not started.  It keeps them until ``withdraw``; at later boots it starts before
-    kubelet."""
-    host.path(OFFERED).write_text(json.dumps({"resources": resources}))
+def offer(host: Host, *resources: Mapping[str, Any], **keys: Any) -> Service:
+    """hpn node with these resources and other keys of its file, not started.  It keeps them until ``withdraw``; at
+    later boots it starts before kubelet."""
+    host.path(OFFERED).write_text(json.dumps({"resources": resources, **keys}))
     service = _hpn_node(host, "--config", OFFERED)
     host.at_boot.insert(0, service.name)
     return service

@@ -35,7 +35,7 @@ def nodes(whole: Cluster) -> Iterator[Cluster]:
     whole.kubectl("apply", f"--filename={MANIFESTS}/nodes.yaml")
     for name, one in whole.nodes.items():
         put_kubeconfig(whole, name, CREDENTIAL, f"token-system:node:{name}")
-        offer(one, *RAILS).start()
+        offer(one, *RAILS, health={"downAfter": 0.1, "upAfter": 0.1}).start()
     until(lambda: len(slices(whole)) == 2 * len(RAILS), "the slices of both nodes", 120)
     yield whole
     for one in whole.nodes.values():
@@ -77,6 +77,13 @@ def shown_devices(cluster: Cluster, pod: str) -> list[dict[str, Any]]:
     return list(cluster.get("resourceclaim", name)["status"].get("devices", ()))
 
 
+def shown_health(cluster: Cluster, pod: str) -> tuple[str, str]:
+    """The health of the claim's device in the pod's status, which kubelet has from the driver's stream; the reason."""
+    (container,) = cluster.get("pod", pod)["status"]["containerStatuses"]
+    ((device,),) = (one["resources"] for one in container["allocatedResourcesStatus"] if one["name"] == "claim:rails")
+    return device["health"], device.get("message", "").partition(" since ")[0]
+
+
 def why_not_prepared(cluster: Cluster, pod: str) -> str:
     """The messages of the pod's events from kubelet's Prepare."""
     events = cluster.get("events", f"--field-selector=involvedObject.name={pod}")["items"]
@@ -99,9 +106,13 @@ def test_two_pods_on_two_nodes(cluster: Cluster) -> None:
     assert device["networkData"] == data
     until(lambda: [one["networkData"] for one in shown_devices(cluster, "a")] == [data], "the claim's status", 120)
     assert device["attributes"]["kind"] == {"string": "master"}
-    assert len(left(cluster.nodes["node1"])) == 3
+    node1 = cluster.nodes["node1"]
+    assert len(left(node1)) == 3
+    for state, health in (("down", ("Unhealthy", "rail0 is set down (ip link set rail0 up)")), ("up", ("Healthy", ""))):
+        node1.run("ip", "link", "set", "rail0", state)
+        until(lambda health=health: shown_health(cluster, "a") == health, f"the pod's status to be {health[0]}", 120)
     cluster.delete("pod", "a")
-    until(lambda: left(cluster.nodes["node1"]) == [], "the claim to be given up", 120)
+    until(lambda: left(node1) == [], "the claim to be given up", 120)
 
 
 def test_the_pages_example(cluster: Cluster) -> None:

@@ -7,8 +7,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from guest.node import PF, RDMA, Node, rdma_devs
+from guest.gid_tables import PATIENT, V2, gid, table
+from guest.node import NAME, PF, RDMA, Node, netdev, pci, rdma_devs
 from lab.test_node import VFS, pull
+from support import chained
 from support.dra_api import DraApi
 from support.node_dra import DraKubelet, dra_kubelet
 from support.node_process import NodeProcess
@@ -54,12 +56,15 @@ def kubelet(node: Node, api: tuple[DraApi, Path]) -> Iterator[DraKubelet]:
                 yield one
 
 
-def claim(pool: str, device: str) -> dict[str, Any]:
-    result = {"request": "rails", "driver": "hpn-cni.io", "pool": pool, "device": device}
+def claim(*allocated: tuple[str, str], **of_class: Any) -> dict[str, Any]:
+    """A claim with these devices of pools, and the parameters of their class."""
+    results = [{"request": "rails", "driver": "hpn-cni.io", "pool": p, "device": d} for p, d in allocated]
+    parameters = {"apiVersion": "hpn-cni.io/v1", "kind": "Attachment", **of_class}
+    config = {"source": "FromClass", "opaque": {"driver": "hpn-cni.io", "parameters": parameters}}
     return {
         "metadata": {"name": "rails", "namespace": "default", "uid": UID},
         "status": {
-            "allocation": {"devices": {"results": [result]}},
+            "allocation": {"devices": {"results": results, "config": [config]}},
             "reservedFor": [{"resource": "pods", "name": "a", "uid": POD}],
         },
     }
@@ -91,7 +96,7 @@ def test_a_claims_vf(kubelet: DraKubelet, node: Node, pod: Pod, api: tuple[DraAp
     pool, device = server.devices()[node.device]
     assert device["attributes"]["pf"] == {"string": PF}
     assert device["attributes"]["rdma"] == {"bool": True}
-    server.claim = claim(pool, device["name"])
+    server.claim = claim((pool, device["name"]))
     until(lambda: not kubelet.prepare(ASKED)[UID].error, 120)
     uverbs = next(Path(f"/sys/bus/pci/devices/{node.device}/infiniband_verbs").iterdir()).name
     (one,) = json.loads(CDI.read_text())["devices"]
@@ -130,3 +135,43 @@ def test_a_claims_vf(kubelet: DraKubelet, node: Node, pod: Pod, api: tuple[DraAp
     assert not CDI.exists()
     assert claims.all_claims() == []
     assert node.is_home()
+
+
+def test_two_vfs_in_the_clusters_own_network(
+    kubelet: DraKubelet, node: Node, pod: Pod, api: tuple[DraApi, Path]
+) -> None:
+    """Chain mode: one ADD attaches both VFs of a claim, and the gate describes each."""
+    server, names = api[0], (NAME, "rail0v1")
+    devices = [pci(name) for name in names]
+    until(lambda: {*devices} <= server.devices().keys(), 120)
+    offered, before = [server.devices()[one] for one in devices], [netdev(name) for name in names]
+    server.claim = claim(
+        *((pool, device["name"]) for pool, device in offered),
+        attach="chain",
+        ipam={"type": "hpn-ipam", "subnet": "10.56.0.0/24"},
+        rdma=PATIENT | {"mode": "exclusive", "required": True},
+        config={"stateDir": str(node.state)},
+    )
+    until(lambda: not kubelet.prepare(ASKED)[UID].error, 120)
+
+    conf = chained.conf(node)
+    assert node.refused("CHECK", pod, conf, CNI_ARGS=ARGS)["code"] == 107
+    assert node.ok("ADD", pod, conf, CNI_ARGS=ARGS) == chained.PREVIOUS
+    gate = Path(claims.gate(UID, 0))
+    described = json.loads(gate.read_text().partition("\n")[0])["requests"][0]["devices"]
+    assert [one["name"] for one in described] == [device["name"] for _, device in offered]
+    for number, one in enumerate(described):
+        ifname, hca, data = f"net{number + 1}", f"hca0v{number}", one["networkData"]
+        assert (data["interfaceName"], {*data["ips"]}) == (ifname, pod.addresses(ifname))
+        assert (pod.link(ifname) or {})["parentdev"] == devices[number]
+        assert one["attributes"]["rdmaDevice"] == {"string": hca}
+        entry = table(hca, pod.name)[one["attributes"]["gidIndex"]["int"]]
+        assert entry == (gid(*data["ips"]), V2, ifname)
+    assert node.call("CHECK", pod, conf, CNI_ARGS=ARGS).exit_code == 0
+    assert rdma_devs(pod.name) == {"hca0v0", "hca0v1"}
+
+    node.ok("DEL", pod, conf, CNI_ARGS=ARGS)
+    assert (pod.links(), rdma_devs(pod.name), gate.exists()) == (set(), set(), False)
+    assert [netdev(name) for name in names] == before
+    assert kubelet.unprepare(ASKED) == {UID: ""}
+    assert claims.all_claims() == []
