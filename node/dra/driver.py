@@ -34,6 +34,7 @@ from node.log import cause, log
 SERVICES: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 _PACKAGE: Final = "/k8s.io.kubelet.pkg.apis.dra"
 _AT_ONCE: Final = 4  # child processes that read claims
+_KNOWN: Final = 4096  # configurations of devices that the driver remembers
 _MOST: Final = 40  # seconds for reading them; kubelet waits 45
 # Seconds for which kubelet believes a report of health.  A report follows each change, and the end of the stream ends
 # all of them, so no report is sent again.
@@ -235,14 +236,20 @@ async def _decided(kubeconfig: str, asked: Sequence[Asked], find: Find) -> Mappi
         child.end()
         raise
     loop.remove_reader(child.fd)
+    answer: Mapping[str, Claim | str]
     try:
-        answer: Mapping[str, Claim | str] = child.answer()
+        answer, accepted = child.answer()
     except (OSError, EOFError) as e:
         return {one.uid: f"the process that reads the claim {e}; see the log of hpn node" for one in asked}
+    # Many nodes have few configurations.
+    prepare.accepted = accepted if len(accepted) <= _KNOWN else {}
     return answer
 
 
-def _decide(kubeconfig: str, asked: Sequence[Asked], find: Find) -> Mapping[str, Claim | str]:
+def _decide(
+    kubeconfig: str, asked: Sequence[Asked], find: Find
+) -> tuple[Mapping[str, Claim | str], Mapping[bytes, str]]:
+    """The decisions, and the configurations that are accepted by now (prepare.accepted)."""
     from node.dra import api  # noqa: PLC0415  # for the child only
 
     signal.alarm(_MOST)
@@ -250,7 +257,7 @@ def _decide(kubeconfig: str, asked: Sequence[Asked], find: Find) -> Mapping[str,
     try:
         server = api.opened(kubeconfig)
     except CniError as e:
-        return {one.uid: e.msg for one in asked}
+        return {one.uid: e.msg for one in asked}, prepare.accepted
     for one in asked:
         try:
             found[one.uid] = prepare.decide(one, server.claim(one.namespace, one.name), find, _prepared(one.uid))
@@ -260,7 +267,7 @@ def _decide(kubeconfig: str, asked: Sequence[Asked], find: Find) -> Mapping[str,
             found[one.uid] = e.msg
         except (KeyError, TypeError, AttributeError, ValueError) as e:
             found[one.uid] = f"{one.title} is not as the API server makes it: {type(e).__name__}: {e}"
-    return found
+    return found, prepare.accepted
 
 
 def _prepared(uid: str) -> Claim | None:

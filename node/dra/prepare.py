@@ -4,6 +4,7 @@ It changes nothing.  ``decide`` reads the claim, the node's files and RDMA mode,
 compares the outcome with the prepared claims, right before it is written.
 """
 
+import hashlib
 import json
 import os
 from collections import Counter
@@ -62,6 +63,8 @@ class Found:
     nodes: tuple[str, ...] = ()
 
 
+# The RDMA mode of each accepted CNI configuration, by its digest.  A child process begins with its parent's.
+accepted = dict[bytes, str]()
 # The device of a pool by its name; None if this node has no such device.
 Find = Callable[[str, str], Found | None]
 
@@ -234,14 +237,21 @@ def _config(keys: Json, found: Found) -> Json:
         _refuse_outside(text, config)
     # A shared device's master is its interface, which ADD finds.
     device = {"master": {"master": found.id}, "shared": {}}.get(found.kind, {"deviceID": found.id})
-    from cni import config as cni_config  # noqa: PLC0415  # for the child process: it needs pydantic
-
-    try:
-        attach = cni_config.load({**config, **device}, "").attach
-    except CniError as e:
-        raise Refused("; ".join(filter(None, (e.msg, e.details)))) from e
-    _refuse_mode(attach.rdma.mode)
+    _refuse_mode(_mode({**config, **device}))
     return config
+
+
+def _mode(config: Json) -> str:
+    """The RDMA mode of a CNI configuration.  Raises Refused if ADD would refuse the configuration."""
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).digest()
+    if digest not in accepted:
+        from cni import config as cni_config  # noqa: PLC0415  # for the child process: pydantic takes 50 ms
+
+        try:
+            accepted[digest] = cni_config.load(config, "").attach.rdma.mode
+        except CniError as e:
+            raise Refused("; ".join(filter(None, (e.msg, e.details)))) from e
+    return accepted[digest]
 
 
 def _of_node(name: str) -> Json:

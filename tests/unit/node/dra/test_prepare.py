@@ -2,6 +2,7 @@
 
 import copy
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import cni
 from base.kernel import rdma_netlink
 from base.state.claims import Claim, Device
 from node.dra import prepare
@@ -312,3 +314,14 @@ def test_the_same_name_in_one_pod() -> None:
     two = decide(claim(config(interface="hpn0"), results=(result(), result("vf3", request="b"))))
     with pytest.raises(Refused, match='interface "hpn0": another request of claim default/rails gives'):
         prepare.placed(two, ())
+
+
+def test_an_accepted_configuration_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parser takes most of the time of a Prepare, and each child process would import it."""
+    monkeypatch.setattr(prepare, "accepted", {})
+    first = decide(claim(config(attach="chain", mtu=1500)))
+    monkeypatch.delattr(cni, "config")
+    monkeypatch.setitem(sys.modules, "cni.config", None)  # an import fails now
+    assert decide(claim(config(attach="chain", mtu=1500))) == first
+    with pytest.raises(ImportError):
+        decide(claim(config(attach="chain", mtu=9000)))
