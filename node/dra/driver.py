@@ -241,7 +241,7 @@ async def _decided(kubeconfig: str, asked: Sequence[Asked], find: Find) -> Mappi
         answer, accepted = child.answer()
     except (OSError, EOFError) as e:
         return {one.uid: f"the process that reads the claim {e}; see the log of hpn node" for one in asked}
-    # Many nodes have few configurations.
+    # Most nodes have few configurations; a node with more begins anew.
     prepare.accepted = accepted if len(accepted) <= _KNOWN else {}
     return answer
 

@@ -18,7 +18,7 @@ from base.kernel import budget, rdma_netlink
 from base.protocol import spec
 from base.protocol.errors import CniError, InvalidConfig
 from base.protocol.spec import Json
-from base.state import trust
+from base.state import durable, trust
 from base.state.claims import Claim, Device
 from node.dra import DRIVER, parameters
 from node.dra.names import label
@@ -243,7 +243,7 @@ def _config(keys: Json, found: Found) -> Json:
 
 def _mode(config: Json) -> str:
     """The RDMA mode of a CNI configuration.  Raises Refused if ADD would refuse the configuration."""
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).digest()
+    digest = hashlib.sha256(durable.canonical(config).encode()).digest()
     if digest not in accepted:
         from cni import config as cni_config  # noqa: PLC0415  # for the child process: pydantic takes 50 ms
 
