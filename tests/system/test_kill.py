@@ -9,12 +9,12 @@ import time
 import pytest
 from system.machine import Machine, ours, running
 
-MOMENTS = 25
+KILLS = 20
 
 
 @pytest.mark.parametrize("seed", [1])
 def test_killed_add_is_undone_by_del(machine: Machine, seed: int) -> None:
-    """The kills are spread over the whole run, and reproducible except for the clock."""
+    """The moments are drawn from the whole run, until enough of them came before its end."""
     conf = json.dumps({"cniVersion": "1.1.0", "name": "rail0", **machine.local(ours())})
     pod = machine.pod()
     argv = [str(machine.tools.hpn)]
@@ -26,11 +26,11 @@ def test_killed_add_is_undone_by_del(machine: Machine, seed: int) -> None:
         assert machine.node.run(argv, machine.command("DEL", pod), conf).returncode == 0
         return took
 
-    # The least of three: after a pause of the machine, all kills would come too late.
-    whole = min(once() for _ in range(3))
+    whole = once()
     chance = random.Random(seed)
     killed = 0
-    for i in range(MOMENTS):
+    while killed < KILLS:
+        moment = whole * chance.random()
         process = subprocess.Popen(
             machine.node.command(*argv),
             env={**os.environ, **machine.command("ADD", pod)},
@@ -41,13 +41,16 @@ def test_killed_add_is_undone_by_del(machine: Machine, seed: int) -> None:
         process.stdin.write(conf.encode())
         process.stdin.close()
         # time: when to kill, drawn
-        time.sleep(whole * (i + chance.random()) / MOMENTS)
+        time.sleep(moment)
         process.kill()
-        killed += process.wait() == -9
+        if process.wait() == -9:
+            killed += 1
+        else:
+            # It ended first: a busy machine wakes a test late.
+            whole *= 0.9
         process.stdout.close()
         done = machine.node.run(argv, machine.command("DEL", pod), conf)
-        assert done.returncode == 0, (i, done.stdout, done.stderr)
-        assert running() == [], i
-        assert machine.records() == [], i
-        assert machine.links(pod) == set(), i
-    assert killed > MOMENTS // 2
+        assert done.returncode == 0, (moment, done.stdout, done.stderr)
+        assert running() == [], moment
+        assert machine.records() == [], moment
+        assert machine.links(pod) == set(), moment
