@@ -81,6 +81,16 @@ def processes(agent: subprocess.Popen[bytes]) -> list[int]:
     return [agent.pid, *map(int, Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split())]
 
 
+def processes_at_rest(agent: subprocess.Popen[bytes]) -> list[int]:
+    """``processes`` without idle work, which would keep its locks if it were stopped."""
+
+    def found() -> list[int]:
+        now = processes(agent)
+        return now if len(now) == 1 + WORKERS else []
+
+    return list(until(found))
+
+
 def descriptors(agent: subprocess.Popen[bytes]) -> int:
     return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in processes(agent))
 

@@ -14,7 +14,19 @@ import drawn
 import pytest
 from fabric import container_id
 from support.topology import open_files
-from system.agents import answers, call, conf, ok, once, processes, running, sleeper, stopped, until
+from system.agents import (
+    answers,
+    call,
+    conf,
+    ok,
+    once,
+    processes,
+    processes_at_rest,
+    running,
+    sleeper,
+    stopped,
+    until,
+)
 from system.machine import Machine
 from system.machine import running as running_programs
 
@@ -64,7 +76,7 @@ def test_one_that_hangs_is_passed_by(machine: Machine, path: Path) -> None:
     """The launcher passes by an agent that has not accepted the request and no longer can."""
     pod, network = machine.pod(), conf(machine)
     with running(machine, path) as agent:
-        with stopped(processes(agent)):
+        with stopped(processes_at_rest(agent)):
             result = ok(call(machine, path, "ADD", pod, network))
         assert machine.addresses(pod) == {ip["address"] for ip in result["ips"]}
         until(lambda: answers(machine, path))
