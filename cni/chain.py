@@ -9,6 +9,7 @@ conflist find them; GC is in cni/collect.py.  The pod's result stays that of the
 
 import json
 from dataclasses import replace
+from itertools import count
 from typing import Final
 
 from base.kernel import rtnl, sysfs
@@ -182,19 +183,24 @@ def _of_pod(request: Request, conf: Config) -> tuple[Member, ...]:
     LinkUnavailable."""
     args = arguments.cni_args(request.var("CNI_ARGS"))
     uid = args.get("K8S_POD_UID", "")
+    found = claims.of_pod(uid) if uid else []
     devices = [
         (claim, number, device)
-        for claim in (claims.of_pod(uid) if uid else ())
+        for claim in found
         for number, device in enumerate(claim.devices)
         if device.attach == _ATTACHED
     ]
     names = [device.interface for *_, device in devices]
     for claim, _, device in devices:
         twice = "another device of the pod has it too" if names.count(device.interface) > 1 else ""
-        if why := spec.bad_ifname(device.interface) or twice:
+        if device.interface and (why := spec.bad_ifname(device.interface) or twice):
             title = f"{claim.title}, request {device.request}"
             raise InvalidConfig(f"interface {device.interface!r} of {title}: {why}; set another in the claim")
-    return tuple(Member(d.interface, f"{c.uid}/{number}", _configuration(d, conf)) for c, number, d in devices)
+    taken = {device.interface for claim in found for device in claim.devices}
+    free = (name for number in count(1) if (name := f"net{number}") not in taken)  # as Multus counts them
+    return tuple(
+        Member(d.interface or next(free), f"{c.uid}/{number}", _configuration(d, conf)) for c, number, d in devices
+    )
 
 
 def _configuration(device: Device, conf: Config) -> Json:

@@ -43,7 +43,7 @@ class Device:
     - ``kind``: vf, pf, sf, shared, master or accelerator.
     - ``resource``: the resource of hpn node's file, "example.com/rail0".
     - ``attach``: "multus", "chain", or "none" for a device that only has device nodes.
-    - ``interface``: its name in the pod; with "multus" empty unless the claim names one.
+    - ``interface``: its name in the pod; empty unless the claim names one.
     - ``config``: with "chain" the CNI configuration, without deviceID and master; else empty.
     - ``ips``, ``mac``: the claim's own; empty if it has none.
     - ``admin``: it is only observed (adminAccess), so other claims may have it too.

@@ -153,7 +153,8 @@ class Driver:
                 raise Refused(
                     f"device {device.id} ({device.pool}/{device.device}): {found.problem if found else _GONE}"
                 )
-        claim, is_new = replace(prepare.placed(claim, others), kubelet=self._kubelet), not before
+        prepare.refuse_conflicts(claim, others)
+        claim, is_new = replace(claim, kubelet=self._kubelet), not before
         try:
             claims.save(claim)
             cdi.write(claim)

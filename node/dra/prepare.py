@@ -1,7 +1,7 @@
 """A ResourceClaim as the API server has it, and what hpn keeps of it: the decision for Prepare.
 
-It changes nothing.  ``decide`` reads the claim, the node's files and RDMA mode, in a child process.  ``placed``
-compares the outcome with the prepared claims, right before it is written.
+It changes nothing.  ``decide`` reads the claim, the node's files and RDMA mode, in a child process.
+``refuse_conflicts`` compares the outcome with the prepared claims, right before it is written.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any, Final
 
@@ -107,11 +107,9 @@ def decide(asked: Asked, document: Json | None, find: Find, prepared: Claim | No
     )
 
 
-def placed(claim: Claim, others: Collection[Claim]) -> Claim:
-    """The claim, with a name for each interface of the chain that has none.  ``others`` are all prepared claims.
-
-    Raises Refused if another claim has a device that only one may have, or an interface's name in the same pod.
-    """
+def refuse_conflicts(claim: Claim, others: Collection[Claim]) -> None:
+    """Raise Refused if another claim has a device that only one may have, or an interface's name in the same pod.
+    ``others`` are all prepared claims."""
     others = [other for other in others if other.uid != claim.uid]
     for device in claim.own:
         for other in others:
@@ -131,19 +129,6 @@ def placed(claim: Claim, others: Collection[Claim]) -> Claim:
             )
         if device.interface:
             names[device.interface] = f"another request of {claim.title}"
-    return replace(claim, devices=tuple(_named(claim.devices, {*names})))
-
-
-def _named(devices: Sequence[Device], taken: set[str]) -> Sequence[Device]:
-    named, number = list[Device](), 0
-    for device in devices:
-        if device.attach == CHAIN and not device.interface:
-            while f"net{number}" in taken or not number:  # as Multus counts them, from net1
-                number += 1
-            taken.add(f"net{number}")
-            device = replace(device, interface=f"net{number}")  # noqa: PLW2901
-        named.append(device)
-    return named
 
 
 def _refuse_another(asked: Asked, document: Json | None) -> tuple[Json, Json]:

@@ -131,8 +131,8 @@ def test_admin_access_keeps_no_device_from_others() -> None:
     """Whichever is prepared first."""
     admin, made = decide(claim(results=(result(adminAccess=True),))), decide(claim())
     admin = replace(admin, uid=UID.replace("0d", "1d"), pods=("another",))
-    assert prepare.placed(made, (admin,)) == made
-    assert prepare.placed(admin, (made,)) == admin
+    prepare.refuse_conflicts(made, (admin,))
+    prepare.refuse_conflicts(admin, (made,))
 
 
 def test_a_share() -> None:
@@ -285,35 +285,23 @@ def test_another_rdma_mode_than_the_kernels(
 # Beside other claims
 
 
-def test_names_of_interfaces_in_the_chain() -> None:
-    """A device without a name gets the first free one, the same again when the claim is prepared again."""
-    both = (result(), result("vf3"))
-    made = prepare.placed(decide(claim(config(attach="chain"), results=both)), ())
-    assert [one.interface for one in made.devices] == ["net1", "net2"]
-    other = replace(made, uid=UID.replace("0d", "1d"), devices=(replace(made.devices[0], id="x", interface="net1"),))
-    again = prepare.placed(decide(claim(config(attach="chain"), results=both)), (other, made))
-    assert [one.interface for one in again.devices] == ["net2", "net3"]
-    others_pods = replace(other, pods=("another",))
-    assert prepare.placed(decide(claim(config(attach="chain"), results=both)), (others_pods,)) == made
-
-
 def test_a_device_of_another_claim() -> None:
     made = decide(claim())
     other = replace(made, uid=UID.replace("0d", "1d"), name="another")
     with pytest.raises(Refused, match=r"is prepared for claim default/another on this node already"):
-        prepare.placed(made, (other,))
+        prepare.refuse_conflicts(made, (other,))
     shared = decide(claim(results=(result("rail0", shareID="s"),)))
-    assert prepare.placed(shared, (replace(shared, uid=other.uid),)) == shared
+    prepare.refuse_conflicts(shared, (replace(shared, uid=other.uid),))
 
 
 def test_the_same_name_in_one_pod() -> None:
     made = decide(claim(config(interface="hpn0")))
     other = replace(made, uid=UID.replace("0d", "1d"), name="another", devices=(replace(made.devices[0], id="x"),))
     with pytest.raises(Refused, match='interface "hpn0": claim default/another gives the pod'):
-        prepare.placed(made, (other,))
+        prepare.refuse_conflicts(made, (other,))
     two = decide(claim(config(interface="hpn0"), results=(result(), result("vf3", request="b"))))
     with pytest.raises(Refused, match='interface "hpn0": another request of claim default/rails gives'):
-        prepare.placed(two, ())
+        prepare.refuse_conflicts(two, ())
 
 
 def test_an_accepted_configuration_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
