@@ -144,9 +144,15 @@ def of_pod(uid: str) -> list[Claim]:
     return [claim for claim in ours if not claim.ended]
 
 
-def with_device(device_id: str) -> list[tuple[Claim, Device]]:
-    """The prepared uses of a device, by ``Device.id``: several for a shared one.  Unreadable claims are passed over."""
-    return [(claim, one) for claim in _containing(device_id) for one in claim.own if one.id == device_id]
+def with_device(device_id: str) -> list[tuple[Claim, int]]:
+    """The prepared uses of a device by ``Device.id``, each a claim and a number of its devices: several for a shared
+    one.  Unreadable claims are passed over, and devices that a claim only observes."""
+    return [
+        (claim, number)
+        for claim in _containing(device_id)
+        for number, one in enumerate(claim.devices)
+        if one.id == device_id and not one.admin
+    ]
 
 
 def of_record(named: str) -> tuple[Claim, Device] | None:

@@ -46,30 +46,52 @@ class Claimed:
 def find(request: Request, conf: Config) -> Claimed | None:
     """The claim of this pod that has the attachment's device; None if no claim has it.
 
-    Raises DeviceInUse if only claims of other pods have it; InvalidConfig for an interface that the claim names
-    otherwise.
+    Raises DeviceInUse if only claims of other pods have it.  Raises InvalidConfig for an interface that the claim names
+    otherwise, and for a device that the claim attaches otherwise.
     """
     chosen = arguments.chosen_device(conf, *_KEYS)
-    found = claims.with_device(chosen) if isinstance(chosen, str) else []
+    found = [Claimed(*one) for one in claims.with_device(chosen)] if isinstance(chosen, str) else []
     if not found:
         return None
     pod, ifname = arguments.cni_args(request.var("CNI_ARGS")).get("K8S_POD_UID", ""), request.var("CNI_IFNAME")
     ours = claims.of_pod(pod)
-    for claim, device in found:
-        if claim in ours and device.attach == _MULTUS:  # guard: of-this-pod (ours)
-            if device.interface not in ("", ifname):  # guard: claims-interface
-                raise InvalidConfig(
-                    f"CNI_IFNAME={ifname}: {claim.title} names the interface {device.interface!r}; name it "
-                    f"so in the pod's annotation too, or not in the claim"
-                )
-            return Claimed(claim, claim.devices.index(device))
-    claim, device = found[0]
-    if device.kind in _SHARED:  # guard: shared-is-nobodys = False
+    of_pod = [one for one in found if one.claim in ours]  # guard: of-this-pod (one.claim in ours -> True)
+    if by_multus := [one for one in of_pod if one.device.attach == _MULTUS]:
+        # guard below: claims-interface (one.device.interface in ("", ifname) -> True)
+        if fitting := [one for one in by_multus if one.device.interface in ("", ifname)]:
+            return _unused(fitting, request)
+        title, names = by_multus[0].claim.title, ", ".join(repr(one.device.interface) for one in by_multus)
+        raise InvalidConfig(
+            f"CNI_IFNAME={ifname}: {title} names the interface {names}; name it so in the pod's annotation too, or not "
+            "in the claim"
+        )
+    if found[0].device.kind in _SHARED:  # guard: shared-is-nobodys = False
         return None
+    if of_pod:
+        device, title = of_pod[0].device, of_pod[0].claim.title
+        raise InvalidConfig(
+            f"device {chosen}: {title} has it with attach {device.attach!r}, so its network is not for Multus; remove "
+            "the network from the pod's annotation, or attach from the DeviceClass"
+        )
     raise DeviceInUse(
-        f"device {chosen}: Kubernetes allocated it to {claim.title}, and that is not prepared for this pod "
+        f"device {chosen}: Kubernetes allocated it to {found[0].claim.title}, and that is not prepared for this pod "
         f"(K8S_POD_UID={pod!r}); name the claim in the pod, or take another device"
     )
+
+
+def _unused(fitting: Sequence[Claimed], request: Request) -> Claimed:
+    """The one that names the interface, else one that no other attachment of the container has: a claim may have
+    several shares of a device."""
+    if len(fitting) == 1:
+        return fitting[0]
+    key = request.key
+    used = {
+        record.claim
+        for uid in {one.claim.uid for one in fitting}
+        for record in gates.records(uid)
+        if record.key.container_id == key.container_id and record.key.ifname != key.ifname
+    }
+    return min(fitting, key=lambda one: (one.of_record in used, not one.device.interface))
 
 
 def with_keys(claimed: Claimed, request: Request, conf: Config) -> tuple[Request, Config]:

@@ -143,6 +143,24 @@ def test_a_request_of_two_devices(host: Host, pod: Pod, folder: Path) -> None:
     host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
 
 
+@pytest.mark.parametrize("names", [("", ""), ("hpn0", "hpn1"), ("", "hpn0")])
+def test_two_shares_of_one_device(host: Host, pod: Pod, folder: Path, names: tuple[str, str]) -> None:
+    """Each attachment gets a share of its own, in a new sandbox too: the one that names it, or one that is free."""
+    one = replace(MASTER, ips=(), mac="")
+    shares = tuple(replace(one, share=f"s{n}", interface=name) for n, name in enumerate(names))
+    claims.save(replace(CLAIM, devices=shares))
+    ipam = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.57.0.0/24"}]]}
+    second = conf(host, name="rail1", ipam=ipam)
+    for _ in range(2):
+        host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+        assert list(folder.glob("*.d/*")) == []
+        host.ok("ADD", pod, second, CNI_IFNAME="hpn1", CNI_ARGS=ARGS)
+        assert {record.claim for record in gates.records(UID)} == {f"{UID}/0", f"{UID}/1"}
+        assert len(gate(folder)["requests"][0]["devices"]) == 2
+        for network, name in ((second, "hpn1"), (conf(host), "hpn0")):
+            host.ok("DEL", pod, network, CNI_IFNAME=name, CNI_ARGS=ARGS)
+
+
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
 def test_killed_at_every_step(host: Host, pod: Pod, folder: Path, command: str) -> None:
     """An open gate means a complete attachment, wherever the command is killed; DEL closes it."""
@@ -194,6 +212,11 @@ def test_an_ended_claim_gives_nothing(host: Host, pod: Pod) -> None:
     ("change", "keys", "words"),
     [
         ({"interface": "net1"}, {}, "CNI_IFNAME=hpn0: claim default/a-rails-x7f2k names the interface 'net1'"),
+        (
+            {"kind": "vf", "attach": "none"},
+            {},
+            "device rail0: claim default/a-rails-x7f2k has it with attach 'none', so its network is not for Multus",
+        ),
         ({}, {"master": "fabric"}, "master 'fabric': Kubernetes allocated 'rail0' by claim default/a-rails-x7f2k"),
         ({}, {"runtimeConfig": {"ips": ["10.56.0.8/24"]}}, 'ips ["10.56.0.8/24"]: claim default/a-rails-x7f2k has ips'),
         ({}, {"runtimeConfig": {"mac": "02:00:00:00:00:08"}}, 'has mac "02:00:00:00:00:77"; remove one'),

@@ -59,11 +59,11 @@ def test_claims_of_a_pod_and_of_a_device() -> None:
         claims.save(claim)
     assert claims.all_claims() == [named, CLAIM]
     assert claims.of_pod(POD) == [CLAIM]
-    assert claims.with_device("eth1") == [(CLAIM, CLAIM.devices[1])]
-    assert claims.with_device(VF.id) == [(named, named.devices[0]), (CLAIM, VF)]
+    assert claims.with_device("eth1") == [(CLAIM, 1)]
+    assert claims.with_device(VF.id) == [(named, 0), (CLAIM, 0)]
     assert claims.with_device("eth") == []
     claims.save(replace(CLAIM, devices=(replace(VF, admin=True),)))
-    assert claims.with_device(VF.id) == [(named, named.devices[0])]
+    assert claims.with_device(VF.id) == [(named, 0)]
 
 
 def test_a_pod_that_came_later(tmp_path: Path) -> None:
