@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from base.protocol import arguments
-from base.protocol.errors import DeviceInUse, InvalidConfig
+from base.protocol.errors import DeviceInUse, InvalidConfig, TryAgain
 from base.protocol.spec import Config, Json, Request
 from base.state import claims, gates
 from base.state.claims import Claim, Device
@@ -123,12 +123,18 @@ def with_keys(claimed: Claimed, request: Request, conf: Config) -> tuple[Request
 
 
 def attached(made: Sequence[tuple[Entry, Record]]) -> None:
-    """Open the gates of the complete attachments that one ADD made.  Raises IoFailure."""
+    """Open the gates of the complete attachments that one ADD made.  Raises IoFailure, InvalidConfig; TryAgain if a
+    claim is gone."""
     requests, load = dict[tuple[str, int], tuple[Claim, Path]](), cache(claims.load)
     for entry, record in made:
         uid, _, number = record.claim.partition("/")
-        if claim := load(uid):
-            requests[uid, claim.first_of_request(int(number))] = claim, entry.state_dir
+        claim = load(uid)
+        if not claim:  # guard: still-prepared
+            raise TryAgain(
+                f"{record.title}: its claim {uid} is not prepared any more, and no container would start; kubelet "
+                "prepares it again before the next ADD"
+            )
+        requests[uid, claim.first_of_request(int(number))] = claim, entry.state_dir
     for (_, first), (claim, state_dir) in requests.items():
         gates.open_if_whole(claim, first, state_dir, [record for _, record in made])
 

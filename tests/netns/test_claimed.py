@@ -251,6 +251,17 @@ def test_a_gate_that_cannot_open(host: Host, pod: Pod, folder: Path) -> None:
     assert host.picture(pod) == before
 
 
+def test_a_claim_that_goes_during_add(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes 1.36 may give up the claim of a living pod.  Its containers would wait in this sandbox without end."""
+    claims.save(CLAIM)
+    before = host.picture(pod)
+    attached = claimed.attached
+    monkeypatch.setattr(claimed, "attached", lambda made: (claims.forget(UID), attached(made)))
+    error = host.refused("ADD", pod, conf(host), CNI_ARGS=ARGS)
+    assert (error["code"], f"its claim {UID} is not prepared any more" in error["msg"]) == (11, True), error
+    assert host.picture(pod) == before
+
+
 def test_a_claim_that_is_gone_at_the_end(host: Host, pod: Pod, folder: Path) -> None:
     """DEL needs no claim."""
     claims.save(CLAIM)
