@@ -3,15 +3,15 @@
     /run/hpn/claims/<uid>.d/<number of the request's first device>
 
 A CDI specification mounts it, and a runtime starts no container with a mount of a missing file.  It exists only while
-all interfaces of the request are attached.  Its form is KEP-5304's, in both versions, the newer one first
-(dynamic-resource-allocation, api/metadata).
+all interfaces of the request are attached.  While several pods have them, it describes no pod's.  Its form is
+KEP-5304's, in both versions, the newer one first (dynamic-resource-allocation, api/metadata).
 """
 
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
@@ -53,10 +53,13 @@ def _open_if_whole(claim: Claim, number: int, found: Callable[[], Iterable[Recor
         if device.request != claim.devices[first].request:
             continue
         ours = f"{claim.uid}/{one}"
-        record = None if device.attach == NONE else next((r for r in found() if r.complete and r.claim == ours), None)
-        if device.attach != NONE and not record:  # guard: whole
+        matching = (r for r in found() if r.complete and r.claim == ours)
+        attached = [] if device.attach == NONE else [*islice(matching, 1 if claim.pod_claim else None)]
+        if device.attach != NONE and not attached:  # guard: whole
             return False
         about = {"driver": DRIVER, "pool": device.pool, "name": device.device}
+        # guard below: of-one-pod (== 1 -> > 0)
+        record = attached[0] if len({r.key.container_id for r in attached}) == 1 else None
         devices.append({**about, **_described(device.attributes, record)})
     path = claims.gate(claim.uid, first)
     text = "".join(f"{json.dumps(_document(version, claim, first, devices))}\n" for version in _VERSIONS)

@@ -283,12 +283,15 @@ def test_an_unreadable_claim_holds_up_no_del(host: Host, pod: Pod, folder: Path)
 
 
 def test_a_claim_of_two_pods(host: Host, pod: Pod, folder: Path, make_pod: Callable[[], Pod]) -> None:
-    """The gate stays open until both are detached: a container of the other one may start again."""
+    """The gate stays open until both are detached: a container of the other one may start again.  It describes an
+    interface only if no other pod has one."""
     other = POD.replace("1", "2")
     claims.save(replace(CLAIM, pods=(POD, other), pod_claim="", devices=(replace(MASTER, ips=(), mac=""),)))
     both = ((pod, ARGS), (make_pod(), ARGS.replace(POD, other)))
     for one, args in both:
         host.ok("ADD", one, conf(host), CNI_ARGS=args)
+        (shown,) = gate(folder)["requests"][0]["devices"]
+        assert ("networkData" in shown) == (one == pod)
     host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
     (shown,) = gate(folder)["requests"][0]["devices"]
     assert shown["networkData"]["ips"][0] in both[1][0].addresses()
