@@ -1,6 +1,7 @@
 """Claims from end to end: a real scheduler allocates, a real kubelet has them prepared, and Multus hands them on."""
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,8 @@ from support.pages import ROOT
 
 MANIFESTS = ROOT / "packaging" / "kubernetes" / "dra"
 CREDENTIAL = "/etc/cni/net.d/hpn.kubeconfig"
-DRIVER = "hpn-cni.io"
+API = "resource.k8s.io/v1"
+DRIVER, GPUS = "hpn-cni.io", "gpu.example.com"
 RAILS = [
     {"name": f"example.com/{rail}", "kind": "master", "count": 4, "by": "dra", "selectors": {"ifNames": [rail]}}
     for rail in ("rail0", "rail1")
@@ -257,6 +259,66 @@ def test_a_pod_over_a_power_cut(cluster: Cluster, attached: Host) -> None:
     assert "hpn0" in cluster.execute("a", "ip", "link", "show", "hpn0")
     assert '"interfaceName": "hpn0"' in cluster.execute("a", "cat", METADATA)
     assert len(left(attached)) == 3
+
+
+@pytest.fixture
+def gpus(cluster: Cluster) -> Iterator[Path]:
+    """node1 with a GPU of another driver, which refuses claims with the text of this file, and a template of a claim
+    for a rail and the GPU."""
+    node, refusal = cluster.nodes["node1"], "/var/log/gpu-refusal"
+    pool = {"name": "gpus", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": GPUS, "nodeName": "node1", "pool": pool, "devices": [{"name": "gpu0"}]}
+    selector = {"cel": {"expression": f'device.driver == "{GPUS}"'}}
+    requests = [{"name": name, "exactly": {"deviceClassName": of}} for name, of in (("rails", "rail0"), ("gpu", "gpu"))]
+    script = str(ROOT / "tests/support/other_driver.py")
+    node.add_service("gpu", [sys.executable, script, "/var/lib/kubelet/plugins_registry/gpu.sock", GPUS, refusal])
+    node.service("gpu").start()
+    cluster.apply(
+        {"apiVersion": API, "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {"selectors": [selector]}},
+        {"apiVersion": API, "kind": "ResourceSlice", "metadata": {"name": "gpus"}, "spec": spec},
+        claims.template("a", {"devices": {"requests": requests}}),
+    )
+    yield node.path(refusal)
+    node.path(refusal).unlink(missing_ok=True)
+    cluster.delete("pods", "--all", "--namespace=default")
+    node.service("gpu").stop()
+    del node.services["gpu"]
+    cluster.delete("resourceslice", "gpus")
+
+
+def test_a_rail_and_a_gpu(cluster: Cluster, gpus: Path) -> None:
+    """Two drivers in one claim.  While the other one refuses it, the pod waits, and ours has nothing to repeat."""
+    node = cluster.nodes["node1"]
+    gpus.write_text("the GPU is being reset")
+    cluster.apply(claims.pod("a", node="node1", networks="rail0@hpn0", template="a"))
+    until(lambda: gpus.read_text() in why_not_prepared(cluster, "a"), "kubelet to report the other driver", 120)
+    assert node.attachments() == []
+    gpus.unlink()
+    cluster.wait("Ready", "pod/a")
+    assert '"interfaceName": "hpn0"' in cluster.execute("a", "cat", METADATA)
+    gpus.write_text("the GPU is being drained")
+    cluster.kubectl("delete", "pod", "a", "--wait=false")
+    until(lambda: left(node) == [] == node.attachments(), "ours to be given up", 120)
+    assert cluster.get("pod", "a")["metadata"]["deletionTimestamp"]
+    gpus.unlink()
+    cluster.kubectl("wait", "--for=delete", "pod/a", "--timeout=120s")
+
+
+def test_a_pod_from_before_its_daemons(cluster: Cluster) -> None:
+    """It is bound while kubelet is down, and kubelet comes back before hpn node."""
+    node = cluster.nodes["node1"]
+    node.service("kubelet").stop()
+    node.service("node").stop()
+    cluster.apply(
+        claims.template("a", claims.spec("rail0")),
+        claims.pod("a", node="node1", networks="rail0@hpn0", template="a"),
+    )
+    until(lambda: cluster.get("pod", "a")["spec"].get("nodeName"), "the scheduler", 120)
+    node.service("kubelet").start()
+    until(lambda: DRIVER in why_not_prepared(cluster, "a"), "kubelet to miss the driver", 120)
+    node.service("node").start()
+    cluster.wait("Ready", "pod/a", timeout=180)
+    assert "hpn0" in links(cluster, "a")
 
 
 KILLED = ("kubelet", "containerd", "node", "power")
