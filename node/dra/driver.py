@@ -1,7 +1,8 @@
 """The DRA driver at kubelet: it prepares claims, gives them up, and reports the health of its devices.
 
 The services are those of Kubernetes (kubelet: pkg/apis/dra, dra-health, pluginregistration).  kubelet lists ours by
-version, and takes the first that it knows; both versions of each have the same messages.
+version, and takes the first that it knows.  Both versions of each have the same messages, except that a device of
+dra/v1beta1 has no share_id: its clients ignore ours.
 """
 
 import asyncio
