@@ -25,6 +25,7 @@ from base.kubelet import pluginregistration_pb2 as registration
 from base.protocol.errors import CniError, RecordUnreadable
 from base.state import claims, durable, gates
 from base.state.claims import Claim
+from base.table import printable
 from node.dra import DRIVER, cdi, prepare
 from node.dra.parameters import NONE, Refused
 from node.dra.prepare import Asked, Find
@@ -135,7 +136,7 @@ class Driver:
                 devices = self._keep(_claim(decided, one))
             except Refused as e:
                 _log_refused(one, str(e))
-                answer.claims[one.uid].error = str(e)
+                answer.claims[one.uid].error = printable(str(e))  # a claim's JSON may have half a surrogate pair
             else:
                 answer.claims[one.uid].devices.extend(devices)
         return answer
