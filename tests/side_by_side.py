@@ -11,8 +11,8 @@ A tier on this machine gets a mount namespace with empty directories in which hp
 state.  So it neither sees nor disturbs another tier or the machine.  A guest leaves nothing visible to other tests,
 and the cluster has its own namespaces.
 
-Meanwhile Helm and Prometheus, which the system tier needs, and the cluster's programs are built, the first time for
-minutes.
+Meanwhile the DRA driver's grpc-go client, Helm and Prometheus for the system tier, and the cluster's programs are
+built, the first time for minutes.
 
 The folders of the tiers unit, netns and attack are in memory, as a node's state is: otherwise most of their tests
 wait for the disk.  The system tier's are on the disk, because some of its commands have little memory.  Afterwards
@@ -53,7 +53,7 @@ IN_MEMORY = ("netns", "unit", "attack")
 WITHOUT_BINARY = ("netns", "unit")
 # Targets of make.
 BINARY, PLAIN = "binary", "plain"
-BUILDS = tuple(ROOT / "netns-fixtures" / name for name in ("helm", "prometheus", "cluster/build"))
+BUILDS = tuple(ROOT / "netns-fixtures" / name for name in ("gokubelet/build", "helm", "prometheus", "cluster/build"))
 # Without a cache: one run would make it in the checkout while a test of another checks for new files there.
 PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
 ENDING = 30.0
@@ -219,7 +219,7 @@ def runs(memory: Path | None, disk: Path, alone: tuple[str, ...]) -> Iterator[Ru
 
 @contextmanager
 def building() -> Iterator[None]:
-    """Build Helm, Prometheus and the cluster's programs meanwhile.  A test that lacks one of them reports it."""
+    """Build what BUILDS names meanwhile.  A test that lacks one of them reports it."""
     if os.geteuid():
         yield
         return

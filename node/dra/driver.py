@@ -1,7 +1,8 @@
 """The DRA driver at kubelet: it prepares claims, gives them up, and reports the health of its devices.
 
 The services are those of Kubernetes (kubelet: pkg/apis/dra, dra-health, pluginregistration).  kubelet lists ours by
-version, and takes the first that it knows; both versions of each have the same messages.
+version, and takes the first that it knows.  Both versions of each have the same messages, except that a device of
+dra/v1beta1 has no share_id: its clients ignore ours.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from base.kubelet import pluginregistration_pb2 as registration
 from base.protocol.errors import CniError, RecordUnreadable
 from base.state import claims, durable, gates
 from base.state.claims import Claim
+from base.table import printable
 from node.dra import DRIVER, cdi, prepare
 from node.dra.parameters import NONE, Refused
 from node.dra.prepare import Asked, Find
@@ -134,7 +136,7 @@ class Driver:
                 devices = self._keep(_claim(decided, one))
             except Refused as e:
                 _log_refused(one, str(e))
-                answer.claims[one.uid].error = str(e)
+                answer.claims[one.uid].error = printable(str(e))  # a claim's JSON may have half a surrogate pair
             else:
                 answer.claims[one.uid].devices.extend(devices)
         return answer

@@ -1,4 +1,4 @@
-"""A claim's VF with exclusive RDMA: from the slice to Prepare, ADD, an unhealthy link, and back."""
+"""A claim's VF with exclusive RDMA, by a grpc-go client: slice, Prepare, ADD, an unhealthy link, and back."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from guest.node import NAME, PF, RDMA, Node, netdev, pci, rdma_devs
 from lab.test_node import VFS, pull
 from support import chained
 from support.dra_api import DraApi
-from support.node_dra import DraKubelet, dra_kubelet
+from support.go_kubelet import GoKubelet, go_kubelet
 from support.node_process import NodeProcess
 from support.pod_resources import listing
 from support.tls_server import api_server
@@ -40,7 +40,7 @@ def api(tmp_path: Path) -> Iterator[tuple[DraApi, Path]]:
 
 
 @pytest.fixture
-def kubelet(node: Node, api: tuple[DraApi, Path]) -> Iterator[DraKubelet]:
+def kubelet(node: Node, api: tuple[DraApi, Path]) -> Iterator[GoKubelet]:
     """A kubelet connected to hpn node, which offers the VFs by DRA."""
     # A socket's path has at most 107 bytes.
     with TemporaryDirectory(prefix="hpn-test-") as folder, listing(Path(folder)):
@@ -52,7 +52,7 @@ def kubelet(node: Node, api: tuple[DraApi, Path]) -> Iterator[DraKubelet]:
         with process:
             socket = process.registry / "hpn-hpn-cni.io.sock"
             until(socket.is_socket, 120)
-            with dra_kubelet(socket) as one:
+            with go_kubelet("lab", socket) as one:
                 yield one
 
 
@@ -70,7 +70,7 @@ def claim(*allocated: tuple[str, str], **of_class: Any) -> dict[str, Any]:
     }
 
 
-def agrees(kubelet: DraKubelet, node: Node, server: DraApi) -> None:
+def agrees(kubelet: GoKubelet, node: Node, server: DraApi) -> None:
     """Assert that the health stream and the taints agree while the PF has no link, and when it has one again."""
     stream = kubelet.health()
     assert {one.health for one in next(stream).devices} == {health.HEALTHY}
@@ -90,7 +90,7 @@ def agrees(kubelet: DraKubelet, node: Node, server: DraApi) -> None:
     stream.cancel()
 
 
-def test_a_claims_vf(kubelet: DraKubelet, node: Node, pod: Pod, api: tuple[DraApi, Path]) -> None:
+def test_a_claims_vf(kubelet: GoKubelet, node: Node, pod: Pod, api: tuple[DraApi, Path]) -> None:
     server, _ = api
     until(lambda: node.device in server.devices(), 120)
     pool, device = server.devices()[node.device]
@@ -138,7 +138,7 @@ def test_a_claims_vf(kubelet: DraKubelet, node: Node, pod: Pod, api: tuple[DraAp
 
 
 def test_two_vfs_in_the_clusters_own_network(
-    kubelet: DraKubelet, node: Node, pod: Pod, api: tuple[DraApi, Path]
+    kubelet: GoKubelet, node: Node, pod: Pod, api: tuple[DraApi, Path]
 ) -> None:
     """Chain mode: one ADD attaches both VFs of a claim, and the gate describes each."""
     server, names = api[0], (NAME, "rail0v1")

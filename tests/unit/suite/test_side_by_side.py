@@ -72,7 +72,8 @@ def tree(tmp_path: Path) -> Path:
     for folder, text in TIERS.items():
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / f"test_{Path(folder).name}.py").write_text(dedent(text))
-    (tmp_path / BUILD).parent.mkdir(parents=True)
+    for build in (*FIRST, BUILD):
+        (tmp_path / build).parent.mkdir(parents=True, exist_ok=True)
     for build in FIRST:
         (tmp_path / build).write_text("#!/bin/sh\nexit 1\n")  # the last build runs anyway
     (tmp_path / BUILD).write_text("#!/bin/sh\ntouch begun\nexec sleep 60\n")

@@ -1,4 +1,4 @@
-"""The DRA driver, called by grpcio as kubelet calls it, beside a real HTTPS server as the API server."""
+"""The DRA driver, called by grpcio and grpc-go as kubelet calls it, beside a real HTTPS server as the API server."""
 
 import json
 import os
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.dra_process import POOL, VF, DriverProcess
+from support.go_kubelet import GoKubelet, go_kubelet
 from support.node_dra import DraKubelet, dra_kubelet
 from support.tls_server import Server, Told, api_server
 from support.topology import until
@@ -19,8 +20,9 @@ from base.state import claims, durable, gates, journal, places
 from base.state.pod import Identity
 from base.state.record import Record
 
-OTHER = UID.replace("0d", "1d")
+OTHER, BAD = UID.replace("0d", "1d"), UID.replace("0d", "2d")
 ASKED = ("default", "rails", UID)
+CLIENTS = pytest.mark.parametrize("kubelet", ["grpcio", "grpcio older", "grpc-go", "grpc-go older"], indirect=True)
 ABSENT = Told(404, {"kind": "Status", "reason": "NotFound", "message": "not found", "details": {"name": "rails"}})
 
 
@@ -47,8 +49,10 @@ def driver(tmp_path: Path, server: Server) -> Iterator[DriverProcess]:
 
 
 @pytest.fixture
-def kubelet(driver: DriverProcess) -> Iterator[DraKubelet]:
-    with dra_kubelet(driver.socket) as one:
+def kubelet(driver: DriverProcess, request: pytest.FixtureRequest) -> Iterator[DraKubelet | GoKubelet]:
+    client, *older = getattr(request, "param", "grpcio").split()
+    with go_kubelet("unit", driver.socket) if client == "grpc-go" else dra_kubelet(driver.socket) as one:
+        one.version, one.health_version = ("v1beta1", "v1alpha1") if older else ("v1", "v1")
         yield one
 
 
@@ -65,7 +69,8 @@ def attach(tmp_path: Path, **members: Any) -> journal.Entry:
     return entry
 
 
-def test_registration(driver: DriverProcess, kubelet: DraKubelet) -> None:
+@pytest.mark.parametrize("kubelet", ["grpcio", "grpc-go"], indirect=True)
+def test_info(driver: DriverProcess, kubelet: DraKubelet | GoKubelet) -> None:
     info = kubelet.info()
     assert (info.type, info.name, info.endpoint) == ("DRAPlugin", "hpn-cni.io", str(driver.socket))
     assert [*info.supported_versions] == [
@@ -74,6 +79,9 @@ def test_registration(driver: DriverProcess, kubelet: DraKubelet) -> None:
         "v1.DRAResourceHealth",
         "v1alpha1.DRAResourceHealth",
     ]
+
+
+def test_registration(driver: DriverProcess, kubelet: DraKubelet) -> None:
     kubelet.notify("name taken\nby another")
     kubelet.notify("name taken\nby another")
     kubelet.notify()
@@ -83,15 +91,16 @@ def test_registration(driver: DriverProcess, kubelet: DraKubelet) -> None:
     )
 
 
-@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+@CLIENTS
 def test_prepare_and_unprepare(
-    driver: DriverProcess, kubelet: DraKubelet, server: Server, version: str, tmp_path: Path
+    driver: DriverProcess, kubelet: DraKubelet | GoKubelet, server: Server, tmp_path: Path
 ) -> None:
-    kubelet.version = version
     driver.has({"vf2": {**VF, "nodes": ["/dev/infiniband/uverbs4", "/dev/infiniband/rdma_cm"]}, "vf3": VF})
     document = claim(results=(result(shareID="s-1"), result("vf3", request="b/first")))
     document["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": "rails-of-pod"}
     server.tell(Told(200, document))
+    # Only v1 has that field: the generated client of v1beta1 drops it.
+    share = "" if isinstance(kubelet, GoKubelet) and kubelet.version == "v1beta1" else "s-1"
     first, second = kubelet.prepare(ASKED)[UID].devices
     assert server.asked[-1].path == "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/rails"
     assert (first.request_names, first.pool_name, first.device_name, first.cdi_device_ids, first.share_id) == (
@@ -99,7 +108,7 @@ def test_prepare_and_unprepare(
         POOL,
         "vf2",
         [f"hpn.io/claim={UID}-0"],
-        "s-1",
+        share,
     )
     assert (second.request_names, second.HasField("share_id")) == (["b"], False)
     kept = claims.load(UID)
@@ -122,7 +131,10 @@ def test_prepare_and_unprepare(
     assert [*driver.cdi.iterdir(), *driver.claims.iterdir()] == []
 
 
-def test_prepare_again_makes_all_files_anew(driver: DriverProcess, kubelet: DraKubelet, server: Server) -> None:
+@CLIENTS
+def test_prepare_again_makes_all_files_anew(
+    driver: DriverProcess, kubelet: DraKubelet | GoKubelet, server: Server
+) -> None:
     """The same answer as before, whatever is left: also after a reboot, which empties /run."""
     document = claim(config(attach="chain"))
     server.tell(*[Told(200, document)] * 3)
@@ -197,12 +209,15 @@ def test_claims_of_earlier_boots(tmp_path: Path, server: Server) -> None:
         assert [path.name for path in second.cdi.iterdir()] == [f"hpn-claim-{OTHER}.json"]
 
 
-def test_a_claim_for_each_answer(driver: DriverProcess, kubelet: DraKubelet, server: Server) -> None:
+@CLIENTS
+def test_a_claim_for_each_answer(driver: DriverProcess, kubelet: DraKubelet | GoKubelet, server: Server) -> None:
     """A claim that is refused keeps none of the others back, and changes nothing."""
-    other = claim()
-    other["metadata"]["uid"] = OTHER
-    server.tell(ABSENT, Told(200, other))
-    answers = kubelet.prepare(ASKED, ("default", "other", OTHER))
+    # The API server keeps a claim's parameters as their author wrote them, also with half a surrogate pair.
+    bad, other = claim(config(**{"größe\ud800": 1})), claim()
+    bad["metadata"]["uid"], other["metadata"]["uid"] = BAD, OTHER
+    server.tell(ABSENT, Told(200, bad), Told(200, other))
+    answers = kubelet.prepare(ASKED, ("default", "bad", BAD), ("default", "other", OTHER))
+    assert answers[BAD].error == "größe\\ud800 is an unknown key; remove größe\\ud800"
     assert answers[UID].error == "claim default/rails does not exist; a new pod gets a new claim"
     assert [one.device_name for one in answers[OTHER].devices] == ["vf2"]
     assert [path.name for path in driver.cdi.iterdir()] == [f"hpn-claim-{OTHER}.json"]
@@ -327,9 +342,8 @@ def test_a_device_that_broke_meanwhile(driver: DriverProcess, kubelet: DraKubele
     assert "is none of this node's devices now" in kubelet.prepare(ASKED)[UID].error
 
 
-@pytest.mark.parametrize("version", ["v1", "v1alpha1"])
-def test_health(driver: DriverProcess, kubelet: DraKubelet, version: str) -> None:
-    kubelet.health_version = version
+@CLIENTS
+def test_health(driver: DriverProcess, kubelet: DraKubelet | GoKubelet) -> None:
     stream = kubelet.health()
     (device,) = next(stream).devices
     assert (device.device.pool_name, device.device.device_name) == (POOL, "vf2")
