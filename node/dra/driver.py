@@ -313,7 +313,7 @@ def _give_up(uid: str) -> None:
     try:
         claim = claims.load(uid)
     except RecordUnreadable:
-        claim = None
+        claim = Claim(uid, "", "", (), ())  # enough to be marked, for sweep
     if any(gates.records(uid)):  # guard: in-use
         if claim and not claim.ended:
             claims.save(replace(claim, ended=True))

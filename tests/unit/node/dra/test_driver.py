@@ -264,6 +264,25 @@ def test_an_ended_claim_that_is_prepared_again(
     assert not kept.ended
 
 
+@pytest.mark.parametrize("is_of_later_version", [True, False])
+def test_an_attachment_of_an_unreadable_claim(
+    driver: DriverProcess, kubelet: DraKubelet, server: Server, tmp_path: Path, *, is_of_later_version: bool
+) -> None:
+    """Kubernetes gives it up once, and nothing of it stays after the attachment's end."""
+    server.tell(Told(200, claim()))
+    kubelet.prepare(ASKED)
+    entry, file = attach(tmp_path), driver.claims / f"{UID}.json"
+    if is_of_later_version:
+        durable.write(file, {**(durable.read(file) or {}), "later": 1})
+    else:
+        file.write_text("{")
+    assert kubelet.unprepare(ASKED) == {UID: ""}
+    assert cdi(driver)
+    entry.path.unlink()
+    assert kubelet.unprepare(("default", "unknown", OTHER)) == {OTHER: ""}
+    assert [*driver.cdi.iterdir(), *driver.claims.iterdir()] == []
+
+
 def test_an_attachment_of_an_earlier_boot_keeps_nothing(
     driver: DriverProcess, kubelet: DraKubelet, server: Server, tmp_path: Path
 ) -> None:
