@@ -30,6 +30,7 @@ def account(cluster: Cluster) -> Iterator[Cluster]:
     cluster.kubectl("apply", f"--filename={SLICES}")
     cluster.apply(ACCOUNT)
     yield cluster
+    cluster.delete("resourceclaims", "--all", "--namespace=default")
     cluster.delete("serviceaccount", "hpn", "--namespace=kube-system")
     cluster.kubectl("delete", f"--filename={SLICES}")
     cluster.kubectl("delete", "resourceslices", "--field-selector=spec.driver=hpn-cni.io")
@@ -62,6 +63,46 @@ def test_a_node_writes_its_own_slices(account: Cluster, tmp_path: Path) -> None:
         file = write_kubeconfig(tmp_path / "kubeconfig", account, anywhere)
         with closing(api.opened(f"{file}")) as server:
             assert "the token does not name its node" in refused(lambda: server.create(made("node1")))
+
+
+def test_a_node_shows_its_own_claims(account: Cluster, tmp_path: Path) -> None:
+    """A token of a node writes the status of a claim that is allocated there, and of no other."""
+    shown = dict[str, Any]()
+    for node in ("node1", "node2"):
+        account.apply(claims.claim(node, claims.spec("none")))
+        patch = json.dumps({"status": {"allocation": allocation(node)}})
+        account.kubectl("patch", "resourceclaim", node, "--subresource=status", "--type=merge", f"--patch={patch}")
+        shown[node] = account.get("resourceclaim", node)["metadata"]["uid"]
+    words = ("create", "token", "hpn", "--namespace=kube-system")
+    on_node1 = account.kubectl(*words, "--bound-object-kind=Node", "--bound-object-name=node1").strip()
+    anywhere = account.kubectl(*words).strip()
+    entries = [{"driver": "hpn-cni.io", "pool": "p", "device": "a", "networkData": {"interfaceName": "net1"}}]
+
+    def why_not(server: api.Api, node: str) -> str:
+        try:
+            server.patch_claim_status("default", node, shown[node], entries)
+        except StoreRefused as e:
+            return e.msg
+        return ""
+
+    assert account.control.space
+    with inside(account.control.space.pid):
+        for token in (on_node1, anywhere):
+            file = write_kubeconfig(tmp_path / "kubeconfig", account, token)
+            with closing(api.opened(f"{file}")) as server:
+                if token == on_node1:
+                    until(lambda server=server: not why_not(server, "node1"), "the role", 120, 0.2)  # type: ignore[misc]
+                assert "refuses to patch resourceclaims/status" in why_not(server, "node2")
+    statuses = [account.get("resourceclaim", node)["status"] for node in ("node1", "node2")]
+    devices = [[one["networkData"] for one in status.get("devices", ())] for status in statuses]
+    assert devices == [[{"interfaceName": "net1"}], []]
+
+
+def allocation(node: str) -> dict[str, Any]:
+    """The allocation of a device of that node, as the scheduler writes it."""
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    results = [{"request": "rails", "driver": "hpn-cni.io", "pool": "p", "device": "a"}]
+    return {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]}}
 
 
 @pytest.fixture
