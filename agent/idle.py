@@ -10,7 +10,7 @@ from typing import Final
 from agent.workers import report
 from base.protocol.errors import CniError
 from base.protocol.location import IPAM_DIR
-from base.state import places
+from base.state import claims, places
 from cni import collect
 from ipam import main as ipam
 from ipam import sandboxes
@@ -26,8 +26,8 @@ _last = mmap.mmap(-1, _TIME.size)
 def reclaim() -> bool:
     """Undo the attachments of dead pods, at most once per EVERY seconds, and reconcile blocks; report on stderr.
 
-    Return whether this node has blocks.  Then the agent repeats this without requests, or other nodes would reclaim
-    them.
+    Return whether this node has blocks or claims.  Then the agent repeats this without requests.  Else other nodes
+    would reclaim the blocks, and a dead pod would keep its device from the next claim, for which no ADD comes.
     """
     now = time.monotonic()
     (last,) = _TIME.unpack(_last[:])
@@ -42,7 +42,7 @@ def reclaim() -> bool:
     if is_due or any(path for folder in data_dirs for path in folder.glob("*/sticky/blocks")):
         for line in keep_blocks(data_dirs):
             report(line)
-    return bool(_with_blocks(data_dirs))
+    return bool(_with_blocks(data_dirs) or claims.all_claims())
 
 
 def undo_dead(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:

@@ -30,7 +30,7 @@ class Api:
     """The API server of a kubeconfig, for the node ``node``."""
 
     def __init__(self, kubeconfig: Kubeconfig, node: str) -> None:
-        self.node = node
+        self.node, self.url = node, kubeconfig.server
         self._kubeconfig = kubeconfig
         self._http = Http([kubeconfig.server], kubeconfig.tls, kubeconfig.headers, is_patient=True)
 

@@ -37,7 +37,9 @@ SERVICES: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", 
 _PACKAGE: Final = "/k8s.io.kubelet.pkg.apis.dra"
 _AT_ONCE: Final = 4  # child processes that read claims
 _KNOWN: Final = 4096  # configurations of devices that the driver remembers
-_MOST: Final = 40  # seconds for reading them; kubelet waits 45
+# Seconds: kubelet waits 45.  So long after its call no more of its claims are read, and one takes 5 at most.
+_LATEST: Final = 30
+_MOST: Final = 40  # for one child process
 # Seconds for which kubelet believes a report of health.  A report follows each change, and the end of the stream ends
 # all of them, so no report is sent again.
 _VALID: Final = 10 * 366 * 86400
@@ -128,8 +130,9 @@ class Driver:
 
     async def _prepare(self, request: dra.NodePrepareResourcesRequest) -> dra.NodePrepareResourcesResponse:
         asked = [Asked(one.uid, one.namespace, one.name) for one in request.claims]
+        latest = time.monotonic() + _LATEST
         async with self._children:
-            decided = await _decided(self._kubeconfig, asked, self._find)
+            decided = await _decided(self._kubeconfig, asked, self._find, latest)
         answer = dra.NodePrepareResourcesResponse()
         for one in asked:
             try:
@@ -222,12 +225,12 @@ def _log_refused(asked: Asked, why: str) -> None:
     log(f"{asked.title}: {why}")
 
 
-async def _decided(kubeconfig: str, asked: Sequence[Asked], find: Find) -> Mapping[str, Claim | str]:
+async def _decided(kubeconfig: str, asked: Sequence[Asked], find: Find, latest: float) -> Mapping[str, Claim | str]:
     """What a child process decides, by UID: the claim, or why it cannot be prepared.  The child waits for the API
-    server, and what it imports ends with it."""
+    server, and what it imports ends with it.  After ``latest`` (of the monotonic clock) it reads no more claims."""
     loop = asyncio.get_running_loop()
     try:
-        child = Child(partial(_decide, kubeconfig, asked, find))
+        child = Child(partial(_decide, kubeconfig, asked, find, latest))
     except OSError as e:
         return {one.uid: f"no process can be started on this node: {e.strerror}" for one in asked}
     ended = asyncio.Event()
@@ -250,7 +253,7 @@ async def _decided(kubeconfig: str, asked: Sequence[Asked], find: Find) -> Mappi
 
 
 def _decide(
-    kubeconfig: str, asked: Sequence[Asked], find: Find
+    kubeconfig: str, asked: Sequence[Asked], find: Find, latest: float
 ) -> tuple[Mapping[str, Claim | str], Mapping[bytes, str]]:
     """The decisions, and the configurations that are accepted by now (prepare.accepted)."""
     from node.dra import api  # noqa: PLC0415  # for the child only
@@ -262,6 +265,9 @@ def _decide(
     except CniError as e:
         return {one.uid: e.msg for one in asked}, prepare.accepted
     for one in asked:
+        if time.monotonic() > latest:  # guard: in-time
+            found[one.uid] = f"{one.title} was not read: {server.url} answers too slowly; kubelet tries again"
+            continue
         try:
             found[one.uid] = prepare.decide(one, server.claim(one.namespace, one.name), find, _prepared(one.uid))
         except Refused as e:
@@ -310,7 +316,7 @@ def _give_up(uid: str) -> None:
     try:
         claim = claims.load(uid)
     except RecordUnreadable:
-        claim = None
+        claim = Claim(uid, "", "", (), ())  # enough to be marked, for sweep
     if any(gates.records(uid)):  # guard: in-use
         if claim and not claim.ended:
             claims.save(replace(claim, ended=True))

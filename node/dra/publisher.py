@@ -45,7 +45,8 @@ class View:
     - ``allocated``: the plugin's latest allocations.
     - ``unhealthy``: why a resource's device is unhealthy, in one word; only of unhealthy ones.
     - ``withheld``: what the round before withheld.  If ``is_look``, nothing is published as long as that is so.
-    - ``known``: the slices, by name, after the last round that ended well.  If ``is_same``, it was to publish the same.
+    - ``known``: the slices, by name, after the last round; none if it failed.  If ``is_same``, it was to publish the
+      same.
     - ``leaves``: a device that may be in slices is in no offer.
     """
 
@@ -213,7 +214,8 @@ class Publisher:
             self._changed()
 
     def _failed(self, why: str) -> None:
-        self._view = replace(self._view, is_same=False)
+        # Else an API server of a restored etcd would refuse each list: it has not reached the known versions yet.
+        self._view = replace(self._view, is_same=False, known={})
         self._topics.problem(TOPIC, why)
         self._failures += 1
         self._background.after(_about(min(AGAIN * 2 ** (self._failures - 1), LONGEST)))

@@ -1,12 +1,14 @@
-"""Which slices a credential may write: a service account's token only those of its node, as kubelet's."""
+"""What a credential may write: a service account's token only of its node, as kubelet's; claims that nobody may."""
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster.space import inside, until
+from cluster import claims
+from cluster.space import Failed, inside, until
 from cluster.two_nodes import Cluster
 from support.api_server import NODE1, refused, write_kubeconfig
 from support.pages import ROOT
@@ -14,7 +16,11 @@ from support.pages import ROOT
 from base.protocol.errors import StoreRefused
 from node.dra import api, changes
 
-SLICES = ROOT / "packaging" / "kubernetes" / "dra" / "slices.yaml"
+MANIFESTS = ROOT / "packaging" / "kubernetes" / "dra"
+SLICES = MANIFESTS / "slices.yaml"
+CLAIMS = MANIFESTS / "policy.yaml"
+# Kubernetes sets it on the claims of pods, and removes it by an update of the claim.
+FINALIZER = "resource.kubernetes.io/delete-protection"
 ACCOUNT = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "hpn", "namespace": "kube-system"}}
 
 
@@ -24,6 +30,7 @@ def account(cluster: Cluster) -> Iterator[Cluster]:
     cluster.kubectl("apply", f"--filename={SLICES}")
     cluster.apply(ACCOUNT)
     yield cluster
+    cluster.delete("resourceclaims", "--all", "--namespace=default")
     cluster.delete("serviceaccount", "hpn", "--namespace=kube-system")
     cluster.kubectl("delete", f"--filename={SLICES}")
     cluster.kubectl("delete", "resourceslices", "--field-selector=spec.driver=hpn-cni.io")
@@ -56,6 +63,85 @@ def test_a_node_writes_its_own_slices(account: Cluster, tmp_path: Path) -> None:
         file = write_kubeconfig(tmp_path / "kubeconfig", account, anywhere)
         with closing(api.opened(f"{file}")) as server:
             assert "the token does not name its node" in refused(lambda: server.create(made("node1")))
+
+
+def test_a_node_shows_its_own_claims(account: Cluster, tmp_path: Path) -> None:
+    """A token of a node writes the status of a claim that is allocated there, and of no other."""
+    shown = dict[str, Any]()
+    for node in ("node1", "node2"):
+        account.apply(claims.claim(node, claims.spec("none")))
+        patch = json.dumps({"status": {"allocation": allocation(node)}})
+        account.kubectl("patch", "resourceclaim", node, "--subresource=status", "--type=merge", f"--patch={patch}")
+        shown[node] = account.get("resourceclaim", node)["metadata"]["uid"]
+    words = ("create", "token", "hpn", "--namespace=kube-system")
+    on_node1 = account.kubectl(*words, "--bound-object-kind=Node", "--bound-object-name=node1").strip()
+    anywhere = account.kubectl(*words).strip()
+    entries = [{"driver": "hpn-cni.io", "pool": "p", "device": "a", "networkData": {"interfaceName": "net1"}}]
+
+    def why_not(server: api.Api, node: str) -> str:
+        try:
+            server.patch_claim_status("default", node, shown[node], entries)
+        except StoreRefused as e:
+            return e.msg
+        return ""
+
+    assert account.control.space
+    with inside(account.control.space.pid):
+        for token in (on_node1, anywhere):
+            file = write_kubeconfig(tmp_path / "kubeconfig", account, token)
+            with closing(api.opened(f"{file}")) as server:
+                if token == on_node1:
+                    until(lambda server=server: not why_not(server, "node1"), "the role", 120, 0.2)  # type: ignore[misc]
+                assert "refuses to patch resourceclaims/status" in why_not(server, "node2")
+    statuses = [account.get("resourceclaim", node)["status"] for node in ("node1", "node2")]
+    devices = [[one["networkData"] for one in status.get("devices", ())] for status in statuses]
+    assert devices == [[{"interfaceName": "net1"}], []]
+
+
+def allocation(node: str) -> dict[str, Any]:
+    """The allocation of a device of that node, as the scheduler writes it."""
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    results = [{"request": "rails", "driver": "hpn-cni.io", "pool": "p", "device": "a"}]
+    return {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]}}
+
+
+@pytest.fixture
+def bad(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster with the claims' policy, and a claim, a template and a class that it refuses and that are older."""
+    claim = claims.claim("old", claims.spec("old", vlan=5))
+    claim["metadata"]["finalizers"] = [FINALIZER]
+    cluster.apply(
+        claim,
+        claims.template("old", claims.spec("old", vlan=5)),
+        claims.device_class("old", "example.com/rail0", vlam=5),
+    )
+    cluster.kubectl("apply", f"--filename={CLAIMS}")
+    new = json.dumps(claims.claim("new", claims.spec("old", vlan=5)))
+    until(lambda: why_refused(cluster, "create", "--dry-run=server", "--filename=-", stdin=new), "the policy", 120, 0.2)
+    yield cluster
+    cluster.kubectl("delete", f"--filename={CLAIMS}")
+    # Without the policy also what it held back goes.
+    cluster.delete("resourceclaims,resourceclaimtemplates", "--all", "--namespace=default")
+    cluster.delete("deviceclass", "old")
+
+
+def test_bad_claims_that_are_older_than_the_policy(bad: Cluster) -> None:
+    """They can be labelled and deleted, and not be made worse."""
+    for kind in ("resourceclaim", "resourceclaimtemplate", "deviceclass"):
+        bad.kubectl("label", kind, "old", "a=b")
+    patch = '{"spec": {"config": [{"opaque": {"driver": "hpn-cni.io", "parameters": {"vlam": 6}}}]}}'
+    assert "hpn-claims" in why_refused(bad, "patch", "deviceclass", "old", "--type=merge", f"--patch={patch}")
+    bad.kubectl("delete", "resourceclaim", "old", "--timeout=120s")
+    assert bad.get("resourceclaims", "--namespace=default")["items"] == []
+
+
+def why_refused(cluster: Cluster, *words: str, stdin: str = "") -> str:
+    """Why the API server refuses what kubectl sends; empty if it does not."""
+    try:
+        cluster.kubectl(*words, stdin=stdin)
+    except Failed as e:
+        return str(e)
+    return ""
 
 
 def refusal(server: api.Api) -> str:

@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +17,14 @@ from support.tls_server import Server, Told, api_server
 from support.topology import until
 from unit.node.dra.test_prepare import POD, UID, claim, config, result
 
+from base.kernel import budget
 from base.kubelet import drahealth_pb2 as health
 from base.protocol.spec import Key
 from base.state import claims, durable, gates, journal, places
 from base.state.pod import Identity
 from base.state.record import Record
+from node.dra import driver as dra_driver
+from node.dra.prepare import Asked, Found
 
 OTHER, BAD = UID.replace("0d", "1d"), UID.replace("0d", "2d")
 ASKED = ("default", "rails", UID)
@@ -273,6 +279,25 @@ def test_an_ended_claim_that_is_prepared_again(
     assert not kept.ended
 
 
+@pytest.mark.parametrize("is_of_later_version", [True, False])
+def test_an_attachment_of_an_unreadable_claim(
+    driver: DriverProcess, kubelet: DraKubelet, server: Server, tmp_path: Path, *, is_of_later_version: bool
+) -> None:
+    """Kubernetes gives it up once, and nothing of it stays after the attachment's end."""
+    server.tell(Told(200, claim()))
+    kubelet.prepare(ASKED)
+    entry, file = attach(tmp_path), driver.claims / f"{UID}.json"
+    if is_of_later_version:
+        durable.write(file, {**(durable.read(file) or {}), "later": 1})
+    else:
+        file.write_text("{")
+    assert kubelet.unprepare(ASKED) == {UID: ""}
+    assert cdi(driver)
+    entry.path.unlink()
+    assert kubelet.unprepare(("default", "unknown", OTHER)) == {OTHER: ""}
+    assert [*driver.cdi.iterdir(), *driver.claims.iterdir()] == []
+
+
 def test_an_attachment_of_an_earlier_boot_keeps_nothing(
     driver: DriverProcess, kubelet: DraKubelet, server: Server, tmp_path: Path
 ) -> None:
@@ -309,6 +334,26 @@ def test_without_an_interface_the_gate_is_open(driver: DriverProcess, kubelet: D
 def test_an_api_server_that_refuses(kubelet: DraKubelet, server: Server, told: Told, words: str) -> None:
     server.tell(*[told] * 4)
     assert words in kubelet.prepare(ASKED)[UID].error
+
+
+def test_a_silent_api_server(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is decided by then is answered before kubelet gives up, and each other claim has a sentence."""
+    document, asked = claim(), [Asked(UID.replace("0d", f"{n}d"), "default", "abc"[n]) for n in range(3)]
+    document["metadata"]["uid"] = asked[0].uid
+    server.tell(Told(200, document), *[Told(is_silent=True)] * 4)
+    # A clock that each look advances, so that the second claim is read in time.
+    monkeypatch.setattr(dra_driver, "time", SimpleNamespace(monotonic=count().__next__))
+
+    def find(*_: str) -> Found:
+        monkeypatch.setattr(budget, "REQUEST", 0.1)  # for what follows the first claim
+        return Found(**VF)
+
+    found, _ = dra_driver._decide(f"{tmp_path}/api/kubeconfig", asked, find, latest=1)
+    signal.alarm(0)  # it is for a child process
+    first, second, third = (found[one.uid] for one in asked)
+    assert isinstance(first, claims.Claim)
+    assert f"{server.url} gives no answer to GET /apis/resource.k8s.io/v1/namespaces/default" in f"{second}"
+    assert third == f"claim default/c was not read: {server.url} answers too slowly; kubelet tries again"
 
 
 @pytest.mark.parametrize("uid", ["", "..", "../x", "x" * 300])

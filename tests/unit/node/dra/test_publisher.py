@@ -58,6 +58,7 @@ class Node:
             "allocated": sorted(view.allocated),
             "sick": [*view.unhealthy.values()],
             "same": view.is_same and sorted(view.known),
+            "known": sorted(view.known),
             "leaves": view.leaves,
         }
         file = self.folder / f"new-{os.getpid()}"
@@ -99,6 +100,7 @@ def test_at_changes_only(node: Node) -> None:
         "allocated": [],
         "sick": [],
         "same": False,
+        "known": [],
         "leaves": False,
     }
     # A pod gets one: nothing of the slices changes.
@@ -181,6 +183,19 @@ def test_failures(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     assert node.publisher.published == {one.id for one in DEVICES}
     node.report = Report(frozenset(), notes=("a remark",))
     node.until(lambda: "dra" not in node.topics.problems)
+
+
+def test_a_restored_api_server(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that it had before the restore is one that it cannot wait for, so a failed round's are not named
+    again."""
+    monkeypatch.setattr(publisher, "AGAIN", 0.01)
+    node.report = replace(node.report, known={"a": ("900000", b"")})
+    node.offer(*DEVICES)
+    node.after(1)
+    node.report = Report(frozenset(), "gives no answer: Too large resource version: 900000, current: 5000")
+    node.offer(DEVICES[0])
+    node.after(3)
+    assert [one["known"] for one in node.rounds[:3]] == [[], ["a"], []]
 
 
 def test_slices_of_another_program(node: Node) -> None:

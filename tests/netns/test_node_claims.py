@@ -1,0 +1,79 @@
+"""hpn node's two ways to a device, the device plugin and claims: what kubelet got by Allocate, Prepare gives to no
+claim."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from support.dra_api import DraApi
+from support.node_dra import dra_kubelet
+from support.node_kubelet import kubelet
+from support.node_process import NodeProcess
+from support.pod_resources import listing
+from support.tls_server import api_server
+from support.topology import Host, until
+
+UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
+ASKED = ("default", "rails", UID)
+
+
+def masters(by: str) -> list[dict[str, Any]]:
+    """A resource for each end of the host's veth pair, with one share."""
+    common = {"kind": "master", "count": 1, "by": by}
+    return [
+        {"name": f"example.com/{name}", **common, "selectors": {"ifNames": [name], "kinds": ["netdev"]}}
+        for name in ("rail0", "fabric")
+    ]
+
+
+def claim(pool: str, device: str) -> dict[str, Any]:
+    results = [{"request": "rails", "driver": "hpn-cni.io", "pool": pool, "device": device}]
+    return {
+        "metadata": {"name": "rails", "namespace": "default", "uid": UID},
+        "status": {
+            "allocation": {"devices": {"results": results}},
+            "reservedFor": [{"resource": "pods", "name": "a", "uid": UID}],
+        },
+    }
+
+
+@pytest.fixture
+def server(host: Host, tmp_path: Path) -> Iterator[tuple[DraApi, Path]]:
+    made = DraApi()
+    with api_server(tmp_path) as (one, kubeconfig):
+        one.route = made.route
+        document = json.loads(kubeconfig.read_text())
+        document["users"][0]["name"] = document["contexts"][0]["context"]["user"] = "system:node:node1"
+        kubeconfig.write_text(json.dumps(document))
+        yield made, kubeconfig
+
+
+def test_a_pods_device_goes_to_no_claim(server: tuple[DraApi, Path]) -> None:
+    """Allocate and Prepare consult one ledger, also before kubelet lists the pod.  The other device shows that the
+    change of ``by`` is complete."""
+    made, kubeconfig = server
+    # A socket's path is limited to 107 bytes.
+    with TemporaryDirectory(prefix="hpn-test-") as folder:
+        process = NodeProcess(Path(folder), masters("devicePlugin"), "--kubeconfig", str(kubeconfig))
+        process.registry.mkdir(parents=True)
+        with listing(process.kubelet), process:
+            process.says("serves example.com/rail0")
+            with kubelet(process.registry / "hpn-example.com_rail0.sock") as plugin:
+                plugin.allocate("rail0-0")
+            process.write(masters("dra"))
+            process.reload()
+            until(lambda: "fabric" in made.devices())
+            assert "rail0" not in made.devices()
+            pool, device = made.devices()["fabric"][0], made.devices()["fabric"][1]["name"]
+            with dra_kubelet(process.registry / "hpn-hpn-cni.io.sock") as dra:
+                made.claim = claim(pool.replace("fabric", "rail0"), device.replace("fabric", "rail0"))
+                error = dra.prepare(ASKED)[UID].error
+                assert error.endswith(
+                    ": a pod has it from the device plugin, or kubelet has not listed its pods' devices yet; it is "
+                    "tried again until that pod has ended"
+                )
+                made.claim = claim(pool, device)
+                until(lambda: not dra.prepare(ASKED)[UID].error)
