@@ -115,9 +115,12 @@ def refuse_conflicts(claim: Claim, others: Collection[Claim]) -> None:
         for other in others:
             is_alone = device.kind in _ALONE
             if is_alone and any(one.id == device.id and one.kind in _ALONE for one in other.own):  # guard: device-once
+                remedy = "delete one of the two, and its pod's successor gets another device"
+                if other.ended:
+                    remedy = "that has ended, and its pod is not detached yet; if that stays, run hpn gc on the node"
                 raise Refused(
                     f"device {device.id} ({device.pool}/{device.device}) is prepared for {other.title} on this node "
-                    f"already; delete one of the two, and its pod's successor gets another device"
+                    f"already; {remedy}"
                 )
     beside = [other for other in others if {*other.pods} & {*claim.pods}]
     names = {one.interface: other.title for other in beside for one in other.devices if one.interface}

@@ -288,8 +288,10 @@ def test_another_rdma_mode_than_the_kernels(
 def test_a_device_of_another_claim() -> None:
     made = decide(claim())
     other = replace(made, uid=UID.replace("0d", "1d"), name="another")
-    with pytest.raises(Refused, match=r"is prepared for claim default/another on this node already"):
+    with pytest.raises(Refused, match=r"is prepared for claim default/another on this node already; delete one"):
         prepare.refuse_conflicts(made, (other,))
+    with pytest.raises(Refused, match=r"already; that has ended, and its pod is not detached yet; .* hpn gc"):
+        prepare.refuse_conflicts(made, (replace(other, ended=True),))
     shared = decide(claim(results=(result("rail0", shareID="s"),)))
     prepare.refuse_conflicts(shared, (replace(shared, uid=other.uid),))
 
