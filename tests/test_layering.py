@@ -48,6 +48,7 @@ OURS = {
         "node.dra.changes",
         "node.dra.classes",
         "node.flags",
+        "node.kubelet.directory",
         "node.model",
         "node.offer.offers",
         "cni",

@@ -37,6 +37,8 @@ def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, 
     option("--kubelet-dir", metavar="DIR", type=Path, default=installing.KUBELET, help=kubelet)
     option("--api-server", metavar="HOST:PORT", help="for install: as for hpn install")
     option("--credential", metavar="DIRECTORY", help="for install: as for hpn install")
+    provision = "for install: the container node can write to the node's /sys and /etc/modprobe.d"
+    option("--provision", action="store_true", help=provision)
     absent = "for leave: how long the DaemonSet's pod must be away; default 600"
     option("--absent", metavar="SECONDS", type=float, default=leaving.ABSENT, help=absent)
     options = parser.parse_args(words)

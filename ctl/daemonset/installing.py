@@ -6,7 +6,7 @@
 
 import argparse
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -14,35 +14,49 @@ from typing import Final
 from base.child_process import Child
 from base.kernel import host_mounts
 from base.protocol.errors import CniError, InvalidConfig, IoFailure
+from ctl.daemonset import notes
 from ctl.installation import command, files, layout, systemd
 from ctl.installation.layout import Entry
+from ctl.screen import text
 from node import flags
 from node.config import Refused, read
+from node.model import Settings
 
 WAYS: Final = ("auto", "service", "pod")
 KUBELET: Final = flags.Flags.kubelet
 # A directory of the pod, which its other containers read.  kubelet keeps it below a directory of this name.
 CHOSEN: Final = Path("/hpn-way/way")
+# kubelet makes the file, and shows its text in the pod's status.
+STATUS: Final = Path("/dev/termination-log")
 _KEEP: Final = "or keep the DaemonSet from this node"
 
 
 def install(options: argparse.Namespace, program: str, version: str) -> list[str]:
-    """Install by the options of ``hpn daemonset install``; a line for each step.  Raises CniError."""
+    """Install by the options of ``hpn daemonset install``; a line for each step, then one for each note.
+
+    The pod's status gets the way and the notes.  Raises CniError, OSError.
+    """
     if not program:
         raise IoFailure("this hpn runs from its sources; build an image of the binary (packaging/image)")
     command.refuse_package(options.root, "install")
     arguments = _arguments(options)
     more = [layout.kubeconfig(options.api_server, options.credential)] if options.api_server else []
-    devices = _device_file()
-    way, lines = "pod", ["this node runs hpn in containers, as --way=pod demands"]
+    settings, devices = _device_file()
+    way, lines, noted = "pod", ["this node runs hpn in containers, as --way=pod demands"], list[str]()
     if options.way != "pod":
         units = layout.daemonset_units(arguments, f"{options.kubelet_dir}")
         way, lines = _on_host(options.way, program, version, units, [*devices, *more])
+        noted = _noted_on_host(options.kubelet_dir, {one.full_name for one in settings.resources})
     # Where the runtime has its plugins in another directory, the pod has that at the usual path.
     lines += command.install(options.root, Path(program), {}, version, more=more)
     if CHOSEN.parent.is_dir():
         CHOSEN.write_text(f"{way}\n")
-    return lines
+    noted += notes.of_plugins(options.root)
+    if way == "pod" and not options.provision:
+        noted += notes.of_container(settings)
+    with suppress(OSError), STATUS.open("r+") as file:
+        file.write(text([lines[0], *noted]))
+    return [*lines, *noted]
 
 
 def _arguments(options: argparse.Namespace) -> tuple[str, ...]:
@@ -56,17 +70,17 @@ def _arguments(options: argparse.Namespace) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _device_file() -> list[Entry]:
-    """The pod's device file, for the node.  Raises IoFailure if hpn node would refuse it."""
+def _device_file() -> tuple[Settings, list[Entry]]:
+    """The pod's device file, and its entry for the node.  Raises IoFailure if hpn node would refuse it."""
     path = Path("/", layout.DEVICES)
     if not path.exists():
-        return []
+        return Settings((), ""), []
     try:
-        read(path, prefix="any.prefix")
+        settings = read(path, prefix="any.prefix")
     except Refused as e:
         raise IoFailure(f"hpn node would refuse the device file; nothing was replaced.  {e.msg}") from e
     # A link: so kubelet makes a ConfigMap's files.
-    return [Entry(layout.DEVICES, "file", f"{layout.MARK}\n{path.read_text()}")]
+    return settings, [Entry(layout.DEVICES, "file", f"{layout.MARK}\n{path.read_text()}")]
 
 
 def _on_host(
@@ -108,6 +122,18 @@ def _on_host(
     if not way:
         raise IoFailure(lines[0])
     return way, lines
+
+
+def _noted_on_host(kubelet: Path, offered: Collection[str]) -> list[str]:
+    """The notes that need the host's mounts; none if a child process cannot find them, because hpn is installed."""
+
+    def work() -> list[str]:
+        host_mounts.enter()
+        return list(notes.of_kubelet(kubelet, offered))
+
+    with suppress(OSError):
+        return list(Child(work).answer())
+    return []
 
 
 def _path(unit: str) -> str:

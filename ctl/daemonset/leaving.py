@@ -32,6 +32,11 @@ def leave(kubelet: Path, absent: float) -> list[str]:
     return _uninstall(kubelet) if why is None else why
 
 
+def is_here(kubelet: Path) -> bool:
+    """Whether kubelet has a pod of the DaemonSet in this directory."""
+    return next(_pods(kubelet, _VOLUME), None) is not None
+
+
 def _uninstall(kubelet: Path) -> list[str]:
     root = Path("/")
     if held := state.holders(root):
@@ -46,7 +51,7 @@ def _uninstall(kubelet: Path) -> list[str]:
 
 def _stays(kubelet: Path) -> list[str] | None:
     """Why hpn stays, without a line for the usual reason; None if kubelet has only pods of others here."""
-    if next(_pods(kubelet, _VOLUME), None):
+    if is_here(kubelet):
         return []
     # After a reboot of a node without a disk, kubelet has no pods until it has asked the API server.
     if not next(_pods(kubelet, "."), None):

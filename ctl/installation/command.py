@@ -251,12 +251,6 @@ def _is_enabled(root: Path, unit: str) -> bool:
 
 def _hints(root: Path, units: Mapping[str, str], *, has_file: bool) -> Iterator[str]:
     if not units:
-        plugins = (root / layout.HPN).parent
-        if plugins.is_dir() and not {one.name for one in plugins.iterdir()} - {"hpn", "hpn-ipam"}:
-            yield (
-                f"/{plugins.relative_to(root)} has no other plugin: if the runtime has another directory for plugins, "
-                "name that (cniBinDir in the chart)"
-            )
         return
     if not has_file and _node_file(root) is None and not _is_enabled(root, layout.NODE):
         yield f"{layout.NODE} is not enabled: write {DEFAULTS[0]}, then: systemctl enable --now {layout.NODE}"

@@ -15,6 +15,7 @@ from support import crowd, helm
 from support.bare_nodes import (
     NAME,
     PAGE,
+    RESOURCE,
     daemons,
     make_another,
     offered,
@@ -25,6 +26,7 @@ from support.bare_nodes import (
     put_image,
     typed,
 )
+from support.doctor_cases import offering
 from support.pages import shown
 
 TITLE = "With Helm"
@@ -179,8 +181,9 @@ def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, els
         bare.kubectl("wait", "--for=condition=Established", f"crd/{name}")
     assert daemons(bare) == {}
 
-    plugins = PATHS["cniBinDir"][0]
+    plugins, kubelet = (path for path, _ in PATHS.values())
     first, second = bare.nodes.values()
+    first.run("umount", "--recursive", kubelet)
     first.run("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", plugins)
     second.run("ln", "-s", "/usr/lib/cni/hpn", f"{plugins}/hpn")
     shell(start)
@@ -188,9 +191,15 @@ def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, els
     package = "the Debian package hpn-cni installed /opt/cni/bin/hpn; install with apt, or remove "
     until(lambda: package in status(bare, "node2"), "node2 to keep the package", 120, 0.5)
     assert second.run("readlink", f"{plugins}/hpn").stdout == "/usr/lib/cni/hpn\n"
-    first.run("umount", plugins)
+    first.run("mount", "-o", "remount,rw", plugins)
+    second.run("mv", f"{plugins}/multus", f"{plugins}/away")
     second.run("rm", f"{plugins}/hpn")
     # Kubelet tries again by itself.
+    what_stops_none(bare, kubelet)
+    second.run("mv", f"{plugins}/away", f"{plugins}/multus")
+    first.run("umount", plugins)
+    first.run("mount", "--rbind", PATHS["kubeletDir"][1], kubelet)
+    bare.kubectl("--namespace=kube-system", "delete", "pod", daemons(bare)["node1"]["metadata"]["name"])
     shell(ready)
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
 
@@ -202,6 +211,29 @@ def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, els
     until(lambda: any("exec format error" in status(bare, node) for node in bare.nodes), "a refusal", 120, 0.5)
     assert programs(bare) == before
     shell(rollback)
+
+
+def what_stops_none(cluster: Cluster, kubelet: str) -> None:
+    """kubelet shows the notes of an installation: on node1 both directories are wrong, and node2 has no Multus, and
+    another device plugin."""
+    socket = "/var/lib/kubelet/plugins_registry/other.sock"
+    with offering(cluster.nodes["node2"].path(socket), RESOURCE):
+        until(lambda: all(noted(cluster, node) for node in cluster.nodes), "both to be installed", 300, 0.5)
+    way = "this node runs hpn in containers: systemd does not run on this node"
+    wanted = {
+        "node1": [way, f"{kubelet} is another directory than kubelet's, ", "/opt/cni/bin has no other plugin: "],
+        "node2": [way, f"{RESOURCE}: {PATHS['kubeletDir'][0]}/", "/opt/cni/bin has no Multus: "],
+    }
+    for node, lines in wanted.items():
+        found = noted(cluster, node)
+        assert [one[: len(line)] for one, line in zip(found, lines, strict=True)] == lines
+
+
+def noted(cluster: Cluster, node: str) -> list[str]:
+    """The lines of the container install in the pod's status, once it has succeeded."""
+    (one,) = daemons(cluster)[node]["status"].get("initContainerStatuses", [{"state": {}}])
+    ended = one["state"].get("terminated", {"exitCode": 1})
+    return [] if ended["exitCode"] else ended.get("message", "nothing").splitlines()
 
 
 def of_another_architecture(tree: Path) -> None:

@@ -1,4 +1,7 @@
-"""What hpn plan prints, as the programs that it is for read it; and trees of NICs for it."""
+"""What hpn plan prints, as the programs that it is for read it; and trees of NICs for it.
+
+The trees are drawn in the format of /sys.  None was recorded on a machine.
+"""
 
 import json
 from collections import defaultdict
@@ -126,7 +129,8 @@ def bond(tree: Tree, *members: str) -> None:
 
 
 def dgx(tree: Tree) -> None:
-    """Eight NICs, each below one switch with a GPU, four on each NUMA node; and a PF that Open vSwitch owns."""
+    """Drawn after a DGX: eight NICs, each below one switch with a GPU, four on each NUMA node.  And a PF that Open
+    vSwitch owns."""
     for number, address in enumerate(PFS):
         above, numa = f"pcifffe:{number:02x}/fffe:{number:02x}:01.0", number // 4
         add(tree, address, f"rail{number}", rdma=f"mlx5_{number}", above=f"{above}/fffe:{number:02x}:02.0",

@@ -387,6 +387,8 @@ def test_what_provisioning_gets(chart: Chart) -> None:
     of = {name: found[f"DaemonSet {name}"]["spec"]["template"]["spec"] for name in ("hpn", "hpn-mode", "hpn-none")}
     writable = {name: node_paths(pod) & {"/sys", "/etc/modprobe.d"} for name, pod in of.items()}
     assert writable == {"hpn": {"/sys"}, "hpn-mode": {"/sys", "/etc/modprobe.d"}, "hpn-none": set()}
+    told = {name for name, pod in of.items() if "--provision" in pod["initContainers"][0]["args"]}
+    assert told == {"hpn", "hpn-mode"}
     security = {name: pod["containers"][0]["securityContext"] for name, pod in of.items()}
     own = security["hpn-none"]
     assert own["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}

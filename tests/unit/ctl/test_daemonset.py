@@ -1,13 +1,27 @@
-"""hpn daemonset: its units, and when the DaemonSet has left a node.  tests/system/test_ways.py has the rest."""
+"""hpn daemonset: its units, its notes, and when the DaemonSet has left a node.
 
+tests/system/test_ways.py has the rest.
+"""
+
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
-from support.installed import ROOT
+from support.doctor_cases import offering
+from support.installed import ROOT, program
 
+from base.kernel import host_mounts
 from base.protocol.errors import InvalidConfig
-from ctl.daemonset import leaving
-from ctl.installation import layout
+from ctl.daemonset import command, installing, leaving, notes
+from ctl.installation import layout, systemd
+
+OURS = "pods/a/volumes/kubernetes.io~empty-dir/hpn-way"
+MASTERS = "{resources: [{name: example.com/rail0, kind: master, selectors: {ifNames: [rail0]}}], PFS}"
+DEMANDED = "this node runs hpn in containers, as --way=pod demands"
+ALONE = "/opt/cni/bin has no other plugin: if the runtime has another directory for plugins, name that (cniBinDir "
+ALONE += "in the chart)"
+Said: TypeAlias = Callable[..., tuple[list[str], list[str]]]
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +57,78 @@ def test_it_leaves_only_where_kubelet_has_pods_of_others_alone(tmp_path: Path) -
     assert leaving._stays(tmp_path) is None
     (ours / "hpn-way").mkdir(parents=True)
     assert leaving.leave(tmp_path, 0) == []
+
+
+@pytest.fixture
+def said(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Said:
+    """Returns a function that runs hpn daemonset install, and returns its lines and those of the pod's status."""
+    status = tmp_path / "status"
+    monkeypatch.setattr(installing, "STATUS", status)
+    monkeypatch.setattr(installing, "CHOSEN", tmp_path / "none" / "way")
+    monkeypatch.setattr(layout, "DEVICES", str(tmp_path / "devices.yaml"))
+    monkeypatch.setattr(installing, "KUBELET", tmp_path / "kubelet")
+    monkeypatch.setattr(host_mounts, "enter", lambda: None)
+    monkeypatch.setattr(systemd, "runs_here", lambda _: False)
+
+    def run(*options: str) -> tuple[list[str], list[str]]:
+        status.write_text("")
+        text, code = command.answer(["install", f"--root={root}", *options], str(program(tmp_path)))
+        assert code == 0
+        return text.splitlines(), status.read_text().splitlines()
+
+    return run
+
+
+def test_the_status_has_the_way_and_the_notes(said: Said, root: Path, tmp_path: Path) -> None:
+    lines, status = said("--way=pod")
+    assert status == [DEMANDED, ALONE]
+    assert lines[1] == "put /opt/cni/bin/hpn"
+    assert lines[-1] == ALONE
+    (root / "opt/cni/bin/loopback").touch()
+    _, (_, note) = said("--way=pod")
+    assert note.startswith("/opt/cni/bin has no Multus: ")
+    (root / "opt/cni/bin/multus-shim").touch()
+    assert said("--way=pod") == ([DEMANDED, "it is already installed"], [DEMANDED])
+
+    _, (way, note) = said()
+    assert way == "this node runs hpn in containers: systemd does not run on this node"
+    assert note.startswith(f"{tmp_path}/kubelet is another directory than kubelet's, which has this pod; ")
+    (tmp_path / "kubelet" / OURS).mkdir(parents=True)
+    assert said()[1] == [way]
+
+
+@pytest.mark.parametrize(
+    ("pfs", "asked"),
+    [
+        ("pfs: [{selectors: {ifNames: [ens1]}, mtu: 9000}]", ""),
+        ("pfs: [{selectors: {ifNames: [ens1]}, numVfs: 4}]", "pfs"),
+        ("pfs: [{selectors: {ifNames: [ib0]}, guids: true}], rdmaNamespaces: exclusive", "pfs and rdmaNamespaces"),
+    ],
+)
+def test_what_hpn_node_cannot_do_in_its_container(said: Said, tmp_path: Path, pfs: str, asked: str) -> None:
+    (tmp_path / "devices.yaml").write_text(MASTERS.replace("PFS", pfs))
+    note = f"hpn node cannot write to the node's /sys and /etc/modprobe.d, as {asked} of the device file may need; set "
+    assert [one.startswith(note) for one in said("--way=pod")[1][2:]] == ([True] if asked else [])
+    assert said("--way=pod", "--provision")[1] == [DEMANDED, ALONE]
+
+
+def test_another_device_plugin(tmp_path: Path) -> None:
+    (tmp_path / OURS).mkdir(parents=True)
+    offered = {"example.com/rail0", "example.com/rail1"}
+    assert list(notes.of_kubelet(tmp_path, offered)) == []
+    (tmp_path / "plugins_registry").mkdir()
+    other = tmp_path / "plugins_registry/other.sock"
+    with offering(other, "example.com/rail1"):
+        (note,) = notes.of_kubelet(tmp_path, offered)
+        assert note.startswith(f"example.com/rail1: {other} is another device plugin that offers it, so hpn node does ")
+        assert list(notes.of_kubelet(tmp_path, {"example.com/rail0"})) == []
+
+
+def test_a_note_that_cannot_be_found_stops_no_installation(
+    said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_kubelet: Path, _offered: Collection[str]) -> list[str]:
+        raise RecursionError
+
+    monkeypatch.setattr(notes, "of_kubelet", fails)
+    assert said()[1][1:] == [ALONE]

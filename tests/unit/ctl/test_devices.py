@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.node_files import read
-from support.recorded import gid, hca, port
+from support.rdma_tree import gid, hca, port
 from support.sysfs_tree import Tree
 
 from base.protocol.errors import LinkUnavailable

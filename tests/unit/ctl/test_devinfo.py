@@ -5,7 +5,7 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
-from support.recorded import gid, hca, port
+from support.rdma_tree import gid, hca, port
 from support.sysfs_tree import Tree
 
 from base.protocol.errors import LinkUnavailable
@@ -111,7 +111,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def erdma(tree: Tree, slot: int, guid: str, state: str) -> None:
-    """A tree of an Alibaba node, from its documentation."""
+    """Drawn after the documentation of an Alibaba node."""
     function = tree.pci(f"0000:{slot:02x}:00.0", driver="erdma", vendor="0x1ded", device="0x107f", revision="0x00")
     tree.netdev(f"eth{slot}", function, mtu=1500, dev_port=0, dev_id="0x0")
     guids = dict.fromkeys(("node_guid", "sys_image_guid"), f"0216:3eff:fe{guid}")

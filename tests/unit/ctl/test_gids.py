@@ -5,7 +5,7 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
-from support.recorded import ZERO, gid, hca, port
+from support.rdma_tree import ZERO, gid, hca, port
 from support.sysfs_tree import Tree
 
 from base.protocol.errors import LinkUnavailable

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.plans import INFINIBAND, OVS, PFS, add, bond, dgx, planned, vfs
-from support.recorded import hca, port
+from support.rdma_tree import hca, port
 from support.sysfs_tree import Tree
 
 from base.protocol.errors import CniError, InvalidConfig, IoFailure, LinkUnavailable
@@ -260,7 +260,7 @@ def test_scalable_functions_of_infiniband(tree: Tree) -> None:
 
 
 def erdma(tree: Tree, slot: int, **values: Any) -> Path:
-    """An RDMA function of an Alibaba node, and its RDMA device."""
+    """Drawn after an Alibaba node: an RDMA function, and its RDMA device."""
     path = tree.pci(f"fffe:{slot:02x}:00.0", driver="erdma", vendor="0x1ded", device="0x107f", **values)
     port(hca(tree, f"rocep{slot}s0", path, node_type="4: RNIC"))
     return path

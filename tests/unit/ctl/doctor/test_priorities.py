@@ -1,4 +1,4 @@
-"""hpn doctor's findings about Ethernet priorities and the clock, from recorded kernel answers."""
+"""hpn doctor's findings about Ethernet priorities and the clock, from answers in the kernel's layout."""
 
 import struct
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Draw RDMA devices with all their attributes in a tree like /sys."""
+"""Draw RDMA devices with all their attributes in a tree like /sys.  None was recorded on a machine."""
 
 from pathlib import Path
 from typing import Final
