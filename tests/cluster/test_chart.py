@@ -60,7 +60,7 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
     pings(bare)
     containers, before = bare.containers("a", "b"), pods(bare)
 
-    # Only another file restarts the DaemonSet's pods.
+    # These values restart no pod of the DaemonSet, another file does.
     helm.write(tree, metrics={"address": ""}, clusterAddresses={"enabled": True})
     shell(upgrade)
     assert pods(bare) == before
