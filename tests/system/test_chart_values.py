@@ -1,4 +1,4 @@
-"""packaging/helm: which values the chart refuses, and which of them replace pods."""
+"""packaging/helm: which values the chart refuses, which of them replace pods, and which add rights."""
 
 import json
 import re
@@ -13,6 +13,7 @@ from support.pages import ROOT
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 A = {"name": "a", "nodeSelector": {"p": "a", "q": "x"}}
+TOKEN = "the ServiceAccount's token"
 RAIL = {"plugins": [{"type": "hpn", "master": "rail0"}]}
 PAGE = (ROOT / "docs" / "user" / "kubernetes.md").read_text()
 # With all that has no part in the pods, so that each change below has an effect.
@@ -125,16 +126,16 @@ def test_the_page_has_the_values_that_restart_no_pod(chart: Chart) -> None:
     before = objects(chart, OTHERS)
     without_effect = list[str]()
     for name, value in CHANGED.items():
-        after = objects(chart, changed(name, value))
+        after = objects(chart, changed(OTHERS, name, value))
         assert after != before, name
         if templates(after) == templates(before):
             without_effect.append(name)
     assert without_effect == [name for name in CHANGED if f"{name}.".startswith(tuple(f"{one}." for one in free))]
 
 
-def changed(name: str, value: Any) -> dict[str, Any]:
-    """OTHERS with the value."""
-    values = json.loads(json.dumps(OTHERS))
+def changed(base: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """The base with the value."""
+    values: dict[str, Any] = json.loads(json.dumps(base))
     *path, last = name.split(".")
     reduce(lambda part, key: part.setdefault(key, {}), path, values)[last] = value
     return values
@@ -148,3 +149,70 @@ def objects(chart: Chart, values: dict[str, Any]) -> list[dict[str, Any]]:
 
 def templates(made: list[dict[str, Any]]) -> dict[str, Any]:
     return {one["metadata"]["name"]: one["spec"]["template"] for one in made if one["kind"] == "DaemonSet"}
+
+
+def test_the_page_has_the_rights_that_values_add(chart: Chart) -> None:
+    base = {"devices": "rdmaNamespaces: exclusive"}
+    before = rights(objects(chart, base))
+    # No token, and no role.
+    assert before.keys() == {"`install`", "`node`", "`agent`"}
+    assert TOKEN not in {one for each in before.values() for one in each}
+    switched = {name: True for name in CHANGED if name.endswith(".enabled") and "podMonitor" not in name}
+    adding = ("networks", "metrics.address", "provision", "pools", "clusterAddresses.token")
+    found = {}
+    for name, value in ({name: CHANGED[name] for name in adding} | switched).items():
+        for who, each in rights(objects(chart, changed(base, name, value))).items():
+            if more := [one for one in each if one not in before.get(who, ())]:
+                found[f"`{name}`", who] = ("; " if "ccount" in who else ", ").join(more)
+    table = PAGE.partition("| value | who | gets | reason |\n")[2].partition("\n\n")[0].splitlines()[1:]
+    rows = [line.strip("| ").split(" | ") for line in table]
+    assert {(value, who): gets for value, who, gets, _ in rows} == found
+
+
+def rights(made: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """What each container gets of its node, and what each account or group may do in the API server."""
+    found = dict[str, list[str]]()
+    rules = {(one["kind"], one["metadata"]["name"]): one["rules"] for one in made if one["kind"].endswith("Role")}
+    for one in made:
+        for pod in pods(one):
+            for container in (*pod.get("initContainers", ()), *pod["containers"]):
+                found[f"`{container['name']}`"] = [*of_container(pod, container)]
+        if one["kind"].endswith("RoleBinding"):
+            who = ", ".join(f"{subject['kind']} `{subject['name']}`" for subject in one["subjects"])
+            where = f" in `{one['metadata']['namespace']}`" if one["kind"] == "RoleBinding" else ""
+            of_role = rules[one["roleRef"]["kind"], one["roleRef"]["name"]]
+            found.setdefault(who, []).extend(of_rule(rule, where) for rule in of_role)
+    return found
+
+
+def pods(one: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The specification of the object's pods."""
+    if one["kind"] == "Pod":
+        yield one["spec"]
+    elif one["kind"] in ("DaemonSet", "CronJob"):
+        template = one["spec"].get("jobTemplate", one)["spec"]["template"]
+        yield template["spec"]
+
+
+def of_container(pod: dict[str, Any], container: dict[str, Any]) -> Iterator[str]:
+    security, volumes = container["securityContext"], {volume["name"]: volume for volume in pod.get("volumes", ())}
+    assert not security["allowPrivilegeEscalation"]
+    assert security["capabilities"]["drop"] == ["ALL"]
+    token = pod.get("automountServiceAccountToken", True)
+    for mount in sorted(container["volumeMounts"], key=lambda it: it["mountPath"]):
+        volume = volumes[mount["name"]]
+        if "hostPath" in volume:
+            yield f"{'read-only ' if mount.get('readOnly') else ''}`{volume['hostPath']['path']}`"
+        token = token or any(
+            "serviceAccountToken" in source for source in volume.get("projected", {}).get("sources", ())
+        )
+    if token:
+        yield TOKEN
+    yield from security["capabilities"].get("add", ())
+    if security.get("appArmorProfile"):
+        yield "no AppArmor profile"
+
+
+def of_rule(rule: dict[str, Any], where: str) -> str:
+    ((resource,), only) = rule["resources"], "".join(f" `{name}`" for name in rule.get("resourceNames", ()))
+    return f"`{resource}`{only}{where}: {', '.join(rule['verbs'])}"
