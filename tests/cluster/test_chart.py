@@ -55,6 +55,7 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
     shell(install)
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
     assert "Phase:          Succeeded" in shell(check)
+    a_test_that_fails(bare, tree, shell)
     bare.kubectl("apply", "--filename=-", stdin=pair())
     bare.wait("Ready", "pod/a", "pod/b")
     pings(bare)
@@ -84,6 +85,21 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
     kept = bare.kubectl("get", "crds", "--selector=app.kubernetes.io/name=hpn", "--output=name").splitlines()
     assert [one.rpartition("/")[2] for one in kept] == ["hpnblocks.hpn-cni.io", "hpngrids.hpn-cni.io"]
     bare.delete(*kept)
+
+
+def a_test_that_fails(cluster: Cluster, tree: Path, shell: Shell) -> None:
+    """Without the network's master on a node, the test's pod never starts, and its events have the reason."""
+    _, check, upgrade, *_ = typed(TITLE)
+    plugin = {"type": "hpn", "master": "rail9", "ipam": {"type": "hpn-ipam", "subnet": "10.56.9.0/24"}}
+    another = {"name": "rail9", "config": {"plugins": [plugin]}}
+    helm.write(tree, networks=[*helm.values()["networks"], another])
+    shell(upgrade.splitlines()[0])
+    # The pod cannot start in any time.
+    with pytest.raises(Failed, match="hpn-test-rail9"):
+        shell(f"{check.strip()} --filter name=hpn-test-rail9 --timeout 5s")
+    words = ("get", "events", "--namespace=kube-system", "--field-selector=involvedObject.name=hpn-test-rail9")
+    until(lambda: "'rail9' is not an interface of" in cluster.kubectl(*words), "the reason", 120, 0.5)
+    cluster.delete("pod", "hpn-test-rail9", "--namespace=kube-system", "--grace-period=1")
 
 
 # Whether the containers of hpn node, by the paths of their processes, have a read-only /sys.
@@ -120,12 +136,12 @@ def a_file_that_is_refused(cluster: Cluster, tree: Path, shell: Shell) -> None:
 
 
 def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree: Path, shell: Shell) -> None:
-    """Pods stay, and others come and go."""
+    """Pods stay, and others come and go.  After the end of `hpn node` only those without a device do."""
     apply, (cordon, *_, uncordon), *_ = (block.splitlines() for block in typed("As a DaemonSet"))
-    _, _, upgrade, rollback, *_, install = typed(TITLE)
+    _, check, upgrade, rollback, uninstall, *_, install = typed(TITLE)
     shell("\n".join(apply))
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
-    with crowd.undisturbed(bare):
+    with crowd.undisturbed(bare, last=("plain",)):
         before = pods(bare)
         shell(f"{cordon}\n{install}{uncordon}")
         assert not pods(bare).items() & before.items()
@@ -137,6 +153,12 @@ def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree
         assert programs(bare) == {(tree / "dist" / "hpn").read_bytes()} != original
         shell(f"{rollback}{uncordon}")
         assert programs(bare) == original
+        assert "Phase:          Succeeded" in shell(check)
+        crowd.await_more(bare)
+        shell(cordon)
+        crowd.await_end(bare, "devices")
+        shell(uninstall)
+        until(lambda: not daemons(bare), "the DaemonSet's pods to end", 120, 0.2)
 
 
 # Of MicroK8s, each with the place of this cluster that takes it over.
