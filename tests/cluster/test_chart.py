@@ -1,6 +1,7 @@
 """packaging/helm on nodes without any part of hpn, with the commands of docs/user/kubernetes.md."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -161,30 +162,31 @@ def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree
         until(lambda: not daemons(bare), "the DaemonSet's pods to end", 120, 0.2)
 
 
-# Of MicroK8s, each with the place of this cluster that takes it over.
-PATHS = {
-    "cniBinDir": ("/var/snap/microk8s/current/opt/cni/bin", "/opt/cni/bin"),
-    "kubeletDir": ("/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/kubelet"),
-}
+# The places of this cluster for the values of a distribution, and for what no value names.
+USUAL = {"cniBinDir": "/opt/cni/bin", "kubeletDir": "/var/lib/kubelet"}
+OTHERS = {"k3s": {"/var/lib/rancher/k3s/agent/etc/cni/net.d": "/etc/cni/net.d"}, "MicroK8s": {}}
 
 
-@pytest.fixture
-def elsewhere(bare: Cluster) -> Iterator[None]:
-    """Kubelet's and the plugins' directories also have MicroK8s's paths."""
+@pytest.fixture(params=OTHERS)
+def elsewhere(bare: Cluster, request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """The page's values for a distribution, whose paths the nodes also have."""
+    (row,) = re.findall(rf"^\| {request.param} \| (`.*) \|$", PAGE.read_text(), re.MULTILINE)
+    values = dict(re.findall(r"`(\w+): (\S+)`", row))
+    paths = {path: USUAL[key] for key, path in values.items()} | OTHERS[request.param]
     for node in bare.nodes.values():
-        for path, usual in PATHS.values():
+        for path, usual in paths.items():
             node.run("mkdir", "-p", path)
             node.run("mount", "--rbind", usual, path)
-    yield
+    yield values
     for node in bare.nodes.values():
-        for path, _ in PATHS.values():
+        for path in paths:
             node.run("umount", "--recursive", path)
 
 
-def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, elsewhere: None) -> None:
+def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, elsewhere: dict[str, str]) -> None:
     """Helm or the pod's status gives the reason, and nothing is replaced."""
     install, _, upgrade, rollback, *_ = typed(TITLE)
-    helm.write(tree, **{key: path for key, (path, _) in PATHS.items()})
+    helm.write(tree, **elsewhere)
     start, ready = install.splitlines()
 
     name = "network-attachment-definitions.k8s.cni.cncf.io"
@@ -201,8 +203,10 @@ def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, els
         bare.kubectl("wait", "--for=condition=Established", f"crd/{name}")
     assert daemons(bare) == {}
 
-    plugins = PATHS["cniBinDir"][0]
+    plugins = elsewhere["cniBinDir"]
     first, second = bare.nodes.values()
+    # Read-only by this path, and not by the usual one, to which a shared mount would propagate.
+    first.run("mount", "--make-private", plugins)
     first.run("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", plugins)
     second.run("ln", "-s", "/usr/lib/cni/hpn", f"{plugins}/hpn")
     shell(start)
@@ -219,7 +223,7 @@ def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, els
     of_another_architecture(tree)
     put_image(bare, tree, "2")
     before = programs(bare)
-    helm.write(tree, image={"repository": NAME, "tag": "2"}, **{key: path for key, (path, _) in PATHS.items()})
+    helm.write(tree, image={"repository": NAME, "tag": "2"}, **elsewhere)
     shell(upgrade.splitlines()[0])
     until(lambda: any("exec format error" in status(bare, node) for node in bare.nodes), "a refusal", 120, 0.5)
     assert programs(bare) == before
