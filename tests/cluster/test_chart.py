@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 import yaml
@@ -290,14 +290,53 @@ def owners(cluster: Cluster) -> list[tuple[str, str]]:
     return sorted(owned)
 
 
-def test_the_api_server_takes_every_object(cluster: Cluster) -> None:
+MONITORS = "podmonitors.monitoring.coreos.com"
+
+
+@pytest.fixture
+def monitors(cluster: Cluster) -> Iterator[None]:
+    """A definition of PodMonitors with the fields that the chart writes."""
+    label, text = {"type": "object", "additionalProperties": {"type": "string"}}, {"type": "string"}
+    rule = dict.fromkeys(("action", "regex", "replacement", "targetLabel"), text)
+    rules = thing(relabelings=each(thing(sourceLabels=each(text), **rule)))
+    spec = thing(jobLabel=text, selector=thing(matchLabels=label), podMetricsEndpoints=each(rules))
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": thing(spec=spec)}}
+    names = {"kind": "PodMonitor", "plural": "podmonitors"}
+    cluster.apply({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": MONITORS},
+        "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": names, "versions": [version]},
+    })  # fmt: skip
+    cluster.wait("Established", f"crd/{MONITORS}")
+    yield
+    cluster.delete("crd", MONITORS)
+
+
+def thing(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+def each(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def test_the_api_server_takes_every_object(cluster: Cluster, monitors: None) -> None:
     values = helm.values() | {
-        "label": {"enabled": True}, "metrics": {"address": "127.0.0.1:9617", "dashboard": {"enabled": True}},
+        "label": {"enabled": True},
+        "metrics": {
+            "address": "127.0.0.1:9617", "podMonitor": {"enabled": True, "labels": {"team": "a"}},
+            "dashboard": {"enabled": True},
+        },
         "image": {"pullPolicy": "Never"},
-        "clusterAddresses": {"enabled": True, "token": True, "gc": {"enabled": True}}, "env": {"A": "1"},
-        "imagePullSecrets": [{"name": "secret"}],
+        "clusterAddresses": {"enabled": True, "token": True, "gc": {"enabled": True}}, "claims": {"enabled": True},
+        "pools": [
+            {"name": "a", "nodeSelector": {"p": "a"}, "devices": "rdmaNamespaces: exclusive", "provision": True},
+            {"name": "b", "nodeSelector": {"q": "b", "r": "c"}, "env": {"A": "2"}, "maxUnavailable": 1},
+        ],
+        "env": {"A": "1"}, "imagePullSecrets": [{"name": "secret"}],
     }  # fmt: skip
     words = (str(helm.built("cluster")), "template", "hpn", str(helm.CHART), "--namespace=kube-system", "--values=-")
     made = subprocess.run(words, input=json.dumps(values), capture_output=True, text=True, check=True).stdout
     taken = cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "--filename=-", stdin=made)
-    assert len(taken.splitlines()) == len([one for one in yaml.safe_load_all(made) if one])
+    kinds = [one["kind"] for one in yaml.safe_load_all(made) if one]
+    assert len(taken.splitlines()) == len(kinds)
+    assert (kinds.count("PodMonitor"), kinds.count("DaemonSet")) == (1, 3)
