@@ -23,12 +23,16 @@ def write(archive: Path) -> None:
     _write(archive, NAME, _layer(), {"Env": ["PATH=/bin"], "Cmd": COMMAND, "WorkingDir": "/"})
 
 
-def build(recipe: Path, context: Path, name: str, archive: Path) -> None:
+def build(
+    recipe: Path, context: Path, name: str, archive: Path, *, architecture: str = "amd64", **arguments: str
+) -> None:
     """Replace `docker build --file RECIPE --tag NAME CONTEXT` and `docker save`.
+
+    ``architecture`` replaces `--platform`, and ``arguments`` replace `--build-arg`.
 
     Raises ValueError for a recipe with more than FROM scratch, ARG with a default, COPY of a file and ENTRYPOINT.
     """
-    layer, config, arguments = io.BytesIO(), dict[str, Any](), dict[str, str]()
+    layer, config, known = io.BytesIO(), dict[str, Any](), dict[str, str]()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         for line in recipe.read_text().splitlines():
             match line.split(maxsplit=1):
@@ -37,21 +41,22 @@ def build(recipe: Path, context: Path, name: str, archive: Path) -> None:
                 case [word, *_] if word.startswith("#"):
                     pass
                 case ["ARG", words]:
-                    arguments |= [words.split("=", 1)]
+                    known |= [words.split("=", 1)]
+                    known |= {key: value for key, value in arguments.items() if key in known}
                 case ["COPY", words]:
-                    source, target = shlex.split(string.Template(words).substitute(arguments))
+                    source, target = shlex.split(string.Template(words).substitute(known))
                     _add(tar, target.lstrip("/"), (context / source).read_bytes())
                 case ["ENTRYPOINT", words]:
                     config["Entrypoint"] = json.loads(words)
                 case _:
                     raise ValueError(f"{recipe}: {line}")
-    _write(archive, name, layer.getvalue(), config)
+    _write(archive, name, layer.getvalue(), config, architecture)
 
 
-def _write(archive: Path, name: str, layer: bytes, settings: Mapping[str, Any]) -> None:
+def _write(archive: Path, name: str, layer: bytes, settings: Mapping[str, Any], architecture: str = "amd64") -> None:
     digest = hashlib.sha256(layer).hexdigest()
     config = {
-        "architecture": "amd64", "os": "linux", "config": settings,
+        "architecture": architecture, "os": "linux", "config": settings,
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]}, "history": [{}],
     }  # fmt: skip
     manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]

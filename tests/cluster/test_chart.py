@@ -1,11 +1,12 @@
 """packaging/helm on nodes without any part of hpn, with the commands of docs/user/kubernetes.md."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 import yaml
@@ -57,12 +58,13 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
     shell(install)
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
     assert "Phase:          Succeeded" in shell(check)
+    a_test_that_fails(bare, tree, shell)
     bare.kubectl("apply", "--filename=-", stdin=pair())
     bare.wait("Ready", "pod/a", "pod/b")
     pings(bare)
     containers, before = bare.containers("a", "b"), pods(bare)
 
-    # Only another file restarts the DaemonSet's pods.
+    # These values restart no pod of the DaemonSet, another file does.
     helm.write(tree, metrics={"address": ""}, clusterAddresses={"enabled": True})
     shell(upgrade)
     assert pods(bare) == before
@@ -86,6 +88,21 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
     kept = bare.kubectl("get", "crds", "--selector=app.kubernetes.io/name=hpn", "--output=name").splitlines()
     assert [one.rpartition("/")[2] for one in kept] == ["hpnblocks.hpn-cni.io", "hpngrids.hpn-cni.io"]
     bare.delete(*kept)
+
+
+def a_test_that_fails(cluster: Cluster, tree: Path, shell: Shell) -> None:
+    """Without the network's master on a node, the test's pod never starts, and its events have the reason."""
+    _, check, upgrade, *_ = typed(TITLE)
+    plugin = {"type": "hpn", "master": "rail9", "ipam": {"type": "hpn-ipam", "subnet": "10.56.9.0/24"}}
+    another = {"name": "rail9", "config": {"plugins": [plugin]}}
+    helm.write(tree, networks=[*helm.values()["networks"], another])
+    shell(upgrade.splitlines()[0])
+    # The pod cannot start in any time.
+    with pytest.raises(Failed, match="hpn-test-rail9"):
+        shell(f"{check.strip()} --filter name=hpn-test-rail9 --timeout 5s")
+    words = ("get", "events", "--namespace=kube-system", "--field-selector=involvedObject.name=hpn-test-rail9")
+    until(lambda: "'rail9' is not an interface of" in cluster.kubectl(*words), "the reason", 120, 0.5)
+    cluster.delete("pod", "hpn-test-rail9", "--namespace=kube-system", "--grace-period=1")
 
 
 # Whether the containers of hpn node, by the paths of their processes, have a read-only /sys.
@@ -122,12 +139,12 @@ def a_file_that_is_refused(cluster: Cluster, tree: Path, shell: Shell) -> None:
 
 
 def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree: Path, shell: Shell) -> None:
-    """Pods stay, and others come and go."""
+    """Pods stay, and others come and go.  After the end of `hpn node` only those without a device do."""
     apply, (cordon, *_, uncordon), *_ = (block.splitlines() for block in typed("As a DaemonSet"))
-    _, _, upgrade, rollback, *_, install = typed(TITLE)
+    _, check, upgrade, rollback, uninstall, *_, install = typed(TITLE)
     shell("\n".join(apply))
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
-    with crowd.undisturbed(bare):
+    with crowd.undisturbed(bare, last=("plain",)):
         before = pods(bare)
         shell(f"{cordon}\n{install}{uncordon}")
         assert not pods(bare).items() & before.items()
@@ -139,32 +156,39 @@ def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree
         assert programs(bare) == {(tree / "dist" / "hpn").read_bytes()} != original
         shell(f"{rollback}{uncordon}")
         assert programs(bare) == original
+        assert "Phase:          Succeeded" in shell(check)
+        crowd.await_more(bare)
+        shell(cordon)
+        crowd.await_end(bare, "devices")
+        shell(uninstall)
+        until(lambda: not daemons(bare), "the DaemonSet's pods to end", 120, 0.2)
 
 
-# Of MicroK8s, each with the place of this cluster that takes it over.
-PATHS = {
-    "cniBinDir": ("/var/snap/microk8s/current/opt/cni/bin", "/opt/cni/bin"),
-    "kubeletDir": ("/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/kubelet"),
-}
+# The places of this cluster for the values of a distribution, and for what no value names.
+USUAL = {"cniBinDir": "/opt/cni/bin", "kubeletDir": "/var/lib/kubelet"}
+OTHERS = {"k3s": {"/var/lib/rancher/k3s/agent/etc/cni/net.d": "/etc/cni/net.d"}, "MicroK8s": {}}
 
 
-@pytest.fixture
-def elsewhere(bare: Cluster) -> Iterator[None]:
-    """Kubelet's and the plugins' directories also have MicroK8s's paths."""
+@pytest.fixture(params=OTHERS)
+def elsewhere(bare: Cluster, request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """The page's values for a distribution, whose paths the nodes also have."""
+    (row,) = re.findall(rf"^\| {request.param} \| (`.*) \|$", PAGE.read_text(), re.MULTILINE)
+    values = dict(re.findall(r"`(\w+): (\S+)`", row))
+    paths = {path: USUAL[key] for key, path in values.items()} | OTHERS[request.param]
     for node in bare.nodes.values():
-        for path, usual in PATHS.values():
+        for path, usual in paths.items():
             node.run("mkdir", "-p", path)
             node.run("mount", "--rbind", usual, path)
-    yield
+    yield values
     for node in bare.nodes.values():
-        for path, _ in PATHS.values():
+        for path in paths:
             node.run("umount", "--recursive", path)
 
 
-def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, elsewhere: None) -> None:
+def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, elsewhere: dict[str, str]) -> None:
     """Helm or the pod's status gives the reason, and nothing is replaced."""
     install, _, upgrade, rollback, *_ = typed(TITLE)
-    helm.write(tree, **{key: path for key, (path, _) in PATHS.items()})
+    helm.write(tree, **elsewhere)
     start, ready = install.splitlines()
 
     name = "network-attachment-definitions.k8s.cni.cncf.io"
@@ -181,9 +205,13 @@ def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, els
         bare.kubectl("wait", "--for=condition=Established", f"crd/{name}")
     assert daemons(bare) == {}
 
-    plugins, kubelet = (path for path, _ in PATHS.values())
+    plugins = elsewhere["cniBinDir"]
+    kubelet = elsewhere.get("kubeletDir", "")
     first, second = bare.nodes.values()
-    first.run("umount", "--recursive", kubelet)
+    if kubelet:
+        first.run("umount", "--recursive", kubelet)
+    # Read-only by this path, and not by the usual one, to which a shared mount would propagate.
+    first.run("mount", "--make-private", plugins)
     first.run("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", plugins)
     second.run("ln", "-s", "/usr/lib/cni/hpn", f"{plugins}/hpn")
     shell(start)
@@ -198,7 +226,8 @@ def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, els
     what_stops_none(bare, kubelet)
     second.run("mv", f"{plugins}/away", f"{plugins}/multus")
     first.run("umount", plugins)
-    first.run("mount", "--rbind", PATHS["kubeletDir"][1], kubelet)
+    if kubelet:
+        first.run("mount", "--rbind", USUAL["kubeletDir"], kubelet)
     bare.kubectl("--namespace=kube-system", "delete", "pod", daemons(bare)["node1"]["metadata"]["name"])
     shell(ready)
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
@@ -206,7 +235,7 @@ def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, els
     of_another_architecture(tree)
     put_image(bare, tree, "2")
     before = programs(bare)
-    helm.write(tree, image={"repository": NAME, "tag": "2"}, **{key: path for key, (path, _) in PATHS.items()})
+    helm.write(tree, image={"repository": NAME, "tag": "2"}, **elsewhere)
     shell(upgrade.splitlines()[0])
     until(lambda: any("exec format error" in status(bare, node) for node in bare.nodes), "a refusal", 120, 0.5)
     assert programs(bare) == before
@@ -214,16 +243,18 @@ def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, els
 
 
 def what_stops_none(cluster: Cluster, kubelet: str) -> None:
-    """kubelet shows the notes of an installation: on node1 both directories are wrong, and node2 has no Multus, and
-    another device plugin."""
+    """kubelet shows the notes of an installation: on node1 the plugins' directory is wrong, and that of kubelet if it
+    was given; node2 has no Multus, and another device plugin."""
     socket = "/var/lib/kubelet/plugins_registry/other.sock"
     with offering(cluster.nodes["node2"].path(socket), RESOURCE):
         until(lambda: all(noted(cluster, node) for node in cluster.nodes), "both to be installed", 300, 0.5)
     way = "this node runs hpn in containers: systemd does not run on this node"
     wanted = {
         "node1": [way, f"{kubelet} is another directory than kubelet's, ", "/opt/cni/bin has no other plugin: "],
-        "node2": [way, f"{RESOURCE}: {PATHS['kubeletDir'][0]}/", "/opt/cni/bin has no Multus: "],
+        "node2": [way, f"{RESOURCE}: {kubelet or USUAL['kubeletDir']}/", "/opt/cni/bin has no Multus: "],
     }
+    if not kubelet:
+        del wanted["node1"][1]
     for node, lines in wanted.items():
         found = noted(cluster, node)
         assert [one[: len(line)] for one, line in zip(found, lines, strict=True)] == lines
@@ -296,14 +327,53 @@ def owners(cluster: Cluster) -> list[tuple[str, str]]:
     return sorted(owned)
 
 
-def test_the_api_server_takes_every_object(cluster: Cluster) -> None:
+MONITORS = "podmonitors.monitoring.coreos.com"
+
+
+@pytest.fixture
+def monitors(cluster: Cluster) -> Iterator[None]:
+    """A definition of PodMonitors with the fields that the chart writes."""
+    label, text = {"type": "object", "additionalProperties": {"type": "string"}}, {"type": "string"}
+    rule = dict.fromkeys(("action", "regex", "replacement", "targetLabel"), text)
+    rules = thing(relabelings=each(thing(sourceLabels=each(text), **rule)))
+    spec = thing(jobLabel=text, selector=thing(matchLabels=label), podMetricsEndpoints=each(rules))
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": thing(spec=spec)}}
+    names = {"kind": "PodMonitor", "plural": "podmonitors"}
+    cluster.apply({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": MONITORS},
+        "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": names, "versions": [version]},
+    })  # fmt: skip
+    cluster.wait("Established", f"crd/{MONITORS}")
+    yield
+    cluster.delete("crd", MONITORS)
+
+
+def thing(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+def each(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def test_the_api_server_takes_every_object(cluster: Cluster, monitors: None) -> None:
     values = helm.values() | {
-        "label": {"enabled": True}, "metrics": {"address": "127.0.0.1:9617", "dashboard": {"enabled": True}},
+        "label": {"enabled": True},
+        "metrics": {
+            "address": "127.0.0.1:9617", "podMonitor": {"enabled": True, "labels": {"team": "a"}},
+            "dashboard": {"enabled": True},
+        },
         "image": {"pullPolicy": "Never"},
-        "clusterAddresses": {"enabled": True, "token": True, "gc": {"enabled": True}}, "env": {"A": "1"},
-        "imagePullSecrets": [{"name": "secret"}],
+        "clusterAddresses": {"enabled": True, "token": True, "gc": {"enabled": True}}, "claims": {"enabled": True},
+        "pools": [
+            {"name": "a", "nodeSelector": {"p": "a"}, "devices": "rdmaNamespaces: exclusive", "provision": True},
+            {"name": "b", "nodeSelector": {"q": "b", "r": "c"}, "env": {"A": "2"}, "maxUnavailable": 1},
+        ],
+        "env": {"A": "1"}, "imagePullSecrets": [{"name": "secret"}],
     }  # fmt: skip
     words = (str(helm.built("cluster")), "template", "hpn", str(helm.CHART), "--namespace=kube-system", "--values=-")
     made = subprocess.run(words, input=json.dumps(values), capture_output=True, text=True, check=True).stdout
     taken = cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "--filename=-", stdin=made)
-    assert len(taken.splitlines()) == len([one for one in yaml.safe_load_all(made) if one])
+    kinds = [one["kind"] for one in yaml.safe_load_all(made) if one]
+    assert len(taken.splitlines()) == len(kinds)
+    assert (kinds.count("PodMonitor"), kinds.count("DaemonSet")) == (1, 3)

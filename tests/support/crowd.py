@@ -10,12 +10,16 @@ from cluster.two_nodes import Cluster
 from support.bare_nodes import RESOURCE
 
 STAYING, COMING = 8, 6  # pods; the second number applies to each of two kinds
+KINDS = ("devices", "plain")
 UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}
 
 
 @contextmanager
-def undisturbed(cluster: Cluster) -> Iterator[None]:
-    """Start pods on rail0 that stay, and Jobs of others; at the end no pod has failed, and the first are as before."""
+def undisturbed(cluster: Cluster, last: tuple[str, ...] = KINDS) -> Iterator[None]:
+    """Start pods on rail0 that stay, and Jobs of others; at the end no pod has failed, and the first are as before.
+
+    ``last`` are the kinds that still come and go at the end.
+    """
     plugin = {"type": "hpn", "master": "rail0", "ipam": {"type": "hpn-ipam", "subnet": "10.56.0.0/24"}}
     networks = [manifests.network("device", plugin, resource=RESOURCE), manifests.network("plain", plugin)]
     cluster.apply(*networks, staying())
@@ -24,7 +28,7 @@ def undisturbed(cluster: Cluster) -> Iterator[None]:
     assert len(containers) == STAYING
     cluster.apply(coming("devices", "device", {RESOURCE: 1}), coming("plain", "plain", {}))
     yield
-    await_more(cluster)
+    await_more(cluster, last)
     assert [failed for _, failed in counts(cluster).values()] == [0, 0]
     assert cluster.containers().items() >= containers.items()
     assert interfaces(cluster) >= there
@@ -69,10 +73,21 @@ def interfaces(cluster: Cluster) -> set[str]:
     return {f"{name}: {line}" for name, text in shown.items() for line in text.splitlines()}
 
 
-def await_more(cluster: Cluster) -> None:
-    """Wait until more pods of each kind succeed than run at a time."""
+def await_more(cluster: Cluster, kinds: tuple[str, ...] = KINDS) -> None:
+    """Wait until more pods of each of these kinds succeed than run at a time."""
     before = counts(cluster)
     until(
-        lambda: all(now - before[name][0] > COMING for name, (now, _) in counts(cluster).items()),
-        "pods of each kind to come and go", 60, 0.2,
+        lambda: all(now - before[name][0] > COMING for name, (now, _) in counts(cluster).items() if name in kinds),
+        f"pods to come and go: {', '.join(kinds)}", 120, 0.2,
     )  # fmt: skip
+
+
+def await_end(cluster: Cluster, kind: str) -> None:
+    """Wait until no pod of this kind is on a node, where no more can come."""
+
+    def left() -> list[str]:
+        found = cluster.get("pods", f"--selector=app={kind}")["items"]
+        return [pod["metadata"]["name"] for pod in found
+                if "nodeName" in pod["spec"] and pod["status"]["phase"] in ("Pending", "Running")]  # fmt: skip
+
+    until(lambda: not left(), f"pods to end: {kind}", 120, 0.2)

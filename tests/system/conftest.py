@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import require
+from support import helm
 from system.machine import ROOT, Machine, Tools, fabric, running
 
 
@@ -36,6 +37,11 @@ def prometheus() -> Path:
     if built.returncode:
         require("system", built.stderr.strip())
     return Path(built.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def chart() -> helm.Chart:
+    return helm.Chart(helm.built("system"))
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""packaging/helm: the chart's objects are those of packaging/kubernetes, and it refuses unknown values."""
+"""packaging/helm: the chart's objects are those of packaging/kubernetes."""
 
 import json
 import re
@@ -8,12 +8,13 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 import yaml
 from conftest import require
 from support import helm
+from support.helm import NAMESPACE, Chart, Objects, by_name
 from support.pages import ROOT, shown
 from support.plans import dgx, planned
 from support.shipped import DASHBOARD, PROMETHEUS
@@ -25,50 +26,7 @@ from ctl.plan.command import answer
 
 BASE = ROOT / "packaging" / "kubernetes"
 PAGE = ROOT / "docs" / "user" / "kubernetes.md"
-NAMESPACE = "kube-system"
-# Helm leaves these, as `kubectl delete -k packaging/kubernetes` leaves the files of earlier rollouts.
-KEPT = ("ConfigMap hpn-node", *(f"CustomResourceDefinition hpn{one}s.hpn-cni.io" for one in ("block", "grid")))
-NAMESPACED = ("ServiceAccount", "DaemonSet", "ConfigMap", "CronJob")
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
-
-Objects: TypeAlias = dict[str, dict[str, Any]]
-
-
-def by_name(text: str) -> Objects:
-    """The objects by kind and name, without the digests at the end of ConfigMaps' names."""
-    text = re.sub(r"\b(hpn-node|hpn-ipam-gc)-[0-9a-z]{10}\b", r"\1", text)
-    return {f"{one['kind']} {one['metadata']['name']}": one for one in yaml.safe_load_all(text) if one}
-
-
-class Chart:
-    """The chart, rendered without a cluster."""
-
-    def __init__(self, program: Path) -> None:
-        self.program = program
-
-    def run(self, *words: str, **values: Any) -> "subprocess.CompletedProcess[str]":
-        argv = [self.program, "template", "hpn", helm.CHART, f"--namespace={NAMESPACE}", "--values=-", *words]
-        return subprocess.run(argv, input=json.dumps(values), capture_output=True, text=True, check=False)
-
-    def objects(self, *words: str, **values: Any) -> Objects:
-        done = self.run(*words, **values)
-        assert done.returncode == 0, done.stderr
-        return by_name(done.stdout)
-
-    def like_kustomize(self, **values: Any) -> Objects:
-        """The objects without what only Helm has: the annotation that keeps some, and its default namespace."""
-        found = self.objects(**values)
-        for name, one in found.items():
-            if name in KEPT:
-                assert one["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
-            if one["kind"] in NAMESPACED:
-                one["metadata"].setdefault("namespace", NAMESPACE)
-        return found
-
-
-@pytest.fixture(scope="session")
-def chart() -> Chart:
-    return Chart(helm.built("system"))
 
 
 @pytest.fixture(scope="session")
@@ -436,49 +394,3 @@ def test_what_the_pods_get(chart: Chart) -> None:
         for one in (*pod["initContainers"], *pod["containers"])
     }
     assert names == {"install": ["POD", "A"], "node": ["HPN_PROGRAM_DIR", "A"], "agent": []}
-
-
-@pytest.mark.parametrize(
-    ("values", "key"),
-    [
-        ({"nodeselector": {}}, "nodeselector"),
-        ({"metrics": {"adress": "127.0.0.1:9617"}}, "adress"),
-        ({"metrics": {"address": "0.0.0.0:9617"}}, "/metrics/address"),
-        ({"metrics": {"podMonitor": {"enabled": True}}}, "/metrics/address"),
-        ({"metrics": {"podMonitor": {"enabled": True}, "address": "unix:/run/hpn/metrics.sock"}}, "/metrics/address"),
-        ({"metrics": {"dashboard": True}}, "/metrics/dashboard"),
-        ({"networks": [{"name": "rail0", "config": {}}]}, "plugins"),
-        ({"networks": [{"name": "rail0", "conf": {}}]}, "conf"),
-        ({"image": {"digest": "0123"}}, "/image/digest"),
-        ({"label": {"values": {"rdma": {"network": []}}}}, "network"),
-        ({"clusterAddresses": {"gc": True}}, "/clusterAddresses/gc"),
-        ({"way": "host"}, "/way"),
-        ({"cniBinDir": "opt"}, "/cniBinDir"),
-        ({"devices": {"resources": []}}, "/devices"),
-        ({"pools": [{"name": "a"}]}, "nodeSelector"),
-        ({"pools": [{"name": "a", "nodeSelector": {}}]}, "/pools/0/nodeSelector"),
-        ({"pools": [{"name": "A", "nodeSelector": {"p": "a"}}]}, "/pools/0/name"),
-        ({"pools": [{"name": "a", "nodeSelector": {"p": "a"}, "device": ""}]}, "device"),
-    ],
-    ids=str,
-)
-def test_what_is_refused(chart: Chart, values: dict[str, Any], key: str) -> None:
-    done = chart.run(**values)
-    assert done.returncode == 1
-    assert re.search(rf"'{key}'|at '[^']*{key}'", done.stderr)
-
-
-@pytest.mark.parametrize(
-    ("pools", "reason"),
-    [
-        ([POOLS[0], {"name": "a", "nodeSelector": {"p": "b"}}], "pools: two are called a; rename one of them"),
-        (
-            [{"name": "b", "nodeSelector": {"p": "a"}}, POOLS[0]],
-            "pools: a selects only nodes of b, which is before it; change a nodeSelector",
-        ),
-    ],
-    ids=["one name", "no node is left"],
-)
-def test_pools_that_are_refused(chart: Chart, pools: list[dict[str, Any]], reason: str) -> None:
-    done = chart.run(pools=pools)
-    assert (done.returncode, done.stderr.count(f": {reason}\n")) == (1, 1)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 import sys
 import tarfile
 from pathlib import Path
@@ -21,19 +22,51 @@ RECIPE = ROOT / "packaging" / "image" / "Dockerfile"
 BASE = ROOT / "packaging" / "kubernetes"
 
 
-def test_the_image_has_one_file(tmp_path: Path) -> None:
-    (tmp_path / "dist").mkdir()
-    (tmp_path / "dist" / "hpn").write_bytes(b"the program")
-    image.build(RECIPE, tmp_path, "localhost/hpn:1", tmp_path / "image.tar")
+# The lines of docs/develop/packaging.md, with the architecture and the program of each image.
+IMAGES = {
+    "registry.example.com/hpn:0.1.0": ("amd64", "dist/hpn"),
+    "registry.example.com/hpn:0.1.0-amd64": ("amd64", "dist/hpn"),
+    "registry.example.com/hpn:0.1.0-arm64": ("arm64", "dist/arm64/hpn"),
+}
+
+
+def lines(command: str) -> list[list[str]]:
+    """The words behind the page's lines with this command."""
+    page = (ROOT / "docs" / "develop" / "packaging.md").read_text()
+    return [
+        shlex.split(line)[len(command.split()) :] for line in page.splitlines() if line.startswith(f"    {command} ")
+    ]
+
+
+@pytest.mark.parametrize("words", lines("docker build"), ids=" ".join)
+def test_the_image_has_one_file(tmp_path: Path, words: list[str]) -> None:
+    for folder in ("dist", "dist/arm64"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "hpn").write_text(f"{folder}/hpn")
+    options = dict(zip(words[:-1:2], words[1:-1:2], strict=True))
+    name = options.pop("--tag")
+    architecture, program = IMAGES[name]
+    assert (words[-1], ROOT / options.pop("--file")) == (".", RECIPE)
+    arguments = dict([options.pop("--build-arg").split("=")]) if "--build-arg" in options else {}
+    arguments |= {"architecture": options.pop("--platform").removeprefix("linux/")} if "--platform" in options else {}
+    assert not options
+    image.build(RECIPE, tmp_path, name, tmp_path / "image.tar", **arguments)
     with tarfile.open(tmp_path / "image.tar") as saved:
         (manifest,) = json.loads(content(saved, "manifest.json"))
         config_of_it = json.loads(content(saved, manifest["Config"]))
         (layer,) = manifest["Layers"]
         with tarfile.open(fileobj=io.BytesIO(content(saved, layer))) as files:
             (one,) = files.getmembers()
-            assert (one.name, one.mode, content(files, "hpn")) == ("hpn", 0o755, b"the program")
-    assert manifest["RepoTags"] == ["localhost/hpn:1"]
+            assert (one.name, one.mode, content(files, "hpn")) == ("hpn", 0o755, program.encode())
+    assert manifest["RepoTags"] == [name]
     assert config_of_it["config"] == {"Entrypoint": ["/hpn"]}
+    assert config_of_it["architecture"] == architecture
+
+
+def test_one_name_has_the_images_that_were_pushed() -> None:
+    built = [words[words.index("--tag") + 1] for words in lines("docker build")]
+    assert built == list(IMAGES) == [name for (name,) in lines("docker push")]
+    assert lines("docker buildx imagetools create") == [["--tag", *IMAGES]]
 
 
 def content(archive: tarfile.TarFile, name: str) -> bytes:
