@@ -2,8 +2,9 @@
 
 The chart installs hpn, so its agent is a container, and Multus is the real one.  A pod has the cluster's own network,
 which is bridge with host-local, and beside it eight macvlans: hpn's, or those of the Go plugins.  Pods without macvlans
-show the rest of a pod's start.  The sides run in turns, in random order.  The time is from the pod's first event in a
-watch of the API server to its condition Ready in the same watch.
+show the rest of a pod's start, and a plugin that does nothing shows Multus's own part of it.  The sides run in turns,
+in random order.  The time is from the pod's first event in a watch of the API server to its condition Ready in the same
+watch.
 
 A pod by the device plugin and Multus is then compared with one by a claim, in chain mode (docs/user/claims.md).
 
@@ -72,6 +73,17 @@ VALUES = {
         for by, node in (("devicePlugin", PLUGIN), ("dra", DRA))
     ],
 }  # fmt: skip
+# A plugin's answer at once, by the smallest shell.
+NOTHING = """\
+#!/bin/sh
+case $CNI_COMMAND in
+ADD)
+    printf '{"cniVersion": "1.0.0", "ips": [{"address": "10.1.2.3/24", "interface": 0}], '
+    printf '"interfaces": [{"name": "%s", "sandbox": "%s"}]}' "$CNI_IFNAME" "$CNI_NETNS"
+    ;;
+VERSION) echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}' ;;
+esac
+"""
 EVENT = '{.type} {.object.metadata.name} {.object.status.conditions[?(@.type=="Ready")].status}{"\\n"}'
 
 
@@ -109,7 +121,12 @@ class ByClaim(Side):
 
 def sides() -> list[Side]:
     """Go first, the base of comparison."""
-    return [Side("Go macvlan + host-local", "go"), Side("hpn, by the chart", "hpn"), Side("no rails", "")]
+    return [
+        Side("Go macvlan + host-local", "go"),
+        Side("hpn, by the chart", "hpn"),
+        Side("a plugin that does nothing", "nothing"),
+        Side("no rails", ""),
+    ]
 
 
 def definitions() -> Iterator[dict[str, Any]]:
@@ -123,6 +140,8 @@ def definitions() -> Iterator[dict[str, Any]]:
             conf = {"type": plugin, "master": rail, "mode": "bridge", "ipam": ranges}
             resource = f"example.com/{rail}" if prefix == "plugin" else ""
             yield manifests.network(f"{prefix}-{rail}", conf, resource=resource)
+    for rail in RAILS:
+        yield manifests.network(f"nothing-{rail}", {"type": "nothing"})
     requests = []
     for n, rail in enumerate(RAILS):
         ipam_of_claim = {"type": "hpn-ipam", "ranges": [[{"subnet": f"10.{90 + n}.0.0/24"}]]}
@@ -322,6 +341,9 @@ def main() -> None:
         cluster = stack.enter_context(Cluster(two_nodes.built(), binary))
         for node in cluster.nodes.values():
             node.path("/opt/cni/bin/multus").write_bytes((multus / "multus").read_bytes())
+            nothing = node.path("/opt/cni/bin/nothing")
+            nothing.write_text(NOTHING)
+            nothing.chmod(0o755)
         stack.enter_context(by_the_chart(cluster))
         of_agents = agents(cluster, 10 * chosen.rounds)
         print("\n".join(of_agents))
