@@ -1,5 +1,6 @@
 """hpn daemonset: its units, and when the DaemonSet has left a node.  tests/system/test_ways.py has the rest."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,16 @@ def test_the_arguments_of_hpn_node_are_in_its_unit() -> None:
     assert layout.node_arguments(units) == arguments
     assert layout.node_arguments(layout.units()) is None
     assert next(iter(units)) == layout.LEAVE
+
+
+def test_hpn_node_starts_before_every_service_with_a_kubelet() -> None:
+    """The page has their names."""
+    _, _, rest = (ROOT / "docs" / "user" / "kubernetes.md").read_text().partition("\nThe units start before ")
+    named = re.findall(r"`([\w.-]+\.service)`", rest.partition("\n\n")[0])
+    texts = layout.units()[layout.NODE].splitlines()
+    before = [name for line in texts if line.startswith("Before=") for name in line.removeprefix("Before=").split()]
+    assert before == named
+    assert {"kubelet.service", "k3s.service", "snap.microk8s.daemon-kubelite.service"} <= set(named)
 
 
 @pytest.mark.parametrize("argument", ["--metrics=a b", "--metrics=%n", "--metrics=$HOME", '"', "", "--metrics=é"])
