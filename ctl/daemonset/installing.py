@@ -36,7 +36,7 @@ def install(options: argparse.Namespace, program: str, version: str) -> list[str
     devices = _device_file()
     way, lines = "pod", ["this node runs hpn in containers, as --way=pod demands"]
     if options.way != "pod":
-        units = layout.daemonset_units(arguments, f"{options.kubelet_dir}")
+        units = layout.daemonset_units(arguments, f"{options.kubelet_dir}", f"{options.cni_bin_dir}")
         way, lines = _on_host(options.way, program, version, units, [*devices, *more])
     # Where the runtime has its plugins in another directory, the pod has that at the usual path.
     lines += command.install(options.root, Path(program), {}, version, more=more)

@@ -4,11 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
-from support.installed import ROOT
+from support.installed import ROOT, program, tree
 
 from base.protocol.errors import InvalidConfig
 from ctl.daemonset import leaving
 from ctl.installation import layout
+from ctl.installation.command import install, uninstall
+
+KUBELET, PLUGINS = "/var/lib/kubelet", "/opt/cni/bin"
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +22,7 @@ def carried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_arguments_of_hpn_node_are_in_its_unit() -> None:
     arguments = ("--metrics=[::1]:9617", "--kubelet-dir=/var/snap/microk8s/common/var/lib/kubelet")
-    units = layout.daemonset_units(arguments, "/var/lib/kubelet")
+    units = layout.daemonset_units(arguments, KUBELET, PLUGINS)
     assert f"\nExecStart=/opt/cni/bin/hpn node {' '.join(arguments)}\n" in units[layout.NODE]
     assert layout.node_arguments(units) == arguments
     assert layout.node_arguments(layout.units()) is None
@@ -39,9 +42,11 @@ def test_hpn_node_starts_before_every_service_with_a_kubelet() -> None:
 @pytest.mark.parametrize("argument", ["--metrics=a b", "--metrics=%n", "--metrics=$HOME", '"', "", "--metrics=é"])
 def test_what_systemd_would_expand_is_refused(argument: str) -> None:
     with pytest.raises(InvalidConfig, match="cannot be an argument in a unit"):
-        layout.daemonset_units((argument,), "/var/lib/kubelet")
+        layout.daemonset_units((argument,), KUBELET, PLUGINS)
     with pytest.raises(InvalidConfig, match="cannot be an argument in a unit"):
-        layout.daemonset_units((), argument)
+        layout.daemonset_units((), argument, PLUGINS)
+    with pytest.raises(InvalidConfig, match="cannot be an argument in a unit"):
+        layout.daemonset_units((), KUBELET, argument)
 
 
 def test_it_leaves_only_where_kubelet_has_pods_of_others_alone(tmp_path: Path) -> None:
@@ -54,3 +59,22 @@ def test_it_leaves_only_where_kubelet_has_pods_of_others_alone(tmp_path: Path) -
     assert leaving._stays(tmp_path) is None
     (ours / "hpn-way").mkdir(parents=True)
     assert leaving.leave(tmp_path, 0) == []
+
+
+def test_nothing_is_left_in_other_directories(tmp_path: Path, root: Path) -> None:
+    """Of MicroK8s: the runtime's plugins, and kubelet.  The usual ones have files of others."""
+    kubelet, plugins = "/var/snap/microk8s/common/var/lib/kubelet", "/var/snap/microk8s/current/opt/cni/bin"
+    file = program(tmp_path)
+    install(root, file, layout.daemonset_units((), kubelet, plugins), "")
+    registry, programs = Path(f"{root}{kubelet}/plugins_registry"), Path(f"{root}{plugins}")
+    registry.mkdir(parents=True)
+    for name in (".hpn-node.lock", ".hpn-node.json", ".hpn-dra.json"):
+        (registry / name).touch()
+    programs.mkdir(parents=True)
+    (programs / "hpn").write_bytes(file.read_bytes())
+    (programs / "hpn-ipam").hardlink_to(programs / "hpn")
+    (programs / "macvlan").write_text("theirs")
+    (registry / "theirs.sock").touch()
+    said = uninstall(root)
+    assert tree(root) == {f"{plugins}/macvlan"[1:]: "theirs", f"{kubelet}/plugins_registry/theirs.sock"[1:]: ""}
+    assert {f"remove {plugins}/hpn", f"remove {kubelet}/plugins_registry/.hpn-node.lock"} <= set(said)
