@@ -9,8 +9,10 @@ from typing import Final
 
 from ctl.command_line import parser_for
 from ctl.daemonset import installing, leaving
+from ctl.installation import layout
 from ctl.screen import text
 
+_PLUGINS: Final = Path("/", layout.HPN).parent
 _ABOUT: Final = """\
 What the containers of the DaemonSet run (docs/user/kubernetes.md).
 
@@ -35,6 +37,8 @@ def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, 
     option("--metrics", metavar="ADDRESS", default="", help="for install: as for hpn node, for its unit")
     kubelet = "kubelet's state directory; default /var/lib/kubelet"
     option("--kubelet-dir", metavar="DIR", type=Path, default=installing.KUBELET, help=kubelet)
+    plugins = "for install: the runtime's directory for plugins on the node, to remove hpn there later; default "
+    option("--cni-bin-dir", metavar="DIR", type=Path, default=_PLUGINS, help=f"{plugins}{_PLUGINS}")
     option("--api-server", metavar="HOST:PORT", help="for install: as for hpn install")
     option("--credential", metavar="DIRECTORY", help="for install: as for hpn install")
     provision = "for install: the container node can write to the node's /sys and /etc/modprobe.d"

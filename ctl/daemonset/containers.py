@@ -1,6 +1,6 @@
 """The containers agent and node of the DaemonSet's pod: daemons, unless the node runs them as units of its systemd.
 
-Then the container node waits, and the container agent shows the units' logs and ends when one is not active.
+Then the container node waits, and the container agent shows the units' logs and ends when one is not active or ends.
 """
 
 import os
@@ -72,7 +72,7 @@ def _withdraw() -> list[str]:
 
 
 def _watch() -> int:
-    """Show the units' logs until one of _UNITS is not active; return the exit status."""
+    """Show the units' logs until one of _UNITS is not active or ends; return the exit status."""
     try:
         host_mounts.enter()
         words = ["journalctl", "--follow", f"--lines={_LINES}", "--output=cat", *(f"--unit={unit}" for unit in _LOGS)]
@@ -90,10 +90,15 @@ def _watch() -> int:
 
 
 def _until_inactive(log: int) -> str:
-    """Wait until one of the units is not active, or the process with their log has ended; return which."""
-    times = 0
+    """Wait until a unit is not active or has ended, or the process with their log has ended; return which."""
+    times, before = 0, sys.maxsize
     while True:
-        shown = systemd.show(_UNITS, "ActiveState", "MainPID")
+        shown = systemd.show(_UNITS, "ActiveState", "MainPID", "NRestarts")
+        # One that ends again and again is activating between, and never failed if it runs for two seconds each time.
+        restarts = int(shown[layout.NODE]["NRestarts"] or 0)
+        if restarts > before:
+            return f"{layout.NODE} ended, and this node's systemd started it again; the reason is above"
+        before = restarts
         bad = {unit: one["ActiveState"] for unit, one in shown.items() if one["ActiveState"] not in _WELL}
         times = times + 1 if any(state not in _CHANGES for state in bad.values()) else 0
         if times == _TIMES:

@@ -44,7 +44,7 @@ def install(options: argparse.Namespace, program: str, version: str) -> list[str
     settings, devices = _device_file()
     way, lines, noted = "pod", ["this node runs hpn in containers, as --way=pod demands"], list[str]()
     if options.way != "pod":
-        units = layout.daemonset_units(arguments, f"{options.kubelet_dir}")
+        units = layout.daemonset_units(arguments, f"{options.kubelet_dir}", f"{options.cni_bin_dir}")
         way, lines = _on_host(options.way, program, version, units, [*devices, *more])
         noted = _noted_on_host(options.kubelet_dir, {one.full_name for one in settings.resources})
     # Where the runtime has its plugins in another directory, the pod has that at the usual path.

@@ -154,13 +154,15 @@ def remove(root: Path, units: Mapping[str, str]) -> list[str]:
     """As ``uninstall``, for a caller that has checked the pods and excludes others.  It does not stop units other than
     these.  Raises CniError, OSError."""
     noted = state.state_dirs(root)[1:]
-    removed, others = files.steps_of_uninstall(root, {**units, layout.LEAVE: ""})
+    programs, more = layout.elsewhere(files.text(root / layout.UNITS / layout.LEAVE))
+    state_files = (*layout.STATE, *more)
+    removed, others = files.steps_of_uninstall(root, {**units, layout.LEAVE: ""}, programs)
     done = _do(root, removed, units)
     # A pod attached meanwhile keeps the state: a later install detaches it.
     kept, claimed = state.holders(root), [*state.claimed(root)]
-    gone = [] if kept else [Step(path) for path in present(root, layout.STATE)]  # guard: kept ([])
+    gone = [] if kept else [Step(path) for path in present(root, state_files)]  # guard: kept ([])
     files.do(root, gone, Path())
-    left = [*others, *present(root, (*layout.STATE, *layout.CONFIGURATION))]
+    left = [*others, *present(root, (*state_files, *layout.CONFIGURATION))]
     return [
         *(f"{step}" for step in (*done, *gone)),
         *(f"left: /{path}" for path in left),

@@ -252,12 +252,15 @@ def steps_of_install(root: Path, wanted: Sequence[Entry], program: Path) -> list
     return steps
 
 
-def steps_of_uninstall(root: Path, units: Mapping[str, str]) -> tuple[list[Step], list[str]]:
-    """The steps that remove an installation of any version, and its paths that hold other files.  Raises OSError."""
+def steps_of_uninstall(
+    root: Path, units: Mapping[str, str], programs: Iterable[str] = ()
+) -> tuple[list[Step], list[str]]:
+    """The steps that remove an installation of any version, and these other programs of it.  Also the paths that hold
+    other files.  Raises OSError."""
     contents = {f"{layout.UNITS}/{unit}": content for unit, content in units.items()}
     devices = (layout.DEVICES,) if text(root / layout.DEVICES).startswith(layout.MARK) else ()
     names = (*devices, layout.KUBECONFIG, layout.COMMAND, layout.IPAM, layout.HPN)
-    paths = [*contents, *map(layout.wants_link, layout.WANTED_BY), *names]
+    paths = [*programs, *contents, *map(layout.wants_link, layout.WANTED_BY), *names]
     there = present(root, paths)
     ours = [path for path in there if _is_ours(root, path, contents.get(path, ""))]
     left = present(root, map(layout.temporary, paths))
@@ -292,7 +295,7 @@ def _is_ours(root: Path, path: str, content: str) -> bool:
     That includes a person's copy of the unit ``content``, and a person's or the package's link to the program.
     """
     what, found = kind(root / path), text(root / path)
-    if path in (layout.HPN, layout.IPAM, layout.COMMAND):
+    if posixpath.basename(path) in layout.NAMES:
         if what == "link":
             target = posixpath.normpath(posixpath.join("/", posixpath.dirname(path), found))
             return target in (f"/{layout.HPN}", layout.PACKAGED)  # guard: another-link = True

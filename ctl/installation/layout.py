@@ -14,6 +14,7 @@ from ctl.command_line import PLUGIN
 HPN: Final = PLUGIN.lstrip("/")
 IPAM: Final = f"{HPN}-ipam"
 COMMAND: Final = "usr/local/sbin/hpn"
+NAMES: Final = ("hpn", "hpn-ipam")
 UNITS: Final = "etc/systemd/system"
 
 AGENT_SOCKET: Final = "hpn-agent.socket"
@@ -29,11 +30,11 @@ SIGN_WITHIN: Final = 1 << 18
 PROGRAMS: Final = ("usr/bin/env", "bin/busybox", "usr/bin/bash", "opt/cni/bin/loopback")
 # The credential for claiming blocks of addresses, for nodes where kubelet's own does not work.
 KUBECONFIG: Final = "etc/cni/net.d/hpn.kubeconfig"
-_REGISTRY: Final = "var/lib/kubelet/plugins_registry"
-# What the program writes while it runs: state, two files of hpn node's beside kubelet's sockets, an option of ib_core.
+# hpn node's files beside kubelet's sockets.
+_REGISTRY: Final = tuple(f"plugins_registry/.hpn-{name}" for name in ("node.lock", "node.json", "dra.json"))
+# What the program writes while it runs: also an option of ib_core.
 STATE: Final = (
-    *("run/hpn", "var/lib/cni/hpn", "var/log/hpn", f"{_REGISTRY}/.hpn-node.lock", f"{_REGISTRY}/.hpn-node.json"),
-    f"{_REGISTRY}/.hpn-dra.json",
+    *("run/hpn", "var/lib/cni/hpn", "var/log/hpn", *(f"var/lib/kubelet/{name}" for name in _REGISTRY)),
     "etc/modprobe.d/hpn-node.conf",
 )
 # What administrators write.
@@ -54,7 +55,7 @@ _LEAVING: Final = f"""\
 Description=hpn daemonset leave: removes hpn once the DaemonSet has left this node
 
 [Service]
-ExecStart=/{HPN} daemonset leave --kubelet-dir={{kubelet}}
+ExecStart=/{HPN} daemonset leave --kubelet-dir={{kubelet}} --cni-bin-dir={{plugins}}
 # It ends as soon as it has found the DaemonSet's pod.
 Restart=always
 RestartSec=10min
@@ -89,17 +90,25 @@ def units(folder: Path | None = None) -> dict[str, str]:
     return {name: f"{MARK}  To change it: systemctl edit {name}\n{text}" for name, text in found.items()}
 
 
-def daemonset_units(arguments: Sequence[str], kubelet: str) -> dict[str, str]:
-    """The units that the DaemonSet installs, LEAVE first: name -> text.  ``arguments`` are those of hpn node, and
-    ``kubelet`` is kubelet's directory.  Raises IoFailure, and InvalidConfig for an argument with other characters than
-    those of paths and addresses, which systemd might expand (man 5 systemd.service)."""
-    for one in (*arguments, kubelet):
+def daemonset_units(arguments: Sequence[str], kubelet: str, plugins: str) -> dict[str, str]:
+    """The units that the DaemonSet installs, LEAVE first: name -> text.  ``arguments`` are those of hpn node, and the
+    others are kubelet's directory and the runtime's for plugins.  Raises IoFailure, and InvalidConfig for an argument
+    with other characters than those of paths and addresses, which systemd might expand (man 5 systemd.service)."""
+    for one in (*arguments, kubelet, plugins):
         if not _PLAIN.fullmatch(one):
             raise InvalidConfig(f"{one!r} cannot be an argument in a unit; use letters, digits and ./:=[]_~+@- only")
     texts = units()
     command = f"ExecStart=/{HPN} node"
     texts[NODE] = texts[NODE].replace(command, " ".join((command, *arguments)))
-    return {LEAVE: f"{MARK}\n{_LEAVING.format(kubelet=kubelet)}", **texts}
+    return {LEAVE: f"{MARK}\n{_LEAVING.format(kubelet=kubelet, plugins=plugins)}", **texts}
+
+
+def elsewhere(leave: str) -> tuple[list[str], list[str]]:
+    """The programs and the state in directories that the text of LEAVE names, except the usual ones."""
+    named = re.findall(r" --kubelet-dir=/(\S+) --cni-bin-dir=/(\S+)", leave)
+    programs = {f"{plugins}/{name}" for _, plugins in named for name in NAMES}
+    state = {f"{kubelet}/{name}" for kubelet, _ in named for name in _REGISTRY}
+    return sorted(programs - {HPN, IPAM}), sorted(state - {*STATE})
 
 
 def node_arguments(units: Mapping[str, str]) -> tuple[str, ...] | None:

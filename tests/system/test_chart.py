@@ -271,7 +271,7 @@ def test_paths_of_the_node(chart: Chart) -> None:
     node, (install,) = pod["containers"][0], pod["initContainers"]
     assert f"--kubelet-dir={kubelet}" in node["args"]
     assert {"name": "registry", "mountPath": f"{kubelet}/plugins_registry"} in node["volumeMounts"]
-    assert f"--kubelet-dir={kubelet}" in install["args"]
+    assert {f"--kubelet-dir={kubelet}", f"--cni-bin-dir={plugins}"} <= set(install["args"])
     assert install["args"][-1].startswith(f"--credential={kubelet}/pods/")
 
 

@@ -58,6 +58,13 @@ ExecStart=
 ExecStart=/opt/cni/bin/hpn daemonset leave --absent=0.1
 RestartSec=1s
 """
+# It ends again and again, too seldom for systemd's limit of five starts in ten seconds.
+ENDS = """
+[Service]
+Type=exec
+ExecStart=
+ExecStart=/bin/sh -c 'sleep 3; echo broken; exit 1'
+"""
 # systemctl, which kills its caller before the call that /run/step counts down to.
 KILLS = """#!/bin/sh
 step=$(cat /run/step 2>/dev/null || echo 0)
@@ -183,17 +190,35 @@ def test_installed_watched_changed_and_left(node: Node) -> None:
         assert (node.main(), node.offers("first")) == (process, False)
         assert "systemctl restart hpn-node.service" in node.install("--metrics=unix:/run/hpn/metrics.sock")
         assert node.main() != process
-        # systemd starts a killed one again, which the pod survives.
+        # systemd starts a killed one again.  The container ends with the reason, and the next one stays.
         process = node.main()
         node.machine.ok("sh", "-c", f"kill -KILL {process}")
+        assert agent.wait(120) == 1
+        assert "hpn-node.service ended, and this node's systemd started it again; " in list(agent.stdout)[-1]
         until(lambda: node.main() not in ("0", process) and node.states() == ["active", "active"], 120)
-        assert agent.poll() is None
+    with node.container("agent") as agent, node.container("node") as idle:
+        assert agent.stdout
+        next(line for line in agent.stdout if "offers example.com/second" in line)
         node.machine.ok("systemctl", "stop", NODE)
         assert "hpn-node.service is inactive on this node; " in list(agent.stdout)[-1]
         assert agent.wait(120) == 1
         assert end(idle) == 0
     node.install()
     leaves(node, before)
+
+
+def test_a_unit_that_ends_again_and_again(node: Node) -> None:
+    """The container shows the reason and ends, although the unit is never failed."""
+    node.install()
+    node.machine.write(f"run/systemd/system/{NODE}.d/ends.conf", ENDS)
+    node.machine.ok("systemctl", "daemon-reload")
+    node.machine.ok("systemctl", "restart", NODE)
+    with node.container("agent") as agent:
+        assert agent.wait(60) == 1
+        assert agent.stdout
+        said = agent.stdout.read()
+    assert "broken\n" in said
+    assert said.endswith("hpn-node.service ended, and this node's systemd started it again; the reason is above\n")
 
 
 def leaves(node: Node, before: set[str]) -> None:
