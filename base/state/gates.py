@@ -58,8 +58,8 @@ def _open_if_whole(claim: Claim, number: int, found: Callable[[], Iterable[Recor
         if device.attach != NONE and not attached:  # guard: whole
             return False
         about = {"driver": DRIVER, "pool": device.pool, "name": device.device}
-        # guard below: of-one-pod (== 1 -> > 0)
-        record = attached[0] if len({r.key.container_id for r in attached}) == 1 else None
+        containers = {r.key.container_id for r in attached}
+        record = attached[0] if len(containers) == 1 else None  # guard: of-one-pod (len(containers) == 1 -> attached)
         devices.append({**about, **_described(device.attributes, record)})
     path = claims.gate(claim.uid, first)
     text = "".join(f"{json.dumps(_document(version, claim, first, devices))}\n" for version in _VERSIONS)
