@@ -220,11 +220,7 @@ def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, els
     until(lambda: package in status(bare, "node2"), "node2 to keep the package", 120, 0.5)
     assert second.run("readlink", f"{plugins}/hpn").stdout == "/usr/lib/cni/hpn\n"
     first.run("mount", "-o", "remount,rw", plugins)
-    second.run("mv", f"{plugins}/multus", f"{plugins}/away")
-    second.run("rm", f"{plugins}/hpn")
-    # Kubelet tries again by itself.
-    what_stops_none(bare, kubelet)
-    second.run("mv", f"{plugins}/away", f"{plugins}/multus")
+    what_stops_none(bare, plugins, kubelet)
     first.run("umount", plugins)
     if kubelet:
         first.run("mount", "--rbind", USUAL["kubeletDir"], kubelet)
@@ -242,12 +238,18 @@ def test_what_stops_an_installation(bare: Cluster, tree: Path, shell: Shell, els
     shell(rollback)
 
 
-def what_stops_none(cluster: Cluster, kubelet: str) -> None:
+def what_stops_none(cluster: Cluster, plugins: str, kubelet: str) -> None:
     """kubelet shows the notes of an installation: on node1 the plugins' directory is wrong, and that of kubelet if it
-    was given; node2 has no Multus, and another device plugin."""
-    socket = "/var/lib/kubelet/plugins_registry/other.sock"
-    with offering(cluster.nodes["node2"].path(socket), RESOURCE):
-        until(lambda: all(noted(cluster, node) for node in cluster.nodes), "both to be installed", 300, 0.5)
+    was given; node2 has no Multus, and another device plugin.  node2 keeps a package until both are so."""
+    second, socket = cluster.nodes["node2"], "/var/lib/kubelet/plugins_registry/other.sock"
+    second.run("mv", f"{plugins}/multus", f"{plugins}/away")
+    try:
+        with offering(second.path(socket), RESOURCE):
+            second.run("rm", f"{plugins}/hpn")
+            # Kubelet tries again by itself.
+            until(lambda: all(noted(cluster, node) for node in cluster.nodes), "both to be installed", 300, 0.5)
+    finally:
+        second.run("mv", f"{plugins}/away", f"{plugins}/multus")
     way = "this node runs hpn in containers: systemd does not run on this node"
     wanted = {
         "node1": [way, f"{kubelet} is another directory than kubelet's, ", "/opt/cni/bin has no other plugin: "],
