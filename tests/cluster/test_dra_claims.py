@@ -157,6 +157,7 @@ def policy(cluster: Cluster) -> Iterator[Cluster]:
     until(lambda: refusal(cluster, vlan=5), "the API server to see the policy", 120, 0.2)
     yield cluster
     cluster.kubectl("delete", f"--filename={MANIFESTS}/policy.yaml")
+    until(lambda: not refusal(cluster, vlan=5), "the API server to forget the policy", 120, 0.2)
 
 
 def refusal(cluster: Cluster, **keys: Any) -> str:
