@@ -305,6 +305,8 @@ def memory(cluster: Cluster, programs: Path) -> list[str]:
         "| pods with | until Ready ms | peak MiB | ended for lack of memory |", "|---|--:|--:|--:|",
     ]  # fmt: skip
     for side in sides():
+        if side.prefix == "nothing":
+            continue  # no plugin's memory
         with thick(cluster, node, programs):
             measure(cluster, [side], TURNS, CROWD, node.name)
             peak = int(node.run("cat", f"{THICK}/memory.max_usage_in_bytes").stdout) / (1 << 20)
