@@ -24,20 +24,12 @@ from support.bare_nodes import (
     put_image,
     typed,
 )
+from support.installed import SHORT
 from support.systemd_nodes import under_systemd
 
 # As a driver that takes this long to find its devices: only the order of the units lets kubelet wait.
 SLOW = "[Service]\nExecStartPre=/bin/sleep 5\n"
 NODE, LEAVE = "hpn-node.service", "hpn-daemonset.service"
-# Without its long pauses.
-SHORT = """
-[Unit]
-StartLimitIntervalSec=0
-[Service]
-ExecStart=
-ExecStart=/opt/cni/bin/hpn daemonset leave --absent=0.1
-RestartSec=1s
-"""
 STAYS = "hpn stays until these pods end: hpn0 of default/a, "
 # Files of hpn, without this test's own.
 LEFT = """

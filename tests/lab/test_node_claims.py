@@ -11,11 +11,10 @@ from guest.gid_tables import PATIENT, V2, gid, table
 from guest.node import NAME, PF, RDMA, Node, netdev, pci, rdma_devs
 from lab.test_node import VFS, pull
 from support import chained
-from support.dra_api import DraApi
+from support.dra_api import DraApi, serving
 from support.go_kubelet import GoKubelet, go_kubelet
 from support.node_process import NodeProcess
 from support.pod_resources import listing
-from support.tls_server import api_server
 from support.topology import Pod, until
 
 from base.kubelet import drahealth_pb2 as health
@@ -30,13 +29,8 @@ CDI = Path(f"/var/run/cdi/hpn-claim-{UID}.json")
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[tuple[DraApi, Path]]:
-    made = DraApi()
-    with api_server(tmp_path) as (server, kubeconfig):
-        server.route = made.route
-        document = json.loads(kubeconfig.read_text())
-        document["users"][0]["name"] = document["contexts"][0]["context"]["user"] = "system:node:node1"
-        kubeconfig.write_text(json.dumps(document))
-        yield made, kubeconfig
+    with serving(tmp_path) as found:
+        yield found
 
 
 @pytest.fixture

@@ -1,19 +1,17 @@
 """hpn node's two ways to a device, the device plugin and claims: what kubelet got by Allocate, Prepare gives to no
 claim."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from support.dra_api import DraApi
+from support.dra_api import DraApi, serving
 from support.node_dra import dra_kubelet
 from support.node_kubelet import kubelet
 from support.node_process import NodeProcess
 from support.pod_resources import listing
-from support.tls_server import api_server
 from support.topology import Host, until
 
 UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
@@ -42,13 +40,8 @@ def claim(pool: str, device: str) -> dict[str, Any]:
 
 @pytest.fixture
 def server(host: Host, tmp_path: Path) -> Iterator[tuple[DraApi, Path]]:
-    made = DraApi()
-    with api_server(tmp_path) as (one, kubeconfig):
-        one.route = made.route
-        document = json.loads(kubeconfig.read_text())
-        document["users"][0]["name"] = document["contexts"][0]["context"]["user"] = "system:node:node1"
-        kubeconfig.write_text(json.dumps(document))
-        yield made, kubeconfig
+    with serving(tmp_path) as found:
+        yield found
 
 
 def test_a_pods_device_goes_to_no_claim(server: tuple[DraApi, Path]) -> None:

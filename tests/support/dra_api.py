@@ -1,10 +1,13 @@
 """An API server that stores ResourceSlices, and has one ResourceClaim: routes of support/tls_server.py."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from support.tls_server import Asked, Told
+from support.tls_server import Asked, Told, api_server
 
 _API = "/apis/resource.k8s.io/v1"
 
@@ -49,3 +52,15 @@ class DraApi:
         if "dryRun" not in query:
             self.slices[about["name"]] = made
         return Told(200, made)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[DraApi, Path]]:
+    """Serve one in this folder; yield it, and a kubeconfig with the name of node1."""
+    made = DraApi()
+    with api_server(folder) as (server, kubeconfig):
+        server.route = made.route
+        document = json.loads(kubeconfig.read_text())
+        document["users"][0]["name"] = document["contexts"][0]["context"]["user"] = "system:node:node1"
+        kubeconfig.write_text(json.dumps(document))
+        yield made, kubeconfig

@@ -1,4 +1,4 @@
-"""Shared by the tests of hpn install: a program to install, and the resulting tree."""
+"""Shared by the tests of hpn install: a program to install, the resulting tree, and units."""
 
 import os
 import signal
@@ -13,6 +13,15 @@ from ctl.installation import layout
 ENDED = 77
 ROOT = Path(__file__).parents[2]
 UNITS = layout.units(ROOT / "packaging" / "systemd")
+# A drop-in of layout.LEAVE: the unit without its long pauses.
+SHORT = """
+[Unit]
+StartLimitIntervalSec=0
+[Service]
+ExecStart=
+ExecStart=/opt/cni/bin/hpn daemonset leave --absent=0.1
+RestartSec=1s
+"""
 
 
 def program(folder: Path, about: str = "one", code: str = "cat >/dev/null") -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.installed import SHORT
 from support.topology import until
 from system.bare import ENVIRONMENT, Bare, bare, booted
 from system.machine import ROOT, Tools
@@ -48,15 +49,6 @@ KUBELET = f"""
 ExecStart=/bin/sh -c 'ls /{REGISTRY} /run/hpn >/run/found; exec sleep infinity'
 [Install]
 WantedBy=multi-user.target
-"""
-# The unit without its long pauses.
-SHORT = """
-[Unit]
-StartLimitIntervalSec=0
-[Service]
-ExecStart=
-ExecStart=/opt/cni/bin/hpn daemonset leave --absent=0.1
-RestartSec=1s
 """
 # It ends again and again, too seldom for systemd's limit of five starts in ten seconds.
 ENDS = """
