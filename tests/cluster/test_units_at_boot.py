@@ -150,7 +150,8 @@ def it_leaves(cluster: Cluster, node: Host, remove: Callable[[], None]) -> None:
     log, state = ("journalctl", f"--unit={LEAVE}", "--output=cat"), ("systemctl", "is-active", LEAVE)
     until(lambda: STAYS in node.run(*log).stdout, "hpn to stay", 120, 0.2)
     assert node.run("systemctl", "is-active", NODE).stdout == "active\n"
-    assert not daemons(cluster)
+    # kubelet removes the pod's directory first.
+    until(lambda: not daemons(cluster), "the DaemonSet's pod to end", 120, 0.2)
     cluster.delete("pod", "a")
     until(lambda: node.run(*state, check=False).stdout == "inactive\n", "hpn to leave", 120, 0.2)
     assert node.run("sh", "-c", LEFT).stdout == ""
