@@ -142,7 +142,7 @@ def notify(state: str) -> None:
     where = os.environ.get("NOTIFY_SOCKET", "")
     if not where:
         return
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.sendto(state.encode(), f"\0{where[1:]}" if where.startswith("@") else where)
 
 

@@ -267,7 +267,7 @@ def names(path: str) -> tuple[str, ...]:
 def line(path: Path | str) -> str:
     """An attribute's value; empty if there is none, or if the driver does not report it."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY)
     except OSError:
         return ""
     try:

@@ -8,6 +8,7 @@ from typing import Final
 
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable
 from base.protocol.spec import Json
+from base.table import abridged
 from ctl.cluster import pods, release
 from ctl.command_line import as_document, word
 from ctl.screen import Table, moment, text
@@ -257,8 +258,7 @@ def bar(signs: str, words: Sequence[str], free: int) -> str:
 
 
 def _some(spans: Sequence[Span]) -> str:
-    more = f" and {len(spans) - _SPANS} more" if len(spans) > _SPANS else ""
-    return ", ".join(map(str, spans[:_SPANS])) + more or "-"
+    return abridged([*map(str, spans)], _SPANS) or "-"
 
 
 def _state(blocks: Sequence[Block]) -> str:

@@ -90,7 +90,7 @@ def _on_host(
 
     A child does it, because a process that has entered the host's mounts does not find its own files.
     """
-    source = os.open(program, os.O_RDONLY | os.O_CLOEXEC)
+    source = os.open(program, os.O_RDONLY)
 
     def work() -> tuple[str, list[str]]:
         try:

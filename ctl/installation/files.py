@@ -25,7 +25,7 @@ from ctl.installation.layout import Entry
 Kind = Literal["nothing", "file", "link", "directory", "something else"]
 _KINDS: Final[Mapping[int, Kind]] = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "directory"}
 
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _SMALL: Final = 1 << 21  # a device file has up to 1 MiB
 # Seconds for the new program's first answer, before which it may unpack itself.
 _TIMEOUT: Final = 60.0
@@ -86,7 +86,7 @@ def exclusive(root: Path) -> Iterator[None]:
     """
     folder = _below(root, layout.HPN).parent
     _make_folder(folder)
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         locks.take(fd, f"{folder}", _LOCK_TIMEOUT)  # guard: lock
         yield

@@ -52,7 +52,7 @@ class Directory:
         self._topics = Topics()
         self._again: asyncio.TimerHandle | None = None
         self._lock = -1
-        self._mounts = os.open(_MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
+        self._mounts = os.open(_MOUNTS, os.O_RDONLY)
         self._urgent = select.epoll()  # readable when the table of mounts has changed, which asyncio cannot wait for
         self._urgent.register(self._mounts, select.EPOLLPRI)
         loop.add_reader(self._fd, self._read_events)
@@ -102,7 +102,7 @@ class Directory:
             return True
         self.release()
         sockets.refuse_weak(self.path)  # guard: weak
-        fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # guard: one-process = fcntl.flock(fd, fcntl.LOCK_SH)
         except BlockingIOError as e:

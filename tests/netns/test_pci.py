@@ -169,9 +169,12 @@ def test_a_sys_that_is_hidden(host: Host, make_pod: Callable[[], Pod], sys_tree:
 def test_one_at_a_time_decides_over_a_pf(host: Host, pod: Pod, sys_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ADD decides the owner of a VF under its PF's lock, and writes the record before it releases the lock."""
     monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.1)
+    by_host_device = host.conf(kind="host-device", master=..., pciBusID=pci.VF)
     with owned.lock(pci.PF):
         assert host.refused("ADD", pod, by_device(host))["code"] == 11
+        assert host.refused("ADD", pod, by_host_device)["code"] == 11
     assert host.refused("ADD", pod, by_device(host))["code"] == 101
+    assert host.refused("ADD", pod, by_host_device)["code"] == 101
 
 
 @pytest.mark.parametrize("where", ["state", "other"])

@@ -106,6 +106,14 @@ def test_json(kubelet: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("patient")
+def test_one_of_them(kubelet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The details have the resource too."""
+    save(kubelet, T0)
+    (a,) = json.loads(shown(kubelet, capsys, "default/t0", "--json"))["attachments"]
+    assert a["resource"] == {"name": "intel.com/vf", "id": "0000:3b:10.1", "container": "train"}
+
+
+@pytest.mark.usefixtures("patient")
 def test_nothing_attached(kubelet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, _, *rest = shown(kubelet, capsys).splitlines()
     assert first.startswith("nothing is attached")
