@@ -5,6 +5,7 @@ two run here as well.
 """
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -141,7 +142,7 @@ def outside() -> None:
 def lab(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the lab, a second time if it broke itself.
 
-    QEMU's emulated IOMMU sometimes aborts (iotlb_to_section), and its processors sometimes stop.
+    QEMU's emulated IOMMU sometimes aborts (iotlb_to_section), its processors sometimes stop, and a clock may be wrong.
     """
 
     def once() -> subprocess.CompletedProcess[str]:
@@ -149,7 +150,7 @@ def lab(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
     done = once()
     if done.returncode == BROKEN:
-        print(done.stderr)
+        print(f"the lab broke, and boots again: {done.stderr}")
         done = once()
     return done
 
@@ -220,6 +221,21 @@ def test_the_limit(emulator: Callable[[str], None], monkeypatch: pytest.MonkeyPa
     assert status("sleep", "3000") == 124
 
 
+@pytest.mark.parametrize("factor", ["103/100", "97/100"])
+def test_a_clock_that_is_wrong(emulator: Callable[[str], None], factor: str) -> None:
+    """The guest's kernel gets another frequency of its TSC than the true one."""
+    emulator(
+        'words=("$@")\n'
+        "for i in ${!words[@]}; do [[ ! ${words[i]} =~ tsc_early_khz=([0-9]+) ]] ||\n"
+        f"  words[i]=${{words[i]/$BASH_REMATCH/tsc_early_khz=$((BASH_REMATCH[1] * {factor}))}}\n"
+        'done; exec "${words[@]}"'
+    )
+    words = (LAB, "--pfs", "0", "sh", "-c", "exit 7")
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == BROKEN
+    assert re.fullmatch(r"no lab: its clock counted \d+ us in \d+ us", done.stderr.splitlines()[-1])
+
+
 @pytest.mark.parametrize("words", [["--kernel"], ["--rdma", "neither", "true"], ["--nosuch", "1", "true"], []])
 def test_wrong_options(words: list[str]) -> None:
     assert subprocess.run((LAB, *words), capture_output=True, check=False).returncode == BROKEN
@@ -245,7 +261,7 @@ def test_in_the_lab(tmp_path: Path, boot: str) -> None:
 @pytest.mark.parametrize(
     "stop",
     [
-        # The only processor stops sending its beat.
+        # The only processor answers no more.
         """echo '{"execute": "qmp_capabilities"} {"execute": "stop"}' >/dev/vport0p2""",
         # Another processor's kernel reports it.
         "echo '<3>rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:' >/dev/kmsg",
