@@ -66,7 +66,9 @@ plain: ## as root: build without start-up optimizations (docs/develop/packaging.
 	@peers=$$(netns-fixtures/peers) && HPN_BINARY=$(CURDIR)/dist/plain/hpn HPN_PEERS=$$peers \
 	packaging/venv pytest $(addprefix tests/system/test_,verbs.py binary.py supply.py traceback.py) $(PYTEST_ARGS)
 
-soak: root binary ## as root: run every drawn case and every guard; takes hours, resumes after an interrupt; WRITE=1 updates docs/develop/testing.md
+soak: root ## as root: print what is missing of every drawn case and every guard, and run it for hours, in several sittings; WRITE=1 updates docs/develop/testing.md
+	@packaging/venv python tests/harness/soak.py --missing
+	@$(MAKE) --no-print-directory binary
 	@netns-fixtures/setup net
 	@for need in $(NEEDS); do netns-fixtures/setup $$need || true; done
 	@peers=$$(netns-fixtures/peers) && HPN_REQUIRE=unit,netns,system,attack,lab,cluster \
