@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -295,12 +294,3 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
     return value
-
-
-def with_another_lock(pod: Pod, key: spec.Key) -> str:
-    """Return an interface name that maps to another of the 64 lock files than the key."""
-
-    def file(one: spec.Key) -> int:
-        return zlib.crc32(f"rail0/{one}".encode()) % 64
-
-    return next(name for name in (f"hpn{n}" for n in range(9)) if file(spec.Key(pod.name, name)) != file(key))
