@@ -40,14 +40,14 @@ else
 	@$(if $(PYTEST_ARGS),:,[ "$$(id -u)" != 0 ] || for need in $(NEEDS); do netns-fixtures/setup $$need || true; done)
 	@peers=$$(netns-fixtures/peers) && \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv \
-	$(if $(PYTEST_ARGS),pytest,python tests/side_by_side.py $(if $(JOBS),-j $(JOBS))) $(if $(JUNIT),--junitxml=$(JUNIT)) $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),pytest,python tests/harness/side_by_side.py $(if $(JOBS),-j $(JOBS))) $(if $(JUNIT),--junitxml=$(JUNIT)) $(PYTEST_ARGS)
 endif
 
 # Use the binary only if it is current: building it takes half of the time.
 check: ## before each commit: lint, and the tests that the change touches, in five minutes; BASE=COMMIT sets the base
 	@[ "$$(id -u)" != 0 ] || netns-fixtures/setup net
 	@! $(MAKE) --no-print-directory -q $(BINARY) 2>/dev/null || export HPN_BINARY=$(CURDIR)/$(BINARY); \
-	BASE=$(BASE) packaging/venv python tests/check.py
+	BASE=$(BASE) packaging/venv python tests/harness/check.py
 
 plain: ## as root: build without start-up optimizations (docs/develop/packaging.md), and run a part of the system tier with that build
 	@$(MAKE) --no-print-directory binary PLAIN=1
@@ -59,7 +59,7 @@ soak: root binary ## as root: run every drawn case and every guard; takes hours,
 	@netns-fixtures/setup net
 	@for need in $(NEEDS); do netns-fixtures/setup $$need || true; done
 	@peers=$$(netns-fixtures/peers) && HPN_REQUIRE=unit,netns,system,attack,lab,cluster \
-	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python tests/soak.py $(if $(WRITE),--write)
+	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python tests/harness/soak.py $(if $(WRITE),--write)
 
 # Resolved here, because the guest has no network to install a virtual environment.
 lab: binary ## as root: boot two kernels in QEMU, and draw VFs with RDMA devices in pods, then RDMA traffic between pods
@@ -80,7 +80,7 @@ lint: ## run ruff, mypy, Vale for the English, and shellcheck if it is installed
 	packaging/venv ruff check .
 	packaging/venv ruff format --check .
 	packaging/venv mypy
-	@vale=$$(netns-fixtures/vale) && packaging/venv python tests/prose.py "$$vale"
+	@vale=$$(netns-fixtures/vale) && packaging/venv python tests/harness/prose.py "$$vale"
 	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv packaging/foreign packaging/wheels $(addprefix packaging/deb/,preinst postinst prerm postrm) $(addprefix netns-fixtures/,setup suite golang helm multus peers prometheus vale kernel lab arm64 arm64-kernel arm64-debian bare cluster/build gokubelet/build workloads/in_pod) netns-fixtures/guest/*
 
 docs: ## generate the tables of keys in docs/ from the models, and a picture

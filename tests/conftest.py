@@ -52,7 +52,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Start no other test after HPN_UNTIL (tests/check.py)."""
+    """Start no other test after HPN_UNTIL (tests/harness/check.py)."""
     if time.monotonic() > float(os.environ.get("HPN_UNTIL", "inf")):
         item.session.shouldstop = "there is no more time"
 

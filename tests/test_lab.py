@@ -194,7 +194,7 @@ def test_power_failures(tmp_path: Path) -> None:
 
     The disk keeps exactly the synced data, which no test that kills processes can show.
     """
-    inside = ("--disk", tmp_path / "disk", "env", f"PYTHONPATH={ROOT / 'tests'}:{ROOT}")
+    inside = ("--disk", tmp_path / "disk", "env", f"PYTHONPATH={ROOT / 'tests/harness'}:{ROOT / 'tests'}:{ROOT}")
     program = (sys.executable, "-m")
     recover = list[str]()
     cases = drawn.share((("disk", "ADD", 4), ("memory", "ADD", 20), ("disk", "DEL", 12)), "power failures")

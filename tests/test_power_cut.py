@@ -41,7 +41,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if ready.returncode:
         require("lab", ready.stderr.strip())
     out = tmp_path_factory.mktemp("recorded")
-    inside = ["env", f"PYTHONPATH={ROOT}:{ROOT / 'tests'}", sys.executable, "-m", "guest.recording", str(OPERATIONS)]
+    path = ":".join(str(ROOT / folder) for folder in (".", "tests", "tests/harness"))
+    inside = ["env", f"PYTHONPATH={path}", sys.executable, "-m", "guest.recording", str(OPERATIONS)]
     done = lab(*TWO, "--pfs", "0", "--out", out, *inside)
     assert done.returncode == 0, done.stdout + done.stderr
     return out / "log"

@@ -85,7 +85,8 @@ def test_pytest_shows_it(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it() -> None:\n    assert False\n")
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", root / "pyproject.toml"]
     argv += ["--rootdir", root, "-p", "conftest", tmp_path / "test_it.py"]
-    environ = {**os.environ, "PYTHONPATH": f"{root}:{root / 'tests'}", drawn.VARIABLE: DAYS[0]}
+    path = ":".join(str(root / folder) for folder in (".", "tests", "tests/harness"))
+    environ = {**os.environ, "PYTHONPATH": path, drawn.VARIABLE: DAYS[0]}
     said = subprocess.run(argv, capture_output=True, text=True, check=False, env=environ).stdout.splitlines()
     (first, last) = [number for number, line in enumerate(said) if f"HPN_DRAW={DAYS[0]}" in line]
     failures = next(number for number, line in enumerate(said) if "FAILURES" in line)

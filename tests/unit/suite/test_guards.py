@@ -1,4 +1,4 @@
-"""Each mark of a guard has its tests and can be removed; only a person does that (tests/guards.py)."""
+"""Each mark of a guard has its tests and can be removed; only a person does that (tests/harness/guards.py)."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""tests/prose.py turns a Python source into a page, and maps the page's lines to the source.  Vale checks the page."""
+"""prose.py turns a Python source into a page, and maps the page's lines to the source.  Vale checks the page."""
 
 import re
 import subprocess

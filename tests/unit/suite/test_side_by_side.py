@@ -80,8 +80,9 @@ def tree(tmp_path: Path) -> Path:
     for build in (*FIRST, BUILD):
         (tmp_path / build).chmod(0o755)
     (tmp_path / "Makefile").write_text(MAKEFILE.format(python=sys.executable))
+    (tmp_path / "tests/harness").mkdir()
     for module in (side_by_side, reported, drawn, places_of_tests):
-        shutil.copy(module.__file__, tmp_path / "tests")
+        shutil.copy(module.__file__, tmp_path / "tests/harness")
     page = tmp_path / "docs" / "develop" / reported.TIERS.name
     page.parent.mkdir(parents=True)
     shutil.copy(reported.TIERS, page)
@@ -92,7 +93,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def started(tree: Path, *words: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "tests/side_by_side.py", *words]
+    command = [sys.executable, "tests/harness/side_by_side.py", *words]
     quickly = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TMPDIR": str(tree)}
     quickly.pop("PYTEST_DEBUG_TEMPROOT", None)  # set by the outer run
     with ignored(signal.SIGINT):

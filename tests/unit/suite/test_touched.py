@@ -161,8 +161,8 @@ def test_what_has_no_time_is_named(
 ) -> None:
     """No test begins after the deadline, and a running one is interrupted."""
     monkeypatch.setattr(check, "PATIENCE", patience)
-    tests = Path(check.__file__).parent
-    hook = HOOK.format(folders=[f"{tests.parent}", f"{tests}"], file=repr(f"{tests}/conftest.py"))
+    tests = Path(check.__file__).parents[1]
+    hook = HOOK.format(folders=[f"{tests.parent}", f"{tests}", f"{tests}/harness"], file=repr(f"{tests}/conftest.py"))
     (tmp_path / "conftest.py").write_text(hook)
     (tmp_path / "test_it.py").write_text(WAITS.format(longer=longer))
     run = check.Run("it", "unit", (f"{tmp_path}/test_it.py",), tmp_path / "t")

@@ -13,7 +13,7 @@ from typing import Any
 
 from guarded import marks
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FLOORS = ("base", "hardware", "cni", "ipam", "agent", "node", "ctl", "packaging/launcher")
 
 
@@ -40,7 +40,7 @@ class Guard:
         try:
             return marks.without(text, self.name, is_python=self.file.endswith(".py"))
         except LookupError as e:
-            raise LookupError(f"{self.file}: {e}; see tests/guarded/marks.py") from e
+            raise LookupError(f"{self.file}: {e}; see tests/harness/guarded/marks.py") from e
 
 
 def sources() -> dict[str, str]:

@@ -11,10 +11,10 @@ from pathlib import Path, PurePath
 # A module's or a file's name: the text "ctl.rdma.answer_gids" imports it, "packaging/deb/build.py" runs it.
 _NAME, _WORD = re.compile(r"[\w./-]*\w"), re.compile(r"\w+")
 # The roots of imports (pyproject.toml, and sys.path of the programs there).
-_TOPS = ("", "tests/", "netns-fixtures/")
+_TOPS = ("", "tests/", "tests/harness/", "netns-fixtures/")
 
 # Tables of the program's text, which name their files themselves.
-_TEXTS = "tests/guarded/"
+_TEXTS = "tests/harness/guarded/"
 
 Uses = dict[str, set[str]]
 

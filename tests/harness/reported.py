@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-TIERS = Path(__file__).parents[1] / "docs" / "develop" / "testing.md"
+TIERS = Path(__file__).parents[2] / "docs" / "develop" / "testing.md"
 LONGEST = 20
 
 

@@ -1,10 +1,10 @@
 """Take guards out of the program, one at a time, and check that a test notices.
 
-    packaging/venv python tests/guards.py [-j JOBS] [--changed [BASE]] [--done FILE] [NAME...]
-    packaging/venv python tests/guards.py [-j JOBS] [--done FILE] --mutants NUMBER [--seed SEED]
+    packaging/venv python tests/harness/guards.py [-j JOBS] [--changed [BASE]] [--done FILE] [NAME...]
+    packaging/venv python tests/harness/guards.py [-j JOBS] [--done FILE] --mutants NUMBER [--seed SEED]
 
 A name selects every guard with a file or name that begins with it ("cni/undo.py", "agent/server.py:uid"); without
-names, all.  The program changes a copy of the tree.  tests/guarded/marks.py defines the marks.  Run it as root, or
+names, all.  The program changes a copy of the tree.  guarded/marks.py defines the marks.  Run it as root, or
 the netns tier notices nothing.  The launcher's guards need a binary (make binary), HPN_PEERS, and a quiet machine, as
 the system tier does.
 """

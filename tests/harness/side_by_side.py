@@ -1,6 +1,6 @@
 """Run every test, in several pytest processes at once.
 
-    packaging/venv python tests/side_by_side.py [-j JOBS] [--junitxml FILE]
+    packaging/venv python tests/harness/side_by_side.py [-j JOBS] [--junitxml FILE]
 
 Each tier is a process, and each test that boots a guest is one.  No process keeps a processor busy all the time, so
 more run at once than there are processors, by the known share of each.  The longest come first, because the
@@ -44,7 +44,7 @@ import drawn
 from places_of_tests import in_common_places, in_memory, on_disk
 from reported import Done, Processors, merged, suites, summary, times
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # The files whose tests only boot guests.
 BOOTING = ("tests/test_lab.py", "tests/test_power_cut.py")
 # In starting order.  The files beside the tiers run with unit.

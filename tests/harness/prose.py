@@ -1,6 +1,6 @@
 """Check the English of pages, docstrings, comments and messages by Vale, with the rules of docs/develop/style.md.
 
-    packaging/venv python tests/prose.py $(netns-fixtures/vale)
+    packaging/venv python tests/harness/prose.py $(netns-fixtures/vale)
 
 Vale reads pages as they are, but it cannot read the strings of a program.  So each Python file is written as a page of
 its docstrings, comments and sentences, one line for one line of the source.
@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RULES = ROOT / "packaging" / "vale" / "vale.ini"
 FOLDERS = ("base", "hardware", "cni", "ipam", "agent", "node", "ctl", "packaging", "docs")
 # Fewer words are a key, a name or a column's head.

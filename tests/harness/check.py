@@ -1,10 +1,10 @@
 """Lint, and the tests that a change touches, in five minutes: the check before each commit.
 
-    packaging/venv python tests/check.py            # make check; BASE=COMMIT sets the base of comparison
+    packaging/venv python tests/harness/check.py            # make check; BASE=COMMIT sets the base of comparison
 
 A change is the difference from the point where it left main, committed or not.  The tests nearest to it run first
-(tests/touched.py), the shortest of equally near ones before others.  When the time is over, the remaining tests are
-named.  Then guards of the changed files are removed (tests/guards.py) while time is left, those next to a changed line
+(touched.py), the shortest of equally near ones before others.  When the time is over, the remaining tests are
+named.  Then guards of the changed files are removed (guards.py) while time is left, those next to a changed line
 first.
 """
 
@@ -24,7 +24,7 @@ import touched
 from reported import Done, summary
 from side_by_side import Run, Runs
 
-sys.path.append(str(beside.ROOT))
+sys.path += [str(beside.ROOT), str(beside.ROOT / "tests")]
 from test_lab import BOOTS
 
 PROCESSORS = len(os.sched_getaffinity(0))
@@ -83,7 +83,7 @@ def guards(names: Sequence[str], alone: tuple[str, ...], until: float) -> tuple[
     taken = unnoticed = 0
     while taken < len(names) and time.monotonic() < until:
         some = names[taken : taken + AT_ONCE]
-        words = [*alone, sys.executable, "tests/guards.py", "-j", f"{PROCESSORS}", *some]
+        words = [*alone, sys.executable, "tests/harness/guards.py", "-j", f"{PROCESSORS}", *some]
         with subprocess.Popen(
             words, cwd=beside.ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
         ) as run:

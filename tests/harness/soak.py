@@ -1,6 +1,6 @@
 """Run every case that a test run draws a tenth of, 50 histories of the checker, and each guard's removal.
 
-    packaging/venv python tests/soak.py [--write]
+    packaging/venv python tests/harness/soak.py [--write]
 
 It takes hours.  build/soak.jsonl gets a line when a part ends.  After an interrupt, which ends all parts, the next
 soak of the same commit runs the missing parts.  A failed part counts as missing.
@@ -33,13 +33,13 @@ from guarded import GUARDS
 from reported import failure
 from side_by_side import ENDING, PYTEST, ROOT, compile_all, in_common_places
 
-sys.path.insert(0, str(ROOT))  # tests import the program
+sys.path.extend((str(ROOT), str(ROOT / "tests")))  # tests import the program
 
 from test_lab import BOOTS
 
 NOTES, PAGE = ROOT / "build/soak.jsonl", ROOT / "docs/develop/testing.md"
 BEGIN, END = "<!-- the last whole soak -->\n", "<!-- end -->"
-CHECKER, GUARDS_TOOL = "tests/cluster/test_checker.py", "tests/guards.py"
+CHECKER, GUARDS_TOOL = "tests/cluster/test_checker.py", "tests/harness/guards.py"
 HISTORIES = 50
 # These have their processes and links in guests, and in their own namespaces.
 APART = ("lab", "cluster", "histories")

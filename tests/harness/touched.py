@@ -1,6 +1,6 @@
 """The tests that a change touches, in the order of their value for their time.
 
-packaging/venv python tests/touched.py REPORT    # write tests/seconds.txt from the report of make test JUNIT=REPORT
+packaging/venv python tests/harness/touched.py REPORT    # write seconds.txt from the report of make test JUNIT=REPORT
 """
 
 import ast
@@ -18,7 +18,7 @@ import reported
 from guarded import GUARDS, Guard, marks
 from side_by_side import BOOTING
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LINT = "tests/test_lint.py"
 # Tests of the whole tree; each takes a second or less except the linters.
 ALWAYS = (
@@ -28,7 +28,7 @@ ALWAYS = (
 # The tiers that run here.  Tests that need the binary, the lab or the cluster are only named.
 HERE = ("tests/unit/", "tests/netns/", "tests/attack/")
 # The duration of each test file alone; unlisted files take SHORT.
-TABLE = ROOT / "tests/seconds.txt"
+TABLE = ROOT / "tests/harness/seconds.txt"
 SHORT, LISTED = 1.5, 3.0
 # In a file that takes longer, a guard's tests run first, alone.
 LONG = 10.0
