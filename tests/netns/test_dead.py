@@ -88,7 +88,7 @@ def test_a_pod_whose_path_is_gone_lives(host: Host, make_pod: MakePod) -> None:
     """A pod without its path counts as alive if a process is in the namespace."""
     pod, newcomer = make_pod(), make_pod()
     host.ok("ADD", pod)
-    with subprocess.Popen(["ip", "netns", "exec", pod.name, "sh", "-c", "echo; exec sleep 60"], stdout=-1) as living:
+    with subprocess.Popen(["ip", "netns", "exec", pod.name, "sh", "-c", "echo; exec sleep 3600"], stdout=-1) as living:
         assert living.stdout
         assert living.stdout.readline()
         pod.gone()

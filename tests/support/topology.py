@@ -90,7 +90,7 @@ class Pod:
         self.sysctl("ipv6/conf/default/router_solicitation_delay", "0")
 
     def ping(self, address: str, *options: str) -> bool:
-        return self.run("ping", "-n", "-c", "1", "-W", "2", *options, address).returncode == 0
+        return self.run("ping", "-n", "-c", "1", "-W", "60", *options, address).returncode == 0
 
     def inode(self) -> int:
         """Return the namespace's inode number, as ``lsns`` shows it."""
@@ -184,7 +184,7 @@ class Host:
         return self.call("CHECK", pod, conf | {"prevResult": result}, **environ)
 
     def ping(self, address: str, *options: str) -> bool:
-        command = ["ping", "-n", "-c", "1", "-W", "2", *options, address]
+        command = ["ping", "-n", "-c", "1", "-W", "60", *options, address]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def state_files(self) -> set[str]:
