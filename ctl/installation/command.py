@@ -1,5 +1,6 @@
 """hpn install, and hpn uninstall: this program's file, its names and its units, installed and removed."""
 
+import errno
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,10 +30,11 @@ def _failing(command: str) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        where = f"{e.filename2 or e.filename}: " if e.filename2 or e.filename else ""
-        raise IoFailure(
-            f"{where}{e.strerror}; check that it is writable and has room, and run hpn {command} as root again"
-        ) from e
+        path = e.filename2 or e.filename or ""
+        where, why = f"{path}: " if path else "", f"{e.strerror}; check that it is writable and has room"
+        if e.errno == errno.EACCES and path and (whose := files.whose(Path(path).parent)):
+            why = f"{e.strerror}: {whose}; give that capability to the container"
+        raise IoFailure(f"{where}{why}, and run hpn {command} as root again") from e
 
 
 def answer_install(words: Sequence[str], program: str, version: str) -> tuple[str, int]:

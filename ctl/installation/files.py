@@ -78,6 +78,14 @@ def _is_current(root: Path, entry: Entry, program: Path) -> bool:
             return text(path) == entry.text
 
 
+def whose(folder: Path) -> str:
+    """A phrase for the owner of a directory that this process may not write; empty for root's, and its own."""
+    with suppress(OSError):
+        if (uid := folder.stat().st_uid) not in (0, os.geteuid()) and not os.access(folder, os.W_OK):
+            return f"{folder} belongs to uid {uid}, and this process lacks CAP_DAC_OVERRIDE"
+    return ""
+
+
 @contextmanager
 def exclusive(root: Path) -> Iterator[None]:
     """Exclude other installs and uninstalls of this root.  Raises TryAgain, InvalidConfig, OSError.

@@ -3,6 +3,8 @@
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -212,6 +214,30 @@ def test_two_at_once(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             install(root, program(tmp_path), UNITS, "")
         assert tree(root) == {}
     install(root, program(tmp_path), UNITS, "")
+
+
+# As in a container without capabilities.
+WITHOUT_CAPABILITIES = """
+import sys
+from pathlib import Path
+from base.protocol.errors import IoFailure
+from ctl.installation.command import install
+try:
+    install(Path(sys.argv[1]), Path(sys.argv[2]), {}, "")
+except IoFailure as e:
+    print(e.msg)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root, to give the directory another owner")
+def test_a_plugin_directory_of_another_user(root: Path, tmp_path: Path) -> None:
+    """The error names the owner, whom the mode of a directory favours over a root without capabilities."""
+    folder = root / "opt" / "cni" / "bin"
+    folder.mkdir(parents=True)
+    os.chown(folder, 1000, 1000)
+    argv = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", WITHOUT_CAPABILITIES]
+    said = subprocess.check_output([*argv, root, program(tmp_path)], cwd=ROOT, text=True)
+    assert f"Permission denied: {folder} belongs to uid 1000, and this process lacks CAP_DAC_OVERRIDE; " in said
 
 
 def test_from_its_sources() -> None:
