@@ -1,14 +1,14 @@
 """Locks among processes, and among the threads of one (man 2 flock).
 
-Every user who can open a file can hold its lock.  So a lock is a file that only root can open, in a directory of
-root's.
+Every user who can open a file or a directory can hold its lock.  So a lock is a file that only root can open.
 """
 
 import fcntl
 import os
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -62,6 +62,32 @@ class Lock:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         os.close(self._fd)
         self._fd = -1
+
+
+@contextmanager
+def passing(path: str, timeout: float) -> Iterator[None]:
+    """Hold the lock of a file that is removed afterwards, because its directory is not hpn's.  Other users may read the
+    directory, but not open the file.  Raises TryAgain after ``timeout`` seconds, IoFailure, OSError."""
+    while True:
+        fd = os.open(path, _FLAGS, 0o600)
+        try:
+            _make_ours(fd, path)
+            take(fd, path, timeout)
+            if _is_at(fd, path):  # else its holder removed it meanwhile
+                try:
+                    yield
+                finally:
+                    with suppress(FileNotFoundError):
+                        os.unlink(path)
+                return
+        finally:
+            os.close(fd)
+
+
+def _is_at(fd: int, path: str) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    return False
 
 
 def _make_ours(fd: int, path: str) -> None:

@@ -89,7 +89,8 @@ def install(
     enabled = {one for one, link in links.items() if _is_enabled(root, one) or link in put}
     if layout.NODE in enabled and not has_file:
         _refuse_node_file(root)  # guard: configuration
-    if steps and not dry_run:
+    # An interrupted install may have left only the lock's file.
+    if (steps or present(root, [layout.LOCK])) and not dry_run:
         with files.exclusive(root):
             steps = files.steps_of_install(root, wanted, program)
             files.do(root, steps, program)
@@ -146,7 +147,7 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
             "Delete these pods, run hpn gc for the dead ones, or add --force, which leaves their interfaces alone"
         )
     units = {**layout.units(), layout.LEAVE: ""}
-    if not files.steps_of_uninstall(root, units)[0] and not present(root, layout.STATE):
+    if not files.steps_of_uninstall(root, units)[0] and not present(root, (*layout.STATE, layout.LOCK)):
         return ["nothing of hpn is installed"]
     with files.exclusive(root):
         return remove(root, units)

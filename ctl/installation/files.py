@@ -90,16 +90,12 @@ def whose(folder: Path) -> str:
 def exclusive(root: Path) -> Iterator[None]:
     """Exclude other installs and uninstalls of this root.  Raises TryAgain, InvalidConfig, OSError.
 
-    The lock is the plugin directory's: a lock file would itself have to be removed.
+    The lock's file is in the plugin directory, which every way of installing can write to.
     """
-    folder = _below(root, layout.HPN).parent
-    _make_folder(folder)
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        locks.take(fd, f"{folder}", _LOCK_TIMEOUT)  # guard: lock
+    path = _below(root, layout.LOCK)
+    _make_folder(path.parent)
+    with locks.passing(f"{path}", _LOCK_TIMEOUT):
         yield
-    finally:
-        os.close(fd)
 
 
 def _put(root: Path, entry: Entry, program: Path) -> None:
