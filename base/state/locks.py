@@ -3,8 +3,7 @@
 A name is one byte of the file, by its hash, and its lock is that byte's (F_OFD_SETLK, man 2 fcntl).  So a few files
 serve all names: a killed holder leaves nothing, and no process waits for the holder of another name.
 
-Every user who can open a file can hold its lock.  So a lock is a file that only root can open, in a directory of
-root's.
+Every user who can open a file or a directory can hold its lock.  So a lock is a file that only root can open.
 """
 
 import fcntl
@@ -13,7 +12,8 @@ import os
 import stat
 import struct
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -88,6 +88,32 @@ def byte_of(name: str) -> int | None:
 
 def _set(fd: int, how: int, byte: int) -> None:
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(how, os.SEEK_SET, byte, 1, 0))
+
+
+@contextmanager
+def passing(path: str, timeout: float) -> Iterator[None]:
+    """Hold the lock of a file that is removed afterwards, because its directory is not hpn's.  Other users may read the
+    directory, but not open the file.  Raises TryAgain after ``timeout`` seconds, IoFailure, OSError."""
+    while True:
+        fd = os.open(path, _FLAGS, 0o600)
+        try:
+            _make_ours(fd, path)
+            take(fd, path, timeout)
+            if _is_at(fd, path):  # else its holder removed it meanwhile
+                try:
+                    yield
+                finally:
+                    with suppress(FileNotFoundError):
+                        os.unlink(path)
+                return
+        finally:
+            os.close(fd)
+
+
+def _is_at(fd: int, path: str) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    return False
 
 
 def _make_ours(fd: int, path: str) -> None:

@@ -158,5 +158,5 @@ def _obstacle(paths: Iterable[str]) -> str:
         there = next(one for one in (folder, *folder.parents) if one.is_dir())
         with suppress(OSError):
             if not os.access(there, os.W_OK):
-                return f"{there} is not writable"
+                return files.whose(there) or f"{there} is not writable"
     return ""

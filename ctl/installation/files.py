@@ -78,20 +78,24 @@ def _is_current(root: Path, entry: Entry, program: Path) -> bool:
             return text(path) == entry.text
 
 
+def whose(folder: Path) -> str:
+    """A phrase for the owner of a directory that this process may not write; empty for root's, and its own."""
+    with suppress(OSError):
+        if (uid := folder.stat().st_uid) not in (0, os.geteuid()) and not os.access(folder, os.W_OK):
+            return f"{folder} belongs to uid {uid}, and this process lacks CAP_DAC_OVERRIDE"
+    return ""
+
+
 @contextmanager
 def exclusive(root: Path) -> Iterator[None]:
     """Exclude other installs and uninstalls of this root.  Raises TryAgain, InvalidConfig, OSError.
 
-    The lock is the plugin directory's: a lock file would itself have to be removed.
+    The lock's file is in the plugin directory, which every way of installing can write to.
     """
-    folder = _below(root, layout.HPN).parent
-    _make_folder(folder)
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        locks.take(fd, f"{folder}", _LOCK_TIMEOUT)  # guard: lock
+    path = _below(root, layout.LOCK)
+    _make_folder(path.parent)
+    with locks.passing(f"{path}", _LOCK_TIMEOUT):
         yield
-    finally:
-        os.close(fd)
 
 
 def _put(root: Path, entry: Entry, program: Path) -> None:
