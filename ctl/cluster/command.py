@@ -208,6 +208,7 @@ def pictured(overview: Overview, lost: Mapping[int, str]) -> Iterator[Table | st
             for node, blocks in overview.nodes.items()
         ]
         yield Table(("  NODE", "BLOCKS", "ADDRESSES", "STATE"), rows)
+    yield from (f"  overlaps: {one}" for one in overview.overlaps)
     yield from (f"  lost: block {index} of this node: {why}" for index, why in lost.items())
     yield from (f"  wrong: {why}" for why in overview.wrong)
     yield ""

@@ -9,6 +9,7 @@ import pytest
 from cluster import manifests
 from cluster.host import Host
 from cluster.two_nodes import RAILS, Cluster
+from support.shipped import alone, documents
 
 CONF = Path(__file__).parents[2] / "conf"
 STATUS = "k8s.v1.cni.cncf.io/network-status"
@@ -26,9 +27,10 @@ def rail(number: int) -> dict[str, Any]:
 
 
 def test_two_pods_on_two_nodes(cluster: Cluster) -> None:
-    """The pods use the unchanged definition of conf/ and request an address each, because both nodes share one
+    """The pods use the definition of conf/ without its pool, and request an address each, because both nodes share one
     range."""
-    cluster.apply(CONF / "nad-macvlan.yaml")
+    (conf,) = documents(CONF / "nad-macvlan.yaml")
+    cluster.apply(manifests.network("rail0", alone(conf)["plugins"][0]))
     for name, node, number in (("a", "node1", 11), ("b", "node2", 12)):
         asked = [{"name": "rail0", "interface": "hpn0", "ips": [f"10.56.0.{number}/24", f"fd00:56::{number}/64"]}]
         cluster.apply(manifests.pod(name, node=node, networks=json.dumps(asked)))

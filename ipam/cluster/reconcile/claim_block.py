@@ -35,7 +35,7 @@ from ipam.cluster.backends.backend import Shared, opened
 from ipam.cluster.node_blocks import EXHAUSTED, RETURNING, Claim, Exhausted, NodeBlocks
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import is_anothers, read_block, readable
-from ipam.cluster.reconcile.sync import confirm, load, refuse_disagreeing, refuse_uncovered
+from ipam.cluster.reconcile.sync import confirm, load, refuse_disagreeing, refuse_second, refuse_uncovered
 from ipam.cluster.rules import block_math, ownership
 from ipam.cluster.rules.documents import Block, block_name
 from ipam.cluster.rules.network import Need, Network
@@ -116,6 +116,8 @@ class Claimer:
         is_first = not self.mine.blocks
         if is_first:  # guard: given-before
             refuse_uncovered(self.network, self.mine)
+            if need.sets or need.block is not None:
+                refuse_second(self.shared.documents, self.network)
         self.claim(need)
         if is_first and self.mine.blocks:  # hpn node may not know this network yet
             report.send_low(lambda: True)

@@ -82,6 +82,15 @@ def test_show_numbers_for_names(hpn: Hpn, store: Memory) -> None:
     assert hpn("show", "--cluster", "some/sticky").splitlines()[1].endswith("] 1 held, 15 free")
 
 
+def test_show_what_overlaps(hpn: Hpn, store: Memory) -> None:
+    for name in ("wide", "wide/sticky"):
+        store.create(GRID, layout_name(name), name, PoolLayout(name, 16, ("10.1.0.0/16", "fd00::/64")).to_json())
+    assert "  overlaps: 10.1.0.0/24 is 10.1.0.0/16 of network wide too" in hpn("show", "--cluster", "net").splitlines()
+    there = document(hpn, "show", "--cluster")["networks"]
+    wide = "10.1.0.0/16 is 10.1.0.0/24 of network net too"
+    assert [one.get("overlaps") for one in there[1:]] == [[wide], None]
+
+
 def test_show_asks_for_lists_only(hpn: Hpn, store: Memory) -> None:
     """The command requests two lists, however many nodes there are."""
     store.calls.clear()
