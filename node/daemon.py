@@ -64,7 +64,7 @@ class Daemon:
         self._resources = Registry(loop, self._directory, self._topics)
         # First, so that no file of another process of this program is overwritten.
         with suppress(OSError):
-            self._directory.claim()  # guard: nothing-written-beside-another
+            self._directory.claim()
         self._awaited = Awaited(loop, registry, began)
         self._watch = Watch(loop, self._changed)
         # VFs that provisioning removed do not count as lost, so nothing of before is kept.
@@ -112,7 +112,7 @@ class Daemon:
         """Read the configuration again; if it is refused, the present one stays in force."""
         try:
             settings = self._read()
-        except (Refused, OSError) as e:  # guard: the-one-of-before = FileExistsError
+        except (Refused, OSError) as e:
             what = f"{cause(e) if isinstance(e, OSError) else e}"
             self._topics.forget("configuration")  # each SIGHUP gets an answer
             self._topics.problem("configuration", f"{what}; the previous configuration stays in force")
@@ -163,7 +163,7 @@ class Daemon:
             self._loop.call_later(AGAIN, lambda: self._changed(devices=True))
             return
         self._topics.solved("devices")
-        found = self._provisioning.update(found)  # guard: held = self._provisioning.update(found) and found
+        found = self._provisioning.update(found)
         self._devices = {device.id: device for device in found}
         offered, sentences = offers.offers(self._settings.resources, found)
         self._topics.report("offers", *sentences)

@@ -21,7 +21,7 @@ _POLL: Final = 0.0005
 _POLL_MOST: Final = 0.005
 _OTHERS: Final = 0o077
 # O_NONBLOCK, because opening a FIFO would block.
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # guard: no-link (O_NOFOLLOW)
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # man 5 proc_locks.
 _LOCKS: Final = Path("/proc/locks")
 
@@ -39,15 +39,15 @@ class Lock:
     def __init__(self, path: str, timeout: float) -> None:
         """Take the lock of the file at ``path``, making the file if it is missing.  Raises TryAgain after ``timeout``
         seconds, InvalidConfig if others than root could take the lock, IoFailure, OSError."""
-        trust.refuse_unless_ours(os.path.dirname(path))  # guard: directory
+        trust.refuse_unless_ours(os.path.dirname(path))
         # Open the file for every use: flock works between openings, so it excludes threads of one process too.
         # filelock's own objects do this and more, at ten times the cost.
-        self._fd = os.open(path, _FLAGS, 0o600)  # guard: mode (0o600 -> 0o666)
+        self._fd = os.open(path, _FLAGS, 0o600)
         try:
             _make_ours(self._fd, path)
             take(self._fd, path, timeout)
         except BaseException:
-            os.close(self._fd)  # guard: closed-if-not-had
+            os.close(self._fd)
             raise
 
     def __enter__(self) -> Self:
@@ -68,11 +68,10 @@ def _make_ours(fd: int, path: str) -> None:
     """Remove others' permissions from the file.  A process that has it open already can still hold the lock.  The
     timeout bounds that, and its error names the holder."""
     found = os.fstat(fd)
-    # guard below: regular (st_mode), owner (st_uid)
     if not stat.S_ISREG(found.st_mode) or not trust.is_trusted(found.st_uid):
         raise IoFailure(f"{path} is not a lock of hpn: not a regular file of root's; remove it")
     if found.st_mode & _OTHERS:
-        os.fchmod(fd, 0o600)  # guard: put-right
+        os.fchmod(fd, 0o600)
 
 
 def take(fd: int, path: str, timeout: float) -> None:
@@ -81,10 +80,10 @@ def take(fd: int, path: str, timeout: float) -> None:
     from filelock import lock_descriptor  # noqa: PLC0415  # as in preload
 
     deadline, pause = time.monotonic() + timeout, _POLL
-    while not lock_descriptor(fd, blocking=False):  # guard: flock
-        if time.monotonic() > deadline:  # guard: deadline
-            if not timeout or not _is_the_kernels_taken():  # guard: kernels-lock = True
-                by = holder(fd) or "others"  # guard: holder (fd)
+    while not lock_descriptor(fd, blocking=False):
+        if time.monotonic() > deadline:
+            if not timeout or not _is_the_kernels_taken():
+                by = holder(fd) or "others"
                 raise TryAgain(f"{path} was held by {by} for {timeout:g} s; try again, and see: lslocks")
             deadline = time.monotonic() + timeout
         time.sleep(pause)

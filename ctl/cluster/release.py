@@ -80,14 +80,14 @@ def _check(documents: Documents, document: Document, asked: Asked, *, dry_run: b
     """Suspect or release the block of a dead node; return the outcome, empty if the node lives."""
     block = Block.of(document)
     owner, now = asked(block.node)
-    if not block.node or not ownership.is_dead(block, owner, now):  # guard: it-lives (owner)
+    if not block.node or not ownership.is_dead(block, owner, now):
         return ""
-    if ownership.may_take(block, owner, now):  # guard: not-yet = True
+    if ownership.may_take(block, owner, now):
         return _released(documents, document, dry_run=dry_run)
     was: Document | None = document
     # Twice: first the suspicion, then its time.
     while was and (body := ownership.suspect(Block.of(was), owner, documents.now())):
-        if dry_run:  # guard: only-say-suspect
+        if dry_run:
             return SUSPECT
         was = documents.replace(was, body.to_json())
     return CHANGED if was is None else WAITING if was is document else SUSPECT
@@ -96,12 +96,12 @@ def _check(documents: Documents, document: Document, asked: Asked, *, dry_run: b
 def _released(documents: Documents, document: Document, *, dry_run: bool) -> str:
     """Release a block; a number stays reserved for its name."""
     done = FREED if document.body.get("whose") else REMOVED
-    return done if dry_run or reclaim.release(documents, document) else CHANGED  # guard: only-say (dry_run)
+    return done if dry_run or reclaim.release(documents, document) else CHANGED
 
 
 def why_not(machine: Machine, now: float) -> str:
     """Return why the node's blocks should not be released; empty if nothing shows that it lives."""
-    if machine.last_seen is None or now - machine.last_seen > GRACE:  # guard: heard-of = True
+    if machine.last_seen is None or now - machine.last_seen > GRACE:
         return ""
     if not machine.has_reported:
         return (
@@ -123,7 +123,7 @@ def left_by_others(blocks: Sequence[Document], present: Machine, now: float) -> 
         one
         for one in blocks
         if present.uid
-        and one.body.get("machine") not in ("", present.uid)  # guard: present-machine (present.uid), which-machine ("")
+        and one.body.get("machine") not in ("", present.uid)
         and SAID < (one.body.get("suspect") or 0) < now - HEARTBEAT
     ]
 

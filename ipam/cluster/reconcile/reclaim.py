@@ -30,16 +30,16 @@ def search(documents: Documents, us: Machine, listed: Iterable[Document], log: l
     def asked(node: str) -> tuple[Machine, float]:
         # With the time of this answer: later answers do not renew it.
         owner = documents.machine(node)
-        return ownership.of_our_name(owner) if node == us.name else owner, documents.now()  # guard: our-name ((owner))
+        return ownership.of_our_name(owner) if node == us.name else owner, documents.now()
 
     try:
         owners = {block.node for _, block in blocks if block.node}
-        silent = {us.name, *documents.silent(owners)} if len(owners) > FEW else owners  # guard: all-at-once ({us.name)
+        silent = {us.name, *documents.silent(owners)} if len(owners) > FEW else owners
         for document, block in sorted(blocks, key=lambda one: _order(one[1], suspected, silent)):
-            if not block.node or (block.node == us.name and block.machine == us.uid):  # guard: nobodys (not block)
+            if not block.node or (block.node == us.name and block.machine == us.uid):
                 continue
             nodes.add(block.node)
-            if len(nodes) > FEW:  # guard: few
+            if len(nodes) > FEW:
                 return
             owner, now = asked(block.node)
             if ownership.may_take(block, owner, now):
@@ -56,7 +56,7 @@ def release_left(documents: Documents, us: Machine, left: Iterable[Found], log: 
     This node was installed anew.  Until then the other machine is suspected.  Raises Unreachable, StoreRefused.
     """
     for document, block in left:
-        if not ownership.may_take(block, ownership.of_our_name(us), documents.now()):  # guard: left-is-waited-for
+        if not ownership.may_take(block, ownership.of_our_name(us), documents.now()):
             _suspect(documents, (document, block), ownership.of_our_name(us), log)
         elif release(documents, document):
             log.append(
@@ -66,10 +66,10 @@ def release_left(documents: Documents, us: Machine, left: Iterable[Found], log: 
 
 def release(documents: Documents, document: Document) -> bool:
     """Release the block, or the number, which stays reserved for its name; False if its document changed meanwhile."""
-    if not document.body.get("whose"):  # guard: a-names = True
+    if not document.body.get("whose"):
         return documents.remove(document)
     # The next owner probes for the address.
-    free = replace(Block.of(document).freed(int(documents.now())), taken=True)  # guard: probed-for (taken)
+    free = replace(Block.of(document).freed(int(documents.now())), taken=True)
     return bool(documents.replace(document, free.to_json()))
 
 
@@ -84,7 +84,6 @@ def _order(block: Block, suspected: Collection[str], silent: Collection[str]) ->
     The rest is in random order, because each search checks only a few of perhaps a thousand nodes.
     """
     since = block.suspect if block.suspect > SAID else 0
-    # guard below: together (suspected), silent-first (silent)
     what = not block.suspect, since, block.node not in suspected, block.node not in silent
     return *what, secrets.randbelow(1 << 30)
 
