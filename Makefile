@@ -1,6 +1,6 @@
 # Targets keep downloads in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni), and write dist/ and build/ in the tree.
 
-.PHONY: help docs protocols demo test check soak plain lab cluster lint binary deb bench bench-lab bench-cluster bench-blocks bench-traffic bench-rails bench-size bench-slices clean root
+.PHONY: help docs protocols demo unit test check soak plain lab cluster lint binary deb bench bench-lab bench-cluster bench-blocks bench-traffic bench-rails bench-size bench-slices clean root
 .DEFAULT_GOAL := help
 
 # CI requires every tier, so that no run passes by skipping one; see tests/*/conftest.py.
@@ -27,18 +27,29 @@ demo: root binary ## as root: attach two pods with cnitool, ping, draw them, det
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python netns-fixtures/demo.py
 
 # Everything is installed before the first test, because some tests compare /etc before and after, and apt writes there.
-NEEDS := go tls qemu guest module disk verbs mpi systemd traffic cluster seccomp browser
+NEEDS := go cxx tls freeze launcher shell qemu guest module disk verbs mpi systemd traffic cluster seccomp browser
+
+unit: ## in seconds: run the tests of T=tests/unit/..., or all that need neither root nor a build; PYTEST_ARGS for others of pytest's arguments
+	@packaging/venv pytest $(or $(T),tests/unit) $(PYTEST_ARGS)
+
+# The builds that the tests named in PYTEST_ARGS need: side_by_side.py's WITHOUT_BINARY, and only the system tier has
+# peers.  Words that name no tests, such as -k, can stand for all of them.
+NAMED := $(filter tests%,$(subst ",,$(subst ',,$(PYTEST_ARGS))))
+UNBUILT := tests/unit% tests/netns% $(addsuffix %,$(filter-out tests/test_lab.py tests/test_power_cut.py,$(wildcard tests/test_*.py)))
+UNPEERED := $(UNBUILT) tests/attack% tests/lab% tests/cluster% tests/test_lab.py% tests/test_power_cut.py%
+BUILT := $(if $(PYTEST_ARGS),$(if $(NAMED),$(filter-out $(UNBUILT),$(NAMED)),all))
+PEERED := $(if $(NAMED),$(filter-out $(UNPEERED),$(NAMED)),all)
 
 # PYTEST_ARGS runs one pytest process with these arguments; JUNIT names a file for the report.  Without PYTEST_ARGS,
 # side_by_side.py builds the binary beside the first tests, and the target plain later.
-test: $(if $(PYTEST_ARGS)$(FOREIGN),binary) ## run every test and lint; without root, tiers that need it are skipped (with CI=true they fail)
+test: $(if $(BUILT)$(FOREIGN),binary) ## run every test and lint; without root, tiers that need it are skipped (with CI=true they fail)
 ifneq ($(FOREIGN),)
 	@peers=$$(HPN_ARCH=$(FOREIGN) netns-fixtures/peers) && HPN_BINARY=$(CURDIR)/$(BINARY) HPN_PEERS=$$peers \
 	netns-fixtures/arm64 $(BINARY) python3 -m pytest -p no:cacheprovider $(or $(PYTEST_ARGS),tests/unit tests/netns tests/system)
 else
-	@netns-fixtures/setup net
+	@[ "$$(id -u)" != 0 ] || netns-fixtures/setup net
 	@$(if $(PYTEST_ARGS),:,[ "$$(id -u)" != 0 ] || for need in $(NEEDS); do netns-fixtures/setup $$need || true; done)
-	@peers=$$(netns-fixtures/peers) && \
+	@peers=$(if $(PEERED),$$(netns-fixtures/peers)) && \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv \
 	$(if $(PYTEST_ARGS),pytest,python tests/harness/side_by_side.py $(if $(JOBS),-j $(JOBS))) $(if $(JUNIT),--junitxml=$(JUNIT)) $(PYTEST_ARGS)
 endif
@@ -55,7 +66,9 @@ plain: ## as root: build without start-up optimizations (docs/develop/packaging.
 	@peers=$$(netns-fixtures/peers) && HPN_BINARY=$(CURDIR)/dist/plain/hpn HPN_PEERS=$$peers \
 	packaging/venv pytest $(addprefix tests/system/test_,verbs.py binary.py supply.py traceback.py) $(PYTEST_ARGS)
 
-soak: root binary ## as root: run every drawn case and every guard; takes hours, resumes after an interrupt; WRITE=1 updates docs/develop/testing.md
+soak: root ## as root: print what is missing of every drawn case and every guard, and run it for hours, in several sittings; WRITE=1 updates docs/develop/testing.md
+	@packaging/venv python tests/harness/soak.py --missing
+	@$(MAKE) --no-print-directory binary
 	@netns-fixtures/setup net
 	@for need in $(NEEDS); do netns-fixtures/setup $$need || true; done
 	@peers=$$(netns-fixtures/peers) && HPN_REQUIRE=unit,netns,system,attack,lab,cluster \

@@ -58,8 +58,17 @@ async def _call(path: Path, method: str, request: Message, kind: type[M], timeou
 
 
 class _Channel(grpclib.client.Channel):
+    _transport: asyncio.Transport | None = None
+
+    def close(self) -> None:
+        """Close the connection at once.  The library keeps it open until the server has read all that was sent."""
+        super().close()
+        if self._transport:
+            self._transport.abort()
+
     async def _create_connection(self) -> H2Protocol:
         transport, protocol = await self._loop.create_unix_connection(self._protocol_factory, self._path)
+        self._transport = transport
         _, uid = unix_sockets.peer(transport.get_extra_info("socket"))
         if not trust.is_trusted(uid):
             transport.abort()

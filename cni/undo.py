@@ -306,10 +306,12 @@ def free_one(devices: tuple[str, ...], where: Location, request: Request, progra
     """Undo one attachment that owns one of the devices and belongs to a provably dead pod.
 
     Returns whether a device is free now.  Raises CniError, OSError if there are dead owners and none could be undone.
+    Waits for a living owner's command only if no owner is dead: it may be the DEL that frees the device.
     """
     state_dirs, failures = places.state_dirs_with(where.state_dir), list[Exception]()
     owners = {device: (one, r) for one in state_dirs for device, r in owned.use((one,), devices).devices.items()}
-    for device in devices:
+    dead = dict(zip(owners, are_dead([record for _, record in owners.values()]), strict=True))
+    for device in sorted(devices, key=lambda one: not dead.get(one, True)):
         if device not in owners:
             return True
         state_dir, record = owners[device]

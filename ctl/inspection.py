@@ -139,7 +139,7 @@ def _of_some(options: argparse.Namespace) -> tuple[str, int]:
     """The output for the attachments that a word names, with all details."""
     found = selection.selected(options, options.what)
     known = [all_known(one) for one in found]
-    match([a for a in known if "device" in a or "master" in a], allocated(options.kubelet_dir))
+    match(known, allocated(options.kubelet_dir))
     unknown = selection.unknown(options.what, found)
     status = 1 if unknown else 0
     if options.json:

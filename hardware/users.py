@@ -128,7 +128,7 @@ def _is_open(group: Path) -> bool:
     its device, the answer is unknown.
     """
     try:
-        os.close(os.open(group, os.O_RDWR | os.O_CLOEXEC))
+        os.close(os.open(group, os.O_RDWR))
     except OSError as e:
         return e.errno not in (errno.ENOENT, errno.ENXIO, errno.ENODEV)
     return False

@@ -57,7 +57,7 @@ def _parsed(text: str) -> tuple[Conf, tuple[Rail, ...], tuple[RangeSet, ...], Cl
     sets = tuple(s for rail in rails for s in rail.sets) or range_sets([*runtime, *conf.ipam.written("ipam")])
     if not (keys := conf.ipam.cluster):
         return conf, rails, sets, None, None
-    cluster = Cluster(keys.store, keys.block_size, keys.sticky or "")
+    cluster = Cluster(keys.store, keys.block_size, keys.sticky or "", bool(conf.ipam.overlaps))
     from ipam.cluster.rules import block_math  # noqa: PLC0415  # only where nodes share the pool
 
     pool, aside = Pool(sets, rails=rails, align=bool(conf.ipam.align)), None

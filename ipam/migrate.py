@@ -39,7 +39,7 @@ Entry = tuple[str, Key, str, Interface]
 def lock_host_local(directory: Path) -> Iterator[None]:
     """Hold host-local's lock of a network's directory."""
     try:
-        fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as e:
         raise IoFailure(f"{directory}: {e.strerror}; give the directory of one network of host-local's") from e
     try:

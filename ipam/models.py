@@ -1,8 +1,8 @@
 """The keys of a configuration's ipam section: a pydantic model per object, with the keys in camelCase as in JSON.
 
 The keys and the order of the sets (runtimeConfig's, subnet's, ranges') are host-local's; ``exclude``, ``reserved``,
-``eui64``, ``"gateway": null``, ``rails``, ``align``, ``releaseCooldown``, ``sticky``, ``probe`` and ``cluster`` are
-ours.  Other modules read ipam.type and ipam.dataDir.
+``eui64``, ``"gateway": null``, ``rails``, ``align``, ``releaseCooldown``, ``sticky``, ``probe``, ``overlaps`` and
+``cluster`` are ours.  Other modules read ipam.type and ipam.dataDir.
 """
 
 import re
@@ -281,6 +281,10 @@ class IpamKeys(Sets):
     Value: `true`, `false`, 0.03 to 10
     Default: `false`
     Refused: 7: InfiniBand, ipvlan, or what has no ARP; 101: no such interface, no carrier"""
+    overlaps: Annotated[bool, Field(strict=True)] | None = None
+    """Its addresses may be another network's too, or another node's: on separate links, or with ranges apart
+    ([overlaps](addresses.md#ranges-that-overlap)).
+    Default: `false`"""
     cluster: ClusterKeys | None = None
     """One pool for all nodes of a cluster ([below](#cluster)): each node allocates from blocks that it has claimed.
     Default: none: the node does not share its addresses

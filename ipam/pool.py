@@ -97,12 +97,13 @@ class Cluster:
     """The sharing of a pool by all nodes of a cluster.
 
     ``store`` is the kind of store, ``size`` the host numbers per block.  ``sticky`` are the numbers reserved for names,
-    which are in no block ("256-511", or empty).
+    which are in no block ("256-511", or empty).  With ``overlaps``, another network may have the same subnets.
     """
 
     store: str
     size: int
     sticky: str = ""
+    overlaps: bool = False
 
 
 @dataclass(frozen=True)

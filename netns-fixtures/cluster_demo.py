@@ -85,7 +85,7 @@ class Demo:
     def reach(self, number: int, text: str) -> None:
         title(number, text)
         for here, there in (("a", "b"), ("b", "a")):
-            out = self.kubectl("exec", here, "--", "ping", "-c", "1", "-w", "10", self.address(there))
+            out = self.kubectl("exec", here, "--", "ping", "-c", "1", "-w", "60", self.address(there))
             ok(next(line for line in out.splitlines() if " bytes from " in line))
 
     def cut(self) -> None:

@@ -104,7 +104,7 @@ class Demo:
         first, second = (self.node.pod(pod) for pod in PODS)
         for address in (str(a["local"]) for a in addresses_of(second)):
             # One packet is enough: ADD returns after the kernel has found the IPv6 addresses unique.
-            out = self.step(["ip", "netns", "exec", first, "ping", "-c", "1", "-W", "5", address])
+            out = self.step(["ip", "netns", "exec", first, "ping", "-c", "1", "-W", "60", address])
             ok(next(line for line in out.splitlines() if " bytes from " in line))
 
     def check(self) -> None:

@@ -94,7 +94,7 @@ def vf(binary: Path, peers: Path) -> None:
             if len(rdma_links(pod)) != 1 or any(f" {rdma_device(pod)}/" in line for line in rdma_links()):
                 raise Failed(f"{pod} does not have its RDMA device alone: {rdma_links(pod)}")
         title(4, "Ping, over the wire")
-        out = lab.step("ip", "netns", "exec", PODS[0], "ping", "-c", "1", "-w", "5", address(PODS[1]))
+        out = lab.step("ip", "netns", "exec", PODS[0], "ping", "-c", "1", "-w", "60", address(PODS[1]))
         ok(next(line for line in out.splitlines() if " bytes from " in line))
         title(5, "DEL: VFs and RDMA devices are home, and as they were")
         lab.detach()

@@ -16,7 +16,7 @@ from hardware.model import Device, Kind
 from node.health.status import Facts, Health, Observation, due, observe, step
 from node.health.watch import Watch
 from node.kubelet.awaited import Awaited
-from node.kubelet.directory import AGAIN, Directory
+from node.kubelet.directory import AGAIN, Directory, Taken
 from node.kubelet.plugin import HealthKey, Registry, Served
 from node.log import Topics, cause, log, some
 from node.model import Offer, Refused, Settings, devices_of
@@ -56,6 +56,7 @@ class Daemon:
         self._topics = Topics()
         self._due: asyncio.TimerHandle | None = None
         self._again: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
         self._devices_changed = self._is_scheduled = False
         self._rests_until = 0.0
         began = time.monotonic()
@@ -63,8 +64,12 @@ class Daemon:
         self._directory = Directory(loop, registry, self._open)
         self._resources = Registry(loop, self._directory, self._topics)
         # First, so that no file of another process of this program is overwritten.
-        with suppress(OSError):
-            self._directory.claim()
+        try:
+            with suppress(OSError):
+                self._directory.claim()
+        except Taken:
+            self._directory.close()
+            raise
         self._awaited = Awaited(loop, registry, began)
         self._watch = Watch(loop, self._changed)
         # VFs that provisioning removed do not count as lost, so nothing of before is kept.
@@ -83,6 +88,8 @@ class Daemon:
         The files for container runtimes and Multus stay: a restarted container, or a pod not yet attached, needs them
         without another Allocate.
         """
+        if self._unread:
+            self._unread.cancel()
         self._resources.close()
         if self._dra:
             self._dra.close()
@@ -109,13 +116,22 @@ class Daemon:
         return {**self._resources.served, **(self._dra.served if self._dra else {})}
 
     def reload(self) -> None:
-        """Read the configuration again; if it is refused, the present one stays in force."""
+        """Read the configuration again; if it is refused, the present one stays in force.  If it cannot be read now,
+        it is read again every AGAIN seconds."""
+        self._topics.forget("configuration")  # each SIGHUP gets an answer
+        self._reload()
+
+    def _reload(self) -> None:
+        if self._unread:
+            self._unread.cancel()
+            self._unread = None
         try:
             settings = self._read()
         except (Refused, OSError) as e:
             what = f"{cause(e) if isinstance(e, OSError) else e}"
-            self._topics.forget("configuration")  # each SIGHUP gets an answer
             self._topics.problem("configuration", f"{what}; the previous configuration stays in force")
+            if isinstance(e, OSError):
+                self._unread = self._loop.call_later(AGAIN, self._reload)
             return
         log(f"reloads its configuration: {settings.dialect}")
         self._topics.forget("configuration")

@@ -6,7 +6,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,12 +20,14 @@ from node import flags
 from node.blocks import Blocks, rounds
 from node.daemon import Daemon
 from node.flags import Flags
-from node.kubelet.directory import Taken
+from node.kubelet.directory import AGAIN, Taken
 from node.log import log
 from node.model import Refused, Settings
 
 # EX_CONFIG of sysexits.h.  systemd's unit does not restart the program after it: first a person must correct the file.
 REFUSED: Final = 78
+# Seconds for a start: less than TimeoutStartSec of the unit, without the wait for devices after a boot.
+PATIENCE: Final = 30.0
 
 
 def main(arguments: Sequence[str], version: str) -> int:
@@ -96,7 +99,11 @@ async def _serve(asked: Flags, version: str) -> None:
     Path("/proc/self/comm").write_text("hpn-node")
     loop = asyncio.get_running_loop()
     ended = _ended(loop)
-    daemon = Daemon(loop, asked.kubelet / "plugins_registry", partial(_read, asked), asked.kubeconfig)
+    daemon = await _begun(
+        lambda: Daemon(loop, asked.kubelet / "plugins_registry", partial(_read, asked), asked.kubeconfig), ended
+    )
+    if not daemon:
+        return await ended
     metrics, blocks = None, Blocks(loop, partial(rounds, asked.kubeconfig))
     try:
         if asked.metrics:
@@ -115,6 +122,22 @@ async def _serve(asked: Flags, version: str) -> None:
         blocks.close()
         if metrics:
             metrics.close()
+
+
+async def _begun(begin: Callable[[], Daemon], ended: asyncio.Future[None]) -> Daemon | None:
+    """The daemon, also if what prevents it passes within PATIENCE: another hpn node that ends, or the death of the
+    reader of the configuration.  None if ``ended`` comes first.  Raises Refused, Taken, OSError."""
+    until, said = time.monotonic() + PATIENCE, ""
+    while True:
+        try:
+            return begin()
+        except (Taken, ChildProcessError) as e:
+            if time.monotonic() > until:
+                raise
+            if f"{e}" != said:
+                log(said := f"{e}")
+        if (await asyncio.wait({ended}, timeout=AGAIN))[0]:
+            return None
 
 
 def _ended(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
@@ -142,7 +165,7 @@ def notify(state: str) -> None:
     where = os.environ.get("NOTIFY_SOCKET", "")
     if not where:
         return
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.sendto(state.encode(), f"\0{where[1:]}" if where.startswith("@") else where)
 
 
@@ -156,7 +179,8 @@ def _read(asked: Flags) -> Settings:
     try:
         answer = child.answer()
     except ChildProcessError as e:
-        raise Refused(f"reading the configuration {e}; see the lines above") from e
+        # Not refused: the kernel may have killed it for memory.
+        raise ChildProcessError(f"reading the configuration {e}; see the lines above") from e
     if isinstance(answer, Settings):
         return answer
     raise Refused(str(answer))

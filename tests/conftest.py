@@ -107,7 +107,11 @@ def _belongings(folder: str) -> dict[str, set[str]]:
 
 
 def _names(directory: str) -> list[str]:
-    return os.listdir(directory) if os.path.exists(directory) else []
+    """The names in a directory, if it exists; another user's directory has none of ours."""
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, PermissionError):
+        return []
 
 
 def _target(note: str) -> str:

@@ -5,9 +5,13 @@ two run here as well.
 """
 
 import os
+import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -138,7 +142,7 @@ def outside() -> None:
 def lab(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the lab, a second time if it broke itself.
 
-    QEMU's emulated IOMMU sometimes aborts (iotlb_to_section), and its processors sometimes stop.
+    QEMU's emulated IOMMU sometimes aborts (iotlb_to_section), its processors sometimes stop, and a clock may be wrong.
     """
 
     def once() -> subprocess.CompletedProcess[str]:
@@ -146,9 +150,95 @@ def lab(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
     done = once()
     if done.returncode == BROKEN:
-        print(done.stderr)
+        print(f"the lab broke, and boots again: {done.stderr}")
         done = once()
     return done
+
+
+@pytest.fixture
+def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Replace the start of the guest's emulator by a line of bash, in which "$@" is its command."""
+    real = shutil.which("qemu-system-x86_64")
+
+    def replace(line: str) -> None:
+        script = f'#!/bin/bash\nset -- {real} "$@"\n[[ " $* " == *" -append "* ]] || exec "$@"\n{line}\n'
+        path = tmp_path / "bin" / "qemu-system-x86_64"
+        path.parent.mkdir()
+        path.write_text(script)
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+
+    return replace
+
+
+def status(*words: str) -> int:
+    done = subprocess.run((LAB, "--pfs", "0", *words), cwd=ROOT, capture_output=True, text=True, check=False)
+    print(done.stdout, done.stderr)
+    return done.returncode
+
+
+@pytest.mark.parametrize(("code", "seen"), [(0, 0), (7, 7), (BROKEN, 122), (255, 255)])
+def test_the_commands_status(code: int, seen: int) -> None:
+    assert status("sh", "-c", f"exit {code}") == seen
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['exec "$@" -cpu Nosuchcpu', 'exec "$@" -nosuchoption', "exit 0", "exit 7", "kill -KILL $$"],
+    ids=["processor", "option", "0", "7", "killed"],
+)
+def test_an_emulator_that_does_not_start(emulator: Callable[[str], None], line: str) -> None:
+    emulator(line)
+    assert status("sh", "-c", "exit 7") == BROKEN
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "echo c >/proc/sysrq-trigger",
+        "echo triple >/sys/kernel/reboot/type; echo b >/proc/sysrq-trigger",
+        "echo o >/proc/sysrq-trigger; sleep 3000",
+    ],
+)
+def test_a_guest_that_ends_early(end: str) -> None:
+    assert status("sh", "-c", end) == BROKEN
+
+
+def test_an_emulator_that_is_killed(emulator: Callable[[str], None], tmp_path: Path) -> None:
+    emulator(f'echo $$ >{tmp_path}/pid; exec "$@"')
+    words = (LAB, "--pfs", "0", "sh", "-c", "echo there; sleep 3000")
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "there\n"
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert process.returncode == BROKEN
+
+
+@pytest.mark.parametrize("line", ['exec "$@"', "trap '' TERM; exec sleep 3000"], ids=["", "stubborn"])
+def test_the_limit(emulator: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    monkeypatch.setenv("HPN_LAB_TIMEOUT", "1")
+    emulator(line)
+    assert status("sleep", "3000") == 124
+
+
+@pytest.mark.parametrize("factor", ["103/100", "97/100"])
+def test_a_clock_that_is_wrong(emulator: Callable[[str], None], factor: str) -> None:
+    """The guest's kernel gets another frequency of its TSC than the true one."""
+    emulator(
+        'words=("$@")\n'
+        "for i in ${!words[@]}; do [[ ! ${words[i]} =~ tsc_early_khz=([0-9]+) ]] ||\n"
+        f"  words[i]=${{words[i]/$BASH_REMATCH/tsc_early_khz=$((BASH_REMATCH[1] * {factor}))}}\n"
+        'done; exec "${words[@]}"'
+    )
+    words = (LAB, "--pfs", "0", "sh", "-c", "exit 7")
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == BROKEN
+    assert re.fullmatch(r"no lab: its clock counted \d+ us in \d+ us", done.stderr.splitlines()[-1])
+
+
+@pytest.mark.parametrize("words", [["--kernel"], ["--rdma", "neither", "true"], ["--nosuch", "1", "true"], []])
+def test_wrong_options(words: list[str]) -> None:
+    assert subprocess.run((LAB, *words), capture_output=True, check=False).returncode == BROKEN
 
 
 @pytest.mark.parametrize("boot", BOOTS)
@@ -171,7 +261,7 @@ def test_in_the_lab(tmp_path: Path, boot: str) -> None:
 @pytest.mark.parametrize(
     "stop",
     [
-        # The only processor stops sending its beat.
+        # The only processor answers no more.
         """echo '{"execute": "qmp_capabilities"} {"execute": "stop"}' >/dev/vport0p2""",
         # Another processor's kernel reports it.
         "echo '<3>rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:' >/dev/kmsg",

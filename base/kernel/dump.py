@@ -13,6 +13,9 @@ from socket import AF_INET, AF_INET6
 from typing import Any, Final
 
 from base.kernel.addresses import (
+    ADDRESS,
+    IFA_ADDRESS,
+    IFA_LOCAL,
     RT_SCOPE_UNIVERSE,
     RT_TABLE_MAIN,
     RTA_TABLE,
@@ -21,7 +24,7 @@ from base.kernel.addresses import (
     scope_of,
 )
 from base.kernel.links import RTM_GETLINK, get_link, parse_link
-from base.kernel.netlink import HEADER, attr, u32
+from base.kernel.netlink import HEADER, attr, attributes, u32
 from base.kernel.rtnl import Rtnl, open_in
 from base.kernel.rules import RTM_GETROUTE, RTM_GETRULE
 from base.protocol.result import Address, Network, Route
@@ -111,6 +114,16 @@ def addresses(ns_fd: int | None, index: int) -> dict[IPv4Interface | IPv6Interfa
                 found[ip_interface(f"{address}/{message['prefixlen']}")] = Assigned(
                     flags, message["scope"], life["ifa_preferred"], life["ifa_valid"]
                 )
+    return found
+
+
+def own_addresses() -> dict[Address, int]:
+    """The addresses of this namespace, with the indexes of their interfaces."""
+    found = dict[Address, int]()
+    with open_in() as here:
+        for body in here.dump(RTM_GETADDR, ADDRESS.pack(0, 0, 0, 0, 0)):
+            attrs, index = attributes(body[ADDRESS.size :]), ADDRESS.unpack_from(body)[-1]
+            found[ip_address(attrs.get(IFA_LOCAL) or attrs[IFA_ADDRESS])] = index
     return found
 
 

@@ -6,6 +6,7 @@ with a port number.  One with CAP_SYS_ADMIN sends through the kernel, with a pro
 worse to the host.  Still, an event is only a reason to check the device.
 """
 
+import errno
 import os
 import socket
 import struct
@@ -54,12 +55,23 @@ def variables(data: bytes) -> Mapping[str, str]:
 
 def open_directories() -> int:
     """A descriptor that becomes readable at an event in a watched directory.  Raises OSError."""
-    return checked(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    try:
+        return checked(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as e:
+        raise _full(e, errno.EMFILE, "root has no inotify instance left; raise fs.inotify.max_user_instances") from e
 
 
 def watch_directory(fd: int, directory: str, mask: int) -> int:
     """Watch a directory for the events in ``mask`` (IN_*); return the watch's number.  Raises OSError."""
-    return checked(libc.inotify_add_watch(fd, os.fsencode(directory), mask | IN_ONLYDIR))
+    try:
+        return checked(libc.inotify_add_watch(fd, os.fsencode(directory), mask | IN_ONLYDIR))
+    except OSError as e:
+        raise _full(e, errno.ENOSPC, "root has no inotify watch left; raise fs.inotify.max_user_watches") from e
+
+
+def _full(error: OSError, number: int, why: str) -> OSError:
+    """The error, with this text if it has this number: the kernel's own is that of full disks or tables of files."""
+    return OSError(number, why) if error.errno == number else error
 
 
 def unwatch_directory(fd: int, number: int) -> None:

@@ -57,7 +57,7 @@ def open_regular(name: str, flags: int, at: int | None = None) -> int:
     try:
         if not_regular := why_not_regular(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, not_regular, name)
-        return os.open(f"/proc/self/fd/{handle}", flags | os.O_CLOEXEC)
+        return os.open(f"/proc/self/fd/{handle}", flags)
     finally:
         os.close(handle)
 
@@ -115,7 +115,7 @@ def read_all(fd: int, limit: int) -> bytes:
 
 def write_value(path: str, value: str) -> None:
     """Write a line to a file of /proc or /sys.  Raises OSError with the file's name, and with the refused value."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_WRONLY)
     try:
         os.write(fd, f"{value}\n".encode())  # the line's end lets an empty value be written too
     except OSError as e:
@@ -145,7 +145,7 @@ def machine(path: str | int) -> str:
 
     ``path`` may be a descriptor; its offset does not move.  Raises OSError.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) if isinstance(path, str) else path
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if isinstance(path, str) else path
     try:
         head = os.pread(fd, 20, 0)
     finally:

@@ -44,7 +44,7 @@ def _open(inode: int) -> tuple[int, str]:
     for path, holder in _ways(inode):
         with suppress(OSError):  # it was closed meanwhile
             # Identify the file before opening it: by now it may be a device.
-            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            fd = os.open(path, os.O_PATH)
             if _is_namespace(fd, inode):
                 return fd, holder
             os.close(fd)

@@ -19,7 +19,7 @@ def enter() -> None:
     Modules can still be imported, because the program opens them through a descriptor.
     """
     try:
-        there = os.open("/proc/1/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        there = os.open("/proc/1/ns/mnt", os.O_RDONLY)
     except OSError as e:
         raise NotEntered(f"/proc/1/ns/mnt: {e.strerror}; {_NEEDED}") from e
     try:

@@ -57,7 +57,7 @@ def hold_open(path: str) -> Iterator[int]:
 def open_at(path: str) -> int:
     """The namespace at ``path`` as a file descriptor, which the caller closes.  Raises OSError: ENOENT if nothing is
     there, EINVAL if it is not a network namespace."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a FIFO would block
     try:
         _refuse_other(fd, path)
     except BaseException:
@@ -101,7 +101,7 @@ def run_in(fd: int, work: Callable[[], T]) -> T:
     Only this function enters a namespace.  The calling thread enters and returns, because a new thread costs ten times
     as much.  A thread that cannot return must not run another line, so the process aborts.
     """
-    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         if _libc.setns(fd, CLONE_NEWNET):  # os.setns is Python 3.12's
             number = ctypes.get_errno()

@@ -217,7 +217,7 @@ def open_numbered(fd: int, inside: Rtnl, nsid: int) -> int:
 
 
 def _tun(name: str) -> int:
-    fd = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+    fd = os.open("/dev/net/tun", os.O_RDWR)
     try:
         fcntl.ioctl(fd, _TUNSETIFF, struct.pack("=16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))
     except BaseException:

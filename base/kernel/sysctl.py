@@ -42,7 +42,7 @@ def name(path: str) -> str:
 def refuse_hidden() -> None:
     """Raise OSError if the files of /proc/sys/net are missing, or are read-only for all processes."""
     try:
-        os.close(os.open(_ANY, os.O_WRONLY | os.O_CLOEXEC))
+        os.close(os.open(_ANY, os.O_WRONLY))
     except OSError as e:
         if e.errno in _HIDDEN:
             raise OSError(e.errno, _HIDDEN[e.errno]) from e
@@ -101,7 +101,7 @@ def path_of(file: str) -> str:
 
 
 def _read(key: str, mode: int = os.O_RDONLY) -> str:
-    fd = os.open(_ROOT + key, mode | os.O_CLOEXEC)
+    fd = os.open(_ROOT + key, mode)
     try:
         return " ".join(os.read(fd, 65536).decode(errors="replace").split())
     except OSError as e:

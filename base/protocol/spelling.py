@@ -44,7 +44,7 @@ RAIL: Final = _shape(f"{_RANGE_KEYS} pf master pciAddress numaNode", _RANGE_EMPT
 ROUTE: Final = _shape("dst mtu advmss priority table scope", "gw")
 CLUSTER: Final = _shape("store blockSize sticky")
 IPAM: Final = _shape(
-    f"{_RANGE_KEYS} align releaseCooldown sticky probe",
+    f"{_RANGE_KEYS} align releaseCooldown sticky probe overlaps",
     f"{_RANGE_EMPTY} type dataDir resolvConf",
     "gateway",
     ranges=RANGE,

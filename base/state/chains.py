@@ -1,7 +1,7 @@
 """Chains: the attachments that one ADD makes for a pod's claims, and that only begin and end together (cni/chain.py).
 
     <stateDir>/chains/<network>/<containerID>:<ifname>.json     the members of the chain, in durable.py's format
-    <stateDir>/locks/chain-<n>                                  flocks; n is a hash of the key, below 64
+    <stateDir>/locks/chain-<n>                                  a byte for each key (locks.py); n is below 64
 
 Network and interface are the request's: those of the cluster's network.  Each member is an attachment with a record in
 the journal, under its own network and interface.  The file is written before the first of these records, and removed

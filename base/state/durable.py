@@ -26,7 +26,7 @@ from base.state import trust
 SCHEMA = 1
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOST = 1 << 26
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 T = TypeVar("T")
 
@@ -208,7 +208,7 @@ def _digest(text: str) -> str:
 def _read_all(path: Path | str) -> bytes:
     # Do not follow a link, and do not wait for the other end of a FIFO.
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as e:
         if e.errno in (errno.ELOOP, errno.ENXIO):
             raise RecordUnreadable(f"{path} is not a regular file, so it is not a state file of hpn") from e

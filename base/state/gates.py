@@ -19,7 +19,7 @@ from base.kernel import files
 from base.kernel.gids import ROCE_V2
 from base.protocol.errors import IoFailure, RecordUnreadable
 from base.protocol.spec import Json
-from base.state import claims, journal, places
+from base.state import claims, journal, locks, places
 from base.state.claims import Claim
 from base.state.record import Record
 
@@ -42,7 +42,7 @@ def _alone(claim: Claim) -> AbstractContextManager[object]:
     """The lock of the claim's gates, if it can have several pods: one's ADD may run beside another's DEL."""
     if claim.pod_claim:
         return nullcontext()
-    return journal.locked(Path(places.COMMON), "claim", claim.uid)
+    return journal.locked(Path(places.COMMON), "claim", claim.uid, locks.SHARED)
 
 
 def _open_if_whole(claim: Claim, number: int, found: Callable[[], Iterable[Record]]) -> bool:

@@ -2,7 +2,7 @@
 
     <stateDir>/attachments/<network>/<containerID>:<ifname>.json    a Record (record.py), in durable.py's format
     <stateDir>/attachments/<network>/<containerID>:<ifname>.error   its last error (last_error.py)
-    <stateDir>/locks/attachment-<n>                                 flocks; n is a hash of the key, below 64
+    <stateDir>/locks/attachment-<n>                                 a byte for each key (locks.py); n is below 64
     <stateDir>/quarantine/<network>/...                             unreadable records
     <stateDir>/refused/<network>/...                                for people: records that IPAM did not release
 
@@ -27,7 +27,8 @@ from base.state.pod import Identity
 from base.state.record import LOST, Record, legible
 
 # Seconds: the longest wait of a command for another one on the same attachment.
-LOCK_TIMEOUT = 10.0
+LOCK_TIMEOUT = locks.OWN
+# Files for one kind of lock.  An older version takes the whole file for a name, so their number must not change.
 _LOCKS = 64
 # The mode of a record's file after note_found: setting it takes two microseconds.
 _FOUND: Final = stat.S_ISVTX | stat.S_IRUSR | stat.S_IWUSR
@@ -148,12 +149,13 @@ def lock(state_dir: Path, network: str, key: Key, timeout: float | None = None) 
 
 @contextmanager
 def lock_all(entries: Iterable[Entry]) -> Iterator[None]:
-    """Lock several attachments.  Raises what ``lock`` does.  Attachments may share a lock, so each is taken once; and
-    in one order for all commands, so that no two wait for each other."""
-    paths = sorted({_lock_file(one.state_dir, "attachment", f"{one.network}/{one.key}") for one in entries})
+    """Lock several attachments, in one order for all commands, so that no two wait for each other.  Raises what
+    ``lock`` does."""
+    names = {(one.state_dir, f"{one.network}/{one.key}") for one in entries}
+    in_order = sorted(names, key=lambda name: (_lock_file(name[0], "attachment", name[1]), name[1]))
     with ExitStack() as held:
-        for path in paths:
-            held.enter_context(_lock_at(path))
+        for state_dir, name in in_order:
+            held.enter_context(locked(state_dir, "attachment", name))
         yield
 
 
@@ -164,24 +166,23 @@ def lock_namespace(state_dir: Path, namespace: Identity) -> Lock:
 
 
 def at_work(state_dir: Path, network: str, key: Key) -> str:
-    """The processes that hold the attachment's lock, for people; empty if there are none.  Takes no lock.  Another
-    attachment may have the same lock, so they may work on that one."""
-    return locks.holder(_lock_file(state_dir, "attachment", f"{network}/{key}"))
+    """The processes that hold the attachment's lock, for people; empty if there are none.  Takes no lock."""
+    name = f"{network}/{key}"
+    return locks.holder(_lock_file(state_dir, "attachment", name), locks.byte_of(name))
+
+
+def locked(state_dir: Path, what: str, name: str, timeout: float | None = None) -> Lock:
+    """Lock the name, among those of its kind ``what``.  Raises TryAgain after ``timeout`` seconds (LOCK_TIMEOUT by
+    default), IoFailure."""
+    path, most = _lock_file(state_dir, what, name), LOCK_TIMEOUT if timeout is None else timeout
+    try:
+        return durable.with_directory(path, lambda: Lock(path, most, name))
+    except OSError as e:
+        raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
 
 
 def _lock_file(state_dir: Path, what: str, name: str) -> str:
     return f"{state_dir}/locks/{what}-{zlib.crc32(name.encode()) % _LOCKS}"
-
-
-def locked(state_dir: Path, what: str, name: str, timeout: float | None = None) -> Lock:
-    return _lock_at(_lock_file(state_dir, what, name), timeout)
-
-
-def _lock_at(path: str, timeout: float | None = None) -> Lock:
-    try:
-        return durable.with_directory(path, lambda: Lock(path, LOCK_TIMEOUT if timeout is None else timeout))
-    except OSError as e:
-        raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
 
 
 def keys(state_dir: Path, network: str, among: Callable[[list[str]], list[str]] = sorted) -> list[Key]:

@@ -1,16 +1,22 @@
-"""Locks among processes, and among the threads of one (man 2 flock).
+"""Locks among processes, and among the threads of one: a file's (man 2 flock), or that of a name in a file.
 
-Every user who can open a file can hold its lock.  So a lock is a file that only root can open, in a directory of
-root's.
+A name is one byte of the file, by its hash, and its lock is that byte's (F_OFD_SETLK, man 2 fcntl).  So a few files
+serve all names: a killed holder leaves nothing, and no process waits for the holder of another name.
+
+Every user who can open a file or a directory can hold its lock.  So a lock is a file that only root can open.
 """
 
 import fcntl
+import math
 import os
 import stat
+import struct
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from base.protocol.errors import IoFailure, TryAgain
 from base.state import trust
@@ -24,6 +30,12 @@ _OTHERS: Final = 0o077
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # man 5 proc_locks.
 _LOCKS: Final = Path("/proc/locks")
+# struct flock: type, whence, start, length and pid, which must be 0 (man 2 fcntl).
+_FLOCK: Final = struct.Struct("hhqqi4x")
+# Seconds: the longest wait for the holder of the same name, and for what unrelated commands use in turn.  As many as a
+# node has pods may be before this one when it boots.
+OWN: Final = 10.0
+SHARED: Final = 60.0
 
 
 def preload() -> None:
@@ -32,20 +44,22 @@ def preload() -> None:
 
 
 class Lock:
-    """A file's lock, held from construction until ``release`` or the end of ``with``."""
+    """The lock of a file, or of a name in it, held from construction until ``release`` or the end of ``with``."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_byte", "_fd")
 
-    def __init__(self, path: str, timeout: float) -> None:
-        """Take the lock of the file at ``path``, making the file if it is missing.  Raises TryAgain after ``timeout``
-        seconds, InvalidConfig if others than root could take the lock, IoFailure, OSError."""
+    def __init__(self, path: str, timeout: float, name: str = "") -> None:
+        """Take the lock of the file at ``path``, or of the name in it, making the file if it is missing.  Raises
+        TryAgain after ``timeout`` seconds, InvalidConfig if others than root could take the lock, IoFailure, OSError.
+        """
         trust.refuse_unless_ours(os.path.dirname(path))
-        # Open the file for every use: flock works between openings, so it excludes threads of one process too.
+        # Open the file for every use: the locks work between openings, so they exclude threads of one process too.
         # filelock's own objects do this and more, at ten times the cost.
         self._fd = os.open(path, _FLAGS, 0o600)
+        self._byte = byte_of(name)
         try:
             _make_ours(self._fd, path)
-            take(self._fd, path, timeout)
+            take(self._fd, path, timeout, self._byte)
         except BaseException:
             os.close(self._fd)
             raise
@@ -59,9 +73,47 @@ class Lock:
 
     def release(self) -> None:
         """Release the lock, even while a child that hangs in a driver still has the file open (pci.rebind)."""
+        if self._byte is not None:
+            _set(self._fd, fcntl.F_UNLCK, self._byte)
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         os.close(self._fd)
         self._fd = -1
+
+
+def byte_of(name: str) -> int | None:
+    """The byte that the name locks; None for the whole file, without a name.  Two names have the same byte once in
+    2**56 pairs."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=7).digest()) if name else None
+
+
+def _set(fd: int, how: int, byte: int) -> None:
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(how, os.SEEK_SET, byte, 1, 0))
+
+
+@contextmanager
+def passing(path: str, timeout: float) -> Iterator[None]:
+    """Hold the lock of a file that is removed afterwards, because its directory is not hpn's.  Other users may read the
+    directory, but not open the file.  Raises TryAgain after ``timeout`` seconds, IoFailure, OSError."""
+    while True:
+        fd = os.open(path, _FLAGS, 0o600)
+        try:
+            _make_ours(fd, path)
+            take(fd, path, timeout)
+            if _is_at(fd, path):  # else its holder removed it meanwhile
+                try:
+                    yield
+                finally:
+                    with suppress(FileNotFoundError):
+                        os.unlink(path)
+                return
+        finally:
+            os.close(fd)
+
+
+def _is_at(fd: int, path: str) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    return False
 
 
 def _make_ours(fd: int, path: str) -> None:
@@ -74,20 +126,34 @@ def _make_ours(fd: int, path: str) -> None:
         os.fchmod(fd, 0o600)
 
 
-def take(fd: int, path: str, timeout: float) -> None:
-    """Take the lock of an open file; ``path`` is for the message.  Raises TryAgain after ``timeout`` seconds, which
-    restart after a wait for the kernel's lock of links."""
-    from filelock import lock_descriptor  # noqa: PLC0415  # as in preload
-
+def take(fd: int, path: str, timeout: float, byte: int | None = None) -> None:
+    """Take the lock of an open file, or of a byte in it; ``path`` is for the message.  Raises TryAgain after
+    ``timeout`` seconds, which restart after a wait for the kernel's lock of links."""
     deadline, pause = time.monotonic() + timeout, _POLL
-    while not lock_descriptor(fd, blocking=False):
+    while not _is_taken(fd, byte):
         if time.monotonic() > deadline:
             if not timeout or not _is_the_kernels_taken():
-                by = holder(fd) or "others"
+                by = holder(fd, byte) or "others"
                 raise TryAgain(f"{path} was held by {by} for {timeout:g} s; try again, and see: lslocks")
             deadline = time.monotonic() + timeout
         time.sleep(pause)
         pause = min(2 * pause, _POLL_MOST)
+
+
+def _is_taken(fd: int, byte: int | None) -> bool:
+    """Whether this call took the lock.  Raises OSError."""
+    if byte is None:
+        from filelock import lock_descriptor  # noqa: PLC0415  # as in preload
+
+        return lock_descriptor(fd, blocking=False)
+    try:
+        # An older version takes the whole file for a name.  While a node is upgraded both may run, and exclude each
+        # other.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _set(fd, fcntl.F_WRLCK, byte)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _is_the_kernels_taken() -> bool:
@@ -103,18 +169,61 @@ def _is_the_kernels_taken() -> bool:
     return False
 
 
-def holder(file: str | int) -> str:
-    """The processes that hold the lock of the file at a path, or of an open file; for people, as the kernel lists them.
-    Takes no lock.  Empty if there are none, or if there is no file."""
+def holder(file: str | int, byte: int | None = None) -> str:
+    """The processes that hold the lock of a file, by its path or descriptor, or of a byte in it.
+
+    For people, as the kernel lists them.  Takes no lock.  Empty if there are none, or if there is no file."""
     try:
         found = os.fstat(file) if isinstance(file, int) else os.stat(file, follow_symlinks=False)
-        locks = [line.split() for line in _LOCKS.read_text().splitlines()]
+        number = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        held = _of_file(_LOCKS.read_text(), number)
     except OSError:
         return ""
-    number = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    # A line: "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF".  A waiting process has "->" after the number.
-    pids = {int(fields[4]) for fields in locks if fields[1] == "FLOCK" and fields[5] == number}
+    # With a byte, those who share the file hold only bytes.
+    pids = {one.pid for one in held if one.kind == "FLOCK" and (byte is None or one.mode == "WRITE")}
+    if byte is not None and any(one.has(byte) for one in held):
+        # The kernel does not list the process of a byte's lock.  Each holder shares the file too.
+        sharing = {one.pid for one in held if one.kind == "FLOCK" and one.mode == "READ"}
+        pids |= {pid for pid in sharing if _holds(pid, number, byte)} or {0}
     return ", ".join(map(_process, sorted(pids)))
+
+
+class _Held(NamedTuple):
+    """A lock as the kernel lists it, with its first and last byte."""
+
+    kind: str
+    mode: str
+    pid: int
+    first: int
+    last: float
+
+    def has(self, byte: int) -> bool:
+        """Whether it is the byte's lock."""
+        return self.kind == "OFDLCK" and self.first <= byte <= self.last
+
+
+def _of_file(text: str, number: str) -> list[_Held]:
+    """The locks of a file, without those that are waited for."""
+    # "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF".  A waiting process has "->" after the number.
+    lines = [line.partition(":")[2].split() for line in text.splitlines() if number in line]
+    return [
+        _Held(kind, mode, int(pid), int(first), math.inf if last == "EOF" else int(last))
+        for kind, _, mode, pid, where, first, last in (one for one in lines if one[0] != "->")
+        if where == number
+    ]
+
+
+def _holds(pid: int, number: str, byte: int) -> bool:
+    """Whether the process has an opening of the file with the byte's lock (man 5 proc_pid_fdinfo)."""
+    folder = f"/proc/{pid}/fdinfo"
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            with suppress(OSError):  # closed meanwhile
+                lines = Path(folder, name).read_text().splitlines()
+                locks = "\n".join(line[len("lock:") :] for line in lines if line.startswith("lock:"))
+                if any(one.has(byte) for one in _of_file(locks, number)):
+                    return True
+    return False
 
 
 def _process(pid: int) -> str:

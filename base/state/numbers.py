@@ -16,14 +16,13 @@ from typing import Final
 
 from base.protocol.errors import CniError, IoFailure, TryAgain
 from base.state import durable, places
-from base.state.locks import Lock
+from base.state.locks import SHARED, Lock
 
-# Seconds.  Binding a driver takes some of them, a pod has eight devices, and many pods start at once.
-_TIMEOUT: Final = 60.0
+# Seconds.
 _MOMENT: Final = 5.0
 
 
-def lock(timeout: float = _TIMEOUT) -> Lock:
+def lock(timeout: float = SHARED) -> Lock:
     """Lock the changing of numbers.  Take it inside all other locks, and only for a device's own move or binding.
     Raises TryAgain, IoFailure."""
     path = f"{places.COMMON}/locks/rdma-numbers"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from base.state import durable, journal, places
+from base.state import durable, journal, locks, places
 from base.state.locks import Lock
 from base.state.record import Record
 
@@ -21,7 +21,7 @@ _PARENT: Final = re.compile(rb'"parent":(\d+)')
 def lock(device: str) -> Lock:
     """Lock the choice of devices, by the bus address of the device or its PF: one lock for all attachments, in any
     stateDir.  Take it inside an attachment's lock, never around one.  Raises TryAgain, IoFailure."""
-    return journal.locked(Path(places.COMMON), "device", device)
+    return journal.locked(Path(places.COMMON), "device", device, locks.SHARED)
 
 
 @dataclass(frozen=True)

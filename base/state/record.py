@@ -127,7 +127,7 @@ def legible(damaged: str, key: Key) -> tuple[str, Identity, bool]:
     """
     netns, identity, text = "", Identity(0, 0), b""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        fd = os.open(damaged, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = os.open(damaged, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             text = os.read(fd, _LONGEST)
         finally:

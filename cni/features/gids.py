@@ -33,7 +33,7 @@ def refuse_full(wanted: "Rdma", devices: Sequence[str], addresses: int) -> None:
     kernel's link-local one.  An attachment that does not require RDMA may share a full table."""
     if not wanted.required or not devices:
         return
-    root = os.open("/sys", os.O_PATH | os.O_CLOEXEC)
+    root = os.open("/sys", os.O_PATH)
     try:
         roomiest = max(_tables(root, devices), key=lambda t: t.free, default=None)
     finally:

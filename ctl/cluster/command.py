@@ -8,12 +8,13 @@ from typing import Final
 
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable
 from base.protocol.spec import Json
+from base.table import abridged
 from ctl.cluster import pods, release
 from ctl.command_line import as_document, word
 from ctl.screen import Table, moment, text
 from ipam import sandboxes
 from ipam.cluster import BLOCK, GRID, Document, Documents, node_blocks
-from ipam.cluster.node_blocks import LOST, RETURNING, NodeBlocks, OwnedBlock
+from ipam.cluster.node_blocks import HEARTBEAT, LOST, RETURNING, NodeBlocks, OwnedBlock
 from ipam.cluster.rules.documents import SAID, Block, block_name
 from ipam.cluster.rules.network import directory_in
 from ipam.cluster.rules.overview import Overview, named, overviews, spans_in
@@ -129,11 +130,10 @@ def _release_node(options: argparse.Namespace, documents: Documents) -> tuple[st
     found = release.blocks_of(documents, options.node, options.network)
     machine = documents.machine(options.node)
     lives = "" if options.force else release.why_not(machine, documents.now())
-    given_up = release.left_by_others(found, machine, documents.now()) if lives else found
-    why = lives if not given_up else ""
-    done = release.release(documents, given_up)
-    spared = len(found) - len(given_up)
-    status = 1 if why or not found or any(one.what == release.FAILED for one in done) else 0
+    done = release.release_left(documents, found, machine) if lives else release.release(documents, found)
+    why = lives if not done else ""
+    spared, waiting = len(found) - len(done), any(one.what in (release.SUSPECT, release.WAITING) for one in done)
+    status = 1 if why or not found or waiting or any(one.what == release.FAILED for one in done) else 0
     if options.json:
         left = {"refused": why} if why else {"spared": spared} if spared else {}
         body = {"node": options.node, **left, "blocks": [one.to_json() for one in done]}
@@ -146,6 +146,8 @@ def _release_node(options: argparse.Namespace, documents: Documents) -> tuple[st
     if why:
         return text([f"{why}; nothing is released; if you know that it is dead, add --force"]), status
     lines = [one.words(dry_run=False) for one in done]
+    if waiting:
+        lines.append(f"repeat the command {HEARTBEAT // 60} minutes after the suspicion, which a living node refutes")
     if spared:
         lines.append(f"{spared} blocks are kept, because the machine that has this name now may use them: {lives}")
     return text(lines), status
@@ -206,6 +208,7 @@ def pictured(overview: Overview, lost: Mapping[int, str]) -> Iterator[Table | st
             for node, blocks in overview.nodes.items()
         ]
         yield Table(("  NODE", "BLOCKS", "ADDRESSES", "STATE"), rows)
+    yield from (f"  overlaps: {one}" for one in overview.overlaps)
     yield from (f"  lost: block {index} of this node: {why}" for index, why in lost.items())
     yield from (f"  wrong: {why}" for why in overview.wrong)
     yield ""
@@ -257,8 +260,7 @@ def bar(signs: str, words: Sequence[str], free: int) -> str:
 
 
 def _some(spans: Sequence[Span]) -> str:
-    more = f" and {len(spans) - _SPANS} more" if len(spans) > _SPANS else ""
-    return ", ".join(map(str, spans[:_SPANS])) + more or "-"
+    return abridged([*map(str, spans)], _SPANS) or "-"
 
 
 def _state(blocks: Sequence[Block]) -> str:

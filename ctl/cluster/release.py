@@ -1,6 +1,6 @@
 """Release the blocks of dead nodes: hpn ipam gc --cluster and release-node."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -81,16 +81,14 @@ def _check(documents: Documents, document: Document, asked: Asked, *, dry_run: b
     block = Block.of(document)
     owner, now = asked(block.node)
     if not block.node or not ownership.is_dead(block, owner, now):
+        if not dry_run:
+            reclaim.clear(documents, (document, block), owner, now)
         return ""
     if ownership.may_take(block, owner, now):
         return _released(documents, document, dry_run=dry_run)
-    was: Document | None = document
-    # Twice: first the suspicion, then its time.
-    while was and (body := ownership.suspect(Block.of(was), owner, documents.now())):
-        if dry_run:
-            return SUSPECT
-        was = documents.replace(was, body.to_json())
-    return CHANGED if was is None else WAITING if was is document else SUSPECT
+    if not ownership.suspect(block, owner, documents.now()):
+        return WAITING
+    return SUSPECT if dry_run or reclaim.suspect(documents, (document, block), owner, []) else CHANGED
 
 
 def _released(documents: Documents, document: Document, *, dry_run: bool) -> str:
@@ -112,28 +110,35 @@ def why_not(machine: Machine, now: float) -> str:
     return f"node {machine.name} was last alive at {last_seen}: its pods may use these addresses"
 
 
-def left_by_others(blocks: Sequence[Document], present: Machine, now: float) -> list[Document]:
-    """Return those blocks that another machine of the node's name owned; the present machine needs none of them.
+def release_left(documents: Documents, blocks: Sequence[Document], present: Machine) -> list[Outcome]:
+    """Release those blocks that another machine of the node's name owned; the present machine needs none of them.
 
-    A node with a new Node object still owns blocks under the old UID until its next heartbeat.  So only a block counts
-    that was suspected for longer than a live node takes to answer.  A block without a machine, or a backend that
-    records no machines, gives no result.
+    A node with a new Node object still owns blocks under the old UID until its next heartbeat.  So each block is
+    suspected first, and released once that stood for longer than a live node takes to answer.  A block without a
+    machine, or a backend that records no machines, gives no result.
     """
-    return [
-        one
-        for one in blocks
-        if present.uid
-        and one.body.get("machine") not in ("", present.uid)
-        and SAID < (one.body.get("suspect") or 0) < now - HEARTBEAT
-    ]
+    left = [one for one in blocks if present.uid and one.body.get("machine") not in ("", present.uid)]
+    return _final(_outcome(one, partial(_release_left, documents, one, present)) for one in left)
+
+
+def _release_left(documents: Documents, document: Document, present: Machine) -> str:
+    block = Block.of(document)
+    if SAID < block.suspect < documents.now() - HEARTBEAT:
+        return _released(documents, document, dry_run=False)
+    if block.suspect > SAID:
+        return WAITING
+    return SUSPECT if reclaim.suspect(documents, (document, block), present, []) else CHANGED
 
 
 def release(documents: Documents, blocks: Sequence[Document]) -> list[Outcome]:
     """Release these blocks; one that changed meanwhile is a failure."""
-    every = (
-        _outcome(one, partial(_released, documents, one, dry_run=False)) for one in progress(blocks, "removing blocks")
-    )
-    return [replace(one, what=FAILED, why="it changed meanwhile") if one.what == CHANGED else one for one in every]
+    every = progress(blocks, "removing blocks")
+    return _final(_outcome(one, partial(_released, documents, one, dry_run=False)) for one in every)
+
+
+def _final(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Return the outcomes for one node; a block that changed meanwhile is a failure."""
+    return [replace(one, what=FAILED, why="it changed meanwhile") if one.what == CHANGED else one for one in outcomes]
 
 
 def blocks_of(documents: Documents, node: str, networks: Sequence[str]) -> list[Document]:

@@ -90,7 +90,7 @@ def _on_host(
 
     A child does it, because a process that has entered the host's mounts does not find its own files.
     """
-    source = os.open(program, os.O_RDONLY | os.O_CLOEXEC)
+    source = os.open(program, os.O_RDONLY)
 
     def work() -> tuple[str, list[str]]:
         try:
@@ -158,5 +158,5 @@ def _obstacle(paths: Iterable[str]) -> str:
         there = next(one for one in (folder, *folder.parents) if one.is_dir())
         with suppress(OSError):
             if not os.access(there, os.W_OK):
-                return f"{there} is not writable"
+                return files.whose(there) or f"{there} is not writable"
     return ""

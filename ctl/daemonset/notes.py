@@ -11,7 +11,8 @@ from node.model import Settings
 
 def of_plugins(root: Path) -> Iterator[str]:
     """A note if the runtime's plugins, or Multus, are not below the root.  Raises OSError."""
-    others = {one.name for one in (root / layout.HPN).parent.iterdir()} - {"hpn", "hpn-ipam"}
+    names = {one.name for one in (root / layout.HPN).parent.iterdir()}
+    others = {name for name in names if not name.startswith(".")} - {"hpn", "hpn-ipam"}
     if not others:
         yield (
             "/opt/cni/bin has no other plugin: if the runtime has another directory for plugins, name that (cniBinDir "

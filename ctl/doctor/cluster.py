@@ -18,8 +18,8 @@ from base.kernel import budget
 from base.protocol.errors import CniError, IoFailure
 from base.protocol.spec import Config, Json, network_of
 from base.state import journal
+from ctl.doctor import networks
 from ctl.doctor.model import Blocks, Cluster, Definition, NodeFile, Slices
-from ctl.doctor.networks import networks
 from ctl.doctor.reading import Reader
 from ipam.cluster import BLOCK, node_blocks
 from ipam.cluster.node_blocks import NodeBlocks
@@ -52,16 +52,25 @@ def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
     except CniError as e:
         read.unread[f"{kubeconfig}"] = e.msg
         return None
-    offered = {name for node in nodes for name, count in _inside(node, "status", "allocatable").items() if count != "0"}
-    offered |= {f"{name}" for one in classes if (name := _inside(one, "spec").get("extendedResourceName"))}
-    return Cluster(len(nodes), frozenset(offered), definitions)
+    by_node = Counter(
+        name for node in nodes for name, count in _inside(node, "status", "allocatable").items() if count != "0"
+    )
+    of_classes = {f"{name}" for one in classes if (name := _inside(one, "spec").get("extendedResourceName"))}
+    of_one_node = {name for name, count in by_node.items() if count == 1} - of_classes
+    return Cluster(len(nodes), frozenset({*by_node, *of_classes}), definitions, frozenset(of_one_node))
 
 
 def _definition(body: Json) -> Definition:
     about = _inside(body, "metadata")
     name = f"{about.get('namespace', '')}/{about.get('name', '')}"
-    is_ours = re.search(_OURS, f"{_inside(body, 'spec').get('config')}") is not None
-    return Definition(name, str(_inside(about, "annotations").get(_RESOURCE) or ""), is_ours)
+    config = f"{_inside(body, 'spec').get('config')}"
+    found = networks.addresses_in(f"NetworkAttachmentDefinition {name}", config.encode())
+    return Definition(
+        name,
+        str(_inside(about, "annotations").get(_RESOURCE) or ""),
+        is_ours=re.search(_OURS, config) is not None,
+        addresses=tuple(found),
+    )
 
 
 def _inside(body: Json, *keys: str) -> Json:
@@ -175,7 +184,7 @@ def _shared(root: Path) -> Iterator[tuple[str, Config]]:
 
 def _all(root: Path) -> Iterator[tuple[str, Config]]:
     read = Reader(root)
-    found, state_dirs = networks(read), read.state_dirs()
+    found, state_dirs = networks.networks(read), read.state_dirs()
     for path, why in read.unread.items():
         raise IoFailure(f"reading {path}: {why}; run hpn as root")
     yield from ((one.source, one.conf) for one in found)

@@ -76,4 +76,11 @@ def facts(root: Path, file: str, build: str, kubeconfig: Path | None = None) -> 
         tuple(networks.renamed_files(read)),
         slices=cluster.slices(read, node_file),
     )
-    return replace(found, unread=tuple(sorted(read.unread.items())))
+    known = [(one.source, one.conf) for one in found.networks]
+    known += [(one.file, one.conf) for one in on_disk.attachments if one.alive]
+    return replace(
+        found,
+        addresses=tuple(one for source, conf in known for one in networks.addresses_of(source, conf)),
+        own_addresses=machine.own_addresses(read),
+        unread=tuple(sorted(read.unread.items())),
+    )

@@ -1,12 +1,14 @@
 """Facts about the kernel, its processes and disks."""
 
 import os
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from base.kernel import syscalls, sysfs
+from base.kernel import dump, syscalls, sysfs
+from base.protocol.result import Address
 from ctl.command_line import build_of
 from ctl.doctor.model import Disk, Machine, Process
 from ctl.doctor.reading import Reader
@@ -22,6 +24,15 @@ _MEMLOCK: Final = "Max locked memory"
 
 _PACKAGES: Final = ("containerd", "containerd.io")
 _STATUS: Final = "/var/lib/dpkg/status"
+
+
+def own_addresses(read: Reader) -> dict[Address, str]:
+    """The host's addresses with their interfaces; none for another kernel's files."""
+    found = dict[Address, str]()
+    for address, index in dump.own_addresses().items() if read.is_this_kernel else ():
+        with suppress(OSError):  # the interface is gone meanwhile
+            found[address] = socket.if_indextoname(index)
+    return found
 
 
 def machine(read: Reader, folders: Iterable[str]) -> Machine:

@@ -9,30 +9,54 @@ from enum import StrEnum
 from typing import Final
 
 from base.kernel.dcb import Dcb
+from base.protocol.result import Address
 from base.protocol.spec import Config
 from cni import attachment_state
 from hardware.functions import Place
 from hardware.model import Device
 from hardware.rdma_devices import Hca
+from ipam.ranges import Span
 from node.model import Settings
 
 
 @dataclass(frozen=True)
+class Addresses:
+    """The addresses that a network can allocate, from the configuration in ``source``.
+
+    - ``unrequested``: those for pods that request none.  ``is_shared``: the nodes share them.
+    - ``overlaps``: the configuration permits that another network has them.
+    """
+
+    source: str
+    network: str
+    spans: tuple[Span, ...]
+    unrequested: tuple[Span, ...] = ()
+    is_shared: bool = False
+    overlaps: bool = False
+
+
+@dataclass(frozen=True)
 class Definition:
-    """A NetworkAttachmentDefinition: "namespace/name", the resource of its pods, and whether it is for hpn."""
+    """A NetworkAttachmentDefinition: "namespace/name", the resource of its pods, whether it is for hpn, and the
+    addresses of its plugins."""
 
     name: str
     resource: str = ""
     is_ours: bool = False
+    addresses: tuple[Addresses, ...] = ()
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Facts from the API server: the number of nodes, the resources that any node offers, and the networks."""
+    """Facts from the API server: the number of nodes, the resources that any node offers, and the networks.
+
+    ``of_one_node``: the resources that only one node offers.
+    """
 
     nodes: int
     offered: frozenset[str]
     definitions: tuple[Definition, ...]
+    of_one_node: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -361,6 +385,7 @@ class Facts:
     - ``cluster``: None without a kubeconfig.  ``slices``: None unless the file of hpn node has resources by DRA.
     - ``without_names``: the policy file, if it does not limit the names that configurations use; else empty.
     - ``unread``: the unreadable files, and why.
+    - ``addresses``: of the networks in files and attachments.  ``own_addresses``: the host's, with their interfaces.
     """
 
     machine: Machine = Machine()
@@ -374,6 +399,8 @@ class Facts:
     renamed: tuple[RenamedFile, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
     slices: Slices | None = None
+    addresses: tuple[Addresses, ...] = ()
+    own_addresses: Mapping[Address, str] = field(default_factory=dict)
 
 
 Check = Callable[[Facts], Iterable[Finding]]

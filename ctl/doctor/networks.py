@@ -16,7 +16,7 @@ from base.protocol.errors import CniError
 from base.protocol.spec import Json, Request
 from base.state import node, permitted
 from cni import config
-from ctl.doctor.model import Network, NodeFile, Process, RenamedFile
+from ctl.doctor.model import Addresses, Network, NodeFile, Process, RenamedFile
 from ctl.doctor.reading import Reader
 from node import config as node_config
 from node.flags import Flags, Wrong, parse
@@ -41,15 +41,51 @@ def networks(read: Reader) -> tuple[Network, ...]:
 
 
 def _networks(path: str, data: bytes, node_file: str) -> Iterator[Network]:
+    for plugin in _plugins(data):
+        if plugin.get("type") == _OURS:
+            yield _network(path, plugin, node_file)
+
+
+def _plugins(data: bytes) -> Iterator[Json]:
+    """The configurations of its plugins, each as libcni builds it; none for a document that is not a network."""
     try:
         document = json.loads(data)
-    except (ValueError, RecursionError):  # it cannot be attributed to a plugin
+    except (ValueError, RecursionError):
         return
     plugins = document.get("plugins", [document]) if isinstance(document, dict) else ()
     for plugin in plugins if isinstance(plugins, list) else ():
-        if isinstance(plugin, dict) and plugin.get("type") == _OURS:
-            common = {key: document[key] for key in ("cniVersion", "name") if key in document}
-            yield _network(path, common | plugin, node_file)
+        if isinstance(plugin, dict):
+            yield {key: document[key] for key in ("cniVersion", "name") if key in document} | plugin
+
+
+def addresses_in(source: str, data: bytes) -> Iterator[Addresses]:
+    """The addresses of each plugin with hpn-ipam; none of a refused one."""
+    for plugin in _plugins(data):
+        yield from addresses_of(source, plugin)
+
+
+def addresses_of(source: str, conf: spec.Config) -> Iterator[Addresses]:
+    """The addresses of a configuration with hpn-ipam; nothing if it has another IPAM, or is refused."""
+    from ipam import config as ipam_config  # noqa: PLC0415  # few nodes have a definition or a file
+
+    try:
+        asked = spec.decode(json.dumps(conf).encode(), True)  # noqa: FBT003
+        ipam = asked.get("ipam")
+        if isinstance(ipam, dict) and ipam.get("type") == _IPAM:
+            # Its resolv.conf is of no interest here.
+            ranges = {key: value for key, value in ipam.items() if key != "resolvConf"}
+            pool = ipam_config.load({"ipam": ranges}, {})
+            sets = [s for s in (*pool.sets, *(pool.aside.sets if pool.aside else ())) if not s.ranges[0].eui64]
+            yield Addresses(
+                source,
+                f"{asked.get('name', '')}",
+                tuple(span for s in sets for span in s.all_spans),
+                tuple(span for s in sets for span in s.spans),
+                is_shared=bool(pool.cluster),
+                overlaps=bool(ipam.get("overlaps")),
+            )
+    except CniError:
+        return
 
 
 def _network(path: str, conf: Json, node_file: str) -> Network:

@@ -89,7 +89,7 @@ def _look(attachments: Sequence[Json]) -> Seen:
     """Facts from the pod's namespace; nothing if it is inaccessible or gone."""
     devices = [device for a in attachments for device in a["rdma"]["devices"]]
     try:
-        fd = os.open(attachments[0]["netns"], os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = os.open(attachments[0]["netns"], os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError):
         return Seen()
     try:

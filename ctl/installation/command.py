@@ -1,5 +1,6 @@
 """hpn install, and hpn uninstall: this program's file, its names and its units, installed and removed."""
 
+import errno
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,10 +30,11 @@ def _failing(command: str) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        where = f"{e.filename2 or e.filename}: " if e.filename2 or e.filename else ""
-        raise IoFailure(
-            f"{where}{e.strerror}; check that it is writable and has room, and run hpn {command} as root again"
-        ) from e
+        path = e.filename2 or e.filename or ""
+        where, why = f"{path}: " if path else "", f"{e.strerror}; check that it is writable and has room"
+        if e.errno == errno.EACCES and path and (whose := files.whose(Path(path).parent)):
+            why = f"{e.strerror}: {whose}; give that capability to the container"
+        raise IoFailure(f"{where}{why}, and run hpn {command} as root again") from e
 
 
 def answer_install(words: Sequence[str], program: str, version: str) -> tuple[str, int]:
@@ -87,7 +89,8 @@ def install(
     enabled = {one for one, link in links.items() if _is_enabled(root, one) or link in put}
     if layout.NODE in enabled and not has_file:
         _refuse_node_file(root)
-    if steps and not dry_run:
+    # An interrupted install may have left only the lock's file.
+    if (steps or present(root, [layout.LOCK])) and not dry_run:
         with files.exclusive(root):
             steps = files.steps_of_install(root, wanted, program)
             files.do(root, steps, program)
@@ -144,7 +147,7 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
             "Delete these pods, run hpn gc for the dead ones, or add --force, which leaves their interfaces alone"
         )
     units = {**layout.units(), layout.LEAVE: ""}
-    if not files.steps_of_uninstall(root, units)[0] and not present(root, layout.STATE):
+    if not files.steps_of_uninstall(root, units)[0] and not present(root, (*layout.STATE, layout.LOCK)):
         return ["nothing of hpn is installed"]
     with files.exclusive(root):
         return remove(root, units)

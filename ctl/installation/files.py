@@ -25,7 +25,7 @@ from ctl.installation.layout import Entry
 Kind = Literal["nothing", "file", "link", "directory", "something else"]
 _KINDS: Final[Mapping[int, Kind]] = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "directory"}
 
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _SMALL: Final = 1 << 21  # a device file has up to 1 MiB
 # Seconds for the new program's first answer, before which it may unpack itself.
 _TIMEOUT: Final = 60.0
@@ -78,20 +78,24 @@ def _is_current(root: Path, entry: Entry, program: Path) -> bool:
             return text(path) == entry.text
 
 
+def whose(folder: Path) -> str:
+    """A phrase for the owner of a directory that this process may not write; empty for root's, and its own."""
+    with suppress(OSError):
+        if (uid := folder.stat().st_uid) not in (0, os.geteuid()) and not os.access(folder, os.W_OK):
+            return f"{folder} belongs to uid {uid}, and this process lacks CAP_DAC_OVERRIDE"
+    return ""
+
+
 @contextmanager
 def exclusive(root: Path) -> Iterator[None]:
     """Exclude other installs and uninstalls of this root.  Raises TryAgain, InvalidConfig, OSError.
 
-    The lock is the plugin directory's: a lock file would itself have to be removed.
+    The lock's file is in the plugin directory, which every way of installing can write to.
     """
-    folder = _below(root, layout.HPN).parent
-    _make_folder(folder)
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        locks.take(fd, f"{folder}", _LOCK_TIMEOUT)
+    path = _below(root, layout.LOCK)
+    _make_folder(path.parent)
+    with locks.passing(f"{path}", _LOCK_TIMEOUT):
         yield
-    finally:
-        os.close(fd)
 
 
 def _put(root: Path, entry: Entry, program: Path) -> None:

@@ -16,6 +16,8 @@ IPAM: Final = f"{HPN}-ipam"
 COMMAND: Final = "usr/local/sbin/hpn"
 NAMES: Final = ("hpn", "hpn-ipam")
 UNITS: Final = "etc/systemd/system"
+# It exists during an install or uninstall.
+LOCK: Final = f"{HPN.rpartition('/')[0]}/.hpn.lock"
 
 AGENT_SOCKET: Final = "hpn-agent.socket"
 AGENT: Final = "hpn-agent.service"

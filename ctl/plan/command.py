@@ -11,6 +11,10 @@ from base.kernel import sysfs
 from base.protocol.errors import InvalidConfig, IoFailure, LinkUnavailable
 from base.table import printable
 from ctl.command_line import parser_for
+from ctl.doctor.checks.pools import range_on_each_node
+from ctl.doctor.cluster import cluster
+from ctl.doctor.model import Facts
+from ctl.doctor.reading import Reader
 from ctl.plan.choice import Nic, Plan, decide, nics
 from ctl.plan.documents import DEVICES, DRA, VALUES, documents
 from hardware.model import Device, Kind
@@ -40,7 +44,8 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
             found_here = [*_differences(plan, found, planned, present, is_whole=not options.device)]
             if options.by:
                 found_here += _ways(present, options.by)
-            lines = [printable(f"{file}: {one}") for one in found_here]
+            of_file = [f"{file}: {one}" for one in found_here]
+            lines = [printable(one) for one in [*of_file, *_of_networks(options.kubeconfig)]]
             return "\n".join(lines or [f"{file} offers what hpn plan chooses"]) + "\n", int(bool(lines))
     except config.Refused as e:
         raise InvalidConfig(e.msg) from e
@@ -70,12 +75,27 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     either.add_argument("--helm", action="store_true", help="print all of it as values for packaging/helm/hpn")
     either.add_argument("--check", action="store_true", help="report how the node's device file differs")
     parser.add_argument("--config", type=Path, metavar="FILE", help="with --check: the device file")
+    whom = "with --check: also report definitions whose addresses each node allocates, read with this credential"
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help=whom)
     options = parser.parse_args(words)
+    if options.kubeconfig and not options.check:
+        parser.error("--kubeconfig is of --check; add --check")
     if options.config and not options.check:
         parser.error("--config is the device file of --check; add --check")
     if options.vfs < 0:
         parser.error(f"--vfs {options.vfs} is negative; write 1 or more")
     return options
+
+
+def _of_networks(kubeconfig: Path | None) -> list[str]:
+    """A sentence for each definition whose addresses every node allocates.  Raises IoFailure."""
+    if kubeconfig is None:
+        return []
+    read = Reader(Path("/"))
+    known = Facts(cluster=cluster(read, kubeconfig))
+    if read.unread:
+        raise IoFailure(f"--kubeconfig {kubeconfig}: {read.unread[f'{kubeconfig}']}")
+    return [f"{one.evidence}; {one.remedy}" for one in range_on_each_node(known)]
 
 
 def _written(folder: Path, files: Mapping[str, str]) -> str:

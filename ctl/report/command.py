@@ -50,7 +50,7 @@ def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, 
 def _write(file: Path, text: str) -> None:
     """Create the file with mode 600, because it names pods and their addresses."""
     try:
-        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as e:
         raise IoFailure(f"{file} exists already; name another file, or remove it") from e
     except OSError as e:

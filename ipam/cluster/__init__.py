@@ -15,6 +15,8 @@ from typing import Final, Protocol
 
 from base.protocol.spec import Json
 
+# A node's name, and the UID of its machine, as a block records them.
+Owner = tuple[str, str]
 # The kinds of documents: a network's pool layout, and one of its blocks.
 GRID: Final = "grid"
 BLOCK: Final = "block"
@@ -95,10 +97,10 @@ class Documents(Protocol):
     def machine(self, name: str) -> Machine:
         """Return what the backend knows of the named node."""
 
-    def silent(self, names: Collection[str]) -> Collection[str]:
-        """Return those of these nodes that may be dead, by one request for all of them.
+    def silent(self, owners: Collection[Owner]) -> Collection[Owner]:
+        """Return those of these owners that may be dead, or whose name another machine has, by one list of all nodes.
 
-        Return all names if this node may not read that.  The result only orders further requests (``machine``).
+        Return all owners if this node may not read that.  The result only orders further requests (``machine``).
         """
 
     def keep_alive(self, name: str, seconds: int) -> None:

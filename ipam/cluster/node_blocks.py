@@ -42,7 +42,7 @@ HELD: Final = "held"
 RETURNING: Final = "returning"
 LOST: Final = "lost"
 _STATES: Final = frozenset({HELD, RETURNING, LOST})
-_COUNTS: Final = ("blocks", "nodes", "at", "until")
+_COUNTS: Final = ("blocks", "nodes", "at", "until", "suspected", "available")
 # Keys of the file: strings that are always there, and keys that are left out when empty.
 _TEXTS: Final = ("network", "store", "identity", "node", "machine", "place", "host", "boot")
 _OPTIONAL: Final = ("sticky", "exhausted", "revision", "restored")
@@ -97,6 +97,7 @@ class Exhausted:
     """The backend had no free block among those ``wanted`` (a digest of their indexes).
 
     ``blocks`` of them were taken, by ``nodes`` nodes.  Valid from ``at`` to ``until``, by this node's clock.
+    ``suspected`` of these nodes seem dead, and the first block of one is available at the time ``available``.
     """
 
     wanted: str
@@ -104,6 +105,8 @@ class Exhausted:
     nodes: int
     at: int
     until: int
+    suspected: int = 0
+    available: int = 0
 
     def is_of(self, wanted: str) -> bool:
         """Whether it describes these blocks, and is still valid."""
@@ -208,7 +211,7 @@ class NodeBlocks:
             looked=int(body["looked"]),
             asked=int(body["asked"]),
             sticky=str(body.get("sticky", "")),
-            exhausted=Exhausted(str(none["wanted"]), *(int(none[key]) for key in _COUNTS)) if none else None,
+            exhausted=Exhausted(str(none["wanted"]), *(int(none.get(key, 0)) for key in _COUNTS)) if none else None,
             revision=int(body.get("revision", 0)),
             restored=int(body.get("restored", 0)),
         )

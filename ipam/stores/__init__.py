@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from base.protocol.result import Address, Ip
 from base.protocol.spec import Key
+from base.state.locks import SHARED
 from ipam.ranges import Span
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ else:
     Store = object  # for annotations only: VERSION needs no store
 
 # Seconds to wait for a store that others use.  A change takes a fraction of a millisecond, nearly all of it the disk's.
-LOCK_TIMEOUT: Final = 10.0
+# A slow disk, or a request to a cluster's backend, takes far more, and all pods of a network take turns.
+LOCK_TIMEOUT: Final = SHARED
 
 
 @dataclass(frozen=True)

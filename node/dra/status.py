@@ -39,12 +39,12 @@ class Status:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, topics: Topics, write: Write) -> None:
         self._loop, self._topics, self._write = loop, topics, write
-        self._fd = events.open_directories()
+        self._fd = -1  # of the watches, while there can be any
+        self._again: asyncio.TimerHandle | None = None
         self._uids = dict[int, str]()  # by the watch's number
         self._due = set[str]()
         self._background = Background(loop, self._start)
         self._failures = 0
-        loop.add_reader(self._fd, self._read)
 
     def watch(self, claim: Claim) -> None:
         """Write the claim's status when its gates open, and now if one is open."""
@@ -52,18 +52,32 @@ class Status:
         try:
             Path(folder).mkdir(0o755, exist_ok=True)
             mask = events.IN_MOVED_TO | events.IN_DELETE_SELF
+            if self._fd < 0:
+                self._fd = events.open_directories()
+                self._loop.add_reader(self._fd, self._read)
             self._uids[events.watch_directory(self._fd, folder, mask)] = claim.uid
             if os.listdir(folder):
                 self._request(claim.uid)
         except OSError as e:
             # No pod has to wait for that.
-            self._topics.report(TOPIC, f"{claim.title} will not show its interfaces: watching {folder}: {e.strerror}")
+            self._topics.report(TOPIC, f"{claim.title} does not show its interfaces: watching {folder}: {e.strerror}")
+            self._again = self._again or self._loop.call_later(LONGEST, self._watch_again)
 
     def close(self) -> None:
         """Stop; what is not written yet is written at the next start."""
-        self._loop.remove_reader(self._fd)
-        os.close(self._fd)
+        if self._again:
+            self._again.cancel()
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
         self._background.close()
+
+    def _watch_again(self) -> None:
+        self._again = None
+        watched = set(self._uids.values())
+        for claim in claims.all_claims():
+            if claim.uid not in watched:
+                self.watch(claim)
 
     def _read(self) -> None:
         for number, mask, _ in events.read_directories(self._fd):

@@ -47,15 +47,14 @@ class Directory:
         """Raises OSError."""
         self.path = path
         self._loop, self._changed = loop, changed
-        self._fd = events.open_directories()
+        self._fd = -1  # of the watches, while there can be any
         self._watched = list[int]()
         self._topics = Topics()
         self._again: asyncio.TimerHandle | None = None
         self._lock = -1
-        self._mounts = os.open(_MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
+        self._mounts = os.open(_MOUNTS, os.O_RDONLY)
         self._urgent = select.epoll()  # readable when the table of mounts has changed, which asyncio cannot wait for
         self._urgent.register(self._mounts, select.EPOLLPRI)
-        loop.add_reader(self._fd, self._read_events)
         loop.add_reader(self._urgent.fileno(), self._check_mounts)
         self._watch_path()
 
@@ -63,11 +62,12 @@ class Directory:
         """Stop watching, and release the directory for other processes."""
         if self._again:
             self._again.cancel()
-        for fd in (self._fd, self._urgent.fileno()):
-            self._loop.remove_reader(fd)
+        self._loop.remove_reader(self._urgent.fileno())
         self._urgent.close()
-        for fd in (self._fd, self._mounts):
-            os.close(fd)
+        os.close(self._mounts)
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
         self.release()
 
     def socket(self, resource: str) -> Path:
@@ -102,7 +102,7 @@ class Directory:
             return True
         self.release()
         sockets.refuse_weak(self.path)
-        fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as e:
@@ -151,10 +151,7 @@ class Directory:
             self._watch_all()
         except OSError as e:
             self._identity = _identity(self.path)
-            why = cause(e)
-            if e.errno == errno.ENOSPC:  # see inotify_add_watch(2)
-                why = "root has no inotify watch left; raise fs.inotify.max_user_watches"
-            self._topics.problem("watch", f"{self.path} cannot be watched: {why}; checked every {AGAIN:g} s")
+            self._topics.problem("watch", f"{self.path} cannot be watched: {cause(e)}; checked every {AGAIN:g} s")
             self._again = self._again or self._loop.call_later(AGAIN, self._try_again)
         else:
             self._topics.solved("watch")
@@ -165,6 +162,9 @@ class Directory:
 
     def _watch_all(self) -> None:
         """Watch the directory, or the last one on its path that exists, and all above.  Raises OSError."""
+        if self._fd < 0:
+            self._fd = events.open_directories()
+            self._loop.add_reader(self._fd, self._read_events)
         while True:
             for number in self._watched:
                 events.unwatch_directory(self._fd, number)

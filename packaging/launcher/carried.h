@@ -42,6 +42,7 @@ int open_place(const char *path);
 int is_ours(const struct stat *st);
 int is_ours_alone(const struct stat *st);
 
-/* flock with a time limit: error 11 after LOCK_TIMEOUT seconds. */
-#define LOCK_TIMEOUT 10
+/* flock with a time limit: error 11 after LOCK_TIMEOUT seconds.  On a busy node the first of many commands unpacks for
+ * all, and takes long. */
+#define LOCK_TIMEOUT 60
 void lock(int fd, int how, const char *what, const char *name);

@@ -19,7 +19,7 @@ class Modules:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         # Held open, because an upgrade may remove the file before a process has imported all modules.
-        self._fd = posix.open(f"{directory}/modules", posix.O_RDONLY | posix.O_CLOEXEC)
+        self._fd = posix.open(f"{directory}/modules", posix.O_RDONLY)
         size = int.from_bytes(posix.pread(self._fd, 8, 0), "little")
         self._table = marshal.loads(posix.pread(self._fd, size, 8))  # noqa: S302
         self._start = 8 + size

@@ -16,7 +16,7 @@ NOBODY = 65534
 def run(hpn: Path, base: Path, agent: Path | str = "", **env: str) -> subprocess.CompletedProcess[str]:
     """Run VERSION as a runtime does."""
     environ = {"HPN_AGENT": str(agent), "HPN_PROGRAM_DIR": str(base), "CNI_COMMAND": "VERSION", **env}
-    return subprocess.run([hpn], env=environ, input="", capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([hpn], env=environ, input="", capture_output=True, text=True, check=False, timeout=300)
 
 
 def error(done: subprocess.CompletedProcess[str]) -> tuple[int, str]:

@@ -127,7 +127,8 @@ def test_nobody_pays_for_the_lock_that_another_has(
 def test_answers_to_every_probe(host: Host, make_pod: Callable[[], Pod]) -> None:
     """An ADD with a probe fails after some tries.  ADD succeeds without a probe, or after the attack."""
     pod, other = make_pod(), make_pod()
-    probing = host.conf(ipam={"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}]], "probe": 0.2})
+    # The attacker is a process, which needs a processor within that time; its answer ends the wait.
+    probing = host.conf(ipam={"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}]], "probe": 4})
     assert timed(host, "ADD", pod, host.conf()) == 0
     with attacking(pod, "spoofs"):
         assert timed(host, "ADD", other, probing) != 0
@@ -147,7 +148,8 @@ def test_answers_to_every_solicitation(host: Host, make_pod: Callable[[], Pod]) 
     assert timed(host, "ADD", pod, off) == 0
     with attacking(pod, "claims"):
         before = host.picture(other)
-        error = host.refused("ADD", other, host.conf())
+        # The attacker is a process, which needs a processor within that time.
+        error = host.refused("ADD", other, host.conf(dadTime=1000))
         assert (error["code"], "fd00:56::3" in error["msg"]) == (104, True)
         assert host.picture(other) == before
         assert timed(host, "ADD", other, off) == 0

@@ -98,7 +98,7 @@ def test_two_pods_on_two_nodes(cluster: Cluster) -> None:
         asked = claims.spec("rail0", ips=[f"10.60.0.{number}/24"], mac=f"02:00:00:00:00:{number}")
         cluster.apply(claims.template(name, asked), claims.pod(name, node=node, networks="rail0@hpn0", template=name))
     cluster.wait("Ready", "pod/a", "pod/b")
-    assert " 0% packet loss" in cluster.execute("a", "ping", "-I", "hpn0", "-c", "1", "-w", "10", "10.60.0.12")
+    assert " 0% packet loss" in cluster.execute("a", "ping", "-I", "hpn0", "-c", "1", "-w", "60", "10.60.0.12")
     shown = cluster.execute("a", "ip", "address", "show", "hpn0")
     assert "10.60.0.11/24" in shown
     assert "02:00:00:00:00:11" in shown

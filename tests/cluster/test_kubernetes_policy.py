@@ -132,6 +132,14 @@ def test_an_owner_that_lives_says_so(held: Document, opened: Opener) -> None:
     assert opened(NODE2).replace(since, taken(since)) is None
 
 
+def test_a_node_removes_a_suspicion_that_a_report_refutes(held: Document, opened: Opener) -> None:
+    """The owner may not use the network any more, and so not refute it."""
+    since = suspected(opened(NODE2), held)
+    cleared = opened(NODE2).replace(since, since.body | {"suspect": 0})
+    assert cleared is not None
+    assert cleared.body == held.body
+
+
 def test_a_node_cannot_make_up_the_time(pool: Cluster, held: Document, opened: Opener) -> None:
     """The policy reads the time from managedFields, which the API server fills in but a writer may also set."""
     since = suspected(opened(NODE2), held)

@@ -294,7 +294,7 @@ def test_a_labelled_pod_as_the_page_has_it(offering: Cluster, label: Cluster) ->
     await_meaning(offering, RAIL, "known are: rdma.", **RDMA)
     offering.apply(deployment(WITH_IPS))
     offering.wait("Available", "deployment/b")
-    assert " 0% packet loss" in offering.execute("c", "ping", "-c", "1", "-w", "10", "-I", "hpn0", "10.56.0.12")
+    assert " 0% packet loss" in offering.execute("c", "ping", "-c", "1", "-w", "60", "-I", "hpn0", "10.56.0.12")
     assert "PCIDEVICE_EXAMPLE_COM_RAIL0=" in offering.execute("c", "env")
     assert gained(offering.get("deployment", "b")["spec"]["template"]) == (WITH_IPS, [{}])
     # The policies check a pod only at its creation.

@@ -16,7 +16,7 @@ def test_both_nodes_are_ready(cluster: Cluster) -> None:
 def test_pods_reach_each_other_by_the_clusters_network(cluster: Cluster) -> None:
     cluster.apply(manifests.pod("a", node="node1"), manifests.pod("b", node="node2"))
     cluster.wait("Ready", "pod/a", "pod/b")
-    assert " 0% packet loss" in cluster.execute("a", "ping", "-c", "1", "-w", "10", pod_ip(cluster, "b"))
+    assert " 0% packet loss" in cluster.execute("a", "ping", "-c", "1", "-w", "60", pod_ip(cluster, "b"))
 
 
 def test_a_node_loses_its_power(cluster: Cluster) -> None:
@@ -37,7 +37,7 @@ def test_a_node_loses_its_power(cluster: Cluster) -> None:
     assert len(node.attachments()) == len(node.leases()) == len(node.namespaces()) == 1
     address = cluster.execute("a", "ip", "-4", "addr", "show", "hpn0").split("inet ")[1].partition("/")[0]
     for reached in (pod_ip(cluster, "a"), address):
-        assert " 0% packet loss" in cluster.execute("b", "ping", "-c", "1", "-w", "10", reached)
+        assert " 0% packet loss" in cluster.execute("b", "ping", "-c", "1", "-w", "60", reached)
 
 
 def pod_ip(cluster: Cluster, pod: str) -> str:

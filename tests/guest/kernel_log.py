@@ -74,7 +74,7 @@ class KernelLog:
     """Every message from now on, once."""
 
     def __init__(self) -> None:
-        self._fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
         os.lseek(self._fd, 0, os.SEEK_END)
 
     def __enter__(self) -> Self:

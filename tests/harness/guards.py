@@ -161,6 +161,7 @@ def _failed_of(run: "subprocess.Popen[bytes]", noted: Path) -> list[str]:
         time.sleep(0.1)
     if noted.exists():
         with suppress(subprocess.TimeoutExpired):
+            # time: then it is killed
             run.wait(ENDING)
         return list(json.loads(noted.read_text()))[:1]
     return [f"(pytest ended by {signal.Signals(-run.returncode).name})"] if run.returncode < 0 else []
@@ -171,6 +172,7 @@ def _end(run: "subprocess.Popen[bytes]") -> None:
     if run.poll() is None:
         run.terminate()
         with suppress(subprocess.TimeoutExpired):
+            # time: then it is killed
             run.wait(ENDING)
     with suppress(ProcessLookupError):
         os.killpg(run.pid, signal.SIGKILL)

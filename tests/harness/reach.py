@@ -30,8 +30,11 @@ def is_test(path: str) -> bool:
     return path.startswith("tests/") and bool(re.fullmatch(r"test_\w+\.py", PurePath(path).name))
 
 
-def graph(root: Path, files: Iterable[str]) -> Uses:
-    """For each Python file, the files that it uses."""
+def graph(root: Path, files: Iterable[str], *, with_conftests: bool = False) -> Uses:
+    """For each Python file, the files that it uses.
+
+    A test uses those of its fixtures; with ``with_conftests`` those of all fixtures above it, used or not.
+    """
     index = _index(files)
     parsed = dict(_sources(root, index))
     found = {path: set(_used(path, tree, index)) - {path} for path, tree in parsed.items()}
@@ -40,7 +43,8 @@ def graph(root: Path, files: Iterable[str]) -> Uses:
         if path.endswith("/conftest.py"):
             for name, used in _fixtures(path, tree, index):
                 given.setdefault(name, set()).update(used)
-            found[path] = set()  # except for its fixtures: a test has those that it names
+            if not with_conftests:
+                found[path] = set()  # except for its fixtures: a test has those that it names
     for path in filter(is_test, found):
         above = {f"{folder}/conftest.py" for folder in PurePath(path).parents}
         found[path] |= above & found.keys()

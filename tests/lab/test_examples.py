@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from guest.node import RDMA, Node, rdma_devs
-from support.shipped import CONF, requests
+from support.shipped import CONF, alone, requests
 from support.topology import Pod
 
 
@@ -13,7 +13,7 @@ from support.topology import Pod
 )
 def test_attaches_and_detaches(node: Node, pod: Pod, path: Path) -> None:
     (conf,) = requests(path, node.device)
-    conf["stateDir"] = str(node.state)
+    alone(conf)["stateDir"] = str(node.state)
     result = node.ok("ADD", pod, conf)
     assert {ip["address"] for ip in result["ips"]} == pod.addresses()
     assert rdma_devs(pod.name) == {RDMA}

@@ -200,11 +200,13 @@ def test_address_can_be_used_at_once(host: Host, pod: Pod, dad: str) -> None:
     if dad == "wait":
         pod.quick_dad()
     if dad == "optimistic":
-        pod.sysctl("ipv6/conf/default/dad_transmits", "60")  # detection lasts a minute, longer than the pings
+        pod.sysctl("ipv6/conf/default/dad_transmits", "240")  # detection lasts minutes, longer than the pings
     ip("addr", "add", "fd00:56::1/64", "dev", "fabric", "nodad")
     host.ok("ADD", pod, host.conf(dad=dad))
-    assert host.ping("fd00:56::2", "-W", "10")
-    assert pod.ping("fd00:56::1", "-I", "fd00:56::2", "-W", "10")
+    # time: shorter than the detection
+    assert host.ping("fd00:56::2", "-W", "30")
+    # time: shorter than the detection
+    assert pod.ping("fd00:56::1", "-I", "fd00:56::2", "-W", "30")
 
 
 def test_an_optimistic_address_is_local_at_once(host: Host, pod: Pod) -> None:

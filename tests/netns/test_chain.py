@@ -386,7 +386,7 @@ def test_a_gc_that_began_before_the_add(host: Host, pod: Pod) -> None:
     """GC leaves alone a chain that is younger than its list."""
     chained.prepared(host, pod)
     add(host, pod)
-    with subprocess.Popen(["sleep", "60"]) as old:
+    with subprocess.Popen(["sleep", "3600"]) as old:
         file = host.state / "chains/cluster" / f"{pod.name}:eth0.json"
         began = time.time()
         until(lambda: time.time() > began + 1)

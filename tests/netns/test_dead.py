@@ -11,7 +11,7 @@ import pytest
 from netns.collecting import hpn_gc
 from support.elapsed import Elapsed
 from support.namespaces import needs_cookies
-from support.topology import PROGRAMS, Host, Pod, with_another_lock
+from support.topology import PROGRAMS, Host, Pod
 
 from agent import idle
 from base.protocol.location import location
@@ -77,9 +77,9 @@ def test_an_add_waits_for_nobody(host: Host, make_pod: MakePod, monkeypatch: pyt
     dead, newcomer = make_pod(), make_pod()
     host.ok("ADD", dead)
     dead.gone()
-    with journal.lock(host.state, "rail0", key := Key(dead.name, "hpn0")):
+    with journal.lock(host.state, "rail0", Key(dead.name, "hpn0")):
         elapsed = Elapsed()
-        host.ok("ADD", newcomer, CNI_IFNAME=with_another_lock(newcomer, key))
+        host.ok("ADD", newcomer)
         assert elapsed.seconds() < 60
         assert host.record(dead).exists()
 
@@ -88,7 +88,7 @@ def test_a_pod_whose_path_is_gone_lives(host: Host, make_pod: MakePod) -> None:
     """A pod without its path counts as alive if a process is in the namespace."""
     pod, newcomer = make_pod(), make_pod()
     host.ok("ADD", pod)
-    with subprocess.Popen(["ip", "netns", "exec", pod.name, "sh", "-c", "echo; exec sleep 60"], stdout=-1) as living:
+    with subprocess.Popen(["ip", "netns", "exec", pod.name, "sh", "-c", "echo; exec sleep 3600"], stdout=-1) as living:
         assert living.stdout
         assert living.stdout.readline()
         pod.gone()

@@ -35,7 +35,7 @@ def test_eui64(host: Host, pod: Pod) -> None:
 
 
 def test_eui64_and_probe(host: Host, pod: Pod) -> None:
-    config = conf(host, probe=0.1) | {"mac": "02:00:00:00:00:2a"}
+    config = conf(host, probe=1) | {"mac": "02:00:00:00:00:2a"}
     before = host.picture(pod)
     ip("addr", "add", "fd00:56::ff:fe00:2a/64", "dev", "fabric", "nodad")
     (other,) = ip("link", "show", "fabric")

@@ -121,6 +121,23 @@ def test_what_is_kept_back(disk: Path, net: Net) -> None:
     assert net.agrees()
 
 
+def test_no_line_is_free_for_the_rest_of_what_is_kept_back(disk: Path, net: Net) -> None:
+    """A reserved address with long names takes two lines.  Its DEL works, and the address is free."""
+    net.ipam = {**RANGES, "sticky": 2000}
+    pod = f"K8S_POD_NAMESPACE={'n' * 250};K8S_POD_NAME={'p' * 60}"
+    given = net.add("a", args=pod)
+    net.ipam = RANGES
+    for i in range(GROWTH - 3):
+        net.add(f"c{i}")
+    filler = filled(disk)
+    assert net.call("ADD", "new")["code"] == 5
+    assert net.call("DEL", "a") == {}
+    assert (net.kept(), "a:net1" in net.leases()) == (set(), False)
+    assert net.add("b", args=f"IP={given[0]}")[0] == given[0]
+    filler.unlink()
+    assert net.agrees()
+
+
 def test_read_only(disk: Path, net: Net) -> None:
     given = net.add("a")
     before = net.file.read_bytes()

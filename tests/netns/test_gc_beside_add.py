@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from support.topology import Host, Pod, until, with_another_lock
+from support.topology import Host, Pod, until
 
 from base.protocol.spec import Key, Request
 from base.state import journal
@@ -48,7 +48,7 @@ def test_an_add_while_gc_waits_for_a_lock(host: Host, make_pod: Callable[[], Pod
         with journal.lock(host.state, "rail0", key):
             reply = threads.submit(host.call, "GC", None, conf, CNI_IFNAME="")
             until(lambda: lock_users(host) == 2)
-            result = add_elsewhere(host, new, key)
+            result = host.ok("ADD", new)
         assert reply.result().exit_code == 0
     assert (old.links(), new.links()) == (set(), {"hpn0"})
     assert host.leases() == {ip["address"].partition("/")[0] for ip in result["ips"]}
@@ -104,13 +104,3 @@ def lock_users(host: Host) -> int:
         with suppress(FileNotFoundError):  # the descriptor of the listing itself
             count += os.readlink(f"/proc/self/fd/{fd}").startswith(f"{host.state}/locks/attachment-")
     return count
-
-
-def add_elsewhere(host: Host, pod: Pod, locked: Key) -> dict[str, Any]:
-    """Attach an interface with another lock file than the held one."""
-    name = with_another_lock(pod, locked)
-    result = host.ok("ADD", pod, CNI_IFNAME=name)
-    if name != "hpn0":
-        pod.ip("link", "set", name, "down")
-        pod.ip("link", "set", name, "name", "hpn0")
-    return result

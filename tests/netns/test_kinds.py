@@ -189,6 +189,7 @@ def test_nobody_else_is_reached(host: Host, make_pod: Callable[[], Pod], kind: s
     """The control to the test above: a pod without an attachment is not reachable."""
     one, two = make_pod(), make_pod()
     host.ok("ADD", one, host.conf(kind=kind))
+    # time: nothing is to come
     assert not one.ping("10.56.0.3", "-W", "0.2")
     assert two.links() == set()
 

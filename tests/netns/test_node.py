@@ -2,6 +2,7 @@
 NICs."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -129,9 +130,41 @@ def test_two_at_once(process: NodeProcess) -> None:
         second.status = 1
         with second:
             assert second.says(f"another hpn node (process {process.process.pid}) serves there; stop one of them")
-            until(lambda: second.process.poll() == 1)
-        assert len(second.said) == 1
+            until(lambda: second.process.poll() == 1, 120)
+        assert len(second.said) == 2
         assert kubelet.devices(NAME) == UP
+
+
+def test_a_handover(process: NodeProcess) -> None:
+    """The second one waits for the end of the first, and serves then."""
+    with Kubelet(process.kubelet) as kubelet:
+        second = NodeProcess(process.folder, [RESOURCE])
+        with process:
+            kubelet.until(NAME, UP)
+            second.__enter__()
+            second.says(f"another hpn node (process {process.process.pid}) serves there")
+        kubelet.until(NAME, UP)
+        second.__exit__()
+
+
+def kill_a_child(process: NodeProcess) -> None:
+    """As the kernel does for memory, with the child process that reads the configuration."""
+    listed = Path(f"/proc/{process.process.pid}/task/{process.process.pid}/children")
+    os.kill(int(until(lambda: listed.read_text().split())[0]), signal.SIGKILL)
+
+
+def test_the_kernel_kills_the_reader_of_the_configuration(process: NodeProcess) -> None:
+    """hpn node reads it again, at its start and after SIGHUP."""
+    with Kubelet(process.kubelet) as kubelet, process:
+        until(lambda: Path(f"/proc/{process.process.pid}/comm").read_text() == "hpn-node\n")
+        kill_a_child(process)
+        assert process.says("reading the configuration ended with status -9")
+        kubelet.until(NAME, UP)
+        process.write([OTHER])
+        process.reload()
+        kill_a_child(process)
+        assert process.says("the previous configuration stays in force")
+        kubelet.until("example.com/rail9", {})
 
 
 def test_another_device_plugin_has_the_resource(process: NodeProcess) -> None:

@@ -16,7 +16,7 @@ from support.topology import Host, Pod, ip
 from base.kernel import sysfs
 from base.kernel.vf import Vf
 from base.protocol.spec import Key
-from base.state import durable, journal, owned, places
+from base.state import durable, journal, locks, owned, places
 from base.state import pod as pods
 from base.state.record import Record
 from cni.kinds.sriov.attributes import Plan
@@ -62,14 +62,14 @@ def test_the_device_information_of_an_add_that_failed(host: Host, pod: Pod, sys_
     assert host.state_files() == set()
 
 
-def owned_by(pod: Pod, host: Host, where: str = "state", **wanted: Any) -> Path:
+def owned_by(pod: Pod, host: Host, where: str = "state", device: str = pci.VF, **wanted: Any) -> Path:
     """Write a record that gives this VF to the pod, in the network fabric and with these attributes; return its
     path."""
     with pods.open_netns(host.request("ADD", pod, {})) as opened:
         identity = opened.identity
     plan = Plan(
-        device=pci.VF,
-        incarnation=sysfs.incarnation(pci.VF),
+        device=device,
+        incarnation=sysfs.incarnation(device),
         pf=pci.PF,
         number=0,
         netdev="rail0v1",
@@ -168,10 +168,13 @@ def test_a_sys_that_is_hidden(host: Host, make_pod: Callable[[], Pod], sys_tree:
 
 def test_one_at_a_time_decides_over_a_pf(host: Host, pod: Pod, sys_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ADD decides the owner of a VF under its PF's lock, and writes the record before it releases the lock."""
-    monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr(locks, "SHARED", 0.1)
+    by_host_device = host.conf(kind="host-device", master=..., pciBusID=pci.VF)
     with owned.lock(pci.PF):
         assert host.refused("ADD", pod, by_device(host))["code"] == 11
+        assert host.refused("ADD", pod, by_host_device)["code"] == 11
     assert host.refused("ADD", pod, by_device(host))["code"] == 101
+    assert host.refused("ADD", pod, by_host_device)["code"] == 101
 
 
 @pytest.mark.parametrize("where", ["state", "other"])
@@ -218,6 +221,21 @@ def test_any_free_vf(host: Host, make_pod: Callable[[], Pod]) -> None:
     ip("link", "set", "vf1", "up")
     error = host.refused("ADD", two, by_pf(host))
     assert (error["code"], "has no free VF" in error["msg"]) == (101, True)
+
+
+@pytest.mark.usefixtures("two_vfs")
+def test_a_dead_owner_before_a_slow_one(
+    host: Host, make_pod: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ADD frees a dead pod's VF, and does not wait for the command of a living pod with another VF."""
+    monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.0)
+    slow, dead, new = make_pod(), make_pod(), make_pod()
+    living, freed = owned_by(slow, host), owned_by(dead, host, device=pci.ANOTHER)
+    dead.gone()
+    with journal.lock(host.state, "fabric", Key(slow.name, "net1")):
+        error = host.refused("ADD", new, by_pf(host))
+        assert error["code"] != 11, error
+    assert (living.exists(), freed.exists()) == (True, False)
 
 
 @pytest.mark.usefixtures("two_vfs")

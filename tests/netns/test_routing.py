@@ -56,7 +56,8 @@ def test_two_rails_to_the_same_place(host: Host, pod: Pod, make_pod: Callable[[]
         ("10.0.0.0/24", "", "hpn0"), ("fd00::/64", "", "hpn0"),
         ("10.1.0.0/24", "", "hpn1"), ("fd00:1::/64", "", "hpn1"),
     }  # fmt: skip
-    assert not pod.ping(FAR)
+    # time: nothing is to come
+    assert not pod.ping(FAR, "-W", "1")
     assert pod.ping("10.1.0.1")
     for address in ("10.0.0.2", "10.1.0.2"):
         assert pod.ping(FAR, "-I", address)
@@ -66,7 +67,8 @@ def test_two_rails_to_the_same_place(host: Host, pod: Pod, make_pod: Callable[[]
     [way] = pod.ip("-6", "route", "get", "fe80::9", "from", "fd00:1::2", "oif", "hpn1")
     assert (way["dev"], way.get("gateway")) == ("hpn1", None)
     gateways[0].ip("addr", "del", FAR, "dev", "lo")
-    assert not pod.ping(FAR, "-I", "10.0.0.2")
+    # time: nothing is to come
+    assert not pod.ping(FAR, "-I", "10.0.0.2", "-W", "1")
     assert pod.ping(FAR, "-I", "10.1.0.2")
     for n, conf in enumerate(confs):
         assert host.checked(pod, conf, results[n], CNI_IFNAME=f"hpn{n}").exit_code == 0

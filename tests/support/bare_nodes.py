@@ -136,7 +136,7 @@ def address(cluster: Cluster, pod: str) -> str:
 
 
 def pings(cluster: Cluster) -> None:
-    assert " 0% packet loss" in cluster.execute("a", "ping", "-I", "hpn0", "-c", "1", "-w", "10", address(cluster, "b"))
+    assert " 0% packet loss" in cluster.execute("a", "ping", "-I", "hpn0", "-c", "1", "-w", "60", address(cluster, "b"))
 
 
 def pods_outlive_the_daemons(cluster: Cluster, containers: dict[str, str]) -> None:

@@ -1,6 +1,7 @@
-"""Small file systems for tests that need a full or a read-only one."""
+"""Small file systems for tests that need a full or a read-only one, and a limit of a file's length."""
 
 import os
+import resource
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -43,6 +44,17 @@ def read_only(folder: Path) -> None:
 def writable(folder: Path) -> None:
     """Remount the folder writable."""
     _run("mount", "-o", "remount,rw", str(folder))
+
+
+@contextmanager
+def no_file_longer_than(size: int) -> Iterator[None]:
+    """As on a full disk, even for root."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def _run(*command: str) -> None:

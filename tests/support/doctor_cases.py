@@ -163,6 +163,7 @@ def file_renamed(node: Node) -> Iterator[Severity]:
 @case
 def node_not_running(node: Node) -> Iterator[Severity]:
     node.at(f"{REGISTRY}/.hpn-node.lock").touch()
+    node.sockets.append(listening(node.at(f"{REGISTRY}/csi.example.com-reg.sock")))  # another driver's
     yield ERROR
     node.sockets.append(listening(node.at(f"{REGISTRY}/hpn-example.com_rail0.sock")))
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from base.protocol.errors import StoreRefused, Unreachable
 from base.protocol.spec import Json
-from ipam.cluster import BLOCK, Document, Machine
+from ipam.cluster import BLOCK, Document, Machine, Owner
 
 T = TypeVar("T")
 
@@ -116,10 +116,14 @@ class Memory:
     def machine(self, name: str) -> Machine:
         return self._call("machine", name, lambda: self.machines.get(name, Machine(name)), Machine(name))
 
-    def silent(self, names: Collection[str]) -> Collection[str]:
-        def act() -> set[str]:
-            last_seen = {name: self.machines.get(name, Machine(name)).last_seen for name in names}
-            return {name for name, at in last_seen.items() if at is None or self.clock - at > 3600}
+    def silent(self, owners: Collection[Owner]) -> Collection[Owner]:
+        def act() -> set[Owner]:
+            known = {owner: self.machines.get(owner[0], Machine(owner[0])) for owner in owners}
+            return {
+                owner
+                for owner, one in known.items()
+                if one.last_seen is None or self.clock - one.last_seen > 3600 or one.uid not in ("", owner[1])
+            }
 
         return self._call("silent", "", act, set())
 

@@ -138,7 +138,8 @@ class Contract:
         assert own(store, "node2", 1, network) == [made.name]
 
     def test_who_lives_is_not_silent(self, store: Documents) -> None:
-        assert not {*NODES} & {*store.silent([*NODES, UNKNOWN])}
+        owners = [(name, store.machine(name).uid) for name in NODES]
+        assert not {*owners} & {*store.silent([*owners, (UNKNOWN, "")])}
 
     def test_nobody_replaces_what_has_changed(self, store: Documents, network: str) -> None:
         made = create(store, block(network, 1))

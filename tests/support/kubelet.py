@@ -96,6 +96,7 @@ class Kubelet:
         thread.start()
 
     def _watch(self) -> None:
+        # time: the pace of looks
         while not self._ends.wait(_LOOK):
             for path in self.registry.glob("[!.]*.sock"):
                 with suppress(FileNotFoundError):

@@ -81,16 +81,26 @@ class Etcds:
 
         def found() -> tuple[int, ...]:
             for number in range(len(self.urls)):
-                said = self.call(number, "/v3/maintenance/status", {})
+                # time: then it asks the next one
+                said = self.call(number, "/v3/maintenance/status", {}, patience=2)
                 if said.get("leader") and said["leader"] == said["header"]["member_id"]:
                     return (number,)
             return ()
 
         return until(found, f"a leader among {self.urls}", PATIENCE)[0]
 
-    def call(self, number: int, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def call(self, number: int, path: str, body: Mapping[str, Any], patience: float = 60) -> dict[str, Any]:
         """Return a member's answer to curl; empty if it does not answer."""
-        words = ["curl", "-s", "--max-time", "2", *self.curl, "-d", json.dumps(body), self.urls[number] + path]
+        words = [
+            "curl",
+            "-s",
+            "--max-time",
+            f"{patience}",
+            *self.curl,
+            "-d",
+            json.dumps(body),
+            self.urls[number] + path,
+        ]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         with suppress(ValueError):
             found = json.loads(done.stdout)

@@ -66,6 +66,13 @@ def plugins(network: dict[str, Any], device: str = "") -> Iterator[dict[str, Any
         yield common | {k: v for k, v in plugin.items() if k != "capabilities"}
 
 
+def alone(network: dict[str, Any]) -> dict[str, Any]:
+    """Return the network with the addresses of this node alone, for a node without a cluster's API server."""
+    for plugin in network.get("plugins", [network]):
+        plugin.get("ipam", {}).pop("cluster", None)
+    return network
+
+
 def requests(path: Path, device: str = DEVICE) -> Iterator[dict[str, Any]]:
     """Yield the stdin of each plugin of a file; ``device`` is kubelet's allocation, used if the file names a
     resource."""

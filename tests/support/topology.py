@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -91,7 +90,7 @@ class Pod:
         self.sysctl("ipv6/conf/default/router_solicitation_delay", "0")
 
     def ping(self, address: str, *options: str) -> bool:
-        return self.run("ping", "-n", "-c", "1", "-W", "2", *options, address).returncode == 0
+        return self.run("ping", "-n", "-c", "1", "-W", "60", *options, address).returncode == 0
 
     def inode(self) -> int:
         """Return the namespace's inode number, as ``lsns`` shows it."""
@@ -185,7 +184,7 @@ class Host:
         return self.call("CHECK", pod, conf | {"prevResult": result}, **environ)
 
     def ping(self, address: str, *options: str) -> bool:
-        command = ["ping", "-n", "-c", "1", "-W", "2", *options, address]
+        command = ["ping", "-n", "-c", "1", "-W", "60", *options, address]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def state_files(self) -> set[str]:
@@ -295,12 +294,3 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
     return value
-
-
-def with_another_lock(pod: Pod, key: spec.Key) -> str:
-    """Return an interface name that maps to another of the 64 lock files than the key."""
-
-    def file(one: spec.Key) -> int:
-        return zlib.crc32(f"rail0/{one}".encode()) % 64
-
-    return next(name for name in (f"hpn{n}" for n in range(9)) if file(spec.Key(pod.name, name)) != file(key))

@@ -251,6 +251,24 @@ def test_a_cluster_without_multus(chart: Chart) -> None:
     assert chart.objects(served) == chart.objects()
 
 
+def test_the_notes_name_networks_with_the_same_addresses_on_each_node(chart: Chart, tmp_path: Path) -> None:
+    """Helm shows the notes only with a cluster, so a template of this test's own shows them."""
+    shutil.copytree(helm.CHART, tmp_path / "hpn")
+    shows = '{{ dict "kind" "Notes" "text" (include "hpn/templates/NOTES.txt" .) | toJson }}'
+    (tmp_path / "hpn/templates/shown.yaml").write_text(shows)
+
+    def notes(**ipam: Any) -> str:
+        plugin = {"type": "hpn", "master": "rail0", "ipam": {"type": "hpn-ipam", "subnet": "10.56.0.0/16", **ipam}}
+        values = {"networks": [{"name": "a", "config": {"plugins": [plugin, {"type": "tuning"}]}}]}
+        argv = [chart.program, "template", "hpn", tmp_path / "hpn", "--values=-", "--show-only=templates/shown.yaml"]
+        text = subprocess.run(argv, input=json.dumps(values), stdout=subprocess.PIPE, text=True, check=True).stdout
+        return str(yaml.safe_load(text)["text"])
+
+    assert "Network a: its ipam has no cluster, so each node allocates the same addresses" in notes()
+    for right in ({"cluster": {"store": "kubernetes"}}, {"overlaps": True}, {"type": "static"}):
+        assert "Network" not in notes(**right).replace("NetworkAttachmentDefinition", "")
+
+
 def test_an_archive_of_it(chart: Chart, tmp_path: Path) -> None:
     """Helm finds no fault with the chart, and its archive has the files behind the link."""
     subprocess.run([chart.program, "lint", "--strict", helm.CHART], check=True, capture_output=True)

@@ -122,7 +122,7 @@ def attach_two(node: Node) -> tuple[Pod, Pod]:
     for pod, address in zip(pods, ("10.56.0.2", "10.56.0.3"), strict=True):
         node.cni("add", pod)
         assert node.machine.addresses(pod)["hpn0"][0] == address
-    reach = [f"--net={node.machine.root}{pods[0].netns}", "ping", "-c", "1", "-w", "5", "10.56.0.3"]
+    reach = [f"--net={node.machine.root}{pods[0].netns}", "ping", "-c", "1", "-w", "60", "10.56.0.3"]
     subprocess.run(["nsenter", *reach], check=True, capture_output=True)
     return pods
 

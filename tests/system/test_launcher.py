@@ -139,7 +139,7 @@ def test_another_version_is_removed_unless_it_runs(tools: Tools, tmp_path: Path)
     for name in ("0123456789abcdef", "fedcba9876543210"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "hpn").write_text("old")
-    with subprocess.Popen(["flock", "--shared", tmp_path / "fedcba9876543210", "sleep", "60"]) as user:
+    with subprocess.Popen(["flock", "--shared", tmp_path / "fedcba9876543210", "sleep", "3600"]) as user:
         try:
             while subprocess.run(["flock", "-n", tmp_path / "fedcba9876543210", "true"], check=False).returncode == 0:
                 pass
@@ -216,7 +216,7 @@ def test_one_that_is_damaged_while_it_runs(tools: Tools, tmp_path: Path) -> None
     """The launcher unpacks another copy beside it; the running program keeps the old one."""
     version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path)))
     (directory,) = unpacked(tmp_path)
-    with subprocess.Popen(["flock", "--shared", directory, "sleep", "60"]) as user:
+    with subprocess.Popen(["flock", "--shared", directory, "sleep", "3600"]) as user:
         try:
             while subprocess.run(["flock", "-n", directory, "true"], check=False).returncode == 0:
                 pass

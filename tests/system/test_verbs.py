@@ -83,7 +83,7 @@ def test_pods_on_one_rail_reach_each_other(machine: Machine) -> None:
     machine.ok("add", first)
     for ip in machine.ok("add", second)["ips"]:
         address = ip["address"].partition("/")[0]
-        fabric.run("ip", "netns", "exec", first, "ping", "-c", "1", "-W", "5", address)
+        fabric.run("ip", "netns", "exec", first, "ping", "-c", "1", "-W", "60", address)
     for pod in (first, second):
         machine.ok("del", pod)
 

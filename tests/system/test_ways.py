@@ -34,7 +34,7 @@ REGISTRY = "var/lib/kubelet/plugins_registry"
 CONTAINER = f"""
 cd /root/pod
 mount --bind /proc proc
-for at in opt/cni/bin run/hpn var/lib/cni; do
+for at in opt/cni/bin run/hpn var/lib/cni etc/cni/net.d; do
     mkdir -p host/$at /$at
     mount --bind /$at host/$at
 done
@@ -66,15 +66,19 @@ exec /usr/bin/systemctl "$@"
 """
 
 
-def capabilities() -> dict[str, str]:
+def capabilities(way: str = "auto") -> dict[str, str]:
     """The bounding set of each container of the DaemonSet, as setpriv takes it, and SYS_CHROOT for chroot."""
-    daemonset = yaml.safe_load((ROOT / "packaging" / "kubernetes" / "daemonset.yaml").read_text())
-    pod = daemonset["spec"]["template"]["spec"]
+    base = ROOT / "packaging" / "kubernetes"
+    pod = yaml.safe_load((base / "daemonset.yaml").read_text())["spec"]["template"]["spec"]
+    containers = [*pod["initContainers"], *pod["containers"]]
+    added = {one["name"]: one["securityContext"]["capabilities"].get("add", ()) for one in containers}
+    if way == "pod":
+        component = yaml.safe_load((base / "way" / "pod" / "kustomization.yaml").read_text())
+        for patch in yaml.safe_load(component["patches"][0]["patch"]):
+            if patch["path"] == "/spec/template/spec/initContainers/0/securityContext":
+                added["install"] = patch["value"]["capabilities"].get("add", ())
     return {
-        one["name"]: ",".join(
-            ["-all", "+sys_chroot", *(f"+{cap.lower()}" for cap in one["securityContext"]["capabilities"]["add"])]
-        )
-        for one in (*pod["initContainers"], *pod["containers"])
+        name: ",".join(["-all", "+sys_chroot", *(f"+{cap.lower()}" for cap in each)]) for name, each in added.items()
     }
 
 
@@ -97,7 +101,7 @@ class Node:
         self.machine.ok("ln", "-sf", "..data/devices.yaml", "/root/pod/etc/hpn/devices.yaml")
 
     def words(self, pod: str, role: str, *options: str) -> list[str]:
-        caps = capabilities()[role]
+        caps = capabilities("pod" if "--way=pod" in options else "auto")[role]
         apart = ("unshare", "--mount", "--propagation=private", "sh", "-euc", CONTAINER, "sh", pod, caps)
         return [*apart, role, *options]
 
@@ -162,6 +166,20 @@ def prepare(machine: Bare, tools: Tools) -> Node:
 def node(tools: Tools, tmp_path: Path) -> Iterator[Node]:
     with booted(tmp_path, SUITE, *PACKAGES) as machine:
         yield prepare(machine, tools)
+
+
+@pytest.mark.parametrize("way", ["auto", "pod"])
+def test_directories_of_another_user(node: Node, way: str) -> None:
+    """As kubespray makes them, and as the archives of some versions of the CNI plugins unpack."""
+    folders = ("/opt/cni/bin", "/etc/cni/net.d")
+    node.machine.ok("mkdir", "-p", *folders)
+    node.machine.ok("chown", "1000", *folders)
+    said = node.install(f"--way={way}", "--api-server=10.0.0.1:443", "--credential=/credential")
+    assert (
+        said[0]
+        == f"this node runs hpn {'as units of systemd' if way == 'auto' else 'in containers, as --way=pod demands'}"
+    )
+    assert {"/opt/cni/bin/hpn", "/etc/cni/net.d/hpn.kubeconfig"} <= node.installed()
 
 
 def test_installed_watched_changed_and_left(node: Node) -> None:

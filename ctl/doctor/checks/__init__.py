@@ -6,7 +6,7 @@ docs/user/operations.md explains each finding by its id.
 from collections.abc import Mapping
 from typing import Final
 
-from ctl.doctor.checks import claims, devices, node, pci, programs, rdma, state
+from ctl.doctor.checks import claims, devices, node, pci, pools, programs, rdma, state
 from ctl.doctor.model import Check
 
 # Causes that keep pods from starting come first.
@@ -19,6 +19,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "way": programs.way,
     "resource-twice": programs.resource_twice,
     "resource-nobody-has": node.resource_nobody_has,
+    "range-on-each-node": pools.range_on_each_node,
     "names-unlisted": node.names_unlisted,
     "configuration-refused": node.configuration_refused,
     "runtime-too-old": node.runtime_too_old,
@@ -45,6 +46,8 @@ CHECKS: Final[Mapping[str, Check]] = {
     "claim-waits": claims.claim_waits,
     "claim-gone": claims.claim_gone,
     "claim-stale": claims.claim_stale,
+    "pools-overlap": pools.pools_overlap,
+    "pool-of-own-address": pools.pool_of_own_address,
     "pool-nearly-full": state.pool_nearly_full,
     "blocks-unseen": state.blocks_unseen,
     "block-lost": state.block_lost,

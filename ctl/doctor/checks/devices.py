@@ -155,15 +155,18 @@ def pfc_differs(facts: Facts) -> Iterator[Finding]:
 def traffic_class_lossy(facts: Facts) -> Iterator[Finding]:
     """RDMA uses a DSCP whose priority has no flow control, although another priority has it."""
     for nic in rails(facts):
-        for path, value in nic.traffic_classes.items() if nic.dcb and nic.dcb.pfc else ():
+        dcb = nic.dcb
+        if not dcb or not dcb.pfc:
+            continue
+        for path, value in nic.traffic_classes.items():
             found = re.search(r"tclass=(\d+)", value)
             dscp = int(found[1]) >> 2 if found else -1  # the lowest two bits are ECN's
-            priority = dict(nic.dcb.dscp).get(dscp) if nic.dcb else None
-            if nic.dcb and priority is not None and priority not in nic.dcb.pfc:
+            priority = dict(dcb.dscp).get(dscp)
+            if priority is not None and priority not in dcb.pfc:
                 yield Finding(
                     Severity.WARNING,
                     f"{path}: {value}, which is DSCP {dscp} with priority {priority}; "
-                    f"{nic.path}/net/{nic.device.netdevs[0]} has {nic.dcb}",
+                    f"{nic.path}/net/{nic.device.netdevs[0]} has {dcb}",
                     f"dcb pfc set dev {nic.device.netdevs[0]} prio-pfc {priority}:on, if the switches do the "
                     "same; else write another number into the file: four times a DSCP whose priority has PFC",
                 )

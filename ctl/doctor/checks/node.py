@@ -18,8 +18,10 @@ _NAMED: Final = 8  # pods in a finding
 def resource_nobody_has(facts: Facts) -> Iterator[Finding]:
     """A network names a resource that no node offers.  Its pods stay Pending."""
     cluster = facts.cluster
-    for one in cluster.definitions if cluster else ():
-        if cluster and one.resource and one.resource not in cluster.offered:
+    if not cluster:
+        return
+    for one in cluster.definitions:
+        if one.resource and one.resource not in cluster.offered:
             yield Finding(
                 Severity.ERROR,
                 f"NetworkAttachmentDefinition {one.name} names the resource {one.resource}, which none of the "

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from base.table import abridged
 from ctl.doctor.checks.devices import alike, rails
 from ctl.doctor.machine import IRQBALANCE
 from ctl.doctor.model import Facts, Finding, Nic, Process, Severity
@@ -112,8 +113,7 @@ def _moves(process: Process, nic: Nic) -> bool:
 
 
 def _short(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:8]))
-    return f"{shown} and {len(numbers) - 8} more" if len(numbers) > 8 else shown
+    return abridged([*map(str, numbers)], 8)
 
 
 def irq_elsewhere(facts: Facts) -> Iterator[Finding]:

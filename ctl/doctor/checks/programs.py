@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
+from base.table import abridged
 from ctl.doctor.machine import MULTUS
 from ctl.doctor.model import Facts, Finding, Severity
 
@@ -114,6 +115,5 @@ def not_readable(facts: Facts) -> Iterator[Finding]:
     for path, why in facts.unread:
         by_reason[why].append(path)
     for why, paths in by_reason.items():
-        more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-        evidence = f"{', '.join(paths[:_NAMED])}{more}: {why}"
+        evidence = f"{abridged(paths, _NAMED)}: {why}"
         yield Finding(Severity.NOTE, evidence, "run hpn doctor as root, in the host's namespaces")

@@ -114,9 +114,9 @@ def blocks_full(facts: Facts) -> Iterator[Finding]:
 def disk_nearly_full(facts: Facts) -> Iterator[Finding]:
     """ADD fails if it cannot write its record."""
     for disk in facts.machine.disks:
-        if disk.size and disk.free < min(_LITTLE, disk.size // _SHARE):
+        if disk.free < min(_LITTLE, disk.size // _SHARE):
             evidence = f"the file system of {disk.path} has {disk.free >> 10} KiB free of {disk.size >> 10}"
             yield Finding(Severity.WARNING, evidence, f"make room: du -x {disk.path}, journalctl --vacuum-size=1G")
-        elif disk.inodes and disk.free_inodes < min(_FEW, disk.inodes // _SHARE):
+        elif disk.free_inodes < min(_FEW, disk.inodes // _SHARE):
             evidence = f"the file system of {disk.path} has {disk.free_inodes} inodes free of {disk.inodes}"
             yield Finding(Severity.WARNING, evidence, f"remove files: du -x --inodes {disk.path}")

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from base.protocol.spec import Json
-from ipam.cluster import Document, Machine
+from ipam.cluster import Document, Machine, Owner
 from ipam.cluster.backends import gateway as kv
 from ipam.cluster.backends.gateway import Answer, Gateway, Pair, Settings
 from ipam.cluster.rules.documents import layout_name, shown
@@ -109,10 +109,10 @@ class Etcd:
             return Machine(name, "", self.now(), has_reported=bool(alive))
         return Machine(name, "", told[0].last_seen() if told else None)
 
-    def silent(self, names: Collection[str]) -> Collection[str]:
-        """Return those of these nodes that were reported alive and no longer are."""
+    def silent(self, owners: Collection[Owner]) -> Collection[Owner]:
+        """Return those of these owners whose nodes were reported alive and no longer are."""
         alive, told = (self._names(f"{self._prefix}/{where}/") for where in (_ALIVE, _NODES))
-        return {*names} & (told - alive)
+        return {owner for owner in owners if owner[0] in told - alive}
 
     def keep_alive(self, name: str, seconds: int) -> None:
         lease = self._leases.get(name) or self._lease_of(name)

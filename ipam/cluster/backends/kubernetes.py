@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from base.protocol.errors import StoreRefused, Unreachable
 from base.protocol.spec import Json
-from ipam.cluster import BLOCK, Document, Documents, Machine
+from ipam.cluster import BLOCK, Document, Documents, Machine, Owner
 from ipam.cluster.backends import credentials, objects
 from ipam.cluster.backends.http import Answer, Http
 from ipam.cluster.backends.objects import GROUP, KINDS, VERSION
@@ -91,16 +91,22 @@ class Kubernetes:
         lease = self._ask("GET", f"{_LEASES}/{quote(name, safe='')}")
         return Machine(name, uid, None if lease.is_absent else self._last_seen(lease))
 
-    def silent(self, names: Collection[str]) -> Collection[str]:
-        """Return those of these nodes without a Lease, or with one that was not renewed for the grace.
+    def silent(self, owners: Collection[Owner]) -> Collection[Owner]:
+        """Return those of these owners without a Lease, or with one of another machine, or not renewed for the grace.
 
-        Reads the watch cache.  Returns all names if this credential may not list Leases.
+        Reads the watch cache.  Returns all owners if this credential may not list Leases.
         """
         answer = self._ask("GET", f"{_LEASES}?resourceVersion=0")
         if answer.status == 403:
-            return names
-        last_seen = self._read(answer, "list", "lease", objects.last_seen_by_node)
-        return {name for name in names if (last_seen.get(name) or 0.0) < self._clock - GRACE}
+            return owners
+        known = self._read(answer, "list", "lease", objects.machines)
+        return {
+            (name, uid)
+            for name, uid in owners
+            if (one := known.get(name)) is None
+            or (uid and one.uid not in ("", uid))
+            or (one.last_seen or 0.0) < self._clock - GRACE
+        }
 
     def keep_alive(self, name: str, seconds: int) -> None:
         """Report the node as alive for that many seconds, if kubelet does not.

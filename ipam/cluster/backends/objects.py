@@ -11,7 +11,7 @@ from time import gmtime, strftime, strptime
 from typing import Final
 
 from base.protocol.spec import Json
-from ipam.cluster import BLOCK, GRID, Document
+from ipam.cluster import BLOCK, GRID, Document, Machine
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import objects, shown, text, typed
 
@@ -90,9 +90,18 @@ def last_seen(lease: Json) -> float | None:
     return max(times, default=None)
 
 
-def last_seen_by_node(found: Json) -> dict[str, float | None]:
-    """Return when each node was last reported alive, by name, from a list of Leases."""
-    return {_named(_metadata(lease), "name"): last_seen(lease) for lease in objects(found, "items")}
+def machines(found: Json) -> dict[str, Machine]:
+    """Return each node by name, from a list of Leases.
+
+    kubelet makes its Node object the owner of its Lease; the UID is empty without such an owner.
+    """
+    known = dict[str, Machine]()
+    for one in objects(found, "items"):
+        metadata = _metadata(one)
+        uids = [text(owner, "uid") for owner in objects(metadata, "ownerReferences") if owner.get("kind") == "Node"]
+        name = _named(metadata, "name")
+        known[name] = Machine(name, uids[0] if len(uids) == 1 else "", last_seen(one))
+    return known
 
 
 def lease(name: str, now: float, blocks: Iterable[Document]) -> Json:

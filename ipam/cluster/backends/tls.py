@@ -108,7 +108,7 @@ def context(trusted: Tls) -> ssl.SSLContext:
 @contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
     """Yield a path to these bytes in memory, because OpenSSL reads files only."""
-    fd = os.memfd_create("hpn", os.MFD_CLOEXEC)
+    fd = os.memfd_create("hpn")
     try:
         os.write(fd, data)
         yield f"/proc/self/fd/{fd}"

@@ -35,7 +35,7 @@ from ipam.cluster.backends.backend import Shared, opened
 from ipam.cluster.node_blocks import EXHAUSTED, RETURNING, Claim, Exhausted, NodeBlocks
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import is_anothers, read_block, readable
-from ipam.cluster.reconcile.sync import confirm, load, refuse_disagreeing, refuse_uncovered
+from ipam.cluster.reconcile.sync import confirm, load, refuse_disagreeing, refuse_second, refuse_uncovered
 from ipam.cluster.rules import block_math, ownership
 from ipam.cluster.rules.documents import Block, block_name
 from ipam.cluster.rules.network import Need, Network
@@ -71,7 +71,7 @@ def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> Non
     except (TryAgain, StoreRefused, RecordUnreadable) as e:
         raise NotAvailable(f"{need.why}; and no block can be claimed: {e.msg}", e.details) from e
     if not block_math.without(wanted, {one.index for one in all_of_them} - returning):
-        none = _exhausted(wanted, all_of_them)
+        none = _exhausted(wanted, all_of_them, documents.now())
         _remember(network, none)
         raise NotAvailable(f"{need.why}; and {_in_words(network, none)}")
 
@@ -89,7 +89,8 @@ def guesses(wanted: Sequence[Span]) -> Iterator[int]:
 class Claimer:
     """This node's claims in one network; the caller holds ``blocks.lock``.
 
-    ``found_some``: the node owns more blocks than its file recorded.  ``others``: the network's blocks as last listed.
+    ``found_some``: the node owns more blocks than its file recorded.  ``others``: the network's blocks as last listed,
+    or as a search left them.
     """
 
     network: Network
@@ -115,6 +116,8 @@ class Claimer:
         is_first = not self.mine.blocks
         if is_first:
             refuse_uncovered(self.network, self.mine)
+            if need.sets or need.block is not None:
+                refuse_second(self.shared.documents, self.network)
         self.claim(need)
         if is_first and self.mine.blocks:  # hpn node may not know this network yet
             report.send_low(lambda: True)
@@ -182,9 +185,11 @@ class Claimer:
     def _reclaim_any(self, wanted: Sequence[Span], listed: Sequence[Document]) -> bool:
         """Reclaim one of those blocks from a dead node; False if there is none."""
         us = Machine(self.mine.node, self.mine.machine)
-        for document, block in reclaim.search(self.shared.documents, us, listed, self.log):
+        known = dict[int, Block]()
+        for document, block in reclaim.search(self.shared.documents, us, listed, self.log, known):
             if block_math.has(wanted, block.index) and self._reclaim(document, block):
                 return True
+        self.others = [*known.values()]
         return False
 
     def _reclaim(self, document: Document, block: Block) -> bool:
@@ -268,17 +273,23 @@ class Claimer:
         if not self.others:  # no block has such addresses
             self._forget_claim()
             raise need.error()
-        known = _exhausted(wanted, self.others)
+        known = _exhausted(wanted, self.others, self.shared.documents.now())
         # A sparing search left out the blocks of dead nodes, so its result is incomplete.
         self._write(replace(self.mine, claim=None, exhausted=None if self.is_sparing else known))
         raise PoolExhausted(f"{need.why}; and {_in_words(self.network, known)}")
 
 
-def _exhausted(wanted: Sequence[Span], others: Sequence[Block]) -> Exhausted:
-    """Return the record that none of those blocks is free; it ends at a different time on each node."""
+def _exhausted(wanted: Sequence[Span], others: Sequence[Block], clock: float) -> Exhausted:
+    """Return the record that none of those blocks is free; it ends at a different time on each node.
+
+    ``clock`` is the backend's.
+    """
     now = int(time.time())
     until = now + EXHAUSTED // 2 + secrets.randbelow(EXHAUSTED)
-    return Exhausted(_digest(wanted), len(others), len({block.node for block in others}), now, until)
+    about = _digest(wanted), len(others), len({block.node for block in others}), now, until
+    doubted = [block for block in others if block.suspect]
+    soon = min((reclaim.seconds_left(block, clock) for block in doubted), default=0)
+    return Exhausted(*about, len({(block.node, block.machine) for block in doubted}), int(now + soon) if soon else 0)
 
 
 def _digest(wanted: Sequence[Span]) -> str:
@@ -287,11 +298,18 @@ def _digest(wanted: Sequence[Span]) -> str:
 
 def _in_words(network: Network, known: Exhausted) -> str:
     """Describe that no block is free, and the age of that knowledge."""
-    age = int(time.time()) - known.at
+    now = int(time.time())
+    age = now - known.at
+    dead = (
+        f"{known.suspected} of them seem dead, and if that stays so, a block is available in about "
+        f"{max(1, (known.available - now) / 60):.0f} min; "
+        if known.suspected
+        else ""
+    )
     return (
         f"{known.nodes} nodes own all {known.blocks} usable blocks of network {network.name} ({network.cluster.size} "
         f"numbers each), as the store answered {age} s ago; next request in "
-        f"{max(0, known.until - known.at - age)} s; widen ranges or free addresses: hpn ipam show --cluster"
+        f"{max(0, known.until - known.at - age)} s; {dead}widen ranges or free addresses: hpn ipam show --cluster"
     )
 
 

@@ -16,7 +16,7 @@ from ipam.cluster.backends.backend import Shared, opened
 from ipam.cluster.node_blocks import Claim, NodeBlocks
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import Found, readable
-from ipam.cluster.reconcile.sync import confirm, load, refuse_uncovered
+from ipam.cluster.reconcile.sync import confirm, load, refuse_second, refuse_uncovered
 from ipam.cluster.rules import block_math, ownership
 from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import Need, Numbers
@@ -47,6 +47,8 @@ class Claimer:
         mine = confirm(network, shared, load(network), log)
         if not whole.blocks:
             refuse_uncovered(parent, whole)
+        if not (whole.blocks or mine.blocks):
+            refuse_second(shared.documents, parent)
         return cls(network, shared, mine, log, mine.number_of(network.owner) is not None)
 
     def serve(self, _need: Need) -> None:

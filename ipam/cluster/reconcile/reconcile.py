@@ -8,6 +8,7 @@ A release takes two steps.  Under the lock of the leases the node's file marks t
 more.  Then the node changes the document and forgets the block.  The next round completes an interrupted release.
 """
 
+import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -16,17 +17,19 @@ from pathlib import Path
 
 from base.kernel import budget
 from base.protocol.errors import CniError, InvalidConfig, PoolExhausted, Unreachable
-from ipam.cluster import Document, Report, node_blocks
+from ipam.cluster import Document, Machine, Report, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
 from ipam.cluster.node_blocks import GRACE, HELD, LOST, RETURNING, NodeBlocks, OwnedBlock, heartbeat_is_due
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.claim_block import Claimer
 from ipam.cluster.reconcile.heartbeat import Heartbeat, is_anothers, read_block
 from ipam.cluster.rules import ownership
+from ipam.cluster.rules.block_math import candidates, nth
 from ipam.cluster.rules.counting import counted, pool, short, spans
 from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import Need, Network, Numbers, directory_in
 from ipam.pool import Cluster, Pool
+from ipam.ranges import count
 from ipam.stores import LOCK_TIMEOUT, Book, Gone, Store
 from ipam.stores.access import open_in
 
@@ -53,6 +56,7 @@ class Round:
             known = pool(seen, self._store.contents().sets)
             settled = self._store.look(lambda book: self._mark(seen, known, book))
             self._claim_ahead(self._release_marked(settled), known)
+        self._patrol(settled, known)
 
     def _send_heartbeat(self, mine: NodeBlocks) -> NodeBlocks:
         """Send a heartbeat; return the node's blocks as the backend holds them."""
@@ -123,6 +127,14 @@ class Round:
         with suppress(PoolExhausted):
             Claimer(some, self._shared, mine, self.log).claim(Need("there is little room", tuple(s.key for s in sets)))
 
+    def _patrol(self, mine: NodeBlocks, known: Pool) -> None:
+        """Check the owner of one random block of the network, so that dead nodes are suspected before a node needs
+        their blocks."""
+        indexes = candidates(known.sets, mine.size) if known.sets else ()
+        if indexes and not mine.block(index := nth(indexes, secrets.randbelow(count(indexes)))):
+            us = Machine(mine.node, mine.machine)
+            reclaim.patrol(self._shared.documents, us, mine.network, index, self.log)
+
     @staticmethod
     def is_due(mine: NodeBlocks, store: Store) -> bool:
         """Whether a round has something to do: a heartbeat is due, or there is little room."""
@@ -156,6 +168,9 @@ class NumberRound(Round):
 
     def _claim_ahead(self, _mine: NodeBlocks, _known: Pool) -> None:
         """Claim nothing: the next name is unknown."""
+
+    def _patrol(self, _mine: NodeBlocks, _known: Pool) -> None:
+        """Check no owner: a number of a dead node serves its name only."""
 
     @staticmethod
     def is_due(mine: NodeBlocks, store: Store) -> bool:

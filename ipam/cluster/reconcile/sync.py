@@ -13,12 +13,12 @@ from typing import Final
 from base.protocol.errors import CniError, InvalidConfig, RecordUnreadable, TryAgain, Unreachable
 from base.protocol.result import Address
 from base.state import durable, node
-from ipam.cluster import GRID, Documents, node_blocks
+from ipam.cluster import BLOCK, GRID, Document, Documents, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
 from ipam.cluster.node_blocks import NodeBlocks, heartbeat_is_due, is_late, must_sync
 from ipam.cluster.reconcile.heartbeat import Heartbeat
 from ipam.cluster.rules import block_math
-from ipam.cluster.rules.documents import PoolLayout, layout_name
+from ipam.cluster.rules.documents import PoolLayout, layout_name, overlapping, readable_layouts
 from ipam.cluster.rules.network import Network, directory_in, refuse_another
 from ipam.pool import Cluster
 from ipam.stores import LOCK_TIMEOUT, access
@@ -126,7 +126,7 @@ def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[s
             f"({file}) to cluster {mine.identity}; correct stores.{network.cluster.store} in {node.policy_path()}; "
             f"if the node moved, delete the network's pods on it, then {file}"
         )
-    agree(documents, network.name, network.cluster, network.subnets)
+    agree(documents, network.name, network.cluster, network.subnets, mine.subnets)
     seen = Heartbeat(documents, machine, log).send(mine)
     mine = replace(seen, subnets=_union(mine, network), asked=seen.looked)
     node_blocks.write(network.directory, mine)
@@ -135,7 +135,7 @@ def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[s
 
 def _add_subnets(network: Network, shared: Shared, mine: NodeBlocks) -> NodeBlocks:
     """Return the node's blocks with the configuration's subnets, after these agreed with the cluster's."""
-    agree(shared.documents, network.name, network.cluster, network.subnets)
+    agree(shared.documents, network.name, network.cluster, network.subnets, mine.subnets)
     mine = replace(mine, subnets=_union(mine, network))
     node_blocks.write(network.directory, mine)
     return mine
@@ -191,34 +191,81 @@ def _refuse_reserved(network: Network, given: Iterable[Address]) -> None:
         )
 
 
-def agree(documents: Documents, network: str, cluster: Cluster, subnets: Sequence[str]) -> None:
-    """Create the network's pool layout, or add these subnets to it.
+def agree(
+    documents: Documents, network: str, cluster: Cluster, subnets: Sequence[str], known: Sequence[str] = ()
+) -> None:
+    """Create the network's pool layout, or add these subnets to it.  This node has used the ``known`` ones before.
 
-    Raises InvalidConfig if blocks have another size, other numbers are reserved, or an address would have two host
-    numbers.  Raises TryAgain if other nodes keep changing it; RecordUnreadable, Unreachable, StoreRefused.
+    Raises InvalidConfig if blocks have another size, other numbers are reserved, an address would have two host
+    numbers, or an added subnet overlaps another network's.  Raises TryAgain if other nodes keep changing it;
+    RecordUnreadable, Unreachable, StoreRefused.
     """
-    name, wanted = layout_name(network), joined(PoolLayout(network, cluster.size, (), cluster.sticky), cluster, subnets)
+    name = layout_name(network)
     for _ in range(_ATTEMPTS):
-        found = documents.read(GRID, name)
-        if found is None:
-            # After a lost answer, or if another node was faster, the next read finds it.
-            if documents.create(GRID, name, network, wanted.to_json()):
-                return
-            continue
-        layout = PoolLayout.of(found)
-        new = joined(layout, cluster, subnets)
-        if new == layout or documents.replace(found, new.to_json()):
+        found, layout, new = _layouts(documents, network, cluster, subnets)
+        if found and new == layout:
+            return
+        _refuse_overlapping(documents, network, cluster, set(new.subnets) - {*layout.subnets, *known})
+        # After a lost answer, or if another node was faster, the next read finds it.
+        if documents.replace(found, new.to_json()) if found else documents.create(GRID, name, network, new.to_json()):
             return
     raise TryAgain(f"pool layout {name} of the cluster's store keeps changing; try again")
 
 
 def refuse_disagreeing(documents: Documents, network: str, cluster: Cluster, subnets: Sequence[str]) -> None:
-    """Check that the network's pool layout, if it exists, agrees; change nothing.
+    """Check that the network's pool layout agrees, or may be created; change nothing.
 
     Raises InvalidConfig as ``agree`` does; RecordUnreadable, Unreachable, StoreRefused.
     """
-    if found := documents.read(GRID, layout_name(network)):
-        joined(PoolLayout.of(found), cluster, subnets)
+    _, layout, new = _layouts(documents, network, cluster, subnets)
+    _refuse_overlapping(documents, network, cluster, set(new.subnets) - set(layout.subnets))
+
+
+def refuse_second(documents: Documents, network: Network) -> None:
+    """Refuse the first block of a network with another one's addresses.
+
+    Two networks may write their layouts at once, so that neither found the other before.  A network with a block stands
+    already.  Raises InvalidConfig; Unreachable, StoreRefused.
+    """
+    if (others := _overlapping(documents, network.name, network.cluster, network.subnets)) and not documents.listed(
+        BLOCK, network.name
+    ):
+        raise _overlap(network.name, *others[0])
+
+
+def _layouts(
+    documents: Documents, network: str, cluster: Cluster, subnets: Sequence[str]
+) -> tuple[Document | None, PoolLayout, PoolLayout]:
+    """Return the document of the network's layout, the layout, and the layout with these subnets."""
+    found = documents.read(GRID, layout_name(network))
+    layout = PoolLayout.of(found) if found else PoolLayout(network, cluster.size, (), cluster.sticky)
+    return found, layout, joined(layout, cluster, subnets)
+
+
+def _refuse_overlapping(documents: Documents, network: str, cluster: Cluster, added: Iterable[str]) -> None:
+    if others := _overlapping(documents, network, cluster, sorted(added)):
+        raise _overlap(network, *others[0])
+
+
+def _overlapping(
+    documents: Documents, network: str, cluster: Cluster, subnets: Sequence[str]
+) -> list[tuple[str, str, str]]:
+    """Return the subnets that overlap another network's, unless the configuration permits that.
+
+    Reserved numbers have the subnets of their network, which was checked before.
+    """
+    if cluster.overlaps or "/" in network or not subnets:
+        return []
+    return list(overlapping(network, subnets, readable_layouts(documents.listed(GRID))))
+
+
+def _overlap(network: str, subnet: str, other: str, theirs: str) -> InvalidConfig:
+    return InvalidConfig(
+        f"ipam: subnet {subnet} of network {network} overlaps {theirs} of network {other} in this cluster, and both "
+        f"would allocate the same addresses; choose another subnet, or name both networks {other}; if their links are "
+        f"separate, or their ranges apart, set ipam.overlaps true; if no pod uses {other}, remove its pool layout "
+        f"{layout_name(other)} from the store"
+    )
 
 
 def joined(layout: PoolLayout, cluster: Cluster, subnets: Sequence[str]) -> PoolLayout:

@@ -2,6 +2,8 @@
 
 import hashlib
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Final, TypeVar
@@ -73,6 +75,26 @@ class PoolLayout:
             return cls(text(body, "network"), number(body, "blockSize", 1), subnets, text(body, "sticky"))
         except ValueError as e:
             raise _unreadable("pool layout", document, e) from e
+
+
+def overlapping(network: str, subnets: Iterable[str], layouts: Iterable[PoolLayout]) -> Iterator[tuple[str, str, str]]:
+    """Yield each of these subnets that overlaps one of another network: the subnet, that network, and its subnet.
+
+    A network and its reserved numbers have the same subnets.
+    """
+    mine, ours = [ip_network(text) for text in subnets], network.partition("/")[0]
+    for layout in layouts:
+        if "/" in layout.network or layout.network == ours:
+            continue
+        for theirs in map(ip_network, layout.subnets):
+            yield from ((f"{one}", layout.network, f"{theirs}") for one in mine if one.overlaps(theirs))
+
+
+def readable_layouts(documents: Iterable[Document]) -> Iterator[PoolLayout]:
+    """Yield the pool layouts, except unreadable ones."""
+    for document in documents:
+        with suppress(RecordUnreadable):
+            yield PoolLayout.of(document)
 
 
 @dataclass(frozen=True)

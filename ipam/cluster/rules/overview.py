@@ -9,7 +9,7 @@ from typing import Final
 from base.protocol.errors import RecordUnreadable
 from base.protocol.spec import Json
 from ipam.cluster import Document
-from ipam.cluster.rules.documents import Block, PoolLayout, layout_name
+from ipam.cluster.rules.documents import Block, PoolLayout, layout_name, overlapping
 from ipam.cluster.rules.network import FOLDER
 from ipam.ranges import Span, common, joined, whole
 
@@ -23,6 +23,7 @@ class Overview:
     - ``layout``: its pool layout; None if only blocks are left.
     - ``wrong``: the documents that cannot be read, described in words.
     - ``aside``: for a network of reserved numbers, those numbers ("256-511").
+    - ``overlaps``: its subnets that other networks have too, described in words.
     """
 
     network: str
@@ -30,6 +31,7 @@ class Overview:
     blocks: tuple[Block, ...]
     wrong: tuple[str, ...] = ()
     aside: str = ""
+    overlaps: tuple[str, ...] = ()
 
     @property
     def count(self) -> int | None:
@@ -68,6 +70,7 @@ class Overview:
             "suspect": len(self.suspects),
             "nodes": [{"node": node, "blocks": len(blocks)} for node, blocks in self.nodes.items()],
             "blocks": [self.described(block) for block in self.blocks],
+            **({"overlaps": list(self.overlaps)} if self.overlaps else {}),
             **({"wrong": list(self.wrong)} if self.wrong else {}),
         }
 
@@ -107,7 +110,11 @@ def overviews(layouts: Sequence[Document], blocks: Sequence[Document]) -> list[O
     for name in {*found, *held, *wrong}:
         layout, own = found.get(name), sorted(held.get(name, []), key=lambda one: one.index)
         network = layout.network if layout else own[0].network if own else name
-        every.append(Overview(network, layout, tuple(own), tuple(wrong.get(name, [])), aside.get(network, "")))
+        shared = overlapping(network, layout.subnets, found.values()) if layout and "/" not in network else ()
+        overlaps = tuple(f"{one} is {theirs} of network {other} too" for one, other, theirs in shared)
+        every.append(
+            Overview(network, layout, tuple(own), tuple(wrong.get(name, [])), aside.get(network, ""), overlaps)
+        )
     return sorted(every, key=lambda one: one.network)
 
 

@@ -1,9 +1,11 @@
 """Decide when a block may change its owner, and when a node owns too few blocks or too many.  Pure.
 
 A node counts as dead on two conditions.  The backend knows no machine with the name and UID in the block.  The node was
-not reported alive for the grace.  One is not enough, because a Node object can be deleted while the node's pods run.  A
-node in need of a block then suspects the owner in the block's document.  It may reclaim the block when the suspicion
-has stood there for the grace.  A live owner refutes it: each node sends a heartbeat every sixth of the grace.
+not reported alive for the grace.  One is not enough, because a Node object can be deleted while the node's pods run.
+If another machine has the name, the first is enough: all reports of that name are the other machine's.  Another node
+then suspects the owner in the block's document.  It may reclaim the block when the suspicion has stood there for the
+grace.  A live owner refutes it: each node sends a heartbeat every sixth of the grace, which also writes its machine's
+new UID.
 
 All times are the backend's (Documents.now), so no node's clock counts.  A process may stall between reading that clock
 and writing a document, so the time of a write is unknown.  A suspicion counts from the time at which a node read it.
@@ -33,8 +35,14 @@ _DIGITS = 20
 
 def is_dead(block: Block, owner: Machine, now: float) -> bool:
     """Whether the block's owner counts as dead; ``owner`` is what the backend knows of the node of that name."""
+    last_seen = _last_seen(block, owner)
     is_gone = not owner.uid or owner.uid != block.machine
-    return is_gone and (owner.last_seen is None or now - owner.last_seen > GRACE)
+    return is_gone and (last_seen is None or now - last_seen > GRACE)
+
+
+def _last_seen(block: Block, owner: Machine) -> float | None:
+    """Return when the block's owner was last reported alive; None if another machine has its name now."""
+    return None if block.machine and owner.uid not in ("", block.machine) else owner.last_seen
 
 
 def suspect(block: Block, owner: Machine, now: float) -> Block | None:
@@ -52,17 +60,23 @@ def suspect(block: Block, owner: Machine, now: float) -> Block | None:
 
 def may_take(block: Block, owner: Machine, now: float) -> bool:
     """Whether another node may reclaim the block."""
-    return is_dead(block, owner, now) and _stands(block, owner) and now - block.suspect > GRACE
+    return is_dead(block, owner, now) and _stands(block, owner) and is_ripe(block, now)
+
+
+def is_ripe(block: Block, now: float) -> bool:
+    """Whether the suspicion of the block's owner has stood for the grace."""
+    return block.suspect > SAID and now - block.suspect > GRACE
+
+
+def cleared(block: Block, owner: Machine, now: float) -> Block | None:
+    """Return the document without a suspicion that a report of the owner refutes; None if it needs no change."""
+    return replace(block, suspect=0) if block.suspect and not is_dead(block, owner, now) else None
 
 
 def _stands(block: Block, owner: Machine) -> bool:
     """Whether the suspicion has a time, and the owner was not reported alive after it."""
-    return block.suspect > SAID and (owner.last_seen is None or owner.last_seen < block.suspect)
-
-
-def of_our_name(owner: Machine) -> Machine:
-    """Return another machine of this node's name, as it counts: every report of that name is this node's."""
-    return replace(owner, last_seen=None)
+    last_seen = _last_seen(block, owner)
+    return block.suspect > SAID and (last_seen is None or last_seen < block.suspect)
 
 
 def answer(block: Block, machine: str) -> Block | None:

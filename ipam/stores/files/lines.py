@@ -95,7 +95,7 @@ class Lines:
     def copy(self, lines: Sequence[bytes], to: Path) -> Path:
         """Write the lines to a new file in a directory, durably, for people.  Raises OSError, IoFailure."""
         target = place(to, "leases")
-        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             _write(fd, b"".join(lines), 0)
             os.fsync(fd)
@@ -140,7 +140,7 @@ def open_file(path: str, log: list[str] | None = None) -> int:
 
 def reading(path: Path | str) -> int:
     """Open a regular file for reading.  Raises OSError."""
-    return _regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), path)
+    return _regular(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), path)
 
 
 def _regular(fd: int, path: Path | str) -> int:

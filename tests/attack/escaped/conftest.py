@@ -45,6 +45,7 @@ def wire(host: Host) -> Callable[[], bool]:
 
     def answers() -> bool:
         ip("neigh", "flush", "dev", "fabric")
+        # time: nothing is to come, or the test repeats it
         return host.ping(OLD, "-W", "1")
 
     return answers

@@ -34,7 +34,7 @@ def fresh() -> int:
     with open("/proc/thread-self/ns/net") as own:
         assert _libc.unshare(CLONE_NEWNET) == 0
         try:
-            return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         finally:
             assert _libc.setns(own.fileno(), CLONE_NEWNET) == 0
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from attack.escaped.links import LONGEST, Child, entered, gone_or_kept, over_the_master, proved
 from support.elapsed import Elapsed
-from support.topology import Host, Pod
+from support.topology import Host, Pod, until
 
 from base.kernel import netns, nsid
 
@@ -106,7 +106,7 @@ def test_a_crowd_of_namespaces(
     child = Child("descriptor", stack, pod)
     child.take(pod.path, "hpn0")
     child.use("hpn0")
-    assert wire()
+    assert until(wire)
     elapsed = Elapsed()
     reply = host.call("DEL", pod)
     assert elapsed.seconds() < LONGEST

@@ -16,7 +16,7 @@ from base.protocol.spec import Reply
 def taken_off_the_wire(wire: Callable[[], bool], host: Host, pod: Pod, *children: Child) -> Reply:
     """Run DEL, and assert that it removed every link over the master from the pod and these namespaces; return its
     reply."""
-    assert wire()
+    assert until(wire)
     reply = host.call("DEL", pod)
     assert over_the_master(pod, *children) == []
     assert not wire()
@@ -32,7 +32,7 @@ def test_moved_to_a_child(
     child = Child(how, stack, pod)
     child.take(pod.path, "hpn0")
     child.use("hpn0")
-    assert wire()
+    assert until(wire)
     reply = host.call("DEL", pod)
     assert (reply.exit_code, reply.log) == (0, ())
     assert child.links() == pod.links() == set()
@@ -187,7 +187,7 @@ def test_what_may_be_in_use_is_given_after_a_probe(
     until(lambda: len(pod.ip("netns", "list-id")) < 2)
     hidden.use("hpn0")
     host.ok("DEL", pod, conf)
-    assert wire()
+    assert until(wire)
     for _ in range(2):
         assert host.refused("ADD", make_pod(), conf)["code"] == 104
     hidden.ip("link", "delete", "hpn0")
@@ -204,7 +204,7 @@ def test_the_pod_is_gone_and_its_child_is_not(
     child.take(pod.path, "hpn0")
     child.use("hpn0")
     pod.gone()
-    assert wire()
+    assert until(wire)
     reply = host.call("DEL", pod)
     assert child.links() == set()
     assert not wire()

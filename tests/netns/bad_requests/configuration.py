@@ -122,6 +122,7 @@ IPAM = [
     Bad("rangeEnd outside", 7, ("ipam.rangeEnd", "10.57.0.9"), subnet(rangeEnd="10.57.0.9")),
     Bad("rangeStart above rangeEnd", 7, ("rangeStart", "above"), subnet(rangeStart="10.56.0.9", rangeEnd="10.56.0.5")),
     Bad("rangeStart short", 7, ("ipam.rangeStart", "10.9", "in full"), subnet(rangeStart="10.9")),
+    Bad("overlaps not a truth", 7, ("ipam.overlaps", '"yes"', "boolean"), ipam(subnet="10.56.0.0/24", overlaps="yes")),
     Bad("rangeStart without subnet", 7, ("rangeStart", "ipam.subnet"), ranges([V4]) | ipam(rangeStart="10.56.0.9")),
     Bad("exclude outside", 7, ("exclude[0]", "10.57.0.0", "10.56.0.0/24"), subnet(exclude=["10.57.0.0/30"])),
     Bad("exclude not one", 7, ("ipam.exclude", "oops"), subnet(exclude=["oops"])),

@@ -19,7 +19,7 @@ from support.grpc_server import DEVICES, Served, asking, listen, serving
 from base.grpc import MESSAGE_MOST, Failed
 from base.grpc import call as call_of_messages
 
-DATA, HEADERS, SETTINGS, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 4, 7, 8, 9
+DATA, HEADERS, RST_STREAM, SETTINGS, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 7, 8, 9
 END_STREAM, END_HEADERS = 1, 4
 GROWTH = 12 << 20  # bytes that a test's connections may cost
 
@@ -215,6 +215,36 @@ def request(stream: int, path: bytes, body: bytes, flags: int = END_STREAM) -> b
     headers = {b":method": b"POST", b":path": path, b"content-type": b"application/grpc", b"te": b"trailers"}
     block = b"".join(header(*pair) for pair in headers.items())
     return frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, flags, stream, body)
+
+
+def test_a_server_that_stops_reading(tmp_path: Path) -> None:
+    """The connection ends with the call, although the server has not read all of the request."""
+    windows = frame(SETTINGS, 0, 0, struct.pack(">HI", 4, MESSAGE_MOST))
+    windows += frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", MESSAGE_MOST))
+    over = threading.Event()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "p.sock"))
+        listener.listen()
+
+        def serve() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.sendall(windows)
+                read = 0
+                while read < 1_000_000:
+                    read += len(sock.recv(1 << 16))
+                sock.sendall(frame(RST_STREAM, 0, 1, struct.pack(">I", 7)))  # REFUSED_STREAM
+                over.wait(60)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(Failed, match="Stream reset"):
+            call(tmp_path / "p.sock", "/t.Test/Echo", bytes(10_000_000))
+        after = len(os.listdir("/proc/self/fd"))
+        over.set()
+        thread.join()
+    assert after - before == 1  # the server's end
 
 
 ABC = b"\0\0\0\0\5\n\3abc"

@@ -37,7 +37,7 @@ GIVEN = pr.ListPodResourcesResponse(
         )
     ]
 )
-LIMIT = 20.0  # seconds; after that a silent kubelet gives a valid answer, and the test fails
+LIMIT = 600.0  # seconds; after that a silent kubelet gives a valid answer, and the test fails
 T0 = replace(
     VF, netns="/run/netns/t0", pod="default/t0", gids=[], result={**VF.result, "ips": VF.result["ips"][:1]},
     link={**VF.link, "pf": "", "number": -1, "rdma_devs": ["mlx5_4"]},
@@ -103,6 +103,14 @@ def test_json(kubelet: Path, capsys: pytest.CaptureFixture[str]) -> None:
         {"pod": "default/t0", "container": "train", "resource": "nvidia.com/gpu", "ids": ["GPU-5f1a", "GPU-77c0"]},
         {"pod": "default/t1", "container": "train", "resource": "rdma/hca_shared", "ids": ["17"]},
     ]
+
+
+@pytest.mark.usefixtures("patient")
+def test_one_of_them(kubelet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The details have the resource too."""
+    save(kubelet, T0)
+    (a,) = json.loads(shown(kubelet, capsys, "default/t0", "--json"))["attachments"]
+    assert a["resource"] == {"name": "intel.com/vf", "id": "0000:3b:10.1", "container": "train"}
 
 
 @pytest.mark.usefixtures("patient")

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,15 @@ def test_show_numbers_for_names(hpn: Hpn, store: Memory) -> None:
     store.create(GRID, name, "some/sticky", PoolLayout("some/sticky", 1, SUBNETS[:1]).to_json())
     put(store, Block("some/sticky", 64, 1, "node1", "uid-node1", "nonce", whose="ns/web-0"))
     assert hpn("show", "--cluster", "some/sticky").splitlines()[1].endswith("] 1 held, 15 free")
+
+
+def test_show_what_overlaps(hpn: Hpn, store: Memory) -> None:
+    for name in ("wide", "wide/sticky"):
+        store.create(GRID, layout_name(name), name, PoolLayout(name, 16, ("10.1.0.0/16", "fd00::/64")).to_json())
+    assert "  overlaps: 10.1.0.0/24 is 10.1.0.0/16 of network wide too" in hpn("show", "--cluster", "net").splitlines()
+    there = document(hpn, "show", "--cluster")["networks"]
+    wide = "10.1.0.0/16 is 10.1.0.0/24 of network net too"
+    assert [one.get("overlaps") for one in there[1:]] == [[wide], None]
 
 
 def test_show_asks_for_lists_only(hpn: Hpn, store: Memory) -> None:
@@ -230,16 +240,47 @@ def test_release_of_a_node_that_was_made_anew(hpn: Hpn, store: Memory) -> None:
     put(store, Block("net", 7, 16, "node1", "uid of before", "nonce", suspected))
     put(store, Block("net", 8, 16, "node1", "", "nonce", suspected))  # of an unknown machine
     put(store, Block("net", 9, 16, "node1", "uid of before", "nonce", suspected + 2))  # its owner may still refute
-    removed, left = hpn("release-node", "node1").splitlines()
+    removed, waits, again, left = hpn("release-node", "node1", status=1).splitlines()
     assert removed == "block net.7 of node node1: removed"
+    assert waits == "block net.9 of node node1: its node is suspected, and the grace is not over"
+    assert again == "repeat the command 10 minutes after the suspicion, which a living node refutes"
     assert (
-        "4 blocks are kept, because the machine that has this name now may use them: node node1 was last alive" in left
+        "3 blocks are kept, because the machine that has this name now may use them: node node1 was last alive" in left
     )
     assert {*whose(store)} == {"net.0", "net.3", "net.5", "net.8", "net.9"}
+    store.clock += 3
+    assert "block net.9 of node node1: removed" in hpn("release-node", "node1")
     assert "nothing is released" in hpn("release-node", "node1", status=1)
-    put(store, Block("net", 7, 16, "node1", "uid of before", "nonce", suspected))
-    found = document(hpn, "release-node", "node1")
-    assert (found["spared"], [one["block"] for one in found["blocks"]]) == (4, ["net.7"])
+
+
+def test_release_of_a_machine_that_nobody_suspects(hpn: Hpn, store: Memory) -> None:
+    """The command itself suspects it, and removes its blocks ten minutes later."""
+    put(store, Block("net", 7, 16, "node1", "uid of before", "nonce"))
+    found = document(hpn, "release-node", "node1", status=1)
+    assert (found["spared"], found["blocks"]) == (2, [{"block": "net.7", "node": "node1", "what": "suspect"}])
+    store.clock += HEARTBEAT
+    store.machines["node1"] = replace(store.machines["node1"], last_seen=store.clock)
+    assert document(hpn, "release-node", "node1", status=1)["blocks"][0]["what"] == "waiting"
+    store.clock += 3
+    assert document(hpn, "release-node", "node1")["blocks"][0]["what"] == "removed"
+
+
+def test_gc_of_a_name_that_another_machine_has_now(hpn: Hpn, store: Memory) -> None:
+    put(store, Block("net", 7, 16, "node1", "uid of before", "nonce"))
+    said = "block net.7 of node node1: "
+    assert hpn("gc", "--cluster") == f"{said}its node is suspected from now on\n"
+    store.clock += GRACE + 2
+    for name, one in store.machines.items():
+        store.machines[name] = replace(one, last_seen=store.clock)
+    assert hpn("gc", "--cluster") == f"{said}removed\n"
+
+
+def test_gc_of_a_suspicion_that_a_report_refutes(hpn: Hpn, store: Memory) -> None:
+    put(store, Block("net", 7, 16, "node1", "uid-node1", "nonce", int(store.clock)))
+    hpn("gc", "--cluster", "--dry-run")
+    assert store.bodies(BLOCK)["net.7"]["suspect"]
+    assert hpn("gc", "--cluster") == "every node with blocks is alive\n"
+    assert not store.bodies(BLOCK)["net.7"]["suspect"]
 
 
 @pytest.mark.parametrize("forced", [False, True])

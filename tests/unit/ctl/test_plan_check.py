@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.documents_of_api import definition, listed, node
 from support.plans import INFINIBAND, OVS, PFS, add, dgx, planned, vfs
 from support.sysfs_tree import Tree
+from support.tls_server import Server, Told
 
-from base.protocol.errors import InvalidConfig
+from base.protocol.errors import InvalidConfig, IoFailure
 from ctl.plan.command import answer
 from node import config
 
@@ -23,6 +25,22 @@ def checked(tree: Tree, file: Any, *words: str) -> tuple[list[str], int]:
     path.write_text(json.dumps(file))
     text, status = answer([*words, "--check", "--config", f"{path}"], tree.root)
     return [line.replace(f"{path}", "FILE") for line in text.splitlines()], status
+
+
+def test_definitions_of_the_cluster(tree: Tree, server: Server, asked: tuple[Server, Path]) -> None:
+    dgx(tree)
+    file, words = planned(tree.root).device_file, ("--kubeconfig", f"{asked[1]}")
+    ipam = {"type": "hpn-ipam", "subnet": "10.56.0.0/24"}
+    both = [definition("own", None, {"ipam": ipam}), definition("one", None, {"ipam": {**ipam, "overlaps": True}})]
+    server.tell(listed(*both), listed(node(), node()), listed())
+    (said,), status = checked(tree, file, *words)
+    assert said.startswith("NetworkAttachmentDefinition ml/own: its ipam has no cluster, so each of the 2 nodes")
+    assert status == 1
+    server.tell(listed(both[1]), listed(node(), node()), listed())
+    assert checked(tree, file, *words) == (["FILE offers what hpn plan chooses"], 0)
+    server.tell(Told(403, {"kind": "Status", "message": "no"}))
+    with pytest.raises(IoFailure, match="does not list network-attachment-definitions"):
+        checked(tree, file, *words)
 
 
 @pytest.mark.parametrize("words", [[], ["--one"], ["--as", "master"], ["--as", "pf"], ["--vfs", "3"]])

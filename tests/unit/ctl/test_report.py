@@ -48,19 +48,28 @@ def told(**documents: Any) -> dict[str, Answer]:
 
 
 class Tags(HTMLParser):
-    """The tags of a page."""
+    """The tags of a page, and its tables: the cells of each row, the header first."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags, self.attributes, self.words = list[str](), list[tuple[str, str | None]](), ""
+        self.tables = list[list[list[str]]]()
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.attributes += attrs
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("th", "td"):
+            self.tables[-1][-1].append("")
 
     def handle_data(self, data: str) -> None:
         self.words += data
+        if self.tags[-1] in ("th", "td"):
+            self.tables[-1][-1][-1] += data
 
 
 def lines_to(drawn: str) -> list[str]:
@@ -94,6 +103,37 @@ def test_claims() -> None:
     assert "default/adefault/a-railshpn0" in whole
     assert "Prepared claims, not attached: 1" in whole
     assert "default/b-railsrails0000:01:00.1multus" in whole
+
+
+def test_each_cell_is_in_the_column_of_its_name() -> None:
+    finding = {"severity": "error", "id": "gid-missing", "evidence": "no GID", "remedy": "wait"}
+    waiting = {"claim": "default/b-rails", "request": "rails", "device": "0000:01:00.1", "attach": "multus"}
+    gid = {"device": "mlx5_4", "port": 1, "index": 3, "gid": "::ffff:10.56.0.2", "type": "RoCE v2", "netdev": "rail0"}
+    kept = {"dead": 1, "cooling": 2, "sticky": 4, "conflict": 8, "doubtful": 16, "unreadable": 32}
+    pools = [{"ranges": ["10.56.0.0/16", "fd00::/64"], "held": 7, "free": 2000, "size": None, **kept}]
+    attached = attachment("default/a", "0000:3b:00.1", claim={"name": "default/a-rails"}, trouble="its VF is lost")
+    refused = attachment("default/c", trouble="no such pool", file="/run/x.json")
+    known = {"attachments": [attached], "claims": [waiting], "refused": [refused]}
+    networks = {"networks": [{"network": "rail0", "pools": pools}]}
+    parts = told(findings={"findings": [finding]}, attachments=known, gids={"gids": [gid]}, pools=networks)
+    assert [dict(zip(header, row, strict=True)) for header, row in Tags(page("t", [], parts)).tables] == [
+        finding,
+        {
+            "pod": "default/a", "claim": "default/a-rails", "interface": "hpn0", "network": "rail0", "kind": "sriov",
+            "device": "0000:3b:00.1", "addresses": "10.56.0.2/24", "RDMA": "mlx5_9", "state": "alive",
+            "trouble": "its VF is lost",
+        },
+        waiting,
+        {
+            "pod": "default/c", "network": "rail0", "addresses": "10.56.0.2/24", "trouble": "no such pool",
+            "file": "/run/x.json",
+        },
+        {
+            "network": "rail0", "ranges": "10.56.0.0/16\nfd00::/64", "held": "7", "kept back": "63", "free": "2,000",
+            "size": "-",
+        },
+        {name: str(value) for name, value in gid.items()},
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["netdev", "vf", "sf"])

@@ -56,7 +56,7 @@ def test_the_first_start(node: Node) -> None:
     assert node.start(BEFORE).is_over
 
 
-def test_a_device_comes_late(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_comes_late(node: Node, loop: asyncio.AbstractEventLoop, capsys: pytest.CaptureFixture[str]) -> None:
     node.start(BEFORE)
     node.boot()
     first = (node.folder / FILE).read_bytes()
@@ -65,6 +65,7 @@ def test_a_device_comes_late(node: Node, capsys: pytest.CaptureFixture[str]) -> 
         one.then(lambda number=number: shown.append(number))  # type: ignore[misc]
     one.update({"a/b": {"v1", "v2"}, "a/c": set()}, anew=False)
     one.keep()
+    turn(loop)
     assert (one.is_over, shown, (node.folder / FILE).read_bytes()) == (False, [], first)
     one.update(BEFORE, anew=False)
     one.keep()

@@ -77,6 +77,39 @@ def test_a_sockets_path_is_never_too_long(folder: str, name: str) -> None:
     loop.close()
 
 
+# In a user namespace, whose limit is its own.
+WITHOUT_INSTANCES = """
+import asyncio, sys
+from pathlib import Path
+from node.dra.status import Status
+from node.kubelet.directory import Directory
+from node.log import Topics
+
+limit, folder = Path("/proc/sys/user/max_inotify_instances"), Path(sys.argv[1])
+limit.write_text("0")
+loop = asyncio.new_event_loop()
+Status(loop, Topics(), lambda due: ("", [])).close()
+directory = Directory(loop, folder / "registry", loop.stop)
+limit.write_text("9")
+loop.run_forever()  # until the attempt that follows
+(folder / "registry").mkdir()
+loop.run_forever()  # until the event
+print(directory.claim())
+directory.close()
+"""
+
+
+def test_no_inotify_instance_is_left(tmp_path: Path) -> None:
+    """hpn node goes on, and watches as soon as it can; also when SIGHUP brings the first claims."""
+    spaces = ["unshare", "--user", "--map-root-user"]
+    if subprocess.run([*spaces, "true"], check=False).returncode:
+        pytest.skip("this machine lets no user make a user namespace")
+    argv = [*spaces, sys.executable, "-c", WITHOUT_INSTANCES, tmp_path]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    said = "cannot be watched: root has no inotify instance left; raise fs.inotify.max_user_instances; checked every 5"
+    assert (done.stdout, said in done.stderr) == ("True\n", True), done.stderr
+
+
 def test_a_call_that_fails_ends_the_program() -> None:
     async def fails() -> None:
         loop = asyncio.get_running_loop()

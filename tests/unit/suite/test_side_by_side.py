@@ -76,7 +76,7 @@ def tree(tmp_path: Path) -> Path:
         (tmp_path / build).parent.mkdir(parents=True, exist_ok=True)
     for build in FIRST:
         (tmp_path / build).write_text("#!/bin/sh\nexit 1\n")  # the last build runs anyway
-    (tmp_path / BUILD).write_text("#!/bin/sh\ntouch begun\nexec sleep 60\n")
+    (tmp_path / BUILD).write_text("#!/bin/sh\ntouch begun\nexec sleep 3600\n")
     for build in (*FIRST, BUILD):
         (tmp_path / build).chmod(0o755)
     (tmp_path / "Makefile").write_text(MAKEFILE.format(python=sys.executable))
@@ -287,13 +287,13 @@ def test_a_file_that_cannot_be_read_is_a_failure(tree: Path) -> None:
 def test_an_end_ends_all_and_what_they_started(tree: Path) -> None:
     """A signal of CI, or ^C of a person, ends all runs and the processes that they started."""
     os.mkfifo(tree / "living")
-    waits = "import subprocess\ndef test_it(): subprocess.run('echo; exec sleep 60 >living', shell=True, check=True)"
+    waits = "import subprocess\ndef test_it(): subprocess.run('echo; exec sleep 3600 >living', shell=True, check=True)"
     # The last output has no line end.
     waits += "\nimport atexit, os\natexit.register(os.write, 1, b'cut of')"
     for file in (*side_by_side.BOOTING, "tests/test_others.py"):
         (tree / file).write_text(waits)
     os.mkfifo(tree / "building")
-    (tree / BUILD).write_text("#!/bin/sh\nexec sleep 60 >building\n")
+    (tree / BUILD).write_text("#!/bin/sh\nexec sleep 3600 >building\n")
     with started(tree, "-j", "2") as run, (tree / "building").open() as building, (tree / "living").open() as living:
         run.terminate()
         assert (building.read(), living.read()) == ("", ""), "every one that could write has ended"

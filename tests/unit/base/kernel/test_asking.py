@@ -6,6 +6,7 @@ from ipaddress import ip_interface
 from pathlib import Path
 
 import pytest
+from conftest import require
 
 from base.protocol.errors import (
     CniError,
@@ -26,7 +27,9 @@ GIVEN = Result(ips=(Ip(ip_interface("10.0.0.2/24")),))
 
 @pytest.fixture
 def pod() -> Iterator[Pod]:
-    """This process's namespace, which anybody may open."""
+    """This process's namespace."""
+    if os.geteuid():
+        require("unit", "root, to enter a network namespace")
     with pods.open_netns(Request({"CNI_NETNS": "/proc/self/ns/net"}, b"{}")) as pod:
         yield pod
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.disks import no_file_longer_than
 
 from base.protocol.errors import InvalidConfig, IoFailure
 from cni.features import device_info
@@ -106,6 +107,17 @@ def test_what_cannot_be_read(file: Path, text: str) -> None:
     file.write_text(text, errors="surrogateescape")
     with pytest.raises(InvalidConfig, match="CNIDeviceInfoFile"):
         device_info.plan(asked(str(file)), VF)
+
+
+def test_a_failed_write_leaves_the_old_file(file: Path) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_text(before := json.dumps(PLUGIN))
+    planned = device_info.plan(asked(str(file)), VF)
+    with no_file_longer_than(len(before)), pytest.raises(IoFailure, match="File too large"):
+        device_info.write(planned, VF, [], GIDS)
+    assert file.read_text() == before
+    device_info.undo(planned)
+    assert [p.name for p in file.parent.iterdir()] == [file.name]
 
 
 def test_what_cannot_be_written(tmp_path: Path) -> None:

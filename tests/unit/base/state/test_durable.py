@@ -2,15 +2,13 @@
 
 import json
 import os
-import resource
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.disks import no_file_longer_than
 
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable
 from base.state import durable
@@ -135,17 +133,6 @@ def test_an_interrupted_write_is_no_file(file: Path) -> None:
     temporary.write_text("x")
     durable.remove(file)
     assert names(file.parent) == set()
-
-
-@contextmanager
-def no_file_longer_than(size: int) -> Iterator[None]:
-    """As on a full disk, even for root."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("room", [0, 1, 100, 9000])

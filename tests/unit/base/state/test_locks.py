@@ -1,18 +1,22 @@
 """Locks of attachments, devices and namespaces: between processes, and their failures."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import pci
+from support.topology import until
 
+from base.child_process import Child
 from base.protocol.errors import IoFailure, TryAgain
 from base.protocol.spec import Key
-from base.state import journal, owned, places
+from base.state import journal, locks, owned, places
 from base.state.pod import Identity
 
 KEY = Key("c1", "hpn0")
@@ -45,6 +49,26 @@ def the_lock(state: Path) -> Path:
     return lock
 
 
+@contextmanager
+def child_with(state: Path, key: Key) -> Iterator[int]:
+    """While a child process holds the attachment's lock; its PID.  It is killed."""
+    if not (pid := os.fork()):
+        try:
+            with journal.lock(state, "rail0", key):
+                signal.pause()
+        finally:
+            os._exit(1)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def comm(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+
+
 def test_a_lock_excludes_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.1)
     with journal.lock(tmp_path, "rail0", KEY):
@@ -67,13 +91,75 @@ def test_a_lock_is_let_go_when_the_work_fails(tmp_path: Path) -> None:
     assert subprocess.run(["flock", "--nonblock", the_lock(tmp_path), "true"], check=False).returncode == 0
 
 
-def test_locks_never_pile_up(tmp_path: Path) -> None:
-    for n in range(300):
-        with journal.lock(tmp_path, "rail0", Key(f"c{n}", "hpn0")):
+def test_each_name_has_a_lock_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While three hundred attachments, chains, devices and claims are locked, each other one can be."""
+    monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.0)
+    keys = [Key(f"c{n}", "hpn0") for n in range(300)]
+    with ExitStack() as held:
+        for key in keys:
+            held.enter_context(journal.lock(tmp_path, "rail0", key))
+        for what in ("chain", "device", "claim", "namespace"):
+            for key in keys:
+                held.enter_context(journal.locked(tmp_path, what, f"rail0/{key}"))
+        for key in keys[::100]:
+            with pytest.raises(TryAgain), journal.lock(tmp_path, "rail0", key):
+                pass
+    files = list((tmp_path / "locks").glob("attachment-*"))
+    assert 32 < len(files) <= 64  # spread, and bounded
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+
+
+def test_several_attachments_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.0)
+    monkeypatch.setattr(journal, "_LOCKS", 1)
+    one, two, three = (journal.Entry(tmp_path, "rail0", Key("c1", f"hpn{n}")) for n in range(3))
+    with journal.lock_all([two, one, two]):
+        for each in (one, two):
+            with pytest.raises(TryAgain), journal.lock_all([three, each]):
+                pass
+        with journal.lock_all([three]):
             pass
-    locks = list((tmp_path / "locks").iterdir())
-    assert 32 < len(locks) <= 64  # spread, and bounded
-    assert {lock.stat().st_mode & 0o777 for lock in locks} == {0o600}
+    with journal.lock_all([three, two, one]):
+        pass
+
+
+def test_an_older_version_beside_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older version takes the whole file (`flock` here): each excludes the other from the attachment."""
+    monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.0)
+    with journal.lock(tmp_path, "rail0", KEY):
+        lock = the_lock(tmp_path)
+        assert subprocess.run(["flock", "--nonblock", lock, "true"], check=False).returncode == 1
+    with held(lock) as pid:
+        assert journal.at_work(tmp_path, "rail0", KEY).startswith(f"process {pid} ")
+        with pytest.raises(TryAgain, match=f"was held by process {pid} "), journal.lock(tmp_path, "rail0", KEY):
+            pass
+    assert journal.at_work(tmp_path, "rail0", KEY) == ""
+
+
+def test_who_works_on_an_attachment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the processes that hold and await locks in one file, only the holder of this attachment's is named."""
+    monkeypatch.setattr(journal, "_LOCKS", 1)
+    other = Key("c2", "hpn0")
+    with child_with(tmp_path, KEY) as pid, child_with(tmp_path, other) as another:
+        until(lambda: journal.at_work(tmp_path, "rail0", KEY) and journal.at_work(tmp_path, "rail0", other))
+        assert journal.at_work(tmp_path, "rail0", KEY) == f"process {pid} ({comm(pid)!r})"
+        assert journal.at_work(tmp_path, "rail0", other) == f"process {another} ({comm(another)!r})"
+        assert journal.at_work(tmp_path, "rail0", Key("c3", "hpn0")) == ""
+        with pytest.raises(TryAgain, match=f"held by process {pid} "), journal.lock(tmp_path, "rail0", KEY, 0):
+            pass
+    # Both were killed.
+    with journal.lock(tmp_path, "rail0", KEY), journal.lock(tmp_path, "rail0", other):
+        pass
+
+
+def test_a_child_that_outlives_the_work(tmp_path: Path) -> None:
+    """A forked child has the lock's file open, and the attachment can be locked again."""
+    with journal.lock(tmp_path, "rail0", KEY):
+        child = Child(signal.pause)
+    with journal.lock(tmp_path, "rail0", KEY, 0):
+        pass
+    assert subprocess.run(["flock", "--nonblock", the_lock(tmp_path), "true"], check=False).returncode == 0
+    child.end()
 
 
 def test_a_lock_that_cannot_be_made(tmp_path: Path) -> None:
@@ -94,6 +180,7 @@ def test_a_directory_where_the_lock_is(tmp_path: Path) -> None:
 def test_alone_in_a_namespace_and_over_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The locks of a namespace and of a device exclude others, whichever process saw the namespace."""
     monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.05)
+    monkeypatch.setattr(locks, "SHARED", 0.05)
     seen_elsewhere = replace(NAMESPACE, mounts=1, processes=2)
     with journal.lock_namespace(tmp_path, NAMESPACE):
         with pytest.raises(TryAgain):

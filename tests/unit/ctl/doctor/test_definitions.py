@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.documents_of_api import definition, listed, node
 from support.tls_server import Server, Told
 
 from ctl.doctor import cluster, networks
@@ -11,24 +12,10 @@ from ctl.doctor.checks.node import names_unlisted, resource_nobody_has
 from ctl.doctor.model import Cluster, Facts, Severity
 from ctl.doctor.reading import Reader
 
-NAMES = "k8s.v1.cni.cncf.io/resourceName"
-
 
 @pytest.fixture
 def kubeconfig(asked: tuple[Server, Path]) -> Path:
     return asked[1]
-
-
-def listed(*items: Any, more: str = "") -> Told:
-    return Told(200, {"items": list(items), "metadata": {"continue": more}})
-
-
-def definition(name: str, resource: str | None) -> dict[str, Any]:
-    return {"metadata": {"namespace": "ml", "name": name, "annotations": {NAMES: resource} if resource else None}}
-
-
-def node(**allocatable: str) -> dict[str, Any]:
-    return {"status": {"allocatable": {f"example.com/{name}": count for name, count in allocatable.items()}}}
 
 
 def found(cluster: Cluster | None) -> list[str]:

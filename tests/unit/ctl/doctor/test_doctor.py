@@ -21,9 +21,11 @@ from ctl.doctor.reading import Reader
 from ctl.main import main
 
 # A full disk needs a mount (tests/netns/test_doctor.py), and the clock needs the lab (tests/lab/test_doctor.py).
-# test_priorities.py has the answers of a driver with DCB; test_definitions.py and test_claims.py an API server's.
+# test_priorities.py has the answers of a driver with DCB; test_definitions.py, test_pools.py and test_claims.py an API
+# server's.
 ELSEWHERE = {
     *("disk-nearly-full", "clock-wrong", "clock-unsynchronized", "pfc-differs", "traffic-class-lossy"),
+    *("range-on-each-node", "pools-overlap", "pool-of-own-address"),
     *("resource-nobody-has", "names-unlisted", "slices-missing", "slices-foreign"),
 }
 OLD = "2026-01-02T03:04:05.678+00:00"

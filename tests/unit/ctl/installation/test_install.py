@@ -3,6 +3,8 @@
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from support.installed import ROOT, UNITS, program, tree
 
 from base.protocol.errors import CniError, InvalidConfig, IoFailure, TryAgain
 from ctl.installation import files, layout
-from ctl.installation.command import answer_install, install
+from ctl.installation.command import answer_install, install, uninstall
 
 
 def test_what_it_puts_where(root: Path, tmp_path: Path) -> None:
@@ -208,10 +210,78 @@ def test_a_unit_that_must_not_start(root: Path, tmp_path: Path) -> None:
 def test_two_at_once(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_LOCK_TIMEOUT", 0.1)
     with files.exclusive(root):
-        with pytest.raises(TryAgain, match=rf"opt/cni/bin was held by .*{os.getpid()}"):
+        with pytest.raises(TryAgain, match=rf"opt/cni/bin/.hpn.lock was held by .*{os.getpid()}"):
             install(root, program(tmp_path), UNITS, "")
-        assert tree(root) == {}
+        assert tree(root).keys() == {layout.LOCK}
+        assert stat.S_IMODE((root / layout.LOCK).stat().st_mode) == 0o600
     install(root, program(tmp_path), UNITS, "")
+    assert layout.LOCK not in tree(root)
+
+
+def test_many_at_once(root: Path, tmp_path: Path) -> None:
+    """Each removes the lock's file; even so, at most one is inside at a time."""
+    inside = tmp_path / "inside"
+    script = (
+        "import sys; from pathlib import Path; from ctl.installation import files\n"
+        "for _ in range(20):\n"
+        " with files.exclusive(Path(sys.argv[1])):\n"
+        "  Path(sys.argv[2]).mkdir(); Path(sys.argv[2]).rmdir()\n"
+    )
+    argv = [sys.executable, "-c", script, root, inside]
+    running = [subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [one.communicate()[1] for one in running] == [""] * 4
+    assert tree(root) == {}
+
+
+# Holds the locks until it reads a line.
+USER = """
+import fcntl, os, sys
+for folder in sys.argv[1:]:
+    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root, to become another user")
+def test_a_users_lock_of_the_plugin_directory(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every user can open the directory, and hold its lock for ever."""
+    monkeypatch.setattr(files, "_LOCK_TIMEOUT", 0.1)
+    install(root, program(tmp_path), UNITS, "")
+    for folder in (*root.parents, root):
+        folder.chmod(folder.stat().st_mode | 0o011)
+    held = [one for one in (root / layout.HPN).parents if one.is_relative_to(root)]
+    argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", USER, *held]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as user:
+        assert user.stdout
+        assert user.stdout.readline() == "held\n"
+        assert install(root, program(tmp_path, "two"), UNITS, "")[0].startswith("put /opt/cni/bin/hpn")
+        assert "remove /opt/cni/bin/hpn" in uninstall(root)
+        user.communicate("end\n")
+
+
+# As in a container without capabilities.
+WITHOUT_CAPABILITIES = """
+import sys
+from pathlib import Path
+from base.protocol.errors import IoFailure
+from ctl.installation.command import install
+try:
+    install(Path(sys.argv[1]), Path(sys.argv[2]), {}, "")
+except IoFailure as e:
+    print(e.msg)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root, to give the directory another owner")
+def test_a_plugin_directory_of_another_user(root: Path, tmp_path: Path) -> None:
+    """The error names the owner, whom the mode of a directory favours over a root without capabilities."""
+    folder = root / "opt" / "cni" / "bin"
+    folder.mkdir(parents=True)
+    os.chown(folder, 1000, 1000)
+    argv = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", WITHOUT_CAPABILITIES]
+    said = subprocess.check_output([*argv, root, program(tmp_path)], cwd=ROOT, text=True)
+    assert f"Permission denied: {folder} belongs to uid 1000, and this process lacks CAP_DAC_OVERRIDE; " in said
 
 
 def test_from_its_sources() -> None:

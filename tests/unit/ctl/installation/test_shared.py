@@ -29,6 +29,7 @@ LEASE = Told(200, {"metadata": {"name": "node1"}, "spec": {"renewTime": "2026-11
 GRID = Told(200, {"metadata": {"name": "rail0", "uid": "u-3", "resourceVersion": "7"}, "spec": {
     "network": "rail0", "blockSize": 8, "subnets": ["10.1.0.0/16"]}})  # fmt: skip
 NO_GRID = status(404, "NotFound", 'hpngrids.hpn-cni.io "rail0" not found', name="rail0")
+NO_GRIDS = Told(200, {"metadata": {}, "items": []})
 NO_BLOCKS = Told(200, {"metadata": {}, "items": []})
 
 
@@ -65,9 +66,9 @@ def check(root: Path) -> tuple[str, int]:
 
 def test_all_is_well(root: Path, server: Server) -> None:
     configure(root, cluster=SHARED)
-    server.tell(SYSTEM, NODE, LEASE, NO_GRID, NO_BLOCKS)
+    server.tell(SYSTEM, NODE, LEASE, NO_GRID, NO_GRIDS, NO_BLOCKS)
     assert check(root) == (WELL, 0)
-    assert [one.method for one in server.asked] == ["GET"] * 5
+    assert [one.method for one in server.asked] == ["GET"] * 6
 
 
 def test_nobody_is_asked_without_a_network_of_the_cluster(root: Path, server: Server) -> None:
@@ -97,7 +98,7 @@ def token(ended: float) -> str:
         ([SYSTEM, NODE, LEASE, status(403, "Forbidden", "no")], "refuses to get hpngrids.hpn-cni.io: no; allow it"),
         ([SYSTEM, NODE, status(403, "Forbidden", "no")], "refuses to get leases: no; allow it to all nodes: kubectl"),
         (
-            [SYSTEM, NODE, LEASE, NO_GRID, status(403, "Forbidden", "no")],
+            [SYSTEM, NODE, LEASE, NO_GRID, NO_GRIDS, status(403, "Forbidden", "no")],
             "refuses to list hpnblocks.hpn-cni.io: no; allow it to all nodes: kubectl apply -k ",
         ),
         ([status(401, "Unauthorized", "no")] * 2, "it does not know this node's credential ("),
@@ -154,4 +155,4 @@ def test_a_network_that_only_an_attachment_has(root: Path, cluster: Cluster) -> 
     cluster.store.faults = every("listed", Fault.FORBIDDEN)
     text, exit_status = check(root)
     assert exit_status == 1
-    assert "hpn0.json: no block can be claimed for network rail0: listed rail0: the store in memory forbids it" in text
+    assert "hpn0.json: no block can be claimed for network rail0: listed : the store in memory forbids it" in text

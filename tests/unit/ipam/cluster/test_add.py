@@ -27,8 +27,10 @@ def test_first_use_claims_a_block(cluster: Cluster) -> None:
         "machine node1",
         "identity",
         "read net",
+        "listed",
         "create net",
         "listed net",
+        "listed",
         f"create net.{index(given)}",
     ]
     assert cluster.store.bodies(GRID) == {
@@ -55,7 +57,7 @@ def test_with_room_nobody_is_asked(cluster: Cluster) -> None:
 def test_without_room_one_call_claims_another(cluster: Cluster) -> None:
     one = cluster.node("node1")
     given = [*one.add("a"), *one.fill()]
-    assert cluster.calls()[6:] == [f"create net.{index(given[-1])}"]
+    assert cluster.calls()[8:] == [f"create net.{index(given[-1])}"]
     assert len(set(given)) == len(given)
     assert {index(address) for address in given} == set(cluster.owners()) == set(one.mine.giving)
 
@@ -193,7 +195,7 @@ def test_of_a_large_network_all_is_taken(cluster: Cluster) -> None:
     code, said = one.refused("ADD", "a")
     assert (code, "1 nodes own all 4096 usable blocks of network net (16 numbers each)" in said) == (103, True), said
     asked = [call.partition(" ")[0] for call in cluster.calls()]
-    assert asked.count("listed") == 2
+    assert asked.count("listed") == 4
     assert asked.count("create") == 1 + 4 + 64  # the pool layout, the node's first blocks, and random ones
 
 
@@ -231,7 +233,7 @@ def test_no_answer(cluster: Cluster, fault: Fault, code: int, said: str) -> None
 
 def test_a_lost_answer_is_found_again(cluster: Cluster) -> None:
     one = cluster.node("node1")
-    cluster.store.faults = at(5, Fault.LOST)
+    cluster.store.faults = at(7, Fault.LOST)
     assert one.refused("ADD", "a")[0] == 11
     assert one.mine.claim is not None
     assert one.mine.blocks == ()

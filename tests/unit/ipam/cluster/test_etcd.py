@@ -150,8 +150,8 @@ def test_who_is_silent(store: Etcd, member: Member) -> None:
     for name in names[1:]:
         store.keep_alive(name, 60)
     member.expire(list(member.leases)[2])
-    assert store.silent([*names, "never"]) == {"n4"}
-    assert store.silent(["n2"]) == set()
+    assert store.silent([*((name, f"uid of {name}") for name in names), ("never", "")]) == {("n4", "uid of n4")}
+    assert store.silent([("n2", "")]) == set()
 
 
 def test_a_lease_is_kept(store: Etcd, member: Member, opened: Opened) -> None:

@@ -152,17 +152,21 @@ def test_a_machine(server: Server, store: Kubernetes) -> None:
 
 
 def test_who_is_silent(server: Server, store: Kubernetes) -> None:
-    """Nodes without a Lease, or with an old one; all nodes if this credential may not list Leases."""
+    """Nodes without a Lease, with an old one, or with another machine's; all if this credential may not list them."""
     leases = [
         {"metadata": {"name": name, "managedFields": [{"manager": "kubelet", "time": f"2026-11-23T{at}Z"}]}}
         for name, at in (("node1", "05:59:50"), ("node2", "04:59:50"), ("node3", "05:00:10"))
     ]
+    leases[0]["metadata"]["ownerReferences"] = [{"kind": "Node", "name": "node1", "uid": "uid-1"}]
+    leases[2]["metadata"]["ownerReferences"] = [{"kind": "HpnBlock", "name": "net.3", "uid": "u-1"}]
     server.tell(Told(200, {"kind": "LeaseList", "items": leases}))
-    assert store.silent(["node1", "node2", "node3", "gone"]) == {"node2", "gone"}
+    alive = [("node1", "uid-1"), ("node1", ""), ("node3", "uid-3")]
+    dead = {("node1", "uid-0"), ("node2", "uid-2"), ("gone", "uid-4")}
+    assert store.silent([*alive, *dead]) == dead
     (asked,) = server.asked
     assert asked.path == "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases?resourceVersion=0"
     server.tell(status(403, "Forbidden", "no"))
-    assert set(store.silent(["node1", "gone"])) == {"node1", "gone"}
+    assert {*store.silent([*alive, *dead])} == {*alive, *dead}
 
 
 def test_the_cluster(server: Server, store: Kubernetes) -> None:

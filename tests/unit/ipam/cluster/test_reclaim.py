@@ -35,6 +35,14 @@ def test_nobody_is_robbed_at_once(cluster: Cluster, clock: list[float], full: No
     assert set(cluster.owners().values()) == {"gone"}
 
 
+def test_a_refusal_names_the_dead_and_the_time(cluster: Cluster, clock: list[float], full: Node) -> None:
+    said = "1 of them seem dead, and if that stays so, a block is available in about 60 min; widen ranges"
+    assert said in full.refused("ADD", "a")[1]
+    clock[0] += 300  # the node remembers, by its own clock, and then asks again
+    cluster.store.clock += 300
+    assert said.replace("60", "55") in full.refused("ADD", "a")[1]
+
+
 def test_one_block_is_taken(cluster: Cluster, clock: list[float], full: Node) -> None:
     after_the_grace(cluster, clock, full)
     # Its addresses are probed for, and this test has no link.

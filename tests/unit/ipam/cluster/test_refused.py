@@ -83,7 +83,7 @@ def test_a_subnet_that_is_new_is_asked_about_once(cluster: Cluster) -> None:
     cluster.calls()
     more = cluster.node("node1", ranges=[[{"subnet": "10.0.0.0/24"}], [{"subnet": "10.5.0.0/24"}]], cluster=SHARED)
     assert len(more.add("b")) == 2
-    assert cluster.calls() == ["read net", "replace net"]
+    assert cluster.calls() == ["read net", "listed", "replace net"]
     more.add("c")
     one.add("d")
     assert cluster.calls() == []

@@ -21,7 +21,8 @@ BLOCKS = st.builds(replace, st.just(OURS), suspect=st.sampled_from([0, SAID]) | 
 
 @given(BLOCKS, MACHINES)
 def test_nobody_is_dead_who_is_there_or_was_heard_of(block: Block, owner: Machine) -> None:
-    is_heard = owner.last_seen is not None and NOW - owner.last_seen <= GRACE
+    """A report of another machine of that name says nothing."""
+    is_heard = owner.last_seen is not None and NOW - owner.last_seen <= GRACE and owner.uid in ("", block.machine)
     if owner.uid == block.machine or is_heard:
         assert ownership.suspect(block, owner, NOW) is None
         assert not ownership.may_take(block, owner, NOW)
@@ -50,12 +51,21 @@ def test_a_suspicion_before_a_node_was_heard_of_begins_anew() -> None:
     assert again.suspect >= NOW
 
 
-def test_another_machine_of_our_name_is_waited_for() -> None:
-    """Every report of that name is this node's."""
-    other, us = replace(OURS, machine="uid-0"), Machine("alive", "uid-1", NOW)
-    assert ownership.suspect(other, us, NOW) is None
-    assert ownership.suspect(other, ownership.of_our_name(us), NOW)
-    assert ownership.suspect(OURS, ownership.of_our_name(us), NOW) is None
+def test_another_machine_of_that_name_is_waited_for() -> None:
+    """Every report of that name is the present machine's."""
+    other, now = replace(OURS, machine="uid-0", suspect=NOW - GRACE), Machine("alive", "uid-1", NOW)
+    assert ownership.suspect(replace(other, suspect=0), now, NOW)
+    assert ownership.suspect(OURS, now, NOW) is None
+    assert not ownership.may_take(other, now, NOW)
+    assert ownership.may_take(other, now, NOW + 1)
+    # Of an owner without a recorded machine, any report of the name counts.
+    assert not ownership.may_take(replace(other, machine=""), now, NOW + 1)
+
+
+@given(BLOCKS, MACHINES)
+def test_a_suspicion_that_a_report_refutes(block: Block, owner: Machine) -> None:
+    refuted = bool(block.suspect) and not ownership.is_dead(block, owner, NOW)
+    assert ownership.cleared(block, owner, NOW) == (replace(block, suspect=0) if refuted else None)
 
 
 @given(BLOCKS, st.sampled_from(["uid-1", "uid-2"]))

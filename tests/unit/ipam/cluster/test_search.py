@@ -1,10 +1,12 @@
 """A search for blocks of dead nodes: which nodes it checks and suspects, and what it may reclaim."""
 
 import pytest
-from support.documents import Fault, every
+from support.documents import Fault, Memory, every
 from unit.ipam.cluster.test_heartbeat import Cluster
 
-from ipam.cluster import Machine
+from base.protocol.errors import StoreRefused
+from base.protocol.spec import Json
+from ipam.cluster import Document, Machine
 from ipam.cluster.node_blocks import GRACE
 from ipam.cluster.reconcile import reclaim
 
@@ -68,9 +70,68 @@ def test_all_that_a_suspected_node_has_is_found_together(cluster: Cluster) -> No
         cluster.store.machines[f"node{i}"] = Machine(f"node{i}", f"uid-{i}", cluster.store.clock)
     for i in (300, 301, 302):
         cluster.make(i, "gone", "uid", suspect=NOW if i == 301 else 0)
-    cluster.store.silent = lambda names: names  # type: ignore[method-assign]  # as where nobody may list that
-    cluster.search()
+    cluster.store.silent = lambda owners: owners  # type: ignore[method-assign]  # as where nobody may list that
+    for _ in range(30):
+        cluster.search()
     assert all(cluster.block(i).suspect for i in (300, 301, 302))
+
+
+def dead(cluster: Cluster, numbers: range, machine: str = "uid", **about: object) -> None:
+    for i in numbers:
+        cluster.make(i, f"gone-{i}", machine, **about)
+
+
+def test_nodes_that_wait_for_their_grace_count_for_nothing(cluster: Cluster) -> None:
+    """Each search suspects more of the dead, so that all of their blocks are available after one grace."""
+    dead(cluster, range(10 * reclaim.FEW))
+    for _ in range(10):
+        assert cluster.search() == []
+        cluster.store.clock += 30
+    assert all(cluster.block(i).suspect for i in range(10 * reclaim.FEW))
+    cluster.store.clock += GRACE
+    cluster.store.calls.clear()
+    assert len(cluster.search()) == reclaim.FEW
+    assert cluster.store.counted()["machine"] == reclaim.FEW
+
+
+@pytest.mark.parametrize("may_clear", [True, False])
+def test_nodes_that_came_back_hide_no_dead_one(cluster: Cluster, may_clear: bool) -> None:
+    """Nobody there refutes the suspicion: the node sends no heartbeat for this network any more."""
+    dead(cluster, range(3 * reclaim.FEW), suspect=NOW)
+    dead(cluster, range(100, 110))
+    for i in range(3 * reclaim.FEW):
+        cluster.store.machines[f"gone-{i}"] = Machine(f"gone-{i}", "uid", NOW + 4 * GRACE)
+    if not may_clear:  # an older policy forbids that to nodes
+
+        def replace(document: Document, body: Json) -> Document | None:
+            if document.body["suspect"] and not body["suspect"]:
+                raise StoreRefused("no")
+            return Memory.replace(cluster.store, document, body)
+
+        cluster.store.replace = replace  # type: ignore[method-assign]
+    cluster.store.clock += 2 * GRACE
+    for _ in range(8):
+        assert cluster.search() == []
+        cluster.store.clock += 60
+    assert all(cluster.block(i).suspect for i in range(100, 110))
+    assert any(cluster.block(i).suspect for i in range(3 * reclaim.FEW)) != may_clear
+    cluster.store.clock += GRACE
+    found = {*cluster.search(), *cluster.search(), *cluster.search()}
+    assert {*found} <= {*range(100, 110)}
+    assert found
+    assert not any("failed" in said for said in cluster.said)
+
+
+def test_a_name_that_another_machine_has_now(cluster: Cluster) -> None:
+    """The earlier machine is dead to every node, among a thousand that live too."""
+    for i in range(1000):
+        cluster.make(i, f"node{i}", f"old-{i}" if i == 500 else f"uid-{i}")
+        cluster.store.machines[f"node{i}"] = Machine(f"node{i}", f"uid-{i}", NOW + 10 * GRACE)
+    us = Machine("node0", "uid-0")
+    assert cluster.search(us) == []
+    assert [i for i in range(1000) if cluster.block(i).suspect] == [500]
+    cluster.store.clock += GRACE + 2
+    assert cluster.search(us) == [500]
 
 
 def test_who_may_not_see_other_nodes_says_so(cluster: Cluster) -> None:
