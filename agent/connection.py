@@ -50,7 +50,6 @@ class Header:
 def decode_header(data: bytes | bytearray) -> Header:
     """Decode a request's header.  Raises ValueError if no launcher sends such a header."""
     magic, version, ipam, environment, stdin = HEADER.unpack_from(data)
-    # guard below: magic (magic), flag (ipam), environment (ENVIRONMENT_MOST), stdin (STDIN_MOST)
     if magic != MAGIC or ipam > 1 or environment > ENVIRONMENT_MOST or stdin > STDIN_MOST:
         raise ValueError("not a request")
     return Header(version.decode(errors="replace"), bool(ipam), environment, stdin)
@@ -86,7 +85,7 @@ class Connection:
             return None
         sock.setblocking(False)  # noqa: FBT003
         process, uid = unix_sockets.peer(sock)
-        if uid not in (0, os.geteuid()):  # guard: uid
+        if uid not in (0, os.geteuid()):
             sock.close()
             return None
         return cls(sock, process)
@@ -108,10 +107,10 @@ class Connection:
             for level, kind, fds in passed:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                     self.passed += memoryview(fds)[: len(fds) & ~3].cast("i")
-            if flags & socket.MSG_CTRUNC:  # guard: descriptors-lost
+            if flags & socket.MSG_CTRUNC:
                 # More than a launcher passes, or more than our limit of open files: it does the work itself.
                 raise ValueError("descriptors were lost")
-            if not data:  # guard: broke-off
+            if not data:
                 raise ValueError("it broke off")
             self.data += data
             if self.header is None and len(self.data) >= HEADER.size:
@@ -136,7 +135,7 @@ class Connection:
 
     def close(self) -> None:
         self.sock.close()
-        for fd in self.passed:  # guard: descriptors-closed
+        for fd in self.passed:
             os.close(fd)
 
 

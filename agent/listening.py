@@ -56,7 +56,6 @@ def _choose_path(arguments: Sequence[str]) -> Path:
 
 def take_passed() -> socket.socket | None:
     """The socket passed by systemd, if any (man 3 sd_listen_fds)."""
-    # guard below: passed-to-us ("LISTEN_PID")
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS") != "1":
         return None
     os.set_inheritable(_FIRST_PASSED, False)  # noqa: FBT003
@@ -66,7 +65,7 @@ def take_passed() -> socket.socket | None:
 def bind(path: Path) -> socket.socket:
     """Create a socket that only root can connect to.  Raises Unusable, OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if weak := trust.weak_spot(str(path.parent)):  # guard: weak-spot
+    if weak := trust.weak_spot(str(path.parent)):
         why, remedy = weak
         raise Unusable(f"{path}: {why}, and put a socket of their own there; {remedy}; or choose another path")
     _make_room(path)
@@ -79,7 +78,7 @@ def _make_room(path: Path) -> None:
         found = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode):  # guard: a-socket
+    if not stat.S_ISSOCK(found.st_mode):
         raise Unusable(f"{path} exists and is not a socket; remove it, or choose another path")
     deadline = time.monotonic() + _ENDING
     while (process := _listening(path)) is not None:
@@ -97,7 +96,7 @@ def _listening(path: Path) -> int | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)  # noqa: FBT003  # a full queue proves a living agent
         refused = probe.connect_ex(str(path))
-        if refused == errno.ECONNREFUSED:  # guard: an-agent-is-there = True
+        if refused == errno.ECONNREFUSED:
             return None
         if refused:
             return 0

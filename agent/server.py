@@ -133,7 +133,7 @@ class Server:
         while not self._stopping:
             self._wait()
         self._epoll.unregister(self._listener)
-        while waiting := Connection.accept(self._listener):  # guard: answers-the-queue
+        while waiting := Connection.accept(self._listener):
             self._watch(waiting)
         # Each thread that ends rings the bell; then wake the next one.
         while self._count:
@@ -171,7 +171,6 @@ class Server:
         if self._stall.fd in rung:
             with self._lock:
                 # If a thread was idle in between, it has set the timer again, so that has not ended.
-                # guard below: threads-most (THREADS_MOST), made-up-for
                 if self._stall.has_ended() and not self._idle and self._count < THREADS_MOST:
                     self._start_thread()
         if self._overdue.fd in rung and self._overdue.has_ended():
@@ -269,11 +268,11 @@ class Server:
 
     def _serve(self, connection: Connection, header: Header) -> None:
         with suppress(OSError):  # a launcher that has gone needs no answer
-            if header.version != self._version:  # guard: version
+            if header.version != self._version:
                 connection.sock.send(REFUSED)
                 return
             # This fails if the launcher has hung up; then it does the work itself.
-            connection.sock.send(TAKEN)  # guard: taken-first
+            connection.sock.send(TAKEN)
             connection.send(self._answer(header.ipam, connection.request(header)))
 
     def _forget(self, connection: Connection) -> None:
@@ -286,7 +285,6 @@ class Server:
         """Shut down connections older than ``older_than`` seconds without a whole request."""
         limit = time.monotonic() - older_than
         with self._lock:
-            # guard below: served-are-not = [*self._connections.values()]
             silent = [c for c in self._connections.values() if not c.whole]
             old = [c for c in silent if c.since <= limit]
             younger = [c.since - limit for c in silent if c.since > limit]
@@ -296,4 +294,4 @@ class Server:
         for connection in old:
             # Not closed, because a thread may be about to read from it; that thread then sees its end.
             with suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)  # guard: silent-are-dropped
+                connection.sock.shutdown(socket.SHUT_RDWR)

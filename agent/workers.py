@@ -119,10 +119,10 @@ class _Keeper:
             if pid == self._idle_work:
                 is_reported = how not in (0, _UNFINISHED) and not self._stopping
                 self._idle_work, what = 0, "idle work"
-                self._again = time.monotonic() + AGAIN if how else _NEVER  # guard: again (+ AGAIN)
+                self._again = time.monotonic() + AGAIN if how else _NEVER
             elif pid in self._alive:
                 since, place = self._alive.pop(pid)
-                self._due.append((since + PAUSE, place))  # guard: pause (since + PAUSE -> 0.0), replaced
+                self._due.append((since + PAUSE, place))
                 self._active[place] = 0
                 what, is_reported = f"worker {pid}", how != 0 or not self._stopping
             else:
@@ -135,11 +135,10 @@ class _Keeper:
         now, work = time.monotonic(), self._when_idle
         if not work or self._wanted == _NEVER or self._idle_work or self._stopping:
             return
-        # guard below: overdue (OVERDUE), idle-only
         if any(self._active[:]) and now - self._wanted < OVERDUE:  # an active one signals later
             return
         self._wanted, self._again = _NEVER, now + AGAIN
-        self._asked[:] = bytes(WORKERS)  # guard: idle-work-once
+        self._asked[:] = bytes(WORKERS)
         with suppress(OSError):  # the next idle time is soon enough
             self._idle_work = _fork(partial(self._do_idle_work, work))
 
@@ -148,7 +147,7 @@ class _Keeper:
         # Otherwise launchers could connect to this process after the agent's end.
         self._listener.close()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
-        signal.alarm(IDLE_MOST)  # guard: idle-work-ends
+        signal.alarm(IDLE_MOST)
         return _UNFINISHED if work() else 0
 
     def _work(self, place: int) -> None:
@@ -174,12 +173,12 @@ def _run_and_exit(parent: int, work: Callable[[], int | None]) -> NoReturn:
     status = 1
     try:
         # Without this, workers outlive a killed agent.  The parent may be dead already.
-        _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))  # guard: die-with-the-keeper
+        _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
         status = (work() or 0) if os.getppid() == parent else 0
     except Exception:  # noqa: BLE001  # after any error, this process must not continue as a second parent
         traceback.print_exc()
     finally:
-        os._exit(status)  # guard: no-second-parent
+        os._exit(status)
 
 
 def _reap() -> Iterator[tuple[int, int]]:

@@ -53,7 +53,7 @@ class Child:
         """Ask the child to end, without waiting: nothing ends a process that sleeps in a driver.  Call it instead of
         ``answer``."""
         os.close(self.fd)
-        os.kill(self._pid, signal.SIGTERM)  # guard: ends-with-hpn-node
+        os.kill(self._pid, signal.SIGTERM)
 
     def end(self) -> None:
         """Kill the child at once.  Call it instead of ``answer``."""
@@ -69,8 +69,8 @@ def _answer(writer: int, work: Callable[[], object], keeps: Collection[int]) -> 
         gc.disable()  # a collection would write to each object that the parent shares
         signal.set_wakeup_fd(-1)
         for number in _ENDING:
-            signal.signal(number, signal.SIG_DFL)  # guard: ends-by-sigterm
-        _close_sockets(keeps)  # guard: sockets-of-the-parent
+            signal.signal(number, signal.SIG_DFL)
+        _close_sockets(keeps)
         data = pickle.dumps(work())
         with os.fdopen(writer, "wb") as pipe:
             pipe.write(data)

@@ -70,7 +70,7 @@ class _Channel(grpclib.client.Channel):
         transport, protocol = await self._loop.create_unix_connection(self._protocol_factory, self._path)
         self._transport = transport
         _, uid = unix_sockets.peer(transport.get_extra_info("socket"))
-        if not trust.is_trusted(uid):  # guard: believed
+        if not trust.is_trusted(uid):
             transport.abort()
             raise Failed(f"{self._path} is served by user {uid}, and only root's answers are trusted")
         return protocol
@@ -109,7 +109,7 @@ class _Peer(H2Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         _, uid = unix_sockets.peer(transport.get_extra_info("socket"))
-        if trust.is_trusted(uid):  # guard: uid = True
+        if trust.is_trusted(uid):
             self._peers.add(self._transport)
             super().connection_made(transport)
         else:
@@ -165,7 +165,7 @@ async def receive(stream: Stream, kind: type[M]) -> M:
     flag, length = _PREFIX.unpack(await body.recv_data(_PREFIX.size) or bytes(_PREFIX.size))
     if flag:
         raise GRPCError(Status.UNIMPLEMENTED, "compressed messages are not supported; send them uncompressed")
-    if length > MESSAGE_MOST:  # guard: length
+    if length > MESSAGE_MOST:
         raise GRPCError(Status.RESOURCE_EXHAUSTED, f"the message has {length} bytes; the limit is {MESSAGE_MOST}")
     try:
         return kind.FromString(await body.recv_data(length))

@@ -80,7 +80,6 @@ def _from_json(text: str) -> Document:
         raise Refused(f"{name} is not JSON; write a number")
 
     try:
-        # guard below: no-nan (constant -> float)
         return Document(json.loads(text, object_pairs_hook=members, parse_constant=constant), tuple(twice))
     except JSONDecodeError as e:
         raise Refused(_why_not_json(text, e)) from e
@@ -108,9 +107,9 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line + 1
-        if isinstance(event, yaml.AliasEvent):  # guard: aliases
+        if isinstance(event, yaml.AliasEvent):
             raise Refused(f"line {line}: aliases are not supported; write the value out")
-        if tag := getattr(event, "tag", None):  # guard: tags
+        if tag := getattr(event, "tag", None):
             raise Refused(f"line {line}: the tag {shown(tag)} is not supported; remove it")
         return super().compose_node(parent, index)
 
@@ -120,7 +119,7 @@ class _Loader(yaml.SafeLoader):
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
                 raise Refused(f"line {line}: a key must be text; correct it")
-            if key.value in found:  # guard: yaml-once
+            if key.value in found:
                 raise Refused(f"line {line}: the key {shown(key.value)} is repeated; remove one")
             found[key.value] = self.construct_object(value, deep=True)
         return found
@@ -153,7 +152,7 @@ def _refuse_depth(value: Any) -> None:
     for _ in range(_DEPTH):
         lists = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
         level = [below for one in lists for below in one]
-    if level:  # guard: depth
+    if level:
         raise _too_deep()
 
 

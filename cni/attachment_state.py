@@ -32,12 +32,12 @@ class State(NamedTuple):
 
 def of(state_dir: Path, record: Record, *, is_dead: bool) -> State:
     """Return the state of the record's attachment.  ``is_dead`` is true if its pod is provably dead."""
-    if is_dead:  # guard: dead
+    if is_dead:
         boot = "" if record.of_this_boot else "it is of an older boot"
         return State(DEAD, boot or "no process is in the pod's namespace, and no mount holds it")
     if record.kind == LOST:
         return State(UNREADABLE, f"{record.trouble}; {REMEDY}")
-    if record.complete and not is_half_undone(state_dir, record):  # guard: half-undone (state_dir)
+    if record.complete and not is_half_undone(state_dir, record):
         return State(ATTACHED, "ADD has ended, and nothing says that the pod is dead")
     return _of_unfinished(state_dir, record)
 
@@ -45,13 +45,13 @@ def of(state_dir: Path, record: Record, *, is_dead: bool) -> State:
 def _of_unfinished(state_dir: Path, record: Record) -> State:
     """Return the state of an attachment that a command is changing, or has left half-done."""
     begun = is_half_undone(state_dir, record)
-    if holder := journal.at_work(state_dir, record.network, record.key):  # guard: at-work
+    if holder := journal.at_work(state_dir, record.network, record.key):
         return State(DETACHING if begun else ATTACHING, f"{holder} works on it")
     # The lock's holder may have ended after the record was read.
     now = journal.peek(state_dir, record.network, record.key)
     if now is None:
         return State(DETACHED, "its record was removed just now")
-    if now != record:  # guard: looked-again
+    if now != record:
         return of(state_dir, now, is_dead=undo.is_dead(now))
     if begun:
         refusal = f"; its IPAM would not release: {record.trouble}" if record.trouble else ""

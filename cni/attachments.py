@@ -121,7 +121,7 @@ def of_our_shape(record: Record | None) -> Record | None:
     """
     try:
         return record if record and _is_of_our_shape(record) else None
-    except (AttributeError, KeyError, TypeError, ValueError):  # guard: members = ZeroDivisionError
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
@@ -144,7 +144,7 @@ def _is_of_our_shape(record: Record) -> bool:
         and all(isinstance(one, dict) for one in objects)
         and all(ip_interface(address) for address in addresses)
         and datetime.fromisoformat(record.time).tzinfo is not None
-    )  # guard: types (isinstance(one, str) -> True)
+    )
 
 
 def _unreadable(path: str, e: OSError) -> IoFailure:

@@ -55,7 +55,7 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
     if members or whole.exists:
         asked = [_asked(one, request, programs) for one in members]
         with whole.lock():
-            request.refuse_if_abandoned()  # guard: abandoned
+            request.refuse_if_abandoned()
             _settle(whole, request, log, programs)
             if asked:
                 _attach(whole, members, asked, request, log, programs)
@@ -66,7 +66,7 @@ def _attach(
     whole: Chain, members: tuple[Member, ...], asked: list[Asked], request: Request, log: list[str], programs: Programs
 ) -> None:
     """Attach, with the chain on disk before.  A chain whose attachments were all undone is removed."""
-    whole.save(members)  # guard: chain-first
+    whole.save(members)
     try:
         commands.attach(asked, request, log, programs)
     except BaseException as failure:
@@ -84,7 +84,6 @@ def _settle(whole: Chain, request: Request, log: list[str], programs: Programs) 
     if not members:
         return
     with commands.open_pod(request) as pod:
-        # guard below: exists, was-taken (not request.was_taken)
         if not request.was_taken and all(_stands(one, pod, request) for one in members):
             raise InterfaceExists(
                 f"{request.key.of('', whole.network)}: its claims are attached already; send DEL first"
@@ -121,7 +120,7 @@ def check(request: Request, conf: Config, _log: list[str], programs: Programs) -
     whole = chains.find(where.state_dir, where.network, request.key)
     attached = whole.load() if whole else ()
     for one in _of_pod(request, conf):
-        if not any((one.ifname, one.claim) == (known.ifname, known.claim) for known in attached):  # guard: missing
+        if not any((one.ifname, one.claim) == (known.ifname, known.claim) for known in attached):
             raise CheckFailed(f"{one.ifname} of {_title(one)}: not attached; delete the pod")
     if not attached:
         return
@@ -132,9 +131,9 @@ def check(request: Request, conf: Config, _log: list[str], programs: Programs) -
         record = journal.peek(entry.state_dir, entry.network, entry.key)
         if record is None or not record.complete:
             raise CheckFailed(f"{member.ifname} of {_title(member)}: not attached completely; delete the pod")
-        if not record.of_this_boot or record.identity != identity:  # guard: same-namespace
+        if not record.of_this_boot or record.identity != identity:
             raise CheckFailed(f"{record.title}: attached to another namespace than {request.netns} is now")
-        repair.check(entry.state_dir, record, programs)  # guard: as-added
+        repair.check(entry.state_dir, record, programs)
 
 
 def status(request: Request, conf: Config, _log: list[str], _programs: Programs) -> None:
@@ -158,7 +157,7 @@ def _refuse_keys(request: Request, conf: Config) -> None:
             f"{other[0]} beside claims true: the networks of DeviceClasses have the keys of attachments; remove it"
         )
     if "stateDir" in conf:
-        permitted.read().refuse_places(request, conf)  # guard: places
+        permitted.read().refuse_places(request, conf)
 
 
 def _asked(member: Member, request: Request, programs: Programs) -> Asked:

@@ -46,32 +46,31 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
     # The IPAM plugin comes first.  Its list contains every attachment with a record, because an ADD writes its record
     # before it has a lease.  An attachment with both is undone below, which releases its addresses.
     try:
-        request.refuse_if_abandoned()  # guard: ipam-abandoned
-        delegate.ask_if_it_can(where.ipam, _sparing(request, conf, where), programs)  # guard: spared (_sparing)
+        request.refuse_if_abandoned()
+        delegate.ask_if_it_can(where.ipam, _sparing(request, conf, where), programs)
     except (CniError, OSError) as e:
         failures.append(e)
     for seen, version in there:
         # Without a list only dead attachments are undone, at any age.
-        # guard below: listed (seen), began-with-its-process (version)
         if valid is not None and (seen.key in valid or _is_since(version, began)):
             continue
         try:
             with journal.lock(where.state_dir, where.network, seen.key) as entry:
-                request.refuse_if_abandoned()  # guard: abandoned
-                if entry.version() != version:  # guard: written-since
+                request.refuse_if_abandoned()
+                if entry.version() != version:
                     continue
                 record = entry.load()
                 if record is None:
                     entry.forget()
-                elif _is_a_chains(entry, record):  # guard: a-chains
+                elif _is_a_chains(entry, record):
                     continue  # GC of the chain's network decides about it
-                elif valid is not None or undo.is_dead(record):  # guard: dead-only = True
+                elif valid is not None or undo.is_dead(record):
                     undo.attachment(entry, record, request, programs, log)
                     log.append(f"gc: removed {record.title}")
-        except (CniError, OSError) as e:  # guard: goes-on = ZeroDivisionError
+        except (CniError, OSError) as e:
             failures.append(e)
     failures += _gc_of_chains(where, valid, began, request, log, programs)
-    if failures:  # guard: failures
+    if failures:
         raise combine(failures)
 
 
@@ -82,7 +81,6 @@ def _gc_of_chains(
     failures = list[Exception]()
     for whole in chains.of_network(where.state_dir, where.network):
         version = whole.version()
-        # guard below: chain-listed (whole), chain-began-with-its-process (version)
         if valid is not None and (whole.key in valid or _is_since(version, began)):
             continue
         try:
@@ -91,7 +89,7 @@ def _gc_of_chains(
                 if whole.version() != version:
                     continue
                 members = whole.load()
-                if valid is not None or undo.is_chain_dead(whole, members):  # guard: chain-dead-only = True
+                if valid is not None or undo.is_chain_dead(whole, members):
                     undo.members_of_chain(whole, members, request, log, programs)
                     log.append(f"gc: removed the claims' interfaces of {whole.key.of('', whole.network)}")
         except (CniError, OSError) as e:
@@ -117,7 +115,7 @@ def _began(request: Request) -> float:
 
 def _is_since(version: Version, began: float) -> bool:
     """Whether the record was written after ``began``; False for a time in the future, which a wrong clock wrote."""
-    return version is not None and began < version[1] / 1e9 <= time.time()  # guard: of-the-future (())
+    return version is not None and began < version[1] / 1e9 <= time.time()
 
 
 def _sparing(request: Request, conf: Config, where: Location) -> Request:
@@ -133,7 +131,6 @@ def _sparing(request: Request, conf: Config, where: Location) -> Request:
         for name in spec.VALID_ATTACHMENTS
         if conf.get(name) is not None
     }
-    # guard below: spared-late (attached)
     return replace(request, stdin=json.dumps({**conf, **lists}).encode(), attached=attached)
 
 
@@ -145,12 +142,10 @@ def a_few(where: Location, request: Request, log: list[str], programs: Programs)
     """
     if os.urandom(1)[0] % EVERY:
         return
-    with suppress(CniError, OSError):  # guard: few-never-fail
+    with suppress(CniError, OSError):
         for key in journal.keys(where.state_dir, where.network, _some):
             record = journal.peek(where.state_dir, where.network, key)
-            # guard below: few-cheap (programs), few-dead ((record))
             if record and _is_cheap(record, programs) and undo.is_dead(record):
-                # guard below: few-wait-for-nobody (0 -> 5)
                 if _reclaim(where.state_dir, record, request, programs, log, timeout=0):
                     log.append(f"removed {record.title}, whose pod is gone")
                 return
@@ -168,9 +163,8 @@ def sweep(
     request = own_request(b"{}")
     records = [r for r in journal.records(state_dir) if r.kind != LOST and undo.may_be_dead(r)]
     for record, is_dead in zip(records, undo.are_dead(records), strict=True):
-        if is_dead:  # guard: sweep-dead = True
+        if is_dead:
             try:
-                # guard below: sweep-dry (dry_run)
                 if dry_run or _reclaim(state_dir, record, request, programs, [], timeout=1):
                     yield record, None
             except (CniError, OSError) as e:
@@ -184,7 +178,7 @@ def _forget_empty_chains(state_dir: Path) -> None:
     for whole in chains.of_state_dir(state_dir):
         with suppress(CniError, OSError), whole.lock(timeout=0):
             entries = [member.entry(whole.key.container_id) for member in whole.load()]
-            if not any(entry.version() for entry in entries):  # guard: chain-in-use = True
+            if not any(entry.version() for entry in entries):
                 whole.forget()
 
 
@@ -200,10 +194,10 @@ def _reclaim(
     """Undo the attachment if its record is still ``seen``; return False if it is another.  Raises CniError, OSError."""
     with journal.lock(state_dir, seen.network, seen.key, timeout) as entry:
         record = entry.load()
-        if record != seen:  # guard: as-it-was-seen = record is None
+        if record != seen:
             return False
         asked = request.but(CNI_COMMAND="GC", CNI_NETNS="")
-        undo.attachment(entry, record, asked, programs, log, counts=False)  # guard: reclaim-problems
+        undo.attachment(entry, record, asked, programs, log, counts=False)
         return True
 
 

@@ -62,7 +62,7 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
     """Attach the interface with its features, or change nothing and raise CniError or OSError."""
     claimed = None
     if arguments.chosen_device(conf, "deviceID", "pciBusID") and os.path.isdir(CLAIMS_DIR):
-        claimed = features.claimed.find(request, conf)  # guard: claimed
+        claimed = features.claimed.find(request, conf)
     if claimed:
         request, conf = features.claimed.with_keys(claimed, request, conf)
     wanted = allowed(request, conf, programs)
@@ -85,14 +85,14 @@ def attach(all_asked: Sequence[Asked], request: Request, log: list[str], program
         except DeviceTaken as e:
             # Free a device of a dead pod.  _attach has released our locks, which may be the same files as the owner's.
             where = all_asked[0].wanted.where
-            if not undo.free_one(e.devices, where, request, programs, log):  # guard: free_one = True
+            if not undo.free_one(e.devices, where, request, programs, log):
                 raise
 
 
 def _attach(all_asked: Sequence[Asked], request: Request, log: list[str], programs: Programs) -> list[Result]:
     entries = [Entry(a.wanted.where.state_dir, a.wanted.where.network, a.request.key) for a in all_asked]
     with open_pod(request) as pod, rtnl.open_in() as host, journal.lock_all(entries):
-        request.refuse_if_abandoned()  # guard: add-abandoned
+        request.refuse_if_abandoned()
         pairs = zip(all_asked, entries, strict=True)
         return _in_step([_steps(asked, entry, host, pod, log, programs) for asked, entry in pairs])
 
@@ -122,7 +122,7 @@ def _in_step(making: Sequence[Generator[Made | None, None, None]]) -> list[Resul
     except BaseException as failure:
         for one in making:
             try:
-                one.throw(_OtherFailed())  # guard: undoes-the-others
+                one.throw(_OtherFailed())
             except _OtherFailed as undone:
                 for problem in getattr(undone, "__notes__", ()):
                     failure.add_note(problem)
@@ -142,9 +142,9 @@ def _steps(
     """
     wanted, request, key = asked.wanted, asked.request, asked.request.key
     kind = kinds.named(wanted.attach.kind)
-    undo.settle(entry, pod, request, log, programs)  # guard: settle
+    undo.settle(entry, pod, request, log, programs)
     yield None
-    with kind.claiming(wanted):  # guard: claiming
+    with kind.claiming(wanted):
         plan = _plan(kind, wanted, host, pod, key.ifname)
         record = _record(entry, asked, pod, plan)
     ipam = delegate.Ipam(wanted.where.ipam, request, programs, log)
@@ -154,7 +154,7 @@ def _steps(
         yield None
         with granted.kept(wanted.attach, plan, request, log):
             link = _make_link(kind, plan, host, pod, key.ifname)
-        record = replace(record, link={**plan, "index": link.index if link else 0})  # guard: index-in-the-record
+        record = replace(record, link={**plan, "index": link.index if link else 0})
         yield None
         if record.rxe:
             features.rxe.make(entry, record, pod)
@@ -172,9 +172,8 @@ def _steps(
         interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
         yield _complete(entry, record, interfaces, result, wanted.attach.dns)
     except BaseException as failure:
-        record = replace(record, given=not isinstance(failure, DelegateError))  # guard: given
+        record = replace(record, given=not isinstance(failure, DelegateError))
         with undo.after(failure, "and could not undo it all, DEL has to"):
-            # guard below: rolls-back, asks-only-who-gave (ipam.may_hold(failure) -> True)
             undo.attachment(entry, record, request, programs, log, ask_ipam=ipam.may_hold(failure))
         raise
 
@@ -184,7 +183,6 @@ def _complete(entry: Entry, record: Record, interfaces: tuple[Interface, ...], r
     ips = tuple(replace(ip, interface=0) for ip in result.ips)
     own = Result(interfaces, ips, result.routes, dns or result.dns)
     device_info.write(record.device_info, record.link, record.rdma_devs, record.gids)
-    # guard below: record-complete (True -> False)
     record = replace(record, complete=True, result=own.to_json(spec.NEWEST))
     entry.save(record)
     return Made(entry, record, own)
@@ -192,10 +190,10 @@ def _complete(entry: Entry, record: Record, interfaces: tuple[Interface, ...], r
 
 def _plan(kind: kinds.Kind, wanted: "NetConf", host: rtnl.Rtnl, pod: Pod, ifname: str) -> Json:
     """Return the kind's plan; change nothing.  Raises CniError if ADD cannot be served."""
-    refuse_old_kernel(host)  # guard: old-kernel
+    refuse_old_kernel(host)
     plan = kind.plan(wanted, host, pod)
-    _refuse_features(wanted.attach)  # guard: features-can-be
-    _refuse_taken_name(pod, ifname)  # guard: name-is-free
+    _refuse_features(wanted.attach)
+    _refuse_taken_name(pod, ifname)
     return plan
 
 
@@ -242,10 +240,10 @@ def _record(entry: Entry, asked: Asked, pod: Pod, plan: Json) -> Record:
         device_info=device_info.plan(conf, plan),
         claim=wanted.claim,
     )
-    places.note(entry.state_dir, entry.network, entry.key)  # guard: note-first
+    places.note(entry.state_dir, entry.network, entry.key)
     if wanted.attach.sysctl or wanted.attach.multiRail:
         return features.tuning.claim(wanted.attach, entry, record, pod)
-    entry.save(record)  # guard: record-first
+    entry.save(record)
     return record
 
 
@@ -254,7 +252,7 @@ def _make_link(kind: kinds.Kind, plan: Json, host: rtnl.Rtnl, pod: Pod, ifname: 
     try:
         return kind.attach(plan, host, pod, ifname)
     except FileExistsError:
-        _refuse_taken_name(pod, ifname)  # guard: name-taken-meanwhile
+        _refuse_taken_name(pod, ifname)
         raise
 
 
@@ -282,20 +280,20 @@ def delete(request: Request, conf: Config, log: list[str], programs: Programs) -
     """Detach whatever is left of the attachment.  Success means that nothing of it remains."""
     where = location(conf)
     with journal.lock(where.state_dir, where.network, request.key) as entry:
-        request.refuse_if_abandoned()  # guard: delete-abandoned
+        request.refuse_if_abandoned()
         if undo.whatever_is_left(entry, request, log, programs):
             return
         whole = chains.find(where.state_dir, where.network, request.key)
         noted = places.state_dir_of(where.network, request.key)
-        if not whole and noted and noted != where.state_dir:  # guard: delete-elsewhere
+        if not whole and noted and noted != where.state_dir:
             with journal.lock(noted, where.network, request.key) as elsewhere:
                 if undo.whatever_is_left(elsewhere, request, log, programs):
                     return
         if not whole:
-            undo.release(where.ipam, request, programs)  # guard: delete-without-record
+            undo.release(where.ipam, request, programs)
     if whole:
         # The configuration lacks "claims" now.  Its attachments' locks are taken after the chain's only.
-        undo.chain(whole, request, log, programs)  # guard: delete-a-chain
+        undo.chain(whole, request, log, programs)
 
 
 def check(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:
@@ -308,18 +306,17 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
         record = _load_complete(entry, wanted, pod)
         compare(record, promised, request.netns, pod, host)
         if where.ipam:
-            delegate.call(where.ipam, request, programs)  # guard: check-ipam
+            delegate.call(where.ipam, request, programs)
 
 
 def compare(record: Record, promised: Result, sandbox: str, pod: Pod, host: rtnl.Rtnl) -> None:
     """Raise CheckFailed unless the pod matches the record and ``promised``, the chain's result, in which ``sandbox``
     is the pod's path.  Raises OSError."""
     still = features.expected.of(record, promised, sandbox)
-    # guard below: check-kind = pod.rtnl.link(record.key.ifname)
     link = kinds.named(record.kind).check(record.link, host, pod, record.key.ifname)
     if link:
-        features.expected.check(pod, link, still)  # guard: check-expected
-        _check_features(record, pod, link, still)  # guard: check-features
+        features.expected.check(pod, link, still)
+        _check_features(record, pod, link, still)
 
 
 def _check_features(record: Record, pod: Pod, link: links.Link, still: "Expected") -> None:
@@ -337,10 +334,9 @@ def _check_features(record: Record, pod: Pod, link: links.Link, still: "Expected
 def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
     """Return the record.  Raises CheckFailed unless its attachment is complete and in this same namespace."""
     record = entry.load()
-    if record is None or not record.complete:  # guard: check-complete (complete)
+    if record is None or not record.complete:
         title = entry.key.of(wanted.pod, entry.network)
         raise CheckFailed(f"{title}: not attached" + (" completely" if record else ""))
-    # guard below: check-boot (of_this_boot), check-identity (identity)
     if not record.of_this_boot or record.identity != pod.identity:
         raise CheckFailed(f"{record.title}: attached to another namespace than {pod.path} is now")
     return record
@@ -350,15 +346,15 @@ def status(request: Request, conf: Config, _log: list[str], programs: Programs) 
     """Raise NotAvailable, or the IPAM plugin's error, if no ADD of this configuration can be served now."""
     wanted = allowed(request, conf, programs)
     try:
-        durable.probe(wanted.where.state_dir / "locks")  # guard: status-writes
+        durable.probe(wanted.where.state_dir / "locks")
         with rtnl.open_in() as host:
-            refuse_old_kernel(host)  # guard: old-kernel-status
+            refuse_old_kernel(host)
             if not is_stripped(conf):
-                _status_of_kind(wanted, host)  # guard: status-of-kind
-            _refuse_features(wanted.attach)  # guard: status-of-features
+                _status_of_kind(wanted, host)
+            _refuse_features(wanted.attach)
     except (CniError, OSError) as e:
         raise NotAvailable(f"no ADD can be served: {as_cni_error(e).msg}") from e
-    delegate.ask_if_it_can(wanted.where.ipam, request, programs)  # guard: status-of-ipam
+    delegate.ask_if_it_can(wanted.where.ipam, request, programs)
 
 
 def _status_of_kind(wanted: "NetConf", host: rtnl.Rtnl) -> None:
@@ -374,7 +370,6 @@ def open_pod(request: Request) -> Iterator[Pod]:
     """Open CNI_NETNS.  Raises BadEnvironment; InvalidNetns for the plugin's own namespace, because ADD would change the
     host."""
     with pods.open_netns(request) as pod:
-        # guard below: own-namespace
         if netns.is_own(pod.fd) and request.var("CNI_NETNS_OVERRIDE").lower() not in ("1", "true"):
             raise InvalidNetns(f"CNI_NETNS={request.netns!r} is the plugin's own namespace; give the pod's")
         yield pod
@@ -392,9 +387,9 @@ def allowed(request: Request, conf: Config, programs: Collection[str]) -> "NetCo
     """Parse the configuration.  ``programs`` are the names of our own IPAM plugins.  Raises what ``_parsed`` does, and
     InvalidConfig for a name in it, or a choice of the pod, that the policy file does not allow."""
     permits = permitted.read()
-    permits.refuse_choices(request, conf)  # guard: choices-of-a-pod
+    permits.refuse_choices(request, conf)
     wanted = _parsed(request)
     # For STATUS, Multus (4.3) strips the configuration, so its names are not those of ADD.
-    if request.command == "ADD" or not is_stripped(conf):  # guard: stripped-add (request), stripped = True
+    if request.command == "ADD" or not is_stripped(conf):
         permits.refuse_names(request, conf, wanted.named, has_leases=wanted.where.ipam in programs)
     return wanted

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def run(request: Request, programs: "Programs") -> Reply:
     """Return the reply to one CNI request.  ``programs`` are the IPAM plugins that are functions of this program."""
     began = time.monotonic()
-    budget.begin()  # guard: budget
+    budget.begin()
     reply = dispatch.answer(request, dict.fromkeys(VERBS, partial(_run, programs)))
     report.send(request.command, reply, began, partial(_kind, request))
     if reply.code:
@@ -32,7 +32,7 @@ def run(request: Request, programs: "Programs") -> Reply:
 
 
 def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -> Result | None:
-    if request.var(DELEGATED):  # guard: not-as-ipam
+    if request.var(DELEGATED):
         # Another plugin calls us, by a link, as its IPAM plugin.  We would delegate to ourselves without end.
         if request.command not in ("DEL", "GC"):
             raise InvalidConfig("ipam.type names hpn, which gives no addresses; did you mean hpn-ipam?")

@@ -74,7 +74,7 @@ def tasks(found: Iterable[Found]) -> Iterator[Task]:
     """Yield the repairs that these need."""
     for one in found:
         word, why = one.state()
-        if word in _ACTIONS:  # guard: only-these = True
+        if word in _ACTIONS:
             yield Task(one, word, why)
 
 
@@ -82,7 +82,6 @@ def leftovers(state_dirs: Iterable[Path]) -> Iterator[Task]:
     """Yield the beginnings of records that no command is writing."""
     for state_dir in state_dirs:
         for entry in journal.begun(state_dir):
-            # guard below: running-add (state_dir)
             if not journal.at_work(state_dir, entry.network, entry.key) and entry.version() is None:
                 why = "its ADD was killed while it wrote the record, before it changed anything"
                 yield Task(Found(state_dir, entry.path, None), LEFTOVER, why)
@@ -104,16 +103,14 @@ def mend(task: Task, programs: Programs, log: list[str]) -> bool:
 
 def _undo(entry: Entry, seen: Record, programs: Programs, log: list[str]) -> bool:
     # By peek, because Entry.load would move an unreadable record to quarantine, which is another command's.
-    if journal.peek(entry.state_dir, entry.network, entry.key) != seen:  # guard: as-it-was-seen
+    if journal.peek(entry.state_dir, entry.network, entry.key) != seen:
         return False
     is_dead = undo.is_dead(seen)
     if seen.complete and not is_dead and not attachment_state.is_half_undone(entry.state_dir, seen):
         return False
-    # guard below: lives-on (identity)
     away = holders.opened(seen.identity.inode) if seen.of_this_boot and is_dead else nullcontext(("", ""))
     with away as (path, _):
         # A plugin that reported that it allocated nothing may refuse, as in DEL.
-        # guard below: not-counted (not seen.given -> True)
         undo.attachment(entry, seen, _undo_request(path, seen.network), programs, log, counts=not seen.given)
     return True
 
@@ -121,7 +118,7 @@ def _undo(entry: Entry, seen: Record, programs: Programs, log: list[str]) -> boo
 def _release(entry: Entry, file: Path, record: Record, programs: Programs) -> bool:
     if not file.exists():
         return False
-    if entry.version() is not None:  # guard: attached-again
+    if entry.version() is not None:
         raise TryAgain(f"{record.title}: attached again; a release now would take its new addresses; delete it first")
     undo.release_as_added(location(record.config).ipam, record, _undo_request("", record.network), programs)
     durable.remove(file)
@@ -146,8 +143,8 @@ def check(state_dir: Path, record: Record, programs: Programs) -> None:
                 raise CheckFailed(f"{now.title}: its namespace {now.netns} is gone, or cannot be seen from here")
             try:
                 promised = prev_result(now)
-                commands.compare(now, Result.from_json(promised), now.netns, pod, host)  # guard: compares
-                if ipam := location(now.config).ipam:  # guard: ipam
+                commands.compare(now, Result.from_json(promised), now.netns, pod, host)
+                if ipam := location(now.config).ipam:
                     delegate.call(ipam, _check_request(now, promised), programs)
             except (KeyError, TypeError, ValueError) as e:
                 raise RecordUnreadable(f"{now.title}: its record is another version's: {e!r}") from e
@@ -156,7 +153,7 @@ def check(state_dir: Path, record: Record, programs: Programs) -> None:
 def prev_result(record: Record) -> Json:
     """Return the chain's result from libcni's cache; if it is not there, ADD's own."""
     cached = libcni_cache.result(record.network, record.key)
-    if cached is not None:  # guard: cached
+    if cached is not None:
         return cached
     version = str(record.config.get("cniVersion", spec.NEWEST))
     return {"cniVersion": version, **Result.from_json(record.result).to_json(version)}

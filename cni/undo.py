@@ -60,24 +60,24 @@ def attachment(  # noqa: PLR0913  # the one undo of all commands; the last two p
     ``ask_ipam`` is false if the IPAM plugin holds nothing.  ``counts`` is true if the plugin's refusal counts towards
     REFUSALS.  ``is_removed`` is true if its gate was closed and its link removed just now (``_remove_links``).
     """
-    budget.extend_for_undo()  # guard: budget
-    if record.kind == LOST:  # guard: lost
+    budget.extend_for_undo()
+    if record.kind == LOST:
         _undo_lost(entry, record, request, programs)
         return
     if record.claim and not is_removed:
-        features.claimed.undo([record])  # guard: gate-closed
-    if record.of_this_boot:  # guard: an-older-boot = True
+        features.claimed.undo([record])
+    if record.of_this_boot:
         with pods.find(record.identity, record.netns, request) as pod:
             if pod:
-                record = _undo_features(entry, record, pod)  # guard: features
+                record = _undo_features(entry, record, pod)
             if doubt := _remove_interface(entry, record, pod, log, is_removed=is_removed):
                 log.append(f"{record.title}: its interface was not found: {doubt}; its addresses may be in use")
-                request = replace(request, in_use=True)  # guard: escaped-in-use
+                request = replace(request, in_use=True)
     if record.steering:
         features.steering.put_back(record)
-    device_info.undo(record.device_info)  # guard: device_info
-    if not ask_ipam or _release_addresses(entry, record, request, programs, counts=counts):  # guard: released = True
-        entry.forget()  # guard: forgotten
+    device_info.undo(record.device_info)
+    if not ask_ipam or _release_addresses(entry, record, request, programs, counts=counts):
+        entry.forget()
 
 
 def whatever_is_left(entry: Entry, request: Request, log: list[str], programs: Programs) -> bool:
@@ -102,7 +102,7 @@ def chain(whole: Chain, request: Request, log: list[str], programs: Programs) ->
     """Undo all attachments of a chain, then remove the chain.  Raises all failures as one, after every attachment was
     tried; then the chain stays."""
     with whole.lock():
-        request.refuse_if_abandoned()  # guard: chain-abandoned
+        request.refuse_if_abandoned()
         members_of_chain(whole, whole.load(), request, log, programs)
 
 
@@ -122,7 +122,7 @@ def members_of_chain(
                         attachment(entry, removed[entry], asked, programs, log, is_removed=True)
                     else:
                         whatever_is_left(entry, asked, log, programs)
-                except (CniError, OSError) as e:  # guard: chain-goes-on = ZeroDivisionError
+                except (CniError, OSError) as e:
                     failures.append(e)
             late.wait()
         if failures:
@@ -143,7 +143,7 @@ def _remove_links(found: Mapping[Entry, Record], request: Request) -> dict[Entry
         if pod is None:
             return {}
         here = {entry: record for entry, record in ours.items() if record.identity == pod.identity}
-        features.claimed.undo([record for record in here.values() if record.claim])  # guard: gates-closed
+        features.claimed.undo([record for record in here.values() if record.claim])
         # Before the mark of ``note_found``, which a write of the record would remove.
         undone = {entry: _undo_features(entry, record, pod) for entry, record in here.items()}
         planned = [(record.link, entry.note_found) for entry, record in here.items()]
@@ -180,7 +180,6 @@ def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[s
 
         search = child.left_over(record.link, pod)
     else:
-        # guard below: link = None
         search = kinds.named(record.kind).detach(record.link, pod, record.key.ifname, entry.note_found)
     if search is None:
         return ""
@@ -189,7 +188,7 @@ def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[s
     if was_found:
         # An earlier undo found the interface and was killed, so it is gone and not hidden.
         search = replace(search, index=0, mac="")
-    return escaped.remove(search, entry, record, pod)  # guard: escaped = ""
+    return escaped.remove(search, entry, record, pod)
 
 
 @contextmanager
@@ -199,7 +198,7 @@ def after(failure: BaseException, then: str) -> Iterator[None]:
     try:
         yield
     except (CniError, OSError) as problem:
-        failure.add_note(f"{then}: {problem}")  # guard: told
+        failure.add_note(f"{then}: {problem}")
 
 
 def _undo_lost(entry: Entry, record: Record, request: Request, programs: Programs) -> None:
@@ -208,7 +207,6 @@ def _undo_lost(entry: Entry, record: Record, request: Request, programs: Program
 
     in_use = record.of_this_boot and not lost.remove(record, request)
     asked = request.but(CNI_CONTAINERID=record.key.container_id, CNI_IFNAME=record.key.ifname)
-    # guard below: lost-in-use (in_use -> False)
     release(location(spec.configuration(request)).ipam, replace(asked, in_use=in_use), programs)
     entry.forget()
 
@@ -226,17 +224,15 @@ def _release_addresses(entry: Entry, record: Record, request: Request, programs:
         if not request.in_use:
             # The interface is gone, so a repeated DEL need not search for it.
             record = replace(record, link={**record.link, "index": 0})
-        # guard below: refusal-of-ours (programs), refusal-for-now (_FOR_NOW), refusal-counts (counts)
         if ipam in programs or why.code in _FOR_NOW or not counts:
             raise
         record = replace(record, refusals=record.refusals + 1, trouble=f"{why}")
-        # guard below: refusals-of-what-gave (REFUSALS), refusals-most = True
         if record.refusals < (REFUSALS if record.given else 2):
-            entry.save(record)  # guard: refusals-are-counted
+            entry.save(record)
             raise
         if record.given:
-            entry.keep_for_people(record)  # guard: refused-is-kept
-            return False  # guard: refused-is-kept = True
+            entry.keep_for_people(record)
+            return False
     return True
 
 
@@ -264,7 +260,6 @@ def release_as_added(ipam: str, record: Record, request: Request, programs: Prog
 def _differs(request: Request, record: Record, ipam: str) -> bool:
     """Whether the caller's configuration is for the record's network and differs from the recorded one."""
     conf = spec.configuration(request)
-    # guard below: refusal-other-network (network), refusal-other-ipam (ipam)
     if conf.get("name") != record.network or location(conf).ipam != ipam:
         return False
     return conf.get("ipam") != record.config.get("ipam") or request.var("CNI_ARGS") != record.args
@@ -286,10 +281,8 @@ def is_dead(record: Record) -> bool:
 def are_dead(records: Sequence[Record]) -> list[bool]:
     """Return for each record whether its pod is provably dead.  Any number of records takes one scan of /proc."""
     # An unreadable record proves nothing but its boot.
-    # guard below: lost-is-not-dead (kind)
     sought = [(r.identity, r.netns) if r.of_this_boot and r.kind != LOST else None for r in records]
     gone = iter(pods.gone([one for one in sought if one]))
-    # guard below: dead-only (next(gone) -> True), dead-by-boot (not r.of_this_boot -> False)
     return [next(gone) if one else not r.of_this_boot for one, r in zip(sought, records, strict=True)]
 
 
@@ -302,12 +295,10 @@ def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: P
     record = entry.load()
     if record is None:
         return
-    # guard below: settle-identity (identity), settle-boot (of_this_boot), settle-taken (not request.was_taken)
     here = record.of_this_boot and record.identity == pod.identity and not request.was_taken
-    # guard below: settle-complete (complete), settle-stands (ifname), settle-exists
     if here and record.complete and kinds.named(record.kind).stands(record.link, pod, record.key.ifname):
         raise InterfaceExists(f"{record.title}: already attached since {record.time}; send DEL first")
-    attachment(entry, record, request, programs, log)  # guard: settle-undone
+    attachment(entry, record, request, programs, log)
     log.append(f"undid an earlier ADD of {record.title}; it began {record.time}")
 
 
@@ -320,7 +311,6 @@ def free_one(devices: tuple[str, ...], where: Location, request: Request, progra
     state_dirs, failures = places.state_dirs_with(where.state_dir), list[Exception]()
     owners = {device: (one, r) for one in state_dirs for device, r in owned.use((one,), devices).devices.items()}
     dead = dict(zip(owners, are_dead([record for _, record in owners.values()]), strict=True))
-    # guard below: dead-first (key)
     for device in sorted(devices, key=lambda one: not dead.get(one, True)):
         if device not in owners:
             return True
@@ -329,12 +319,12 @@ def free_one(devices: tuple[str, ...], where: Location, request: Request, progra
             owner = entry.load()
             if owner is None:
                 return True
-            if is_dead(owner):  # guard: free_one-dead = True
+            if is_dead(owner):
                 try:
                     attachment(entry, owner, request.but(CNI_NETNS="", CNI_COMMAND="GC"), programs, log)
                     return True
                 except (CniError, OSError) as e:
-                    failures.append(e)  # guard: free_one-failures
+                    failures.append(e)
     if failures:
         raise combine(failures)
     return False

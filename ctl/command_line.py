@@ -58,7 +58,7 @@ def _there(option: str, directory: Path, default: str, what: str) -> Path:
     try:
         os.stat(directory)
     except (FileNotFoundError, NotADirectoryError) as e:
-        if f"{directory}" != default:  # guard: misspelt
+        if f"{directory}" != default:
             raise IoFailure(f"{option} {directory}: {e.strerror}; give {what}") from e
     except OSError:
         pass  # the code that reads it reports why

@@ -207,15 +207,14 @@ def _gids(root: Path, device: str, port: int | None) -> Iterator[Gid]:
 
 
 def _is_set(gid: Gid) -> bool:
-    return gid.gid != _UNSET  # guard: not-set-yet = True
+    return gid.gid != _UNSET
 
 
 def _row(gid: Gid) -> tuple[str, ...]:
     # An address is followed by two blanks; without one the column is a tab.
     address = f"{gid.address}  " if gid.address else "\t"
-    # guard below: a-terminal-obeys-the-device (printable)
     ids = (printable(gid.device), f"{gid.port}", f"{gid.index}", gid.gid)
-    return *ids, address, _version(gid.kind), printable(gid.netdev)  # guard: a-terminal-obeys (printable)
+    return *ids, address, _version(gid.kind), printable(gid.netdev)
 
 
 def _version(kind: str) -> str:

@@ -80,7 +80,7 @@ def relation(one: Place, other: Place) -> str:
 
 def _is_gpu(path: str) -> bool:
     code = sysfs.line(f"{path}/class")
-    if code.startswith(_VGA) and sysfs.line(f"{path}/vendor") not in _MAKERS:  # guard: a-bmc
+    if code.startswith(_VGA) and sysfs.line(f"{path}/vendor") not in _MAKERS:
         return False
     return code.startswith((_VGA, *_CLASSES)) and not sysfs.link(f"{path}/physfn")
 
@@ -153,7 +153,7 @@ class _Scan:
                 self._attached |= owned.devices((state_dir,))
             except OSError as e:
                 why = f"{state_dir}: {e.strerror}; only root can read the devices' owners"
-                self.unread.append(f"{why}, so a free device may be taken")  # guard: journal-unread
+                self.unread.append(f"{why}, so a free device may be taken")
         is_here = root == sysfs.SYS
         self._devlink = _if_known(devlink.family) if is_here else None
         # Only root can open a VFIO group, and so learn whether another process has it open.

@@ -54,10 +54,10 @@ class Memory:
 
     def complete(self, device: str, incarnation: int, driver: str, seen: Seen) -> Seen:
         """What is seen of the device now; or what was seen last, if its interfaces are missing now."""
-        life = f"{incarnation} {driver}"  # guard: of-that-driver = f"{incarnation}"
+        life = f"{incarnation} {driver}"
         if not seen.names:
             before, last = self._before.get(device, ("", Seen()))
-            seen = last if before == life else seen  # guard: of-that-incarnation (before)
+            seen = last if before == life else seen
         if seen.names:
             self._now[device] = (life, seen)
         return seen
@@ -76,7 +76,7 @@ def _read_memory(file: Path) -> dict[str, tuple[str, Seen]]:
     """The file's entries of this boot; none if the file is unreadable or older."""
     with suppress(CniError, LookupError, TypeError, ValueError):
         body = durable.read(file) or {}
-        if body.get("boot") == durable.boot_id():  # guard: of-this-boot = True
+        if body.get("boot") == durable.boot_id():
             return {
                 device: (life, Seen(tuple(names), tuple(pkeys)))
                 for device, (life, names, pkeys) in body["devices"].items()
@@ -133,7 +133,6 @@ class Inventory:
         for bus, read in (("pci", scan.read_function), ("auxiliary", scan.read_auxiliary)):
             for address, incarnation in _entries(f"{self._root}/bus/{bus}/devices"):
                 known = before.get(address)
-                # guard below: another-incarnation (incarnation), complete (address)
                 if known is None or known[0] != incarnation or scan.may_differ(address, known[1]):
                     known = incarnation, read(address)
                 self._known[address] = known
@@ -222,7 +221,7 @@ class _Scan:
             vfs=max(sysfs.number(f"{path}/sriov_numvfs"), 0) if fixed.kind is Kind.PF else 0,
             pkeys=frozenset(seen.pkeys) if seen.pkeys else _NONE,
             vdpa=self._vdpa.get(fixed.id, ""),
-            reserved=next((why for name in netdevs if (why := self._reserved.get(name))), ""),  # guard: default-route
+            reserved=next((why for name in netdevs if (why := self._reserved.get(name))), ""),
             used="",
         )
 
@@ -244,7 +243,7 @@ class _Scan:
                 continue
             # A representor's device is its PF.
             of = os.path.realpath(f"{path}/device").split("/") if "device" in inside else ()
-            if "brport" in inside or any(part in found for part in of):  # guard: not-a-port ("brport")
+            if "brport" in inside or any(part in found for part in of):
                 continue
             below = [owners[lower] for lower in users.all_below(self.root, name) if lower in owners]
             yield Device(
@@ -263,7 +262,7 @@ class _Scan:
         """The device, with what the host would lose with it.  Call it after all interfaces that may be over it were
         seen."""
         used = next((why for name in device.netdevs if (why := self._used.get(name))), "")
-        return replace(device, used=used) if used else device  # guard: in-use (replace)
+        return replace(device, used=used) if used else device
 
     def _rdma_of(self, *names: str) -> tuple[RdmaDevice, ...]:
         """The RDMA devices of a device and of its interfaces: soft-RoCE belongs to an interface, even to a NIC's."""

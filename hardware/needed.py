@@ -27,21 +27,20 @@ def refuse(link: Link, address: str, use: Use, host: Rtnl, *, prefix: str = "", 
     """Raise CniError for an interface that is needed on the host.  ``address`` is its device's, empty for software.
     ``use`` has the owners of its VFs.  The message begins with ``prefix``, and ``other`` is the default remedy."""
     name = link.name
-    if link.enslaved:  # guard: enslaved
+    if link.enslaved:
         over = host.link(index=link.enslaved)
         if over and over.kind == "openvswitch":  # which the kernel refuses to remove from it
             raise LinkUnavailable(f"{prefix}{name!r} is a port of Open vSwitch; run: ovs-vsctl del-port {name}")
         raise LinkUnavailable(f"{prefix}{name!r} is in a bridge, bond or VRF; run: ip link set {name} nomaster")
-    if record := use.attached_over(link.index):  # guard: a-master
+    if record := use.attached_over(link.index):
         raise LinkUnavailable(f"{prefix}{name!r} is the master of {record.title}; delete that first")
     for vf in sysfs.vfs(address) if address else ():
-        if owner := use.devices.get(vf):  # guard: vf-owned
+        if owner := use.devices.get(vf):
             raise DeviceInUse(f"{prefix}VF {vf} of {name!r} belongs to {owner.title}; delete that first", vf)
         # The holder of a PF decides what its VFs may do.
-        # guard below: vfs-needed
         refuse_function(sysfs.function(vf), use, host, prefix=f"{prefix}VF {vf} of {name!r}: ", other=other)
     _refuse_in_use(link, prefix, other)
-    if uppers := _uppers(link, address, host):  # guard: carries
+    if uppers := _uppers(link, address, host):
         raise InvalidConfig(f"{prefix}{name!r} carries {', '.join(uppers)} of the host; remove them first, or {other}")
 
 
@@ -62,13 +61,13 @@ def _refuse_in_use(link: Link, prefix: str, other: str) -> None:
     with rtnl.open_in(strictly=True) as host:
         lost = routes.addresses_on(host, link.index)
         by_it = routes.routes_by(host, link.index) if link.up else []
-    if any(route.is_default for route in by_it) and name in routes.uplinks():  # guard: default-route
+    if any(route.is_default for route in by_it) and name in routes.uplinks():
         raise InvalidConfig(f"{prefix}the host's default route uses {name!r}; {other}")
-    if lost:  # guard: addresses
+    if lost:
         raise InvalidConfig(
             f"{prefix}{name!r} has {', '.join(lost)} on the host, which a move would lose; remove them first"
         )
-    if shown := [f"{route.network}" for route in by_it if not route.is_kernels]:  # guard: routes
+    if shown := [f"{route.network}" for route in by_it if not route.is_kernels]:
         more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
         raise InvalidConfig(
             f"{prefix}the host has routes through {name!r}, which a move would lose: {', '.join(shown[:_NAMED])}"
@@ -95,13 +94,12 @@ def refuse_end_of_pair(
 ) -> None:
     """Raise LinkUnavailable for the host's end of a pod's interface; call it only if ``is_pair``.  ``own`` is the
     requesting pod's namespace, which may hold both ends."""
-    if own is not None and nsid.number(host, own) == link.parent_nsid:  # guard: its-own
+    if own is not None and nsid.number(host, own) == link.parent_nsid:
         return
     leads_to = cache(partial(_leads_to, link, host))
     for network, name, sandbox in libcni_cache.all_interfaces():
-        if leads_to(sandbox) if sandbox else name == link.name:  # guard: its-name (name == link.name)
+        if leads_to(sandbox) if sandbox else name == link.name:
             raise _taken(prefix, link, f"network {network}{f', {sandbox}' if sandbox else ''}")
-    # guard below: our-attachments (state_dirs -> ())
     for file, text in (found for one in state_dirs for found in journal.texts(one)):
         if leads_to(netns_in(text)) and (record := journal.decoded(file, text)) and record.of_this_boot:
             raise _taken(prefix, link, record.title)
@@ -110,7 +108,7 @@ def refuse_end_of_pair(
 def _leads_to(link: Link, host: Rtnl, sandbox: str) -> bool:
     """Whether the peer is in the namespace with that path."""
     with suppress(OSError), netns.hold_open(sandbox) as fd:  # it has ended
-        return nsid.number(host, fd) == link.parent_nsid  # guard: its-namespace = False
+        return nsid.number(host, fd) == link.parent_nsid
     return False
 
 

@@ -91,7 +91,6 @@ def _owners(records: Iterable[Record]) -> Mapping[str, Owner]:
     return {
         name: (namespace, pod)
         for record in records
-        # guard below: of-this-boot (of_this_boot), for-itself (rxe or record)
         if record.of_this_boot and (record.rxe or record.link.get("device"))
         for namespace, _, pod in [record.pod.rpartition("/")]
         for name in record.rdma_devs

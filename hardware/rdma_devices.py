@@ -132,7 +132,7 @@ def gids(hca: Hca, port: Port) -> Iterator[Gid]:
     zero or unreadable (EINVAL)."""
     for index in range(places(port, "gids")):
         gid = sysfs.line(f"{port.path}/gids/{index}")
-        if _GID.fullmatch(gid) and gid.strip("0:"):  # guard: free-places ("0:")
+        if _GID.fullmatch(gid) and gid.strip("0:"):
             kind, netdev = (sysfs.line(f"{port.path}/gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
             yield Gid(hca.name, port.number, index, gid, kind, netdev)
 

@@ -30,14 +30,13 @@ def reserved_interfaces(root: str) -> dict[str, str]:
     bridge may leave through any of them.  Raises OSError.
     """
     budget.begin()
-    # guard below: a-port (all_below(root, OVS) -> ())
     ports = dict.fromkeys(
         all_below(root, OVS), "Open vSwitch owns its interface and may carry the host's traffic through it"
     )
     by_routes = {
         name: f"the host's default route leaves by {uplink}"
         for uplink in routes.uplinks()
-        for name in (uplink, *all_below(root, uplink))  # guard: below-it (root)
+        for name in (uplink, *all_below(root, uplink))
     }
     return ports | by_routes
 
@@ -71,9 +70,8 @@ def user(address: str, attached: Mapping[str, Record], root: Path = sysfs.SYS, v
         return record.title
     path = f"{root}/bus/pci/devices/{address}"
     # sysfs hides devices of other namespaces, but not the directory that they are in (kobject_rename).
-    if os.path.isdir(f"{path}/net") and not sysfs.names(f"{path}/net"):  # guard: its-interface
+    if os.path.isdir(f"{path}/net") and not sysfs.names(f"{path}/net"):
         return "a namespace that holds its interface"
-    # guard below: its-rdma-device (set(sysfs.rdma_names(address, root)) -> set())
     if set(sysfs.rdma_names(address, root)) - set(sysfs.names(f"{path}/infiniband")):
         return "a namespace that holds its RDMA device"
     # Vendors have VFIO drivers too, and without an IOMMU the node has another name (vfio_group_init).
@@ -97,7 +95,6 @@ def lag(address: str, root: Path) -> str:
     for name in sysfs.names(f"{path}/net"):
         bond = sysfs.link(f"{root}/class/net/{name}/master")
         if bond and os.path.exists(f"{root}/class/net/{bond}/bonding"):
-            # guard below: its-own-members (driver)
             members = [one for one in sysfs.functions_under(bond, root) if one.driver == driver]
             if 0 < sum(bool(sysfs.rdma_names(one.address, root)) for one in members) < len(members):
                 return bond

@@ -61,7 +61,7 @@ class Allocation:
         return _without_dead(self.store, self.pool, self.log, reserve)
 
     def choose(self, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
-        self.request.refuse_if_abandoned()  # guard: abandoned
+        self.request.refuse_if_abandoned()
         return chosen(self.pool, self.rail, requested, book)
 
 
@@ -90,7 +90,7 @@ def _without_dead(store: Store, pool: Pool, log: list[str], attempt: Callable[[]
     try:
         return attempt()
     except (PoolExhausted, AddressHeld):
-        freed = store.collect(None, probing=bool(pool.probe))  # guard: the-deads = 0
+        freed = store.collect(None, probing=bool(pool.probe))
         if not freed:
             raise
     log.append(f"released {freed} leases: of an older boot, of namespaces that are gone, or kept back long enough")

@@ -21,7 +21,6 @@ def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -
     Raises AddressUnavailable for a requested address, PoolExhausted for a set.
     """
     asked = asked_for(sets, requested, book)
-    # guard below: the-same-again (kept(s, book))
     return tuple(s.ip(asked.get(s.key) or kept(s, book) or _next(s, book)) for s in sets)
 
 
@@ -30,14 +29,14 @@ def asked_for(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book
     asked = dict[str, Address]()
     for address in requested:
         range_set = next((s for s in sets if address in s), None)
-        if range_set is None:  # guard: of-a-set = range_set is None and not (range_set := sets[0])
+        if range_set is None:
             raise AddressUnavailable(f"requested address {address} {why_not(sets, address)}; request another")
-        if range_set.key in asked:  # guard: one-of-a-set
+        if range_set.key in asked:
             raise AddressUnavailable(
                 f"requested addresses {asked[range_set.key]} and {address} are both in {range_set.key}, "
                 "and a range set provides one address; request one of each set"
             )
-        if address not in book.mine and (owner := book.holder(address)):  # guard: held, own-may-be-asked-for (mine)
+        if address not in book.mine and (owner := book.holder(address)):
             raise AddressHeld(f"requested address {address} is held by {owner}; request another or delete that")
         asked[range_set.key] = address
     return asked
@@ -66,7 +65,7 @@ def kept(range_set: RangeSet, book: Book) -> Address | None:
 def _next(range_set: RangeSet, book: Book) -> Address:
     after = next((address for address in book.last if address in range_set), None)
     address = next_free(range_set.spans, after, book.first_free)
-    if address is None:  # guard: exhausted
+    if address is None:
         subnets = ", ".join(str(r.subnet) for r in range_set.ranges)
         raise PoolExhausted(
             f"{range_set.key} ({subnets}): all {count(range_set.spans)} addresses are held; "
@@ -81,11 +80,11 @@ def terms(pool: Pool, pod: str, place: str) -> Terms:
     if not pool.sticky:
         return Terms(pool.cooldown)
     name = pool.sticky_name or pod
-    if not name:  # guard: sticky-needs-a-name
+    if not name:
         raise BadEnvironment(
             "ipam.sticky: CNI_ARGS has no K8S_POD_NAME and no STICKY, and args.cni no sticky; set one of them"
         )
     name = f"{name}:{place}" if place else name
-    if len(json.dumps(name)) > STICKY_MAX:  # guard: sticky-fits-a-line
+    if len(json.dumps(name)) > STICKY_MAX:
         raise BadEnvironment(f"ipam.sticky: {name!r} is longer than {STICKY_MAX} characters; give a shorter STICKY")
     return Terms(pool.cooldown, name, pool.sticky)

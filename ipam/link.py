@@ -58,7 +58,7 @@ def hold(allocation: Allocation, *, again: bool) -> tuple[Ip, ...]:
     with ExitStack() as stack:
         pod = stack.enter_context(pods.open_netns(request))
         link = pod.rtnl.link(ifname)
-        if link is None:  # guard: the-link-is-there
+        if link is None:
             if not (pool.needs_link or again):
                 return allocation.hold_unprobed(f"{ifname} is not there", pool.requested)
             raise LinkUnavailable(
@@ -93,7 +93,7 @@ def _name(request: Request, link: Link) -> str:
 
 def refuse_unless_probeable(link: Link) -> None:
     """Raise InvalidConfig if no probe can be sent on this link, or no answer can arrive."""
-    if why := _not_probeable(link):  # guard: somebody-answers
+    if why := _not_probeable(link):
         raise InvalidConfig(f"ipam.probe: {link.name} {why}; remove ipam.probe")
 
 
@@ -117,14 +117,14 @@ def _up(pod: Pod, link: Link) -> Iterator[None]:
         return
     pod.rtnl.set_up(link.index)
     try:
-        if not wait_for_carrier(pod.rtnl, link.index, CARRIER_TIMEOUT):  # guard: carrier
+        if not wait_for_carrier(pod.rtnl, link.index, CARRIER_TIMEOUT):
             raise LinkUnavailable(
                 f"{link.name} has no carrier after {CARRIER_TIMEOUT:.0f} s, so ipam.probe cannot ask other hosts; "
                 "check its cable or master, or remove ipam.probe"
             )
         yield
     finally:
-        if not link.up:  # guard: down-again
+        if not link.up:
             pod.rtnl.set_link(link.index, mask=links.IFF_UP)
 
 
@@ -146,7 +146,7 @@ class Prober:
         for address, mac in taken.items():
             spans = next((spans for spans in self.sets if any(address in span for span in spans)), ())
             inside = sum(any(other in span for span in spans) for other in now)
-            if inside < count(spans) // PART and Counter(now.values())[mac] < FEW:  # guard: part (inside), few (mac)
+            if inside < count(spans) // PART and Counter(now.values())[mac] < FEW:
                 now[address] = mac
         return [address for address in taken if address in now and address not in kept]
 
@@ -172,21 +172,20 @@ def resolve(
                 ips = reserve()
             new = {ip.address.ip for ip in ips} - unique
             taken = link.ask(new)
-            if not taken:  # guard: not-before-it-is-asked = True
+            if not taken:
                 return ips
             again = taken.keys() <= found.keys()
             found |= taken
             unique |= new - taken.keys()
             # A requested address is not declined, so that it is available once the other host has gone.
             if others := {address: mac for address, mac in taken.items() if address not in requested}:
-                kept |= store.decline(key, others, APART, link.to_keep_back)  # guard: conceded
+                kept |= store.decline(key, others, APART, link.to_keep_back)
                 log.extend(_log_lines(others, kept))
             _refuse_requested(taken, requested)
-            # guard below: slow (LONGEST), not-for-ever = again
             if again or len(found) >= MOST or monotonic() - began > LONGEST:
                 _refuse(found, kept | found, link)
     except BaseException as failure:
-        if ips and not had:  # guard: holds-nothing-then, keeps-what-it-had (had)
+        if ips and not had:
             try:
                 store.release(key, unused=True)
             except CniError as e:
@@ -205,7 +204,7 @@ def _log_lines(taken: Mapping[Address, str], kept: Mapping[Address, str]) -> lis
 
 def _refuse_requested(taken: Mapping[Address, str], requested: Sequence[Address]) -> None:
     """Raise AddressConflict if another host uses a requested address, because another try cannot help."""
-    if wrong := {address: mac for address, mac in taken.items() if address in requested}:  # guard: requested
+    if wrong := {address: mac for address, mac in taken.items() if address in requested}:
         raise AddressConflict(f"requested address {_in_use(wrong)}; find that host, or request another")
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def run(request: Request) -> Reply:
     """Answer one request; never raises."""
     began = time.monotonic()
-    budget.begin()  # guard: budget
+    budget.begin()
     reply = answer(request, {**COMMANDS, "ADD": partial(_if_permitted, add), "STATUS": partial(_if_permitted, status)})
     report.send(request.command, reply, began)
     return reply
@@ -66,9 +66,9 @@ def delete(request: Request, conf: Config, log: list[str]) -> None:
 
     Raises IoFailure, TryAgain and, once, RecordUnreadable.
     """
-    _store(conf, log).release(request.key, in_use=request.in_use)  # guard: in-use-is-kept-back (request)
+    _store(conf, log).release(request.key, in_use=request.in_use)
     # A number reserved for a name goes to the next node once hpn node receives this.
-    report.send_freed(lambda: _may_free_number(request, conf))  # guard: tells (send_freed)
+    report.send_freed(lambda: _may_free_number(request, conf))
 
 
 def check(request: Request, conf: Config, log: list[str]) -> None:
@@ -80,7 +80,7 @@ def check(request: Request, conf: Config, log: list[str]) -> None:
         previous = Result.from_json(conf["prevResult"])
     except ValueError as e:
         raise InvalidConfig(f"prevResult: {e}") from e
-    if missing := set(held) - {ip.address.ip for ip in previous.ips}:  # guard: check-the-result
+    if missing := set(held) - {ip.address.ip for ip in previous.ips}:
         names = ", ".join(map(str, missing))
         title = request.key.of(arguments.pod_name(arguments.cni_args(request.var("CNI_ARGS"))), spec.network_of(conf))
         raise CheckFailed(f"{names}: held by {title}, and not in prevResult.ips; delete the attachment and add it")
@@ -132,11 +132,11 @@ def collect(request: Request, conf: Config, log: list[str]) -> None:
     def attached() -> Collection[Key]:
         # Checked here, because the caller may have been killed while this waited for the store.
         request.refuse_if_abandoned()
-        return request.attached()  # guard: attached-is-spared = ()
+        return request.attached()
 
     store.collect(spec.valid_attachments(conf), attached)
     # Addresses that other hosts used become free too: the next ADD probes for them.
-    store.release_conflicts()  # guard: release_conflicts
+    store.release_conflicts()
 
 
 COMMANDS: Mapping[str, Command] = {"ADD": add, "DEL": delete, "CHECK": check, "STATUS": status, "GC": collect}
@@ -149,7 +149,7 @@ def _if_permitted(command: Command, request: Request, conf: Config, log: list[st
 
     if not _is_stripped(conf):
         permits = permitted.read()
-        permits.refuse_choices(request, conf, ("ips", "sticky"))  # guard: choices-of-a-pod
+        permits.refuse_choices(request, conf, ("ips", "sticky"))
         permits.refuse_names(request, conf, (), has_leases=True)
     return command(request, conf, log)
 

@@ -71,7 +71,7 @@ def set_aside(directory: Path, taken: Sequence[Lease], ifname: str) -> None:
     TryAgain if host-local has allocated or released an address meanwhile."""
     with lock_host_local(directory):
         now = {one.owner.key: one.ips for one in from_host_local(directory, ifname)}
-        if now != {one.owner.key: one.ips for one in taken}:  # guard: aside-as-read
+        if now != {one.owner.key: one.ips for one in taken}:
             raise TryAgain(f"host-local has changed the addresses of {directory} meanwhile; repeat the import")
         try:
             for path in [*_addresses(directory)]:

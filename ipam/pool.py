@@ -54,7 +54,6 @@ class RangeSet:
     @property
     def spans(self) -> tuple[Span, ...]:
         pairs = zip(self.ranges, self.usable, strict=True)
-        # guard below: reserved (subtract(span, r.reserved) -> [span])
         return tuple(part for r, spans in pairs for span in spans for part in subtract(span, r.reserved))
 
     @property
@@ -144,11 +143,9 @@ def range_sets(written: Sequence[tuple[str, Sequence[Range]]]) -> tuple[RangeSet
     # No pod gets a gateway, even if another range of the subnet names it.
     gateways = [Span.of(r.gateway, r.gateway) for r in ranges if r.gateway is not None]
     sets = [
-        # guard below: gateways (gateways), excluded (exclude)
         RangeSet(key, tuple(members), tuple(subtract(r.span, [*gateways, *r.exclude]) for r in members))
         for key, members in written
     ]
-    # guard below: nothing-left (not usable -> False)
     _refuse([
         f"{r.key}: gateway and exclude leave nothing of {r.span}; widen the range or exclude less"
         for s in sets
@@ -164,7 +161,7 @@ def rails_of(written: Sequence[Written], *, align: bool) -> tuple[Rail, ...]:
     rails, fit = dict[tuple[str, str | int], Rail](), iter(range_sets([s for *_, sets in written for s in sets]))
     for key, device, sets in written:
         ((by, value),) = ((by, value) for by, value in device.items() if value is not None)
-        if other := rails.get((by, value)):  # guard: rails-once
+        if other := rails.get((by, value)):
             _refuse([f"{key} and {other.key} are both for {other}; merge them, or correct one"])
         rails[by, value] = Rail(key, by, value, tuple(islice(fit, len(sets))))
     _refuse(list(_unalignable(list(rails.values()))) if align else ())
@@ -212,7 +209,6 @@ def _misplaced(r: Range) -> Iterator[str]:
     spans = {name: Span.of(address, address) for name, address in parts.items() if address is not None}
     spans |= {f"exclude[{i}]": span for i, span in enumerate(r.exclude)}
     spans |= {f"reserved[{i}]": span for i, span in enumerate(r.reserved)}
-    # guard below: inside (not whole(r.subnet).covers(span) -> False)
     outside = {name: span for name, span in spans.items() if not whole(r.subnet).covers(span)}
     for name, span in outside.items():
         yield f"{r.key}.{name} {span} is outside {r.key}.subnet {r.subnet}; choose one inside"
@@ -232,7 +228,7 @@ def _at_odds(written: Sequence[tuple[str, Sequence[Range]]]) -> Iterator[str]:
     for key, members in written:
         if not members:
             yield f"{key} [] has no range; add one or remove the set"
-        if len({r.subnet.version for r in members}) > 1:  # guard: one-family
+        if len({r.subnet.version for r in members}) > 1:
             subnets = ", ".join(str(r.subnet) for r in members)
             yield f"{key} mixes IPv4 and IPv6 ({subnets}); a set provides one address; make it two sets"
         if len(members) > 1 and any(r.eui64 for r in members):
@@ -240,7 +236,7 @@ def _at_odds(written: Sequence[tuple[str, Sequence[Range]]]) -> Iterator[str]:
     # In ascending order, a range that overlaps any other overlaps a neighbour.
     ordered = sorted((r for _, members in written for r in members), key=lambda r: r.span)
     for low, high in pairwise(ordered):
-        if low.span.overlaps(high.span):  # guard: overlap
+        if low.span.overlaps(high.span):
             yield f"{high.key} {high.span} overlaps {low.key} {low.span}; set rangeStart and rangeEnd apart"
 
 

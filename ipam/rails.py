@@ -69,7 +69,7 @@ def _interface(name: Any) -> str:
 def rail_of(rails: Sequence[Rail], device: Device) -> int:
     """The index of the one rail that has the device.  Raises InvalidConfig."""
     found = [at for at, rail in enumerate(rails) if rail.value in device.get(rail.by, ())]
-    if len(found) == 1:  # guard: one-rail = found
+    if len(found) == 1:
         return found[0]
     what = ", ".join(f"{key} {' or '.join(map(str, values))}" for key, values in device.items())
     if not what:
@@ -98,19 +98,19 @@ def _pick(own: RangeSet, column: Sequence[RangeSet], asked: Address | None, book
     sibling, number = next(_numbers(column, book.siblings), (None, 0))
     if sibling is None:
         if asked is not None:
-            _refuse_foreign(own, column, asked, book)  # guard: anothers-number
+            _refuse_foreign(own, column, asked, book)
         return asked or leases.kept(own, book) or _next(own, column, book)
     address = _address(own, number)
     because = f"ipam.align: this container has {sibling}, host number {number}"
     if address is None:
         raise AddressUnavailable(f"{because}, which is outside of {own.key}; {_REMEDY}")
-    if asked not in (None, address):  # guard: same-number
+    if asked not in (None, address):
         raise AddressUnavailable(
             f"requested address {asked} differs from {address}, which has its host number; {because}"
         )
-    if address not in own:  # guard: in-range
+    if address not in own:
         raise AddressUnavailable(f"{because}, and {address} {leases.why_not([own], address)}; {_REMEDY}")
-    if address not in book.mine and (owner := book.holder(address)):  # guard: held
+    if address not in book.mine and (owner := book.holder(address)):
         raise AddressHeld(f"{because}, and {address} is held by {owner}; delete that, or {_AGAIN}")
     return address
 
@@ -166,7 +166,7 @@ def _next(own: RangeSet, column: Sequence[RangeSet], book: Book) -> Address:
             if len(numbers) < len(found):
                 return None
             first = max(numbers)
-            if first == min(numbers):  # guard: free-on-all = True
+            if first == min(numbers):
                 return span.address(first)
         return None
 

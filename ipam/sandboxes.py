@@ -36,5 +36,4 @@ def gone(boxes: Collection[Sandbox]) -> frozenset[Sandbox]:
 
 def _seen(path: str, fd: int, cookie: int) -> Sandbox | None:
     mounts, processes = netns.view(path, fd)
-    # guard below: cookie (cookie and), seen-from-here (and mounts)
     return Sandbox(netns.inode(fd), cookie, mounts, processes) if cookie and mounts else None

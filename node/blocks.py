@@ -49,7 +49,7 @@ def rounds(kubeconfig: str = "") -> tuple[Report, ...] | None:
     networks = list(networks_with_blocks(data_dirs(there)))
     if not networks:
         return None
-    if why := of_another_boot(there):  # guard: another-boot
+    if why := of_another_boot(there):
         return tuple(Report(path.name, problem=why) for path in networks)
     from ipam import sandboxes  # noqa: PLC0415  # for the child only
     from ipam.cluster.reconcile import reconcile  # noqa: PLC0415
@@ -69,7 +69,7 @@ def of_another_boot(records: Records) -> str:
     process.  Something in its container may hide the host's, and all pods are alive.
     """
     known = [(path, record) for path, record in records if record]
-    if not known or any(record.of_this_boot for _, record in known):  # guard: this-boot (of_this_boot)
+    if not known or any(record.of_this_boot for _, record in known):
         return ""
     path, record = known[0]
     return (
@@ -164,7 +164,7 @@ class Blocks:
         problems = [f"network {one.network}: {one.problem}" for one in self._reports if one.problem]
         self._topics.report("blocks", *(sentence for one in self._reports for sentence in one.log))
         self._topics.report(TOPIC, *problems, is_problem=bool(problems))
-        if reports:  # guard: no-network-no-alarm = True
+        if reports:
             self._background.after(AGAIN if problems else EVERY)
 
     def _failed(self, why: str) -> None:

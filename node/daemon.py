@@ -179,7 +179,7 @@ class Daemon:
             self._loop.call_later(AGAIN, lambda: self._changed(devices=True))
             return
         self._topics.solved("devices")
-        found = self._provisioning.update(found)  # guard: held = self._provisioning.update(found) and found
+        found = self._provisioning.update(found)
         self._devices = {device.id: device for device in found}
         offered, sentences = offers.offers(self._settings.resources, found)
         self._topics.report("offers", *sentences)

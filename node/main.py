@@ -149,7 +149,7 @@ def _ended(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
             ended.set_exception(error) if error else ended.set_result(None)
 
     def fail(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if "handle" in context:  # guard: a-call-fails = False
+        if "handle" in context:
             end(context.get("exception"))
         # Other errors belong to one connection, which asyncio has closed.
 

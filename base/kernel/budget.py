@@ -40,7 +40,7 @@ def begin() -> None:
 
 def extend_for_undo() -> None:
     """Keep enough of the budget to undo one attachment, even if the request has spent all of it."""
-    _budget.left = max(_budget.left, UNDOING)  # guard: undoing
+    _budget.left = max(_budget.left, UNDOING)
 
 
 def left() -> float:
@@ -62,13 +62,13 @@ def excuse(since: float) -> None:
     """Do not count the wait since that time of the monotonic clock, beyond a moment: only the kernel caused it."""
     waited = min(time.monotonic() - since - _MOMENT, _budget.kernel_left)
     if waited > 0:
-        _budget.kernel_left -= waited  # guard: kernel-time-spent
+        _budget.kernel_left -= waited
         _budget.excused += waited
 
 
 def spend(seconds: float) -> None:
     """Take waited seconds from the budget."""
-    _budget.left = max(_budget.left - seconds, 0.0)  # guard: spent
+    _budget.left = max(_budget.left - seconds, 0.0)
 
 
 def attempts(seconds: float, pause: float) -> Iterator[None]:
@@ -78,5 +78,5 @@ def attempts(seconds: float, pause: float) -> Iterator[None]:
     yield
     while clock() < deadline and left():
         time.sleep(pause)
-        spend(pause)  # guard: attempts-spend
+        spend(pause)
         yield

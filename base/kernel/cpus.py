@@ -21,7 +21,7 @@ def parse(text: str) -> tuple[int, ...]:
     for item in text.split(","):
         match = _ITEM.fullmatch(item)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if not first <= last < MOST:  # guard: a-list
+        if not first <= last < MOST:
             raise ValueError("is not a list of processors; write 0-3,8")
         found.update(range(first, last + 1))
     return tuple(sorted(found))

@@ -44,7 +44,6 @@ def receive_device(sock: socket.socket) -> Mapping[str, str]:
     Raises BlockingIOError if there is no event now, OSError ENOBUFS if events were lost."""
     data, ancillary, _, (port, _) = sock.recvmsg(_ROOM, socket.CMSG_SPACE(UCRED.size), socket.MSG_DONTWAIT)
     senders = [UCRED.unpack(credentials)[0] for level, kind, credentials in ancillary if (level, kind) == _CREDENTIALS]
-    # guard below: a-port-of-its-own (port), the-kernels-process (senders)
     return variables(data) if port == 0 and senders == [0] else {}
 
 

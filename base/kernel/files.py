@@ -16,7 +16,7 @@ from typing import Final
 
 # Such a descriptor names a file without opening it, so it is safe for any file (man 2 open, O_PATH).
 _HANDLE: Final = os.O_PATH | os.O_CLOEXEC
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # guard: new-temporary (O_EXCL)
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _KINDS: Final = {
     stat.S_IFLNK: "a link",
     stat.S_IFDIR: "a directory",
@@ -53,9 +53,9 @@ def open_directory(folder: str, names: Iterable[str] = (), make: int = 0) -> Ite
 def open_regular(name: str, flags: int, at: int | None = None) -> int:
     """Open an existing regular file with the ``flags`` of os.open; return its descriptor.  Raises OSError.  In the
     directory ``at``, a link is not followed."""
-    handle = os.open(name, _HANDLE | (0 if at is None else os.O_NOFOLLOW), dir_fd=at)  # guard: no-link (0 if at)
+    handle = os.open(name, _HANDLE | (0 if at is None else os.O_NOFOLLOW), dir_fd=at)
     try:
-        if not_regular := why_not_regular(os.fstat(handle).st_mode):  # guard: regular
+        if not_regular := why_not_regular(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, not_regular, name)
         return os.open(f"/proc/self/fd/{handle}", flags)
     finally:
@@ -108,7 +108,7 @@ def read_all(fd: int, limit: int) -> bytes:
     data = b""
     while more := os.read(fd, limit + 1 - len(data)):
         data += more
-        if len(data) > limit:  # guard: limit
+        if len(data) > limit:
             raise OSError(errno.EFBIG, f"it is longer than {limit} bytes")
     return data
 
@@ -129,7 +129,7 @@ def _temporary(name: str) -> str:
 
 
 def _enter(at: int, name: str, make: int) -> int:
-    flags = _HANDLE | os.O_DIRECTORY | os.O_NOFOLLOW  # guard: no-link-between (O_NOFOLLOW)
+    flags = _HANDLE | os.O_DIRECTORY | os.O_NOFOLLOW
     try:
         return os.open(name, flags, dir_fd=at)
     except FileNotFoundError:

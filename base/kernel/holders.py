@@ -54,7 +54,6 @@ def _open(inode: int) -> tuple[int, str]:
 def _is_namespace(fd: int, inode: int) -> bool:
     """Whether the file is the namespace with that number: all namespaces are files of one file system."""
     found = os.fstat(fd)
-    # guard below: no-device = found.st_ino == inode
     return (found.st_dev, found.st_ino) == (os.stat("/proc/self/ns/net").st_dev, inode)
 
 
@@ -67,7 +66,7 @@ def _ways(inode: int) -> Iterator[tuple[str, str]]:
         with suppress(OSError):  # it ended meanwhile, or we may not inspect it
             yield from ((path, f"{_holder(process)} has it open") for path in _descriptors(process, inode))
             mounts = _namespace(process, "mnt")
-            if mounts not in seen:  # guard: own-mounts
+            if mounts not in seen:
                 seen.add(mounts)
                 ours = _namespace(process, "user") == _namespace("self", "user")
                 for point in mount_points((_PROC / process / "mountinfo").read_bytes(), inode, ours=ours):
@@ -89,16 +88,13 @@ def mount_points(mountinfo: bytes, inode: int, *, ours: bool) -> list[str]:
     ``ours``: the process is in our user namespace, so root made its mounts."""
     mounts = list(netns.mounts(mountinfo))
     # A mount that covers another one counts too.
-    # guard below: its-own-overlay (_STACKED and not ours)
     avoided = [point for _, point, kind in mounts if _is_served(kind) or (kind in _STACKED and not ours)]
     if not ours and all(point != "/" for _, point, _ in mounts):
-        # guard below: its-own-root
         avoided.append("/")  # the process changed its root, and mountinfo lacks the mount that holds it
     return [
         point
         for root, point, _ in mounts
-        if root == f"net:[{inode}]"
-        and not any(files.is_within(point, one) for one in avoided)  # guard: nobody-waits (one)
+        if root == f"net:[{inode}]" and not any(files.is_within(point, one) for one in avoided)
     ]
 
 

@@ -97,10 +97,10 @@ def quick_detection(ns_fd: int, ifname: str, milliseconds: int) -> Iterator[bool
     begin, listening = f"ipv6/conf/{ifname}/router_solicitation_delay", f"ipv6/neigh/{ifname}/retrans_time_ms"
     exchanged: dict[str, tuple[str, str]] | None = None
     with suppress(FileNotFoundError):
-        exchanged = sysctl.exchange(ns_fd, {begin: "0", listening: str(milliseconds)})  # guard: shortened = {}
+        exchanged = sysctl.exchange(ns_fd, {begin: "0", listening: str(milliseconds)})
     yield exchanged is not None
     if exchanged:
-        sysctl.put_back(ns_fd, exchanged)  # guard: put-back
+        sysctl.put_back(ns_fd, exchanged)
 
 
 class Detection:
@@ -177,7 +177,7 @@ class Detection:
                 self.sock.close()
                 self.sock = self._open()
                 self._link = self._inside.link(index=self._index)
-                self.ask()  # guard: asked-when-lost
+                self.ask()
             if time.monotonic() >= deadline:
                 return reached()
         return True
@@ -186,13 +186,13 @@ class Detection:
         for kind, _, _, body in messages(data):
             if kind in (RTM_NEWLINK, RTM_DELLINK):
                 family, index = LINK.unpack_from(body)[::2][:2]
-                if (family, index) == (socket.AF_UNSPEC, self._index):  # guard: our-link = family == socket.AF_UNSPEC
+                if (family, index) == (socket.AF_UNSPEC, self._index):
                     self._link = parse_link(body) if kind == RTM_NEWLINK else None
                     if self._link is None:
                         self._flags.clear()
             elif kind in (RTM_NEWADDR, RTM_DELADDR):
                 index, address, flags = parse_address(body)
-                if index == self._index and kind == RTM_NEWADDR:  # guard: our-addresses (_index)
+                if index == self._index and kind == RTM_NEWADDR:
                     self._note(address, flags)
                 elif index == self._index:
                     self._flags.pop(address, None)

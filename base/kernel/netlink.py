@@ -57,7 +57,7 @@ def open_socket(protocol: int, fd: int | None = None) -> socket.socket:
             os.close(fd)
         raise
     try:
-        sock.connect((0, 0))  # guard: kernel-alone
+        sock.connect((0, 0))
         sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
         sock.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
     except BaseException:
@@ -111,20 +111,18 @@ def receive(sock: socket.socket, request: bytes = b"", seconds: float = _FOR_EVE
                     return
                 continue
             except OSError as e:
-                # guard below: lost = continue
                 raise AnswerLost(e.errno, f"{e.strerror}: the kernel's answer was lost") from e
-            if not sender:  # guard: sender = True
-                if seconds == _FOR_EVER:  # guard: kernels-lock
+            if not sender:
+                if seconds == _FOR_EVER:
                     budget.excuse(since)
                 yield data
-            # guard below: kernel-time-for-the-kernel-only = (budget.excuse(since), time.monotonic())[1]
             since = time.monotonic()
             if budget.clock() - began > seconds:
                 return
-            if _rest(began) <= 0:  # guard: flood-ends
+            if _rest(began) <= 0:
                 raise _late()
     finally:
-        budget.spend(budget.clock() - began)  # guard: spent
+        budget.spend(budget.clock() - began)
 
 
 def attr(kind: int, payload: bytes) -> bytes:
@@ -206,7 +204,7 @@ def _wait(sock: socket.socket, began: float, since: float, seconds: float) -> bo
             if own <= rest:
                 return False
             raise _late()
-    elif not poll.poll((rest + budget.kernel_left()) * 1000):  # guard: wait-ends = not poll.poll()
+    elif not poll.poll((rest + budget.kernel_left()) * 1000):
         budget.excuse(since)
         raise AnswerLost(
             errno.ETIMEDOUT,

@@ -71,7 +71,7 @@ def _refuse_other(fd: int, path: str) -> None:
         kind = fcntl.ioctl(fd, NS_GET_NSTYPE)
     except OSError as e:
         raise OSError(errno.EINVAL, "not a namespace", path) from e
-    if kind != CLONE_NEWNET:  # guard: a-namespace-of-network
+    if kind != CLONE_NEWNET:
         raise OSError(errno.EINVAL, "not a network namespace", path)
 
 
@@ -125,7 +125,6 @@ def view(path: str, fd: int) -> tuple[int, int]:
         there, this = os.stat(path), os.fstat(fd)
     except OSError:
         return 0, 0
-    # guard below: view (st_dev, this)
     return _view() if (there.st_dev, there.st_ino) == (this.st_dev, this.st_ino) else (0, 0)
 
 
@@ -136,7 +135,7 @@ def gone(seen: Collection[S]) -> frozenset[S]:
     same mount and PID namespace can prove anything, so a namespace seen from elsewhere is never gone.
     """
     here = _view()
-    ours = {one for one in seen if (one.mounts, one.processes) == here}  # guard: seen-from-here = set(seen)
+    ours = {one for one in seen if (one.mounts, one.processes) == here}
     there = inhabited() if ours else None
     if there is None:
         return frozenset()
@@ -146,7 +145,6 @@ def gone(seen: Collection[S]) -> frozenset[S]:
         with suppress(OSError), hold_open(there[number]) as fd:  # a namespace that cannot be entered may be alive
             if inode(fd) == number:
                 cookies[number] = cookie_of(fd)
-    # guard below: cookie (ours)
     return frozenset(absent | {one for one in ours if cookies.get(one.inode, one.cookie) != one.cookie})
 
 
@@ -169,17 +167,17 @@ def inhabited() -> dict[int, str] | None:
     """
     found = dict[int, str]()
     for root, mount_point, _ in mounts(Path("/proc/self/mountinfo").read_bytes()):
-        if root.startswith("net:["):  # guard: a-mount-is-enough
+        if root.startswith("net:["):
             found[int(root[5:-1])] = mount_point
     processes = list(filter(str.isdigit, os.listdir("/proc")))
-    if "1" not in processes:  # guard: hidden-processes
+    if "1" not in processes:
         return None
     for process in processes:
         try:
             for path, link in _links_of(process):
-                found.setdefault(int(link[5:-1]), path)  # guard: a-process-is-enough
+                found.setdefault(int(link[5:-1]), path)
         except PermissionError:
-            if process != "1":  # init may be beyond our rights, and is in no pod  # guard: all-processes
+            if process != "1":  # init may be beyond our rights, and is in no pod
                 return None
         except OSError:  # it ended meanwhile
             continue

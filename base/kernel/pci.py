@@ -47,7 +47,7 @@ def _rebind(address: str, driver: str) -> NoReturn:
     number = errno.EIO
     try:
         # systemd sends SIGTERM to all processes of a service that it stops; the function would lose its driver.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # guard: finishes-a-rebind
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         # These are the runtime's pipes; while the child holds them, the runtime waits for its end.
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):

@@ -103,7 +103,7 @@ def find_owners(ns_fd: int, link: Link, addresses: Collection[Address], seconds:
 def _receive(poll: select.poll, by_fd: Mapping[int, socket.socket], until: float) -> Iterator[bytes]:
     """Yield frames until that time, then the frames that already wait: a busy machine can run this process too late."""
     late = 0
-    while late < _QUEUE:  # guard: flood = True
+    while late < _QUEUE:
         rest = max(until - time.monotonic(), 0)
         late += not rest
         ready = poll.poll(rest * 1000)

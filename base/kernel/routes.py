@@ -86,9 +86,8 @@ class Route:
         program makes a route to one host, whatever protocol it records: Cilium records the kernel's.
         """
         network = self.network
-        if network.is_link_local or (self.family == AF_INET6 and network.is_multicast):  # guard: kernels
+        if network.is_link_local or (self.family == AF_INET6 and network.is_multicast):
             return True
-        # guard below: a-routers = False
         return self.family == AF_INET6 and self.length < 128 and self.protocol in (RTPROT_KERNEL, RTPROT_RA)
 
 
@@ -146,7 +145,6 @@ class Nexthops:
 
     def outputs(self, route: Route) -> frozenset[int]:
         """The indexes of all interfaces of the route.  Raises OSError."""
-        # guard below: an-object ((route.nexthop))
         return route.outputs | (self._of(route.nexthop) if route.nexthop else set())
 
     def _of(self, number: int) -> set[int]:
@@ -163,7 +161,7 @@ class Nexthops:
         if output := read_u32(found.get(_NHA_OIF, b"")):
             outputs.add(output)
         for one, *_ in _MEMBER.iter_unpack(found.get(_NHA_GROUP, b"")):
-            outputs |= self._of(one)  # guard: a-group
+            outputs |= self._of(one)
         return outputs
 
 
@@ -198,7 +196,6 @@ def _addresses_on(host: Rtnl, index: int = 0) -> Iterator[tuple[int, str]]:
         found = attributes(body[ADDRESS.size :])
         # IFA_LOCAL is the interface's own address where IFA_ADDRESS is a point-to-point peer's.
         address = ip_interface((found.get(IFA_LOCAL) or found[IFA_ADDRESS], length))
-        # guard below: link-local (is_link_local), an-address-of-a-routers (_IFAPROT_KERNEL_RA)
         if not address.ip.is_link_local and found.get(_IFA_PROTO) != _IFAPROT_KERNEL_RA:
             yield one, f"{address}"
 
@@ -214,7 +211,6 @@ def uplinks() -> set[str]:
     with rtnl.open_in(strictly=True) as host:
         first, second = _uplinks(host, AF_INET), _uplinks(host, AF_INET6)
     places = first.keys() | second.keys()
-    # guard below: ipv4-first (first.get(place))
     return {name for place in places for index in first.get(place) or second[place] for name in _name_of(index)}
 
 
@@ -226,7 +222,7 @@ def _uplinks(host: Rtnl, family: int) -> dict[int, set[int]]:
             by_table.setdefault(route.table, set()).update(indexes)
     own = {RT_TABLE_MAIN}
     if by_table.keys() - own:
-        own |= tables_of_all(host, family)  # guard: everybodys-table
+        own |= tables_of_all(host, family)
     vrfs = _tables_of_vrfs(host) if by_table.keys() - own else set()
     found = {table: indexes for table, indexes in by_table.items() if table in vrfs - own}
     return found | {_OUTSIDE: {index for table in by_table.keys() & own for index in by_table[table]}}

@@ -84,8 +84,8 @@ class Rtnl:
         try:
             return self._answer(self.pack(kind, flags, body))
         except netlink.AnswerLost:
-            self.reopen()  # guard: renewed
-            if flags & NLM_F_ACK:  # guard: changes-once
+            self.reopen()
+            if flags & NLM_F_ACK:
                 raise
             return self._answer(self.pack(kind, flags, body))
 
@@ -94,7 +94,7 @@ class Rtnl:
         while True:
             answer = next(received)
             length, kind, flags, sequence, _ = HEADER.unpack_from(answer)
-            if sequence != self.sequence:  # guard: sequence
+            if sequence != self.sequence:
                 continue  # left over from a request that was not followed to its end
             if kind != NLMSG_ERROR:
                 return answer[HEADER.size : length]
@@ -108,8 +108,8 @@ class Rtnl:
         caller gets the bodies again.  A pod may change things all the time, so there are at most two repetitions: what
         is missing then appeared or disappeared meanwhile.
         """
-        for _ in range(_DUMPS):  # guard: dumps-most = iter(int, 1)
-            if (yield from self._dump_once(self.pack(kind, NLM_F_DUMP, body))):  # guard: dump-changed = True
+        for _ in range(_DUMPS):
+            if (yield from self._dump_once(self.pack(kind, NLM_F_DUMP, body))):
                 return
 
     def _dump_once(self, request: bytes) -> Generator[bytes, None, bool]:
@@ -136,7 +136,7 @@ class Rtnl:
         sock = netlink.open_beside(self.sock)
         self.sock.close()
         self.sock = sock
-        if self._strictly:  # guard: still-strict
+        if self._strictly:
             netlink.answers_strictly(sock)
 
     def pack(self, kind: int, flags: int, body: bytes) -> bytes:
@@ -238,7 +238,7 @@ def delete_link(inside: Rtnl, index: int) -> None:
     except netlink.AnswerLost:
         # Any process may send to this group, and the kernel drops messages while the socket is full: poll for the link.
         inside.reopen()
-        _look_until_gone(inside, index)  # guard: looked-for
+        _look_until_gone(inside, index)
 
 
 def delete_links(inside: Rtnl, indexes: Sequence[int]) -> set[int]:
@@ -275,17 +275,16 @@ def _wait_until_gone(inside: Rtnl, indexes: set[int]) -> None:
     while True:
         for kind, flags, sequence, body in messages(next(received)):
             if kind == NLMSG_ERROR and sequence == inside.sequence:
-                raise_error(body, flags)  # guard: answer
+                raise_error(body, flags)
                 return
             # With AF_BRIDGE, the message means that the link left a bridge.  With IFLA_NEW_NETNSID, it means that the
             # link moved to another namespace.
             if kind != RTM_DELLINK:
                 continue
             family, index = LINK.unpack_from(body)[::2][:2]
-            # guard below: not-a-bridges (AF_UNSPEC), not-moved (IFLA_NEW_NETNSID)
             if family == socket.AF_UNSPEC and IFLA_NEW_NETNSID not in attributes(body[LINK.size :]):
                 indexes.discard(index)
-                if not indexes:  # guard: of-this-link = True
+                if not indexes:
                     return
 
 

@@ -66,7 +66,6 @@ def tables_of_all(inside: Rtnl, family: int) -> set[int]:
 def _is_for_all(body: bytes) -> bool:
     _, to, source, tos, _, action, flags = _RULE.unpack_from(body)
     conditions = attributes(body[_RULE.size :]).keys() - _NO_CONDITION
-    # guard below: a-condition = action == FR_ACT_TO_TBL and not (to or source or tos)
     return action == FR_ACT_TO_TBL and not (to or source or tos or flags & _INVERT or conditions)
 
 

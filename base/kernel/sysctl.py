@@ -44,7 +44,7 @@ def refuse_hidden() -> None:
     try:
         os.close(os.open(_ANY, os.O_WRONLY))
     except OSError as e:
-        if e.errno in _HIDDEN:  # guard: hidden
+        if e.errno in _HIDDEN:
             raise OSError(e.errno, _HIDDEN[e.errno]) from e
 
 
@@ -77,7 +77,7 @@ def put_back(ns_fd: int, exchanged: Mapping[str, tuple[str, str]]) -> None:
 
     def work() -> None:
         for key, (before, new) in exchanged.items():
-            if _read(key) == new:  # guard: changed-meanwhile = True
+            if _read(key) == new:
                 files.write_value(_ROOT + key, before)
 
     run_in(ns_fd, work)

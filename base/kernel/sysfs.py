@@ -64,14 +64,14 @@ def own_netdevs(found: Iterable[str], root: Path = SYS) -> Iterator[str]:
         port = line(f"{root}/class/net/{name}/phys_port_name") if names[1:] else ""
         if _UPLINK.fullmatch(port):
             yield name
-        elif not _REPRESENTOR.fullmatch(port):  # guard: not-a-representor = True
+        elif not _REPRESENTOR.fullmatch(port):
             others.append(name)
     yield from others
 
 
 def refuse_hidden(root: Path = SYS) -> None:
     """Raise OSError if /sys is not mounted, or is hidden."""
-    if not os.path.exists(f"{root}/bus"):  # guard: hidden
+    if not os.path.exists(f"{root}/bus"):
         why = f"{root} shows no devices: no sysfs is mounted there, or something hides it"
         raise OSError(errno.ENOENT, f"{why}; run: mount -t sysfs sysfs {root}")
 

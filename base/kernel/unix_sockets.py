@@ -32,7 +32,7 @@ def bind(path: Path, kind: int) -> socket.socket:
     other thread may make files meanwhile.
     """
     sock = socket.socket(socket.AF_UNIX, kind)
-    mask = os.umask(_OTHERS)  # guard: root-alone = os.umask(0)
+    mask = os.umask(_OTHERS)
     try:
         sock.bind(str(path))
     except BaseException:

@@ -35,7 +35,6 @@ def send(command: str, reply: Reply, began: float, kind: Callable[[], str] = str
     """Report a command that began at a time of the monotonic clock; ``kind`` is called only if there is a listener."""
     if command not in _COUNTED:
         return
-    # guard below: nobody-there (OSError -> BlockingIOError)
     with suppress(OSError):  # the pod has its interface, with or without a listener
         os.stat(SOCKET)
         took = time.monotonic() - began
@@ -61,7 +60,7 @@ def _send_if(is_so: Callable[[], bool], line: bytes) -> None:
 
 def _send(line: bytes, where: str) -> None:
     """Raises OSError."""
-    sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK)  # guard: nobody-waits (SOCK_NONBLOCK)
+    sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK)
     try:
         sock.sendto(line, where)
     finally:

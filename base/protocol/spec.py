@@ -126,7 +126,7 @@ class Request:
         Call it under the lock that guards the command's changes.  A runtime that killed the caller may have sent
         another command since, and got its answer.
         """
-        if self.abandoned():  # guard: abandoned
+        if self.abandoned():
             raise TryAgain(f"the caller no longer waits for this {self.command}, so it did not begin; repeat it")
 
 
@@ -164,7 +164,6 @@ def check_environment(request: Request) -> None:
     required = VERBS[command][1]
     if "CNI_CONTAINERID" in required:
         container_id, ifname = request.var("CNI_CONTAINERID"), request.var("CNI_IFNAME")
-        # guard below: container-id-length (_ID_MAX), container-id = not container_id
         if not _NAME.fullmatch(container_id) or len(container_id) > _ID_MAX:
             raise BadEnvironment(
                 f"CNI_CONTAINERID={container_id!r} is not a container id: "
@@ -178,10 +177,10 @@ def bad_ifname(name: str) -> str:
     """Why the kernel (dev_valid_name) or libcni would refuse an interface's name; empty if neither does."""
     if not 1 <= len(os.fsencode(name)) <= 15:
         return "1 to 15 bytes"
-    if name in (".", ".."):  # guard: ifname-dots
+    if name in (".", ".."):
         return "'.' and '..' are directories"
     # The kernel replaces %d by a number, so the interface would get another name than requested.
-    if any(c in "/:%" or c.isspace() or not c.isprintable() for c in name):  # guard: ifname-characters
+    if any(c in "/:%" or c.isspace() or not c.isprintable() for c in name):
         return "no '/', ':', '%', white space or control characters"
     return ""
 
@@ -192,7 +191,6 @@ def cached(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[by
     caching: Any = lru_cache(_REMEMBERED)(parse)  # Any: lru_cache's type loses the parameters
 
     def parsed(stdin: bytes, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        # guard below: result-not-remembered (b'"prevResult"')
         repeats = len(stdin) < _LONG and b'"prevResult"' not in stdin
         found: T = (caching if repeats else parse)(stdin, *args, **kwargs)
         return found
@@ -246,7 +244,7 @@ def version_of(conf: Mapping[str, Any], command: str) -> str:
 def network_of(conf: Mapping[str, Any]) -> str:
     """The network's name, which can name a directory.  Raises InvalidConfig."""
     name = conf.get("name")
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _ID_MAX:  # guard: network-name (not _NAME)
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _ID_MAX:
         raise InvalidConfig(
             f"name {name!r} is not a network name: letters, digits, '_', '.', '-', first a letter or digit, "
             f"at most {_ID_MAX}"
@@ -263,7 +261,7 @@ def valid_attachments(conf: Mapping[str, Any]) -> frozenset[Key] | None:
     members = [_attachment(item) for item in value] if isinstance(value, list) else [None]
     valid = frozenset(filter(None, members))
     # GC removes what is not in this list, so guess nothing.
-    if None in members:  # guard: gc-list
+    if None in members:
         raise InvalidConfig(f"{key} {value!r} is not a list of {{containerID, ifname}}")
     return valid
 

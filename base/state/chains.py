@@ -74,7 +74,6 @@ class Chain:
             return _members(durable.read(self._file) or {"members": []}, self._file)
         except RecordUnreadable:
             path = Path(self._file)
-            # guard below: unreadable-is-replaced = durable.set_aside(path, self.state_dir / "quarantine" / "chains")
             durable.replace_unreadable(path, self.state_dir / "quarantine" / "chains", lambda _: self._recorded())
             return _members(durable.read(self._file) or {"members": []}, self._file)
 

@@ -139,7 +139,6 @@ def of_pod(uid: str) -> list[Claim]:
     kubelet = next((claim.kubelet for one in named for claim in _decoded_of([one])), "")
     later = _of_kubelet(uid, kubelet) if kubelet else set()
     found = _decoded_of(one for one in there if text in one[1] or _uid_of(one[0]) in later)
-    # guard below: of-its-pods (uid in claim.pods -> True)
     ours = [claim for claim in found if uid in claim.pods or (not claim.pod_claim and claim.uid in later)]
     return [claim for claim in ours if not claim.ended]
 
@@ -200,7 +199,7 @@ def gate(uid: str, number: int) -> str:
 
 
 def _file(uid: str) -> str:
-    if not _UID.fullmatch(uid):  # guard: uid-is-no-path
+    if not _UID.fullmatch(uid):
         raise InvalidConfig(f"claim UID {uid!r} is not a UUID in lower case, as Kubernetes makes them")
     return f"{FOLDER}/{uid}{_END}"
 
@@ -255,7 +254,7 @@ def _decoded_of(listed: Iterable[tuple[str, bytes]]) -> list[Claim]:
 
 def _parsed(text: bytes, file: str) -> Claim | None:
     claim = _decoded(text, file)
-    return claim if claim.boot == durable.boot_id() else None  # guard: of-this-boot = claim
+    return claim if claim.boot == durable.boot_id() else None
 
 
 @lru_cache(32)  # a command of a pod reads its claims for each of their devices
@@ -264,6 +263,6 @@ def _decoded(text: bytes, file: str) -> Claim:
         claim = Claim.from_json(durable.parsed(text, file))
     except (TypeError, KeyError) as e:
         raise RecordUnreadable(f"{file} lacks members of a prepared claim: {e!r}") from e
-    if claim.uid != _uid_of(file):  # guard: its-own-file
+    if claim.uid != _uid_of(file):
         raise RecordUnreadable(f"{file} is the file of another claim, {claim.uid}")
     return claim

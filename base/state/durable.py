@@ -26,7 +26,6 @@ from base.state import trust
 SCHEMA = 1
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOST = 1 << 26
-# guard below: no-link (O_NOFOLLOW)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 T = TypeVar("T")
@@ -51,9 +50,9 @@ def directory(path: Path) -> Path:
     try:
         if not path.is_dir():
             directory(path.parent)
-            trust.refuse_unless_safe(f"{path.parent}")  # guard: made-where-safe
-            path.mkdir(mode=0o700, exist_ok=True)  # guard: directory-mode (0o700 -> 0o777)
-            sync_directory(path.parent)  # guard: directory-sync
+            trust.refuse_unless_safe(f"{path.parent}")
+            path.mkdir(mode=0o700, exist_ok=True)
+            sync_directory(path.parent)
     except OSError as e:
         raise IoFailure(f"state directory {path}: {e.strerror}; it must be a writable directory") from e
     return path
@@ -63,7 +62,7 @@ def make_private(path: Path) -> None:
     """Give a directory that another program made the mode of ours.  Raises IoFailure, and InvalidConfig if others than
     root could replace the directory."""
     try:
-        trust.refuse_unless_safe(f"{path}")  # guard: private-where-safe
+        trust.refuse_unless_safe(f"{path}")
         path.chmod(0o700)
     except OSError as e:
         raise IoFailure(f"chmod 700 {path}: {e.strerror}") from e
@@ -81,7 +80,7 @@ def with_directory(file: str, attempt: Callable[[], T]) -> T:
 
 def probe(path: Path) -> None:
     """Write a file into the directory as an ADD would, and remove it.  Raises IoFailure, InvalidConfig."""
-    trust.refuse_unless_ours(f"{directory(path)}")  # guard: probe-where-ours
+    trust.refuse_unless_ours(f"{directory(path)}")
     # The name must differ from a concurrent probe's: by a thread of this process, or by one with the same number in
     # another PID namespace.
     try:
@@ -101,22 +100,22 @@ def write(path: Path | str, body: dict[str, Any], *, makes: bool = True) -> None
     text = canonical(body)
     document = f'{{"schema":{SCHEMA},"sha256":"{_digest(text)}","body":{text}}}\n'
     try:
-        new = partial(os.open, temporary, _NEW, 0o600)  # guard: file-mode (0o600 -> 0o666)
+        new = partial(os.open, temporary, _NEW, 0o600)
         fd = with_directory(temporary, new) if makes else new()
         try:
             data = document.encode()
             while data:
-                data = data[os.write(fd, data) :]  # guard: all-of-it = data[os.write(fd, data[:4096]) : 0]
-            os.fsync(fd)  # guard: write-fsync
+                data = data[os.write(fd, data) :]
+            os.fsync(fd)
         finally:
             os.close(fd)
         os.replace(temporary, file)
-        sync_directory(os.path.dirname(file))  # guard: write-directory
+        sync_directory(os.path.dirname(file))
     except OSError as e:
         # The file itself stays: if only the directory's sync failed, it is the new one or the old one, and both are
         # whole.
         with suppress(OSError):
-            os.unlink(temporary)  # guard: temporary-removed
+            os.unlink(temporary)
         raise IoFailure(f"writing {path}: {e.strerror}; the state directory must be writable and have room") from e
 
 
@@ -145,9 +144,9 @@ def parsed(text: bytes, path: Path | str) -> dict[str, Any]:
         whole = document["sha256"] == _digest(canonical(body))
     except (ValueError, TypeError, KeyError, RecursionError) as e:
         raise RecordUnreadable(f"{path} is not a state file of hpn ({len(text)} bytes: {type(e).__name__})") from e
-    if schema != SCHEMA:  # guard: schema
+    if schema != SCHEMA:
         raise RecordUnreadable(f"{path} has schema {schema!r}, this version reads {SCHEMA}; a newer version wrote it")
-    if not whole or not isinstance(body, dict):  # guard: checksum (whole), an-object (body)
+    if not whole or not isinstance(body, dict):
         raise RecordUnreadable(f"{path} was altered: its checksum does not match")
     return body
 
@@ -157,9 +156,9 @@ def remove(path: Path | str) -> None:
     file = f"{path}"
     try:
         with suppress(FileNotFoundError):
-            os.unlink(f"{file}.tmp")  # guard: interrupted-removed
+            os.unlink(f"{file}.tmp")
         os.unlink(file)
-        sync_directory(os.path.dirname(file))  # guard: remove-sync
+        sync_directory(os.path.dirname(file))
     except FileNotFoundError:
         return
     except OSError as e:
@@ -171,15 +170,15 @@ def set_aside(path: Path, to: Path, *, keeps: bool = False) -> Path:
     ``keeps``, it has its old path too.  Raises IoFailure."""
     directory(to)
     names = (to / f"{path.name}.{n}" for n in range(1_000_000))
-    target = next(target for target in names if not os.path.lexists(target))  # guard: aside-never-over = next(names)
+    target = next(target for target in names if not os.path.lexists(target))
     try:
         if keeps:
-            os.link(path, target)  # guard: unreadable-is-kept
+            os.link(path, target)
         else:
             os.replace(path, target)
-        sync_directory(to)  # guard: aside-sync-to
+        sync_directory(to)
         if not keeps:
-            sync_directory(path.parent)  # guard: aside-sync-from
+            sync_directory(path.parent)
     except OSError as e:
         raise IoFailure(f"moving unreadable {path} to {target}: {e.strerror}") from e
     return target
@@ -209,7 +208,6 @@ def _digest(text: str) -> str:
 def _read_all(path: Path | str) -> bytes:
     # Do not follow a link, and do not wait for the other end of a FIFO.
     try:
-        # guard below: read-no-link (O_NOFOLLOW), read-no-fifo (O_NONBLOCK)
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as e:
         if e.errno in (errno.ELOOP, errno.ENXIO):
@@ -217,9 +215,9 @@ def _read_all(path: Path | str) -> bytes:
         raise
     try:
         found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):  # guard: read-regular
+        if not stat.S_ISREG(found.st_mode):
             raise RecordUnreadable(f"{path} is not a regular file, so it is not a state file of hpn")
-        if found.st_size > _MOST:  # guard: read-most
+        if found.st_size > _MOST:
             raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, so it is not a state file of hpn")
         data = b""
         # A read of a regular file is short only at its end, and a state file is replaced, never appended to.

@@ -42,7 +42,6 @@ def _alone(claim: Claim) -> AbstractContextManager[object]:
     """The lock of the claim's gates, if it can have several pods: one's ADD may run beside another's DEL."""
     if claim.pod_claim:
         return nullcontext()
-    # guard below: one-at-a-time = nullcontext()
     return journal.locked(Path(places.COMMON), "claim", claim.uid, locks.SHARED)
 
 
@@ -56,11 +55,11 @@ def _open_if_whole(claim: Claim, number: int, found: Callable[[], Iterable[Recor
         ours = f"{claim.uid}/{one}"
         matching = (r for r in found() if r.complete and r.claim == ours)
         attached = [] if device.attach == NONE else [*islice(matching, 1 if claim.pod_claim else None)]
-        if device.attach != NONE and not attached:  # guard: whole
+        if device.attach != NONE and not attached:
             return False
         about = {"driver": DRIVER, "pool": device.pool, "name": device.device}
         containers = {r.key.container_id for r in attached}
-        record = attached[0] if len(containers) == 1 else None  # guard: of-one-pod (len(containers) == 1 -> attached)
+        record = attached[0] if len(containers) == 1 else None
         devices.append({**about, **_described(device.attributes, record)})
     path = claims.gate(claim.uid, first)
     text = "".join(f"{json.dumps(_document(version, claim, first, devices))}\n" for version in _VERSIONS)
@@ -91,7 +90,7 @@ def close(attached: Collection[Record]) -> None:
             if found and firsts and not found.pod_claim:
                 containers = {record.key.container_id for record in attached}
                 others = [one for one in records(uid) if one.key.container_id not in containers]
-                firsts = {one for one in firsts if not _is_anothers(found, one, others)}  # guard: of-others
+                firsts = {one for one in firsts if not _is_anothers(found, one, others)}
             for first in firsts:
                 _remove(claims.gate(uid, first))
 
@@ -101,7 +100,7 @@ def settle(claim: Claim, first: int) -> None:
     Raises IoFailure, InvalidConfig, TryAgain."""
     with _alone(claim):
         if not _open_if_whole(claim, first, lambda: records(claim.uid)):
-            _remove(claims.gate(claim.uid, first))  # guard: settled
+            _remove(claims.gate(claim.uid, first))
 
 
 def _remove(path: str) -> None:

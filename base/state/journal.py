@@ -74,14 +74,13 @@ class Entry:
                 raise RecordUnreadable(f"{self.path} lacks members of a record: {e!r}") from e
             return self._own(record)
         except RecordUnreadable as e:
-            # guard below: stand-in = durable.set_aside(self.path, self.state_dir / "quarantine" / self.network)
             aside = durable.replace_unreadable(self.path, self.state_dir / "quarantine" / self.network, self._stand_in)
             e.add_note(f"kept in {aside}; search by hand for anything else that it described")
             raise
 
     def _own(self, record: Record | None) -> Record | None:
         """The record, if it is this attachment's.  Raises RecordUnreadable."""
-        if record and (record.network, record.key) != (self.network, self.key):  # guard: its-own-record
+        if record and (record.network, record.key) != (self.network, self.key):
             raise RecordUnreadable(f"{self.path} is the record of another attachment, {record.network}/{record.key}")
         return record
 
@@ -144,7 +143,7 @@ def version_of(file: str) -> Version:
 def lock(state_dir: Path, network: str, key: Key, timeout: float | None = None) -> Iterator[Entry]:
     """Lock the attachment, and yield its entry.  Raises TryAgain if another process holds the lock for ``timeout``
     seconds (LOCK_TIMEOUT by default); IoFailure."""
-    with locked(state_dir, "attachment", f"{network}/{key}", timeout):  # guard: lock
+    with locked(state_dir, "attachment", f"{network}/{key}", timeout):
         yield Entry(state_dir, network, key)
 
 
@@ -156,14 +155,13 @@ def lock_all(entries: Iterable[Entry]) -> Iterator[None]:
     in_order = sorted(names, key=lambda name: (_lock_file(name[0], "attachment", name[1]), name[1]))
     with ExitStack() as held:
         for state_dir, name in in_order:
-            held.enter_context(locked(state_dir, "attachment", name))  # guard: lock-all
+            held.enter_context(locked(state_dir, "attachment", name))
         yield
 
 
 def lock_namespace(state_dir: Path, namespace: Identity) -> Lock:
     """Lock what a pod's attachments share.  Take this lock inside an attachment's lock, never around one.  Raises
     TryAgain, IoFailure."""
-    # guard below: namespace-lock = locked(state_dir, "namespace", f"{os.urandom(9)!r}")
     return locked(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}")
 
 
@@ -178,7 +176,7 @@ def locked(state_dir: Path, what: str, name: str, timeout: float | None = None) 
     default), IoFailure."""
     path, most = _lock_file(state_dir, what, name), LOCK_TIMEOUT if timeout is None else timeout
     try:
-        return durable.with_directory(path, lambda: Lock(path, most, name))  # guard: name-of-its-own (name -> "")
+        return durable.with_directory(path, lambda: Lock(path, most, name))
     except OSError as e:
         raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
 
@@ -196,7 +194,6 @@ def keys(state_dir: Path, network: str, among: Callable[[list[str]], list[str]] 
 def keys_in(folder: str, among: Callable[[list[str]], list[str]] = sorted) -> list[Key]:
     """``keys`` of a folder with a file for each key, such as that of a network's records.  Raises IoFailure."""
     try:
-        # guard below: interrupted-first-write (removesuffix)
         names = {name.removesuffix(".tmp") for name in os.listdir(folder)}
     except FileNotFoundError:
         return []
@@ -256,9 +253,8 @@ def decoded(file: str, contents: bytes) -> Record | None:
     """The record of a file with these bytes; None if it is unreadable, or another attachment's."""
     try:
         path, record = Path(file), Record.from_json(durable.parsed(contents, file))
-    except (RecordUnreadable, TypeError, KeyError, ValueError):  # guard: unreadable-is-passed-over = ZeroDivisionError
+    except (RecordUnreadable, TypeError, KeyError, ValueError):
         return None
-    # guard below: listed-is-its-own (network)
     return record if path.name.startswith(f"{record.key}.json") and path.parent.name == record.network else None
 
 
@@ -296,9 +292,9 @@ def beside(state_dir: Path, ours: Record) -> list[Record]:
     return [
         record
         for record in records(state_dir, ours.key.container_id)
-        if (record.network, record.key) != (ours.network, ours.key)  # guard: beside-self (network, ours)
-        and record.of_this_boot  # guard: beside-boot
-        and record.identity == ours.identity  # guard: beside-identity
+        if (record.network, record.key) != (ours.network, ours.key)
+        and record.of_this_boot
+        and record.identity == ours.identity
     ]
 
 

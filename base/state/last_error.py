@@ -31,7 +31,7 @@ def note(request: Request, reply: Reply) -> None:
     If the caller has gone, another command may have run since.  The command has released the attachment's lock.  If
     another one holds it now, nothing is kept: that one may keep its own error, and this must not wait.
     """
-    if request.command not in COMMANDS or request.var(DELEGATED):  # guard: no-delegate (DELEGATED)
+    if request.command not in COMMANDS or request.var(DELEGATED):
         return
     with suppress(CniError, OSError, ValueError, TypeError, KeyError):  # the command's answer stands
         where = location(spec.configuration(request))
@@ -39,10 +39,10 @@ def note(request: Request, reply: Reply) -> None:
         entries = [Entry(state_dir, where.network, request.key) for state_dir in dirs if state_dir]
         entry = next((entry for entry in entries if entry.version()), None)
         if entry:
-            with journal.lock(entry.state_dir, entry.network, entry.key, timeout=0):  # guard: locked
+            with journal.lock(entry.state_dir, entry.network, entry.key, timeout=0):
                 if _is_its_own(entry, request):
                     # Others than root could have redirected the path.
-                    trust.refuse_unless_ours(os.path.dirname(entry.error_file))  # guard: trusted
+                    trust.refuse_unless_ours(os.path.dirname(entry.error_file))
                     durable.write(entry.error_file, {"command": request.command, **_answer(reply)})
 
 
@@ -50,22 +50,20 @@ def read(record: Path) -> Json | None:
     """The last error of the attachment with this record file; None if there is none, or if it is unreadable."""
     with suppress(CniError):
         body = durable.read(f"{record}".removesuffix(".json") + ".error")
-        # guard below: members (and body.keys)
         return body if body and body.keys() >= {"time", "command", "code", "msg"} else None
     return None
 
 
 def _is_its_own(entry: Entry, request: Request) -> bool:
     """Whether the attachment is still there, and the request was its last one.  Call it with the lock."""
-    if not entry.version() or request.abandoned():  # guard: abandoned (abandoned())
+    if not entry.version() or request.abandoned():
         return False
     # A failed ADD has no part in an attachment that an earlier ADD has completed.
     record = journal.peek(entry.state_dir, entry.network, entry.key) if request.command == "ADD" else None
-    return not (record and record.complete)  # guard: attached = True
+    return not (record and record.complete)
 
 
 def _answer(reply: Reply) -> Json:
     document = json.loads(reply.stdout)
-    # guard below: short (_LONGEST)
     texts = {name: str(document[name])[:_LONGEST] for name in ("msg", "details") if name in document}
     return {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "code": int(document["code"]), **texts}

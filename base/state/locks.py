@@ -27,7 +27,7 @@ _POLL: Final = 0.0005
 _POLL_MOST: Final = 0.005
 _OTHERS: Final = 0o077
 # O_NONBLOCK, because opening a FIFO would block.
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # guard: no-link (O_NOFOLLOW)
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # man 5 proc_locks.
 _LOCKS: Final = Path("/proc/locks")
 # struct flock: type, whence, start, length and pid, which must be 0 (man 2 fcntl).
@@ -52,16 +52,16 @@ class Lock:
         """Take the lock of the file at ``path``, or of the name in it, making the file if it is missing.  Raises
         TryAgain after ``timeout`` seconds, InvalidConfig if others than root could take the lock, IoFailure, OSError.
         """
-        trust.refuse_unless_ours(os.path.dirname(path))  # guard: directory
+        trust.refuse_unless_ours(os.path.dirname(path))
         # Open the file for every use: the locks work between openings, so they exclude threads of one process too.
         # filelock's own objects do this and more, at ten times the cost.
-        self._fd = os.open(path, _FLAGS, 0o600)  # guard: mode (0o600 -> 0o666)
+        self._fd = os.open(path, _FLAGS, 0o600)
         self._byte = byte_of(name)
         try:
             _make_ours(self._fd, path)
             take(self._fd, path, timeout, self._byte)
         except BaseException:
-            os.close(self._fd)  # guard: closed-if-not-had
+            os.close(self._fd)
             raise
 
     def __enter__(self) -> Self:
@@ -74,7 +74,7 @@ class Lock:
     def release(self) -> None:
         """Release the lock, even while a child that hangs in a driver still has the file open (pci.rebind)."""
         if self._byte is not None:
-            _set(self._fd, fcntl.F_UNLCK, self._byte)  # guard: name-released
+            _set(self._fd, fcntl.F_UNLCK, self._byte)
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         os.close(self._fd)
         self._fd = -1
@@ -120,11 +120,10 @@ def _make_ours(fd: int, path: str) -> None:
     """Remove others' permissions from the file.  A process that has it open already can still hold the lock.  The
     timeout bounds that, and its error names the holder."""
     found = os.fstat(fd)
-    # guard below: regular (st_mode), owner (st_uid)
     if not stat.S_ISREG(found.st_mode) or not trust.is_trusted(found.st_uid):
         raise IoFailure(f"{path} is not a lock of hpn: not a regular file of root's; remove it")
     if found.st_mode & _OTHERS:
-        os.fchmod(fd, 0o600)  # guard: put-right
+        os.fchmod(fd, 0o600)
 
 
 def take(fd: int, path: str, timeout: float, byte: int | None = None) -> None:
@@ -132,9 +131,9 @@ def take(fd: int, path: str, timeout: float, byte: int | None = None) -> None:
     ``timeout`` seconds, which restart after a wait for the kernel's lock of links."""
     deadline, pause = time.monotonic() + timeout, _POLL
     while not _is_taken(fd, byte):
-        if time.monotonic() > deadline:  # guard: deadline
-            if not timeout or not _is_the_kernels_taken():  # guard: kernels-lock = True
-                by = holder(fd, byte) or "others"  # guard: holder (holder(fd, byte))
+        if time.monotonic() > deadline:
+            if not timeout or not _is_the_kernels_taken():
+                by = holder(fd, byte) or "others"
                 raise TryAgain(f"{path} was held by {by} for {timeout:g} s; try again, and see: lslocks")
             deadline = time.monotonic() + timeout
         time.sleep(pause)
@@ -146,12 +145,12 @@ def _is_taken(fd: int, byte: int | None) -> bool:
     if byte is None:
         from filelock import lock_descriptor  # noqa: PLC0415  # as in preload
 
-        return lock_descriptor(fd, blocking=False)  # guard: flock = True
+        return lock_descriptor(fd, blocking=False)
     try:
         # An older version takes the whole file for a name.  While a node is upgraded both may run, and exclude each
         # other.
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # guard: older-version
-        _set(fd, fcntl.F_WRLCK, byte)  # guard: byte
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _set(fd, fcntl.F_WRLCK, byte)
     except BlockingIOError:
         return False
     return True
@@ -185,7 +184,6 @@ def holder(file: str | int, byte: int | None = None) -> str:
     if byte is not None and any(one.has(byte) for one in held):
         # The kernel does not list the process of a byte's lock.  Each holder shares the file too.
         sharing = {one.pid for one in held if one.kind == "FLOCK" and one.mode == "READ"}
-        # guard below: of-this-byte (_holds(pid, number, byte) -> True)
         pids |= {pid for pid in sharing if _holds(pid, number, byte)} or {0}
     return ", ".join(map(_process, sorted(pids)))
 

@@ -29,7 +29,7 @@ STDERR: Final = "stderr"
 # These repeat all the time, and change nothing.  Their success is logged only for debugging.
 _QUIET: Final = ("STATUS", "CHECK")
 # These go on without a log: a pod must be deletable, whatever its configuration has become.
-_FORGIVING: Final = ("DEL", "GC")  # guard: forgiving = ()
+_FORGIVING: Final = ("DEL", "GC")
 # Errors for a link, a FIFO or a device, which is never a log.  Other errors, such as a full disk, may pass.
 _NO_PLACE: Final = (errno.EINVAL, errno.ELOOP, errno.ENOTDIR)
 
@@ -69,11 +69,10 @@ def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[No
                 lines[:] = written
             elif log:
                 log.append("".join(f"{line}\n" for line in written), lines)
-        # guard below: a-bug = OSError
         except Exception as e:  # noqa: BLE001  # whatever it is: the command's answer stands
             lines.append(f"logFile {conf['logFile']!r} cannot be written: {getattr(e, 'strerror', None) or repr(e)}")
         finally:
-            if log:  # guard: closed
+            if log:
                 log.close()
 
 
@@ -89,10 +88,9 @@ def _open(request: Request, path: str, lines: list[str]) -> "LogFile | None":
     from base.state import log_file  # noqa: PLC0415  # as above
 
     try:
-        # guard below: allowed (_allowed(request, lines) -> ["/"])
         return log_file.open_for_append(node.place("logFile", path, _allowed(request, lines)))
     except InvalidConfig as e:
-        if request.command not in _FORGIVING:  # guard: refused-before
+        if request.command not in _FORGIVING:
             raise
         lines.append(e.msg)
     except OSError as e:

@@ -58,7 +58,7 @@ class LogFile:
         """Rename a full file and open a new one.  Other commands may have done so since this one opened the file.  If a
         new one cannot be opened, the text goes to the open one."""
         found = os.fstat(self.fd)
-        if found.st_nlink and found.st_size < LIMIT:  # guard: bound (st_size), removed (st_nlink)
+        if found.st_nlink and found.st_size < LIMIT:
             return
         try:
             if found.st_nlink and (why := self._why_it_stays(found.st_size)):
@@ -67,7 +67,7 @@ class LogFile:
             another = self.place.open_for_append()
         except FileNotFoundError:  # its directory was removed
             return
-        except OSError as e:  # guard: goes-on = IndexError
+        except OSError as e:
             lines.append(
                 f"logFile {self.place.path!r} cannot be reopened: {e.strerror}; these lines are in the old file"
             )
@@ -78,14 +78,13 @@ class LogFile:
     def _why_it_stays(self, size: int) -> str:
         """Rename the file to FILE.old; return why that failed, or nothing if it is done, or in progress in another
         process.  Raises OSError."""
-        if not self.place.names:  # guard: beside
+        if not self.place.names:
             return "the node allows this file, but not its directory; allow that, or have logrotate move the file"
         with self.place.folder() as (folder, name):
             try:
                 _rename(folder, name, self.fd)
             except BlockingIOError:
                 # Every user who can read the file can hold its lock for ever.
-                # guard below: not-in-silence (size < 2 * LIMIT -> size)
                 return "" if size < 2 * LIMIT else "another process holds its lock; see: lslocks"
             except OSError as e:
                 return e.strerror or repr(e)
@@ -95,7 +94,7 @@ class LogFile:
 def open_for_append(place: Place) -> LogFile:
     """Open the log; make it if it is missing.  Raises OSError; InvalidConfig for a name of an older file, which may
     belong to another network's log."""
-    if os.path.normpath(place.path).endswith(OLD):  # guard: older-name
+    if os.path.normpath(place.path).endswith(OLD):
         raise InvalidConfig(f"logFile {place.path!r} ends in {OLD}, the suffix of a full log; choose another name")
     return LogFile(place, place.open_for_append())
 
@@ -104,9 +103,9 @@ def _rename(folder: int, name: str, fd: int) -> None:
     """Rename the file to FILE.old, unless another process did.  Raises OSError, BlockingIOError if another process is
     at it."""
     with suppress(FileNotFoundError):
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released by close  # guard: alone (LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released by close
         ours, there = os.fstat(fd), os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):  # guard: same = True
+        if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
             os.rename(name, f"{name}{OLD}", src_dir_fd=folder, dst_dir_fd=folder)
 
 
@@ -133,7 +132,6 @@ def events(request: Request, conf: Config, lines: Sequence[str], end: tuple[str,
         now = time.time()
         written = time.strftime(f"%Y-%m-%dT%H:%M:%S.{int(now * 1000) % 1000:03}%z", time.localtime(now))
         fields = {"time": written, "level": level, **of, "message": message, **more}
-        # guard below: short ([:_LONGEST])
         yield {name: value[:_LONGEST] if isinstance(value, str) else value for name, value in fields.items()}
 
 
@@ -149,7 +147,7 @@ def _of(request: Request, conf: Config) -> Json:
         **({"container": key.container_id, "ifname": key.ifname} if key.container_id else {}),
         **({"pod": pod} if pod else {}),
         **({"traceparent": trace} if parts and (parts[1] != "00" or not parts[2]) else {}),
-    }  # guard: trace (parts and (parts[1] != "00" or not parts[2]) -> trace)
+    }
 
 
 def as_text(event: Json) -> str:
@@ -158,5 +156,4 @@ def as_text(event: Json) -> str:
 
 
 def _is_plain(value: str) -> bool:
-    # guard below: quoted (set(' "=\\') -> set())
     return value != "" and value.isascii() and value.isprintable() and not set(value) & set(' "=\\')

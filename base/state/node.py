@@ -79,11 +79,11 @@ class Place:
 def place(label: str, path: str, allowed: Sequence[str]) -> Place:
     """The path as one of the ``allowed``.  Raises InvalidConfig, with ``label`` as the configuration's key for it."""
     names = _names(path)
-    if ".." in names:  # guard: up
+    if ".." in names:
         raise InvalidConfig(f"{label} {path!r} contains '..'; write the path without it")
     for entry in allowed:
         above = _names(entry)
-        if names[: len(above)] == above:  # guard: below = True
+        if names[: len(above)] == above:
             return Place(path, entry, tuple(names[len(above) :]))
     where, key = " or ".join(allowed) or "any directory", label.rpartition(".")[2]
     raise InvalidConfig(
@@ -104,12 +104,12 @@ def listed_paths(document: Mapping[str, Any], key: str) -> tuple[str, ...] | Non
     listed = document.get(_PATHS, {})
     if not isinstance(listed, dict):
         raise broken(f"{_PATHS} {listed!r} is not an object of lists of paths")
-    if unknown := sorted(listed.keys() - {*DEFAULTS, *UNBOUNDED}):  # guard: known-paths
+    if unknown := sorted(listed.keys() - {*DEFAULTS, *UNBOUNDED}):
         raise broken(f"{_PATHS}.{unknown[0]} is not one of {', '.join((*DEFAULTS, *UNBOUNDED))}")
     if key not in listed:
         return None
     entries = listed[key]
-    if not isinstance(entries, list | tuple) or not all(map(_is_path, entries)):  # guard: absolute-paths (_is_path)
+    if not isinstance(entries, list | tuple) or not all(map(_is_path, entries)):
         raise broken(f"{_PATHS}.{key} {entries!r} is not a list of absolute paths without '..'")
     return tuple(entries)
 
@@ -135,8 +135,6 @@ def document(file: str = "") -> dict[str, Any]:
     InvalidConfig if it is broken."""
     try:
         # The new name twice: the old file may be renamed between the first two reads.
-        # guard below: old-name ((FILE, OLD_FILE, FILE) -> (FILE,))
-        # guard below: once-more ((FILE, OLD_FILE, FILE) -> (FILE, OLD_FILE))
         texts = (trust.read_trusted(path) for path in ((file,) if file else (FILE, OLD_FILE, FILE)))
         text = next((text for text in texts if text is not None), None)
         found = {} if text is None else json.loads(text)
@@ -146,7 +144,7 @@ def document(file: str = "") -> dict[str, Any]:
         raise broken(f"it is not JSON ({e})") from e
     if not isinstance(found, dict):
         raise broken("it is not a JSON object")
-    if unknown := sorted(found.keys() - {_PATHS, NAMES, CHOICES, _STORES}):  # guard: known-keys
+    if unknown := sorted(found.keys() - {_PATHS, NAMES, CHOICES, _STORES}):
         raise broken(f"{unknown[0]} is not a known key; known keys are {_PATHS}, {NAMES}, {CHOICES} and {_STORES}")
     return found
 
@@ -180,7 +178,6 @@ def _open_or_create(folder: int, name: str, flags: int) -> int:
             fd = files.open_regular(name, flags, folder)
         except FileNotFoundError:
             try:
-                # guard below: new (O_EXCL), new-mode (0o600 -> 0o666)
                 return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
             except FileExistsError:  # another command made it meanwhile
                 continue
@@ -193,8 +190,8 @@ def _open_or_create(folder: int, name: str, flags: int) -> int:
 def _not_ours(found: os.stat_result) -> OSError | None:
     """Why the file may not be ours.  A user who can write to the directory can make a file of this name, or rename one
     to it."""
-    if found.st_nlink > 1:  # guard: one-name
+    if found.st_nlink > 1:
         return OSError(errno.EINVAL, "it is a file with several names")
-    if not trust.is_trusted(found.st_uid):  # guard: owner
+    if not trust.is_trusted(found.st_uid):
         return OSError(errno.EPERM, f"it belongs to user {found.st_uid}, who could read and change it")
     return None

@@ -21,7 +21,6 @@ _PARENT: Final = re.compile(rb'"parent":(\d+)')
 def lock(device: str) -> Lock:
     """Lock the choice of devices, by the bus address of the device or its PF: one lock for all attachments, in any
     stateDir.  Take it inside an attachment's lock, never around one.  Raises TryAgain, IoFailure."""
-    # guard below: device-lock (device -> f"{os.urandom(9)!r}")
     return journal.locked(Path(places.COMMON), "device", device, locks.SHARED)
 
 
@@ -41,7 +40,6 @@ class Use:
         """The attachment with this interface of the host as its master; None for none."""
         dirs = self.state_dirs if index in self.below else ()
         named = (record for one in dirs for record in journal.naming(one, index, "parent"))
-        # guard below: over-the-hosts ((r)), over-in-this-boot (of_this_boot)
         return next((r for r in named if r.of_this_boot and r.link.get("parent") == index and _is_the_hosts(r)), None)
 
 
@@ -72,5 +70,4 @@ def devices(state_dirs: Iterable[Path]) -> dict[str, Record]:
 def owner(state_dirs: Sequence[Path], device: str) -> Record | None:
     """The attachment that owns a device, by its bus address or the host's name for its interface; None if none does."""
     named = (r for one in state_dirs for r in journal.naming(one, device)) if device else ()
-    # guard below: owner-by-name (netdev), owner-of-a-device (r.device)
     return next((r for r in named if r.device and device in (r.link["device"], r.link.get("netdev"))), None)

@@ -91,7 +91,7 @@ class Permits:
         """``refuse_names`` for directories only."""
         for key, label, path, folder in _written(conf, has_leases=has_leases):
             _refuse_another_purpose(label, path, folder, request.var("HPN_PROGRAM_DIR"))
-            if key in self.places:  # guard: places
+            if key in self.places:
                 node.place(label, path, self.places[key])
 
 
@@ -123,8 +123,8 @@ def _refuse_unknown(key: str, found: Collection[str], known: Collection[str]) ->
 
 def _refuse_choice(key: str, value: Any, request: Request, conf: Config, listed: Collection[str] | None) -> None:
     if listed is None:
-        listed = (*_BY_DEFAULT, *(_GUIDS if conf.get(_IB_KUBERNETES) is True else ()))  # guard: by-ib-kubernetes (True)
-    if key in listed:  # guard: a-choice = True
+        listed = (*_BY_DEFAULT, *(_GUIDS if conf.get(_IB_KUBERNETES) is True else ()))
+    if key in listed:
         return
     asked = f"args.cni.{key} {json.dumps(value)}"
     if key not in CHOICES:
@@ -132,7 +132,6 @@ def _refuse_choice(key: str, value: Any, request: Request, conf: Config, listed:
     who = "no pod choose"
     if key == "sticky":
         namespace = arguments.cni_args(request.var("CNI_ARGS")).get("K8S_POD_NAMESPACE", "")
-        # guard below: own-namespace (value.partition("/")[0] == namespace -> value)
         if not isinstance(value, str) or "/" not in value or value.partition("/")[0] == namespace:
             return
         who = f"a pod of namespace {namespace!r} choose no other namespace's"
@@ -148,7 +147,7 @@ def _refuse_name(listed: str, key: str, value: str, patterns: Collection[str] | 
         return
     from fnmatch import fnmatchcase  # noqa: PLC0415  # few nodes have such a list
 
-    if not any(fnmatchcase(value, pattern) for pattern in patterns):  # guard: a-name (any -> all)
+    if not any(fnmatchcase(value, pattern) for pattern in patterns):
         what = f"{key} {value!r}" if value else f"{key} is not set, so it is the default route's, which"
         raise InvalidConfig(
             f"{what} is none of those that this node allows ({', '.join(patterns) or 'none'}); choose one of them, or "
@@ -174,12 +173,12 @@ def _refuse_another_purpose(label: str, path: str, folder: str, program: str) ->
     )
     above = real if folder == path else os.path.dirname(real)
     place = next((other for other in others if files.is_within(real, other)), "")
-    if files.is_within(real, leases) and (folder == path or above != leases):  # guard: beside-leases (above)
+    if files.is_within(real, leases) and (folder == path or above != leases):
         place = leases
     while not place and above != "/":
         place = above if os.path.exists(f"{above}/leases") and os.path.exists(f"{above}/index") else ""
         above = os.path.dirname(above)
-    if place:  # guard: another-purpose
+    if place:
         raise InvalidConfig(f"{label} {path!r}: hpn keeps other files in {place}; name another directory")
 
 

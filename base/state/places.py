@@ -67,7 +67,7 @@ def distinct_state_dirs() -> list[Path]:
     """``state_dirs``, each directory once even if several paths lead to it, without noted ones that are gone."""
     default, *others = state_dirs()
     found = {default.resolve(): None}
-    for one in others:  # guard: elsewhere
+    for one in others:
         with suppress(OSError):
             found[one.resolve(strict=True)] = None
     return list(found)

@@ -80,7 +80,7 @@ def find(identity: Identity, path: str, request: Request | None = None) -> Itera
         pod = _try(way)
         if pod:
             with pod:
-                if pod.identity == identity:  # guard: identity = True
+                if pod.identity == identity:
                     yield pod
                     return
     yield None
@@ -89,15 +89,14 @@ def find(identity: Identity, path: str, request: Request | None = None) -> Itera
 def gone(seen: Sequence[tuple[Identity, str]]) -> list[bool]:
     """For each namespace and its path, whether it has provably ended: then all inside has ended, or soon will.  It
     scans the processes once for all namespaces."""
-    # guard below: held-open-by-others (not _is_at)
     sought = [identity for identity, path in seen if not _is_at(identity, path)]
-    absent = {_seen_from(one) for one in netns.gone(sought)}  # guard: gone-is-proved (netns)
+    absent = {_seen_from(one) for one in netns.gone(sought)}
     return [_seen_from(identity) in absent for identity, _ in seen]
 
 
 def _seen_from(identity: Identity) -> tuple[int, ...]:
     """An identity with its observer: what is gone for an observer here may exist for others."""
-    return tuple(vars(identity).values())  # guard: seen-from-elsewhere = identity.inode, identity.cookie
+    return tuple(vars(identity).values())
 
 
 def _is_at(identity: Identity, path: str) -> bool:

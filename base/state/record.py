@@ -94,7 +94,6 @@ class Record:
     def device(self) -> str:
         """The bus address of its device; empty if that device is gone, even if another one has the address now."""
         address = str(self.link.get("device", ""))
-        # guard below: device-boot (of_this_boot), device-incarnation ("incarnation")
         there = address and self.of_this_boot and sysfs.incarnation(address) == self.link.get("incarnation")
         return address if there else ""
 
@@ -134,7 +133,6 @@ def legible(damaged: str, key: Key) -> tuple[str, Identity, bool]:
         finally:
             os.close(fd)
         path, body = re.search(_NETNS, text), re.search(_IDENTITY, text)
-        # guard below: legible-key (and f)
         if path and body and f'"container_id":"{key.container_id}","ifname":"{key.ifname}"'.encode() in text:
             identity = Identity.from_json(json.loads(body[1]))
             netns = os.fsdecode(path[1])

@@ -41,12 +41,12 @@ class Syncs:
         for running in self._running:
             running.acquire()
         self._running.clear()
-        if self._failures:  # guard: failures
+        if self._failures:
             raise IoFailure(self._failures[0])
 
     def _sync(self, fd: int, path: str, running: LockType) -> None:
         try:
-            os.fdatasync(fd)  # guard: collected
+            os.fdatasync(fd)
         except OSError as e:
             why = f"syncing {path}: {e.strerror}; its directory must be writable and have room"
             self._failures.append(why)

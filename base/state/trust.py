@@ -30,10 +30,10 @@ def refuse_unless_ours(folder: str) -> None:
     OSError."""
     found = os.stat(folder)
     known = (found.st_dev, found.st_ino, found.st_uid, found.st_mode)
-    if _good.get(folder) == known:  # guard: known-again = folder in _good
+    if _good.get(folder) == known:
         return
-    refuse_unless_safe(folder)  # guard: way
-    if found.st_mode & _OTHERS:  # guard: mode
+    refuse_unless_safe(folder)
+    if found.st_mode & _OTHERS:
         raise InvalidConfig(
             f"directory {folder} has mode {stat.S_IMODE(found.st_mode):o}, but state is kept only in directories of "
             f"mode 700; if nothing else is in it: chmod 700 {folder}; else choose another stateDir or ipam.dataDir"
@@ -75,7 +75,6 @@ def read_trusted(path: str, limit: int = _LIMIT) -> bytes | None:
         return None
     try:
         found = os.fstat(fd)
-        # guard below: file-owner (st_uid), file-mode (st_mode &)
         if not is_trusted(found.st_uid) or found.st_mode & _OTHERS_WRITE:
             raise InvalidConfig(
                 f"{path} can be written by others than root (owner {found.st_uid}, mode {found.st_mode & 0o7777:o}); "
@@ -87,9 +86,8 @@ def read_trusted(path: str, limit: int = _LIMIT) -> bytes | None:
 
 
 def _why_not(found: os.stat_result) -> str:
-    if not is_trusted(found.st_uid):  # guard: owner
+    if not is_trusted(found.st_uid):
         return f"owner {found.st_uid}"
-    # guard below: sticky (& stat), others-write = True
     if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX or not found.st_mode & _OTHERS_WRITE:
         return ""
     return f"mode {stat.S_IMODE(found.st_mode):o}"
@@ -107,12 +105,12 @@ def _way(folder: str) -> Iterator[tuple[str, os.stat_result]]:
             path = f"{at}/{name}"
             found = os.lstat(path)
             yield path, found
-            if not stat.S_ISLNK(found.st_mode):  # guard: links = True
+            if not stat.S_ISLNK(found.st_mode):
                 at = path
                 continue
             target = os.readlink(path)
             at = "" if target.startswith("/") else at
             rest.extend(target.split("/")[::-1])
             links += 1
-            if links > _LINKS:  # guard: links-end
+            if links > _LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), folder)

@@ -104,11 +104,11 @@ def _detecting(pod: Pod, link: Link, result: Result, wanted: "Common", log: list
             log.append(f"{link.name} has no carrier yet; duplicate detection of {_listed(v6)} begins when it has")
             return
         _announce_v4(pod, now, result)
-        if not quick:  # guard: link-local-too
+        if not quick:
             detection.ask()
-        if not detection.until_ended(timeout):  # guard: waited-for (timeout -> 0)
+        if not detection.until_ended(timeout):
             log.append(f"duplicate detection of {_listed(detection.tentative)} goes on after {timeout:g} s")
-        _refuse_duplicates(detection, now)  # guard: duplicates
+        _refuse_duplicates(detection, now)
 
 
 def _refuse_duplicates(detection: Detection, link: Link) -> None:
@@ -143,7 +143,6 @@ def _can_announce(link: Link) -> bool:
 def detection_on(link: Link, wanted: "Common") -> str:
     """Return the mode of duplicate detection: ``wanted.dad``, but on InfiniBand optimistic in place of quick without a
     time.  There a solicitation leaves only after the interface has joined the address's group, at an unknown time."""
-    # guard below: infiniband ("optimistic")
     return "optimistic" if wanted.dad == "quick" and link.infiniband and not wanted.dadTime else wanted.dad
 
 

@@ -55,9 +55,8 @@ def find(request: Request, conf: Config) -> Claimed | None:
         return None
     pod, ifname = arguments.cni_args(request.var("CNI_ARGS")).get("K8S_POD_UID", ""), request.var("CNI_IFNAME")
     ours = claims.of_pod(pod)
-    of_pod = [one for one in found if one.claim in ours]  # guard: of-this-pod (one.claim in ours -> True)
+    of_pod = [one for one in found if one.claim in ours]
     if by_multus := [one for one in of_pod if one.device.attach == _MULTUS]:
-        # guard below: claims-interface (one.device.interface in ("", ifname) -> True)
         if fitting := [one for one in by_multus if one.device.interface in ("", ifname)]:
             return _unused(fitting, request)
         title, names = by_multus[0].claim.title, ", ".join(repr(one.device.interface) for one in by_multus)
@@ -65,7 +64,7 @@ def find(request: Request, conf: Config) -> Claimed | None:
             f"CNI_IFNAME={ifname}: {title} names the interface {names}; name it so in the pod's annotation too, or not "
             "in the claim"
         )
-    if found[0].device.kind in _SHARED:  # guard: shared-is-nobodys = False
+    if found[0].device.kind in _SHARED:
         return None
     if of_pod:
         device, title = of_pod[0].device, of_pod[0].claim.title
@@ -104,7 +103,7 @@ def with_keys(claimed: Claimed, request: Request, conf: Config) -> tuple[Request
     for key, arg, value in (("ips", "IP", [*device.ips]), ("mac", "MAC", device.mac)):
         asked = arguments.requested(conf, args, key, arg)
         if value:
-            if asked is not None and asked != value:  # guard: two-values
+            if asked is not None and asked != value:
                 raise InvalidConfig(
                     f"{key} {json.dumps(asked)}: {claimed.claim.title} has {key} {json.dumps(value)}; remove one"
                 )
@@ -114,7 +113,7 @@ def with_keys(claimed: Claimed, request: Request, conf: Config) -> tuple[Request
         new["runtimeConfig"] = {**(conf.get("runtimeConfig") or {}), **given}
     if device.kind == "master":
         master = conf.get("master", device.id)
-        if master != device.id:  # guard: another-master
+        if master != device.id:
             raise InvalidConfig(
                 f"master {master!r}: Kubernetes allocated {device.id!r} by {claimed.claim.title}; remove master"
             )
@@ -129,7 +128,7 @@ def attached(made: Sequence[tuple[Entry, Record]]) -> None:
     for entry, record in made:
         uid, _, number = record.claim.partition("/")
         claim = load(uid)
-        if not claim:  # guard: still-prepared
+        if not claim:
             raise TryAgain(
                 f"{record.title}: its claim {uid} is not prepared any more, and no container would start; kubelet "
                 "prepares it again before the next ADD"

@@ -51,7 +51,7 @@ def call(ipam: str, request: Request, programs: Programs, log: list[str] | None 
 def addresses(ipam: str, request: Request, programs: Programs, log: list[str]) -> Result:
     """Return the plugin's result with addresses.  Raises what ``call`` does, and DelegateFailed if there is none."""
     result = call(ipam, request, programs, log)
-    if result is None or not result.ips:  # guard: no-address (ips), nothing = result and not result.ips
+    if result is None or not result.ips:
         raise DelegateFailed(f"IPAM plugin {ipam} returned no address; correct its configuration or remove ipam")
     return result
 
@@ -76,7 +76,7 @@ class Ipam:
         try:
             self._result, self._holds = addresses(self._name, self._request, self._programs, self._log), True
         except DelegateError as e:
-            if e.code != LinkUnavailable.code:  # guard: needs-link-only, needs-the-link = True
+            if e.code != LinkUnavailable.code:
                 raise
 
     def ask(self) -> Result:
@@ -84,13 +84,13 @@ class Ipam:
         may need the link, as dhcp does.  They may hold an address even if they fail."""
         if self._name and not self._holds:
             request = replace(self._request, is_last=True)  # a device of a userspace driver has no interface
-            self._holds = True  # guard: holds-though-it-failed
+            self._holds = True
             self._result = addresses(self._name, request, self._programs, self._log)
         return self._result
 
     def may_hold(self, failure: BaseException) -> bool:
         """Whether the plugin may hold addresses after this failure, and must release them."""
-        return self._holds and not isinstance(failure, DelegateNotRun)  # guard: holds-nothing-if-not-run (failure)
+        return self._holds and not isinstance(failure, DelegateNotRun)
 
 
 def ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
@@ -99,7 +99,7 @@ def ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
         try:
             call(ipam, request, programs)
         except DelegateError as e:
-            if e.code not in _TOO_OLD:  # guard: too-old-only
+            if e.code not in _TOO_OLD:
                 raise
 
 
@@ -108,12 +108,12 @@ def find(ipam: str, request: Request, programs: Programs) -> Ask:
     InvalidConfig, DelegateFailed, DelegateNotRun."""
     if ipam in programs:
         return partial(_ask, ipam, programs[ipam])
-    if "/" in ipam or ipam in (".", ".."):  # guard: no-path
+    if "/" in ipam or ipam in (".", ".."):
         raise InvalidConfig(f"ipam.type {ipam!r} is not a plugin's name; name a program in CNI_PATH")
     path = request.var("CNI_PATH")
     for folder in filter(None, path.split(os.pathsep)):
         file = f"{folder}/{ipam}"
-        if Path(file).is_file() and os.access(file, os.X_OK):  # guard: executable (X_OK), a-file (())
+        if Path(file).is_file() and os.access(file, os.X_OK):
             os.close(features.program.open_trusted(file))  # so a refusal precedes every change
             return partial(_execute, file)
     raise DelegateFailed(f"ipam.type {ipam!r} is not a program in CNI_PATH={path!r}; install it there")
@@ -129,12 +129,11 @@ def _ask(ipam: str, ours: Ask, request: Request, log: list[str]) -> Result | Non
 def _execute(file: str, request: Request, _log: list[str]) -> Result | None:
     fd = features.program.open_trusted(file)
     try:
-        # guard below: not-itself (DELEGATED)
         status, stdout = features.program.run(fd, file, request.stdin, {**request.environ, DELEGATED: "1"})
     finally:
         os.close(fd)
     ipam, reply = os.path.basename(file), Reply(stdout.decode(errors="replace"), status)
-    if reply.exit_code:  # guard: status
+    if reply.exit_code:
         raise _error_of(ipam, reply)
     if not reply.stdout.strip():
         return None

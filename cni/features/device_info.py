@@ -36,9 +36,8 @@ def plan(conf: Config, link: Json) -> Json:
         raise InvalidConfig(f"{_KEY} {path!r} must be an absolute path")
     if not path:
         return {}
-    # guard below: allowed = node.place(_KEY, path, ["/"])
     place = node.place(_KEY, path, node.allowed_paths("CNIDeviceInfoFile"))
-    if not place.names:  # guard: a-file
+    if not place.names:
         raise InvalidConfig(f"{_KEY} {path!r} is a directory of this node; name a file in it")
     if not _address(link):
         return {}
@@ -51,7 +50,7 @@ def plan(conf: Config, link: Json) -> Json:
         raise InvalidConfig(
             f"{_KEY} {path!r} cannot be read ({getattr(e, 'strerror', None) or e}); remove what is there"
         ) from e
-    return planned if _body(planned).get("type", "pci") == "pci" else {}  # guard: another-type ("pci")
+    return planned if _body(planned).get("type", "pci") == "pci" else {}
 
 
 def write(planned: Json, link: Json, rdma_devs: list[str], gids: list[Json]) -> None:
@@ -78,7 +77,7 @@ def undo(planned: Json) -> None:
             files.remove_unfinished(folder, name)
             if before is None:
                 files.remove(folder, name)
-            elif _text(folder, name) not in (before, None):  # guard: removed-by-others = True
+            elif _text(folder, name) not in (before, None):
                 files.replace(folder, name, before)
     except FileNotFoundError:  # the directory is gone, too
         return

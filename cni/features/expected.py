@@ -101,14 +101,13 @@ def check(pod: Pod, link: Link, expected: Expected) -> None:
     received = [ip for ip in expected.ips if not assigned[ip.address].flags & IFA_F_TENTATIVE]
     rules, routes = dump.rules(pod.fd), _routes(pod, received)
     for rule in expected.rules:
-        if problem := misplaced(rule, rules):  # guard: rule
+        if problem := misplaced(rule, rules):
             raise CheckFailed(f"{pod.path} has {problem}: from {rule['from']} lookup {rule['table']}")
     for problem in _problems(link, expected, received, rules, routes, {vrf_table} if vrf_table else set()):
         raise CheckFailed(f"{link.name}: {problem}")
     connected = {ip.address.network for ip in expected.ips}
     ways = {hop.route.table for hop in routes if hop.output == link.index} - {RT_TABLE_LOCAL}
     for ip in expected.ips:
-        # guard below: rejecting-rule
         if found := rejecting(ip, rules, ways, connected | {wanted.dst for wanted in expected.routes}):
             to = f" to {found.destination}" if found.destination else ""
             raise CheckFailed(
@@ -123,12 +122,12 @@ def _problems(
     """Yield what keeps packets from the addresses or the interface; ``vrf`` is the table that a VRF leads to."""
     led = {version: tables(rules, version, expected.ips) | vrf for version in (4, 6)}
     for ip in received:
-        yield from unreachable(ip, rules, routes)  # guard: received
+        yield from unreachable(ip, rules, routes)
     for wanted in expected.routes:
-        if problem := differing(wanted, routes, link.index, led[wanted.dst.version]):  # guard: route
+        if problem := differing(wanted, routes, link.index, led[wanted.dst.version]):
             yield problem
     for network in {ip.address.network for ip in expected.ips}:
-        if problem := _of_connected(network, routes, link.index, led[network.version]):  # guard: before-connected
+        if problem := _of_connected(network, routes, link.index, led[network.version]):
             yield problem
 
 
@@ -147,12 +146,12 @@ def differing(wanted: Wanted, there: Sequence[Hop], index: int, led: set[int]) -
     differences, position = min(found, key=lambda one: len(one[0]))
     if differences:
         return f"{wanted.name} differs: " + ", ".join(differences)
-    return _in_front(there, position)  # guard: in-front = ""
+    return _in_front(there, position)
 
 
 def _interface(promised: Result, ifname: str, sandbox: str) -> tuple[int, Interface]:
     for index, interface in enumerate(promised.interfaces):
-        if interface.name == ifname and interface.sandbox == sandbox:  # guard: sandbox (sandbox)
+        if interface.name == ifname and interface.sandbox == sandbox:
             return index, interface
     raise CheckFailed(f"prevResult has no interface {ifname} in sandbox {sandbox}")
 
@@ -196,12 +195,12 @@ def _check_link(pod: Pod, link: Link, expected: Expected) -> int:
         raise CheckFailed(f"{link.name} has MTU {link.mtu}, expected {interface.mtu}")
     if not link.up:
         raise CheckFailed(f"{link.name} is down, expected up; run in the pod: ip link set {link.name} up")
-    if link.proto_down:  # guard: held-down
+    if link.proto_down:
         raise CheckFailed(f"{link.name} is held down; run in the pod: ip link set {link.name} protodown off")
     if not link.enslaved:
         return 0
     over = pod.rtnl.link(index=link.enslaved)
-    if over is None or over.kind != "vrf":  # guard: enslaved
+    if over is None or over.kind != "vrf":
         where = f"{over.name} ({over.kind})" if over else f"the interface of index {link.enslaved}"
         raise CheckFailed(f"{link.name} is enslaved to {where}, expected on its own")
     return read_u32(attributes(over.data).get(_IFLA_VRF_TABLE, b""))
@@ -221,17 +220,17 @@ def _check_addresses(link: Link, ips: Sequence[Ip], there: dict[IPv4Interface | 
         if ip.address not in there:
             raise CheckFailed(f"{link.name} has lost address {ip.address}")
         has = there[ip.address]
-        if has.flags & IFA_F_DADFAILED:  # guard: duplicate
+        if has.flags & IFA_F_DADFAILED:
             raise CheckFailed(f"{link.name} cannot use {ip.address}: another host on the link has it")
-        if ip.address.version == 4 and has.scope != RT_SCOPE_UNIVERSE:  # guard: scope
+        if ip.address.version == 4 and has.scope != RT_SCOPE_UNIVERSE:
             raise CheckFailed(f"{link.name} has {ip.address} with scope {has.scope}, expected 0 (global)")
         # Routers' advertisements make the same address as one derived from a MAC, with a lifetime.
         if ip.address.version == 6 and ip.address.ip.packed[11:13] == b"\xff\xfe":
             continue
-        if has.flags & IFA_F_DEPRECATED:  # guard: deprecated
+        if has.flags & IFA_F_DEPRECATED:
             raise CheckFailed(f"{link.name} has {ip.address} deprecated, so no new connection uses it")
         lifetime = min(has.preferred, has.valid)
-        if lifetime != dump.FOREVER:  # guard: lifetime
+        if lifetime != dump.FOREVER:
             raise CheckFailed(f"{link.name} has {ip.address} with a lifetime of {lifetime} s, expected unlimited")
 
 
@@ -321,7 +320,7 @@ def misplaced(ours: Json, rules: Sequence[Rule]) -> str:
             and (there.source is None or network.subnet_of(there.source))  # type: ignore[arg-type]  # of one version
             and any(_is(ours, one) for one in rules)
         ):
-            return "a rule behind one that leads to the main table"  # guard: behind-main = continue
+            return "a rule behind one that leads to the main table"
     return "lost the rule"
 
 

@@ -35,21 +35,21 @@ def kept(attach: "Common", plan: Json, request: Request, log: list[str]) -> Iter
         yield
         return
     pod = arguments.cni_args(request.var("CNI_ARGS")).get("K8S_POD_UID", "")
-    given = numbers.promised(address, pod) or sysfs.rdma_nodes(address)  # guard: promised (pod)
+    given = numbers.promised(address, pod) or sysfs.rdma_nodes(address)
     yield
     now = sysfs.rdma_nodes(address)
-    if now == given or _is_given_by_cdi(address, now):  # guard: other-nodes = True
+    if now == given or _is_given_by_cdi(address, now):
         return
     numbers.promise(address, pod, given)
     required = attach.rdma.required
     remedy = "delete the pod: its successor gets the new ones; cdi: true in the device file avoids it"
-    if next(_in_cdi(address), None):  # guard: by-hpn-node
+    if next(_in_cdi(address), None):
         remedy = f"start hpn node, which has not written the new ones to {_CDI}"
     why = (
         f"{'rdma.required: ' if required else ''}{address} has {', '.join(now) or 'no device node'} in the pod, but "
         f"the container got {', '.join(given)}, so it cannot open the device; {remedy}"
     )
-    if required:  # guard: required
+    if required:
         raise LinkUnavailable(why)
     log.append(why)
 
@@ -59,7 +59,7 @@ def _is_given_by_cdi(address: str, nodes: tuple[str, ...]) -> bool:
     uverbs = {f"/dev/infiniband/{node}" for node in nodes if node.startswith("uverbs")}
     deadline = time.monotonic() + _WRITTEN
     while written := list(_in_cdi(address)):
-        if any(uverbs <= paths for paths in written):  # guard: not-yet-written = True
+        if any(uverbs <= paths for paths in written):
             return True
         if time.monotonic() > deadline:
             return False
@@ -74,7 +74,7 @@ def _in_cdi(address: str) -> Iterator[set[str]]:
             with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
                 body = json.loads(files.read(f"{_CDI}/{name}", _LIMIT))
                 for device in body["devices"]:
-                    if device["name"].endswith(f"_{address}"):  # guard: of-another-device = True
+                    if device["name"].endswith(f"_{address}"):
                         yield {*_paths(body), *_paths(device)}
 
 

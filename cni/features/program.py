@@ -49,12 +49,12 @@ def run(fd: int, path: str, stdin: bytes, environ: Mapping[str, str]) -> tuple[i
             stdout=subprocess.PIPE,
             env=dict(environ),
             process_group=0,
-        )  # guard: by-descriptor (f"/proc/self/fd/{fd}" -> path)
+        )
     except OSError as e:
         raise DelegateNotRun(f"IPAM plugin {path} cannot be run: {_unrunnable(e, fd)}") from e
     with child:
         try:
-            stdout, _ = child.communicate(stdin, TIMEOUT)  # guard: timeout (TIMEOUT -> None)
+            stdout, _ = child.communicate(stdin, TIMEOUT)
         except subprocess.TimeoutExpired as e:
             _end(child)
             raise DelegateFailed(
@@ -67,11 +67,11 @@ def run(fd: int, path: str, stdin: bytes, environ: Mapping[str, str]) -> tuple[i
 
 
 def _why_not(above: str, folder: os.stat_result, path: str, found: os.stat_result) -> str:
-    if _others_write(folder) and not folder.st_mode & stat.S_ISVTX:  # guard: others-write-its-directory
+    if _others_write(folder) and not folder.st_mode & stat.S_ISVTX:
         return f"every user can write programs into {above}, a directory of CNI_PATH; chmod go-w {above}"
-    if not trust.is_trusted(found.st_uid) and found.st_uid != folder.st_uid:  # guard: owner
+    if not trust.is_trusted(found.st_uid) and found.st_uid != folder.st_uid:
         return f"its owner is {found.st_uid}; chown root:root {path}"
-    if _others_write(found):  # guard: others-write
+    if _others_write(found):
         return f"others can write it (mode {stat.S_IMODE(found.st_mode):o}); chmod go-w {path}"
     return "" if found.st_mode & _EXECUTABLE else f"it is not executable; chmod a+x {path}"
 
@@ -93,7 +93,7 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
     with suppress(subprocess.TimeoutExpired):
         child.wait(GRACE)
     # Also after the program has ended, because a process that it started may hold its stdout open.
-    _signal(child, signal.SIGKILL)  # guard: by-force
+    _signal(child, signal.SIGKILL)
 
 
 def _signal(child: "subprocess.Popen[bytes]", number: int) -> None:

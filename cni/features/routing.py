@@ -34,10 +34,9 @@ def claim(first: int | None, entry: Entry, record: Record, pod: Pod, result: Res
     """
     with journal.lock_namespace(entry.state_dir, record.identity):
         claimed_by_others = {rule["table"] for other in journal.beside(entry.state_dir, record) for rule in other.rules}
-        # guard below: table-of-another (claimed_by_others), table-in-use (rtnl)
         used = kernel_rules.tables_in_use(pod.rtnl) | claimed_by_others
         record = replace(record, rules=planned(first, used, result))
-        entry.save(record)  # guard: recorded-first
+        entry.save(record)
     return record
 
 
@@ -65,7 +64,7 @@ def undo(record: Record, pod: Pod) -> None:
     """Remove the rules.  The routes end with the interface."""
     for rule in record.rules:
         with doing(f"removing rule from {rule['from']} lookup {rule['table']}"):
-            kernel_rules.remove(pod.rtnl, ip_address(rule["from"]), rule["table"])  # guard: removed
+            kernel_rules.remove(pod.rtnl, ip_address(rule["from"]), rule["table"])
 
 
 def placed(result: Result, rules: list[Json]) -> Result:
@@ -83,12 +82,11 @@ def placed(result: Result, rules: list[Json]) -> Result:
 
 def _tables(first: int | None, number: int, used: set[int], result: Result) -> list[int]:
     if first is None:
-        # guard below: kernels-tables (_KERNELS)
         used = used | _KERNELS | {route.table for route in result.routes if route.table is not None}
         free = (table for table in count(_FIRST) if table not in used)
         return [next(free) for _ in range(number)]
     wanted = list(range(first, first + number))
-    if taken := sorted((used | _KERNELS | {2**32}).intersection(wanted)):  # guard: taken
+    if taken := sorted((used | _KERNELS | {2**32}).intersection(wanted)):
         raise InvalidConfig(
             f"policyRouting.table {first}: {taken[0]} is not free in the pod, see: ip rule, ip route show table all; "
             "choose another, or remove it to get a free one"

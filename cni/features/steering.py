@@ -74,7 +74,7 @@ def put_back(record: Record) -> None:
 def put_back_interrupts(record: Record, numbers: Iterable[int]) -> None:
     """Restore these interrupts, which are the device's now; another device may have got the former numbers."""
     for number in numbers:
-        with suppress(OSError):  # guard: one-by-one
+        with suppress(OSError):
             for value in _before(record, "irqs", {str(number): cpus.affinity(number)}).values():
                 cpus.set_affinity(number, value)
 
@@ -162,7 +162,6 @@ def _before(record: Record, what: str, now: Mapping[str, str]) -> dict[str, str]
     """Return the former values of settings that are still as ADD left them.  After an ADD that was killed, the kernel's
     spelling of the values is unknown, and all are returned."""
     settings = record.steering.get(what, {}).items()
-    # guard below: changed-since (complete or now)
     ours = (name for name, was in settings if name in now and (not record.complete or now[name] == was["value"]))
     return {name: str(record.steering[what][name]["before"]) for name in ours}
 

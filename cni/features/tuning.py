@@ -53,7 +53,6 @@ def status(attach: "Common") -> None:
     except (OSError, UnicodeDecodeError) as e:
         raise IoFailure(f"{_ALLOWED} cannot be read: {e}") from e
     for key in attach.sysctl:
-        # guard below: list
         if not any(_matches(line.strip(), sysctl.name(sysctl.path(key))) for line in lines if line.strip()):
             raise InvalidConfig(f"sysctl {key!r} is not allowed on this node; remove it, or add it to {_ALLOWED}")
 
@@ -73,7 +72,7 @@ def claim(attach: "Common", entry: Entry, record: Record, pod: Pod) -> Record:
             path: {"value": value, "before": _before(path, value, now[path], others)} for path, value in values.items()
         }
         record = replace(record, sysctl=settings)
-        entry.save(record)  # guard: recorded-first
+        entry.save(record)
     return record
 
 
@@ -91,11 +90,10 @@ def undo(entry: Entry, record: Record, pod: Pod) -> Record:
         return record
     with journal.lock_namespace(entry.state_dir, record.identity):
         others = journal.beside(entry.state_dir, record)
-        for path in ours.keys() - {path for other in others for path in other.sysctl}:  # guard: not-the-last (others)
+        for path in ours.keys() - {path for other in others for path in other.sysctl}:
             # A value that the kernel refuses (a congestion control that only the host may choose) is not restored.  It
             # ends with the namespace, and a pod that cannot be deleted would be worse.
             with suppress(OSError):
-                # guard below: changed-since = True
                 if not record.complete or sysctl.read(pod.fd, path) == ours[path]["value"]:
                     sysctl.write(pod.fd, {path: ours[path]["before"]})
         # Our claim ends here, under the lock, because the record may stay: else each of two concurrent DELs would leave
@@ -127,7 +125,7 @@ def _wanted(attach: "Common", ifname: str) -> dict[str, str]:
     families = [name for name in ("ipv4", "ipv6") if os.path.exists(f"/proc/sys/net/{name}")]
     of_a_rail = {_of(ifname, path): value for path, value in _OF_A_RAIL.items() if path.startswith(tuple(families))}
     for path in named.keys() & of_a_rail.keys():
-        if named[path].strip() != of_a_rail[path]:  # guard: contradicts-a-rail
+        if named[path].strip() != of_a_rail[path]:
             raise InvalidConfig(
                 f"sysctl {sysctl.name(path)!r} {named[path]!r} conflicts with multiRail, which sets {of_a_rail[path]!r}"
                 "; remove the sysctl, or remove multiRail and set the sysctls in docs/user/addresses.md"
@@ -140,7 +138,7 @@ def _paths(wanted: Mapping[str, str], ifname: str) -> dict[str, str]:
     found, names = dict[str, str](), dict[str, str]()
     for key, value in wanted.items():
         path = _of(ifname, sysctl.path(key))
-        if path in found:  # guard: same-twice
+        if path in found:
             raise InvalidConfig(f"sysctl {key!r} and {names[path]!r} are the same one; remove one of them")
         found[path], names[path] = value, key
     return found
@@ -188,12 +186,12 @@ def _before(path: str, value: str, now: str | None, others: list[Record]) -> str
         return None
     for other in others:
         if path in other.sysctl:
-            if value.split() != str(other.sysctl[path]["value"]).split():  # guard: another-value
+            if value.split() != str(other.sysctl[path]["value"]).split():
                 raise InvalidConfig(
                     f"sysctl {sysctl.name(path)!r} {value!r} conflicts with {other.title}, which set "
                     f"{other.sysctl[path]['value']!r} for the whole pod; make them the same"
                 )
-            return str(other.sysctl[path]["before"])  # guard: before-another = now
+            return str(other.sysctl[path]["before"])
     return now
 
 

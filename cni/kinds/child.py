@@ -66,10 +66,8 @@ class Plan:
     def is_ours(self, link: Link) -> bool:
         """Whether the link has our index or, without an index, our MAC.  So a crash between the writes to journal and
         kernel never makes us take a foreign link of the same name."""
-        if link.kind != self.kind:  # guard: is_ours-kind, is_ours
+        if link.kind != self.kind:
             return False
-        # guard below: is_ours = True
-        # guard below: is_ours-mac = link.index == self.at if self.at else True
         return link.index == self.at if self.at else not self.mac or link.mac == self.mac
 
 
@@ -172,7 +170,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
                 raise
             # Before Linux 6.15 the kernel searches the name among the host's links (rtnl_newlink), although the link is
             # made in the pod.  So make it under an unused name, and rename it in the pod.
-            make(_other_name(wanted))  # guard: name-on-the-host = raise
+            make(_other_name(wanted))
             if born := find(wanted, pod, _other_name(wanted)):
                 pod.rtnl.rename(born.index, ifname)
         link = find(wanted, pod, ifname)
@@ -199,7 +197,7 @@ def find(wanted: Plan, pod: Pod, ifname: str) -> Link | None:
     if wanted.at:
         link = pod.rtnl.link(index=wanted.at)
         return link if link and wanted.is_ours(link) else None
-    for name in (ifname, _other_name(wanted)):  # guard: found-by-the-other-name (wanted)
+    for name in (ifname, _other_name(wanted)):
         link = pod.rtnl.link(name)
         if link and wanted.is_ours(link):
             return link
@@ -234,7 +232,7 @@ def remove_together(planned: Sequence[tuple[Json, Callable[[], None]]], pod: Pod
     for plan, found in planned:
         wanted = Plan(**plan)
         ours = not wanted.in_container and wanted.index and wanted.mac
-        if ours and links.name_of(pod.rtnl.sock, wanted.index, wanted.mac):  # guard: together-ours (links)
+        if ours and links.name_of(pod.rtnl.sock, wanted.index, wanted.mac):
             found()
             there.append(wanted.index)
     return rtnl.delete_links(pod.rtnl, there) if there else set()
@@ -255,7 +253,7 @@ def remove(wanted: Plan, pod: Pod, ifname: str, found: Callable[[], None]) -> bo
         try:
             rtnl.delete_link(pod.rtnl, index)
         except OSError as e:
-            if e.errno != errno.ENODEV:  # guard: gone-already = True
+            if e.errno != errno.ENODEV:
                 raise
             return False
     return True
@@ -265,19 +263,19 @@ def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
     """Kind.check: the master may lack a carrier, because ADD does not require one."""
     wanted = Plan(**plan)
     link = find(wanted, pod, ifname)
-    if link is None or link.name != ifname:  # guard: check-ours (ifname)
+    if link is None or link.name != ifname:
         raise CheckFailed(f"{ifname} in {pod.path} is not the {wanted.kind} that ADD made")
     over = (pod.rtnl if wanted.in_container else host).link(index=wanted.parent)
-    if over is None or over.name != wanted.master:  # guard: check-master (master)
+    if over is None or over.name != wanted.master:
         raise CheckFailed(f"master {wanted.master!r} of {ifname} is gone or is another interface now")
-    if not over.up:  # guard: check-master-up
+    if not over.up:
         raise CheckFailed(f"master {wanted.master!r} of {ifname} is down; run: ip link set {wanted.master} up")
     asked = attributes(bytes.fromhex(wanted.data))
-    if asked.items() - attributes(link.data).items():  # guard: check-mode
+    if asked.items() - attributes(link.data).items():
         raise CheckFailed(f"{ifname} is not in the {wanted.kind} mode that ADD set")
     # The kernel enables no ARP on an ipvlan in mode l3 or l3s (ipvlan_set_port_mode).
     has_arp = wanted.kind != "ipvlan" or not any(asked.get(IFLA_IPVLAN_MODE, b""))
-    if link.up and link.arp != has_arp:  # guard: check-arp
+    if link.up and link.arp != has_arp:
         state = "on" if link.arp else "off"
         raise CheckFailed(f"{ifname} has ARP {state}; run in the pod: ip link set {ifname} arp {_OTHER[state]}")
     return link
@@ -306,9 +304,9 @@ def find_master(attach: "Child", where: Rtnl, ns_fd: int | None, fits: Callable[
     (fits or _refuse_unless_ethernet)(link)
     if not attach.linkInContainer and link.parent_nsid is not None:
         _refuse_a_pods(link, where)
-    if not link.up:  # guard: up
+    if not link.up:
         raise LinkUnavailable(f"master {name!r} is down; run: ip link set {name} up")
-    if attach.mtu > link.mtu:  # guard: mtu
+    if attach.mtu > link.mtu:
         raise InvalidConfig(f"mtu {attach.mtu} is above {link.mtu}, that of master {name!r}; lower it or raise that")
     return link
 
@@ -319,7 +317,7 @@ def _refuse_a_pods(link: Link, host: Rtnl) -> None:
     # Imported here because most masters are hardware.  On a virtual node the master's other end is in no pod.
     from hardware import needed  # noqa: PLC0415
 
-    if needed.is_pair(link):  # guard: a-pods-wire
+    if needed.is_pair(link):
         needed.refuse_end_of_pair(link, host, places.state_dirs(), prefix="master ")
 
 

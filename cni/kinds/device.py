@@ -149,7 +149,7 @@ class Moved:
                 shown = f" {value}" if isinstance(value, str | int) else ""
                 raise InvalidConfig(f"{key}{shown}: {function.driver} leaves {what} to the pod; remove {key}")
         for altname in link.altnames if link else ():
-            if pod.rtnl.link(altname):  # guard: altname-in-the-pod
+            if pod.rtnl.link(altname):
                 raise InterfaceExists(
                     f"{pod.path} has an interface named {altname!r}, an altname of {what}; remove either"
                 )
@@ -291,7 +291,7 @@ def take(p: Moved, pod: Pod, ifname: str, host_fd: int) -> None:
             _send_home(p, pod, link, host_fd, attr(IFLA_IFNAME, text(p.netdev)))
         except OSError as e:
             # A name or altname is taken on the host.  The kernel has moved the link nevertheless, or not at all.
-            if e.errno != errno.EEXIST:  # guard: name-taken-at-home = True
+            if e.errno != errno.EEXIST:
                 raise
             if find(p, pod, ifname):
                 for altname in link.altnames:
@@ -310,7 +310,7 @@ def _send_home(p: Moved, pod: Pod, link: Link, host_fd: int, *more: bytes) -> No
         pod.rtnl.set_link(link.index, *to_host, *own_index)
     except OSError as e:
         # Another process gave the index to a link of the host; the kernel itself never reuses one.
-        if not p.software or e.errno != errno.EBUSY:  # guard: index-taken-at-home = True
+        if not p.software or e.errno != errno.EBUSY:
             raise
         pod.rtnl.set_link(link.index, *to_host)
 
@@ -387,16 +387,16 @@ def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], 
 def _detach_programs(host: Rtnl, link: Link, was: Netdev) -> None:
     """Detach the pod's BPF programs (XDP, tcx), which the device's next user would run; keep the host's."""
     for mode, program in link.xdp_programs.items():
-        if program in was.programs:  # guard: the-hosts-programs
+        if program in was.programs:
             continue
         try:
-            host.set_link(link.index, without_xdp(mode))  # guard: xdp
+            host.set_link(link.index, without_xdp(mode))
         except OSError as e:
-            if e.errno != errno.EBUSY or not bpf.detach_xdp_link(link.index, program):  # guard: xdp-by-link (program)
+            if e.errno != errno.EBUSY or not bpf.detach_xdp_link(link.index, program):
                 raise
     for program, (where, holder) in bpf.on_tcx(link.index).items():
         if program not in was.programs:
-            bpf.detach_from_tcx(link.index, program, where, holder)  # guard: tcx
+            bpf.detach_from_tcx(link.index, program, where, holder)
 
 
 def _restore_names(host: Rtnl, link: Link, was: Netdev) -> None:
@@ -405,7 +405,6 @@ def _restore_names(host: Rtnl, link: Link, was: Netdev) -> None:
     for altname in link.altnames:
         if altname not in was.altnames:
             host.remove_altname(link.index, altname)
-    # guard below: no-name-of-the-pods ((was.name))
     for name in (was.name, instead_of(was.name)) if link.name != was.name else ():
         with suppress(FileExistsError):
             host.rename(link.index, name)

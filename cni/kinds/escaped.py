@@ -56,7 +56,7 @@ class Search:
         """Whether the link is over that device.  ``host_number`` is the host's number in the link's namespace."""
         if self.by_index:
             return link.index == self.index and link.kind in self.kinds
-        return link.parent_nsid == host_number and self.is_of_kinds(link)  # guard: same-host (parent_nsid)
+        return link.parent_nsid == host_number and self.is_of_kinds(link)
 
     def is_of_kinds(self, link: Link) -> bool:
         return link.kind in self.kinds if self.kinds else link.kind not in PAIRS
@@ -74,7 +74,6 @@ def may_have_escaped(inside: Rtnl, search: Search, *, knows: int) -> bool:
     if len(nsid.numbers(inside)) > knows:
         return True
     links = nsid.links_over(inside, search.lower)
-    # guard below: suspected-over = False
     return any(link.index not in search.others for link in links if search.is_of_kinds(link))
 
 
@@ -98,7 +97,7 @@ def remove(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str
         if host.link(index=search.lower) is None:
             return ""  # and with it all links over it
         if pod is None:
-            return _remove_of_dead(search, host)  # guard: of-the-dead = ""
+            return _remove_of_dead(search, host)
 
     ours = record.network, record.key
 
@@ -134,12 +133,12 @@ class _Hunt:
         deadline, looks, removed = budget.clock() + _SECONDS, 0, 0
         self.found = not self.search.index
         with netns.hold_open("/proc/self/ns/net") as own:
-            while looks < (1 if self.found else _LOOKS):  # guard: again (found)
+            while looks < (1 if self.found else _LOOKS):
                 removed = self._remove_once(pod.fd, own, deadline)
                 looks = 0 if removed else looks + 1
-                if budget.clock() > deadline or self.visited >= _NAMESPACES:  # guard: ends (_NAMESPACES)
+                if budget.clock() > deadline or self.visited >= _NAMESPACES:
                     return f"the pod has more namespaces or links than a search of {_SECONDS:.0f} s covers"
-        if not self.found:  # guard: not-found
+        if not self.found:
             return f"it is neither in the pod nor in {self.visited - 1} other namespaces that the pod moved links to"
         if self.doubtful:
             names = ", ".join(sorted(self.doubtful)[:_NAMED])
@@ -152,7 +151,6 @@ class _Hunt:
 
         def is_strange(fd: int, inside: Rtnl) -> bool:
             inode = netns.inode(fd)
-            # guard below: strangers (strangers)
             return inode == host or Identity(inode, netns.cookie(inside.sock)) in self.strangers
 
         def look(inside: Rtnl, *more: bytes) -> list[Link]:
@@ -169,7 +167,6 @@ class _Hunt:
                 ours = [link for link in links if not self._stays(link, mates)]
                 # On its own: it may have moved away since, and is gone only if the kernel removes it.
                 its = [link.index for link in ours if self.search.is_what_add_made(link)]
-                # guard below: found-only-if-removed = nsid.remove_links(inside, its) or bool(its) or self.found
                 self.found = nsid.remove_links(inside, its) or self.found
                 nsid.remove_links(inside, [link.index for link in ours if link.index not in its])
                 count += len(ours)
@@ -195,7 +192,7 @@ class _Hunt:
         theirs = any(
             link.index == (plan["index"] or plan.get("born_as")) or link.mac == plan["mac"] != "" for plan in over
         )
-        return theirs or link.index in self.search.others  # guard: mates (theirs), others (others)
+        return theirs or link.index in self.search.others
 
 
 def _remove_of_dead(search: Search, host: Rtnl) -> str:

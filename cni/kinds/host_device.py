@@ -201,7 +201,7 @@ def _with_mac(mac: str) -> str:
     with rtnl.open_in() as host:
         links = [link for body in host.dump(RTM_GETLINK, get_link()) if (link := parse_link(body)).mac == mac]
     names = sorted(link.name for link in links if link.device) or sorted(link.name for link in links)
-    if len(names) > 1:  # guard: one-of-a-mac
+    if len(names) > 1:
         raise InvalidConfig(f"hwaddr {mac!r} is that of {', '.join(names)}; set device to one of them")
     return "".join(names)
 
@@ -224,13 +224,13 @@ def _find(wanted: "HostDevice", where: "Location", host: Rtnl, own: int | None =
     link = host.link(name) if name else None
     if link is None:
         raise _missing(wanted, where, host)
-    if link.name != name:  # guard: altname
+    if link.name != name:
         raise LinkUnavailable(f"device {name!r} is an altname of {link.name}; set that name")
     _refuse_unmovable(link, function.address)
     vfs = sysfs.vfs(function.address) if function.address else ()
     use = owned.use(places.state_dirs_with(where.state_dir), vfs)
     needed.refuse(link, function.address, use, host, other="name another interface")
-    if needed.is_pair(link):  # guard: a-pods-wire
+    if needed.is_pair(link):
         needed.refuse_end_of_pair(link, host, use.state_dirs, own=own)
     return function, link
 
@@ -277,7 +277,7 @@ def _refuse_unmovable(link: Link, address: str) -> None:
     """Raise InvalidConfig or LinkUnavailable for an interface that the kernel does not move, or that could not be
     restored.  ``address`` is empty for software."""
     name = link.name
-    if name == "lo":  # guard: lo
+    if name == "lo":
         raise InvalidConfig("device 'lo' belongs to its namespace; name another interface")
     if link.infiniband:
         raise LinkUnavailable(f"{name!r} is InfiniBand, where no interface moves with its device; use kind sriov")

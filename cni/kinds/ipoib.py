@@ -76,13 +76,13 @@ def _parent(wanted: "Ipoib", host: Rtnl) -> Link:
 def _refuse_unless_parent(link: Link) -> None:
     """Raise LinkUnavailable unless the master is an IPoIB interface and no child.  The kernel requires only an
     InfiniBand link, and would treat a bond of them as an IPoIB interface (ipoib_new_child_link)."""
-    if link.kind != _KIND:  # guard: bond
+    if link.kind != _KIND:
         what = link.kind or "not InfiniBand"
         raise LinkUnavailable(
             f"master {link.name!r} is {what}, and kind ipoib needs an IPoIB interface; name one, see: "
             "ip -d link show type ipoib"
         )
-    if link.parent:  # guard: grandchild
+    if link.parent:
         raise LinkUnavailable(
             f"master {link.name!r} is itself a child, and a child cannot have children; name the interface that it is "
             "over"

@@ -25,7 +25,7 @@ def remove(record: Record, request: Request) -> bool:
     """
     if request.netns:
         with suppress(BadEnvironment), pods.open_netns(request) as pod:
-            return not netns.is_own(pod.fd) and _remove_from(pod, record)  # guard: own-namespace (fd)
+            return not netns.is_own(pod.fd) and _remove_from(pod, record)
     with pods.find(record.identity, record.netns) as found:
         return found is not None and _remove_from(found, record)
 
@@ -33,12 +33,11 @@ def remove(record: Record, request: Request) -> bool:
 def _remove_from(pod: Pod, record: Record) -> bool:
     ifname = record.key.ifname
     link = pod.rtnl.link(ifname)
-    if link is None or link.name != ifname:  # an altname is not ours  # guard: altname (ifname)
+    if link is None or link.name != ifname:  # an altname is not ours
         return False
     with doing(f"removing {ifname} from {pod.path}"):
-        if record.link.get("is_the_hosts") and link.kind:  # guard: the-hosts
+        if record.link.get("is_the_hosts") and link.kind:
             _send_home(pod, link)
-        # guard below: could-be-ours = True
         elif link.kind in kinds.KINDS and link.parent:  # an InfiniBand VF is of kind ipoib too, but has no parent
             rtnl.delete_link(pod.rtnl, link.index)
         elif link.device:

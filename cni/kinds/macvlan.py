@@ -37,7 +37,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
     """Kind.attach: raises KernelRefused for a queue length that the kernel ignores, as before Linux 5.11."""
     link = child.attach(plan, host, pod, ifname)
     asked = attributes(bytes.fromhex(plan["data"])).get(IFLA_MACVLAN_BC_QUEUE_LEN, b"")
-    if asked and asked != attributes(link.data).get(IFLA_MACVLAN_BC_QUEUE_LEN):  # guard: queue-length
+    if asked and asked != attributes(link.data).get(IFLA_MACVLAN_BC_QUEUE_LEN):
         raise KernelRefused(
             f"bcqueuelen {read_u32(asked)}: Linux {os.uname().release} ignores it; use a kernel from 5.11 on, or "
             "remove bcqueuelen"

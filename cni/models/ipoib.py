@@ -19,15 +19,15 @@ def _partition(value: Any) -> int:
     ValueError."""
     if isinstance(value, str) and _PKEY.fullmatch(value):
         value = int(value, 0) if value[1:2] in ("x", "X") else int(value)
-    if type(value) is not int or not 0 <= value <= 0xFFFF:  # guard: too-large (0 <=)
+    if type(value) is not int or not 0 <= value <= 0xFFFF:
         raise ValueError('is not a partition key; write "0x8001", or a number below 65536')
-    if value in (0, _FULL_MEMBER):  # guard: no-partition
+    if value in (0, _FULL_MEMBER):
         raise ValueError("is the key of no partition; set a key of the fabric, or remove it for the master's")
     return value | _FULL_MEMBER
 
 
 def _datagram(value: Any) -> Any:
-    if value == "connected":  # guard: connected
+    if value == "connected":
         # ipoib_set_mode, called by ipoib_changelink.
         raise ValueError(
             "is not supported: to set it on a child, Linux releases the lock of all interfaces and continues without "
@@ -64,13 +64,13 @@ class Ipoib(Child):
 
     @model_validator(mode="after")
     def _over_infiniband(self) -> "Ipoib":
-        if not self.master:  # guard: no-master
+        if not self.master:
             raise ValueError(
                 "master is not set; name an IPoIB interface of the host, such as ib0, because that of the default "
                 "route is rarely one"
             )
         if self.linkInContainer:
             raise ValueError("linkInContainer true: kind ipoib needs an interface of the host; remove it")
-        if self.soft_roce:  # guard: rxe
+        if self.soft_roce:
             raise ValueError("rdma.mode 'rxe': InfiniBand has no RoCE; set rdma.mode auto")
         return self

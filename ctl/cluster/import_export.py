@@ -52,7 +52,7 @@ def enter(
     try:
         moved = adopt.enter(into, given, log, dry_run=False)
     except BaseException:
-        _release(store, leases, before)  # guard: leases-back
+        _release(store, leases, before)
         raise
     if moved.conflicts:
         _release(store, leases, before)

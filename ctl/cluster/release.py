@@ -84,7 +84,7 @@ def _check(documents: Documents, document: Document, asked: Asked, *, dry_run: b
         if not dry_run:
             reclaim.clear(documents, (document, block), owner, now)
         return ""
-    if ownership.may_take(block, owner, now):  # guard: not-yet = True
+    if ownership.may_take(block, owner, now):
         return _released(documents, document, dry_run=dry_run)
     if not ownership.suspect(block, owner, documents.now()):
         return WAITING
@@ -94,12 +94,12 @@ def _check(documents: Documents, document: Document, asked: Asked, *, dry_run: b
 def _released(documents: Documents, document: Document, *, dry_run: bool) -> str:
     """Release a block; a number stays reserved for its name."""
     done = FREED if document.body.get("whose") else REMOVED
-    return done if dry_run or reclaim.release(documents, document) else CHANGED  # guard: only-say (dry_run)
+    return done if dry_run or reclaim.release(documents, document) else CHANGED
 
 
 def why_not(machine: Machine, now: float) -> str:
     """Return why the node's blocks should not be released; empty if nothing shows that it lives."""
-    if machine.last_seen is None or now - machine.last_seen > GRACE:  # guard: heard-of = True
+    if machine.last_seen is None or now - machine.last_seen > GRACE:
         return ""
     if not machine.has_reported:
         return (

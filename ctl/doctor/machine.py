@@ -59,7 +59,6 @@ def _processes(read: Reader) -> Iterator[Process]:
     for number in read.names(read.at("/proc")):
         path = read.at(f"/proc/{number}")
         theirs = sysfs.link(f"{path}/ns/pid")
-        # guard below: pods (host or not (theirs and host))
         if number.isdecimal() and (theirs == host or not (theirs and host)):
             name, build = read.line(f"{path}/comm"), build_of(path)
             if build or name in (*RUNTIMES, IRQBALANCE, MULTUS):

@@ -50,7 +50,7 @@ def _sockets(read: Reader) -> Iterator[Socket]:
     for path in (AGENT, *registry):
         there = read.at(path)
         if (found := read.stat(there)) and stat.S_ISSOCK(found.st_mode):
-            listens = path in listening or _accepts(there)  # guard: systemd (listening)
+            listens = path in listening or _accepts(there)
             name = ""
             if listens and path != AGENT:
                 from base.kubelet.client import resource  # noqa: PLC0415  # slow, and many nodes have no such socket
@@ -63,7 +63,7 @@ def _listening(table: str) -> Iterator[str]:
     """The paths with a listening process of this network namespace (man 5 proc_pid_net)."""
     for line in table.splitlines()[1:]:
         fields = line.split(maxsplit=7)
-        if len(fields) > 7 and int(fields[3], 16) & _LISTENS:  # guard: listens (& _LISTENS)
+        if len(fields) > 7 and int(fields[3], 16) & _LISTENS:
             yield fields[7]
 
 

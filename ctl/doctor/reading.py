@@ -11,7 +11,7 @@ from base.protocol.location import STATE_DIR
 from base.state import places
 
 # /proc/sys refuses reads that exceed the kernel's largest allocation (proc_sys_call_handler).
-_PIECE: Final = 1 << 16  # guard: pieces = 1 << 24
+_PIECE: Final = 1 << 16
 _PIECES: Final = 256
 BOOT: Final = "/proc/sys/kernel/random/boot_id"
 
@@ -31,7 +31,7 @@ class Reader:
     def is_this_kernel(self) -> bool:
         """True if the files are those of the running kernel, so that system calls describe the same machine."""
         boot = self.line(self.at(BOOT))
-        return boot != "" and boot == self.line(BOOT)  # guard: another-kernel = True
+        return boot != "" and boot == self.line(BOOT)
 
     def data(self, path: str) -> bytes | None:
         """The contents of a file; None if it is unreadable, or not a regular file."""
@@ -88,7 +88,7 @@ class Reader:
             return None
 
     def _note(self, path: str, error: OSError) -> None:
-        if error.errno in (errno.EACCES, errno.EPERM):  # guard: unread
+        if error.errno in (errno.EACCES, errno.EPERM):
             self.unread[path] = os.strerror(error.errno)
 
 

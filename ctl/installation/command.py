@@ -78,9 +78,9 @@ def install(
 
     Only root may be able to write below ``root``: another user could replace a directory by a link meanwhile.
     """
-    refuse_package(root, "install")  # guard: package
+    refuse_package(root, "install")
     _refuse_foreign(root, program)
-    _refuse_unknown_state(root)  # guard: state
+    _refuse_unknown_state(root)
     has_file = any(entry.path == layout.DEVICES for entry in more)
     wanted = files.entries(root, units, more, has_node_file=has_file or _node_file(root) is not None)
     steps = files.steps_of_install(root, wanted, program)
@@ -88,7 +88,7 @@ def install(
     links = {one: layout.wants_link(one) for one in layout.WANTED_BY if one in units}
     enabled = {one for one, link in links.items() if _is_enabled(root, one) or link in put}
     if layout.NODE in enabled and not has_file:
-        _refuse_node_file(root)  # guard: configuration
+        _refuse_node_file(root)
     # An interrupted install may have left only the lock's file.
     if (steps or present(root, [layout.LOCK])) and not dry_run:
         with files.exclusive(root):
@@ -107,11 +107,11 @@ def install(
 @_failing("install")
 def checked(root: Path, *, is_this_node: bool) -> tuple[str, int]:
     """A report of whether this version fits the node, and the exit status.  Raises IoFailure if it does not."""
-    _refuse_unknown_state(root)  # guard: state-checked
+    _refuse_unknown_state(root)
     if _is_enabled(root, layout.NODE):
         _refuse_node_file(root)
     lines = ["this version understands the state on this node"]
-    if not is_this_node:  # guard: another-nodes-files
+    if not is_this_node:
         return text(lines), 0
     from ctl.doctor import cluster  # noqa: PLC0415  # no install needs its imports
 
@@ -141,7 +141,7 @@ def answer_uninstall(words: Sequence[str]) -> tuple[str, int]:
 def uninstall(root: Path, *, force: bool = False) -> list[str]:
     """Uninstall below the root; a line for each step, and for each file that stays.  Raises CniError."""
     refuse_package(root, "uninstall")
-    if not force and (held := state.holders(root)):  # guard: held
+    if not force and (held := state.holders(root)):
         raise NotAvailable(
             f"pods have interfaces or addresses of hpn: {'; '.join(first(held))}.  Nothing was removed.  "
             "Delete these pods, run hpn gc for the dead ones, or add --force, which leaves their interfaces alone"
@@ -163,7 +163,7 @@ def remove(root: Path, units: Mapping[str, str]) -> list[str]:
     done = _do(root, removed, units)
     # A pod attached meanwhile keeps the state: a later install detaches it.
     kept, claimed = state.holders(root), [*state.claimed(root)]
-    gone = [] if kept else [Step(path) for path in present(root, state_files)]  # guard: kept ([])
+    gone = [] if kept else [Step(path) for path in present(root, state_files)]
     files.do(root, gone, Path())
     left = [*others, *present(root, (*state_files, *layout.CONFIGURATION))]
     return [

@@ -112,7 +112,7 @@ def _put(root: Path, entry: Entry, program: Path) -> None:
             case "program":
                 with program.open("rb") as source:
                     _write(new, source, 0o755)
-                _run(new)  # guard: run
+                _run(new)
             case "name":
                 os.link(root / entry.text, new, follow_symlinks=False)
             case "link":
@@ -123,7 +123,7 @@ def _put(root: Path, entry: Entry, program: Path) -> None:
         durable.sync_directory(path.parent)
     except BaseException:
         with suppress(OSError):
-            _clear(new)  # guard: cleared
+            _clear(new)
         raise
 
 
@@ -131,7 +131,7 @@ def _below(root: Path, path: str) -> Path:
     """The path below the root, with the links in its directories resolved.  Raises InvalidConfig if they lead out."""
     folder, _, name = path.rpartition("/")
     real = Path(os.path.realpath(root / folder))
-    if not real.is_relative_to(os.path.realpath(root)):  # guard: below-the-root
+    if not real.is_relative_to(os.path.realpath(root)):
         raise InvalidConfig(f"{root}: a link on the way to {path} leads out of it, to {real}; make the link relative")
     return real / name
 
@@ -225,9 +225,7 @@ def entries(root: Path, units: Mapping[str, str], more: Sequence[Entry], *, has_
     links = [
         Entry(layout.wants_link(unit), "link", f"/{layout.UNITS}/{unit}")
         for unit in layout.WANTED_BY
-        if unit in units
-        and kind(there[unit]) == "nothing"  # guard: enabled-once
-        and (unit != layout.NODE or has_node_file)
+        if unit in units and kind(there[unit]) == "nothing" and (unit != layout.NODE or has_node_file)
     ]
     return [
         Entry(layout.HPN, "program"),
@@ -238,7 +236,7 @@ def entries(root: Path, units: Mapping[str, str], more: Sequence[Entry], *, has_
         *(
             Entry(f"{layout.UNITS}/{unit}", "file", content)
             for unit, content in units.items()
-            if text(there[unit]) != _MASK  # guard: masked
+            if text(there[unit]) != _MASK
         ),
     ]
 
@@ -246,7 +244,7 @@ def entries(root: Path, units: Mapping[str, str], more: Sequence[Entry], *, has_
 def steps_of_install(root: Path, wanted: Sequence[Entry], program: Path) -> list[Step]:
     """The steps that are still to do.  Raises OSError, and InvalidConfig for a file that hpn install did not write."""
     left = present(root, (layout.temporary(entry.path) for entry in wanted))
-    steps = [Step(path, why="left by an interrupted install") for path in left]  # guard: left-over (left -> ())
+    steps = [Step(path, why="left by an interrupted install") for path in left]
     replaced = set[str]()
     for entry in wanted:
         is_new_name = entry.kind == "name" and entry.text in replaced
@@ -302,9 +300,9 @@ def _is_ours(root: Path, path: str, content: str) -> bool:
     if posixpath.basename(path) in layout.NAMES:
         if what == "link":
             target = posixpath.normpath(posixpath.join("/", posixpath.dirname(path), found))
-            return target in (f"/{layout.HPN}", layout.PACKAGED)  # guard: another-link = True
-        return path != layout.COMMAND and _is_hpn(root / path)  # guard: another-program = True
+            return target in (f"/{layout.HPN}", layout.PACKAGED)
+        return path != layout.COMMAND and _is_hpn(root / path)
     if path in (layout.KUBECONFIG, layout.DEVICES) or path.startswith(f"{layout.UNITS}/hpn-"):
         is_copy = bool(content) and found == content.partition("\n")[2]
-        return what == "file" and (found.startswith(layout.MARK) or is_copy)  # guard: another-unit = True
+        return what == "file" and (found.startswith(layout.MARK) or is_copy)
     return what == "link"

@@ -33,9 +33,9 @@ def state_dirs(root: Path) -> list[Path]:
     try:
         targets = places.targets(f"{notes}", os.listdir(notes) if notes.is_dir() else ())
     except OSError as e:
-        raise _unread(e, notes) from e  # guard: notes-unread
+        raise _unread(e, notes) from e
     noted = sorted(below(root, target) for target in targets)
-    return [default, *noted]  # guard: elsewhere (noted)
+    return [default, *noted]
 
 
 def _unread(e: OSError, path: Path) -> IoFailure:
@@ -44,7 +44,7 @@ def _unread(e: OSError, path: Path) -> IoFailure:
 
 def data_dirs(root: Path) -> list[Path]:
     """The directories of leases.  Raises IoFailure."""
-    return [below(root, IPAM_DIR), *(one / "ipam" for one in state_dirs(root))]  # guard: state-ipam (ipam)
+    return [below(root, IPAM_DIR), *(one / "ipam" for one in state_dirs(root))]
 
 
 def unknown(root: Path) -> Iterator[str]:
@@ -72,7 +72,6 @@ def _of_record(path: Path) -> str:
         return _of_schema(path)
     except (TypeError, KeyError, ValueError) as e:
         return f"is a record of another version ({e})"
-    # guard below: kind (KINDS, LOST)
     return "" if kind in (*KINDS, LOST) else f"is of kind {kind!r}, which this version does not have"
 
 
@@ -81,7 +80,6 @@ def _of_schema(path: Path) -> str:
         schema = json.loads(durable.contents(path) or b"")["schema"]
     except (RecordUnreadable, IoFailure, ValueError, TypeError, KeyError, RecursionError):
         return ""
-    # guard below: schema (schema ==)
     return "" if schema == durable.SCHEMA else f"has schema {schema!r}, and this version reads {durable.SCHEMA}"
 
 
@@ -94,17 +92,17 @@ def holders(root: Path) -> list[str]:
     attached, unreadable, _ = attachments.list_all(state_dirs(root))
     living = {Key(one["containerID"], one["ifname"]): one for one in attached if one["alive"]}
     lines = [f"{key.of(one['pod'], one['network'])}" for key, one in living.items()]
-    lines += [f"{path}, which cannot be read" for path in unreadable]  # guard: unreadable
-    lines += _claims(root)  # guard: claims
+    lines += [f"{path}, which cannot be read" for path in unreadable]
+    lines += _claims(root)
     for data_dir in filter(Path.is_dir, data_dirs(root)):
         for network in networks(data_dir, sandboxes.gone):
             for one in network.listed:
                 is_named = isinstance(one.holding, Lease) and one.holding.owner.key in living
-                is_held = state_of(one) in ("held", "doubtful")  # guard: leases = False
-                is_set_aside = isinstance(one.holding, Lost) and not one.is_over  # guard: set-aside = False
+                is_held = state_of(one) in ("held", "doubtful")
+                is_set_aside = isinstance(one.holding, Lost) and not one.is_over
                 if not is_named and (is_held or is_set_aside):
                     lines.append(_of_lease(network.name, one))
-            lines += _unreadable_leases(network)  # guard: leases-unread
+            lines += _unreadable_leases(network)
     return lines
 
 

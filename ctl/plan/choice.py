@@ -170,7 +170,7 @@ def _way(nic: Nic, asked: str) -> tuple[str, str]:
 def _obstacles(nic: Nic, how: str, *, is_asked: bool) -> Iterator[str]:
     """Reasons why pods cannot have a NIC in this way; empty ones do not count."""
     one, is_software = nic.device, nic.device.kind is Kind.NETDEV
-    yield one.reserved  # guard: uplink
+    yield one.reserved
     yield "" if one.driver or is_software else "it has no driver"
     yield f"{one.driver} drives it, so a process may use it" if one.driver in sysfs.USERSPACE else ""
     yield "no selector can name its interface" if one.names and not _NAME.fullmatch(nic.name) else ""
@@ -184,7 +184,7 @@ def _obstacles(nic: Nic, how: str, *, is_asked: bool) -> Iterator[str]:
         yield "" if nic.of(Kind.SF) else "it has no scalable functions"
         yield "no pod can have a scalable function of InfiniBand" if nic.is_infiniband else ""
     elif how == "pf":
-        yield one.needed  # guard: host-needs
+        yield one.needed
         yield f"it has {one.vfs} VFs, which send through it" if one.vfs else ""
     elif how == "master":
         yield f"it is in {nic.master}" if nic.master else ""

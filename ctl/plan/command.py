@@ -100,7 +100,7 @@ def _of_networks(kubeconfig: Path | None) -> list[str]:
 
 def _written(folder: Path, files: Mapping[str, str]) -> str:
     """Write the files; return a line for each.  Raises IoFailure, OSError."""
-    if there := [name for name in files if os.path.lexists(folder / name)]:  # guard: replaces-nothing
+    if there := [name for name in files if os.path.lexists(folder / name)]:
         raise IoFailure(f"--output {folder}: {', '.join(there)} exists there; name another directory, or move it")
     folder.mkdir(exist_ok=True)
     for name, text in files.items():

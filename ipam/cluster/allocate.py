@@ -74,15 +74,14 @@ class View:
         """
         mine, sets = self._known(), self.network.pool.sets
         wanted = {address: block_math.block_of(sets, mine.size, address) for address in requested}
-        # guard below: spared
         if self.is_sparing and (spared := {b.index for b in mine.blocks if b.taken} - set(wanted.values())):
             mine = mine.without(*spared)
-        if new := sorted(set(self.network.subnets) - set(mine.subnets)):  # guard: new-subnets
+        if new := sorted(set(self.network.subnets) - set(mine.subnets)):
             raise Needed(Need(f"{', '.join(new)} is new on this node"))
         self.mine = mine
         blocks = {None, *mine.giving, *mine.draining}
         for address, index in wanted.items():
-            if index not in blocks:  # guard: requested-elsewhere
+            if index not in blocks:
                 why = f"requested address {address} is not in this node's blocks"
                 raise Needed(Need(why, block=index, address=address))
         return block_math.limited(self.network.pool, mine.size, mine.giving, mine.draining)
@@ -94,19 +93,18 @@ class View:
             mine = node_blocks.read(network.directory)
         except RecordUnreadable as e:
             raise Needed(Need(e.msg)) from e
-        if mine is None or mine.network != network.name:  # guard: another-network (network)
+        if mine is None or mine.network != network.name:
             raise Needed(Need("this node has no block yet"))
         network.refuse_another(mine)
-        if must_sync(mine):  # guard: off-for-long
+        if must_sync(mine):
             raise Needed(Need("other nodes may own its blocks by now: this host was off, or its disk is a copy"))
-        if not self.had_heartbeat and heartbeat_is_due(mine):  # guard: look-first
+        if not self.had_heartbeat and heartbeat_is_due(mine):
             why = "other nodes may own its blocks by now: its last heartbeat is too old"
             raise Needed(HeartbeatDue(why, late=is_late(mine)))
         return mine
 
     def check(self, ips: Sequence[Ip], book: Book) -> None:
         """Raise Needed if one of these addresses must be probed for; notify hpn node if little room is left."""
-        # guard below: unproven
         if not self.is_probed and self.mine and self._unproven(self.mine, ips):
             raise Needed(Unproven("the leases of its block are unknown"))
         report.send_low(partial(self._is_low, book))
@@ -160,7 +158,7 @@ class NumberView(View):
     def pool(self, requested: Sequence[Address]) -> Pool:  # noqa: ARG002  # they are made of a MAC, so they need no number
         parent, owner = self.network.parent, self.network.owner
         if has := node_blocks.read(parent.directory):
-            parent.refuse_another(has)  # guard: other-numbers
+            parent.refuse_another(has)
         mine = self._known()
         if (number := mine.number_of(owner)) is None or not set(self.network.subnets) <= set(mine.subnets):
             raise Needed(Need(f"this node does not own the number of {owner}"))
@@ -245,7 +243,7 @@ class Shared(Allocation):
         Of two concurrent calls without room, the second finds the block that the first claimed.
         """
         claimer = None
-        with self.view.locked():  # guard: alone
+        with self.view.locked():
             # Each range set without room may need a block of its own.
             for _ in range(len(self.view.network.pool.sets) + 1):
                 given = self._try_reserve(requested)
@@ -254,7 +252,7 @@ class Shared(Allocation):
                 with doing(f"{self.view.request()}: {given.why}"):
                     if not claimer:
                         claimer = self.view.claimer(self.log)
-                        if claimer.found_some:  # guard: what-a-lost-answer-made
+                        if claimer.found_some:
                             continue
                     claimer.serve(given)
             return self._try_reserve(requested)

@@ -77,7 +77,7 @@ class OwnedBlock:
     @classmethod
     def from_json(cls, body: Json) -> "OwnedBlock":
         """Raises KeyError, TypeError, ValueError."""
-        if body["state"] not in _STATES:  # guard: states
+        if body["state"] not in _STATES:
             raise ValueError(f"state {body['state']!r}")
         tried = frozenset(map(str, body.get("tried", ())))
         about = str(body["state"]), bool(body.get("taken", False)), tried, int(body.get("idle", 0))
@@ -110,7 +110,7 @@ class Exhausted:
 
     def is_of(self, wanted: str) -> bool:
         """Whether it describes these blocks, and is still valid."""
-        return self.wanted == wanted and self.at <= time.time() < self.until  # guard: believed-for-a-while (at <=)
+        return self.wanted == wanted and self.at <= time.time() < self.until
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,6 @@ class NodeBlocks:
     @property
     def giving(self) -> tuple[int, ...]:
         """The indexes of the blocks for new addresses."""
-        # guard below: gives-what-it-holds (HELD and b)
         return tuple(b.index for b in self.blocks if b.state == HELD and b.node == self.node)
 
     @property
@@ -182,7 +181,6 @@ class NodeBlocks:
 
     def number_of(self, owner: str) -> int | None:
         """Return the name's reserved number, if this node owns it and may allocate it."""
-        # guard below: given-up ((HELD, self.node) -> (b.state, self.node))
         here = (b.index for b in self.blocks if b.whose == owner and (b.state, b.node) == (HELD, self.node))
         return next(here, None)
 
@@ -261,7 +259,7 @@ def must_sync(mine: NodeBlocks) -> bool:
 
     It must if the file is a copy from another host, or if the node was off for long enough to lose blocks.
     """
-    return not mine.is_ours or (mine.boot != durable.boot_id() and _may_be_too_late(mine))  # guard: a-copy (is_ours)
+    return not mine.is_ours or (mine.boot != durable.boot_id() and _may_be_too_late(mine))
 
 
 def _may_be_too_late(mine: NodeBlocks) -> bool:
@@ -271,12 +269,11 @@ def _may_be_too_late(mine: NodeBlocks) -> bool:
     """
     from base.kernel import syscalls  # noqa: PLC0415  # once in a boot
 
-    return not syscalls.is_clock_synchronized() or _is_past(mine.looked, GRACE)  # guard: kept-right (not syscalls)
+    return not syscalls.is_clock_synchronized() or _is_past(mine.looked, GRACE)
 
 
 def heartbeat_is_due(mine: NodeBlocks) -> bool:
     """Whether to send a heartbeat: none was tried for its interval, or for a shorter one if it is late."""
-    # guard below: late (SILENT)
     return _is_past(mine.looked, HEARTBEAT) and _is_past(mine.asked, SILENT if is_late(mine) else HEARTBEAT)
 
 
@@ -287,4 +284,4 @@ def is_late(mine: NodeBlocks) -> bool:
 
 def _is_past(when: int, seconds: int) -> bool:
     # After a clock was set back, the age is unknown.
-    return not 0 <= time.time() - when < seconds  # guard: clock-set-back = time.time() - when >= seconds
+    return not 0 <= time.time() - when < seconds

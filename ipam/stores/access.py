@@ -68,6 +68,6 @@ def preload() -> None:
 
 
 def _absolute(key: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:  # guard: absolute ("/")
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
         raise InvalidConfig(f"{key} {value!r} is not an absolute path; plugins run in no particular directory")
     return value

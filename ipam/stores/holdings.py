@@ -82,7 +82,6 @@ class Kept:
             return cls(lease.addresses, lease.owner.pod, now, now, until=now, boot=boot)
         terms = lease.owner.terms
         # A lease of an older boot does not cool down: by now no host on the link has its address cached.
-        # guard below: cool (unused else 0), unused (unused)
         cool = now + (terms.cooldown if lease.boot == boot and not unused else 0)
         kept = cls(lease.addresses, lease.owner.pod, now, cool, terms.sticky, max(cool, now + terms.ttl))
         return None if kept.is_over(now, boot) or not lease.addresses else kept
@@ -95,7 +94,7 @@ class Kept:
         if self.boot:
             return self.boot != boot
         # If the clock was set back, the addresses must not stay reserved for years.
-        return not self.released <= now < self.until  # guard: clock-set-back (released), kept-until = True
+        return not self.released <= now < self.until
 
     def to_json(self) -> Json:
         return {

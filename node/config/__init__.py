@@ -68,7 +68,7 @@ def settings(data: bytes | None, *, is_yaml: bool, prefix: str = "", cdi: bool =
         case "resources":
             if parsed.broken:
                 raise Refused(parsed.broken)
-            if parsed.twice:  # guard: ours-once
+            if parsed.twice:
                 raise Refused(f"the key {shown(parsed.twice[0])} is given twice in one object; remove one")
             found = own.settings(parsed.value, prefix=prefix, cdi=cdi)
         case "configList":
@@ -94,7 +94,7 @@ def _dialect(value: Any) -> str:
         raise Refused(f"it is a Kubernetes object (kind {kind}); use the file in it, below data")
     lower = {key.lower() for key in value}
     found = [_OURS] * (_OURS in value) + [key for key in _PEERS if key.lower() in lower]
-    if len(found) > 1:  # guard: one-dialect
+    if len(found) > 1:
         raise Refused(f"it has {' and '.join(found)}, which are keys of different programs' files; remove one")
     if not found:
         guesses = filter(None, (meant(key, (_OURS, *_PEERS)) for key in islice(value, _REMARKS)))

@@ -218,7 +218,7 @@ def _refuse_foreign_keys(entry: Entry, path: str) -> None:
         raise Refused(f"{path}.pooled true {of_kind}: only shared HCAs can be pooled; remove pooled")
     if entry.rdma == "none" and entry.kind == "shared":
         raise Refused(f'{path}.rdma "none" {of_kind}: nothing would be shared; remove rdma, or use kind master')
-    if entry.selectors is None and entry.kind in ("pf", "master"):  # guard: named
+    if entry.selectors is None and entry.kind in ("pf", "master"):
         raise Refused(f"{path}.selectors is missing; {entry.kind} does not select every interface; add ifNames")
 
 
@@ -264,7 +264,7 @@ def _refuse_foreign_selectors(entry: Entry, given: Selectors, path: str) -> None
         if entry.kind not in _SELECTORS.get(key, KINDS):
             remedy = "use rootDevices" if entry.kind == "sf" else "use ifNames" if key in _OF_VFS else "remove it"
             raise Refused(f"{path}.{key} {shown(getattr(given, key))} selects nothing of kind {entry.kind}; {remedy}")
-    if entry.kind in ("pf", "master") and given == Selectors():  # guard: not-everything
+    if entry.kind in ("pf", "master") and given == Selectors():
         raise Refused(f"{path} {{}} selects every interface of the node; add ifNames")
 
 

@@ -57,7 +57,7 @@ def refuse_twins(resources: list[Resource]) -> None:
     """Raise Refused for two resources of one name."""
     first = dict[str, str]()
     for resource in resources:
-        if (name := resource.full_name) in first:  # guard: twins (first -> {})
+        if (name := resource.full_name) in first:
             raise Refused(f"{first[name]} and {resource.source} are both called {shown(name)}; rename one")
         first[name] = resource.source
 
@@ -65,7 +65,7 @@ def refuse_twins(resources: list[Resource]) -> None:
 def named_well(resources: list[Resource], left_out: list[str]) -> Iterator[Resource]:
     """The resources with a name that kubelet accepts; adds a sentence to ``left_out`` for each other."""
     for resource in resources:
-        if why := why_refused(resource.full_name):  # guard: kubelet
+        if why := why_refused(resource.full_name):
             left_out.append(f"{resource.source} {shown(resource.full_name)}: {why}")
         else:
             yield resource

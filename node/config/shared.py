@@ -116,7 +116,7 @@ def _selector(entry: Entry, path: str, notes: list[str]) -> Selector:
     listed = {key for key in Selectors.model_fields if getattr(given, key)}
     if listed and entry.devices:
         raise Refused(f"{path} has both devices and selectors; remove devices, and name them in selectors.ifNames")
-    if not listed and not entry.devices:  # guard: not-everything
+    if not listed and not entry.devices:
         raise Refused(f'{path} has neither selectors nor devices; add selectors, as in {{"ifNames": ["ib0"]}}')
     return Selector(
         kinds=frozenset({Kind.PF, Kind.VF}),

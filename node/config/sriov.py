@@ -173,7 +173,7 @@ def _given(entry: Entry, path: str, notes: list[str]) -> _Given:
 def _why_unserved(entry: Entry, given: _Given) -> str:
     """Why hpn cannot offer the resource of the entry; empty if it can."""
     for at, one in given.items():
-        if isinstance(one, NetDevice) and one.ddpProfiles:  # guard: of-other-profiles
+        if isinstance(one, NetDevice) and one.ddpProfiles:
             return (
                 f"{at}.ddpProfiles {shown(one.ddpProfiles)}: hpn does not read the profile of a NIC, so "
                 f"{shown(entry.resourceName)} is left out; select by pfNames, rootDevices or pciAddresses"
@@ -252,4 +252,4 @@ def _pkeys(texts: list[str], path: str, notes: list[str]) -> Iterator[int]:
             yield int(text, 16) & 0x7FFF
         except ValueError:
             notes.append(f"{path}.pKeys {shown(text)} is not a partition key and selects nothing; write it as 0x8001")
-            yield NO_PKEY  # guard: no-pkey
+            yield NO_PKEY

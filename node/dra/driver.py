@@ -150,7 +150,7 @@ class Driver:
         others = claims.all_claims()
         before = next((one for one in others if one.uid == claim.uid), None)
         for device in claim.devices:
-            if before and device in before.devices:  # guard: prepared-again
+            if before and device in before.devices:
                 continue
             # Again, because the child process decided by an older state.
             found = self._find(device.pool, device.device)
@@ -265,7 +265,7 @@ def _decide(
     except CniError as e:
         return {one.uid: e.msg for one in asked}, prepare.accepted
     for one in asked:
-        if time.monotonic() > latest:  # guard: in-time
+        if time.monotonic() > latest:
             found[one.uid] = f"{one.title} was not read: {server.url} answers too slowly; kubelet tries again"
             continue
         try:
@@ -317,7 +317,7 @@ def _give_up(uid: str) -> None:
         claim = claims.load(uid)
     except RecordUnreadable:
         claim = Claim(uid, "", "", (), ())  # enough to be marked, for sweep
-    if any(gates.records(uid)):  # guard: in-use
+    if any(gates.records(uid)):
         if claim and not claim.ended:
             claims.save(replace(claim, ended=True))
         return
@@ -328,7 +328,7 @@ def _give_up(uid: str) -> None:
 def _sweep_earlier_boots() -> None:
     """Remove the claims of earlier boots, which a /run on a disk keeps.  kubelet names only those that it needs."""
     for _, claim in claims.listed(claims.FOLDER):
-        if claim and claim.boot != durable.boot_id():  # guard: earlier-boots (and claim.boot != durable.boot_id())
+        if claim and claim.boot != durable.boot_id():
             with suppress(CniError, OSError):
                 _give_up(claim.uid)
 

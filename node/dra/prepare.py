@@ -88,7 +88,6 @@ def decide(asked: Asked, document: Json | None, find: Find, prepared: Claim | No
             for one in results
         )
     except Refused:
-        # guard below: same-allocation (or not _is_allocated(results, prepared.devices))
         if not prepared or not _is_allocated(results, prepared.devices):
             raise
         devices = prepared.devices
@@ -114,7 +113,7 @@ def refuse_conflicts(claim: Claim, others: Collection[Claim]) -> None:
     for device in claim.own:
         for other in others:
             is_alone = device.kind in _ALONE
-            if is_alone and any(one.id == device.id and one.kind in _ALONE for one in other.own):  # guard: device-once
+            if is_alone and any(one.id == device.id and one.kind in _ALONE for one in other.own):
                 remedy = "delete one of the two, and its pod's successor gets another device"
                 if other.ended:
                     remedy = "that has ended, and its pod is not detached yet; if that stays, run hpn gc on the node"
@@ -125,7 +124,7 @@ def refuse_conflicts(claim: Claim, others: Collection[Claim]) -> None:
     beside = [other for other in others if {*other.pods} & {*claim.pods}]
     names = {one.interface: other.title for other in beside for one in other.devices if one.interface}
     for device in claim.devices:
-        if device.interface in names:  # guard: name-once
+        if device.interface in names:
             raise Refused(
                 f"interface {json.dumps(device.interface)}: {names[device.interface]} gives the pod an interface of "
                 "that name; choose another"
@@ -139,7 +138,7 @@ def _refuse_another(asked: Asked, document: Json | None) -> tuple[Json, Json]:
     if document is None:
         raise Refused(f"{asked.title} does not exist; a new pod gets a new claim")
     about: Json = document["metadata"]
-    if about.get("uid") != asked.uid:  # guard: same-claim
+    if about.get("uid") != asked.uid:
         raise Refused(
             f"{asked.title} has UID {about.get('uid')} now, and the pod was scheduled with {asked.uid}; delete the pod"
         )
@@ -177,7 +176,7 @@ def _device(result: Json, find: Find, keys: Json, of_request: Mapping[str, int])
     if found.kind == "accelerator":
         attach = NONE  # it has no interface
     for key in _ONE:
-        if key in keys and of_request[request] > 1:  # guard: one-device
+        if key in keys and of_request[request] > 1:
             raise Refused(
                 f"{key} {json.dumps(keys[key])} is for one device, and request {request} has {of_request[request]}; "
                 "make a request for each"
@@ -245,7 +244,7 @@ def _mode(config: Json) -> str:
 def _of_node(name: str) -> Json:
     """A configuration of this node by its name.  Raises Refused."""
     try:
-        spec.network_of({"name": name})  # guard: name-is-no-path
+        spec.network_of({"name": name})
     except InvalidConfig as e:
         raise Refused(f"network {json.dumps(name)} names a file in {FOLDER}, and {e.msg}") from e
     for ending in _ENDINGS:

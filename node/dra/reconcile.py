@@ -30,7 +30,7 @@ def publish(view: View) -> Report:
     signal.alarm(_MOST)
     withheld = frozenset[Name]()
     if view.offers:
-        if (held := ledger.holds(view.kubelet)) is None:  # guard: without-an-answer = False
+        if (held := ledger.holds(view.kubelet)) is None:
             return Report(
                 None,
                 f"kubelet lists no pods' devices at {view.kubelet}/pod-resources/kubelet.sock, and a device in a slice "
@@ -39,7 +39,7 @@ def publish(view: View) -> Report:
         withheld = ledger.withheld(view.offers, held, view.allocated)
         if view.is_look and withheld == view.withheld:
             return Report(withheld, is_look=True)
-        if other := _other_driver(view):  # guard: another-driver
+        if other := _other_driver(view):
             return Report(
                 withheld,
                 f"{other} is another driver with the name {DRIVER}, to which kubelet may give this node's claims.  No "
@@ -63,7 +63,7 @@ def _allocatable(offers: Iterable[Offer], own: Json) -> frozenset[Name]:
     return frozenset(
         (offer.resource.full_name, unit.id)
         for offer in offers
-        if offer.resource.full_name in names  # guard: still-allocatable = False
+        if offer.resource.full_name in names
         for unit in offer.units
     )
 
@@ -80,11 +80,11 @@ def _publish(
 ) -> tuple[Mapping[str, Known], tuple[str, ...], tuple[str, ...]]:
     """Return the slices, remarks, and remarks on other programs.  Raises StoreRefused, Unreachable, TryAgain."""
     # An older list can lack a slice that must go.  Else the next round sees what this one has missed.
-    may_be_old = not (withheld or view.leaves)  # guard: present-if-a-device-leaves = True
+    may_be_old = not (withheld or view.leaves)
     newest = max((version for version, _ in view.known.values()), key=_order, default="0")
     since = newest if may_be_old else ""
     listed = {str(about["name"]): (stranger(server.node, about), about) for about in server.slices(since)}
-    there = {name: about for name, (of_another, about) in listed.items() if not of_another}  # guard: of-another-program
+    there = {name: about for name, (of_another, about) in listed.items() if not of_another}
     strangers = tuple(_about([of_another for of_another, _ in listed.values() if of_another]))
     versions = {name: about["resourceVersion"] for name, about in there.items()}
     if view.is_same and withheld == view.withheld and versions == {name: one for name, (one, _) in view.known.items()}:

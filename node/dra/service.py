@@ -115,7 +115,7 @@ class Service:
 
     def _problem(self, entry: Entry) -> str:
         name = entry.resource.full_name
-        if not any(self._publisher.is_cleared((name, unit.id)) for unit in entry.units):  # guard: of-the-plugin
+        if not any(self._publisher.is_cleared((name, unit.id)) for unit in entry.units):
             return (
                 "a pod has it from the device plugin, or kubelet has not listed its pods' devices yet; it is tried "
                 "again until that pod has ended"

@@ -184,11 +184,11 @@ def _consumed(members: Sequence[Entry], whole: Collection[str]) -> _Consumed:
 
 def _why_left_out(entry: Entry, features: Features, *, is_whole: bool, is_unhealthy: bool) -> str:
     without = "left out of the ResourceSlices, because the API server stores no {} (feature gate {}): {}"
-    if entry.is_shared and not features.shares:  # guard: no-shares = False
+    if entry.is_shared and not features.shares:
         what = without.format("shares", "DRAConsumableCapacity", "one claim would have the device alone")
-    elif is_whole and not features.counters:  # guard: no-counters = False
+    elif is_whole and not features.counters:
         what = without.format("counters", "DRAPartitionableDevices", "one claim could get the PF, and others its VFs")
-    elif is_unhealthy and not features.taints:  # guard: no-taints = False
+    elif is_unhealthy and not features.taints:
         what = without.format("taints", "DRADeviceTaints", "claims would get unhealthy devices")
     else:
         return ""

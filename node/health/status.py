@@ -79,7 +79,7 @@ def step(before: Health | None, seen: Observation, now: float, settings: Setting
         return Health(seen.lost, before.down) if seen.lost or before.down else _WELL
     turned = now if before.turned is None else before.turned
     wait = settings.down_after if seen.down else settings.up_after
-    if now < turned + wait:  # guard: long-enough
+    if now < turned + wait:
         return Health(seen.lost, before.down, turned)
     return Health(seen.lost, f"{seen.down} since {wait:g} s" if seen.down else "")
 
@@ -119,14 +119,13 @@ def _link(device: Device, facts: Facts) -> str:
     """Why an exclusive device has no link."""
     if device.link_type == "infiniband":
         return _inactive({name: facts.ports(name) for name in facts.rdma_of(device.pf)})
-    # guard below: what-a-pod-has = (*device.netdevs, device.pf_netdev)
     names = (device.pf_netdev,) if device.kind in (Kind.VF, Kind.SF) else device.netdevs
     return _no_carrier([facts.links[name] for name in names if name in facts.links])
 
 
 def _no_carrier(links: Sequence[Link]) -> str:
     """Why a device with these interfaces has no link.  An interface that is set down proves nothing."""
-    up = [link for link in links if link.up]  # guard: set-down-says-nothing = list(links)
+    up = [link for link in links if link.up]
     return f"{up[0].name} has no carrier" if up and not any(link.carrier for link in up) else ""
 
 

@@ -131,7 +131,7 @@ class Watch:
     def _messages(self, sock: socket.socket) -> Iterator[tuple[int, bytes]]:
         """The types and bodies of the kernel's pending messages."""
         for data, (port, _) in self._all(lambda: sock.recvfrom(_ROOM, socket.MSG_DONTWAIT)):
-            if port == 0:  # guard: from-the-kernel = True
+            if port == 0:
                 yield from ((kind, body) for kind, _, _, body in netlink.messages(data))
 
     def _all(self, receive: Callable[[], T]) -> Iterator[T]:
@@ -148,7 +148,7 @@ class Watch:
             except OSError as e:
                 if e.errno != errno.ENOBUFS:
                     raise
-                is_incomplete = True  # guard: what-was-lost
+                is_incomplete = True
         if is_incomplete:
             self._read_all()
             self._schedule(devices=True)

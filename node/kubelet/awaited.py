@@ -36,7 +36,7 @@ class Awaited:
         self._alarm: asyncio.TimerHandle | None = None
         self._written = boot, self._expected = _read(self._file)
         # A device lost during this boot is not awaited, because its pod has lost it already.
-        if self._expected and boot != durable.boot_id():  # guard: of-another-boot (boot)
+        if self._expected and boot != durable.boot_id():
             self._alarm = loop.call_later(max(began + WAIT - time.monotonic(), 0), self._give_up)
 
     @property
@@ -55,7 +55,7 @@ class Awaited:
         """Note the usable devices.  ``anew`` drops those noted before: the file changed, or hpn node made VFs."""
         self._there = there
         # Lost devices stay in the list, because a shutdown may remove drivers before it stops hpn node.
-        before = {} if anew else self._offered  # guard: lost-before-the-boot (anew)
+        before = {} if anew else self._offered
         self._offered = {name: {*ids, *before.get(name, ())} for name, ids in there.items()}
         if not self._alarm:
             return
@@ -75,10 +75,9 @@ class Awaited:
         If the write fails, the next boot does not wait, and nothing else fails.  Raises CniError.
         """
         now = durable.boot_id(), self._offered
-        if not self._alarm and (now != self._written or not self._file.exists()):  # guard: not-meanwhile (_alarm)
+        if not self._alarm and (now != self._written or not self._file.exists()):
             body = {name: sorted(ids) for name, ids in self._offered.items()}
             # A directory of ours would block the one that its owner, who moved it away, puts there next.
-            # guard below: in-nobodys-place (makes)
             durable.write(self._file, {"boot": durable.boot_id(), "devices": body}, makes=False)
             self._written = now
 
@@ -111,7 +110,7 @@ def _named(devices: Devices) -> str:
 def _read(file: Path) -> tuple[str, dict[str, set[str]]]:
     """The boot id and the devices in the file; empty if it is missing, or others than root could have written it."""
     try:
-        if not file.parent.is_dir() or trust.weak_spot(f"{file.parent}"):  # guard: of-others (f"{file.parent}")
+        if not file.parent.is_dir() or trust.weak_spot(f"{file.parent}"):
             return "", {}
         body = durable.read(file) or {"boot": "", "devices": {}}
         return str(body["boot"]), {str(name): {*map(str, ids)} for name, ids in body["devices"].items()}

@@ -96,15 +96,15 @@ class Directory:
         intervals.  Raises Taken; OSError if this process cannot write the directory, or others than root can.
         """
         if not self.path.is_dir():
-            self.release()  # guard: nothing-open-in-what-is-gone
+            self.release()
             return False
         if self.is_claimed:
             return True
         self.release()
-        sockets.refuse_weak(self.path)  # guard: weak
+        sockets.refuse_weak(self.path)
         fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # guard: one-process = fcntl.flock(fd, fcntl.LOCK_SH)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as e:
             holder = os.read(fd, 20).decode(errors="replace").strip() or "unknown"
             os.close(fd)
@@ -123,7 +123,7 @@ class Directory:
     @property
     def is_claimed(self) -> bool:
         """Whether this process has locked the directory that is at the path now."""
-        return self._lock >= 0 and _is_at(self._lock, self.path / _LOCK)  # guard: the-lock-that-is-there (_LOCK)
+        return self._lock >= 0 and _is_at(self._lock, self.path / _LOCK)
 
     def release(self) -> None:
         """Unlock the directory."""
@@ -138,7 +138,7 @@ class Directory:
 
     def _check_mounts(self) -> None:
         """Check for another directory at the path; most changes of mounts are those of pods, elsewhere."""
-        if _identity(self.path) != self._identity:  # guard: a-mount
+        if _identity(self.path) != self._identity:
             self._watch_again()
 
     def _watch_again(self) -> None:
@@ -149,7 +149,7 @@ class Directory:
         """Watch all directories on the path; if one cannot be watched, check again every AGAIN seconds."""
         try:
             self._watch_all()
-        except OSError as e:  # guard: what-cannot-be-watched = FileExistsError
+        except OSError as e:
             self._identity = _identity(self.path)
             self._topics.problem("watch", f"{self.path} cannot be watched: {cause(e)}; checked every {AGAIN:g} s")
             self._again = self._again or self._loop.call_later(AGAIN, self._try_again)
@@ -170,7 +170,7 @@ class Directory:
                 events.unwatch_directory(self._fd, number)
             before, self._watched = _identity(self.path), []
             nearest = next(at for at in (self.path, *self.path.parents) if self._watch(at))
-            for above in nearest.parents:  # guard: all-above
+            for above in nearest.parents:
                 self._watch(above)
             self._identity = _identity(self.path)
             # A change between the check and the watch causes no event.
@@ -182,7 +182,7 @@ class Directory:
         mask = _ITSELF
         if at == self.path:
             mask |= _INSIDE
-        elif _next(at, self.path).is_symlink():  # guard: a-link
+        elif _next(at, self.path).is_symlink():
             mask |= _COMES | _GOES
         elif not _next(at, self.path).is_dir():
             mask |= _COMES
@@ -213,9 +213,8 @@ def _counts(mask: int, name: str) -> bool:
 
     A failed write removes its file, and that event would repeat the write without end.
     """
-    if name.startswith(_OURS) and name != _LOCK:  # guard: nothing-of-its-own
+    if name.startswith(_OURS) and name != _LOCK:
         return False
-    # guard below: not-the-end-of-a-watch (not mask)
     return not mask & events.IN_IGNORED and not (mask & events.IN_ATTRIB and name)
 
 

@@ -175,7 +175,7 @@ class Plugin:
 
     async def _watch(self, stream: Stream) -> None:
         """Send the list of units now and after each change; a slow peer gets only the newest list."""
-        self._keep_socket()  # guard: not-if-one-comes
+        self._keep_socket()
         server, watcher = self._endpoint.server, asyncio.Event()
         self._watchers.add(watcher)
         try:
@@ -186,7 +186,6 @@ class Plugin:
                 await watcher.wait()
         finally:
             self._watchers.discard(watcher)
-            # guard below: not-while-one-listens (and not self._watchers)
             if server and self._endpoint.server is server and not self._watchers:
                 self._keep_socket()
                 self._renewal = self._loop.call_later(_AWAY, self._renew)
@@ -230,7 +229,7 @@ class Plugin:
     # Log
 
     def _log_once(self, sentence: str) -> None:
-        if self._logged != sentence:  # guard: once = True
+        if self._logged != sentence:
             self._logged = sentence
             self._log(sentence)
 

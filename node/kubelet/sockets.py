@@ -48,7 +48,7 @@ def refuse_weak(folder: Path) -> None:
 
     Raises OSError.
     """
-    if weak := trust.weak_spot(str(folder)):  # guard: weak
+    if weak := trust.weak_spot(str(folder)):
         words, remedy = weak
         raise Unusable(errno.EPERM, f"{words}, and put a socket of their own there; {remedy}")
 
@@ -64,7 +64,7 @@ def inode(path: Path) -> int:
 def remove(path: Path, made: int) -> None:
     """Remove the socket at the path if its inode number is still ``made``."""
     with suppress(OSError):
-        if inode(path) == made:  # guard: its-own = True
+        if inode(path) == made:
             path.unlink()
 
 
@@ -105,7 +105,7 @@ class Datagrams:
         """Raises OSError, IoFailure, InvalidConfig."""
         self._loop, self._path, self._receive = loop, path, receive
         durable.directory(path.parent)
-        trust.refuse_unless_ours(str(path.parent))  # guard: of-root
+        trust.refuse_unless_ours(str(path.parent))
         path.unlink(missing_ok=True)
         self._sock = unix_sockets.bind(path, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._inode = inode(path)

@@ -53,7 +53,7 @@ def parse(text: str) -> Address:
         at = _ip(host)
     except ValueError:
         raise ValueError(f"{text!r} is not an address and port; {_WRITE}") from None
-    if not at.is_loopback:  # guard: loopback
+    if not at.is_loopback:
         raise ValueError(
             f"{at} is not a loopback address, so that others could read the node's metrics; {_WRITE}, and publish that "
             "by a proxy (docs/user/metrics.md)"

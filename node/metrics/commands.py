@@ -39,12 +39,12 @@ class Tally:
 
     def count(self, line: bytes) -> bool:
         """Count the command of a datagram; return False if it is not a report of hpn."""
-        found = _LINE.fullmatch(line)  # guard: a-line-of-ours = _LINE.match(line)
+        found = _LINE.fullmatch(line)
         if not found:
             return False
         verb, kind, code, microseconds = (word.decode() for word in found.groups())
         kind = "" if kind == "-" else kind
-        if (verb, kind, code) not in self.ended and len(self.ended) >= _MOST:  # guard: not-without-end
+        if (verb, kind, code) not in self.ended and len(self.ended) >= _MOST:
             return False
         self.ended[verb, kind, code] += 1
         self.durations[verb, kind].add(int(microseconds) / 1e6)

@@ -48,7 +48,7 @@ class Server(ThreadingWSGIServer):
         poll.register(parent, 0)  # POLLHUP comes without being requested (man 2 poll)
         while parent.fileno() not in dict(poll.poll()):
             self.handle_request()
-            time.sleep(PACE)  # guard: pace
+            time.sleep(PACE)
 
     def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
         sock, _ = self.socket.accept()
@@ -56,7 +56,7 @@ class Server(ThreadingWSGIServer):
 
     def process_request(self, request: socket.socket, client_address: tuple[str, int]) -> None:  # type: ignore[override]
         """Serve a connection.  If there are too many, close the one that has been silent for longest."""
-        if threading.active_count() > CONNECTIONS_MOST:  # guard: connections = False
+        if threading.active_count() > CONNECTIONS_MOST:
             oldest = next(iter([*self.silent]), None)
             if oldest is None:
                 self.shutdown_request(request)
@@ -90,8 +90,8 @@ class Server(ThreadingWSGIServer):
         """The page, which one thread at a time makes."""
         with self._making:
             began = time.monotonic()
-            if began >= self._until:  # guard: a-tenth-of-a-processor = True
-                signal.alarm(_LONGEST)  # guard: no-longer
+            if began >= self._until:
+                signal.alarm(_LONGEST)
                 try:
                     self._page = self._make()
                 finally:
@@ -102,7 +102,7 @@ class Server(ThreadingWSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = TIMEOUT  # guard: time = 1000
+    timeout = TIMEOUT
     server: Server
 
     def parse_request(self) -> bool:

@@ -40,12 +40,12 @@ def grant(offer: Offer, ids: Sequence[str], root: Path = ROOT) -> Grant:
     units = [there[one] for one in sorted(set(ids))]
     devices = devices_of(units)
     for device in devices:
-        refuse_gone(resource, device, root)  # guard: gone
+        refuse_gone(resource, device, root)
     own = {device.id: needs.nodes(resource, device, root) for device in devices}
     common = needs.common_nodes(offer, root)
     nodes = tuple(dict.fromkeys(node for group in (*own.values(), common) for node in group))
     for node in nodes:
-        refuse_missing(resource, node, root)  # guard: missing
+        refuse_missing(resource, node, root)
     for unit in units[:_FILES]:
         device_info.write(resource, unit, root)
     env = _env(resource, devices, root)

@@ -44,7 +44,7 @@ def write(offers: Sequence[Offer], root: Path) -> None:
         with suppress(FileNotFoundError):
             os.unlink(f"{folder}/{stale}")
     for file, text in wanted.items():
-        if _read(f"{folder}/{file}") != text:  # guard: unchanged = True
+        if _read(f"{folder}/{file}") != text:
             with files.open_directory(folder, make=0o755) as fd:
                 files.replace(fd, file, text)
 
@@ -86,9 +86,8 @@ def _file(resource: Resource) -> str:
 
 def _ours(folder: str) -> set[str]:
     """The files with our kind; another program could use such a file name."""
-    # guard below: our-name ((_START) and one)
     named = [one for one in sysfs.names(folder) if one.startswith(_START) and one.endswith(_END)]
-    return {one for one in named if f'"kind": "{KIND}"' in _read(f"{folder}/{one}")}  # guard: our-kind (folder)
+    return {one for one in named if f'"kind": "{KIND}"' in _read(f"{folder}/{one}")}
 
 
 def _read(path: str) -> str:

@@ -47,7 +47,7 @@ def clean(offers: Sequence[Offer], root: Path) -> None:
         for name in sysfs.names(f"{root / FOLDER}")
         if name not in there and name.endswith(_END)
         for start in starts
-        if name.startswith(start) and _ID.fullmatch(name[len(start) : -len(_END)])  # guard: an-id (and _ID)
+        if name.startswith(start) and _ID.fullmatch(name[len(start) : -len(_END)])
     ]
     for name in stale:
         with suppress(FileNotFoundError):
@@ -65,7 +65,7 @@ def _body(resource: Resource, device: Device, address: str, root: Path) -> Json:
 
 def _address(unit: Unit) -> str:
     """The PCI address of the unit's one device, or of a scalable function's parent; empty without one."""
-    if len(unit.devices) != 1:  # guard: one-device
+    if len(unit.devices) != 1:
         return ""
     device: Device = unit.devices[0]
     return device.pf if device.kind is Kind.SF else device.id if device.kind is not Kind.NETDEV else ""

@@ -26,7 +26,7 @@ def offers(resources: Sequence[Resource], devices: Sequence[Device]) -> tuple[tu
     for resource in resources:
         claimed, left_out = _claimed(resource, devices)
         left_out += _without_verbs(resource, devices)
-        ours = [device for device in claimed if _is_free(resource, owners.get(device.id))]  # guard: whose (resource)
+        ours = [device for device in claimed if _is_free(resource, owners.get(device.id))]
         remarks += [*_overlaps(resource, claimed, owners), *left_out]
         if not ours and not left_out:
             why = f"finds no device on this node and is offered with 0 units; {LOOK}"
@@ -61,7 +61,7 @@ def agrees(selector: Selector, device: Device) -> bool:
 
 def _is_of_pf(entries: Sequence[PfName], pf: str, device: Device) -> bool:
     """Whether the first entry with the PF's name, in any case, covers the device.  A PF is not its own VF."""
-    if device.kind not in (Kind.VF, Kind.SF) or not pf:  # guard: no-vf (device)
+    if device.kind not in (Kind.VF, Kind.SF) or not pf:
         return False
     return next((entry.has(device.index) for entry in entries if entry.name.casefold() == pf.casefold()), False)
 
@@ -76,7 +76,7 @@ def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device
         return [device for device, _ in found], []
     asked = {device.id for device, by in found if any(s.kinds == {Kind.PF} for s in by)}
     kept = [device for device, _ in found if device.vfs and device.id not in asked and not device.reserved]
-    rest = [device for device, _ in found if not (device.vfs and device in kept)]  # guard: with-vfs (vfs and device)
+    rest = [device for device, _ in found if not (device.vfs and device in kept)]
     remarks = [
         f"{_title(resource)} does not offer {_named(device)}: {device.needed}, and a pod would take it from the "
         f"host; share it instead, or {'give the host another uplink' if device.reserved else 'remove that'}"
@@ -84,7 +84,7 @@ def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device
         for device in rest
         if device.needed
     ]
-    free = [device for device in rest if not device.needed]  # guard: needed = rest
+    free = [device for device in rest if not device.needed]
     given = [device for device in free if device.vfs]
     if kept:
         remarks.append(
@@ -120,7 +120,7 @@ def _is_free(resource: Resource, owner: Resource | None) -> bool:
     if owner is None:
         return True
     is_shared = resource.sharing is Sharing.SHARED and owner.sharing is Sharing.SHARED
-    return is_shared and resource.by_dra == owner.by_dra  # guard: one-way (and resource)
+    return is_shared and resource.by_dra == owner.by_dra
 
 
 def _overlaps(resource: Resource, claimed: Sequence[Device], owners: dict[str, Resource]) -> Iterator[str]:
@@ -205,13 +205,12 @@ def is_lasting(device: Device, offer: Offer) -> bool:
 
 def _stays(unit: Unit, devices: Mapping[str, Device], claimed: set[str]) -> bool:
     """Whether a unit left the offer because its devices are lost, and not because no selector matches them."""
-    # guard below: another-has-it (claimed)
     return all(device.id not in claimed and _is_lost(device, devices.get(device.id)) for device in unit.devices)
 
 
 def _is_lost(before: Device, now: Device | None) -> bool:
     if not now:
-        return True  # guard: gone-and-listed = False
+        return True
     has_lost_its_driver = bool(before.driver and not now.driver)
     is_in_a_pod = bool(before.netdevs and not now.netdevs)  # where a selector may no longer match it
     return has_lost_its_driver or is_in_a_pod

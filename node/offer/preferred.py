@@ -27,7 +27,7 @@ def choose(offer: Offer, available: Iterable[str], must: Iterable[str], size: in
     """
     units = {unit.id: unit for unit in offer.units}
     free, taken = units.keys() & set(available), dict.fromkeys(must)
-    if not len(taken) <= size <= len(free) or not free.issuperset(taken):  # guard: available (not free), size (size)
+    if not len(taken) <= size <= len(free) or not free.issuperset(taken):
         return ()
     others: Iterator[str] = (one for one in units if one in free and one not in taken)
     if not offer.resource.pooled:

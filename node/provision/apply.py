@@ -164,19 +164,19 @@ def _while_free(change: SetVfs | SetMtu | SetTrust | SetGuids, vfs: Sequence[Vf]
     Left, CniError, OSError.
     """
     pf = change.pf
-    with owned.lock(pf.device.id), rtnl.open_in() as host:  # guard: a-lock (device)
+    with owned.lock(pf.device.id), rtnl.open_in() as host:
         attached = users.owners()
-        if sysfs.vfs(pf.device.id) != tuple(vf.address for vf in pf.vfs):  # guard: other-vfs = False
+        if sysfs.vfs(pf.device.id) != tuple(vf.address for vf in pf.vfs):
             raise Left("its VFs have changed meanwhile; run: systemctl reload hpn-node")
-        if why := scan.why_reserved(pf.device.id):  # guard: the-way-out-again
+        if why := scan.why_reserved(pf.device.id):
             raise Left(f"refused, {why}; choose another PF")
-        if bond := users.lag(pf.device.id, sysfs.SYS):  # guard: a-lag-again
+        if bond := users.lag(pf.device.id, sysfs.SYS):
             raise Left(f"refused, {shares(bond)}")
-        if user := users.user(pf.device.id, attached):  # guard: the-pf-again
+        if user := users.user(pf.device.id, attached):
             raise Left(f"{user} has the PF; delete that, {AFTER}")
         above = scan.owners_over(host)
         now = [scan.with_users(one, attached, host, above) for one in vfs]
-        if why := why_left(change, scan.owner_over(pf.device, host, above), now):  # guard: its-vfs-again
+        if why := why_left(change, scan.owner_over(pf.device, host, above), now):
             raise Left(why)
         yield host
 

@@ -45,13 +45,13 @@ def seen(rules: Sequence[PfRule], devices: Sequence[Device]) -> frozenset[Seen]:
             tuple(rule.source for rule in rules if agrees(rule.selector, pf)),
         )
         for pf in matching(rules, devices)
-    )  # guard: home-from-a-pod (pf.names -> pf.netdevs)
+    )
 
 
 def lasting(before: Iterable[Seen], devices: Sequence[Device]) -> frozenset[Seen]:
     """The earlier values that still count.  A PF that lost its driver, or is gone, is new when it returns."""
     drivers = {device.id: device.driver for device in devices}
-    return frozenset(one for one in before if drivers.get(one.address) == one.driver)  # guard: another-driver (address)
+    return frozenset(one for one in before if drivers.get(one.address) == one.driver)
 
 
 def only(rules: Sequence[PfRule], addresses: Collection[str]) -> tuple[PfRule, ...]:
@@ -61,7 +61,7 @@ def only(rules: Sequence[PfRule], addresses: Collection[str]) -> tuple[PfRule, .
     return tuple(
         replace(rule, selector=replace(rule.selector, addresses=left))
         for rule, selected in narrowed
-        if (left := frozenset(selected) & frozenset(addresses))  # guard: that-pf-alone ((addresses))
+        if (left := frozenset(selected) & frozenset(addresses))
     )
 
 

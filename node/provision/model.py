@@ -34,7 +34,7 @@ class Vf:
     @property
     def is_free(self) -> bool:
         """Whether hpn node may change it."""
-        return not self.user and not self.needed  # guard: a-pods-vf (user), the-hosts-vf (needed)
+        return not self.user and not self.needed
 
 
 @dataclass(frozen=True)

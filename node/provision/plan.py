@@ -85,7 +85,7 @@ def _of_rdma(exclusive: bool | None, state: State) -> Iterator[Change]:  # noqa:
 
 
 def _of_pf(pf: Pf, rules: Sequence[PfRule]) -> list[_Step]:
-    if len(rules) > 1:  # guard: one-rule
+    if len(rules) > 1:
         sources = " and ".join(rule.source for rule in rules)
         return [f"{sources} both select {pf.title}, which stays as it is; change the selectors of one"]
     found = [one for rule in rules for one in _of_rule(pf, rule)]
@@ -99,11 +99,11 @@ def _of_pf(pf: Pf, rules: Sequence[PfRule]) -> list[_Step]:
 
 def _why_untouched(pf: Pf) -> str:
     """Why the PF must stay as it is, with the remedy; empty if it may change."""
-    if pf.device.reserved:  # guard: the-way-out
+    if pf.device.reserved:
         return f"refused, {pf.device.reserved}; choose another PF, or change it by hand before the network is up"
-    if pf.user:  # guard: a-pods-pf
+    if pf.user:
         return f"refused while {pf.user} has the PF; delete that, {AFTER}"
-    if pf.lag:  # guard: a-lag
+    if pf.lag:
         return f"refused, {shares(pf.lag)}"
     if not pf.device.driver:
         return f"it has no driver; bind one: echo {pf.device.id} > /sys/bus/pci/drivers_probe"
@@ -124,7 +124,7 @@ def _of_rule(pf: Pf, rule: PfRule) -> Iterator[_Step]:
     # New VFs are planned in the next round, when they exist.
     if not any(isinstance(one, SetVfs) for one in of_count):
         # With many NICs a VF's MTU can be no more than its PF's.
-        if not any(isinstance(one, str) for one in of_pf):  # guard: no-more-than-the-pfs-mtu = True
+        if not any(isinstance(one, str) for one in of_pf):
             yield from _vf_mtus(pf, rule)
         yield from _trust(pf, rule)
         yield from _guids(pf, rule)
@@ -132,18 +132,18 @@ def _of_rule(pf: Pf, rule: PfRule) -> Iterator[_Step]:
 
 def _count(pf: Pf, rule: PfRule) -> Iterator[_Step]:
     count, now = rule.num_vfs, len(pf.vfs)
-    if count is None or count == now:  # guard: as-asked (now)
+    if count is None or count == now:
         return
     key = f"{rule.source}.numVfs {count}: {pf.title}"
     if pf.total_vfs is None or not pf.total_vfs:
         why = "has no SR-IOV" if pf.total_vfs is None else "can have no VF (sriov_totalvfs is 0)"
         yield f"{key} {why}; enable SR-IOV in the machine's and the NIC's firmware, or remove numVfs"
-    elif count > pf.total_vfs:  # guard: most-vfs
+    elif count > pf.total_vfs:
         remedy = f"write {pf.total_vfs} or less, or raise the NIC's limit in its firmware"
         yield f"{key} can have {pf.total_vfs} VFs (sriov_totalvfs); {remedy}"
     elif pf.is_read_only:
         yield f"{key} has {now}, and /sys is read-only in this container; {MOUNT}"
-    elif why := in_use(pf.vfs, is_number=True):  # guard: in-use
+    elif why := in_use(pf.vfs, is_number=True):
         yield f"{key} has {now}, and all of them would be removed first, but {why}"
     else:
         yield SetVfs(pf, count, _then(rule))
@@ -173,7 +173,7 @@ def why_left(change: SetVfs | SetMtu | SetTrust | SetGuids, over: str, vfs: Sequ
 
     ``over`` is the present owner of an interface over the PF's, and ``vfs`` are the VFs that the change concerns.
     """
-    if isinstance(change, SetMtu) and not change.vfs and over:  # guard: mtu-under-a-pods-meanwhile
+    if isinstance(change, SetMtu) and not change.vfs and over:
         return _is_master(over)
     return in_use(vfs, is_number=isinstance(change, SetVfs))
 
@@ -185,7 +185,7 @@ def _is_master(over: str) -> str:
 
 def _left(key: str, vfs: Sequence[Vf]) -> Iterator[str]:
     """A refusal for those of the VFs that are in use."""
-    if why := in_use(vfs):  # guard: a-pods-vf-is-told
+    if why := in_use(vfs):
         yield f"{key}: VFs in use stay as they are: {why}"
 
 
@@ -200,11 +200,11 @@ def _mtu(pf: Pf, rule: PfRule) -> Iterator[_Step]:
     if not pf.mtu:
         if not pf.user:
             yield f"{key} has no interface on the host; bind its driver, or bring its interface back"
-    elif pf.most_mtu and rule.mtu > pf.most_mtu:  # guard: most-mtu
+    elif pf.most_mtu and rule.mtu > pf.most_mtu:
         yield f"{key} takes {pf.most_mtu} at most; write that or less"
-    elif why := in_use(pf.vfs):  # guard: mtu-in-use
+    elif why := in_use(pf.vfs):
         yield f"{key} has {pf.mtu}, and another MTU may interrupt its VFs, but {why}"
-    elif pf.over:  # guard: mtu-under-a-pods
+    elif pf.over:
         yield f"{key} has {pf.mtu}, and {_is_master(pf.over)}"
     else:
         yield SetMtu(pf, rule.mtu)
@@ -215,7 +215,7 @@ def _vf_mtus(pf: Pf, rule: PfRule) -> Iterator[_Step]:
         return
     others = [vf for vf in pf.vfs if vf.mtu not in (0, rule.mtu)]
     yield from _left(f"{rule.source}.mtu {rule.mtu}: {pf.title}", others)
-    if free := _free(others):  # guard: mtu-of-free-vfs (_free -> tuple)
+    if free := _free(others):
         yield SetMtu(pf, rule.mtu, free)
 
 
@@ -228,7 +228,7 @@ def _trust(pf: Pf, rule: PfRule) -> Iterator[_Step]:
         return
     others = [vf for vf in pf.vfs if vf.trust is not None and vf.trust is not rule.trust]
     yield from _left(key, others)
-    if free := _free(others):  # guard: trust-of-free-vfs (_free -> tuple)
+    if free := _free(others):
         yield SetTrust(pf, rule.trust, free)
     if silent := [vf.number for vf in pf.vfs if vf.trust is None]:
         yield f"{key}: its driver does not report whether it trusts VF {ranges(silent)}; remove trust"
@@ -241,10 +241,10 @@ def _guids(pf: Pf, rule: PfRule) -> Iterator[_Step]:
     if pf.device.link_type != "infiniband":
         yield f"{key} is Ethernet, which has no GUIDs; remove guids"
         return
-    without = [vf for vf in pf.vfs if vf.has_guids is False]  # guard: guids-that-are-there (has_guids)
+    without = [vf for vf in pf.vfs if vf.has_guids is False]
     if without and not pf.guid:
         yield f"{key} has no GUID to derive others from; load its RDMA driver"
         return
     yield from _left(key, without)
-    if free := _free(without):  # guard: guids-of-free-vfs (_free -> tuple)
+    if free := _free(without):
         yield SetGuids(pf, free, tuple(guid(pf.guid, vf.number) for vf in free))

@@ -54,7 +54,6 @@ class Held:
         A VF that an earlier call returned is not withheld.
         """
         vfs = {device.id: sysfs.incarnation(device.id) for device in devices if device.kind is Kind.VF}
-        # guard below: offered-before (_offered), of-that-pf (busy)
         held = {d.id for d in devices if d.id in vfs and d.pf in busy and vfs[d.id] not in self._offered}
         self.some = bool(held)
         self._offered = frozenset(number for address, number in vfs.items() if address not in held)
@@ -89,7 +88,7 @@ class Provisioning:
     def configure(self, settings: Settings) -> None:
         """Set the configuration, and begin a run for all of it."""
         if not (self._run and self._settings.pfs):
-            self._held.pass_all()  # guard: those-that-are-there
+            self._held.pass_all()
         self._settings = settings
         self._seen, self._refused = frozenset(), ()
         self._topics.forget(_TOPIC)  # each SIGHUP gets an answer
@@ -110,7 +109,6 @@ class Provisioning:
         if not self._run:
             self._begin_with_new()
         all_of_them = {one.address for one in self._there}
-        # guard below: while-it-works (alone or all_of_them)
         return self._held.without(devices, (self._run.alone or all_of_them) if self._run else ())
 
     def close(self) -> None:
@@ -153,7 +151,7 @@ class Provisioning:
                 log(f"made ready: {change}")
             self._refuse(run, *report.refused)
             self._seen |= report.seen
-        if (done or self._held.some) and not is_awaited:  # guard: are-not-forgotten (_held)
+        if (done or self._held.some) and not is_awaited:
             self._made()
         self._go_on()
 

@@ -78,7 +78,6 @@ def _with_users(
     if not plan(rules, None, State((pf,))).changes:
         return pf
     over_it = owner_over(pf.device, host, above())
-    # guard below: what-the-host-needs = replace(pf, over=over_it, vfs=pf.vfs)
     return replace(pf, over=over_it, vfs=tuple(with_users(one, attached, host, above()) for one in pf.vfs))
 
 
@@ -126,7 +125,7 @@ def _vf(address: str, number: int, reported: vf.Vf | None, attached: Mapping[str
         trust=reported.trust if reported else None,
         has_guids=bool(reported.node_guid and reported.port_guid) if reported and is_infiniband else None,
         user=users.user(address, attached),
-    )  # guard: what-comes-home (_mtu_at_home(attached.get(address)) -> 0)
+    )
 
 
 def owners_over(host: Rtnl) -> Mapping[int, str]:
@@ -156,12 +155,12 @@ def _of_namespaces(host: Rtnl, own: int) -> Iterator[tuple[int, str]]:
     """Ifindex and owner by the kernel.  A namespace that cannot be read has just ended."""
     numbers, inode = set[int](), netns.inode(own)
     # Without the right to read every process there is no path.
-    for path in [path for one, path in (netns.inhabited() or {}).items() if one != inode]:  # guard: by-path
+    for path in [path for one, path in (netns.inhabited() or {}).items() if one != inode]:
         with suppress(OSError), netns.hold_open(path) as fd, rtnl.open_in(fd) as inside:
             numbers.add(nsid.number(host, fd))
             links = nsid.links_over_others(inside)  # after which the kernel has a number for our namespace
             yield from _over(links, nsid.number(inside, own), path)
-    for number in nsid.numbers(host) - numbers:  # guard: by-number (nsid.numbers(host) - numbers -> set())
+    for number in nsid.numbers(host) - numbers:
         with suppress(OSError):
             links = nsid.links_over_others(host, attr(nsid.IFLA_TARGET_NETNSID, u32(number)))
             yield from _over(links, nsid.number(host, own), f"{number} of: ip netns list-id")
@@ -169,5 +168,5 @@ def _of_namespaces(host: Rtnl, own: int) -> Iterator[tuple[int, str]]:
 
 def _over(links: Iterable[Link], number: int, place: str) -> Iterator[tuple[int, str]]:
     for link in links:
-        if link.parent_nsid == number:  # guard: of-the-hosts = True
+        if link.parent_nsid == number:
             yield link.parent, f"a {link.kind} in the namespace {place}"

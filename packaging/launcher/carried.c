@@ -35,7 +35,7 @@ static void map_carried(void)
     int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st))
         FAIL("5", errno, "mount a procfs of this PID namespace on /proc (mount -t proc proc /proc): /proc/self/exe cannot be opened");
-    if ((uint64_t)st.st_size != carried.size)  /* guard: whole */
+    if ((uint64_t)st.st_size != carried.size)
         FAIL("5", 0, "this file is cut short; install it again");
     self = mmap(NULL, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (self == MAP_FAILED)
@@ -96,7 +96,6 @@ static int is_as_unpacked(int dir)
         return 0;
     int is_noted = read(fd, &noted, sizeof noted) == sizeof noted;
     close(fd);
-    /* guard below: each-file (== noted -> + 1), as-unpacked (found == noted -> 1) */
     return is_noted && look(dir, &found) && found == noted;
 }
 
@@ -108,8 +107,8 @@ static int open_version(int base)
     if (dir < 0)
         return -1;
     /* Check the mode first, because another user who can open it might hold its lock. */
-    if (!fstat(dir, &st) && is_ours_alone(&st)) {  /* guard: version-ours-alone (is_ours_alone(&st) -> 1) */
-        lock(dir, LOCK_SH, place, carried.version);  /* guard: version-in-use */
+    if (!fstat(dir, &st) && is_ours_alone(&st)) {
+        lock(dir, LOCK_SH, place, carried.version);
         /* A process removes it under an exclusive lock, so the directory that we have locked may have lost its name. */
         if (!fstatat(base, carried.version, &linked, AT_SYMLINK_NOFOLLOW) && st.st_ino == linked.st_ino &&
             is_as_unpacked(dir))
@@ -123,7 +122,6 @@ static int open_version(int base)
 static void remove_tree(int parent, const char *name)
 {
     int dir = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    /* guard below: in-use-stays (flock(dir, LOCK_EX | LOCK_NB) -> 0) */
     DIR *entries = dir < 0 || flock(dir, LOCK_EX | LOCK_NB) ? NULL : fdopendir(dir);
     if (!entries && dir >= 0)
         close(dir);
@@ -146,7 +144,6 @@ static void remove_others(int base)
     int again = openat(base, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), is_only_ours = 1;
     DIR *others = again < 0 ? NULL : fdopendir(again);
     for (struct dirent *e; others && (e = readdir(others));) {
-        /* guard below: nothing-else-is-removed (is_version(e->d_name) -> *e->d_name != '.') */
         if (is_version(e->d_name) && strcmp(e->d_name, carried.version))
             remove_tree(base, e->d_name);
         is_only_ours &= is_version(e->d_name) || *e->d_name == '.';
@@ -199,13 +196,12 @@ static void unpack(int base)
     uint64_t sum = FNV_OFFSET; /* of all carried data */
     for (const uint64_t *w = (const void *)(self + carried.start); w < (const uint64_t *)(self + carried.size); w++)
         sum = mixed(sum, *w);
-    if (sum != carried.sum)  /* guard: sum */
+    if (sum != carried.sum)
         FAIL("5", 0, "this file was altered; install it again");
     put_aside(base);
     remove_tree(base, "new");
-    /* guard below: directory-mode (0700 -> 0755) */
     int dir = mkdirat(base, "new", 0700) ? -1 : openat(base, "new", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (dir < 0 || fchmod(dir, 0700))  /* guard: directory-mode (0700 -> 0755) */
+    if (dir < 0 || fchmod(dir, 0700))
         FAIL("5", errno, "cannot unpack ", place, "/", carried.version);
     for (uint32_t i = 0; i < carried.count; i++) {
         make_parents(dir, files[i].path);
@@ -227,9 +223,9 @@ static int lock_base(int base)
     int fd = openat(base, LOCK, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
     if (fd < 0 || fstat(fd, &st))
         FAIL("5", errno, "cannot open ", place, "/" LOCK);
-    if (!S_ISREG(st.st_mode) || !is_ours_alone(&st))  /* guard: lock-ours-alone */
+    if (!S_ISREG(st.st_mode) || !is_ours_alone(&st))
         FAIL("5", 0, place, "/" LOCK " is not mine alone; remove it");
-    lock(fd, LOCK_EX, place, LOCK);  /* guard: one-unpacks */
+    lock(fd, LOCK_EX, place, LOCK);
     return fd;
 }
 
@@ -240,7 +236,7 @@ static int open_base(void)
     struct statvfs st;
     const char *home = me ? getenv("HOME") : NULL, *chosen = getenv("HPN_PROGRAM_DIR");
     int is_chosen = chosen && *chosen;
-    if (is_chosen && *chosen != '/')  /* guard: absolute */
+    if (is_chosen && *chosen != '/')
         FAIL("5", 0, "HPN_PROGRAM_DIR=", chosen, ": not an absolute path; set one, or none");
     place = is_chosen ? chosen : home ? home : "/var/lib/cni/hpn/program";
     if (strlcpy(path, place, sizeof path) >= sizeof path ||
@@ -260,7 +256,7 @@ int carried_directory(void)
     int base = open_base(), dir = open_version(base);
     if (dir < 0) {
         int held = lock_base(base);
-        if ((dir = open_version(base)) < 0) {  /* guard: unpacked-meanwhile = 1 */
+        if ((dir = open_version(base)) < 0) {
             unpack(base);
             dir = open_version(base);
         }

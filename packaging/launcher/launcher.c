@@ -81,12 +81,11 @@ static int send_request(int fd, struct request *q)
     struct iovec parts[] = {{q, sizeof *q}, {text, text_size}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     const char *path = getenv("CNI_NETNS");
-    /* guard below: no-fifo (O_NONBLOCK -> 0) */
     int pod = path && *path ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1, own = -1, inside = -1;
 
     if (pod >= 0 && (own = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) >= 0 && !setns(pod, CLONE_NEWNET)) {
         inside = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, 0);
-        if (setns(own, CLONE_NEWNET))  /* guard: back-from-the-pod */
+        if (setns(own, CLONE_NEWNET))
             FAIL("5", errno, "cannot return from the pod's namespace");
     }
     if (inside >= 0) {
@@ -155,31 +154,28 @@ static void ask_agent(size_t variables)
     if (fd < 0 || !*path || strlen(path) >= sizeof address.sun_path)
         return;
     strcpy(address.sun_path, path);
-    /* guard below: another-version = memset(q.version, 'f', sizeof q.version); */
     memcpy(q.version, carried.version, sizeof q.version);
     /* EAGAIN means a full queue; then this process does the work. */
     if (connect(fd, (void *)&address, sizeof address) || fcntl(fd, F_SETFL, 0) ||
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout) ||
-        /* guard below: agents-uid ((peer.uid && peer.uid != geteuid()) -> 0) */
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) || (peer.uid && peer.uid != geteuid()) ||
         send_request(fd, &q))
         return;
-    nudge(fd, &address);  /* guard: nudge = (void)nudge; */
+    nudge(fd, &address);
     int closed;
     size_t got = receive(fd, &r, &closed);
     /* Until the agent confirms the request, we may give up: after the shutdown it cannot confirm. */
     if (!got) {
-        shutdown(fd, SHUT_RDWR);  /* guard: given-up */
+        shutdown(fd, SHUT_RDWR);
         recv(fd, &r.word, 1, MSG_DONTWAIT);
     }
     if (r.word != 'T')
         return;
     if (got < offsetof(struct reply, text) || got < offsetof(struct reply, text) + r.out + r.err) {
         if (!closed)
-            /* guard below: not-doubled = return; */
             FAIL("11", 0, "the agent took the request and did not answer; it may be done or not, so repeat it");
         /* Its process was killed.  This one finds in the journal what was begun, undoes it and begins again. */
-        setenv("HPN_AGENT_ENDED", "1", 1);  /* guard: taken-is-noted */
+        setenv("HPN_AGENT_ENDED", "1", 1);
         return;
     }
     print(2, r.text + r.out, r.err);
@@ -242,7 +238,7 @@ int main(int argc, char **argv, char **environment)
         size_t variables = text_size;
         for (ssize_t n; (n = read(0, text + text_size, sizeof text - text_size)) > 0;)
             text_size += n;
-        if (text_size > variables + STDIN_MOST)  /* guard: stdin-most */
+        if (text_size > variables + STDIN_MOST)
             FAIL("6", 0, "stdin is longer than 4 MiB");
         if (!*environment) /* all of it fitted in */
             ask_agent(variables);

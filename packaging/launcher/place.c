@@ -36,9 +36,8 @@ _Noreturn static void give_up(const char *path, int number)
  * another user's files, and each step checks the owner.  A user's own directories are that user's responsibility. */
 static void check(const struct stat *st, const char *path, const char *which)
 {
-    if (st->st_uid && st->st_uid != me && st->st_uid != top)  /* guard: owner */
+    if (st->st_uid && st->st_uid != me && st->st_uid != top)
         refuse(path, "another user owns ", which, "chown");
-    /* guard below: others-write (st->st_mode & 022 -> 0), sticky (!(st->st_mode & S_ISVTX) -> 1) */
     if (!S_ISLNK(st->st_mode) && st->st_mode & 022 && !(st->st_mode & S_ISVTX) && !(me && st->st_uid == me))
         refuse(path, "others may write to ", which, "chmod go-w");
 }
@@ -90,7 +89,7 @@ int open_place(const char *path)
     top = st.st_uid;
     for (strlcpy(rest, path, PATH_MAX); (size = next(rest, name)); at = below) {
         int is_last = !rest[strspn(rest, "/")];
-        check(&st, path, seen);  /* guard: each-step */
+        check(&st, path, seen);
         if (size > NAME_MAX || strlen(seen) + size >= sizeof seen - 1)
             give_up(path, ENAMETOOLONG);
         if ((below = step(at, name, is_last, &st)) < 0)
@@ -98,8 +97,7 @@ int open_place(const char *path)
         strcat(strcat(seen, "/"), name);
         if (S_ISLNK(st.st_mode) && !is_last) {
             int link = below;
-            check(&st, path, seen);  /* guard: each-link */
-            /* guard below: links-end (LINKS_MOST -> INT_MAX) */
+            check(&st, path, seen);
             below = links++ < LINKS_MOST ? follow(link, at, rest, sizeof rest) : -1;
             if (below < 0 || fstat(below, &st))
                 give_up(path, ELOOP);
@@ -109,9 +107,9 @@ int open_place(const char *path)
         }
         close(at);
     }
-    if (st.st_uid != me)  /* guard: last-ours */
+    if (st.st_uid != me)
         refuse(path, "another user owns ", seen, "chown");
-    if (!is_ours(&st))  /* guard: last-others-write */
+    if (!is_ours(&st))
         refuse(path, "others may write to ", seen, "remove");
     int base = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (base < 0)
@@ -154,7 +152,7 @@ void lock(int fd, int how, const char *what, const char *name)
     while (flock(fd, how | LOCK_NB)) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             FAIL("5", errno, "cannot lock ", what, "/", name);
-        if (now() > deadline) {  /* guard: wait-ends (now() -> 0) */
+        if (now() > deadline) {
             const char *pid = holder(fd);
             FAIL("11", 0, what, "/", name, " is locked", pid ? " by process " : "", pid ? pid : "", "; try again, and see: lslocks");
         }

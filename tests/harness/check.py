@@ -4,8 +4,7 @@
 
 A change is the difference from the point where it left main, committed or not.  The tests nearest to it run first
 (touched.py), the shortest of equally near ones before others.  When the time is over, the remaining tests are
-named.  Then guards of the changed files are removed (guards.py) while time is left, those next to a changed line
-first.
+named.  Then guards of the changed files are removed (guards.py) while time is left, those of changed functions first.
 """
 
 import os

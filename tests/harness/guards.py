@@ -4,7 +4,7 @@
     packaging/venv python tests/harness/guards.py [-j JOBS] [--done FILE] --mutants NUMBER [--seed SEED]
 
 A name selects every guard with a file or name that begins with it ("cni/undo.py", "agent/server.py:uid"); without
-names, all.  The program changes a copy of the tree.  guarded/marks.py defines the marks.  Run it as root, or
+names, all.  The program changes a copy of the tree.  guarded/edits.py defines what goes.  Run it as root, or
 the netns tier notices nothing.  The launcher's guards need a binary (make binary), HPN_PEERS, and a quiet machine, as
 the system tier does.
 """
@@ -211,7 +211,7 @@ def main() -> int:
     parser.add_argument(
         "--done", type=Path, metavar="FILE", help="lists those that were noticed; they are not tried again"
     )
-    parser.add_argument("--mutants", type=int, metavar="NUMBER", help="so many places without a mark, drawn by chance")
+    parser.add_argument("--mutants", type=int, metavar="NUMBER", help="so many places without a guard, drawn by chance")
     parser.add_argument("--seed", type=int, default=1, help="of that chance")
     parser.add_argument("names", nargs="*", metavar="NAME", help="a file, or file:name; the beginning is enough")
     words = parser.parse_args()

@@ -24,7 +24,7 @@ FOLDERS = ("base", "hardware", "cni", "ipam", "agent", "node", "ctl", "packaging
 # Fewer words are a key, a name or a column's head.
 SENTENCE = 4
 # A comment that a tool reads.
-MARK = re.compile(r"# *(guard|guard below|time|noqa|type|ruff|mypy|pragma):|#!")
+MARK = re.compile(r"# *(time|noqa|type|ruff|mypy|pragma):|#!")
 # The first line of a table's row: a term, a gap, its meaning; or a column of the pages' tables (docs/keys.py).
 ROW = re.compile(r" *(\S+( \S+)* {3,}\S|(Value|Default|Refused): )")
 # English has one of these words in so many words.  A style sheet, a list of keys and an example in JSON have none.

@@ -3,19 +3,19 @@
 packaging/venv python tests/harness/touched.py REPORT    # write seconds.txt from the report of make test JUNIT=REPORT
 """
 
-import ast
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from xml.etree import ElementTree as ET
 
 import reach
 import reported
-from guarded import GUARDS, Guard, marks
+from guarded import GUARDS, Guard, lines, read
 from side_by_side import BOOTING
 
 ROOT = Path(__file__).parents[2]
@@ -155,41 +155,24 @@ def changed(since: str) -> list[str]:
 
 
 def guards(since: str, files: Iterable[str]) -> list[Guard]:
-    """The guards of the files, nearest to a changed line first.  The launcher's are left out, as each needs a build."""
-    files = {path for path in files if path.endswith(".py") and (ROOT / path).exists()}
-    lines = {path: _lines(since, path) for path in files}
-    texts = {path: (ROOT / path).read_text() for path in files}
-
-    def apart(guard: Guard) -> int:
-        own = marks.lines(texts[guard.file], guard.name)
-        return min((abs(at - line) for at in own for line in lines[guard.file]), default=0)
-
-    return sorted((guard for guard in GUARDS if guard.file in files and not guard.survives), key=apart)
+    """The guards of the files, those in changed functions first; without the launcher's, as each needs a build."""
+    near = in_changed_functions(since)
+    both = [*near, *(guard for guard in GUARDS if guard.file in files and guard not in near)]
+    return [guard for guard in both if guard.is_python and not guard.survives and (ROOT / guard.file).exists()]
 
 
 def in_changed_functions(since: str) -> list[Guard]:
-    """The guards in changed functions, including untracked files; in C, those of changed files."""
-    files = {path: (ROOT / path).read_text() for path in {guard.file for guard in GUARDS}.intersection(changed(since))}
-    trees = {path: ast.parse(text) for path, text in files.items() if path.endswith(".py")}
-    lines = {path: set(_lines(since, path)) for path in trees}
-    return [
-        guard
-        for guard in GUARDS
-        if guard.file in files
-        if not lines.get(guard.file)
-        or any(
-            not lines[guard.file].isdisjoint(_around(trees[guard.file], line))
-            for line in marks.lines(files[guard.file], guard.name)
-        )
-    ]
-
-
-def _around(tree: ast.AST, line: int) -> range:
-    """The lines of the innermost function around this line; without one, those of the statement."""
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node.lineno <= line <= node.end_lineno]
-    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    inner = max(functions or nodes, key=lambda node: node.lineno)
-    return range(inner.lineno, inner.end_lineno + 1)
+    """The guards in changed functions and in untracked files, and those whose rows changed."""
+    functions, rows = dict[str, set[str]](), set[Guard]()
+    for path in filter(lambda path: (ROOT / path).exists(), changed(since)):
+        if path in {guard.file for guard in GUARDS}:
+            of = lines.functions((ROOT / path).read_text(), is_python=path.endswith(".py"))
+            functions[path] = {of[line - 1] for line in _lines(since, path)} or {*of}
+        elif PurePath(path).match("tests/harness/guarded/*.toml"):
+            rows |= {*read((ROOT / path).read_text())}
+            with suppress(ValueError):  # of an older form
+                rows -= {*read(git("show", f"{since}:{path}"))}
+    return [guard for guard in GUARDS if guard in rows or guard.function in functions.get(guard.file, ())]
 
 
 def _lines(since: str, path: str) -> list[int]:

@@ -206,14 +206,14 @@ def _find(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
     use = owned.use(state_dirs, addresses)
     if wanted.pf and wanted.vf is None:
         return _find_free_vf(wanted.pf, addresses, use, host)
-    if (number := wanted.vf or 0) >= len(addresses):  # guard: vf-there
+    if (number := wanted.vf or 0) >= len(addresses):
         raise InvalidConfig(f"vf {number}: pf {wanted.pf!r} has VFs 0 to {len(addresses) - 1}")
     address = addresses[number]
     what = f"vf {number} of pf {wanted.pf!r} ({address})" if wanted.pf else f"deviceID {address!r}"
-    if owner := use.devices.get(address):  # guard: vf-owned
+    if owner := use.devices.get(address):
         raise DeviceInUse(f"{what} belongs to {owner.title}, since {owner.time}; delete that first", address)
     function = _find_vf(address)
-    needed.refuse_function(function, use, host, prefix=f"{what}: ")  # guard: vf-needed
+    needed.refuse_function(function, use, host, prefix=f"{what}: ")
     return function
 
 
@@ -226,11 +226,11 @@ def _find_vf(address: str) -> sysfs.Function:
             raise LinkUnavailable(
                 f"deviceID {address!r} is not a PCI function of this host; see: ls /sys/bus/pci/devices"
             )
-        if not function.pf:  # guard: a-vf
+        if not function.pf:
             raise InvalidConfig(f"deviceID {address!r} is not a VF; give one of its VFs, see: ls -l virtfn* beside it")
         if function.netdevs or function.driver in sysfs.USERSPACE:
             return function
-        if not function.driver:  # guard: a-driver
+        if not function.driver:
             raise LinkUnavailable(
                 f"deviceID {address!r} has no driver; bind it: echo {address} > /sys/bus/pci/drivers_probe"
             )
@@ -255,16 +255,16 @@ def _find_free_vf(pf: str, addresses: tuple[str, ...], use: owned.Use, host: Rtn
     NoneFree."""
     why = ""
     for address in addresses:
-        if address in use.devices:  # guard: any-owned
+        if address in use.devices:
             continue
         function = sysfs.function(address)
         if function is None or not function.netdevs:
             continue
         link = host.link(function.netdevs[0])
-        if link is None or link.up:  # guard: any-up (up)
+        if link is None or link.up:
             continue
         try:
-            needed.refuse_function(function, use, host)  # guard: any-needed
+            needed.refuse_function(function, use, host)
         except (InvalidConfig, LinkUnavailable) as e:
             why = why or f"; the host needs {address}: {e}"
             continue
@@ -277,13 +277,13 @@ def _find_free_vf(pf: str, addresses: tuple[str, ...], use: owned.Use, host: Rtn
 
 def _find_pf(pf: str, state_dirs: Sequence[Path], host: Rtnl) -> sysfs.Function:
     """Return the PF itself.  Raises CniError if the host or another pod needs it on the host."""
-    if owner := owned.owner(state_dirs, pf):  # guard: pf-owned
+    if owner := owned.owner(state_dirs, pf):
         raise DeviceInUse(f"pf {pf!r} belongs to {owner.title}, since {owner.time}; delete that first", owner.device)
     function = sysfs.function(sysfs.address_of(pf))
     link = host.link(pf)
     if function is None or link is None:
         raise LinkUnavailable(f"pf {pf!r} is not a PCI network interface of this host; correct it, see: ip link")
-    if function.pf:  # guard: whole-a-vf
+    if function.pf:
         raise InvalidConfig(f"pf {pf!r} is a VF; give it as deviceID {function.address!r}, without pfOnly")
     use = owned.use(state_dirs, sysfs.vfs(function.address))
     needed.refuse(link, function.address, use, host, prefix="pfOnly: ", other="choose another PF")

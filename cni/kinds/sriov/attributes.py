@@ -95,7 +95,7 @@ def restore(host: Rtnl, p: Plan) -> None:
         try:
             _set_or_own(host, p, name)
         except OSError as e:
-            if e.errno != errno.EOPNOTSUPP:  # guard: a-driver-that-fails
+            if e.errno != errno.EOPNOTSUPP:
                 raise
 
 
@@ -106,7 +106,6 @@ def _set_or_own(host: Rtnl, p: Plan, name: str) -> None:
     try:
         _set(host, p, name, value)
     except OSError as e:
-        # guard below: no-mac-only (name, value)
         if (name, value) != ("mac", _NO_MAC) or e.errno not in (errno.EINVAL, errno.EADDRNOTAVAIL):
             raise
         # The MAC of a userspace driver's VF is unknown.

@@ -41,7 +41,7 @@ _REFUSED: Final = {
         "certificate-authority"
     ),
     "proxy-url": "is not supported; remove it, and name the API server itself",
-}  # guard: not-anybody ("insecure-skip-tls-verify" -> "insecure"), no-program ("exec" -> "execute")
+}
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def _parsed(path: str, data: bytes, stamp: tuple[int, ...]) -> Kubeconfig:
         for key, why in _REFUSED.items():
             if section.get(key) not in (None, "", "false", False):
                 raise StoreRefused(f"{path}: {key} {why}")
-    if not is_url(cluster.get("server"), "https"):  # guard: https = not is_url(cluster.get("server"), "http", "https")
+    if not is_url(cluster.get("server"), "https"):
         raise StoreRefused(f"{path}: server {shown(cluster.get('server'))} is not https://HOST:PORT; correct it")
     return Kubeconfig(path, cluster, user, name, stamp)
 
@@ -237,7 +237,6 @@ def _yaml(text: str) -> Any:
     import yaml  # noqa: PLC0415  # 20 ms, which JSON saves
 
     try:
-        # guard below: as-text (yaml.BaseLoader -> yaml.UnsafeLoader)
         return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506  # it creates only text, lists and dicts
     except yaml.MarkedYAMLError as e:
         # The error's text quotes the line, which may contain a token.

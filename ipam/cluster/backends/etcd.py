@@ -54,13 +54,11 @@ class Etcd:
     def create(self, kind: str, name: str, network: str, body: Json) -> Document | None:  # noqa: ARG002  # in the body
         key, value = self._key(kind, name), _encoded(body)
         made = [kv.put(key, value), *self._owned(kind, name, {}, body)]
-        # guard below: only-if-absent (absent(key))
         answer = self._transaction([kv.absent(key)], made, [kv.get(key)], f"create {key}")
         if answer.succeeded:
             return Document(kind, name, body, _uid(answer, answer.revision, key), str(answer.revision))
         # Equal content is this node's own, sent earlier with a lost answer: no two claims have the same nonce.
         there = answer.pair
-        # guard below: our-own = self._document(kind, there, answer) if there else None
         return self._document(kind, there, answer) if answer.again and there and there.value == value else None
 
     def read(self, kind: str, name: str) -> Document | None:
@@ -80,7 +78,6 @@ class Etcd:
         kind, name = document.kind, document.name
         key, value = self._key(kind, name), _encoded(body)
         made = [kv.put(key, value), *self._owned(kind, name, document.body, body)]
-        # guard below: as-it-was-read (document)
         answer = self._transaction([kv.unchanged(key, document.version)], made, [kv.get(key)], f"replace {key}")
         if answer.succeeded:
             return Document(kind, name, body, document.uid, str(answer.revision))
@@ -94,7 +91,6 @@ class Etcd:
         kind, name = document.kind, document.name
         key = self._key(kind, name)
         gone = [kv.delete(key), *self._owned(kind, name, document.body, {})]
-        # guard below: removed-as-read (document)
         answer = self._transaction([kv.unchanged(key, document.version)], gone, [kv.get(key)], f"remove {key}")
         # If the key is gone, an earlier sending removed it.
         return answer.succeeded or (answer.again and answer.pair is None)
@@ -109,8 +105,8 @@ class Etcd:
         has = {"request_range": kv.all_below(f"{self._prefix}/{_OF}/{name}/", 1)}
         answer = self._transaction([], [*asked, has], [], f"read about node {name}")
         alive, told, documents = answer.parts
-        if alive or (documents and not told):  # guard: never-told (documents and not told)
-            return Machine(name, "", self.now(), has_reported=bool(alive))  # guard: says-who-told (alive)
+        if alive or (documents and not told):
+            return Machine(name, "", self.now(), has_reported=bool(alive))
         return Machine(name, "", told[0].last_seen() if told else None)
 
     def silent(self, owners: Collection[Owner]) -> Collection[Owner]:
@@ -160,7 +156,7 @@ class Etcd:
     def _transaction(self, compare: list[Json], success: list[Json], failure: list[Json], what: str) -> Answer:
         answer = self._asked(_TXN, {"compare": compare, "success": success, "failure": failure}, what)
         asked = success if answer.succeeded else failure
-        if len(answer.parts) != len(asked):  # guard: every-request
+        if len(answer.parts) != len(asked):
             raise self._gateway.strange(what, f"are {len(answer.parts)} responses to {len(asked)} requests")
         return answer
 
@@ -198,7 +194,7 @@ class Etcd:
             yield from ((pair, answer) for pair in answer.pairs)
             if not answer.pairs or not answer.more:
                 return
-            if answer.pairs[-1].key <= last:  # it would be asked without end  # guard: no-key-again
+            if answer.pairs[-1].key <= last:  # it would be asked without end
                 raise self._gateway.strange(f"list {beginning}", f"is {answer.pairs[-1].key} again")
             last = answer.pairs[-1].key
             asked["key"] = kv.base64(f"{last}\0")

@@ -222,7 +222,6 @@ class Answer:
         """Parse the answer, where false and empty fields are left out.  Raises ValueError with the reason."""
         body = {"header": {}, "more": False, "succeeded": False, **reply.json()}
         header = documents.typed(body, "header", dict)
-        # guard below: succeeded = body["more"], body["succeeded"]
         more, succeeded = (documents.typed(body, key, bool) for key in ("more", "succeeded"))
         responses = [
             documents.typed({"response_range": {}, **part}, "response_range", dict)
@@ -241,7 +240,7 @@ class Answer:
 def number(found: Json, key: str) -> int:
     value = found.get(key)
     if not (isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= len(str(MOST))):
-        raise ValueError(f"{key} is {documents.shown(value)}, not a number")  # guard: numbers
+        raise ValueError(f"{key} is {documents.shown(value)}, not a number")
     return int(value)
 
 

@@ -83,7 +83,6 @@ class Answer:
         """Whether the API server has no such object; without its CustomResourceDefinition, a 404 has no details."""
         found = self.json() if self.status == 404 else {}
         about = found.get("details")
-        # guard below: no-kind-is-not-free = self.status == 404 or isinstance(about, dict) and bool(about.get("name"))
         return found.get("reason") == "NotFound" and isinstance(about, dict) and bool(about.get("name"))
 
     @property
@@ -145,16 +144,16 @@ class Http:
                 if answer.status in _FAILED and len(self._servers) > 1:
                     self._turn_to_another()
                 why, pause = f"it reports: {answer.reason}", max(pause, answer.pause)
-                is_over = answer.status != _BUSY and not is_safe  # guard: not-twice = False
+                is_over = answer.status != _BUSY and not is_safe
             except _NotSent as e:
                 why, is_over = str(e), False
                 self._turn_to_another()
             except _NotAnswered as e:
-                why, is_over = str(e), not is_safe  # guard: not-twice-unanswered = str(e), False
+                why, is_over = str(e), not is_safe
                 self._turn_to_another()
             finally:
                 budget.spend(time.monotonic() - begun)
-            if is_over or attempt == _ATTEMPTS - 1 or pause >= budget.left():  # guard: pause-in-the-budget (pause)
+            if is_over or attempt == _ATTEMPTS - 1 or pause >= budget.left():
                 break
             time.sleep(pause)
             budget.spend(pause)
@@ -184,7 +183,7 @@ class Http:
         self._at = (self._at + 1) % len(self._servers)
 
     def _exchange(self, method: str, path: str, body: Json | None, accept: str) -> Answer:
-        deadline = time.monotonic() + min(_TIMEOUT, budget.left())  # guard: budget (left())
+        deadline = time.monotonic() + min(_TIMEOUT, budget.left())
         fields = {"Accept": accept, "User-Agent": "hpn-cni", **self._headers()}
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         if data is not None:
@@ -201,7 +200,6 @@ class Http:
         return answer
 
     def _connected(self, deadline: float) -> HTTPConnection:
-        # guard below: ended-by-the-server ((self._connection))
         if self._connection and (time.monotonic() - self._used > _IDLE or _has_ended(self._connection)):
             self.close()
         if not self._connection:
@@ -215,7 +213,7 @@ class Http:
         secured = tls.context(trusted) if trusted else None
         connection = HTTPConnection(host, port)
         # Otherwise HTTPConnection reconnects by itself, without TLS, and sends the token.
-        connection.auto_open = 0  # guard: no-plain-connection
+        connection.auto_open = 0
         try:
             connection.sock = _connected_to(addresses(host, deadline), port, deadline)
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -246,7 +244,7 @@ def addresses(host: str, deadline: float) -> list[str]:
     found = list[str | Exception]()
     thread = Thread(target=_look_up, args=(host, found), daemon=True)
     thread.start()
-    thread.join(_left(deadline))  # guard: deadline = thread.join()
+    thread.join(_left(deadline))
     known = [one for one in found if isinstance(one, str)]
     if not known:
         why = next((f": {getattr(one, 'strerror', None) or one}" for one in found), " in time")
@@ -265,7 +263,6 @@ def _connected_to(found: Sequence[str], port: int, deadline: float) -> socket.so
     """Return a connection to the first address that accepts one; the addresses share the time.  Raises OSError."""
     for place, address in enumerate(found, start=1):
         try:
-            # guard below: time-for-all = socket.create_connection((address, port), _left(deadline))
             return socket.create_connection((address, port), _left(deadline) / (len(found) - place + 1))
         except OSError:
             if place == len(found):
@@ -279,7 +276,7 @@ def _send(connection: HTTPConnection, method: str, path: str, data: bytes | None
         connection.request(method, path, data, fields)
     except (ConnectionError, ssl.SSLEOFError):
         # With TLS 1.3 the client sends before the server checked its certificate.  The alert with the reason is unread.
-        connection.sock.recv(1)  # guard: why-it-hung-up
+        connection.sock.recv(1)
         raise
 
 
@@ -307,7 +304,7 @@ def _read(connection: HTTPConnection, deadline: float) -> Answer:
             if len(body) > _MOST:
                 raise HTTPException(f"its answer is longer than {_MOST} bytes")
         # read1 reports no error for an end before the announced length.
-        if response.length:  # guard: whole-answer
+        if response.length:
             raise HTTPException(f"its answer ended {response.length} bytes too early")
         pause = response.headers.get("Retry-After", "")
         return Answer(

@@ -47,7 +47,7 @@ class Kubernetes:
         if answer.status == 409:
             # Equal content is this node's own, sent earlier with a lost answer: no two claims have the same nonce.
             there = self.read(kind, name) if answer.again else None
-            return there if there and there.body == body else None  # guard: our-own (there and there)
+            return there if there and there.body == body else None
         return self._document(answer, "create", kind)
 
     def read(self, kind: str, name: str) -> Document | None:
@@ -58,18 +58,15 @@ class Kubernetes:
         asked = {key: value for key, value in (("network", network), ("node", node)) if value is not None}
         selector = objects.selector(asked)
         for _ in range(_RESTARTS):
-            # guard below: as-it-is-now (node)
             found = self._pages(kind, selector) if node is None else self._now(kind, selector)
             if found is not None:
                 # A long name's label is a digest, which another name may share.
-                # guard below: labels-are-short = found
                 return [one for one in found if all(one.body.get(key) == value for key, value in asked.items())]
         raise Unreachable(f"{self._http.server} dropped the list of {kind}s before its last page")
 
     def replace(self, document: Document, body: Json) -> Document | None:
         kind, name = document.kind, document.name
         labels = {key: str(body[key]) for key in ("network", "node") if body.get(key)}
-        # guard below: as-it-was-read (resourceVersion)
         metadata = {"name": name, "uid": document.uid, "resourceVersion": document.version}
         answer = self._ask("PUT", _path(kind, name, changes=True), objects.build(kind, metadata, labels, body))
         if answer.status == 409 or answer.is_absent:
@@ -79,7 +76,6 @@ class Kubernetes:
 
     def remove(self, document: Document) -> bool:
         preconditions = {"uid": document.uid, "resourceVersion": document.version}
-        # guard below: removed-as-read (preconditions)
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         answer = self._ask("DELETE", _path(document.kind, document.name), options)
         if answer.is_absent:  # an earlier sending removed it
@@ -123,11 +119,10 @@ class Kubernetes:
         found = self._ask("GET", path)
         if found.is_absent:
             listed = self._pages(BLOCK, objects.selector({"node": name}), resourceVersion="0") or ()
-            if blocks := [one for one in listed if one.body.get("node") == name]:  # guard: blocks-of-this-node (name)
+            if blocks := [one for one in listed if one.body.get("node") == name]:
                 self._renew(self._ask("POST", _LEASES, objects.lease(name, self._clock, blocks)))
             return
         there, is_late = found.json(), (self._last_seen(found) or 0.0) < self._clock - seconds / _RENEWALS
-        # guard below: back-to-kubelet, node-object-is-back (and self._ask)
         if objects.is_of_blocks(there) and self._ask("GET", f"{_NODES}/{quote(name, safe='')}").status == 200:
             there, is_late = objects.without_owners(there), True  # kubelet makes the Node object its owner
         if is_late:
@@ -155,10 +150,10 @@ class Kubernetes:
         one block past the cache.  Versions of one resource are comparable numbers (kubernetes.io, "Kubernetes API
         Concepts").
         """
-        if self._revision >= known:  # guard: of-no-memory = True
+        if self._revision >= known:
             return self._revision
         answer = self._ask("GET", f"{_path(BLOCK)}?limit=1")
-        return min(known, self._read(answer, "list", BLOCK, objects.revision))  # guard: no-more-than-was-listed (known)
+        return min(known, self._read(answer, "list", BLOCK, objects.revision))
 
     def close(self) -> None:
         self._http.close()
@@ -198,12 +193,12 @@ class Kubernetes:
 
     def _ask(self, method: str, path: str, body: Json | None = None) -> Answer:
         """Return the API server's answer; sending twice is safe, because every change compares first."""
-        if not self._kubeconfig.is_current():  # guard: another-file
+        if not self._kubeconfig.is_current():
             self.close()
             self._kubeconfig = credentials.read(self._kubeconfig.path)
             self._http = Http([self._kubeconfig.server], self._kubeconfig.tls, self._kubeconfig.headers)
         answer = self._http.ask(method, path, body, is_safe=True)
-        if answer.status == 401:  # this connection's certificate may be an old one  # guard: renewed
+        if answer.status == 401:  # this connection's certificate may be an old one
             self._http.close()
             answer = self._http.ask(method, path, body, is_safe=True)
         self._clock = answer.at or self._clock
@@ -269,7 +264,6 @@ def _plural(kind: str) -> str:
 
 def _path(kind: str, name: str = "", *, changes: bool = False) -> str:
     # Strict: an unknown field is an error, instead of silently dropped.
-    # guard below: no-field-lost = f"?fieldManager={_MANAGER}" if changes else ""
     query = f"?fieldManager={_MANAGER}&fieldValidation=Strict" if changes else ""
     return f"/apis/{VERSION}/{KINDS[kind][1]}{'/' * bool(name)}{quote(name, safe='')}{query}"
 
@@ -290,12 +284,12 @@ def listed_objects(server: Http, path: str, unknown: str = "") -> Iterator[Json]
             raise StoreRefused(f"{what}: {unknown if answer.status == 404 else answer.reason}")
         page = answer.json()
         items, about = page.get("items"), page.get("metadata")
-        if not isinstance(items, list | None) or not isinstance(about, dict | None):  # guard: no-list (items)
+        if not isinstance(items, list | None) or not isinstance(about, dict | None):
             raise StoreRefused(f"{what}: its answer is not a list of objects; correct the server in the kubeconfig")
         yield from (one for one in items or () if isinstance(one, dict))
         before, more = follow, (about or {}).get("continue")
         if not more:
             return
         follow = f"&continue={quote(str(more), safe='')}"
-        if follow == before:  # it would be asked without end  # guard: without-end
+        if follow == before:  # it would be asked without end
             raise StoreRefused(f"{what}: it names the same next page again; correct the server in the kubeconfig")

@@ -53,7 +53,6 @@ def page(kind: str, found: Json, before: str) -> tuple[list[Document], str]:
     """Return a page's documents, and the token of the next page, empty after the last; ``before`` is this page's
     token."""
     after = (found.get("metadata") and _metadata(found).get("continue")) or ""
-    # guard below: no-page-again (after and after)
     if not isinstance(after, str) or (after and after == before):  # it would be asked without end
         raise ValueError(f"continue is {shown(after)}")
     return [document(kind, item) for item in objects(found, "items")], after
@@ -86,7 +85,7 @@ def last_seen(lease: Json) -> float | None:
     """
     times = [_seconds(time) for one in objects(_metadata(lease), "managedFields") if (time := one.get("time"))]
     spec = lease.get("spec")
-    if not times and isinstance(spec, dict) and spec.get("renewTime"):  # guard: stores-clock (times)
+    if not times and isinstance(spec, dict) and spec.get("renewTime"):
         times = [_seconds(spec["renewTime"])]
     return max(times, default=None)
 

@@ -83,8 +83,6 @@ def _remedy(ours: Tls) -> str:
 
 def context(trusted: Tls) -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # guard below: authority = made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
-    # guard below: host = made.check_hostname = False
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         if trusted.ca:

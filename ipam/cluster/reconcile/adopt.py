@@ -37,12 +37,12 @@ def conflicts(network: Network, given: Given, others: Given) -> Iterator[str]:
     """
     subnets = [ip_network(text) for text in network.subnets]
     for address, whose in given.items():
-        if not any(address in subnet for subnet in subnets):  # guard: no-subnet
+        if not any(address in subnet for subnet in subnets):
             yield f"{address} of {whose} is in no subnet of {network.name}; add its range"
     blocks = blocks_of(network, given)
     for address, whose in others.items():
         index = block_math.block_of(network.pool.sets, network.cluster.size, address)
-        if index in blocks:  # guard: of-two-nodes
+        if index in blocks:
             yield (
                 f"{address} of {whose} is on another node, and in block {index} like {blocks[index]}; "
                 "delete the pod of one of them"
@@ -59,7 +59,7 @@ def enter(network: Network, given: Given, log: list[str], *, dry_run: bool) -> M
     with node_blocks.lock(network.directory, LOCK_TIMEOUT):
         shared, before = opened(network.cluster.store), node_blocks.read(network.directory)
         wrong = tuple(_anothers(network, shared, before, wanted))
-        if wrong or dry_run:  # guard: anothers (wrong)
+        if wrong or dry_run:
             return Moved(() if wrong else tuple(wanted), wrong)
         claimer = Claimer.begin(network, log)
         try:
@@ -67,7 +67,7 @@ def enter(network: Network, given: Given, log: list[str], *, dry_run: bool) -> M
                 why = "addresses were allocated before the network was shared"
                 claimer.claim(Need(why, block=index, address=address))
         except BaseException as e:
-            _undo(network, claimer, before)  # guard: half-way
+            _undo(network, claimer, before)
             if isinstance(e, AddressHeld):
                 return Moved((), (e.msg,))
             raise

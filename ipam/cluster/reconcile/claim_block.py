@@ -59,7 +59,7 @@ def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> Non
     short = [s for s in network.pool.sets if not need.sets or s.key in need.sets]
     wanted = block_math.candidates(short, size)
     returning = {one.index for one in mine.blocks if one.state == RETURNING} if mine else set()
-    known = mine.exhausted if mine and not returning else None  # guard: returning-first (returning)
+    known = mine.exhausted if mine and not returning else None
     if known and known.is_of(_digest(wanted)):
         raise NotAvailable(f"{need.why}; and {_in_words(network, known)}")
     try:
@@ -80,7 +80,7 @@ def guesses(wanted: Sequence[Span]) -> Iterator[int]:
     """Yield random blocks out of these: more of a larger number, and only while time is left for a list."""
     number = count(wanted)
     for _ in range(min(_GUESSES, number // _PER_GUESS)):
-        if budget.left() < budget.REQUEST / 2:  # guard: time-for-a-list
+        if budget.left() < budget.REQUEST / 2:
             return
         yield block_math.nth(wanted, secrets.randbelow(number))
 
@@ -114,7 +114,7 @@ class Claimer:
 
     def serve(self, need: Need) -> None:
         is_first = not self.mine.blocks
-        if is_first:  # guard: given-before
+        if is_first:
             refuse_uncovered(self.network, self.mine)
             if need.sets or need.block is not None:
                 refuse_second(self.shared.documents, self.network)
@@ -136,7 +136,6 @@ class Claimer:
         known = self.mine.exhausted
         is_known = known is not None and known.is_of(_digest(short))
         for wanted in dict.fromkeys([block_math.candidates(sets, self.mine.size), short]):
-            # guard below: remembered (is_known)
             if wanted and (self._hold_again(wanted) or (not is_known and self._claim_from(wanted))):
                 return
         if known and is_known:
@@ -147,12 +146,10 @@ class Claimer:
         """Hold one of those blocks again that this node was about to release."""
         for block in [one for one in self.mine.blocks if one.state == RETURNING and block_math.has(wanted, one.index)]:
             known = read_block(self.shared.documents, self.network.name, block.index)
-            # guard below: still-ours = known
             if known and known[0].uid == block.uid and not is_anothers(block, known[1]):
                 # Change the document: a removal that is still on its way applies to the old version only.
-                # guard below: answer-where-it-is-held-again (suspect)
                 body = replace(known[1], claim=self.mine.nonce(), machine=self.mine.machine, suspect=0).to_json()
-                if made := self.shared.documents.replace(known[0], body):  # guard: not-while-it-is-removed (documents)
+                if made := self.shared.documents.replace(known[0], body):
                     self._record(made)
                     return True
             else:
@@ -161,7 +158,6 @@ class Claimer:
 
     def _claim_from(self, wanted: Sequence[Span]) -> bool:
         """Claim one of those blocks; False if all are taken.  Raises TryAgain if other nodes are always faster."""
-        # guard below: none-of-no-use
         if self.is_sparing and ownership.is_in_doubt(self.mine, self.shared.documents.now()):
             return False  # sparing, the node would not use that block either
         begin = int.from_bytes(hashlib.sha256(self.mine.node.encode()).digest()[:8])
@@ -170,7 +166,7 @@ class Claimer:
             if self._try(self._new_claim(index)):
                 return True
         for index in guesses(wanted):
-            if not self.mine.block(index) and self._try(self._new_claim(index)):  # guard: tried-before-a-list
+            if not self.mine.block(index) and self._try(self._new_claim(index)):
                 return True
         for _ in range(_LISTS):
             listed = self.shared.documents.listed(BLOCK, self.network.name)
@@ -179,7 +175,6 @@ class Claimer:
             free = block_math.without(wanted, taken)
             if not free:
                 # Sparing, the node would not use a dead node's block.
-                # guard below: not-for-the-very-last (is_sparing)
                 return not self.is_sparing and self._reclaim_any(wanted, listed)
             for _ in range(min(_CONFLICTS, count(free))):
                 if self._try(self._new_claim(block_math.nth(free, secrets.randbelow(count(free))))):
@@ -192,7 +187,6 @@ class Claimer:
         us = Machine(self.mine.node, self.mine.machine)
         known = dict[int, Block]()
         for document, block in reclaim.search(self.shared.documents, us, listed, self.log, known):
-            # guard below: only-what-is-needed (wanted)
             if block_math.has(wanted, block.index) and self._reclaim(document, block):
                 return True
         self.others = [*known.values()]
@@ -215,10 +209,10 @@ class Claimer:
 
     def _try(self, claim: Claim) -> bool:
         """Claim that block; return whether this node owns it now."""
-        self._write(replace(self.mine, claim=claim))  # guard: nonce-first
+        self._write(replace(self.mine, claim=claim))
         block = Block(self.network.name, claim.index, self.mine.size, self.mine.node, self.mine.machine, claim.nonce)
         made = self.shared.documents.create(BLOCK, block.name, block.network, block.to_json())
-        if not (made or (made := self._find_own(claim))):  # guard: the-answer-was-lost (claim)
+        if not (made or (made := self._find_own(claim))):
             self.mine = replace(self.mine, claim=None)
             return False
         self.log.append(f"block {claim.index} of network {self.network.name} is this node's ({self.mine.node}) now")
@@ -228,12 +222,10 @@ class Claimer:
     def _find_own(self, claim: Claim) -> Document | None:
         """Return the document that an earlier attempt of this claim created, if its answer was lost."""
         made = self.shared.documents.read(BLOCK, block_name(self.network.name, claim.index))
-        # guard below: its-own-nonce = not made or not (block := Block.of(made))
         if not made or (block := Block.of(made)).claim != claim.nonce:
             return None
         # The attempt may be old and the block suspected, so refute that before any allocation.
         answer = ownership.answer(block, self.mine.machine)
-        # guard below: answer-first = self.shared.documents.replace(made, made.body)
         return self.shared.documents.replace(made, answer.to_json()) if answer else made
 
     def _record(self, document: Document) -> None:
@@ -301,7 +293,6 @@ def _exhausted(wanted: Sequence[Span], others: Sequence[Block], clock: float) ->
 
 
 def _digest(wanted: Sequence[Span]) -> str:
-    # guard below: of-these-ranges ((span.first, span.last) -> 0)
     return hashlib.sha256(repr([(span.first, span.last) for span in wanted]).encode()).hexdigest()[:16]
 
 

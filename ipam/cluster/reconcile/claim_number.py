@@ -46,7 +46,7 @@ class Claimer:
         whole = confirm(parent, shared, load(parent), log)
         mine = confirm(network, shared, load(network), log)
         if not whole.blocks:
-            refuse_uncovered(parent, whole)  # guard: before
+            refuse_uncovered(parent, whole)
         if not (whole.blocks or mine.blocks):
             refuse_second(shared.documents, parent)
         return cls(network, shared, mine, log, mine.number_of(network.owner) is not None)
@@ -67,7 +67,7 @@ class Claimer:
         """Claim the number that the name had; False if another node was faster."""
         us = Machine(self.mine.node, self.mine.machine)
         for document, block in sorted(named, key=lambda one: not self._is_ours(one[1])):
-            if self._is_ours(block) or not block.node:  # guard: anothers = True
+            if self._is_ours(block) or not block.node:
                 return self._claim(document, block)
         for document, block in reclaim.search(self.shared.documents, us, [one[0] for one in named], self.log):
             return self._claim(document, replace(block, taken=True))
@@ -87,7 +87,7 @@ class Claimer:
             return self._create(block_math.nth(free, begin))
         now, theirs = self.shared.documents.now(), [one for one in listed if block_math.has(wanted, one[1].index)]
         for document, block in sorted(theirs, key=lambda one: one[1].free):
-            if block.is_over(now):  # guard: kept = not block.node
+            if block.is_over(now):
                 return self._claim(document, block)
         us = Machine(self.mine.node, self.mine.machine)
         for document, block in reclaim.search(self.shared.documents, us, [one[0] for one in theirs], self.log):
@@ -112,7 +112,7 @@ class Claimer:
         # This node owns it and forgot it, so a pod here may use its address.
         forgotten = self._is_ours(block) and not asked and not self.mine.block(block.index)
         claim = self._record_claim(block.index)
-        new = self._as_ours(replace(block, taken=block.taken or forgotten), claim)  # guard: forgotten (forgotten)
+        new = self._as_ours(replace(block, taken=block.taken or forgotten), claim)
         return self._record(self.shared.documents.replace(document, new.to_json()))
 
     def _create(self, index: int) -> bool:

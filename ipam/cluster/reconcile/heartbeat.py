@@ -48,16 +48,14 @@ class Heartbeat:
         for known in blocks.values():
             mine = self._add_forgotten(mine, known)
             # Only this node can see that an earlier machine of its name owns it: every report of that name is ours.
-            if self._machine.uid and not mine.block(known[1].index):  # guard: which-machine (_machine)
+            if self._machine.uid and not mine.block(known[1].index):
                 self.left.append(known)
-        # guard below: of-when-it-began (began -> int(time.time()))
         return replace(self._detect_restore(mine), looked=began, host=os.uname().nodename, boot=durable.boot_id())
 
     def _detect_restore(self, mine: NodeBlocks) -> NodeBlocks:
         """Record a restore of the backend to an older state, if one shows."""
         now = self._documents.now()
         mine = ownership.note_revision(mine, self._documents.revision(mine.revision), now, self._log)
-        # guard below: gone-with-a-restore (documents)
         return ownership.doubt(mine, "documents were gone", now, self._log) if self._made_again else mine
 
     def _reconcile(self, mine: NodeBlocks, was: str, held: OwnedBlock, known: Found | None) -> OwnedBlock:
@@ -66,7 +64,7 @@ class Heartbeat:
             if known is None:
                 if made := self._create_again(mine, held):
                     return made
-            elif not known[1].node and held.whose == known[1].whose:  # guard: restored
+            elif not known[1].node and held.whose == known[1].whose:
                 self._take_back(mine, known)
             elif not _is_ours(mine, was, held, known):
                 return self._mark_lost(held, known[1])
@@ -80,7 +78,6 @@ class Heartbeat:
         document, block = known
         self.suspected += bool(block.suspect)
         # Under a former name, keep the recorded machine: another node may have that name now.
-        # guard below: old-name (held)
         body = ownership.answer(block, mine.machine if held.node == mine.node else block.machine)
         if body is None:
             return True
@@ -125,16 +122,14 @@ class Heartbeat:
     def _add_forgotten(self, mine: NodeBlocks, known: Found) -> NodeBlocks:
         """Add a block that the backend assigns to this node, and that this node forgot or never recorded."""
         document, block = known
-        # guard below: probe-what-was-forgotten (taken)
         fresh = OwnedBlock(block.index, document.uid, mine.node, taken=True, whose=block.whose)
         asked = bool(mine.claim and block.claim == mine.claim.nonce)
         # A block of another directory is in use by another network of this name, so this one must not use it.
-        # guard below: another-machine (_machine), another-directory (claim)
         if not asked and not (block.machine == self._machine.uid and mine.is_of_this_place(block.claim)):
             return mine
         # The suspicion may be so old that another node reclaims the block any moment, so refute it first.
         answer = ownership.answer(block, mine.machine)
-        if answer and not self._documents.replace(document, answer.to_json()):  # guard: answer-first
+        if answer and not self._documents.replace(document, answer.to_json()):
             return mine
         if asked:
             return replace(mine.having(replace(fresh, taken=block.taken)), claim=None)
@@ -147,7 +142,7 @@ class Heartbeat:
 
 def is_anothers(held: OwnedBlock, block: Block) -> bool:
     """Whether another node took the block since this one owned it; that node may have the same name."""
-    return block.node != held.node or (block.taken and not held.taken)  # guard: taken-by-our-name (taken and not held)
+    return block.node != held.node or (block.taken and not held.taken)
 
 
 def _is_ours(mine: NodeBlocks, was: str, held: OwnedBlock, known: Found) -> bool:
@@ -155,11 +150,10 @@ def _is_ours(mine: NodeBlocks, was: str, held: OwnedBlock, known: Found) -> bool
     if is_anothers(held, block):
         return False
     is_same = document.uid == held.uid
-    if held.node != mine.node or (is_same and not block.taken):  # guard: old-names-document (held)
+    if held.node != mine.node or (is_same and not block.taken):
         return is_same
     # This node created it again and lost the answer, or it was reclaimed once more.  The machine rules out another host
     # of this name, and the claim rules out another directory on this host.
-    # guard below: machine-of-our-name (was, mine), directory-of-our-own (claim)
     return block.machine in (was, mine.machine) and mine.is_of_this_place(block.claim)
 
 

@@ -69,10 +69,10 @@ def release_left(documents: Documents, us: Machine, left: Iterable[Found], log: 
 
 def release(documents: Documents, document: Document) -> bool:
     """Release the block, or the number, which stays reserved for its name; False if its document changed meanwhile."""
-    if not document.body.get("whose"):  # guard: a-names = True
+    if not document.body.get("whose"):
         return documents.remove(document)
     # The next owner probes for the address.
-    free = replace(Block.of(document).freed(int(documents.now())), taken=True)  # guard: probed-for (taken)
+    free = replace(Block.of(document).freed(int(documents.now())), taken=True)
     return bool(documents.replace(document, free.to_json()))
 
 

@@ -62,7 +62,7 @@ class Round:
         """Send a heartbeat; return the node's blocks as the backend holds them."""
         documents = self._shared.documents
         identity = documents.identity()
-        if mine.identity != identity:  # guard: another-cluster
+        if mine.identity != identity:
             raise InvalidConfig(
                 f"{self._directory}/{node_blocks.FILE}: these blocks belong to cluster {mine.identity}, and store "
                 f"{mine.store!r} to cluster {identity}; correct stores.{mine.store} in the policy file; if the node "
@@ -85,9 +85,8 @@ class Round:
         now, have = int(time.time()), counted(mine, known, book.count)
         for block in mine.blocks:
             if block.index in mine.giving:
-                # guard below: in-use (have.used[block.index] -> 0)
                 mine = mine.having(ownership.seen_idle(block, have.used[block.index], now))
-            elif block.state != RETURNING and not have.used[block.index]:  # guard: lost-in-use (index)
+            elif block.state != RETURNING and not have.used[block.index]:
                 mine = mine.without(block.index)
         giving = [block for block in mine.blocks if block.index in mine.giving]
         back = ownership.to_return(giving, have.free, mine.size, now)
@@ -99,11 +98,11 @@ class Round:
         """Release the marked blocks, and forget each when the backend holds no document of it for this node."""
         for block in [block for block in mine.blocks if block.state == RETURNING]:
             known = read_block(self._shared.documents, mine.network, block.index)
-            if (  # guard: given-up-twice (not self._release), anothers-document (known[0].uid == block.uid)
+            if (
                 (known and known[0].uid == block.uid and not is_anothers(block, known[1]))
                 and not self._release(mine, block, *known)
             ):  # fmt: skip
-                continue  # the next round retries  # guard: changed-document
+                continue  # the next round retries
             mine = replace(mine.without(block.index), exhausted=None)
             node_blocks.write(self._directory, mine)
         return mine
@@ -152,7 +151,7 @@ class NumberRound(Round):
 
     def _mark(self, mine: NodeBlocks, _known: Pool, book: Book) -> NodeBlocks:
         for block in mine.blocks:
-            if _is_used(mine, block, book):  # guard: number-in-use
+            if _is_used(mine, block, book):
                 continue
             if block.state == HELD and block.node == mine.node:
                 mine = mine.having(replace(block, state=RETURNING))
@@ -164,7 +163,6 @@ class NumberRound(Round):
     def _release(self, mine: NodeBlocks, block: OwnedBlock, document: Document, known: Block) -> bool:
         """Mark the number's document as without a node; return False if it changed meanwhile."""
         # The next node must probe for an address that this one never probed for.
-        # guard below: unproven (_is_doubtful(mine, block) -> False)
         new = replace(known.freed(int(self._shared.documents.now())), taken=_is_doubtful(mine, block))
         return bool(self._shared.documents.replace(document, new.to_json()))
 
@@ -221,10 +219,10 @@ def rounds(networks: Iterable[Path], gone: Gone, *, due_only: bool = False, kube
         budget.begin()
         try:
             mine = node_blocks.read(folder)
-            if mine is None or (due_only and not work.is_due(mine, store)):  # guard: due (due_only and not work)
+            if mine is None or (due_only and not work.is_due(mine, store)):
                 continue
             kind = mine.store
-            if kind not in silent:  # guard: silent = True
+            if kind not in silent:
                 stores[kind] = stores.get(kind) or opened(kind, kubeconfig)
                 one = work(folder, store, stores[kind])
                 try:

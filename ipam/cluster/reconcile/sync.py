@@ -33,7 +33,7 @@ def confirm(network: Network, shared: Shared, mine: NodeBlocks | None, log: list
     Raises InvalidConfig if the cluster's pool layout does not; RecordUnreadable, Unreachable, StoreRefused, TryAgain,
     IoFailure.
     """
-    if mine is None or mine.node != shared.node or must_sync(mine):  # guard: renamed (shared)
+    if mine is None or mine.node != shared.node or must_sync(mine):
         return _sync(network, shared, mine, log)
     return mine if set(network.subnets) <= set(mine.subnets) else _add_subnets(network, shared, mine)
 
@@ -74,14 +74,14 @@ def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
     try:
         lock = node_blocks.lock(network.directory, LOCK_TIMEOUT if late else 0)
     except TryAgain:
-        if late:  # guard: waits-for-the-look
+        if late:
             raise
         return
     try:
         with lock:
             wrong = _send(network, log)
     except CniError as e:
-        if late and not isinstance(e, Unreachable):  # guard: refused-late
+        if late and not isinstance(e, Unreachable):
             raise
         log.append(f"network {network.name}: this node's heartbeat to the cluster's store failed: {e.msg}")
         return
@@ -102,10 +102,10 @@ def _send(network: Network, log: list[str]) -> InvalidConfig | None:
         try:
             _sync(network, shared, mine, log)
         except InvalidConfig as e:
-            node_blocks.write(network.directory, replace(mine, looked=0, boot=""))  # guard: before-the-next
+            node_blocks.write(network.directory, replace(mine, looked=0, boot=""))
             return e
     except CniError as e:
-        if is_late(mine) and not isinstance(e, Unreachable):  # so the next ADD fails as well  # guard: and-again
+        if is_late(mine) and not isinstance(e, Unreachable):  # so the next ADD fails as well
             node_blocks.write(network.directory, replace(mine, asked=0))
         raise
     return None
@@ -119,7 +119,7 @@ def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[s
         size, place = network.cluster.size, node_blocks.place_of(network.directory)
         about = network.cluster.store, identity, shared.node, machine.uid, size
         mine = NodeBlocks(network.name, *about, place=place, sticky=network.cluster.sticky)
-    elif mine.identity != identity:  # guard: another-cluster
+    elif mine.identity != identity:
         file = f"{network.directory}/{node_blocks.FILE}"
         raise InvalidConfig(
             f"ipam.cluster.store {network.cluster.store!r}: it belongs to cluster {identity}, and this node's blocks "
@@ -174,7 +174,7 @@ def refuse_uncovered(network: Network, mine: NodeBlocks) -> None:
             f"blocks: {some}; claim them first on every node: hpn ipam import --from node CONFIGURATION; or delete "
             "the network's pods here"
         )
-    _refuse_reserved(network, held)  # guard: set-aside
+    _refuse_reserved(network, held)
 
 
 def _refuse_reserved(network: Network, given: Iterable[Address]) -> None:
@@ -274,12 +274,12 @@ def joined(layout: PoolLayout, cluster: Cluster, subnets: Sequence[str]) -> Pool
     A subnet's first address identifies it, and the widest prefix of any configuration counts.  So a range may grow, and
     host numbers never change.
     """
-    refuse_another(layout.network, cluster, layout.size, layout.sticky, "the cluster's store")  # guard: another-size
+    refuse_another(layout.network, cluster, layout.size, layout.sticky, "the cluster's store")
     known = [ip_network(text) for text in layout.subnets]
     for subnet in map(ip_network, subnets):
         if other := next(
             (k for k in known if k.overlaps(subnet) and k.network_address != subnet.network_address), None
-        ):  # guard: begins-elsewhere (k.overlaps(subnet) -> False)
+        ):
             raise InvalidConfig(
                 f"ipam: subnet {subnet} overlaps {other}, which network {layout.network} has in this cluster, and "
                 "begins at another address; write the other nodes' subnet and bound it by rangeStart and rangeEnd, or "
@@ -288,6 +288,6 @@ def joined(layout: PoolLayout, cluster: Cluster, subnets: Sequence[str]) -> Pool
         same = next((k for k in known if k.network_address == subnet.network_address), None)
         if same is None:
             known.append(subnet)
-        elif subnet.prefixlen < same.prefixlen:  # guard: wider
+        elif subnet.prefixlen < same.prefixlen:
             known[known.index(same)] = subnet
     return replace(layout, subnets=tuple(map(str, known)))

@@ -74,7 +74,6 @@ def candidates(sets: Sequence[RangeSet], size: int) -> tuple[Span, ...]:
 def refuse(sets: Sequence[RangeSet], size: int) -> None:
     """Raise InvalidConfig if nodes cannot share the sets by blocks of that size."""
     for s in sets:
-        # guard below: less-than-a-block (size -> 0)
         if any(not r.eui64 for r in s.ranges) and (has := count(s.spans)) < size:
             raise InvalidConfig(
                 f"ipam.cluster.blockSize {size}: {s.key} has {has} addresses, less than one block, and every node "
@@ -83,7 +82,7 @@ def refuse(sets: Sequence[RangeSet], size: int) -> None:
     ordered = sorted((r for s in sets for r in s.ranges if not r.eui64), key=lambda r: whole(r.subnet))
     # In this order, if any two overlap and begin at different addresses, then so do two neighbours.
     for low, high in pairwise(ordered):
-        if low.subnet.overlaps(high.subnet) and _base(low) != _base(high):  # guard: two-numbers
+        if low.subnet.overlaps(high.subnet) and _base(low) != _base(high):
             raise InvalidConfig(
                 f"ipam.cluster: {high.key}.subnet {high.subnet} and {low.key}.subnet {low.subnet} overlap, so an "
                 "address would have two host numbers; write one subnet for both, and bound each range by rangeStart "

@@ -30,7 +30,7 @@ class Network:
     def refuse_another(self, mine: NodeBlocks) -> None:
         """Raise InvalidConfig if this node's blocks are from another backend, or of another size than configured."""
         file, blocks = f"{self.directory}/{FILE}", ", ".join(str(b.index) for b in mine.blocks) or "none"
-        if mine.store != self.cluster.store:  # guard: another-store
+        if mine.store != self.cluster.store:
             raise InvalidConfig(
                 f"ipam.cluster.store {self.cluster.store!r}: this node has blocks of the network from {mine.store!r} "
                 f"({blocks}, {file}); set store to that, or delete the network's pods on this node and then the file"
@@ -87,12 +87,12 @@ def refuse_another(network: str, cluster: Cluster, size: int, sticky: str, where
 
     ``where`` names the place that records them, for the message.
     """
-    if cluster.size != size:  # guard: another-size
+    if cluster.size != size:
         raise InvalidConfig(
             f"ipam.cluster.blockSize {cluster.size}: the blocks of network {network} have {size} host numbers "
             f"({where}), and that never changes; set blockSize {size}, or give the network another name"
         )
-    if cluster.sticky != sticky:  # guard: other-numbers
+    if cluster.sticky != sticky:
         remedy = f"set sticky {sticky}" if sticky else "remove sticky"
         raise InvalidConfig(
             f"ipam.cluster.sticky {cluster.sticky or 'is not set'}: network {network} reserves "

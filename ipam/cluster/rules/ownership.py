@@ -53,7 +53,7 @@ def suspect(block: Block, owner: Machine, now: float) -> Block | None:
     if not is_dead(block, owner, now):
         return None
     if not block.suspect:
-        return replace(block, suspect=SAID)  # guard: said-first (SAID -> int(now) + 1)
+        return replace(block, suspect=SAID)
     # One second more, because an HTTP date has whole seconds.
     return None if _stands(block, owner) else replace(block, suspect=int(now) + 1)
 
@@ -102,7 +102,7 @@ def reserve(size: int) -> int:
 
 def seen_idle(block: OwnedBlock, used: int, now: int) -> OwnedBlock:
     """Return the block after a round that found ``used`` of its addresses in use, at ``now`` by this node's clock."""
-    if used:  # guard: used
+    if used:
         return replace(block, idle=0)
     # A time after ``now`` is from before the clock was set back.
     return block if 0 < block.idle <= now else replace(block, idle=now)
@@ -115,11 +115,10 @@ def to_return(blocks: Sequence[OwnedBlock], free: Free, size: int, now: int) -> 
     block always stays.  All stay if it is unknown which sets they serve.
     """
     stay, back = {block.index for block in blocks if block.state == HELD}, list[int]()
-    for block in reversed(blocks if free else ()):  # guard: what-is-served (free)
+    for block in reversed(blocks if free else ()):
         rest = stay - {block.index}
         served = [of for of in free if of.get(block.index)]
         is_idle = block.index in stay and block.idle and now - block.idle >= IDLE
-        # guard below: last-stays (rest and)
         if is_idle and rest and all(room([of], rest) >= 2 * reserve(size) for of in served):
             stay = rest
             back.append(block.index)
@@ -146,7 +145,7 @@ def note_revision(mine: NodeBlocks, revision: int, now: float, log: list[str], o
     if not revision:
         return mine
     after = replace(mine, revision=revision)
-    if revision >= mine.revision + own:  # guard: fewer-than-before = True
+    if revision >= mine.revision + own:
         return after
     return doubt(after, f"it counts {revision} changes, and counted {mine.revision} before", now, log)
 
@@ -163,15 +162,14 @@ def doubt(mine: NodeBlocks, why: str, now: float, log: list[str]) -> NodeBlocks:
 
 def is_in_doubt(mine: NodeBlocks, now: float) -> bool:
     """Whether blocks that this node claims may still belong to others."""
-    return bool(mine.restored) and now - mine.restored < GRACE  # guard: for-the-grace (GRACE)
+    return bool(mine.restored) and now - mine.restored < GRACE
 
 
 def claimed(mine: NodeBlocks, document: Document, now: float, log: list[str]) -> NodeBlocks:
     """Return the node's blocks with the one that this document just assigned to it."""
     block = Block.of(document)
     had = mine.block(block.index)
-    mine = note_revision(mine, change_count(document.version), now, log, own=1)  # guard: own-are-more (own)
-    # guard below: in-doubt (mine), still-taken (had and had)
+    mine = note_revision(mine, change_count(document.version), now, log, own=1)
     taken = block.taken or bool(had and had.taken) or is_in_doubt(mine, now)
     one = OwnedBlock(block.index, document.uid, block.node, taken=taken, whose=block.whose)
     return replace(mine.having(one), claim=None, exhausted=None)

@@ -66,7 +66,7 @@ def unknown(directory: Path) -> str:
     with suppress(OSError):
         bodies, _ = _bodies(path, first=0)
         schema = bodies.pop(0, {}).get("schema", SCHEMA)
-        if schema != SCHEMA:  # guard: schema
+        if schema != SCHEMA:
             return f"{path} has schema {schema!r}, and this version reads {SCHEMA}"
         for line, body in bodies.items():
             if "of" not in body:
@@ -177,7 +177,7 @@ def adopt(table: Table, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
         book = TableBook(table, held.holding.ips if held else ())
         holders = ((ip, book.holder(ip)) for ip in lease.ips if ip not in book.mine)
         collisions += [f"{ip} is held by {holder} here, by {lease.owner.key} there" for ip, holder in holders if holder]
-    if not collisions and not dry_run:  # guard: adopts-what-is-free (collisions), adopts-dry (dry_run)
+    if not collisions and not dry_run:
         for lease in leases:
             if here[lease.owner.key] is None:
                 table.put(None, lease)

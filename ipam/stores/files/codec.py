@@ -132,7 +132,7 @@ def from_line(data: bytes) -> Json | None:
     if data == BLANK:
         return None
     text, _, end = data.rpartition(b',"crc":"')
-    if len(data) != LINE or (_SEAL % crc32(text))[8:] != end.rstrip(b" \n"):  # guard: checksum (_SEAL)
+    if len(data) != LINE or (_SEAL % crc32(text))[8:] != end.rstrip(b" \n"):
         # A file system returns zeros for a part that was never written.
         if not data.strip(b"\0 \n"):
             return None

@@ -65,14 +65,14 @@ class Index:
         magic, boot, self._mark, checksum = _PREFIX.unpack(data[: _PREFIX.size].ljust(_PREFIX.size, b"\0"))
         body = data[_PREFIX.size :].ljust(_HEADER.size, b"\0")
         body = body[: _HEADER.size + _LAST.size * body[0]]
-        is_readable = magic == MAGIC and crc32(body) == checksum  # guard: checksum (body)
+        is_readable = magic == MAGIC and crc32(body) == checksum
         if not is_readable:
             body = bytes(_HEADER.size)
         _, *numbers, ranges = _HEADER.unpack_from(body)
         self.ranges: bytes = ranges
         self._of = tuple[int, ...](numbers[:3])
         self.lines, self.free, self.leases, pages, self._generation, self.written = map(int, numbers[3:])
-        self.of_this_boot = is_readable and boot == _boot()  # guard: boot (_boot)
+        self.of_this_boot = is_readable and boot == _boot()
         self._last = body[_HEADER.size :]
         self._blocks = Blocks(self.fd, HEADER, self._generation)
         self.pages = Pages(self.fd, self._blocks, _PAGES_AT, _END, self._generation, pages)
@@ -86,7 +86,6 @@ class Index:
         return self.of_this_boot and self._mark in (_CLEAN, _SUSPECT)
 
     def is_clean(self, leases: os.stat_result) -> bool:
-        # guard below: of-these-leases (leases), mark (_CLEAN)
         return self.of_this_boot and self._mark == _CLEAN and self._of == _identity(leases)
 
     def mark_dirty(self) -> None:
@@ -148,7 +147,7 @@ class Index:
                 _U32.pack_into(records, line * _RECORD.size + DIGEST, self.free)
                 self.free = line
         os.ftruncate(self.fd, 0)  # an index without a header is not clean
-        self._mark, self._generation = _DIRTY, int.from_bytes(os.urandom(4))  # guard: making = _DIRTY, 7
+        self._mark, self._generation = _DIRTY, int.from_bytes(os.urandom(4))
         self._blocks = Blocks(self.fd, HEADER, self._generation)
         os.ftruncate(self.fd, _END)
         self._blocks.fill(0, heads.tobytes())
@@ -166,7 +165,7 @@ class Index:
             if found == digest:
                 return line
             line, left = after, left - 1
-            if left < 0:  # guard: chain-end
+            if left < 0:
                 raise IndexCorrupt("a chain of the index has no end")
         return 0
 

@@ -32,7 +32,7 @@ READ: Final = 2048
 
 QUARANTINE: Final = "quarantine"
 # O_NONBLOCK: opening a FIFO or a device must not wait.
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # guard: no-link (O_NOFOLLOW)
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 HEAD: Final = to_line({"schema": SCHEMA, "about": "hpn-ipam: a lease per line of 512 bytes; jq . shows them"})
 
@@ -55,7 +55,7 @@ class Lines:
         _write(self.fd, data, line * LINE)
 
     def sync(self) -> None:
-        os.fdatasync(self.fd)  # guard: sync
+        os.fdatasync(self.fd)
 
     def count(self) -> int:
         """The number of lines, at most MOST_LINES; the last may be incomplete."""
@@ -88,7 +88,7 @@ class Lines:
             self.sync()
         except OSError:
             with suppress(OSError):
-                os.ftruncate(self.fd, lines * LINE)  # guard: grown-or-not
+                os.ftruncate(self.fd, lines * LINE)
             raise
         return lines + more
 
@@ -127,7 +127,7 @@ def open_file(path: str, log: list[str] | None = None) -> int:
     With ``log``, move anything else in its place to quarantine, and append a message to ``log``.
     """
     try:
-        return _regular(os.open(path, _FLAGS, 0o600), path)  # guard: mode (0o600 -> 0o666)
+        return _regular(os.open(path, _FLAGS, 0o600), path)
     except OSError:
         if log is None or stat.S_ISREG(_mode(Path(path)) or stat.S_IFREG):
             raise
@@ -140,13 +140,12 @@ def open_file(path: str, log: list[str] | None = None) -> int:
 
 def reading(path: Path | str) -> int:
     """Open a regular file for reading.  Raises OSError."""
-    # guard below: reading-no-link (O_NOFOLLOW)
     return _regular(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), path)
 
 
 def _regular(fd: int, path: Path | str) -> int:
     """The descriptor.  If it is not a regular file's, close it and raise OSError."""
-    if stat.S_ISREG(os.fstat(fd).st_mode):  # guard: no-others = True
+    if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
     raise OSError(errno.EINVAL, "not a file; move it away", str(path))
@@ -167,4 +166,4 @@ def _write(fd: int, data: bytes, at: int) -> None:
     # A full disk may accept a part, and fail only for the rest.
     while data:
         done = os.pwrite(fd, data, at)
-        data, at = data[done:], at + done  # guard: all-of-it = b"", at
+        data, at = data[done:], at + done

@@ -87,7 +87,7 @@ class Blocks:
     def _read(self, n: int) -> bytes:
         stored = os.pread(self._fd, _STRIDE, self._start + n * _STRIDE)
         data = stored[:SIZE]
-        if stored[SIZE:] != crc32(data, self._generation ^ n).to_bytes(4, "little"):  # guard: checksum
+        if stored[SIZE:] != crc32(data, self._generation ^ n).to_bytes(4, "little"):
             raise IndexCorrupt(f"block {n} of the index differs from what was written")
         self._seen[n] = data
         return data
@@ -219,11 +219,11 @@ class Pages:
         return n
 
     def _about(self, n: int) -> bytes:
-        if not 0 < n <= self.count:  # guard: page-number
+        if not 0 < n <= self.count:
             raise IndexCorrupt(f"the index names page {n} of {self.count}")
         about = os.pread(self._fd, _SUMS_AT + _SUMS, self._start + (n - 1) * _PAGE_SIZE)
         checksum = crc32(about[: _ABOUT.size], self._generation ^ n).to_bytes(4, "little")
-        if about[_ABOUT.size : _SUMS_AT] != checksum or len(about) != _SUMS_AT + _SUMS:  # guard: about (checksum)
+        if about[_ABOUT.size : _SUMS_AT] != checksum or len(about) != _SUMS_AT + _SUMS:
             raise IndexCorrupt(f"page {n} of the index differs from what was written")
         self._seen[n] = about
         return about
@@ -232,7 +232,6 @@ class Pages:
         """Part ``at`` of page ``n``: _SOME entries."""
         data = os.pread(self._fd, _PART, self._start + (n - 1) * _PAGE_SIZE + _ENTRIES_AT + _PART * at)
         sum_at = _SUMS_AT + 4 * at
-        # guard below: part (_seen)
         if len(data) != _PART or self._sum(n, at * _PART, data) != self._seen[n][sum_at : sum_at + 4]:
             raise IndexCorrupt(f"part {at} of page {n} of the index differs from what was written")
         return data

@@ -42,19 +42,18 @@ class Rule:
         """The same rule; with a list, it spares these keys too."""
         if self.spared is None or not keys:
             return self
-        return replace(self, spared=self.spared | frozenset(map(digest, keys)))  # guard: attached (replace)
+        return replace(self, spared=self.spared | frozenset(map(digest, keys)))
 
     def applies(self, body: Json) -> bool:
         """Whether the holding is stale.  Raises Unreadable."""
         if "released" in body:
             kept = decode(body)
             return isinstance(kept, Kept) and (
-                # guard below: kept-back, probing (probing)
                 kept.is_over(self.now, durable.boot_id()) or bool(kept.boot and self.probing)
             )
         if self.spared is not None:
-            return outline(body)[0] not in self.spared  # guard: listed = True
-        return body.get("boot") != durable.boot_id() or sandbox(body) in self.dead  # guard: dead-only = True
+            return outline(body)[0] not in self.spared
+        return body.get("boot") != durable.boot_id() or sandbox(body) in self.dead
 
 
 def find_stale(path: str, rule: Rule, gone: Gone) -> tuple[Rule, dict[int, int]]:
@@ -75,7 +74,6 @@ def find_stale(path: str, rule: Rule, gone: Gone) -> tuple[Rule, dict[int, int]]
         except Unreadable:
             stale[line] = hash(data)
     # Called after the leases were read, so that the answer covers no namespace that was created since.
-    # guard below: gone-is-asked-after (gone)
     dead = frozenset(gone({box for _, box in doubtful.values()})) if doubtful else frozenset[Sandbox]()
     return replace(rule, dead=dead), stale | {line: seen for line, (seen, box) in doubtful.items() if box in dead}
 
@@ -83,7 +81,7 @@ def find_stale(path: str, rule: Rule, gone: Gone) -> tuple[Rule, dict[int, int]]
 def release(table: Table, leases: Sequence[Stored], *, unused: bool = False, in_use: bool = False) -> None:
     """Free the leases or keep their addresses back; durable on return, unless ``Table.is_late``.  Raises OSError."""
     now, free = int(time.time()), [held for held in leases if held.is_plain and not in_use]
-    rest = [held for held in leases if not held.is_plain or in_use]  # guard: in-use (in_use)
+    rest = [held for held in leases if not held.is_plain or in_use]
     if in_use:
         rest = [held for held in rest if not _keep_unreadable(table, held, now)]
     # These first, because addresses kept back for a name may replace one of these.
@@ -97,7 +95,7 @@ def release(table: Table, leases: Sequence[Stored], *, unused: bool = False, in_
         if kept is None:
             free.append(held)
             continue
-        if kept.sticky:  # guard: successor
+        if kept.sticky:
             _replace_kept(table, kept.sticky, now)
         try:
             table.put(held, kept)
@@ -132,7 +130,7 @@ def decline(
     picked = set(keep_back(taken, kept))
     # The lease first: then no address is ever in two lines, and one that is in no line is only probed again.  The
     # addresses allocated last stay, so that the next ADD continues after all that were tried.
-    rest = tuple(a for a in lease.addresses if a.ip not in taken)  # guard: lease-first = lease.addresses
+    rest = tuple(a for a in lease.addresses if a.ip not in taken)
     table.put(held, replace(lease, addresses=rest), table.index.last)
     last = table.index.last
     for address in (a for a in lease.addresses if a.ip in picked):
@@ -160,7 +158,6 @@ def find_held(table: Table, name: str, gone: Gone) -> Stored | None:
         return kept
     # The name is new, or its last attachment had no DEL.
     for held in table.containing(json.dumps(name).encode()):
-        # guard below: of-the-dead (gone), of-the-name (sticky)
         if isinstance(held.holding, Lease) and held.holding.owner.terms.sticky == name and _is_dead(held, gone):
             return held
     return None

@@ -57,19 +57,18 @@ class _Found:
 def repair(table: Table) -> None:
     """Make the table clean.  Raises OSError, IoFailure; RecordUnreadable after moving the whole file to quarantine."""
     # A killed process may not have synced its writes.  They must be durable, because the decisions here use them.
-    table.lines.sync()  # guard: sync-first
-    known = _known(table.index) if table.index.of_this_boot else {}  # guard: known ((table.index))
+    table.lines.sync()
+    known = _known(table.index) if table.index.of_this_boot else {}
     complete = table.index.is_complete
     with suppress(OSError):  # no room for a header: then this index counts for nothing anyway
         # If this process is killed half way, the next one starts from the same state.
         (table.index.mark_suspect if complete else table.index.mark_dirty)()
     _cut(table)
     why = _foreign(table.lines)
-    if why:  # guard: foreign
+    if why:
         _start_again(table, known, why)
     found = _read(table.lines, known)
-    _resolve(table, found, known if complete else {})  # guard: index-knows-better (known)
-    # guard below: newer-leases (written)
+    _resolve(table, found, known if complete else {})
     _hold(found, known, complete=complete and max(found.age.values(), default=0) <= table.index.written)
     _keep(table, found)
     _rebuild(table, found)
@@ -90,7 +89,7 @@ def _known(index: Index) -> dict[int, _Claim]:
 def _cut(table: Table) -> None:
     """Truncate the file after the last possible line: the rest is not ours, and may take very long to read."""
     if (size := os.fstat(table.lines.fd).st_size) > MOST_LINES * LINE:
-        os.ftruncate(table.lines.fd, MOST_LINES * LINE)  # guard: cut
+        os.ftruncate(table.lines.fd, MOST_LINES * LINE)
         table.log.append(f"{table.lines.path} had {size} bytes, truncated to the largest size, {MOST_LINES * LINE}")
 
 
@@ -138,7 +137,7 @@ def _read(file: Lines, known: dict[int, _Claim]) -> _Found:
             body = None if data == zeros else codec.from_line(data)
             if body is None:
                 # The line is truncated or zeros.  A release leaves neither.
-                if line in known:  # guard: cut-off
+                if line in known:
                     found.damaged.add(line)
             elif "of" in body:
                 codec.link(body, "of", 0), codec.link(body, "next", 0)
@@ -167,7 +166,7 @@ def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
             lines.append(at)
             bodies.append(found.parts[at])
             at = bodies[-1].get("next", 0)
-        if at:  # guard: half-a-long-one
+        if at:
             found.damaged.add(line)
         else:
             found.leases[line] = codec.outline(codec.joined(bodies))
@@ -179,7 +178,6 @@ def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
     def order(line: int) -> tuple[bool, bool, bool, int, int]:
         """The newest lease first: one that a complete index has, and the original before a copy."""
         checksum, at = claimed.get(found.leases[line][0], (None, 0))
-        # guard below: the-old-give-way (line in found.old -> False)
         return line in found.old, checksum != found.checksums[line], at != line, -found.age[line], line
 
     # If the power fails while an address moves from one lease to another, the disk may have both; both pods are gone.
@@ -187,7 +185,7 @@ def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
     keys, addresses_ = set[bytes](), set[tuple[int, int]]()
     for line in sorted(found.leases, key=order):
         digest, held = found.leases[line]
-        if digest in keys or not addresses_.isdisjoint(held):  # guard: twice
+        if digest in keys or not addresses_.isdisjoint(held):
             (found.dead if line in found.old else found.damaged).add(line)
             del found.leases[line]
         else:
@@ -206,13 +204,13 @@ def _hold(found: _Found, known: dict[int, _Claim], *, complete: bool) -> None:
         if (complete and stands.get(claim.digest) != claim.checksum) or (
             not complete and line in found.damaged and claim.digest not in stands
         ):
-            found.held[line] = claim  # guard: stay-held
+            found.held[line] = claim
     if not complete:
         return
     keys = {claim.digest for claim in found.held.values()}
     addresses = {address for claim in found.held.values() for address in claim.addresses}
     for line, (digest, has) in list(found.leases.items()):
-        if digest in keys or not addresses.isdisjoint(has):  # an old copy of a line  # guard: old-copy
+        if digest in keys or not addresses.isdisjoint(has):  # an old copy of a line
             found.damaged.add(line)
             del found.leases[line]
 
@@ -222,7 +220,7 @@ def _keep(table: Table, found: _Found) -> None:
     file, damaged = table.lines, sorted(found.damaged)
     size = os.fstat(file.fd).st_size
     lines = [file.read(line) for line in damaged]
-    kept = file.copy(lines, table.quarantine) if any(lines) else None  # guard: kept-first (quarantine)
+    kept = file.copy(lines, table.quarantine) if any(lines) else None
     stay = _put_held(table, found, f"{table.quarantine.name}/{kept.name}" if kept else "nowhere")
     for line in (found.damaged | found.dead) - found.leases.keys() - found.rest:
         file.write(line, BLANK)
@@ -247,7 +245,6 @@ def _put_held(table: Table, found: _Found, kept: str) -> int:
     used, stay = {*found.leases, *found.rest, *found.held}, 0
     free = (line for line in range(1, MOST_LINES) if line not in used)
     for line, claim in sorted(found.held.items()):
-        # guard below: not-what-others-have = claim.addresses
         ips = [address for address in claim.addresses if address not in given]
         at = next(free) if line in found.leases or line in found.rest else line
         parts = [body] if codec.to_line_if_it_fits(body := codec.encode(claim.lost(ips, kept))) else codec.split(body)
@@ -278,7 +275,7 @@ def _rebuild(table: Table, found: _Found) -> None:
         table.mark_clean()
     except OSError:
         # The disk is full.  With an index in memory, this call can still free leases.
-        index.close()  # guard: in-memory-if-need-be = raise
+        index.close()
         table.index = Index()
         table.index.written, table.index.last = index.written, index.last
         table.index.rebuild(file.count(), held())

@@ -70,7 +70,7 @@ class FileStore:
             if held is None and owner.terms.sticky:
                 held = releases.find_held(table, owner.terms.sticky, self._gone)
             old = held.holding if held else None
-            if isinstance(old, Lost):  # guard: lost-is-held
+            if isinstance(old, Lost):
                 raise self._unreadable(owner.key, old, "held until it is deleted: delete the attachment, then add it")
             ips = choose(TableBook(table, old.ips if old else (), owner.key))
             now = time.strftime("%FT%TZ", time.gmtime())
@@ -82,7 +82,6 @@ class FileStore:
                 rest = elsewhere(table.index.last, ranges, new.ips) if len(ranges) > len(ips) else ()
                 table.put(held, new, rest, late=held is None)
             else:
-                # guard below: killed-before-its-sync
                 table.lines.sync()  # the process that wrote the lease may have been killed before its sync
             return ips
 
@@ -136,7 +135,7 @@ class FileStore:
             raise CheckFailed(
                 f"{self._title(key)}, holds no address in {self._directory}; delete the attachment and add it"
             )
-        if isinstance(lost := held.holding, Lost):  # guard: check-lost
+        if isinstance(lost := held.holding, Lost):
             raise CheckFailed(self._unreadable(key, lost, "delete the attachment and add it").msg)
         return held.holding.ips
 
@@ -164,7 +163,7 @@ class FileStore:
             rule, lines = find_stale(f"{self._directory}/{LEASES}", Rule.of(valid, probing=probing), self._gone)
         except OSError as e:
             raise _refusal(self._directory, e) from e
-        rule = rule.sparing(attached())  # guard: attached-is-spared
+        rule = rule.sparing(attached())
         stale, problems, freed = list(lines.items()), list[CniError](), 0
         for start in range(0, len(stale), BATCH):
             try:
@@ -230,7 +229,7 @@ class FileStore:
             self._refuse_host_locals()  # host-local's directory has mode 755, which the lock refuses
             raise
         try:
-            self._refuse_host_locals()  # guard: host-local-gave
+            self._refuse_host_locals()
         except BaseException:
             lock.release()
             raise
@@ -252,13 +251,12 @@ class FileStore:
             syncs.data(table.lines.fd, table.lines.path)
         except OSError:
             with self._lock():
-                table.take_back()  # guard: taken-back
+                table.take_back()
             raise
 
     def _collect(self, lines: Sequence[tuple[int, int]], rule: Rule, problems: list[CniError]) -> int:
         def work(table: Table) -> tuple[int, list[Lost]]:
             heads = [(line, was) for line, was in lines if line < table.index.lines and table.index.is_head(line)]
-            # guard below: collected-as-seen (== was)
             same = [line for line, was in heads if hash(table.lines.read(line)) == was]
             stale = [held for held in map(table.at, same) if rule.applies(held.body)]
             releases.release(table, stale)
@@ -293,7 +291,7 @@ class FileStore:
         try:
             with self._table(make=make) as table:
                 return work(table)
-        except IndexCorrupt as e:  # guard: corrupt-again = ZeroDivisionError
+        except IndexCorrupt as e:
             self._log.append(f"{e}; the index of {self._directory} was rebuilt")
         try:
             with self._table(make=make) as table:
@@ -306,20 +304,19 @@ class FileStore:
         """Lock and open the files; with ``mend`` the index is clean."""
         try:
             locked = self._first_lock if make else self._lock
-            # guard below: lock (locked() -> Lock(f"{self._directory}/lock", 0))
             with locked() as lock, Table(self._directory, self._log, mend=mend) as table:
-                if mend and not table.is_clean:  # guard: mended
+                if mend and not table.is_clean:
                     repair(table)
                 try:
                     yield table
                 except IndexCorrupt:
-                    table.index.mark_suspect()  # guard: corrupt-marks-suspect
+                    table.index.mark_suspect()
                     raise
                 if table.is_late:
                     # The sync takes longer than all the rest, so others need not wait for it.  Their decisions may use
                     # lines that are not on disk yet: a sync covers the whole file, so theirs includes these lines.
-                    lock.release()  # guard: without-the-lock
-                    self._sync(table)  # guard: synced-late
+                    lock.release()
+                    self._sync(table)
         except OSError as e:
             raise _refusal(self._directory, e) from e
 

@@ -105,7 +105,6 @@ class Table:
         while at:
             data = self.lines.read(at)
             body = codec.from_line(data)
-            # guard below: of-this-lease = body is None
             if body is None or at in lines or body.get("of", line if at == line else 0) != line:
                 raise Unreadable(f"line {at} is not part of a lease at {line}")
             lines.append(at)
@@ -124,7 +123,7 @@ class Table:
             head = codec.link(codec.from_line(self.lines.read(line)) or {}, "of", line)
         except Unreadable:
             return 0
-        return head if 0 < head < self.index.lines and self.index.is_head(head) else 0  # guard: head-in-range (0 <)
+        return head if 0 < head < self.index.lines and self.index.is_head(head) else 0
 
     def containing(self, text: bytes) -> Iterator[Stored]:
         """The leases with a line that contains the text.  Scans the file, because the index holds no text."""
@@ -138,7 +137,7 @@ class Table:
             held = self.read(line)
         except Unreadable as e:
             raise IndexCorrupt(f"line {line} of {self.lines.path}: {e}") from e
-        if held.checksum != self.index.checksum(line):  # guard: the-keys-own
+        if held.checksum != self.index.checksum(line):
             raise IndexCorrupt(f"line {line} of {self.lines.path} is not the lease that the index has there")
         return held
 
@@ -157,7 +156,7 @@ class Table:
             else:
                 self._free(old.lines[1:])
                 self.index.replace(old.outline[0], digest, line, checksum)
-            for version, number in set(before) - set(after):  # guard: moved-addresses-are-freed
+            for version, number in set(before) - set(after):
                 self.index.pages.free(version, number)
             for version, number in after:
                 self.index.pages.hold(version, number, line)
@@ -174,17 +173,17 @@ class Table:
         """Blank the lines of late changes after a failed sync; the caller holds the lock again.  Raises OSError."""
         self.index.mark_dirty()
         for line, data in self._late:
-            if self.lines.read(line) == data:  # guard: taken-back-is-ours = True
+            if self.lines.read(line) == data:
                 self.lines.write(line, BLANK)
         self.lines.sync()
 
     def drop(self, leases: Sequence[Stored], *, late: bool = False) -> None:
         """Free the leases, durably; with ``late`` the caller syncs, as for ``put``."""
-        self.index.mark_dirty()  # guard: drop-marks-dirty
+        self.index.mark_dirty()
         for held in leases:
             self.lines.write(held.line, BLANK)
         # Another lease may reuse a continuation's line before the blank first line is on disk.
-        if late and not any(held.lines[1:] for held in leases):  # guard: drop-long-at-once (leases)
+        if late and not any(held.lines[1:] for held in leases):
             self._late += [(held.line, BLANK) for held in leases]
         else:
             self.lines.sync()
@@ -228,22 +227,22 @@ class Table:
         lines = [line, *fresh] if line else fresh
         old = self.lines.read(line) if line else BLANK
         stored = [whole] if whole else codec.to_lines(parts, lines)
-        self.index.mark_dirty()  # guard: write-marks-dirty
+        self.index.mark_dirty()
         try:
             if lines[1:]:
                 for at, data in zip(lines[1:], stored[1:], strict=True):
                     self.lines.write(at, data)
-                self.lines.sync()  # guard: continuations-first
+                self.lines.sync()
             self.lines.write(lines[0], stored[0])
             if late:
                 self._late.append((lines[0], stored[0]))
             else:
-                self.lines.sync()  # guard: write-sync
+                self.lines.sync()
         except OSError:
             # The line may be on disk despite the error.
             with suppress(OSError):
-                self.lines.write(lines[0], old)  # guard: write-failed
-                self.lines.sync()  # guard: write-failed
+                self.lines.write(lines[0], old)
+                self.lines.sync()
             raise
         return lines[0], crc32(b"".join(stored))
 
@@ -255,13 +254,13 @@ class Table:
                 if not self.index.free:
                     self._grow()
                 taken.append(self.index.pop())
-                if self.lines.read(taken[-1]).strip(b"\0 \n"):  # guard: free-is-free
+                if self.lines.read(taken[-1]).strip(b"\0 \n"):
                     raise IndexCorrupt(f"line {taken[-1]} of {self.lines.path} counts as free and is not")
         except OSError:
             # Growing has changed only the file's time.
-            for line in reversed(taken):  # guard: lines-given-back
+            for line in reversed(taken):
                 self.index.push(line)
-            self.mark_clean()  # guard: lines-given-back
+            self.mark_clean()
             raise
         return taken
 
@@ -291,10 +290,9 @@ class TableBook:
         if self.key is None:
             return ()
         # The quotes exclude longer names; inside a JSON string a quote follows a backslash.
-        # guard below: the-whole-name = f'{self.key.container_id}'.encode()
         text = f'"containerID":{json.dumps(self.key.container_id)}'.encode()
         leases = [held.holding for held in self.table.containing(text) if isinstance(held.holding, Lease)]
-        return tuple(ip for one in leases if one.owner.key != self.key for ip in one.ips)  # guard: not-its-own (owner)
+        return tuple(ip for one in leases if one.owner.key != self.key for ip in one.ips)
 
     @property
     def last(self) -> tuple[Address, ...]:

@@ -1,14 +1,13 @@
-"""Random unmarked places of the program, removed as guards are."""
+"""Random places of the program without a guard, removed as guards are."""
 
 import ast
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import reach
 
-from guarded import ROOT, Guard, marks, sources, table
+from guarded import GUARDS, ROOT, Guard, edits, sources
 from guarded.parts import parts, span
 
 _WHOLE = (
@@ -31,9 +30,9 @@ class Mutant(Guard):
 
     def taken_out_of(self, text: str) -> str:
         tree = ast.parse(text)
-        statement, first, _ = [*marks.statements(tree)][self.statement]
+        statement = [*edits.statements(tree)][self.statement][0]
         part = None if self.part is None else parts(statement)[self.part]
-        marks.take_out(tree, statement, part, marks.Mark(self.name, first))
+        edits.take_out(tree, statement, part, edits.Place(""))
         return ast.unparse(ast.fix_missing_locations(tree))
 
 
@@ -49,10 +48,11 @@ def drawn(number: int, seed: int) -> list[Mutant]:
 
 
 def places(file: str, text: str) -> Iterator[tuple[str, str, int, int | None]]:
-    """The removable places of a file that have no mark, as Mutant's file, name, statement and part."""
-    tree, marked, lines = ast.parse(text), {mark.line for mark in marks.marks(text)}, text.split("\n")
-    for number, (statement, first, last) in enumerate(marks.statements(tree)):
-        if not marked.isdisjoint(range(first, last + 1)) or isinstance(statement, ast.Import | ast.ImportFrom):
+    """The removable places of a file in statements without a guard, as Mutant's file, name, statement and part."""
+    tree, lines = ast.parse(text), text.split("\n")
+    guarded = {line for guard in GUARDS if guard.file == file for line in guard.lines(text)}
+    for number, (statement, first, last) in enumerate(edits.statements(tree)):
+        if not guarded.isdisjoint(range(first, last + 1)) or isinstance(statement, ast.Import | ast.ImportFrom):
             continue
         is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if isinstance(statement, _WHOLE) and not is_text:
@@ -69,12 +69,14 @@ def places(file: str, text: str) -> Iterator[tuple[str, str, int, int | None]]:
 
 def _tests(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """For each file: the tests of its guards and the unit tests that use it; without any, the tests of its users."""
-    rows, found = table(), {}
+    named, found = dict[str, list[str]](), {}
+    for guard in GUARDS:
+        named.setdefault(guard.file, []).extend(guard.tests)
     uses = reach.graph(ROOT, reach.listed(ROOT))
     for file in files:
         far = reach.distances(uses, [file])
         for near in range(1, max(far.values()) + 2):
-            own = [test for one, at in far.items() if at == near - 1 for test in _of(rows.get(one, {}))]
+            own = [test for one, at in far.items() if at == near - 1 for test in named.get(one, ())]
             own += [one for one, at in sorted(far.items()) if at == near and is_of_unit(one)]
             found[file] = tuple(dict.fromkeys(own))
             if own:
@@ -84,8 +86,3 @@ def _tests(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 def is_of_unit(path: str) -> bool:
     return path.startswith("tests/unit/") and reach.is_test(path)
-
-
-def _of(rows: dict[str, Any]) -> tuple[str, ...]:
-    listed = [row if isinstance(row, list) else row.get("tests", []) for row in rows.values()]
-    return tuple(dict.fromkeys(f"tests/{test}" for row in listed for test in row))

@@ -1,4 +1,4 @@
-"""The parts of a statement that a mark can remove, and their replacements."""
+"""The parts of a statement that an edit can remove, and their replacements."""
 
 import ast
 from collections.abc import Iterator

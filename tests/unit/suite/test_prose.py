@@ -47,7 +47,7 @@ SOURCE = '''\
 And in a second one."""
 # A comment of two lines,
 # which is one text.
-x = 1  # guard: a mark is no sentence at all
+x = 1  # time: a mark is no sentence at all
 raise ValueError(f"the value {x} of key is not a number")
 '''
 
@@ -59,7 +59,7 @@ def test_each_line_of_the_page_is_known_in_the_source() -> None:
     assert lines["A comment of two lines,"] == 4
     assert lines["which is one text."] == 5
     assert lines["the value X of key is not a number"] == 7
-    assert "guard" not in text
+    assert "mark" not in text
 
 
 def test_a_message_has_a_sentence_for_each_part() -> None:

@@ -10,7 +10,7 @@ import check
 import pytest
 import reach
 import touched
-from guarded import Guard
+from guarded import Guard, Place, read
 from touched import Work
 
 TREE = {
@@ -219,27 +219,52 @@ def test_compared_with(tree: Path, git: Callable[..., str], monkeypatch: pytest.
         touched.base()
 
 
-def test_guards_of_changed_lines_first(tree: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    marked = (3, 12, 19, 28)
-    lines = [f"line = {n}{f'  # guard: {n}' if n in marked else ''}\n" for n in range(30)]
-    (tree / "cni/main.py").write_text("".join(lines))
-    git("commit", "-am", "lines")
-    (tree / "cni/main.py").write_text("".join([*lines[:20], "changed\n", *lines[21:]]))
-    table = [Guard("cni/main.py", f"{n}", ("tests/unit/base/protocol/test_spec.py",)) for n in marked]
-    monkeypatch.setattr(touched, "GUARDS", [*table, Guard("cni/late.py", "other", ())])
-    assert [g.name for g in touched.guards("HEAD", ["cni/main.py", "Makefile"])] == ["19", "12", "28", "3"]
+def guard(file: str, name: str, line: str, function: str = "") -> Guard:
+    return Guard(file, name, ("tests/unit/base/protocol/test_spec.py",), "", function, (Place(line),))
 
 
 def test_guards_of_changed_functions(tree: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    function = "def {0}() -> None:\n    if {0}:  # guard: {0}\n        return\n    print()\n"
-    text = "one = 1  # guard: one\n" + function.format("two") + function.format("three")
+    function = "def {0}() -> None:\n    if {0}:\n        return\n    print()\n"
+    text = "one = 1\n" + function.format("two") + function.format("three")
+    source = "static int {0}(void)\n{{\n    return {0};\n}}\n"
     (tree / "cni/main.py").write_text(text)
-    git("commit", "-am", "functions")
+    (tree / "cni/main.c").write_text(source.format("four") + source.format("five"))
+    git("add", ".")
+    git("commit", "-m", "functions")
     (tree / "cni/main.py").write_text(text.replace("print()", "print(2)", 1))
-    (tree / "cni/new.py").write_text("one = 1  # guard: one\n")
-    table = [Guard(file, name, ()) for file in ("cni/main.py", "cni/late.py") for name in ("one", "two", "three")]
-    monkeypatch.setattr(touched, "GUARDS", [*table, Guard("cni/new.py", "one", ())])
-    assert [g.title for g in touched.in_changed_functions("HEAD")] == ["cni/main.py:two", "cni/new.py:one"]
+    (tree / "cni/main.c").write_text(source.format("four") + source.format("five").replace("return", "return 1 +"))
+    (tree / "cni/new.py").write_text("one = 1\n")
+    table = [guard(f, n, f"if {n}:", n) for f in ("cni/main.py", "cni/late.py") for n in ("two", "three")]
+    table += [guard(f, "one", "one = 1") for f in ("cni/main.py", "cni/late.py", "cni/new.py")]
+    table += [guard("cni/main.c", n, f"return {n};", n) for n in ("four", "five")]
+    monkeypatch.setattr(touched, "GUARDS", table)
+    assert [g.title for g in touched.in_changed_functions("HEAD")] == [
+        "cni/main.py:two",
+        "cni/new.py:one",
+        "cni/main.c:five",
+    ]
+    files = ["cni/main.py", "cni/main.c", "Makefile"]
+    assert [g.title for g in touched.guards("HEAD", files)] == [
+        "cni/main.py:two",
+        "cni/new.py:one",
+        "cni/main.py:three",
+        "cni/main.py:one",
+    ]
+
+
+def test_guards_of_changed_rows(tree: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = tree / "tests/harness/guarded/cni.toml"
+    rows.parent.mkdir(parents=True)
+    row = '{0}.{0} = {{ line = "if {0}:", tests = [\n    "unit/test_{0}.py",\n] }}\n'
+    first = f'["cni/main.py"]\n{row.format("one")}{row.format("two")}\n["cni/late.py"]\n{row.format("one")}'
+    rows.write_text(first)
+    git("add", ".")
+    git("commit", "-m", "rows")
+    rows.write_text(first.replace("unit/test_two", "unit/test_three") + row.format("two"))
+    monkeypatch.setattr(touched, "GUARDS", [*read(rows.read_text())])
+    wanted = ["cni/main.py:two", "cni/late.py:two"]
+    assert [g.title for g in touched.in_changed_functions("HEAD")] == wanted
+    assert [g.title for g in touched.guards("HEAD", ["Makefile"])] == wanted
 
 
 def test_the_table_names_test_files() -> None:
