@@ -94,7 +94,7 @@ def exclusive(root: Path) -> Iterator[None]:
     """
     path = _below(root, layout.LOCK)
     _make_folder(path.parent)
-    with locks.passing(f"{path}", _LOCK_TIMEOUT):  # guard: lock
+    with locks.passing(f"{path}", _LOCK_TIMEOUT):
         yield
 
 
