@@ -1,6 +1,6 @@
 # Targets keep downloads in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni), and write dist/ and build/ in the tree.
 
-.PHONY: help docs protocols demo unit test check soak plain lab cluster lint binary deb bench bench-lab bench-cluster bench-blocks bench-traffic bench-rails bench-size bench-slices clean root
+.PHONY: help docs protocols demo unit test check soak loaded plain lab cluster lint binary deb bench bench-lab bench-cluster bench-blocks bench-traffic bench-rails bench-size bench-slices clean root
 .DEFAULT_GOAL := help
 
 # CI requires every tier, so that no run passes by skipping one; see tests/*/conftest.py.
@@ -73,6 +73,12 @@ soak: root ## as root: print what is missing of every drawn case and every guard
 	@for need in $(NEEDS); do netns-fixtures/setup $$need || true; done
 	@peers=$$(netns-fixtures/peers) && HPN_REQUIRE=unit,netns,system,attack,lab,cluster \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python tests/harness/soak.py $(if $(WRITE),--write)
+
+loaded: root binary ## as root: run the whole suite N times (1) beside eight busy loops; takes hours, resumes after an interrupt; WRITE=1 updates docs/develop/testing.md
+	@netns-fixtures/setup net
+	@for need in $(NEEDS); do netns-fixtures/setup $$need || true; done
+	@peers=$$(netns-fixtures/peers) && HPN_REQUIRE=unit,netns,system,attack,lab,cluster \
+	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python tests/harness/loaded.py $(if $(WRITE),--write) $(N)
 
 # Resolved here, because the guest has no network to install a virtual environment.
 lab: binary ## as root: boot two kernels in QEMU, and draw VFs with RDMA devices in pods, then RDMA traffic between pods

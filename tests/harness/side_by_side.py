@@ -208,13 +208,16 @@ def runs(memory: Path | None, disk: Path, alone: tuple[str, ...]) -> Iterator[Ru
         needs_binary = tier not in WITHOUT_BINARY
         yield Run(tier, tier, words, folder, True, () if tier == "cluster" else alone, needs_binary=needs_binary)
     yield Run(PLAIN, PLAIN, (), disk / "p", True, alone, make=PLAIN)
-    listed = subprocess.run(
-        [*PYTEST, "--collect-only", "-q", *BOOTING], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    yield from (Run(test, "lab", (test,), disk / f"{at}", needs_binary=True) for at, test in enumerate(guests()))
+
+
+def guests() -> list[str]:
+    """The tests that boot a guest, the longest boots first."""
+    words = [*PYTEST, "--collect-only", "-q", *BOOTING]
+    listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         raise SystemExit(listed.stdout + listed.stderr)
-    tests = [line for line in listed.stdout.splitlines() if line.startswith(BOOTING)]
-    yield from (Run(test, "lab", (test,), disk / f"{at}", needs_binary=True) for at, test in enumerate(tests))
+    return [line for line in listed.stdout.splitlines() if line.startswith(BOOTING)]
 
 
 @contextmanager
