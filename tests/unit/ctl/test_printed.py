@@ -114,3 +114,10 @@ def test_gc_without_permission(tmp_path: Path) -> None:
 
     with nobody(gc) as (status, said):
         assert (status, said) == (1, f"hpn gc: {tmp_path}/attachments: Permission denied; run it as root\n")
+
+
+@pytest.mark.parametrize("word", ["version", "--version"])
+def test_the_licences_are_the_programs(capsys: pytest.CaptureFixture[str], word: str) -> None:
+    """tests/system/test_supply.py reads them; the sources have one of their own."""
+    assert main(["hpn", word, "--licenses"]) == 1
+    assert "this program runs from its sources" in capsys.readouterr().err

@@ -136,6 +136,14 @@ def test_each_cell_is_in_the_column_of_its_name() -> None:
     ]  # fmt: skip
 
 
+def test_the_device_of_each_kind() -> None:
+    """Of a child its master, and of an interface without a bus address its name."""
+    names = {"device": "0000:3b:00.1", "netdev": "veth9", "master": "bond0"}
+    known = {"attachments": [attachment("default/a", **{"device": "", key: name}) for key, name in names.items()]}
+    (table,) = Tags(page("t", [], told(attachments=known))).tables
+    assert [row[table[0].index("device")] for row in table] == ["device", *names.values()]
+
+
 @pytest.mark.parametrize("kind", ["netdev", "vf", "sf"])
 def test_a_device_that_is_no_pf_is_drawn_alone(kind: str) -> None:
     """Soft-RoCE's interface, or a VF without its PF: hpn devices lists neither VFs nor GPUs for it."""
