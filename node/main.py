@@ -97,7 +97,7 @@ async def _serve(asked: Flags, version: str) -> None:
     loop = asyncio.get_running_loop()
     ended = _ended(loop)
     daemon = Daemon(loop, asked.kubelet / "plugins_registry", partial(_read, asked), asked.kubeconfig)
-    metrics, blocks = None, Blocks(loop, partial(rounds, asked.kubeconfig))
+    metrics, blocks = None, Blocks(loop, partial(rounds, kubeconfig=asked.kubeconfig))
     try:
         if asked.metrics:
             from node.metrics.service import Metrics  # noqa: PLC0415  # most nodes have no metrics
