@@ -48,7 +48,7 @@ def kustomize() -> Callable[[Path], Objects]:
         (".", "components: [cluster/token]\n", {"clusterAddresses": {"token": True}}),
         (".", "components: [way/pod]\n", {"way": "pod"}),
         (".", "components: [way/service]\n", {"way": "service"}),
-        ("cluster", "", {"clusterAddresses": {"enabled": True}}),
+        ("cluster", "", {"clusterAddresses": {"enabled": True, "gc": {"enabled": False}}}),
         ("cluster-gc", "", {"clusterAddresses": {"gc": {"enabled": True}}}),
     ],
     ids=["defaults", "metrics", "VFs", "a credential of its own", "pod", "service", "cluster addresses", "the job"],
@@ -105,10 +105,16 @@ def test_another_label(chart: Chart) -> None:
             assert one["apiVersion"] == f"admissionregistration.k8s.io/{version}"
 
 
+def test_a_pool_brings_the_job_that_releases_dead_nodes_blocks(chart: Chart) -> None:
+    """Without it, the pool's count of free blocks falls with each node that leaves."""
+    assert "CronJob hpn-ipam-gc" not in chart.objects()
+    assert "CronJob hpn-ipam-gc" in chart.objects(clusterAddresses={"enabled": True})
+    assert "CronJob hpn-ipam-gc" not in chart.objects(clusterAddresses={"enabled": True, "gc": {"enabled": False}})
+
+
 def test_another_namespace(chart: Chart) -> None:
     """The chart's account gets the rights wherever it is, and the node's leases stay where they are."""
-    addresses = {"enabled": True, "gc": {"enabled": True}}
-    found = chart.objects("--namespace=other", clusterAddresses=addresses)
+    found = chart.objects("--namespace=other", clusterAddresses={"enabled": True})
     accounts = [
         (subject["name"], subject["namespace"])
         for one in found.values()
