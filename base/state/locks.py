@@ -39,12 +39,10 @@ class Lock:
     def __init__(self, path: str, timeout: float) -> None:
         """Take the lock of the file at ``path``, making the file if it is missing.  Raises TryAgain after ``timeout``
         seconds, InvalidConfig if others than root could take the lock, IoFailure, OSError."""
-        trust.refuse_unless_ours(os.path.dirname(path))  # guard: directory
         # Open the file for every use: flock works between openings, so it excludes threads of one process too.
         # filelock's own objects do this and more, at ten times the cost.
-        self._fd = os.open(path, _FLAGS, 0o600)  # guard: mode (0o600 -> 0o666)
+        self._fd = opened(path)
         try:
-            _make_ours(self._fd, path)
             take(self._fd, path, timeout)
         except BaseException:
             os.close(self._fd)  # guard: closed-if-not-had
@@ -64,14 +62,19 @@ class Lock:
         self._fd = -1
 
 
+def opened(path: str) -> int:
+    """Open a lock's file, or make it, in a directory of root's.  Raises as ``Lock``."""
+    trust.refuse_unless_ours(os.path.dirname(path))  # guard: directory
+    return _ours(path)
+
+
 @contextmanager
 def passing(path: str, timeout: float) -> Iterator[None]:
     """Hold the lock of a file that is removed afterwards, because its directory is not hpn's.  Other users may read the
     directory, but not open the file.  Raises TryAgain after ``timeout`` seconds, IoFailure, OSError."""
     while True:
-        fd = os.open(path, _FLAGS, 0o600)
+        fd = _ours(path)
         try:
-            _make_ours(fd, path)
             take(fd, path, timeout)
             if _is_at(fd, path):  # else its holder removed it meanwhile
                 try:
@@ -88,6 +91,16 @@ def _is_at(fd: int, path: str) -> bool:
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(fd), os.lstat(path))
     return False
+
+
+def _ours(path: str) -> int:
+    fd = os.open(path, _FLAGS, 0o600)  # guard: mode (0o600 -> 0o666)
+    try:
+        _make_ours(fd, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _make_ours(fd: int, path: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from base.state import durable, journal, places
+from base.state import durable, journal, locks, places
 from base.state.locks import Lock
 from base.state.record import Record
 
@@ -22,6 +22,13 @@ def lock(device: str) -> Lock:
     """Lock the choice of devices, by the bus address of the device or its PF: one lock for all attachments, in any
     stateDir.  Take it inside an attachment's lock, never around one.  Raises TryAgain, IoFailure."""
     return journal.locked(Path(places.COMMON), "device", device)  # guard: device-lock (device -> f"{os.urandom(9)!r}")
+
+
+def rebinding(device: str) -> int:
+    """Open the lock of a function's bindings to drivers, for ``base.kernel.pci``.  Every user, and every pod, can open
+    the function's directory in /sys, and hold its lock.  Raises OSError, IoFailure, InvalidConfig."""
+    path = f"{places.COMMON}/locks/rebind-{device}"
+    return durable.with_directory(path, lambda: locks.opened(path))
 
 
 @dataclass(frozen=True)

@@ -244,9 +244,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root, to become another user")
-def test_a_users_lock_of_the_plugin_directory(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_users_lock_of_the_plugin_directory(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every user can open the directory, and hold its lock for ever."""
     monkeypatch.setattr(files, "_LOCK_TIMEOUT", 0.1)
     install(root, program(tmp_path), UNITS, "")
