@@ -88,7 +88,7 @@ def whereabouts_pools(kubeconfig: Path) -> Json:
     """
     from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, which few need
 
-    admin = credentials.read(f"{kubeconfig.absolute()}")
+    admin = credentials.read(f"{kubeconfig.absolute()}", as_operator=True)
     server = http.Http([admin.server], admin.tls, admin.headers, is_patient=True)
     try:
         return {

@@ -45,7 +45,7 @@ def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
 
     budget.begin()
     try:
-        whom = credentials.read(f"{kubeconfig.absolute()}")
+        whom = credentials.read(f"{kubeconfig.absolute()}", as_operator=True)
         server = http.Http([whom.server], whom.tls, whom.headers)
         try:
             definitions = tuple(_definition(one) for one in kubernetes.listed_objects(server, _DEFINITIONS))
