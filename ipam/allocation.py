@@ -14,6 +14,7 @@ from base.protocol.spec import Request
 from ipam import leases
 from ipam.pool import Pool, RangeSet
 from ipam.stores import Book, Choose, Owner, Ranges, Store
+from ipam.withheld import Withheld
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ class Allocation:
 
     def choose(self, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
         self.request.refuse_if_abandoned()  # guard: abandoned
-        return chosen(self.pool, self.rail, requested, book)
+        return chosen(self.pool, self.rail, requested, Withheld(book, self.store.directory))
 
 
 def chosen(pool: Pool, rail: int | None, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
@@ -82,7 +83,7 @@ def newcomers(pool: Pool, book: Book) -> tuple[Ip, ...]:
 
 def rehearse(store: Store, pool: Pool, choose: Choose, log: list[str]) -> None:
     """Check that the store would serve an ADD; if addresses are short, release the provably dead leases first."""
-    _without_dead(store, pool, log, partial(store.rehearse, choose))
+    _without_dead(store, pool, log, partial(store.rehearse, lambda book: choose(Withheld(book, store.directory))))
 
 
 def _without_dead(store: Store, pool: Pool, log: list[str], attempt: Callable[[], T]) -> T:

@@ -179,8 +179,12 @@ def adopt(table: Table, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
         collisions += [f"{ip} is held by {holder} here, by {lease.owner.key} there" for ip, holder in holders if holder]
     if not collisions and not dry_run:  # guard: adopts-what-is-free (collisions), adopts-dry (dry_run)
         for lease in leases:
-            if here[lease.owner.key] is None:
+            held = here[lease.owner.key]
+            if held is None:
                 table.put(None, lease)
+            elif lease.owner.sandbox and isinstance(held.holding, Lease) and not held.holding.owner.sandbox:
+                # An import before found no process of the container.
+                table.put(held, replace(held.holding, owner=replace(held.holding.owner, sandbox=lease.owner.sandbox)))
     return collisions
 
 
