@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Allocation:
     """The request of one ADD: for the owner, an address of each set of the pool, or of the pool's rail number ``rail``.
 
-    The store records ``ranges`` for people.
+    The store records ``ranges`` for people.  ``master`` is the interface below the attachment's; empty if unknown.
     """
 
     request: Request
@@ -33,6 +33,7 @@ class Allocation:
     ranges: Ranges
     store: Store
     log: list[str]
+    master: str
 
     @property
     def sets(self) -> tuple[RangeSet, ...]:
@@ -63,7 +64,7 @@ class Allocation:
 
     def choose(self, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
         self.request.refuse_if_abandoned()  # guard: abandoned
-        return chosen(self.pool, self.rail, requested, Withheld(book, self.store.directory))
+        return chosen(self.pool, self.rail, requested, Withheld(book, self.store.directory, self.master))
 
 
 def chosen(pool: Pool, rail: int | None, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:

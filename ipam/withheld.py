@@ -1,7 +1,9 @@
 """Addresses that the store counts as free, and that another user of this node has.
 
-host-local can allocate between an import and the change of the network's configuration.  Its directory is the file
-IMPORTED_FROM, a link, beside the leases.
+- This node itself, on the attachment's master.  No probe finds that, because a macvlan cannot reach its host.  On
+  another interface the address is on another link, or a probe finds it.
+- host-local, between an import and the change of the network's configuration.  Its directory is the file IMPORTED_FROM,
+  a link, beside the leases.
 """
 
 import os
@@ -15,10 +17,14 @@ from ipam.stores.access import IMPORTED_FROM
 
 @dataclass(frozen=True)
 class Withheld:
-    """A view (stores.Book) that also counts these addresses as held; ``directory`` is that of the network's state."""
+    """A view (stores.Book) that also counts these addresses as held.
+
+    ``directory`` is that of the network's state.  Without a ``master``, this node's addresses on all interfaces count.
+    """
 
     book: Book
     directory: str
+    master: str = ""
 
     @property
     def mine(self) -> tuple[Address, ...]:
@@ -47,5 +53,10 @@ class Withheld:
 
     def _other_user(self, address: Address) -> str:
         """Describe the address's user beside this store; empty if there is none."""
+        from base.kernel import local  # noqa: PLC0415  # CHECK, DEL and VERSION need no socket
+
+        has = local.interface_with(address)
+        if has and self.master in ("", has):
+            return f"this node itself, on {has}"
         file = f"{self.directory}/{IMPORTED_FROM}/{address}"
         return f"a pod of host-local's ({os.path.realpath(file)})" if os.path.lexists(file) else ""

@@ -227,7 +227,7 @@ class Shared(Allocation):
 
     def choose(self, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
         self.request.refuse_if_abandoned()
-        ips = chosen(self.view.pool(requested), self.rail, requested, Withheld(book, self.store.directory))
+        ips = chosen(self.view.pool(requested), self.rail, requested, Withheld(book, self.store.directory, self.master))
         self.view.check(ips, book)
         return ips
 
