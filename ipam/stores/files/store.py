@@ -302,13 +302,7 @@ class FileStore:
 
     def _is_there(self) -> bool:
         """Whether anything may be held.  A first ADD on a full disk leaves empty files, which hold nothing."""
-        try:
-            return bool(
-                os.lstat(f"{self._directory}/{LEASES}").st_size
-                or os.lstat(f"{self._directory}/{INDEX}").st_size > HEADER
-            )
-        except OSError:
-            return False
+        return _size(f"{self._directory}/{LEASES}") > 0 or _size(f"{self._directory}/{INDEX}") > HEADER
 
     def _with_table(self, work: Callable[[Table], T], *, make: bool = False) -> T:
         """Call ``work``; if the index or a line is damaged, once more with a rebuilt index."""
@@ -344,6 +338,14 @@ class FileStore:
                     self._sync(table)  # guard: synced-late
         except OSError as e:
             raise _refusal(self._directory, e) from e
+
+
+def _size(path: str) -> int:
+    """The file's size; 0 if it is not there."""
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
 
 
 def _refusal(directory: Path, e: OSError) -> IoFailure:
