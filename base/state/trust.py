@@ -76,8 +76,8 @@ def read_trusted(path: str, limit: int = _LIMIT, also: int = 0) -> bytes | None:
     try:
         found = os.fstat(fd)
         # The file may be a secret, so the remedy gives no permission.
-        remedies = [] if is_trusted(found.st_uid) or found.st_uid == also else [f"chown root:root {path}"]
-        remedies += [f"chmod go-w {path}"] if found.st_mode & _OTHERS_WRITE else []
+        remedies = [] if is_trusted(found.st_uid) or found.st_uid == also else [f"chown root:root {path}"]  # guard: file-owner = []
+        remedies += [f"chmod go-w {path}"] if found.st_mode & _OTHERS_WRITE else []  # guard: file-mode
         if remedies:
             raise InvalidConfig(
                 f"{path} can be written by others than root (owner {found.st_uid}, mode {found.st_mode & 0o7777:o}); "

@@ -63,11 +63,11 @@ class Backends:
         Raises InvalidConfig if it belongs to another cluster than the blocks; Unreachable, StoreRefused.
         """
         kind = mine.store
-        if kind in self._silent:
+        if kind in self._silent:  # guard: silent
             raise Unreachable(self._silent[kind])
         shared = self._opened[kind] = self._opened.get(kind) or backend.opened(kind, self._kubeconfig)
         identity = self._identities[kind] = self._identities.get(kind) or shared.documents.identity()
-        if mine.identity != identity:
+        if mine.identity != identity:  # guard: another-cluster
             raise InvalidConfig(
                 f"{directory}/{node_blocks.FILE}: these blocks belong to cluster {mine.identity}, and store "
                 f"{kind!r} to cluster {identity}; correct stores.{kind} in the policy file; if the node "

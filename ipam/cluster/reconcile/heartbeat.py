@@ -69,8 +69,10 @@ class Heartbeat:
             # Read again under the lock, because the node may have released the block since ``answer``.
             if not mine.block(index) and (found := read_block(self._documents, mine.network, index)):
                 mine = self._add_forgotten(mine, found)
+                # guard below: which-machine (self.machine)
                 if self.machine.uid and found[1].node == mine.node and not mine.block(index):
                     self.left.append(found)  # an earlier machine of this name owns it
+        # guard below: of-when-it-began (self.began -> int(time.time()))
         return replace(self._detect_restore(mine), looked=self.began, host=os.uname().nodename, boot=durable.boot_id())
 
     def _of_now(self, mine: NodeBlocks) -> NodeBlocks:
@@ -168,6 +170,7 @@ class Heartbeat:
 
     def _is_from_here(self, mine: NodeBlocks, block: Block) -> bool:
         """Whether this machine claimed the block from the directory of ``mine``."""
+        # guard below: another-machine (machine), another-directory (claim)
         return block.machine == self.machine.uid and mine.is_of_this_place(block.claim)
 
 

@@ -212,11 +212,11 @@ def rounds(
         # Each round may take a request's whole budget, because no command waits for it.
         budget.begin()
         try:
-            if unsafe:
+            if unsafe:  # guard: another-boot
                 raise TryAgain(unsafe)
             mine = node_blocks.read(folder)
             copies.note(folder, mine)
-            if mine is None or (due_only and not (alive.heartbeat or alive.problem or work.is_due(mine, store))):
+            if mine is None or (due_only and not (alive.heartbeat or alive.problem or work.is_due(mine, store))):  # guard: due (due_only and not (alive)
                 continue
             store.collect(None)  # dead leases would keep blocks in use
             if not alive.problem:
