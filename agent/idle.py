@@ -10,10 +10,11 @@ from typing import Final
 from agent.workers import report
 from base.protocol.errors import CniError
 from base.protocol.location import IPAM_DIR
-from base.state import claims, places
+from base.state import claims, data_dirs, journal, places
 from cni import collect
 from ipam import main as ipam
 from ipam import sandboxes
+from ipam.cluster import copies
 from ipam.stores import access
 
 # Seconds between two searches for dead pods.  Without this, a runtime that repeats STATUS causes one in each pause.
@@ -32,17 +33,18 @@ def reclaim() -> bool:
     now = time.monotonic()
     (last,) = _TIME.unpack(_last[:])
     state_dirs = places.state_dirs()
-    data_dirs = [Path(IPAM_DIR), *(state_dir / "ipam" for state_dir in state_dirs)]
     is_due = not last or now - last >= EVERY
+    folders = data_dirs.data_dirs(found for folder in state_dirs for found in journal.files(folder)) if is_due else []
+    folders = folders or [Path(IPAM_DIR), *(state_dir / "ipam" for state_dir in state_dirs)]
+    # First, because the rest needs the disk.  Another node may wait for a number that a pod had here.
+    if is_due or any(path for folder in folders for path in folder.glob("*/sticky/blocks")):
+        for line in keep_blocks(folders):
+            report(line)
     if is_due:
         _last[:] = _TIME.pack(now)
         for line in undo_dead(state_dirs, Path(IPAM_DIR)):
             report(line)
-    # Another node may wait for a number that a pod had here.
-    if is_due or any(path for folder in data_dirs for path in folder.glob("*/sticky/blocks")):
-        for line in keep_blocks(data_dirs):
-            report(line)
-    return bool(_with_blocks(data_dirs) or claims.all_claims())
+    return bool(copies.networks(folders)[0] or claims.all_claims())
 
 
 def undo_dead(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:
@@ -76,16 +78,12 @@ def _release_dead(data_dir: Path, network: str) -> Iterator[str]:
 
 def keep_blocks(data_dirs: list[Path]) -> Iterator[str]:
     """Reconcile the blocks of the networks where that is due; yield messages for an operator."""
-    if not _with_blocks(data_dirs):
+    networks, _ = copies.networks(data_dirs)
+    if not networks:
         return
     from ipam.cluster.reconcile import reconcile  # noqa: PLC0415  # for this process, which ends
 
-    for one in reconcile.rounds(reconcile.directories(data_dirs), sandboxes.gone, due_only=True):
+    for one in reconcile.rounds(networks, sandboxes.gone, due_only=True):
         yield from one.log
         if one.problem:
             yield f"network {one.network}: its blocks could not be reconciled: {one.problem}"
-
-
-def _with_blocks(data_dirs: list[Path]) -> list[Path]:
-    """The files that list this node's blocks."""
-    return [path for folder in data_dirs for path in folder.glob("*/blocks")]

@@ -75,6 +75,8 @@ def import_leases(options: argparse.Namespace) -> tuple[str, int]:
             output, status = text([*log, *_summary(name, leases, dry_run=options.dry_run)]), 0
         if is_ours and not status and not options.dry_run:
             migrate.set_aside(options.path, leases, options.ifname)
+        elif options.source == "host-local" and not status and not options.dry_run:
+            access.note_import(options.data_dir, name, options.path)
     return output, status
 
 
@@ -93,7 +95,12 @@ def _enter(
 def _summary(name: str, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
     verb = "would import" if dry_run else "imported"
     lines = [f"{verb} {', '.join(map(str, one.ips))} of {one.owner.key} {one.owner.pod}".rstrip() for one in leases]
-    return [*lines, f"{name}: {verb} {len(leases)} leases"]
+    unknown = [one for one in leases if not one.owner.sandbox]
+    note = (
+        f"no process of {len(unknown)} of these containers is visible here: their addresses stay held until a DEL, a "
+        "reboot, or hpn ipam release --force; hpn doctor lists them"
+    )
+    return [*lines, f"{name}: {verb} {len(leases)} leases", *([note] if unknown else [])]
 
 
 @contextmanager
@@ -155,7 +162,12 @@ def export_leases(options: argparse.Namespace) -> tuple[str, int]:
         )
     leases = [one for one in holdings if isinstance(one, Lease)]
     last = [max(ips, key=int) for ips in ([i for o in leases for i in o.ips if i.version == v] for v in (4, 6)) if ips]
-    collisions = migrate.to_host_local(options.path, leases, last, dry_run=options.dry_run)
+    # First a dry run, so that the record of the files is on disk before them.
+    collisions = migrate.to_host_local(options.path, leases, last, dry_run=True)
+    if not collisions and not options.dry_run:
+        keys = {ip: one.owner.key for one in leases for ip in one.ips}
+        access.note_export(options.data_dir, options.network, options.path, keys)
+        collisions = migrate.to_host_local(options.path, leases, last, dry_run=False)
     if collisions:
         return text([*collisions, f"{network.name}: nothing was exported"]), 1
     kept = sum(isinstance(one, Kept) for one in holdings)

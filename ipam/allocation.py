@@ -14,6 +14,7 @@ from base.protocol.spec import Request
 from ipam import leases
 from ipam.pool import Pool, RangeSet
 from ipam.stores import Book, Choose, Owner, Ranges, Store
+from ipam.withheld import Withheld
 
 T = TypeVar("T")
 
@@ -22,7 +23,7 @@ T = TypeVar("T")
 class Allocation:
     """The request of one ADD: for the owner, an address of each set of the pool, or of the pool's rail number ``rail``.
 
-    The store records ``ranges`` for people.
+    The store records ``ranges`` for people.  ``master`` is the interface below the attachment's; empty if unknown.
     """
 
     request: Request
@@ -32,6 +33,7 @@ class Allocation:
     ranges: Ranges
     store: Store
     log: list[str]
+    master: str
 
     @property
     def sets(self) -> tuple[RangeSet, ...]:
@@ -62,7 +64,7 @@ class Allocation:
 
     def choose(self, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
         self.request.refuse_if_abandoned()
-        return chosen(self.pool, self.rail, requested, book)
+        return chosen(self.pool, self.rail, requested, Withheld(book, self.store.directory, self.master))
 
 
 def chosen(pool: Pool, rail: int | None, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
@@ -82,7 +84,7 @@ def newcomers(pool: Pool, book: Book) -> tuple[Ip, ...]:
 
 def rehearse(store: Store, pool: Pool, choose: Choose, log: list[str]) -> None:
     """Check that the store would serve an ADD; if addresses are short, release the provably dead leases first."""
-    _without_dead(store, pool, log, partial(store.rehearse, choose))
+    _without_dead(store, pool, log, partial(store.rehearse, lambda book: choose(Withheld(book, store.directory))))
 
 
 def _without_dead(store: Store, pool: Pool, log: list[str], attempt: Callable[[], T]) -> T:

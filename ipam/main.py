@@ -190,7 +190,9 @@ def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
     place = "" if has_number and pool.align else request.key.ifname if rail is None else str(pool.rails[rail])
     owner = Owner(request.key, pod, request.netns, sandboxes.of(request), leases.terms(pool, pod, place))
     ranges = tuple(s.all_spans for s in pool.sets)
-    alone = Allocation(request, pool, rail, owner, ranges, _store(conf, log), log)
+    # A device that moves has no address of the host.
+    master = next((name for key in ("master", "device") if isinstance(name := conf.get(key), str)), "")
+    alone = Allocation(request, pool, rail, owner, ranges, _store(conf, log), log, master)
     if not pool.cluster:
         return alone
     from ipam.cluster import allocate  # noqa: PLC0415

@@ -6,7 +6,7 @@ Decides nothing, and writes only host-local's files.
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface, ip_network
 from pathlib import Path
@@ -18,6 +18,7 @@ from base.protocol.result import Address
 from base.protocol.spec import Json, Key
 from base.state import durable
 from base.state.locks import take
+from ipam import sandboxes
 from ipam.stores import LOCK_TIMEOUT, Owner
 from ipam.stores.holdings import Lease
 
@@ -88,7 +89,7 @@ def whereabouts_pools(kubeconfig: Path) -> Json:
     """
     from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, which few need
 
-    admin = credentials.read(f"{kubeconfig.absolute()}")
+    admin = credentials.read(f"{kubeconfig.absolute()}", as_operator=True)
     server = http.Http([admin.server], admin.tls, admin.headers, is_patient=True)
     try:
         return {
@@ -111,11 +112,12 @@ def from_whereabouts(
     Raises InvalidConfig, which names the document's ``file``.
     """
     try:
-        pools = document.get("items", [document])
+        named = [(str(pool.get("metadata", {}).get("name", "")), pool) for pool in document.get("items", [document])]
         if wanted:
-            named = [(pool["metadata"]["name"], pool) for pool in pools]
             _refuse_missing(file, wanted, [name for name, _ in named])
-            pools = [pool for name, pool in named if name in wanted]
+        used = {name: pool["spec"]["range"] for name, pool in named if pool["spec"].get("allocations")}
+        _refuse_several(file, wanted, {name: ip_interface(subnet).version for name, subnet in used.items()})
+        pools = [pool for name, pool in named if not wanted or name in wanted]
         return _leases(_of_whereabouts(pools, pods, ifname))
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         raise InvalidConfig(f"{file} is not a dump of IPPools ({type(e).__name__}: {e}); make it with: {DUMP}") from e
@@ -141,8 +143,10 @@ def from_nv_ipam(document: Any, file: Path, wanted: Sequence[str]) -> list[Lease
     try:
         pools = document["pools"]
         _refuse_missing(file, wanted, list(pools))
-        entries = (one for name in wanted or pools for one in (pools[name].get("entries") or {}).values())
-        return _leases(map(_of_nv_ipam, entries))
+        entries = {name: [*(pools[name].get("entries") or {}).values()] for name in wanted or pools}
+        found = {name: [*map(_of_nv_ipam, of)] for name, of in entries.items() if of}
+        _refuse_several(file, wanted, {name: of[0][3].version for name, of in found.items()})
+        return _leases(one for of in found.values() for one in of)
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         why = f"{type(e).__name__}: {e}"
         raise InvalidConfig(f"{file} is not a store of nv-ipam's node daemon ({why}); give {NV_IPAM}") from e
@@ -189,6 +193,18 @@ def _refuse_missing(file: Path, wanted: Sequence[str], there: Sequence[str]) -> 
         raise InvalidConfig(f"{file} has no pool {', '.join(missing)}; there is {', '.join(there) or 'none'}")
 
 
+def _refuse_several(file: Path, wanted: Sequence[str], there: Mapping[str, int]) -> None:
+    """Refuse an import of all pools where several have addresses of one family: some are another network's.
+
+    ``there`` maps each pool to 4 or 6.
+    """
+    if not wanted and len(there) > len(set(there.values())):
+        raise InvalidConfig(
+            f"{file} has {len(there)} pools with addresses, some of other networks: {', '.join(sorted(there))}; "
+            "give --pool for each pool of this network"
+        )
+
+
 def _addresses(directory: Path) -> Iterator[Path]:
     for path in sorted(directory.iterdir()):
         with suppress(ValueError):
@@ -227,4 +243,8 @@ def _leases(entries: Iterable[Entry]) -> list[Lease]:
         )
     # This boot: these files have no boot id, and a living pod must not count as dead.
     now, boot = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), durable.boot_id()
-    return [Lease(Owner(key, pod), tuple(addresses), boot, now) for key, (pod, addresses) in given.items()]
+    boxes = sandboxes.of_containers({key.container_id for key in given})
+    return [
+        Lease(Owner(key, pod, sandbox=boxes.get(key.container_id)), tuple(addresses), boot, now)
+        for key, (pod, addresses) in given.items()
+    ]

@@ -8,6 +8,7 @@ A module of its own, because DEL and VERSION do not need base.kernel.netns.
 
 import socket
 from collections.abc import Collection
+from contextlib import suppress
 
 from base.kernel import netns
 from base.protocol.spec import Request
@@ -28,6 +29,18 @@ def of(request: Request) -> Sandbox | None:
             sock.detach()
     except OSError:  # the main plugin reports it
         return None
+
+
+def of_containers(ids: Collection[str]) -> dict[str, Sandbox]:
+    """The namespaces of containers, by their processes' cgroups.  A container without a visible process, or with
+    several namespaces, is left out."""
+    found = dict[str, Sandbox]()
+    for name, path in netns.by_cgroup(ids).items():
+        with suppress(OSError), netns.hold_open(path) as fd:
+            box = _seen(path, fd, netns.cookie_of(fd))
+            if box and netns.by_cgroup([name]) == {name: path}:  # the process did not end meanwhile
+                found[name] = box
+    return found
 
 
 def gone(boxes: Collection[Sandbox]) -> frozenset[Sandbox]:

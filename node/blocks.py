@@ -5,28 +5,29 @@ for this; a datagram reports its first one.
 """
 
 import asyncio
+import random
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from base.child_process import Child
 from base.protocol import report
 from base.protocol.errors import CniError
-from base.protocol.location import IPAM_DIR
-from base.protocol.spec import Config
 from base.state import durable, journal, places
+from base.state.data_dirs import data_dirs
 from base.state.record import Record
-from ipam.cluster import Report
+from ipam.cluster import Report, copies
 from node.background import Background
 from node.kubelet import sockets
 from node.log import Topics
 
 # All times are in seconds.
-EVERY: Final = 600.0  # between rounds: a sixth of the grace
+EVERY: Final = 600.0  # between rounds of all networks, and up to a tenth less: a sixth of the grace
 AGAIN: Final = 60.0  # from a failed round to the next
-REST: Final = 5.0  # from a command's request to the round
+REST: Final = 5.0  # from a command's request to the round, and up to as much more, because a job starts on many nodes
 # From a request that may free a number for which another node waits: soon, because a pod's interfaces go one after the
 # other.  Two such rounds begin this far apart.
 SOON: Final = 0.2
@@ -35,26 +36,35 @@ MOST: Final = 300  # for a round over all networks, which holds a lock that comm
 TOPIC: Final = "cluster"  # the problem's name in metrics
 
 Records = list[tuple[Path, Record | None]]
-# Does the rounds; None if this node has no such network.
-Rounds = Callable[[], tuple[Report, ...] | None]
+# Does the rounds; only those that are due if its argument is True.  None if this node has no such network.
+Rounds = Callable[[bool], tuple[Report, ...] | None]
 
 
-def rounds(kubeconfig: str = "") -> tuple[Report, ...] | None:
-    """Do a round for each network with blocks of this node.  For a child process.
+def rounds(due_only: bool = False, kubeconfig: str = "") -> tuple[Report, ...] | None:  # noqa: FBT001, FBT002
+    """Do a round for each network with blocks of this node; with ``due_only``, for those with work.  For a child
+    process.
 
     ``kubeconfig`` names credentials for the API server; without it those of the policy file apply.
     """
     signal.alarm(MOST)
     there = records()
-    networks = list(networks_with_blocks(data_dirs(there)))
-    if not networks:
+    networks, problems = copies.networks(data_dirs(there))
+    if not networks and not problems:
         return None
-    if why := of_another_boot(there):
-        return tuple(Report(path.name, problem=why) for path in networks)
     from ipam import sandboxes  # noqa: PLC0415  # for the child only
-    from ipam.cluster.reconcile import reconcile  # noqa: PLC0415
+    from ipam.cluster.reconcile import alive, reconcile  # noqa: PLC0415
 
-    return tuple(reconcile.rounds(networks, sandboxes.gone, kubeconfig=kubeconfig))
+    reports, log = list[Report](), list[str]()
+    if problems and not networks:
+        number, log = alive.answer_without_disk(kubeconfig)
+        log.append(f"{number} blocks of this node are kept by the store's own list")
+    for one in problems:
+        why = f"{one.filename}: {one.strerror}; this node cannot read its blocks there; repair the disk"
+        reports.append(Report(str(one.filename), 0, tuple(log), why))
+    every = reconcile.rounds(
+        networks, sandboxes.gone, due_only=due_only, kubeconfig=kubeconfig, unsafe=of_another_boot(there)
+    )
+    return (*reports, *every)
 
 
 def records() -> Records:
@@ -79,20 +89,6 @@ def of_another_boot(records: Records) -> str:
     )
 
 
-def data_dirs(records: Records) -> list[Path]:
-    """The directories of leases: the default, those in state directories, and those of attachments' configurations."""
-    found = {Path(IPAM_DIR), *(folder / "ipam" for folder in places.state_dirs())}
-    found.update(Path(named) for _, record in records if record and (named := _data_dir(record.config)))
-    return sorted(found)
-
-
-def _data_dir(conf: Config) -> str:
-    """The directory that a configuration names for its leases; empty without one."""
-    ipam = conf.get("ipam")
-    named = ipam.get("dataDir") if isinstance(ipam, dict) else None
-    return named if isinstance(named, str) and named.startswith("/") else ""
-
-
 def networks_with_blocks(data_dirs: Iterable[Path]) -> Iterator[Path]:
     """The directories of networks with blocks of this node (ipam/cluster/node_blocks.py)."""
     return (path.parent for folder in data_dirs for path in sorted(folder.glob("*/blocks")))
@@ -109,10 +105,11 @@ class Blocks:
         self._reports: tuple[Report, ...] = ()
         self._background = Background(loop, self._start)
         self._began = -APART
+        # When the next rounds of all networks are due, by the clock of time.monotonic.
+        self._all_at = 0.0
         self._requests: sockets.Datagrams | None = None
         self._listen()
-        # The first datagram reports a network in another directory (ipam.dataDir).
-        if any(networks_with_blocks(data_dirs([]))):
+        if any(copies.networks(data_dirs(records()))):
             self._start()
 
     @property
@@ -140,17 +137,21 @@ class Blocks:
 
     def _receive(self, requests: Sequence[bytes]) -> None:
         if report.FREED in requests:
-            self._background.after(max(SOON, self._began + APART - time.monotonic()))
+            self._background.after(max(_jittered(SOON), self._began + APART - time.monotonic()))
         elif report.LOW in requests:
-            self._background.after(REST)
+            self._background.after(_jittered(REST))
 
     def _start(self) -> None:
         if self._background.is_at_work:  # the running round may have missed what the request is about
             self._background.after(APART)
             return
         self._began = time.monotonic()
+        # A command's request is about one network, and the others need no heartbeat for it.
+        due_only = self._began < self._all_at
+        if not due_only:
+            self._all_at = self._began + EVERY - random.uniform(0, EVERY / 10)  # noqa: S311  # no secret
         try:
-            self._background.start(self._rounds, self._finish)
+            self._background.start(partial(self._rounds, due_only), self._finish)
         except OSError as e:
             self._failed(f"no process can be started: {e.strerror}")
 
@@ -164,9 +165,19 @@ class Blocks:
         problems = [f"network {one.network}: {one.problem}" for one in self._reports if one.problem]
         self._topics.report("blocks", *(sentence for one in self._reports for sentence in one.log))
         self._topics.report(TOPIC, *problems, is_problem=bool(problems))
-        if reports:
-            self._background.after(AGAIN if problems else EVERY)
+        if reports is None:  # the next datagram reports a network
+            self._all_at = 0.0
+            return
+        if problems:
+            self._all_at = min(self._all_at, time.monotonic() + AGAIN)
+        self._background.after(max(self._all_at - time.monotonic(), 0))
 
     def _failed(self, why: str) -> None:
         self._topics.problem(TOPIC, f"this node's blocks of shared networks cannot be reconciled: {why}")
+        self._all_at = min(self._all_at, time.monotonic() + AGAIN)
         self._background.after(AGAIN)
+
+
+def _jittered(seconds: float) -> float:
+    """Return a random time from the given one to twice as much, because nodes start a job's pods together."""
+    return seconds * (1 + random.random())  # noqa: S311  # no secret

@@ -104,7 +104,7 @@ async def _serve(asked: Flags, version: str) -> None:
     )
     if not daemon:
         return await ended
-    metrics, blocks = None, Blocks(loop, partial(rounds, asked.kubeconfig))
+    metrics, blocks = None, Blocks(loop, partial(rounds, kubeconfig=asked.kubeconfig))
     try:
         if asked.metrics:
             from node.metrics.service import Metrics  # noqa: PLC0415  # most nodes have no metrics

@@ -31,7 +31,10 @@ OURS = {
     "hardware": {"hardware", "base"},
     "ipam": {"ipam", *BASE},
     "ipam.stores": {"ipam.stores", "ipam.ranges", "base.protocol", "base.state"},
-    "ipam.cluster": {"ipam.cluster", "ipam.allocation", "ipam.pool", "ipam.ranges", "ipam.stores", *BASE},
+    "ipam.cluster": {
+        *("ipam.cluster", "ipam.allocation", "ipam.pool", "ipam.ranges", "ipam.stores", "ipam.withheld"),
+        *BASE,
+    },
     "cni": {"cni", "hardware", *BASE},
     "cni.kinds": {"cni.kinds", "cni.features", "cni.config", "cni.models", "hardware", *BASE},
     "cni.features": {"cni.features", "cni.models", *BASE},

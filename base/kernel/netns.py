@@ -184,6 +184,25 @@ def inhabited() -> dict[int, str] | None:
     return found
 
 
+def by_cgroup(names: Collection[str]) -> dict[str, str]:
+    """Map each of these names to a path that leads to the namespace of the processes in a cgroup of that name.
+
+    A runtime names a sandbox's cgroup after its id: ``/kubepods/.../ID``, or ``cri-containerd-ID.scope``.  A monitor of
+    the runtime, in this process's own namespace, does not count.  A name with no or several namespaces is left out.
+    """
+    import re  # noqa: PLC0415  # for an import of leases only
+
+    wanted, own = frozenset(names), os.stat("/proc/self/ns/net").st_ino
+    found: dict[str, dict[int, str]] = {name: {} for name in wanted}
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # it ended meanwhile
+            words = re.split(r"[^0-9A-Za-z_]+", Path(f"/proc/{process}/cgroup").read_text())
+            for name in wanted.intersection(words):
+                found[name] |= {int(link[5:-1]): path for path, link in _links_of(process)}
+    there = {name: [path for number, path in of.items() if number != own] for name, of in found.items()}
+    return {name: paths[0] for name, paths in there.items() if len(paths) == 1}
+
+
 def mounts(mountinfo: bytes) -> Iterator[tuple[str, str, str]]:
     """The mounted root, the mount point and the file system's type of each line (man 5 proc_pid_mountinfo).
 

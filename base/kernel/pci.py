@@ -12,16 +12,17 @@ _POLL: Final = 0.01
 _DEVICES: Final = "/sys/bus/pci/devices"
 
 
-def rebind(address: str, driver: str, seconds: float) -> None:
+def rebind(address: str, driver: str, seconds: float, lock: int) -> None:
     """Unbind the function at a PCI address ("0000:3b:00.2") from its driver, if any, and bind it to ``driver``.
 
     A driver may sleep in either step without limit, and nothing wakes or kills the sleeping process.  So a child does
-    both, and holds a lock on the function's directory until it is done, even if this process ends.
+    both, and holds the function's lock until it is done, even if this process ends.  ``lock`` is the open file of that
+    lock, which this closes.
 
     Raises OSError; TimeoutError after ``seconds``, while the child continues.
     """
     deadline = time.monotonic() + seconds
-    with _lock(address, deadline):
+    with _locked(address, deadline, lock):
         child = os.fork()
         if not child:
             _rebind(address, driver)
@@ -34,9 +35,10 @@ def rebind(address: str, driver: str, seconds: float) -> None:
         raise OSError(number, f"{driver} does not accept {address}: {os.strerror(number)}")
 
 
-def wait(address: str, seconds: float) -> None:
-    """Wait until no process is rebinding the function.  Raises OSError; TimeoutError after ``seconds``."""
-    with _lock(address, time.monotonic() + seconds):
+def wait(address: str, seconds: float, lock: int) -> None:
+    """Wait until no process is rebinding the function.  ``lock`` is as for ``rebind``.  Raises OSError; TimeoutError
+    after ``seconds``."""
+    with _locked(address, time.monotonic() + seconds, lock):
         pass
 
 
@@ -63,10 +65,9 @@ def _rebind(address: str, driver: str) -> NoReturn:
 
 
 @contextmanager
-def _lock(address: str, deadline: float) -> Iterator[None]:
-    """Lock the function's directory.  Raises OSError, TimeoutError.  The lock belongs to the open file: a child that is
-    forked inside holds it even after this process closes its own."""
-    fd = os.open(f"{_DEVICES}/{address}", os.O_RDONLY | os.O_DIRECTORY)
+def _locked(address: str, deadline: float, fd: int) -> Iterator[None]:
+    """Lock the open file, and close it.  Raises OSError, TimeoutError.  The lock belongs to the open file: a child that
+    is forked inside holds it even after this process closes its own."""
     try:
         while True:
             try:

@@ -52,13 +52,11 @@ class Lock:
         """Take the lock of the file at ``path``, or of the name in it, making the file if it is missing.  Raises
         TryAgain after ``timeout`` seconds, InvalidConfig if others than root could take the lock, IoFailure, OSError.
         """
-        trust.refuse_unless_ours(os.path.dirname(path))
         # Open the file for every use: the locks work between openings, so they exclude threads of one process too.
         # filelock's own objects do this and more, at ten times the cost.
-        self._fd = os.open(path, _FLAGS, 0o600)
+        self._fd = opened(path)
         self._byte = byte_of(name)
         try:
-            _make_ours(self._fd, path)
             take(self._fd, path, timeout, self._byte)
         except BaseException:
             os.close(self._fd)
@@ -90,14 +88,19 @@ def _set(fd: int, how: int, byte: int) -> None:
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(how, os.SEEK_SET, byte, 1, 0))
 
 
+def opened(path: str) -> int:
+    """Open a lock's file, or make it, in a directory of root's.  Raises as ``Lock``."""
+    trust.refuse_unless_ours(os.path.dirname(path))
+    return _ours(path)
+
+
 @contextmanager
 def passing(path: str, timeout: float) -> Iterator[None]:
     """Hold the lock of a file that is removed afterwards, because its directory is not hpn's.  Other users may read the
     directory, but not open the file.  Raises TryAgain after ``timeout`` seconds, IoFailure, OSError."""
     while True:
-        fd = os.open(path, _FLAGS, 0o600)
+        fd = _ours(path)
         try:
-            _make_ours(fd, path)
             take(fd, path, timeout)
             if _is_at(fd, path):  # else its holder removed it meanwhile
                 try:
@@ -114,6 +117,16 @@ def _is_at(fd: int, path: str) -> bool:
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(fd), os.lstat(path))
     return False
+
+
+def _ours(path: str) -> int:
+    fd = os.open(path, _FLAGS, 0o600)
+    try:
+        _make_ours(fd, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _make_ours(fd: int, path: str) -> None:

@@ -24,6 +24,13 @@ def lock(device: str) -> Lock:
     return journal.locked(Path(places.COMMON), "device", device, locks.SHARED)
 
 
+def rebinding(device: str) -> int:
+    """Open the lock of a function's bindings to drivers, for ``base.kernel.pci``.  Every user, and every pod, can open
+    the function's directory in /sys, and hold its lock.  Raises OSError, IoFailure, InvalidConfig."""
+    path = f"{places.COMMON}/locks/rebind-{device}"
+    return durable.with_directory(path, lambda: locks.opened(path))
+
+
 @dataclass(frozen=True)
 class Use:
     """The owners of devices and interfaces, from one scan of the journal.

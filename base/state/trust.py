@@ -66,19 +66,22 @@ def is_trusted(uid: int) -> bool:
     return uid == 0 or uid == os.geteuid()
 
 
-def read_trusted(path: str, limit: int = _LIMIT) -> bytes | None:
-    """The contents of the administrator's file; None if there is none.  Raises InvalidConfig if others than root can
-    write it; OSError, also above ``limit`` bytes."""
+def read_trusted(path: str, limit: int = _LIMIT, also: int = 0) -> bytes | None:
+    """The contents of the administrator's file; None if there is none.  Raises InvalidConfig if others than root and
+    the user ``also`` can write it; OSError, also above ``limit`` bytes."""
     try:
         fd = files.open_regular(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         found = os.fstat(fd)
-        if not is_trusted(found.st_uid) or found.st_mode & _OTHERS_WRITE:
+        # The file may be a secret, so the remedy gives no permission.
+        remedies = [] if is_trusted(found.st_uid) or found.st_uid == also else [f"chown root:root {path}"]
+        remedies += [f"chmod go-w {path}"] if found.st_mode & _OTHERS_WRITE else []
+        if remedies:
             raise InvalidConfig(
                 f"{path} can be written by others than root (owner {found.st_uid}, mode {found.st_mode & 0o7777:o}); "
-                f"check its contents, then: chown root:root {path}; chmod 644 {path}"
+                f"check its contents, then: {'; '.join(remedies)}"
             )
         return files.read_all(fd, limit)
     finally:

@@ -187,9 +187,9 @@ def _opened(kind: str, kubeconfig: Path | None) -> Documents:
         return backend.opened(kind).documents
     if kind != "kubernetes":
         raise InvalidConfig(f"--kubeconfig has no effect with --store {kind}; leave out one of them")
-    from ipam.cluster.backends.kubernetes import opened  # noqa: PLC0415
+    from ipam.cluster.backends import credentials, kubernetes  # noqa: PLC0415
 
-    return opened({"kubeconfig": f"{kubeconfig.absolute()}"}, "")[0]
+    return kubernetes.Kubernetes(credentials.read(f"{kubeconfig.absolute()}", as_operator=True))
 
 
 def pictured(overview: Overview, lost: Mapping[int, str]) -> Iterator[Table | str]:

@@ -160,7 +160,7 @@ def _of_all_pods(kubeconfig: Path) -> list[Attached]:
     # Imported here, because they load TLS.
     from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415
 
-    whom = credentials.read(f"{kubeconfig.absolute()}")
+    whom = credentials.read(f"{kubeconfig.absolute()}", as_operator=True)
     server = http.Http([whom.server], whom.tls, whom.headers, is_patient=True)
     try:
         definitions = dict(map(_network, kubernetes.listed_objects(server, _DEFINITIONS)))

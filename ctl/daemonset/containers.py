@@ -57,18 +57,19 @@ def _wait() -> NoReturn:
 
 
 def _withdraw() -> list[str]:
-    """Remove units that an earlier pod of the DaemonSet installed; a line for each step."""
-    from ctl.installation.command import withdraw  # noqa: PLC0415  # the container agent needs none of it later
+    """Remove the units that an earlier pod of the DaemonSet installed, and its credential; a line for each step."""
+    from ctl.installation.command import drop_credential, withdraw  # noqa: PLC0415  # the container needs none later
 
     try:
         host_mounts.enter()
+        lines = drop_credential(Path("/"))
         if os.path.lexists(f"/{layout.UNITS}/{layout.LEAVE}"):
-            return withdraw(Path("/"))
+            lines += withdraw(Path("/"))
+        return lines
     except CniError as e:
         return [e.msg]
     except (host_mounts.NotEntered, OSError) as e:
         return [f"{e}"]
-    return []
 
 
 def _watch() -> int:

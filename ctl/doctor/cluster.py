@@ -21,7 +21,7 @@ from base.state import journal
 from ctl.doctor import networks
 from ctl.doctor.model import Blocks, Cluster, Definition, NodeFile, Slices
 from ctl.doctor.reading import Reader
-from ipam.cluster import BLOCK, node_blocks
+from ipam.cluster import BLOCK, copies, node_blocks
 from ipam.cluster.node_blocks import NodeBlocks
 from ipam.stores import access
 
@@ -34,6 +34,10 @@ _NODES: Final = "/api/v1/nodes"
 _RESOURCE: Final = "k8s.v1.cni.cncf.io/resourceName"
 _OURS: Final = r'"type"\s*:\s*"hpn(-ipam)?"'
 
+_KEPT = (
+    "hpn node keeps this node's blocks by a copy in memory or by the store's list, until the next boot; repair the disk"
+)
+
 
 def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
     """The API server's facts, read with the kubeconfig's credential; None if they cannot be read, which is noted."""
@@ -41,7 +45,7 @@ def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
 
     budget.begin()
     try:
-        whom = credentials.read(f"{kubeconfig.absolute()}")
+        whom = credentials.read(f"{kubeconfig.absolute()}", as_operator=True)
         server = http.Http([whom.server], whom.tls, whom.headers)
         try:
             definitions = tuple(_definition(one) for one in kubernetes.listed_objects(server, _DEFINITIONS))
@@ -100,13 +104,19 @@ def slices(read: Reader, file: NodeFile | None) -> Slices | None:
 def blocks(read: Reader, data_dirs: Iterable[Path]) -> Iterator[Blocks]:
     """The blocks of each network.  A store is read only for this node's own files."""
     silent = cache(silence if read.root == Path("/") else lambda _: "")
-    for file in sorted(file for folder in data_dirs for file in folder.glob(f"*/{node_blocks.FILE}")):
+    folders = set(data_dirs)
+    networks, problems = copies.networks(folders)
+    read.unread |= {f"{one.filename}": f"{one.strerror}; {_KEPT}" for one in problems}
+    for directory in networks:
+        if read.root != Path("/") and directory.parent not in folders:
+            continue  # the copies are of this host
+        file = directory / node_blocks.FILE
         try:
-            mine = node_blocks.read(file.parent)
+            mine = node_blocks.read(directory)
             if mine:
                 yield _counted(file, mine, silent(mine.store))
         except CniError as e:
-            read.unread[f"{file}"] = e.msg
+            read.unread[f"{file}"] = f"{e.msg}; {_KEPT}"
 
 
 def _counted(file: Path, mine: NodeBlocks, silent: str) -> Blocks:

@@ -332,6 +332,7 @@ class State:
     - ``stranded``: records whose IPAM plugin does not release.
     - ``leases``: a directory of leases, and a phrase for its damage.
     - ``damaged_claims``: the unreadable files of prepared claims.
+    - ``unproven``: a directory of leases, and addresses imported without a namespace, so that no death can be proved.
     - ``unsafe``: a state directory, a phrase for the part of its path that others can change, and the remedy.
     """
 
@@ -345,6 +346,7 @@ class State:
     blocks: tuple[Blocks, ...] = ()
     claims: tuple[PreparedClaim, ...] = ()
     damaged_claims: tuple[str, ...] = ()
+    unproven: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ctl.doctor import cluster
 from ctl.doctor.model import Attachment, Pool, PreparedClaim, State
 from ctl.doctor.reading import BOOT, Reader
 from ipam import inventory, sandboxes
-from ipam.stores.holdings import Contents
+from ipam.stores.holdings import Contents, Lease
 
 Listing = Iterable[tuple[Path, Record | None]]
 
@@ -32,12 +32,14 @@ def state_of(read: Reader) -> State:
     stranded = [one for state_dir in state_dirs for _, one in _records(read, state_dir, journal.refused)]
     attached = [one for _, one in found if one]
     data_dirs = [folder for folder in _data_dirs(read, state_dirs, attached) if read.stat(f"{folder}")]
-    pools, leases = list[Pool](), list[tuple[str, str]]()
+    pools, leases, unproven = list[Pool](), list[tuple[str, str]](), list[tuple[str, tuple[str, ...]]]()
     for data_dir in data_dirs:
         try:
             for network in inventory.networks(data_dir, sandboxes.gone):
                 pools += list(_pools(network.place, inventory.pools(network)))
                 leases += [(network.place, why) for why in _faults(network)]
+                if imported := tuple(_unproven(network)):
+                    unproven.append((network.place, imported))
         except (CniError, OSError) as e:
             read.unread[f"{data_dir}"] = f"{e}"
     folders = [f"{folder}" for folder in (*state_dirs, *data_dirs) if read.stat(f"{folder}")]
@@ -54,6 +56,7 @@ def state_of(read: Reader) -> State:
         tuple(cluster.blocks(read, data_dirs)),
         tuple(_prepared(read, file, claim, have) for file, claim in prepared if claim),
         tuple(file for file, claim in prepared if not claim),
+        tuple(unproven),
     )
 
 
@@ -145,6 +148,14 @@ def _pools(place: str, pools: Sequence[Json]) -> Iterator[Pool]:
         if pool["size"]:
             taken = sum(pool[word] for word in inventory.STATES)
             yield Pool(place, tuple(pool["ranges"]), pool["size"], taken, pool["dead"])
+
+
+def _unproven(network: Contents) -> Iterator[str]:
+    """The addresses that were imported, and whose containers had no process here."""
+    for one in network.listed:
+        lease = one.holding
+        if isinstance(lease, Lease) and not (one.is_over or lease.owner.sandbox or lease.owner.netns):
+            yield from (f"{ip} of {lease.owner.key}" for ip in lease.ips)
 
 
 def _faults(network: Contents) -> Iterator[str]:

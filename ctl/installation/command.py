@@ -1,7 +1,7 @@
 """hpn install, and hpn uninstall: this program's file, its names and its units, installed and removed."""
 
 import errno
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -83,7 +83,7 @@ def install(
     _refuse_unknown_state(root)
     has_file = any(entry.path == layout.DEVICES for entry in more)
     wanted = files.entries(root, units, more, has_node_file=has_file or _node_file(root) is not None)
-    steps = files.steps_of_install(root, wanted, program)
+    steps = [*_left_over(root, more, units), *files.steps_of_install(root, wanted, program)]
     put = [step.path for step in steps if step.entry]
     links = {one: layout.wants_link(one) for one in layout.WANTED_BY if one in units}
     enabled = {one for one, link in links.items() if _is_enabled(root, one) or link in put}
@@ -92,7 +92,7 @@ def install(
     # An interrupted install may have left only the lock's file.
     if (steps or present(root, [layout.LOCK])) and not dry_run:
         with files.exclusive(root):
-            steps = files.steps_of_install(root, wanted, program)
+            steps = [*_left_over(root, more, units), *files.steps_of_install(root, wanted, program)]
             files.do(root, steps, program)
     commands = list[tuple[str, ...]]()
     if units and systemd.runs_here(root):
@@ -102,6 +102,28 @@ def install(
     lines = [*map(str, steps), *(f"systemctl {' '.join(words)}" for words in commands)]
     lines = [f"would {line}" for line in lines] if dry_run else lines
     return [*(lines or ["it is already installed"]), *_hints(root, units, has_file=has_file)]
+
+
+def drop_credential(root: Path) -> list[str]:
+    """Remove the credential of a pod that is gone, if hpn install wrote it; a line for each step.  Raises CniError,
+    OSError."""
+    if not _left_over(root, (), ()):
+        return []
+    with files.exclusive(root):
+        steps = _left_over(root, (), ())
+        files.do(root, steps, Path())
+    return [f"{step}" for step in steps]
+
+
+def _left_over(root: Path, more: Iterable[Entry], units: Collection[str]) -> list[Step]:
+    """The removal of an unwanted credential of hpn install that names a pod's token.  Either the pod is gone, or the
+    DaemonSet, with its ``units``, has no credential any more.  Raises OSError."""
+    folder = layout.credential(files.text(root / layout.KUBECONFIG))
+    if "/pods/" not in folder or any(entry.path == layout.KUBECONFIG for entry in more):
+        return []
+    if layout.LEAVE in units or not state.below(root, folder).is_dir():
+        return [Step(layout.KUBECONFIG, why="of a pod that is not needed any more")]
+    return []
 
 
 @_failing("install")

@@ -141,6 +141,12 @@ def kubeconfig(server: str, folder: str) -> Entry:
     return Entry(KUBECONFIG, "file", f"{MARK}\n{json.dumps(document, indent=2)}\n")
 
 
+def credential(text: str) -> str:
+    """The folder that the text of a ``kubeconfig`` refers to; empty for any other text."""
+    found = re.search(r'"tokenFile": "(.+)/token"', text) if text.startswith(MARK) else None
+    return found[1] if found else ""
+
+
 def wants_link(unit: str) -> str:
     """The path of the link that enables a unit (man 1 systemctl, enable)."""
     return f"{UNITS}/{WANTED_BY[unit]}.wants/{unit}"

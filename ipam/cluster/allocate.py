@@ -21,6 +21,7 @@ from ipam.cluster.rules import block_math
 from ipam.cluster.rules.network import Need, Network, Numbers
 from ipam.pool import Pool
 from ipam.stores import LOCK_TIMEOUT, Book, Store, Terms
+from ipam.withheld import Withheld
 
 if TYPE_CHECKING:
     from ipam.cluster.reconcile import claim_block, claim_number
@@ -224,7 +225,7 @@ class Shared(Allocation):
 
     def choose(self, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
         self.request.refuse_if_abandoned()
-        ips = chosen(self.view.pool(requested), self.rail, requested, book)
+        ips = chosen(self.view.pool(requested), self.rail, requested, Withheld(book, self.store.directory, self.master))
         self.view.check(ips, book)
         return ips
 

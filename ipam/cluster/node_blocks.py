@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from base.protocol.errors import RecordUnreadable
+from base.protocol.errors import IoFailure, RecordUnreadable
 from base.protocol.spec import Json
 from base.state import durable
 from base.state.locks import Lock
@@ -251,7 +251,10 @@ def lock(directory: Path | str, timeout: float) -> Lock:
     Raises TryAgain, InvalidConfig, IoFailure.
     """
     path = f"{directory}/{LOCK}"
-    return durable.with_directory(path, lambda: Lock(path, timeout))
+    try:
+        return durable.with_directory(path, lambda: Lock(path, timeout))
+    except OSError as e:
+        raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable and have room") from e
 
 
 def must_sync(mine: NodeBlocks) -> bool:

@@ -3,14 +3,19 @@
 A function here imports a store only when it opens one, because VERSION needs none.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from base.protocol import spec
-from base.protocol.errors import InvalidConfig
+from base.protocol.errors import InvalidConfig, IoFailure
 from base.protocol.location import IPAM_DIR, path_of
-from base.protocol.spec import Config
+from base.protocol.result import Address
+from base.protocol.spec import Config, Key
 from ipam.stores import Gone, Store, none_gone
+
+# A link beside the leases to host-local's directory from which they were imported.
+IMPORTED_FROM: Final = "imported-from"
 
 
 def open_store(conf: Config, log: list[str], gone: Gone) -> Store:
@@ -43,6 +48,23 @@ def open_in(data_dir: Path | str, network: str, log: list[str], gone: Gone = non
     from ipam.stores.files.store import FileStore  # noqa: PLC0415
 
     return FileStore(path_of(f"{data_dir}/{network}"), log, gone)
+
+
+def note_import(data_dir: Path, network: str, source: Path) -> None:
+    """Record host-local's directory from which leases were imported: its addresses stay in use.  Raises IoFailure."""
+    link = data_dir / network / IMPORTED_FROM
+    try:
+        link.unlink(missing_ok=True)
+        link.symlink_to(source.resolve())
+    except OSError as e:
+        raise IoFailure(f"{link}: {e.strerror}; repeat the import") from e
+
+
+def note_export(data_dir: Path, network: str, to: Path, keys: Mapping[Address, Key]) -> None:
+    """Record the files that are written for host-local now; each is removed when its lease ends.  Raises IoFailure."""
+    from ipam.stores.files import exported  # noqa: PLC0415
+
+    exported.record(data_dir / network, to.resolve(), keys)
 
 
 def networks(data_dir: Path) -> list[str]:

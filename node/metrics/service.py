@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from base.child_process import Child
 from base.protocol.errors import CniError
+from base.state.data_dirs import data_dirs
 from hardware.model import Device
 from node import blocks
 from node.blocks import TOPIC, Blocks
@@ -152,8 +153,8 @@ def _serve(listener: socket.socket, parent: socket.socket, version: str) -> None
 
         readers: dict[str, page.Reader] = {
             "attachments": lambda: page.attachments(records()),
-            "pools": lambda: page.pools(blocks.data_dirs(records())),
-            "blocks": lambda: page.blocks(blocks.data_dirs(records()), known.suspected),
+            "pools": lambda: page.pools(data_dirs(records())),
+            "blocks": lambda: page.blocks(data_dirs(records()), known.suspected),
             "rdma": lambda: page.ports([record for _, record in records() if record], remark),
         }
         families = chain(page.build(version), page.commands(known.tally), page.devices(known.devices))

@@ -187,7 +187,7 @@ def _reload_guid(address: str, guid: str) -> None:
     driver = function.driver if function else ""
     if driver not in ("", *sysfs.USERSPACE) and sysfs.guids(address) != (guid, guid):
         with numbers.lock():
-            pci.rebind(address, driver, _TIMEOUT)
+            pci.rebind(address, driver, _TIMEOUT, owned.rebinding(address))
 
 
 def _own(address: str, host: Rtnl) -> Link:

@@ -177,12 +177,15 @@ def test_a_broken_node_file(host: Host, pod: Pod, node_file: Path, text: str) ->
     host.ok("GC", None, host.conf() | {"cni.dev/valid-attachments": []})
 
 
-@pytest.mark.parametrize(("owner", "mode"), [(65534, 0o644), (0, 0o664), (0, 0o646)])
-def test_a_node_file_of_others(host: Host, node_file: Path, owner: int, mode: int) -> None:
+@pytest.mark.parametrize(
+    ("owner", "mode", "remedy"),
+    [(65534, 0o644, "chown root:root"), (0, 0o664, "chmod go-w"), (0, 0o646, "chmod go-w")],
+)
+def test_a_node_file_of_others(host: Host, node_file: Path, owner: int, mode: int, remedy: str) -> None:
     os.chown(node_file, owner, 0)
     node_file.chmod(mode)
     error = host.refused("STATUS", None, host.conf(logFile=str(host.tmp_path / "log")))
-    assert (error["code"], f"chown root:root {node_file}" in error["msg"]) == (7, True)
+    assert (error["code"], f"then: {remedy} {node_file}" in error["msg"]) == (7, True)
 
 
 STRINGS = ["a\nb", 'a"b', "' $(touch X) #", "a\\", "\x00", "\x1b[2J", "\ud800", "\u2028", "{}\n{}"]

@@ -27,9 +27,10 @@ from support import killing
 
 from base.protocol.spec import Request
 from base.state import node
+from ipam.cluster import copies
 from ipam.cluster.backends import etcd, kubernetes  # noqa: F401  # before the first fork
 from ipam.cluster.reconcile import claim_block  # noqa: F401  # before the first fork
-from ipam.cluster.reconcile.reconcile import directories, rounds
+from ipam.cluster.reconcile.reconcile import rounds
 from ipam.main import run
 from ipam.stores import none_gone
 
@@ -49,6 +50,7 @@ class Nodes:
         ahead = command.get("ahead", 0)
         time.time = lambda: self._clock.now() + ahead
         node.FILE = str(self._folder / name / "hpn.json")
+        copies.FOLDER = str(self._folder / name / "copies")
         if command["verb"] == "KEEP":
             return self._keep(name)
         conf = self._conf | {"ipam": self._conf["ipam"] | {"dataDir": str(self._folder / name / "data")}}
@@ -63,7 +65,7 @@ class Nodes:
         return {"code": said.get("code", 0), "ips": ips, "msg": said.get("msg", "")}
 
     def _keep(self, name: str) -> Command:
-        reports = list(rounds(directories([self._folder / name / "data"]), none_gone))
+        reports = list(rounds(copies.networks([self._folder / name / "data"])[0], none_gone))
         return {"code": 11 if any(one.problem for one in reports) else 0, "ips": [], "msg": str(reports)}
 
     def forked(self, command: Command) -> Command:

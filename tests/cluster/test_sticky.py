@@ -28,7 +28,7 @@ _ever = count()
 
 
 class Named(Node):
-    """A node, and a network that no other test uses."""
+    """A node, and a network that no other test uses, with the addresses of all of them."""
 
     def asked(self) -> dict[str, str]:
         """The owner of each name's number, from the store."""
@@ -52,7 +52,7 @@ class Moves:
         monkeypatch.setitem(sys.modules, "real_stores", module)
         monkeypatch.setattr(backend, "KINDS", dict.fromkeys(backend.KINDS, "real_stores"))
         network = f"sticky-{next(_ever)}-{time.time_ns()}"
-        both = [its.node(name, **ASIDE) for name in ("node1", "node2")]
+        both = [its.node(name, **ASIDE, overlaps=True) for name in ("node1", "node2")]
         one, two = (Named(n.state, n.ipam, {"name": network}, n.name, n.node_file) for n in both)
         return one, two
 

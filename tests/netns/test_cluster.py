@@ -159,7 +159,7 @@ def test_killed_while_it_claims(host: Host, pod: Pod, tmp_path: Path, monkeypatc
     cluster.node("node1").enter()
     for step in drawn.steps():
         name = f"net{step}"
-        shared = conf(host) | {"name": name}
+        shared = conf(host, overlaps=True) | {"name": name}
         was_killed = killed_at(step, host.request("ADD", pod, shared))
         host.ok("DEL", pod, shared)
         assert pod.links() == set()

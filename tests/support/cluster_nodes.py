@@ -13,7 +13,7 @@ from support.ipam_calls import Net
 
 from base.protocol.spec import Reply
 from base.state import node
-from ipam.cluster import BLOCK, Documents, Machine, node_blocks
+from ipam.cluster import BLOCK, Documents, Machine, copies, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.node_blocks import NodeBlocks
 
@@ -36,6 +36,7 @@ class Node(Net):
     def enter(self) -> None:
         """Continue on this node."""
         node.FILE = str(self.node_file)
+        copies.FOLDER = f"{self.state}.copies"
 
     def refused(self, command: str, *args: str, **more: Any) -> tuple[int, str]:
         """Return the error's code and message."""
@@ -72,6 +73,7 @@ class Cluster:
         monkeypatch.setitem(sys.modules, "store_in_memory", module)
         monkeypatch.setattr(backend, "KINDS", dict.fromkeys(backend.KINDS, "store_in_memory"))
         monkeypatch.setattr(node, "FILE", node.FILE)
+        monkeypatch.setattr(copies, "FOLDER", copies.FOLDER)
 
     def node(self, name: str, **ipam: Any) -> Node:
         """Return the node of that name, always with the same state."""

@@ -5,9 +5,9 @@ from typing import Any
 from support.cluster_nodes import SHARED, Cluster, Node
 from support.ipam_calls import of
 
-from ipam.cluster import BLOCK, node_blocks
+from ipam.cluster import BLOCK, copies, node_blocks
 from ipam.cluster.node_blocks import NodeBlocks
-from ipam.cluster.reconcile.reconcile import Report, directories, rounds
+from ipam.cluster.reconcile.reconcile import Report, rounds
 from ipam.stores import none_gone
 
 # 16 numbers for names, and 15 blocks for all others.
@@ -22,7 +22,7 @@ def node(it: Cluster, name: str, **more: Any) -> Node:
 def keep(node: Node, *, due_only: bool = False) -> list[Report]:
     """Run the rounds of hpn node and the agent."""
     node.enter()
-    return list(rounds(directories([node.state / "ipam"]), none_gone, due_only=due_only))
+    return list(rounds(copies.networks([node.state / "ipam"])[0], none_gone, due_only=due_only))
 
 
 def number(address: str) -> int:

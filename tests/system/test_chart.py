@@ -48,7 +48,7 @@ def kustomize() -> Callable[[Path], Objects]:
         (".", "components: [cluster/token]\n", {"clusterAddresses": {"token": True}}),
         (".", "components: [way/pod]\n", {"way": "pod"}),
         (".", "components: [way/service]\n", {"way": "service"}),
-        ("cluster", "", {"clusterAddresses": {"enabled": True}}),
+        ("cluster", "", {"clusterAddresses": {"enabled": True, "gc": {"enabled": False}}}),
         ("cluster-gc", "", {"clusterAddresses": {"gc": {"enabled": True}}}),
     ],
     ids=["defaults", "metrics", "VFs", "a credential of its own", "pod", "service", "cluster addresses", "the job"],
@@ -105,10 +105,16 @@ def test_another_label(chart: Chart) -> None:
             assert one["apiVersion"] == f"admissionregistration.k8s.io/{version}"
 
 
+def test_a_pool_brings_the_job_that_releases_dead_nodes_blocks(chart: Chart) -> None:
+    """Without it, the pool's count of free blocks falls with each node that leaves."""
+    assert "CronJob hpn-ipam-gc" not in chart.objects()
+    assert "CronJob hpn-ipam-gc" in chart.objects(clusterAddresses={"enabled": True})
+    assert "CronJob hpn-ipam-gc" not in chart.objects(clusterAddresses={"enabled": True, "gc": {"enabled": False}})
+
+
 def test_another_namespace(chart: Chart) -> None:
     """The chart's account gets the rights wherever it is, and the node's leases stay where they are."""
-    addresses = {"enabled": True, "gc": {"enabled": True}}
-    found = chart.objects("--namespace=other", clusterAddresses=addresses)
+    found = chart.objects("--namespace=other", clusterAddresses={"enabled": True})
     accounts = [
         (subject["name"], subject["namespace"])
         for one in found.values()
@@ -389,6 +395,59 @@ def schedules(pod: dict[str, Any], labels: dict[str, str]) -> bool:
     assert {one["operator"] for term in terms for one in term} <= {"NotIn"}
     kept_off = all(any(labels.get(one["key"]) in one["values"] for one in term) for term in terms)
     return pod["nodeSelector"].items() <= labels.items() and not kept_off
+
+
+FARGATE = {"key": "eks.amazonaws.com/compute-type", "operator": "NotIn", "values": ["fargate"]}
+
+
+def required(*terms: dict[str, Any]) -> dict[str, Any]:
+    """An affinity to nodes."""
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}}
+
+
+def test_every_pod_of_the_chart(chart: Chart) -> None:
+    """A private registry, tainted nodes, and nodes that are none: each kind of pod pulls and runs as the others do."""
+    placed = {
+        "imagePullSecrets": [{"name": "s"}], "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "affinity": required({"matchExpressions": [FARGATE]}),
+    }  # fmt: skip
+    values = placed | {"image": {"pullPolicy": "Always", "tag": "7"}, "nodeSelector": {"kubernetes.io/arch": "amd64"}}
+    values |= {
+        "clusterAddresses": {"gc": {"enabled": True}},
+        "networks": [{"name": "a", "config": {"plugins": [{"type": "hpn"}]}}],
+    }
+    found = chart.objects(**values)
+    pods = {name: pod for name, one in found.items() for pod in specifications(one)}
+    assert pods.keys() == {"DaemonSet hpn", "CronJob hpn-ipam-gc", "Pod hpn-test-a"}
+    for name, pod in pods.items():
+        assert {key: pod.get(key) for key in placed} == placed, name
+        assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}, name
+        for one in (*pod.get("initContainers", ()), *pod["containers"]):
+            assert (one["image"], one["imagePullPolicy"]) == ("registry.example.com/hpn:7", "Always"), name
+
+
+def test_the_affinity_of_pools(chart: Chart) -> None:
+    """Each term has that of the pools too."""
+    other = {"matchExpressions": [{"key": "a", "operator": "Exists"}], "matchFields": [{"key": "metadata.name"}]}
+    weak = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    values = {"affinity": required({"matchExpressions": [FARGATE]}, other) | weak}
+    found = chart.objects(**values, pools=[POOLS[0]])
+    of_pool, of_rest = (found[f"DaemonSet {name}"]["spec"]["template"]["spec"]["affinity"] for name in ("hpn-a", "hpn"))
+    assert of_pool == values["affinity"]
+    denied = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in POOLS[0]["nodeSelector"].items()]
+    first, second = [FARGATE], other["matchExpressions"]
+    assert of_rest == weak | required(
+        *({"matchExpressions": [*first, one]} for one in denied),
+        *(other | {"matchExpressions": [*second, one]} for one in denied),
+    )
+
+
+def specifications(one: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those of the object's pods."""
+    if one["kind"] == "Pod":
+        return [one["spec"]]
+    template = one["spec"].get("jobTemplate", one)["spec"].get("template") if "spec" in one else None
+    return [template["spec"]] if template else []
 
 
 def test_what_the_pods_get(chart: Chart) -> None:

@@ -32,6 +32,7 @@ CHANGED = {
     "clusterAddresses.token": True, "clusterAddresses.gc.enabled": False,
     "clusterAddresses.gc.schedule": "0 * * * *", "claims.enabled": True, "cniBinDir": "/plugins",
     "kubeletDir": "/kubelet", "env": {"A": "1"}, "nodeSelector": {"a": "b"}, "tolerations": [],
+    "affinity": {"nodeAffinity": {}},
     "resources": {"limits": {"cpu": 1}}, "maxUnavailable": 1,
 }  # fmt: skip
 
@@ -69,6 +70,7 @@ CHANGED = {
         ({"maxUnavailable": "foo"}, "/maxUnavailable"),
         ({"maxUnavailable": "101%"}, "/maxUnavailable"),
         ({"tolerations": [{"kee": "gpu"}]}, "kee"),
+        ({"affinity": {"nodeaffinity": {}}}, "nodeaffinity"),
         ({"tolerations": [{"key": "gpu", "effect": "Noexecute"}]}, "/tolerations/0/effect"),
         ({"resources": {"limit": {"cpu": 1}}}, "limit"),
         ({"resources": {"limits": {"cpu": {}}}}, "/resources/limits/cpu"),

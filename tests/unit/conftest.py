@@ -13,7 +13,8 @@ from support.installed import tree
 from support.ipam_calls import Net
 from support.tls_server import Server, api_server
 
-from base.kernel import budget
+from base.kernel import budget, local
+from ipam.cluster import copies
 from ipam.cluster.backends import http
 
 # No deadline: a loaded machine is no bug.  No database: a run leaves nothing behind and repeats itself anywhere.
@@ -27,6 +28,18 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_TIMEOUT", 60.0)
     monkeypatch.setattr(budget, "REQUEST", 120.0)
     budget.begin()
+
+
+@pytest.fixture(autouse=True)
+def copied(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep copies of blocks in a directory of the test."""
+    monkeypatch.setattr(copies, "FOLDER", f"{tmp_path_factory.mktemp('copies', numbered=True)}/blocks")
+
+
+@pytest.fixture(autouse=True)
+def no_address_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine may have an address of the tests' ranges; tests/netns/test_own_addresses.py gives it some."""
+    monkeypatch.setattr(local, "interface_with", lambda _address: "")
 
 
 @pytest.fixture

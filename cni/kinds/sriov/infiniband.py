@@ -21,7 +21,7 @@ from base.kernel.rtnl import Rtnl
 from base.kernel.vf import Vf
 from base.protocol.errors import CheckFailed, InvalidConfig, TryAgain, doing
 from base.protocol.spec import Json
-from base.state import numbers
+from base.state import numbers, owned
 from base.state.pod import Pod
 from cni.kinds import device
 from cni.kinds.sriov import attributes
@@ -132,7 +132,7 @@ def _settle(host: Rtnl, p: Plan, port: Port) -> str:
     rebound = "port_guid" in p.wanted
     if rebound:
         with _try_again_later():
-            pci.wait(p.device, _REBIND_TIMEOUT)
+            pci.wait(p.device, _REBIND_TIMEOUT, owned.rebinding(p.device))
     function = sysfs.function(p.device)
     # Without a driver, an earlier undo may have died between unbind and bind.
     if function is None or function.driver in sysfs.USERSPACE or not (function.driver or rebound):
@@ -158,7 +158,7 @@ def _adopt_guids(p: Plan, port: Port, *guids: str | None) -> None:
         return
     with numbers.lock():
         with doing(f"binding {p.device} to {port.driver} again, for its GUIDs"), _try_again_later():
-            pci.rebind(p.device, port.driver, _REBIND_TIMEOUT)
+            pci.rebind(p.device, port.driver, _REBIND_TIMEOUT, owned.rebinding(p.device))
         _until(lambda: _rdma_here(p.device), f"{p.device} has no RDMA device; is {port.driver}'s loaded?")
 
 

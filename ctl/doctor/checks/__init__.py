@@ -39,6 +39,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "state-unsafe": state.state_unsafe,
     "record-unreadable": state.record_unreadable,
     "leases-unreadable": state.leases_unreadable,
+    "lease-unproven": state.lease_unproven,
     "attachment-dead": state.attachment_dead,
     "attachment-incomplete": state.attachment_incomplete,
     "attachment-stranded": state.attachment_stranded,

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+from base.table import abridged
 from cni import attachment_state
 from ctl.doctor.model import Facts, Finding, Severity
 
+_FEW_LEASES = 8  # in a finding
 # Seconds.  No ADD waits this long, so an incomplete one was killed.
 _UNDER_WAY = 600.0
 _FULL = 0.9
@@ -34,6 +36,18 @@ def leases_unreadable(facts: Facts) -> Iterator[Finding]:
     for place, why in facts.state.leases:
         remedy = "see the details: hpn ipam verify; remove files in quarantine (rm) when no pod uses these addresses"
         yield Finding(Severity.ERROR, f"{place}: {why}", remedy)
+
+
+def lease_unproven(facts: Facts) -> Iterator[Finding]:
+    """An imported address stays held after its pod has ended, if the DEL goes to the former plugin."""
+    for place, imported in facts.state.unproven:
+        yield Finding(
+            Severity.WARNING,
+            f"{place}: {len(imported)} imported addresses name no namespace, so nothing proves their pods dead: "
+            f"{abridged(imported, _FEW_LEASES)}",
+            "if no such pod runs (crictl pods): hpn ipam release NETWORK ADDRESS --force; if one runs, import again "
+            "from a shell of the host",
+        )
 
 
 def attachment_dead(facts: Facts) -> Iterator[Finding]:

@@ -1,8 +1,8 @@
 """This node's credential for the API server: a kubeconfig that the policy file names, or kubelet's.
 
 The format is kubectl's (kubernetes.io, "kubeconfig (v1)"). Certificates are read again for every connection and a token
-for every request, because both are renewed at any time.  No program is run for a credential: a CNI command would wait
-for it, as root.  In a pod, the policy file can name the directory of a service account's token.
+for every request, because both are renewed at any time.  No program is run for a node's credential: a CNI command would
+wait for it, as root.  In a pod, the policy file can name the directory of a service account's token.
 """
 
 import binascii
@@ -29,7 +29,7 @@ _KEYS: Final = ("kubeconfig",)  # in the policy file
 # Variables that kubelet sets in every container (kubernetes.io, "Accessing the API from within a pod").
 _SERVER: Final = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 _COMMENTS: Final = re.compile(r"\A(\s*#.*\n)*\s*")
-_ACCOUNT: Final = "docs/user/kubernetes.md describes a credential for hpn"
+_ACCOUNT: Final = "give hpn a credential of its own: clusterAddresses.token of the chart, or docs/user/kubernetes.md"
 # Keys that are not supported, and why.
 _REFUSED: Final = {
     "exec": f"runs another program for the credential, which no CNI command does; {_ACCOUNT}",
@@ -38,7 +38,7 @@ _REFUSED: Final = {
     "as": f"impersonates another user; {_ACCOUNT}",
     "insecure-skip-tls-verify": (
         "lets any host answer as the API server, and allocate an address twice; remove it, and name the "
-        "certificate-authority"
+        f"certificate-authority; or {_ACCOUNT}"
     ),
     "proxy-url": "is not supported; remove it, and name the API server itself",
 }
@@ -48,7 +48,7 @@ _REFUSED: Final = {
 class Kubeconfig:
     """The cluster and the user of the current context; ``name`` is the user's.
 
-    ``stamp`` identifies a version of the file.
+    ``stamp`` identifies a version of the file.  ``as_operator`` is that of ``read``.
     """
 
     path: str
@@ -56,14 +56,24 @@ class Kubeconfig:
     user: Json
     name: str
     stamp: tuple[int, ...]
+    as_operator: bool = False
 
     @property
     def server(self) -> str:
         return str(self.cluster["server"])
 
+    def again(self) -> "Kubeconfig":
+        """Read the file again.  Raises as ``read``."""
+        return read(self.path, as_operator=self.as_operator)
+
     def is_current(self) -> bool:
         """Whether the file did not change since it was read."""
         return _stamp(self.path) == self.stamp
+
+    def is_left_over(self) -> bool:
+        """Whether it names a token in a directory that is gone, with the pod of a DaemonSet."""
+        file = self.user.get("tokenFile")
+        return bool(file) and not os.path.isdir(os.path.dirname(self._path(str(file))))
 
     def tls(self) -> Tls:
         """Return the certificates, as the files hold them now.
@@ -129,10 +139,13 @@ class Kubeconfig:
         file = section.get(key)
         return self._file(key, str(file)) if file else b""
 
+    def _path(self, file: str) -> str:
+        return os.path.join(os.path.dirname(self.path), file)
+
     def _file(self, key: str, file: str) -> bytes:
-        path = os.path.join(os.path.dirname(self.path), file)
+        path = self._path(file)
         try:
-            found = trust.read_trusted(path, _MOST)
+            found = trust.read_trusted(path, _MOST, _also(as_operator=self.as_operator))
         except OSError as e:
             raise StoreRefused(f"{self.path}: {key} {path} cannot be read ({e.strerror}); correct it") from e
         if found is None:
@@ -141,29 +154,42 @@ class Kubeconfig:
         return found
 
 
-def read(named: str = "") -> Kubeconfig:
-    """Return the kubeconfig at ``named``, or else the first of DEFAULTS that exists.
+def read(named: str = "", *, as_operator: bool = False) -> Kubeconfig:
+    """Return the kubeconfig at ``named``, or else the first of DEFAULTS that exists and was not left over by a pod.
 
-    A directory must hold ``token`` and ``ca.crt`` of a service account, for the API server of this pod.
+    A directory must hold ``token`` and ``ca.crt`` of a service account, for the API server of this pod.  With
+    ``as_operator``, for an operator's command, the file may be that of the user who called sudo, and its ``exec`` is
+    run.
 
-    Raises StoreRefused if there is none, or for a key that is not supported; InvalidConfig if users other than root can
-    write to it.
+    Raises StoreRefused if there is none, or for a key that is not supported; InvalidConfig if other users can write to
+    it.
     """
     if named and os.path.isdir(named):
         return _of_account(named)
-    places = (named,) if named else DEFAULTS
+    places, left_over = (named,) if named else DEFAULTS, None
     for path in places:
         stamp = _stamp(path)
         try:
-            data = trust.read_trusted(path, _MOST)
+            data = trust.read_trusted(path, _MOST, _also(as_operator=as_operator))
         except OSError as e:
             raise StoreRefused(f"the kubeconfig {path} cannot be read ({e.strerror}); correct it") from e
         if data is not None:
-            return _parsed(path, data, stamp)
+            found = _parsed(path, data, stamp, as_operator=as_operator)
+            if named or not found.is_left_over():
+                return found
+            left_over = left_over or found
+    if left_over:
+        return left_over
     raise StoreRefused(
         f"there is no kubeconfig at {' or '.join(places)}, and requests to the API server need one; name it as "
         f"stores.kubernetes.kubeconfig in /etc/hpn/policy.json, or: {_ACCOUNT}"
     )
+
+
+def _also(*, as_operator: bool) -> int:
+    """The user besides root who may write the files: of an operator's command, the one who called sudo."""
+    user = os.environ.get("SUDO_UID", "") if as_operator else ""
+    return int(user) if user.isdecimal() else 0
 
 
 def of_node(about: Mapping[str, Any], name: str) -> tuple[Kubeconfig, str]:
@@ -191,20 +217,25 @@ def _wrong(key: str, why: str) -> InvalidConfig:
     return InvalidConfig(f"the policy file {policy.policy_path()}: stores.kubernetes.{key} {why}")
 
 
-def _parsed(path: str, data: bytes, stamp: tuple[int, ...]) -> Kubeconfig:
+def _parsed(path: str, data: bytes, stamp: tuple[int, ...], *, as_operator: bool) -> Kubeconfig:
     document = _document(path, data)
     current = str(document.get("current-context") or "")
     context = _named(path, document, "context", current)
     cluster = _named(path, document, "cluster", str(context.get("cluster") or ""))
     name = str(context.get("user") or "")
     user = _named(path, document, "user", name)
+    if as_operator and "exec" in user:
+        from ipam.cluster.backends import exec_credential  # noqa: PLC0415  # no CNI command may run it
+
+        about = user["exec"]
+        user = {key: value for key, value in user.items() if key != "exec"} | exec_credential.read(path, about)
     for section in (cluster, user):
         for key, why in _REFUSED.items():
             if section.get(key) not in (None, "", "false", False):
                 raise StoreRefused(f"{path}: {key} {why}")
     if not is_url(cluster.get("server"), "https"):
         raise StoreRefused(f"{path}: server {shown(cluster.get('server'))} is not https://HOST:PORT; correct it")
-    return Kubeconfig(path, cluster, user, name, stamp)
+    return Kubeconfig(path, cluster, user, name, stamp, as_operator)
 
 
 def _of_account(folder: str) -> Kubeconfig:

@@ -195,7 +195,7 @@ class Kubernetes:
         """Return the API server's answer; sending twice is safe, because every change compares first."""
         if not self._kubeconfig.is_current():
             self.close()
-            self._kubeconfig = credentials.read(self._kubeconfig.path)
+            self._kubeconfig = self._kubeconfig.again()
             self._http = Http([self._kubeconfig.server], self._kubeconfig.tls, self._kubeconfig.headers)
         answer = self._http.ask(method, path, body, is_safe=True)
         if answer.status == 401:  # this connection's certificate may be an old one

@@ -1,6 +1,7 @@
 """Reconcile this node's blocks with the backend: refute suspicions, and detect lost or forgotten blocks.
 
-The caller holds ``blocks.lock`` (node_blocks.py), and writes the result.
+``answer`` needs neither the disk nor a lock.  For ``send``, the caller holds ``blocks.lock`` (node_blocks.py), and
+writes the result.
 """
 
 import os
@@ -31,26 +32,49 @@ class Heartbeat:
     """
 
     def __init__(self, documents: Documents, machine: Machine, log: list[str]) -> None:
-        self._documents, self._machine, self._log = documents, machine, log
+        self._documents, self.machine, self._log = documents, machine, log
         self.suspected, self.left, self._made_again = 0, list[Found](), False
+        # The documents that ``answer`` read, by index, and when it began: answers may be as old as that.
+        self._found, self.began = dict[int, Found](), 0
+
+    def answer(self, mine: NodeBlocks) -> None:
+        """Read the documents of these blocks, and refute each suspicion.
+
+        ``mine`` may be older than the node's file.  So blocks of this machine that it lacks are answered for too, if
+        they were claimed from the same directory.  Raises Unreachable, StoreRefused.
+        """
+        self.began, was = int(time.time()), mine.machine
+        mine = self._of_now(mine)
+        self._found = {one[1].index: one for one in readable(self._documents.listed(BLOCK, mine.network, mine.node))}
+        for held in [block for block in mine.blocks if block.state == HELD]:
+            known = self._found.get(held.index) or read_block(self._documents, mine.network, held.index)
+            if known and known[1].node and _is_ours(mine, was, held, known):
+                known = self._refute(mine, held, known)
+            if known:
+                self._found[held.index] = known
+        for index, known in self._found.items():
+            if not mine.block(index) and known[1].suspect and self._is_from_here(mine, known[1]):
+                held = OwnedBlock(index, known[0].uid, mine.node)
+                self._found[index] = self._refute(mine, held, known) or known
 
     def send(self, mine: NodeBlocks) -> NodeBlocks:
         """Send it; return this node's blocks as they are then.  Raises Unreachable, StoreRefused, TryAgain."""
-        was, began = mine.machine, int(time.time())  # answers may be as old as this
-        mine = replace(mine, node=self._machine.name, machine=self._machine.uid or was)
-        listed = self._documents.listed(BLOCK, mine.network, mine.node)
-        blocks = {one[1].index: one for one in readable(listed)}
-        for held in mine.blocks:
-            known = blocks.pop(held.index, None)
-            if held.state == HELD:
-                known = known or read_block(self._documents, mine.network, held.index)
-                mine = mine.having(self._reconcile(mine, was, held, known))
-        for known in blocks.values():
-            mine = self._add_forgotten(mine, known)
-            # Only this node can see that an earlier machine of its name owns it: every report of that name is ours.
-            if self._machine.uid and not mine.block(known[1].index):
-                self.left.append(known)
-        return replace(self._detect_restore(mine), looked=began, host=os.uname().nodename, boot=durable.boot_id())
+        if not self.began:
+            self.answer(mine)
+        was, mine = mine.machine, self._of_now(mine)
+        for held in [block for block in mine.blocks if block.state == HELD]:
+            known = self._found.get(held.index) or read_block(self._documents, mine.network, held.index)
+            mine = mine.having(self._reconcile(mine, was, held, known))
+        for index in [index for index, known in self._found.items() if known[1].node == mine.node]:
+            # Read again under the lock, because the node may have released the block since ``answer``.
+            if not mine.block(index) and (found := read_block(self._documents, mine.network, index)):
+                mine = self._add_forgotten(mine, found)
+                if self.machine.uid and found[1].node == mine.node and not mine.block(index):
+                    self.left.append(found)  # an earlier machine of this name owns it
+        return replace(self._detect_restore(mine), looked=self.began, host=os.uname().nodename, boot=durable.boot_id())
+
+    def _of_now(self, mine: NodeBlocks) -> NodeBlocks:
+        return replace(mine, node=self.machine.name, machine=self.machine.uid or mine.machine)
 
     def _detect_restore(self, mine: NodeBlocks) -> NodeBlocks:
         """Record a restore of the backend to an older state, if one shows."""
@@ -68,31 +92,31 @@ class Heartbeat:
                 self._take_back(mine, known)
             elif not _is_ours(mine, was, held, known):
                 return self._mark_lost(held, known[1])
-            elif self._refute(mine, held, known):
-                return replace(held, uid=known[0].uid)
+            elif found := self._refute(mine, held, known):
+                return replace(held, uid=found[0].uid)
             known = read_block(self._documents, mine.network, held.index)
         raise TryAgain(f"block {held.index} of {mine.network} changes faster in the store than this node can update it")
 
-    def _refute(self, mine: NodeBlocks, held: OwnedBlock, known: Found) -> bool:
-        """Refute a suspicion of the block; return False if its document changed meanwhile."""
+    def _refute(self, mine: NodeBlocks, held: OwnedBlock, known: Found) -> Found | None:
+        """Refute a suspicion of the block; return its document, None if that changed meanwhile."""
         document, block = known
         self.suspected += bool(block.suspect)
         # Under a former name, keep the recorded machine: another node may have that name now.
         body = ownership.answer(block, mine.machine if held.node == mine.node else block.machine)
         if body is None:
-            return True
+            return known
         try:
-            answered = self._documents.replace(document, body.to_json()) is not None
+            answered = self._documents.replace(document, body.to_json())
         except StoreRefused as e:
             if held.node == mine.node:
                 raise
             self._log.append(
                 f"block {block.index} of {block.network} belongs to this node's former name {block.node}: {e.msg}"
             )
-            return True
+            return known
         if block.suspect and answered:
             self._log.append(f"block {block.index} of {block.network}: {block.node} was suspected to be dead; it lives")
-        return answered
+        return (answered, body) if answered else None
 
     def _take_back(self, mine: NodeBlocks, known: Found) -> None:
         """Take back a number that the backend lists as released, because it was restored to an older state."""
@@ -125,7 +149,7 @@ class Heartbeat:
         fresh = OwnedBlock(block.index, document.uid, mine.node, taken=True, whose=block.whose)
         asked = bool(mine.claim and block.claim == mine.claim.nonce)
         # A block of another directory is in use by another network of this name, so this one must not use it.
-        if not asked and not (block.machine == self._machine.uid and mine.is_of_this_place(block.claim)):
+        if block.node != mine.node or (not asked and not self._is_from_here(mine, block)):
             return mine
         # The suspicion may be so old that another node reclaims the block any moment, so refute it first.
         answer = ownership.answer(block, mine.machine)
@@ -138,6 +162,23 @@ class Heartbeat:
             "probed for before use"
         )
         return mine.having(fresh)
+
+    def _is_from_here(self, mine: NodeBlocks, block: Block) -> bool:
+        """Whether this machine claimed the block from the directory of ``mine``."""
+        return block.machine == self.machine.uid and mine.is_of_this_place(block.claim)
+
+
+def answer_all(documents: Documents, machine: Machine, log: list[str]) -> int:
+    """Refute suspicions of this machine's blocks without its file; return the number of its blocks.
+
+    Raises Unreachable, StoreRefused.
+    """
+    found = [one for one in readable(documents.listed(BLOCK, None, machine.name)) if one[1].machine == machine.uid]
+    for document, block in found if machine.uid else ():
+        if body := ownership.answer(block, machine.uid):
+            documents.replace(document, body.to_json())
+            log.append(f"block {block.index} of {block.network}: {block.node} was suspected to be dead; it lives")
+    return len(found)
 
 
 def is_anothers(held: OwnedBlock, block: Block) -> bool:

@@ -1,8 +1,9 @@
 """Reconcile this node's blocks and numbers with the backend, one round per network, while no command waits.
 
-A round reports the node as alive and sends a heartbeat (heartbeat.py).  It releases empty blocks and those of another
-machine of this name, and claims a block before room runs out.  It also releases each reserved number that no attachment
-here uses, so that the pod's name can have it on another node.
+Before all rounds the node is reported alive, and suspicions of its blocks are refuted (alive.py); that needs no disk.
+A round completes the heartbeat (heartbeat.py).  It releases empty blocks and those of another machine of this name, and
+claims a block before room runs out.  It also releases each reserved number that no attachment here uses, so that the
+pod's name can have it on another node.
 
 A release takes two steps.  Under the lock of the leases the node's file marks the block, so no allocation uses it any
 more.  Then the node changes the document and forgets the block.  The next round completes an interrupted release.
@@ -16,11 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from base.kernel import budget
-from base.protocol.errors import CniError, InvalidConfig, PoolExhausted, Unreachable
-from ipam.cluster import Document, Machine, Report, node_blocks
+from base.protocol.errors import CniError, PoolExhausted, TryAgain
+from ipam.cluster import Document, Machine, Report, copies, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
-from ipam.cluster.node_blocks import GRACE, HELD, LOST, RETURNING, NodeBlocks, OwnedBlock, heartbeat_is_due
+from ipam.cluster.node_blocks import HELD, LOST, RETURNING, NodeBlocks, OwnedBlock, heartbeat_is_due
 from ipam.cluster.reconcile import reclaim
+from ipam.cluster.reconcile.alive import Backends
 from ipam.cluster.reconcile.claim_block import Claimer
 from ipam.cluster.reconcile.heartbeat import Heartbeat, is_anothers, read_block
 from ipam.cluster.rules import ownership
@@ -37,45 +39,34 @@ from ipam.stores.access import open_in
 class Round:
     """A round for the network of a directory, with its leases in ``store``.
 
-    ``log`` collects what an operator should know; ``suspected`` counts its blocks that other nodes suspected.
+    ``log`` collects what an operator should know.  ``heartbeat`` has answered for the network; without one, the round
+    needs none.
     """
 
-    def __init__(self, directory: Path, store: Store, shared: Shared) -> None:
-        self._directory, self._store, self._shared = directory, store, shared
-        self.log, self.suspected = list[str](), 0
+    def __init__(
+        self, directory: Path, store: Store, shared: Shared, log: list[str], heartbeat: Heartbeat | None = None
+    ) -> None:
+        self._directory, self._store, self._shared, self._log = directory, store, shared, log
+        self._heartbeat = heartbeat
 
     def keep(self) -> None:
-        """Run the round.  Raises InvalidConfig if the blocks belong to another cluster; Unreachable, StoreRefused,
-        TryAgain, RecordUnreadable, IoFailure."""
-        self._store.collect(None)  # dead leases would keep blocks in use
+        """Run the round.  Raises Unreachable, StoreRefused, TryAgain, RecordUnreadable, IoFailure."""
         with node_blocks.lock(self._directory, LOCK_TIMEOUT):
             mine = node_blocks.read(self._directory)
             if mine is None:
                 return
-            seen = self._send_heartbeat(mine)
+            seen = self._complete(self._heartbeat, mine) if self._heartbeat else mine
             known = pool(seen, self._store.contents().sets)
             settled = self._store.look(lambda book: self._mark(seen, known, book))
             self._claim_ahead(self._release_marked(settled), known)
-        self._patrol(settled, known)
+        if self._heartbeat:
+            self._patrol(settled, known)
 
-    def _send_heartbeat(self, mine: NodeBlocks) -> NodeBlocks:
-        """Send a heartbeat; return the node's blocks as the backend holds them."""
-        documents = self._shared.documents
-        identity = documents.identity()
-        if mine.identity != identity:
-            raise InvalidConfig(
-                f"{self._directory}/{node_blocks.FILE}: these blocks belong to cluster {mine.identity}, and store "
-                f"{mine.store!r} to cluster {identity}; correct stores.{mine.store} in the policy file; if the node "
-                "moved, delete the network's pods on it, then the file"
-            )
-        documents.keep_alive(self._shared.node, GRACE)
-        us = self._shared.machine()
-        heartbeat = Heartbeat(documents, us, self.log)
+    def _complete(self, heartbeat: Heartbeat, mine: NodeBlocks) -> NodeBlocks:
+        """Complete the heartbeat; return the node's blocks as the backend holds them."""
         mine = heartbeat.send(mine)
-        mine = replace(mine, asked=mine.looked)
-        self.suspected = heartbeat.suspected
-        reclaim.release_left(documents, us, heartbeat.left, self.log)
-        return mine
+        reclaim.release_left(self._shared.documents, heartbeat.machine, heartbeat.left, self._log)
+        return replace(mine, asked=mine.looked)
 
     def _mark(self, mine: NodeBlocks, known: Pool, book: Book) -> NodeBlocks:
         """Mark blocks for release, and forget lost blocks without leases.
@@ -111,7 +102,7 @@ class Round:
         """Remove the block's document from the backend; return False if it changed meanwhile."""
         if not self._shared.documents.remove(document):
             return False
-        self.log.append(f"block {block.index} of network {mine.network} was empty, and is released")
+        self._log.append(f"block {block.index} of network {mine.network} was empty, and is released")
         return True
 
     def _claim_ahead(self, mine: NodeBlocks, known: Pool) -> None:
@@ -125,7 +116,7 @@ class Round:
         # Only for the sets that are short: the others need no block.
         some = Network(mine.network, str(self._directory), Cluster(mine.store, mine.size), Pool(sets))
         with suppress(PoolExhausted):
-            Claimer(some, self._shared, mine, self.log).claim(Need("there is little room", tuple(s.key for s in sets)))
+            Claimer(some, self._shared, mine, self._log).claim(Need("there is little room", tuple(s.key for s in sets)))
 
     def _patrol(self, mine: NodeBlocks, known: Pool) -> None:
         """Check the owner of one random block of the network, so that dead nodes are suspected before a node needs
@@ -133,7 +124,7 @@ class Round:
         indexes = candidates(known.sets, mine.size) if known.sets else ()
         if indexes and not mine.block(index := nth(indexes, secrets.randbelow(count(indexes)))):
             us = Machine(mine.node, mine.machine)
-            reclaim.patrol(self._shared.documents, us, mine.network, index, self.log)
+            reclaim.patrol(self._shared.documents, us, mine.network, index, self._log)
 
     @staticmethod
     def is_due(mine: NodeBlocks, store: Store) -> bool:
@@ -186,7 +177,7 @@ def release_numbers(network: Numbers, log: list[str]) -> None:
         with node_blocks.lock(network.directory, 0):
             mine = node_blocks.read(network.directory)
             if mine and not heartbeat_is_due(mine) and mine.looked >= mine.asked:
-                NumberRound(Path(network.directory), store, opened(network.cluster.store)).release_numbers(mine)
+                NumberRound(Path(network.directory), store, opened(network.cluster.store), log).release_numbers(mine)
     except CniError as e:
         log.append(f"network {network.name}: unused numbers could not be released: {e.msg}")
 
@@ -200,42 +191,40 @@ def _is_doubtful(mine: NodeBlocks, block: OwnedBlock) -> bool:
     return block.taken and len(block.tried) < len(list(spans(mine, block.index)))
 
 
-def directories(data_dirs: Iterable[Path]) -> list[Path]:
-    """Return the directories of networks with blocks of this node, in data directories that may not exist."""
-    return sorted(path.parent for folder in data_dirs for path in folder.glob(f"*/{node_blocks.FILE}"))
-
-
-def rounds(networks: Iterable[Path], gone: Gone, *, due_only: bool = False, kubeconfig: str = "") -> Iterator[Report]:
-    """Run a round for each of these networks, and one for its reserved numbers.
+def rounds(
+    networks: Iterable[Path], gone: Gone, *, due_only: bool = False, kubeconfig: str = "", unsafe: str = ""
+) -> Iterator[Report]:
+    """Keep this node alive in the backends of these networks; then run a round for each, and one for its reserved
+    numbers.
 
     With ``due_only``, skip networks with a recent heartbeat and enough room.  A backend without an answer is asked
-    once.  ``kubeconfig`` as for ``backend.opened``.
+    once.  ``kubeconfig`` as for ``backend.opened``.  ``unsafe`` is the reason why this process must judge no lease;
+    then there are no rounds.
     """
-    stores, silent = dict[str, Shared](), dict[str, str]()
-    for directory, folder, work in _each(networks):
-        log, suspected, problem, kind = list[str](), 0, "", ""
-        store = open_in(directory.parent, directory.name, log, gone)
+    each, backends = list(_each(networks)), Backends(kubeconfig)
+    for _, folder, _ in each:
+        backends.answer(folder, due_only=due_only)
+    for directory, folder, work in each:
+        alive = backends.alive[folder]
+        store = open_in(directory.parent, directory.name, alive.log, gone)
         # Each round may take a request's whole budget, because no command waits for it.
         budget.begin()
         try:
+            if unsafe:
+                raise TryAgain(unsafe)
             mine = node_blocks.read(folder)
-            if mine is None or (due_only and not work.is_due(mine, store)):
+            copies.note(folder, mine)
+            if mine is None or (due_only and not (alive.heartbeat or alive.problem or work.is_due(mine, store))):
                 continue
-            kind = mine.store
-            if kind not in silent:
-                stores[kind] = stores.get(kind) or opened(kind, kubeconfig)
-                one = work(folder, store, stores[kind])
-                try:
-                    one.keep()
-                finally:
-                    log += one.log
-                    suspected = one.suspected
+            store.collect(None)  # dead leases would keep blocks in use
+            if not alive.problem:
+                shared = backends.opened(mine, folder)
+                work(folder, store, shared, alive.log, alive.heartbeat).keep()
+                copies.note(folder, node_blocks.read(folder))
         except CniError as e:
-            problem = e.msg
-            if isinstance(e, Unreachable):
-                silent[kind] = e.msg
-        name = str(folder.relative_to(directory.parent))
-        yield Report(name, suspected, tuple(log), problem or silent.get(kind, ""))
+            alive.problem = alive.problem or e.msg
+        suspected = alive.heartbeat.suspected if alive.heartbeat else 0
+        yield Report(str(folder.relative_to(directory.parent)), suspected, tuple(alive.log), alive.problem)
 
 
 def _each(networks: Iterable[Path]) -> Iterator[tuple[Path, Path, type[Round]]]:
@@ -243,5 +232,5 @@ def _each(networks: Iterable[Path]) -> Iterator[tuple[Path, Path, type[Round]]]:
     for directory in networks:
         yield directory, directory, Round
         aside = Path(directory_in(directory))
-        if (aside / node_blocks.FILE).exists():
+        if (aside / node_blocks.FILE).exists() or copies.last(aside):
             yield directory, aside, NumberRound

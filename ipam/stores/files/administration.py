@@ -17,13 +17,13 @@ from base.protocol.spec import Json
 from ipam.ranges import Span
 from ipam.stores import Gone
 from ipam.stores.files.codec import Unreadable, decode, digest_of, from_line, joined, link
-from ipam.stores.files.index import Index
+from ipam.stores.files.index import HEADER, Index
 from ipam.stores.files.lines import QUARANTINE, SCHEMA, read_lines
 from ipam.stores.files.pages import IndexCorrupt
 from ipam.stores.files.ranges import parsed
 from ipam.stores.files.ranges import read as read_ranges
 from ipam.stores.files.releases import Rule
-from ipam.stores.files.table import LEASES, Table, TableBook
+from ipam.stores.files.table import INDEX, LEASES, Table, TableBook
 from ipam.stores.holdings import Contents, Holding, Lease, Listed
 
 _SHOWN = 3
@@ -31,8 +31,9 @@ _Outline = tuple[bytes, list[tuple[int, int]]]
 
 
 def networks(data_dir: Path) -> list[str]:
-    """The networks with leases in a data directory.  Raises OSError."""
-    found = sorted(path.parent.name for path in data_dir.glob(f"*/{LEASES}"))
+    """The networks with leases in a data directory, also those whose file was removed.  Raises OSError."""
+    known = {path.parent.name for path in data_dir.glob(f"*/{INDEX}") if path.stat().st_size > HEADER}
+    found = sorted(known | {path.parent.name for path in data_dir.glob(f"*/{LEASES}")})
     if not found and data_dir.exists():
         os.listdir(data_dir)  # raises where glob ignores a missing permission
     return found
@@ -179,8 +180,12 @@ def adopt(table: Table, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
         collisions += [f"{ip} is held by {holder} here, by {lease.owner.key} there" for ip, holder in holders if holder]
     if not collisions and not dry_run:
         for lease in leases:
-            if here[lease.owner.key] is None:
+            held = here[lease.owner.key]
+            if held is None:
                 table.put(None, lease)
+            elif lease.owner.sandbox and isinstance(held.holding, Lease) and not held.holding.owner.sandbox:
+                # An import before found no process of the container.
+                table.put(held, replace(held.holding, owner=replace(held.holding.owner, sandbox=lease.owner.sandbox)))
     return collisions
 
 

@@ -39,6 +39,8 @@ T = TypeVar("T")
 
 # The most leases that GC releases per lock, while others wait.
 BATCH = 256
+# hpn ipam export wrote files for host-local (exported.py).
+EXPORTED = "exported"
 # The characters of host-local's file names for addresses; each of our names has another one too.
 _OF_ADDRESSES = "0123456789abcdefABCDEF.:"
 
@@ -54,6 +56,10 @@ class FileStore:
         self._log = log
         self._gone = gone
         self._timeout = timeout
+
+    @property
+    def directory(self) -> str:
+        return f"{self._directory}"
 
     def reserve(self, owner: Owner, choose: Choose, ranges: Ranges = ()) -> tuple[Ip, ...]:
         """Hold exactly the addresses that ``choose`` returns for the owner; durable on return.
@@ -126,7 +132,10 @@ class FileStore:
                 raise self._unreadable(key, lost, f"{what}; repeat the call, it will succeed")
 
         if self._is_there():
-            self._with_table(work)
+            try:
+                self._with_table(work)
+            finally:
+                self._end_exports()
 
     def check(self, key: Key) -> tuple[Address, ...]:
         """The addresses that the key holds.  Raises CheckFailed if there are none, or if its lease is unreadable."""
@@ -170,6 +179,7 @@ class FileStore:
                 freed += self._collect(stale[start : start + BATCH], rule, problems)
             except CniError as e:
                 problems.append(e)
+        self._end_exports()
         if problems:
             raise combine(problems)
         return freed
@@ -217,6 +227,18 @@ class FileStore:
 
         with self._table(mend=False) as table:
             return [*administration.problems(table), *administration.quarantined(self._directory)]
+
+    def _end_exports(self) -> None:
+        """Remove the files that were exported to host-local and whose leases have ended."""
+        if not os.path.exists(f"{self._directory}/{EXPORTED}"):
+            return
+        from ipam.stores.files import exported  # noqa: PLC0415  # after an export only
+
+        def holds(key: Key, address: str) -> bool:
+            held = self._with_table(lambda table: table.find(digest(key)))
+            return held is not None and address in map(str, held.holding.ips)
+
+        self._log += exported.remove(self._directory, holds)
 
     def _lock(self) -> Lock:
         return Lock(f"{self._directory}/lock", self._timeout)
@@ -278,13 +300,7 @@ class FileStore:
 
     def _is_there(self) -> bool:
         """Whether anything may be held.  A first ADD on a full disk leaves empty files, which hold nothing."""
-        try:
-            return bool(
-                os.lstat(f"{self._directory}/{LEASES}").st_size
-                or os.lstat(f"{self._directory}/{INDEX}").st_size > HEADER
-            )
-        except OSError:
-            return False
+        return _size(f"{self._directory}/{LEASES}") > 0 or _size(f"{self._directory}/{INDEX}") > HEADER
 
     def _with_table(self, work: Callable[[Table], T], *, make: bool = False) -> T:
         """Call ``work``; if the index or a line is damaged, once more with a rebuilt index."""
@@ -319,6 +335,14 @@ class FileStore:
                     self._sync(table)
         except OSError as e:
             raise _refusal(self._directory, e) from e
+
+
+def _size(path: str) -> int:
+    """The file's size; 0 if it is not there."""
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
 
 
 def _refusal(directory: Path, e: OSError) -> IoFailure:

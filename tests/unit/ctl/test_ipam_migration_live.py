@@ -72,6 +72,14 @@ def test_import_in_pages(hpn: Hpn, net: Net, server: Server) -> None:
     assert {one.headers["Authorization"] for one in server.asked} == {"Bearer a-token"}
 
 
+def test_pools_of_several_networks(hpn: Hpn, net: Net, server: Server) -> None:
+    other = pool("10.8.0.0-24", "10.8.0.0/24", n9=given("c9", "z"))
+    server.tell(FIRST, page(other))
+    said = hpn(status=1)
+    assert "has 2 pools with addresses, some of other networks: 10.0.0.0-24, 10.8.0.0-24; give --pool" in said
+    assert net.leases() == {}
+
+
 def test_of_these_pods_and_pools(hpn: Hpn, net: Net, server: Server, tmp_path: Path) -> None:
     (tmp_path / "pods").write_text("ns/a\n")
     server.tell(FIRST, LAST)

@@ -11,6 +11,10 @@ import pytest
 from support.node_loop import turn
 
 from base.protocol import report
+from base.protocol.spec import Key
+from base.state import data_dirs, journal, places
+from base.state.pod import Identity
+from base.state.record import Record
 from ipam.cluster import Report
 from node import blocks
 from node.blocks import Blocks
@@ -32,7 +36,9 @@ class Node:
         self.loop, self.folder = loop, folder
         self.found: tuple[Report, ...] | None = (Report("net"),)
         self.ipam = folder / "ipam"
-        monkeypatch.setattr(blocks, "IPAM_DIR", f"{self.ipam}")
+        monkeypatch.setattr(data_dirs, "DEFAULT", f"{self.ipam}")
+        monkeypatch.setattr(places, "COMMON", f"{folder}/state")
+        monkeypatch.setattr(places, "ELSEWHERE", f"{folder}/state/elsewhere")
         monkeypatch.setattr(report, "ROOM", f"{folder}/run/room.sock")
         monkeypatch.setattr(blocks, "REST", 0.05)
         (folder / "run").mkdir(0o700)
@@ -42,8 +48,8 @@ class Node:
         (self.ipam / "net" / "blocks").touch()
 
     def start(self) -> Blocks:
-        def work() -> tuple[Report, ...] | None:
-            (self.folder / f"round-{os.getpid()}").touch()
+        def work(due_only: bool) -> tuple[Report, ...] | None:
+            (self.folder / f"round-{os.getpid()}").write_text(f"{due_only}")
             return self.found
 
         self.blocks = Blocks(self.loop, work, Path(report.ROOM))
@@ -52,6 +58,12 @@ class Node:
     @property
     def rounds(self) -> int:
         return len(list(self.folder.glob("round-*")))
+
+    @property
+    def due_only(self) -> list[str]:
+        """Whether each round was for networks with work only, in order."""
+        files = sorted(self.folder.glob("round-*"), key=lambda path: path.stat().st_mtime_ns)
+        return [path.read_text() for path in files]
 
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + MOST
@@ -87,6 +99,24 @@ def test_at_once_and_then_in_time(node: Node) -> None:
     assert node.rounds == 1
     assert node.due is not None
     assert blocks.AGAIN < node.due <= blocks.EVERY
+
+
+def test_a_network_in_a_directory_that_only_an_attachment_names(node: Node) -> None:
+    """After a restart no command reports it before it needs room."""
+    node.ipam = node.folder / "own"
+    node.has_a_network()
+    conf = {"name": "net", "ipam": {"type": "hpn-ipam", "dataDir": f"{node.ipam}"}}
+    key = Key("pod", "net1")
+    with journal.lock(Path(places.COMMON), "net", key) as entry:
+        entry.save(Record("net", key, "/run/netns/x", Identity(1, 2), "macvlan", {}, conf))
+    node.start()
+    node.until(lambda: node.rounds == 1 and not node.blocks._background.is_at_work)
+    assert node.due_only == ["False"]
+    report.send_low(lambda: True)
+    node.until(lambda: node.rounds == 2 and not node.blocks._background.is_at_work)
+    assert node.due_only == ["False", "True"], "a request is about one network"
+    assert node.due is not None
+    assert node.due > blocks.AGAIN
 
 
 def test_a_command_tells_that_there_is_little_room(node: Node) -> None:
@@ -163,7 +193,7 @@ def test_what_cannot_be_done_is_said_once_and_tried_again(node: Node, capsys: py
 
 def test_a_process_that_dies(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     node.has_a_network()
-    node.blocks = Blocks(node.loop, lambda: os._exit(3), Path(report.ROOM))
+    node.blocks = Blocks(node.loop, lambda _: os._exit(3), Path(report.ROOM))
     node.until(lambda: node.blocks.is_problem)
     assert "ended with status 3" in capsys.readouterr().err
     assert node.due is not None

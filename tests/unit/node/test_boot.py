@@ -21,7 +21,7 @@ def one(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Node:
     node.add("c0")
     monkeypatch.setattr(places, "COMMON", f"{node.state}")
     monkeypatch.setattr(places, "ELSEWHERE", f"{node.state}/elsewhere")
-    monkeypatch.setattr("node.blocks.IPAM_DIR", f"{node.state}/none")
+    monkeypatch.setattr("base.state.data_dirs.DEFAULT", f"{node.state}/none")
     monkeypatch.setattr("signal.alarm", lambda _: 0)
     return node
 

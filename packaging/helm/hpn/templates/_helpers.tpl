@@ -33,11 +33,22 @@ hpn-node-{{ include "hpn.devices" . | sha256sum | trunc 10 }}
 {app.kubernetes.io/name: hpn{{ with .Values.name }}, hpn-cni.io/pool: {{ . | quote }}{{ end }}}
 {{- end -}}
 
-{{- /* Terms of an affinity that keep a DaemonSet off the nodes of the pools before it, and the one without a pool off those
-of all pools: on every node at most one has a pod, even if two pools select the node.  Any term suffices, and each denies
-one label of each of these pools. */}}
-{{- define "hpn.apart" -}}
-{{- $terms := list dict -}}
+{{- /* Of every pod of the chart: how it gets its image, and where it may run. */}}
+{{- define "hpn.pod" -}}
+{{- $pod := dict "nodeSelector" (merge (dict "kubernetes.io/os" "linux") .Values.nodeSelector) -}}
+{{- range $key := list "imagePullSecrets" "tolerations" "affinity" -}}
+{{- with get $.Values $key }}{{ $_ := set $pod $key . }}{{ end -}}
+{{- end -}}
+{{ toJson $pod }}
+{{- end -}}
+
+{{- /* The affinity of a DaemonSet's pods.  Its terms also keep it off the nodes of the pools before it, and the one without a
+pool off those of all pools: on every node at most one has a pod, even if two pools select the node.  Any term suffices, and
+each denies one label of each of these pools. */}}
+{{- define "hpn.affinity" -}}
+{{- $affinity := deepCopy .Values.affinity -}}
+{{- $required := dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" list $affinity -}}
+{{- $terms := $required | default (list dict) -}}
 {{- $isBefore := true -}}
 {{- range $pool := .Values.pools -}}
 {{- $isBefore = and $isBefore (ne $pool.name ($.Values.name | default "")) -}}
@@ -47,12 +58,18 @@ one label of each of these pools. */}}
 {{- range $term := $before -}}
 {{- range $key, $value := $pool.nodeSelector -}}
 {{- $denied := dict "key" $key "operator" "NotIn" "values" (list $value) -}}
-{{- $terms = append $terms (dict "matchExpressions" (append ($term.matchExpressions | default list) $denied)) -}}
+{{- $expressions := append ($term.matchExpressions | default list) $denied -}}
+{{- $terms = append $terms (merge (dict "matchExpressions" $expressions) $term) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if first $terms }}{{ toJson $terms }}{{ end -}}
+{{- if first $terms -}}
+{{- $selector := dict "nodeSelectorTerms" $terms -}}
+{{- $all := dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" $selector) -}}
+{{- $affinity = mergeOverwrite $affinity $all -}}
+{{- end -}}
+{{ toJson $affinity }}
 {{- end -}}
 
 {{- /* Whether a node with these labels is selected. */}}

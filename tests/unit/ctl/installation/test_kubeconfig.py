@@ -9,7 +9,7 @@ from support.installed import ROOT, program, tree
 
 from base.protocol.errors import InvalidConfig
 from ctl.installation import layout
-from ctl.installation.command import answer_install, install, uninstall
+from ctl.installation.command import answer_install, drop_credential, install, uninstall
 from ipam.cluster.backends import credentials
 
 TOKEN = ".".join(
@@ -52,6 +52,31 @@ def test_it_is_read_as_written(root: Path, tmp_path: Path, folder: str, server: 
     assert found.headers() == {"Authorization": f"Bearer {TOKEN}"}
     assert (root / layout.KUBECONFIG).stat().st_mode & 0o777 == 0o644  # it contains no secret
     assert put(root, tmp_path, server, folder)[0] == "it is already installed"
+
+
+def test_the_daemonset_wants_none_any_more(root: Path, tmp_path: Path, folder: str) -> None:
+    """clusterAddresses.token and claims.enabled were switched off; the earlier pod's directory may still be there."""
+    (root / folder.lstrip("/")).mkdir(parents=True)
+    put(root, tmp_path, "10.96.0.1:443", folder)
+    remove = f"remove /{layout.KUBECONFIG} (of a pod that is not needed any more)"
+    assert install(root, program(tmp_path), {}, "")[0] != remove
+    assert install(root, program(tmp_path), {layout.LEAVE: layout.MARK}, "")[0] == remove
+    assert layout.KUBECONFIG not in tree(root)
+
+
+def test_its_pod_is_gone(root: Path, tmp_path: Path, folder: str) -> None:
+    put(root, tmp_path, "10.96.0.1:443", folder)
+    text = (root / layout.KUBECONFIG).read_text()
+    inside = root / folder.lstrip("/")
+    inside.mkdir(parents=True)
+    assert drop_credential(root) == []
+    inside.rmdir()
+    assert drop_credential(root) == [f"remove /{layout.KUBECONFIG} (of a pod that is not needed any more)"]
+    assert layout.KUBECONFIG not in tree(root)
+    for others in (text.partition("\n")[2], text.replace("/pods/", "/etc/")):
+        (root / layout.KUBECONFIG).write_text(others)
+        assert drop_credential(root) == []
+        assert layout.KUBECONFIG in tree(root)
 
 
 def test_another_pods(root: Path, tmp_path: Path, folder: str) -> None:

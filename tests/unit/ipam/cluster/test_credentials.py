@@ -2,6 +2,9 @@
 
 import base64
 import json
+import os
+import pwd
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +223,82 @@ def test_others_can_write_it(tmp_path: Path) -> None:
         credentials.read(file)
 
 
+@pytest.mark.parametrize(("mode", "owner"), [(0o660, 0), (0o602, 0), (0o666, 0), (0o600, 65534), (0o620, 65534)])
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a file away")
+def test_a_remedy_gives_a_secret_to_nobody(tmp_path: Path, mode: int, owner: int) -> None:
+    """The advised command, typed as it is, makes the file usable, and adds no permission."""
+    file = write(tmp_path, config({"token": "x"}))
+    os.chown(file, owner, owner)
+    Path(file).chmod(mode)
+    with pytest.raises(InvalidConfig) as said:
+        credentials.read(file)
+    subprocess.run(["sh", "-euc", said.value.msg.partition("then: ")[2]], check=True)
+    assert credentials.read(file).headers() == {"Authorization": "Bearer x"}
+    assert Path(file).stat().st_mode & 0o777 & ~mode == 0
+
+
+# As aws, gke-gcloud-auth-plugin and kubelogin do (client.authentication.k8s.io/v1).
+PROGRAM = """#!/bin/sh
+echo "asks somebody" >&2
+id="$(id -u)/$HOME/$ADDED/$(echo "$KUBERNETES_EXEC_INFO" | grep -o v1beta1)"
+echo '{"apiVersion": "'"$VERSION"'", "kind": "ExecCredential", "status": {"token": "'"$id/$1"'"}}'
+"""
+
+
+def operators(folder: Path, owner: int, **keys: Any) -> str:
+    """An operator's kubeconfig, as `aws eks update-kubeconfig` and others write it."""
+    folder.chmod(0o755)
+    program = folder / "get-token"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    version = "client.authentication.k8s.io/v1beta1"
+    env = [{"name": "ADDED", "value": "by-the-file"}, {"name": "VERSION", "value": version}]
+    about = {"apiVersion": version, "command": "./get-token", "args": ["word"], "env": env, **keys}
+    file = write(folder, config({"exec": about}))
+    os.chown(file, owner, owner)
+    Path(file).chmod(0o600)
+    return file
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root, to become another user")
+@pytest.mark.parametrize("owner", [0, 65534])
+def test_an_operators_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int) -> None:
+    """An operator's command runs the program for the credential, as the file's owner.  Under sudo, the file may be the
+    user's.  A CNI command does neither."""
+    for folder in tmp_path.parents:
+        folder.chmod(folder.stat().st_mode | 0o011)
+    file = operators(tmp_path, owner)
+    monkeypatch.setenv("SUDO_UID", "65534")
+    home = pwd.getpwuid(owner).pw_dir
+    found = credentials.read(file, as_operator=True).headers()
+    assert found == {"Authorization": f"Bearer {owner}/{home}/by-the-file/v1beta1/word"}
+    with pytest.raises((StoreRefused, InvalidConfig), match=r"exec runs another program|can be written by others"):
+        credentials.read(file)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a file away")
+def test_another_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_UID", "1000")
+    with pytest.raises(InvalidConfig, match=r"can be written by others than root \(owner 65534"):
+        credentials.read(operators(tmp_path, 65534), as_operator=True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"command": "no-such-program"}, "exec no-such-program: No such file or directory; "),
+        ({"command": "false", "args": []}, r"exec false: exit status 1 \(.*\); "),
+        ({"command": "true", "args": []}, "exec true: it printed no ExecCredential with a token or a certificate; "),
+        ({"command": 5}, "exec is not a command with args and env; "),
+        ({"env": 5}, "exec is not a command with args and env; "),
+    ],
+)
+def test_a_program_without_a_credential(tmp_path: Path, keys: dict[str, Any], why: str) -> None:
+    file = operators(tmp_path, os.geteuid(), **keys)
+    with pytest.raises(StoreRefused, match=f"{tmp_path}/kubeconfig: {why}"):
+        credentials.read(file, as_operator=True)
+
+
 def test_a_comment_before_json(tmp_path: Path) -> None:
     """It is read as JSON: YAML would take twenty times as long, and Go's reader accepts both."""
     text = f"# somebody wrote this\n\n # and that\n{json.dumps(config({'token': 'x'}, {'a': True}))}"
@@ -234,6 +313,26 @@ def test_the_first_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert found.is_current()
     write(tmp_path, config({"token": "another"}))
     assert not found.is_current()
+
+
+def test_a_pods_token_after_the_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next credential counts while the directory of the token is gone: its pod was deleted, or the option that
+    wrote the file was switched off.  A token that is only being replaced is waited for."""
+    pods = tmp_path / "pods" / "uid" / "credential"
+    pods.mkdir(parents=True)
+    ours = write(tmp_path, config({"tokenFile": f"{pods}/token"}))
+    (tmp_path / "kubelets").mkdir()
+    kubelets = write(tmp_path / "kubelets", config({"token": "x"}))
+    monkeypatch.setattr(credentials, "DEFAULTS", (ours, f"{tmp_path}/none", kubelets))
+    assert credentials.read().path == ours
+    pods.rmdir()
+    assert credentials.read().path == kubelets
+    Path(kubelets).unlink()
+    with pytest.raises(Unreachable, match=f"{ours}: tokenFile {pods}/token does not exist; try again later"):
+        credentials.read().headers()
+    assert credentials.read(ours).path == ours
+    pods.mkdir()
+    assert credentials.read().path == ours
 
 
 def test_a_pods_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

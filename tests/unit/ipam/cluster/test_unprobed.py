@@ -37,7 +37,7 @@ def block(node: Node, name: str) -> tuple[bool, list[str]]:
     store, ranges = open_in(node.dir.parent, "net", log), tuple(s.all_spans for s in pool.sets)
     assert pool.cluster
     request = node.request("ADD", name)
-    alone = Allocation(request, pool, None, Owner(Key(name, "net1")), ranges, store, log)
+    alone = Allocation(request, pool, None, Owner(Key(name, "net1")), ranges, store, log, "")
     shared = allocate.shared(alone, Network("net", str(node.dir), pool.cluster, pool), has_number=False)
     (ip,) = shared.hold_unprobed("net1 is InfiniBand", ())
     return int(ip.address.ip) % 256 // 16 == first, [line for line in log if "InfiniBand" in line]

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 from support.ipam_calls import Net
 
+from ipam import inventory
 from ipam import main as program
+from ipam.stores import access, none_gone
 from ipam.stores.files.codec import BLANK, to_line
 
 IPAM = {"ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]}
@@ -187,6 +189,32 @@ def test_a_file_that_the_index_knows_better(net, how):
     assert net.call("DEL", "a").get("code") == (108 if how == "gone" else None)
     assert net.leases().keys() == {"c:net1"}
     assert net.agrees()
+
+
+@pytest.mark.parametrize("first", ["DEL", "CHECK", "GC", "gc"])
+def test_a_removed_file_releases_nothing_silently(net, first):
+    """The index still knows the leases.  Each command that meets them finds them, not only ADD."""
+    a, b = net.add("a"), net.add("b")
+    net.file.unlink()
+    assert access.networks(net.dir.parent) == ["net"], "and people are shown it"
+    (shown,) = inventory.networks(net.dir.parent, none_gone)
+    assert "leases: No such file" in shown.problem
+    match first:
+        case "DEL":
+            answer = net.call("DEL", "a")
+            assert (answer["code"], f"{a[0]}, {a[1]} released; repeat the call" in answer["msg"]) == (108, True)
+        case "CHECK":
+            assert net.call("CHECK", "a")["code"] == 107
+        case "GC":
+            assert net.gc(("b", "net1"))["code"] == 108
+        case "gc":
+            assert net.call("GC") == {}
+    assert net.held() == ({*b} if first in ("DEL", "GC") else {*a, *b})
+    assert net.add("c") not in (a, b)
+    for name in ("a", "b"):
+        net.call("DEL", name)
+        assert net.call("DEL", name) == {}
+    assert len(net.held()) == 2
 
 
 def test_all_that_is_gone_is_forgotten(net):

@@ -14,10 +14,10 @@ from support.node_host import vf
 from base.protocol.errors import IoFailure
 from base.protocol.spec import Key, Request
 from base.state import journal
+from base.state.data_dirs import data_dirs
 from base.state.pod import Identity
 from base.state.record import Record
 from ipam import main as ipam
-from node import blocks
 from node.metrics import page
 from node.metrics.commands import Tally
 
@@ -129,5 +129,5 @@ def test_leases_are_looked_for_where_attachments_have_theirs(tmp_path: Path) -> 
     attach(tmp_path, 1, ipam={"type": "hpn-ipam", "dataDir": "/somewhere"})
     attach(tmp_path, 2, ipam={"type": "hpn-ipam", "dataDir": 7})
     attach(tmp_path, 3, ipam="x")
-    dirs = blocks.data_dirs(list(journal.files(tmp_path)))
+    dirs = data_dirs(list(journal.files(tmp_path)))
     assert {Path("/somewhere"), Path("/var/lib/cni/hpn/ipam"), Path("/run/hpn/ipam")} <= set(dirs)

@@ -1,0 +1,27 @@
+"""The addresses of this namespace itself: ask the kernel about one of them (man 7 rtnetlink, RTM_GETROUTE)."""
+
+import socket
+from typing import Final
+
+from base.kernel.addresses import ROUTE, RTA_DST, RTA_OIF, RTN_LOCAL
+from base.kernel.netlink import attr, attributes, read_u32
+from base.kernel.rtnl import open_in
+from base.kernel.rules import RTM_GETROUTE
+from base.protocol.result import Address
+
+# The entry of the table local instead of a route through lo (Linux 4.13).
+_RTM_F_FIB_MATCH: Final = 0x2000
+
+
+def interface_with(address: Address) -> str:
+    """The interface that has the address; empty if none has it.  An address in a VRF's table is not found."""
+    family, bits = (socket.AF_INET, 32) if address.version == 4 else (socket.AF_INET6, 128)
+    asked = ROUTE.pack(family, bits, 0, 0, 0, 0, 0, 0, _RTM_F_FIB_MATCH) + attr(RTA_DST, address.packed)
+    try:
+        with open_in() as here:
+            answer = here.call(RTM_GETROUTE, 0, asked)
+        if ROUTE.unpack_from(answer)[7] != RTN_LOCAL:
+            return ""
+        return socket.if_indextoname(read_u32(attributes(answer[ROUTE.size :])[RTA_OIF]))
+    except (OSError, KeyError):  # no route, or no such family
+        return ""

@@ -1,0 +1,76 @@
+"""Copies of this node's blocks in memory, for a disk that cannot be read any more.
+
+    /run/hpn/node/blocks/<digest>    {"directory": "/var/lib/cni/hpn/ipam/rail0", "blocks": {...}}
+
+A round writes them (reconcile/reconcile.py).  They outlive hpn node, and end with the boot, as all pods do.  They serve
+only to keep the node's blocks: no address is allocated by them.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+
+from base.protocol.errors import CniError
+from base.protocol.location import STATE_DIR
+from base.state import durable
+from ipam.cluster import node_blocks
+from ipam.cluster.node_blocks import NodeBlocks
+
+FOLDER = f"{STATE_DIR}/node/blocks"
+# The directory of a network's reserved numbers, within the network's (rules/network.py).
+_ASIDE = "sticky"
+
+
+def note(directory: Path, mine: NodeBlocks | None) -> None:
+    """Copy what the directory's file holds; without a file, remove the copy.  A failure leaves the former copy."""
+    with suppress(CniError):
+        if mine is None:
+            durable.remove(_path(directory))
+        else:
+            durable.write(_path(directory), {"directory": f"{directory}", "blocks": mine.to_json()})
+
+
+def last(directory: Path) -> NodeBlocks | None:
+    """Return the copy of this node's blocks in that directory; None if there is none."""
+    with suppress(CniError, KeyError, TypeError, ValueError, AttributeError):
+        if body := durable.read(_path(directory)):
+            return NodeBlocks.from_json(body["blocks"])
+    return None
+
+
+def copied() -> set[Path]:
+    """Return the directories of all copies."""
+    found = set[Path]()
+    with suppress(OSError):
+        for name in os.listdir(FOLDER):
+            with suppress(CniError, KeyError, TypeError):
+                if body := durable.read(f"{FOLDER}/{name}"):
+                    found.add(Path(body["directory"]))
+    return found
+
+
+def networks(data_dirs: Iterable[Path]) -> tuple[list[Path], list[OSError]]:
+    """Return the directories of networks with blocks of this node: in data directories that may not exist, and those
+    of copies.  The errors are of directories that cannot be read."""
+    problems = list[OSError]()
+    found = {path for folder in data_dirs for path in _in(folder, problems)}
+    found |= {path.parent if path.name == _ASIDE else path for path in copied()}
+    return sorted(found), problems
+
+
+def _in(folder: Path, problems: list[OSError]) -> Iterator[Path]:
+    try:
+        for name in os.listdir(folder):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.stat(f"{folder}/{name}/{node_blocks.FILE}")
+                yield folder / name
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as e:
+        problems.append(e)
+
+
+def _path(directory: Path) -> str:
+    return f"{FOLDER}/{blake2b(os.fsencode(directory), digest_size=12).hexdigest()}"

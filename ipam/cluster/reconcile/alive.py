@@ -1,0 +1,107 @@
+"""Report this node alive and refute suspicions of its blocks, before any work that needs the disk.
+
+A full, read-only or broken disk does not end the node's pods, so it must not cost the node its blocks.  This takes no
+lock and writes to memory only; it works from the copies of what was once read (ipam/cluster/copies.py).
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from base.kernel import budget
+from base.protocol.errors import CniError, InvalidConfig, Unreachable
+from ipam.cluster import Machine, copies, node_blocks
+from ipam.cluster.backends import backend
+from ipam.cluster.backends.backend import Shared
+from ipam.cluster.node_blocks import GRACE, NodeBlocks, heartbeat_is_due
+from ipam.cluster.reconcile.heartbeat import Heartbeat, answer_all
+
+
+@dataclass
+class Alive:
+    """Of one directory of blocks: its heartbeat if one was due and the backend answered, or the reason for none."""
+
+    log: list[str] = field(default_factory=list)
+    heartbeat: Heartbeat | None = None
+    problem: str = ""
+
+
+class Backends:
+    """The backends of this node's networks.  One without an answer is asked once."""
+
+    def __init__(self, kubeconfig: str = "") -> None:
+        self._kubeconfig = kubeconfig
+        self._opened = dict[str, Shared]()
+        self._identities, self._machines, self._silent = dict[str, str](), dict[str, Machine](), dict[str, str]()
+        self.alive = dict[Path, Alive]()
+
+    def answer(self, directory: Path, *, due_only: bool) -> None:
+        """Report the node alive to the backend of the directory's blocks, and refute suspicions of them.
+
+        With ``due_only``, only if a heartbeat is due.
+        """
+        one = self.alive[directory] = Alive()
+        mine = copies.last(directory) or _from_disk(directory)
+        if mine is None or (due_only and not heartbeat_is_due(mine)):
+            return
+        budget.begin()
+        try:
+            shared = self.opened(mine, directory)
+            heartbeat = Heartbeat(shared.documents, self._reported(mine.store, shared), one.log)
+            heartbeat.answer(mine)
+        except CniError as e:
+            one.problem = e.msg
+            if isinstance(e, Unreachable):
+                self._silent[mine.store] = e.msg
+            return
+        one.heartbeat = heartbeat
+        copies.note(directory, replace(mine, looked=heartbeat.began, asked=heartbeat.began))
+
+    def opened(self, mine: NodeBlocks, directory: Path) -> Shared:
+        """Return the backend of these blocks.
+
+        Raises InvalidConfig if it belongs to another cluster than the blocks; Unreachable, StoreRefused.
+        """
+        kind = mine.store
+        if kind in self._silent:
+            raise Unreachable(self._silent[kind])
+        shared = self._opened[kind] = self._opened.get(kind) or backend.opened(kind, self._kubeconfig)
+        identity = self._identities[kind] = self._identities.get(kind) or shared.documents.identity()
+        if mine.identity != identity:
+            raise InvalidConfig(
+                f"{directory}/{node_blocks.FILE}: these blocks belong to cluster {mine.identity}, and store "
+                f"{kind!r} to cluster {identity}; correct stores.{kind} in the policy file; if the node "
+                "moved, delete the network's pods on it, then the file"
+            )
+        return shared
+
+    def _reported(self, kind: str, shared: Shared) -> Machine:
+        """Report this node alive, once for all networks of the backend; return this machine.
+
+        Raises Unreachable, StoreRefused.
+        """
+        if kind not in self._machines:
+            shared.documents.keep_alive(shared.node, GRACE)
+            self._machines[kind] = shared.machine()
+        return self._machines[kind]
+
+
+def answer_without_disk(kubeconfig: str) -> tuple[int, list[str]]:
+    """Report this node alive, and refute suspicions of all blocks that a backend lists for this machine.
+
+    For a disk that cannot be read, and nothing was read before.  Return the number of blocks, and messages.
+    """
+    number, log = 0, list[str]()
+    for kind in backend.KINDS:
+        with suppress(CniError):  # the policy file names no such backend, or it does not answer
+            shared = backend.opened(kind, kubeconfig)
+            budget.begin()
+            shared.documents.keep_alive(shared.node, GRACE)
+            number += answer_all(shared.documents, shared.machine(), log)
+    return number, log
+
+
+def _from_disk(directory: Path) -> NodeBlocks | None:
+    with suppress(CniError):  # the round reports it
+        return node_blocks.read(directory)
+    return None

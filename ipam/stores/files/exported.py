@@ -1,0 +1,67 @@
+"""The files that hpn ipam export wrote for host-local.
+
+Each is removed when its lease here ends, because the DEL of such a pod comes to hpn-ipam and never to host-local.
+
+    <network>/exported    JSON: host-local's directory, and for each address the attachment
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from base.protocol.errors import CniError
+from base.protocol.result import Address
+from base.protocol.spec import Json, Key
+from base.state import durable
+from base.state.locks import take
+from ipam.stores import LOCK_TIMEOUT
+
+FILE: Final = "exported"
+
+
+def record(directory: Path, to: Path, keys: Mapping[Address, Key]) -> None:
+    """Record the files before they are written.  Raises IoFailure."""
+    files = {f"{address}": [key.container_id, key.ifname] for address, key in keys.items()}
+    durable.write(directory / FILE, {"directory": f"{to}", "files": files})
+
+
+def remove(directory: Path, holds: Callable[[Key, str], bool]) -> list[str]:
+    """Remove each file whose attachment holds that address no more; return messages for an operator.
+
+    A file that host-local has written meanwhile stays.  A failure is a message, and the next call tries again.
+    """
+    try:
+        body = durable.read(directory / FILE) or {}
+        to, ended = Path(body["directory"]), dict[str, Key]()
+        for address, (container_id, ifname) in body["files"].items():
+            if not holds(key := Key(container_id, ifname), address):
+                ended[address] = key
+        if ended:
+            _remove(to, ended)
+            _write(directory, body, ended)
+    except (CniError, OSError, KeyError, TypeError, ValueError, AttributeError) as e:
+        return [f"{directory / FILE}: files of host-local could not be removed: {getattr(e, 'msg', e)}"]
+    return []
+
+
+def _remove(to: Path, ended: Mapping[str, Key]) -> None:
+    if not to.is_dir():
+        return
+    fd = os.open(to / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        take(fd, f"{to}/lock", LOCK_TIMEOUT)
+        for address, key in ended.items():
+            with suppress(FileNotFoundError):
+                if (to / address).read_text().split() == [key.container_id, key.ifname]:
+                    (to / address).unlink()
+    finally:
+        os.close(fd)
+
+
+def _write(directory: Path, body: Json, ended: Mapping[str, Key]) -> None:
+    if left := {address: key for address, key in body["files"].items() if address not in ended}:
+        durable.write(directory / FILE, {**body, "files": left})
+    else:
+        durable.remove(directory / FILE)

@@ -1,0 +1,52 @@
+"""ADD allocates no address that the host has on the master: neither a probe nor duplicate detection finds it there."""
+
+import json
+from typing import Any
+
+import pytest
+from support.topology import Host, Pod, ip
+
+RANGES = [[{"subnet": "10.56.0.0/24"}], [{"subnet": "fd00:56::/64"}]]
+
+
+def conf(host: Host, **ipam: Any) -> dict[str, Any]:
+    return host.conf(ipam={"type": "hpn-ipam", "ranges": RANGES, **ipam})
+
+
+def given(result: dict[str, Any]) -> list[str]:
+    return [entry["address"].partition("/")[0] for entry in result["ips"]]
+
+
+@pytest.mark.parametrize("more", [{}, {"probe": 0.1}])
+def test_addresses_of_the_master(host: Host, pod: Pod, more: dict[str, Any]) -> None:
+    ip("addr", "add", "10.56.0.2/24", "dev", "rail0")
+    ip("addr", "add", "10.56.0.3/32", "dev", "rail0")
+    ip("addr", "add", "fd00:56::2/64", "dev", "rail0", "nodad")
+    assert given(host.ok("ADD", pod, conf(host, **more))) == ["10.56.0.4", "fd00:56::3"]
+    host.ok("DEL", pod, conf(host, **more))
+    refused = host.call("ADD", pod, conf(host, **more) | {"runtimeConfig": {"ips": ["10.56.0.3"]}})
+    assert json.loads(refused.stdout)["code"] == 102
+    assert "10.56.0.3 is held by this node itself, on rail0; request another" in refused.stdout
+
+
+def test_the_last_address_is_the_hosts(host: Host, pod: Pod) -> None:
+    """STATUS and ADD find the range exhausted."""
+    ip("addr", "add", "10.56.0.9/24", "dev", "rail0")
+    one = conf(host, ranges=[[{"subnet": "10.56.0.0/24", "rangeStart": "10.56.0.9", "rangeEnd": "10.56.0.9"}]])
+    assert host.call("STATUS", None, one).exit_code != 0
+    assert "all 1 addresses are held" in host.call("ADD", pod, one).stdout
+    ip("addr", "del", "10.56.0.9/24", "dev", "rail0")
+    assert given(host.ok("ADD", pod, one)) == ["10.56.0.9"]
+
+
+def test_an_address_elsewhere_is_no_conflict(host: Host, pod: Pod) -> None:
+    ip("addr", "add", "10.56.0.2/24", "dev", "lo")
+    assert given(host.ok("ADD", pod, conf(host)))[0] == "10.56.0.2"
+
+
+def test_without_a_known_master_all_interfaces_count(host: Host, pod: Pod) -> None:
+    ip("addr", "add", "10.56.0.2/24", "dev", "fabric")
+    ip("route", "add", "default", "dev", "rail0")
+    found = conf(host)
+    del found["master"]
+    assert given(host.ok("ADD", pod, found))[0] == "10.56.0.3"
