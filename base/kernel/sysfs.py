@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from base.kernel import files
+
 SYS = Path("/sys")
 # phys_port_name (devlink_port.c): a port to the wire; or a switch's representor of a PF, VF or SF.
 _UPLINK: Final = re.compile(r"p\d+(s\d+)?")
@@ -210,6 +212,15 @@ def guids(address: str, root: Path = SYS) -> tuple[str, str] | None:
     return None
 
 
+def ipoib_netdev(netdevs: Iterable[str], root: Path = SYS) -> str:
+    """A function's own IPoIB interface, which is not a child, once it has all its files; empty before.
+
+    ib_ipoib registers the interface, and adds its own files later (ipoib_add_port): "mode", and "delete_child" as the
+    last.
+    """
+    return next((name for name in netdevs if os.path.exists(f"{root}/class/net/{name}/delete_child")), "")
+
+
 def ipoib_mode(netdev: str, root: Path = SYS) -> str:
     """The mode of an IPoIB interface: "datagram" or "connected"; empty for another interface."""
     return line(root / "class/net" / netdev / "mode")
@@ -218,7 +229,7 @@ def ipoib_mode(netdev: str, root: Path = SYS) -> str:
 def set_ipoib_mode(netdev: str, mode: str, root: Path = SYS) -> None:
     """Set the mode of an IPoIB interface.  Raises OSError.  Not by rtnetlink: the kernel drops its lock halfway, and
     expects a concurrent change of the mode only in this file (ipoib_set_mode)."""
-    (root / "class/net" / netdev / "mode").write_text(f"{mode}\n")
+    files.write_value(f"{root}/class/net/{netdev}/mode", mode)
 
 
 def pkeys(netdev: str, root: Path = SYS) -> tuple[int, ...]:

@@ -44,6 +44,10 @@ static bool bare;
 module_param(bare, bool, 0644);
 MODULE_PARM_DESC(bare, "bind without an RDMA device, as mlx5_core does without mlx5_ib");
 
+static unsigned int files_ms;
+module_param(files_ms, uint, 0644);
+MODULE_PARM_DESC(files_ms, "how long a netdev lacks ib_ipoib's own files");
+
 static bool unplugged;
 module_param(unplugged, bool, 0644);
 MODULE_PARM_DESC(unplugged, "no port is active, as without a cable");
@@ -448,6 +452,15 @@ static int tib_set_vf_guid(struct ib_device *ib, int vf, u32 port, u64 guid,
 	return 0;
 }
 
+/* ib_ipoib asks also between its netdev's registration and its own files. */
+static int tib_netdev_params(struct ib_device *ib, u32 port,
+			     enum rdma_netdev_t type,
+			     struct rdma_netdev_alloc_params *params)
+{
+	msleep(files_ms);
+	return -EOPNOTSUPP;
+}
+
 static const struct ib_device_ops tib_ops = {
 	.owner = THIS_MODULE,
 	.uverbs_abi_ver = 1,
@@ -474,6 +487,7 @@ static const struct ib_device_ops tib_ops = {
 	.query_gid = tib_query_gid,
 	.query_pkey = tib_query_pkey,
 	.query_port = tib_query_port,
+	.rdma_netdev_get_params = tib_netdev_params,
 	.query_qp = tib_query_qp,
 	.reg_user_mr = tib_reg_user_mr,
 	.req_notify_cq = tib_req_notify_cq,

@@ -50,7 +50,8 @@ def wait_until_complete(function: sysfs.Function) -> sysfs.Function:
 
     def here() -> sysfs.Function | None:
         now = sysfs.function(function.address)
-        return now if now and now.netdevs and now.rdma_devs == sysfs.rdma_names(now.address) else None
+        complete = now and sysfs.ipoib_netdev(now.netdevs) and now.rdma_devs == sysfs.rdma_names(now.address)
+        return now if complete else None
 
     if function.driver in sysfs.USERSPACE:
         return function
@@ -59,7 +60,7 @@ def wait_until_complete(function: sysfs.Function) -> sysfs.Function:
 
 def port(function: sysfs.Function) -> Port:
     """Return the function's state that DEL restores besides the netdev."""
-    return Port(function.driver, function.rdma_devs, sysfs.ipoib_mode(function.netdevs[0]) if function.netdevs else "")
+    return Port(function.driver, function.rdma_devs, sysfs.ipoib_mode(sysfs.ipoib_netdev(function.netdevs)))
 
 
 def refuse(conf: "NetConf", function: sysfs.Function) -> None:
@@ -203,7 +204,7 @@ def _rdma_here(address: str) -> bool:
 def _find_netdev(host: Rtnl, p: Plan, pod: Pod | None) -> tuple[Rtnl, Link] | None:
     """Return the netdev with a socket in its namespace: the host's or the pod's."""
     function = sysfs.function(p.device)
-    if function and function.netdevs and (link := host.link(function.netdevs[0])):
+    if function and (name := sysfs.ipoib_netdev(function.netdevs)) and (link := host.link(name)):
         return host, link
     if pod and (index := dump.link_of_device(pod.fd, p.device)) and (link := pod.rtnl.link(index=index)):
         return pod.rtnl, link

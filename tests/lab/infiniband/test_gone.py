@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 from guest import hca
-from guest.hca import GUID, OTHER_GUID, RDMA, Node
+from guest.hca import GUID, NAME, OTHER_GUID, RDMA, Node
 from guest.node import pci, rdma_devs
 from guest.recovery import recovered
 from support.topology import Pod, ip, until
 
+from base.kernel import budget
 from cni.kinds.sriov import infiniband
 
-REMOVE_MS, BARE = (Path("/sys/module/testib/parameters", name) for name in ("remove_ms", "bare"))
+REMOVE_MS, FILES_MS, BARE = (Path("/sys/module/testib/parameters", name) for name in ("remove_ms", "files_ms", "bare"))
 
 
 @pytest.mark.parametrize("keys", [{}, {"guid": GUID}], ids=repr)
@@ -68,6 +69,27 @@ def test_a_dead_owner_is_replaced(node: Node, make_pod: Callable[[], Pod]) -> No
     assert rdma_devs(other.name) == {RDMA}
     node.ok("GC", None, node.conf() | {"cni.dev/valid-attachments": []})
     assert other.links() == set()
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A netdev that exists for two seconds without the files of ib_ipoib."""
+    monkeypatch.setattr(budget, "REQUEST", 120.0)
+    FILES_MS.write_text("2000")
+    yield
+    FILES_MS.write_text("0")
+
+
+@pytest.mark.parametrize("mode", ["datagram", "connected"])
+def test_the_netdev_returns_without_its_files(node: Node, pod: Pod, late: None, mode: str) -> None:
+    """DEL waits for the file with the netdev's mode."""
+    there = Path(f"/sys/class/net/{NAME}/mode")
+    there.write_text(f"{mode}\n")
+    node.ok("ADD", pod)
+    pod.gone()
+    node.ok("DEL", pod)
+    assert (there.read_text(), node.state_files()) == (f"{mode}\n", set())
+    there.write_text("datagram\n")
 
 
 @pytest.fixture

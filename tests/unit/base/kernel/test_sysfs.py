@@ -51,6 +51,17 @@ def test_vf(root: Path) -> None:
     assert sysfs.function(VF0, root) == Function(VF0, "igbvf", PF, ("ens1f0v0",), ("mlx5_12", "mlx5_4"))
 
 
+def test_an_ipoib_interface_is_complete_with_its_last_file(root: Path) -> None:
+    """A child of it never has that file."""
+    names = ("a-child", "ib0")
+    for name in names:
+        (root / "class/net" / name).mkdir()
+        (root / "class/net" / name / "pkey").touch()
+    assert sysfs.ipoib_netdev(names, root) == ""
+    (root / "class/net/ib0/delete_child").touch()
+    assert sysfs.ipoib_netdev(names, root) == "ib0"
+
+
 @pytest.mark.parametrize(
     ("ports", "own"),
     [
