@@ -81,7 +81,7 @@ lint: ## run ruff, mypy, Vale for the English, and shellcheck if it is installed
 	packaging/venv ruff format --check .
 	packaging/venv mypy
 	@vale=$$(netns-fixtures/vale) && packaging/venv python tests/prose.py "$$vale"
-	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv packaging/foreign packaging/wheels $(addprefix packaging/deb/,preinst postinst prerm postrm) $(addprefix netns-fixtures/,setup suite golang helm multus peers prometheus vale kernel lab arm64 arm64-kernel arm64-debian bare cluster/build gokubelet/build workloads/in_pod) netns-fixtures/guest/*
+	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv packaging/foreign packaging/wheels $(addprefix packaging/deb/,preinst postinst prerm postrm) $(addprefix netns-fixtures/,setup suite golang helm multus peers prometheus vale kernel lab arm64 arm64-kernel arm64-debian bare cluster/build gokubelet/build workloads/in_pod) netns-fixtures/guest/* findings/*.sh
 
 docs: ## generate the tables of keys in docs/ from the models, and a picture
 	packaging/venv python -m docs.keys
