@@ -15,6 +15,7 @@ from guest.node import pci, rdma_devs
 from guest.recovery import recovered
 from support.topology import Pod, ip, until
 
+from base.kernel import budget
 from cni.kinds.sriov import infiniband
 
 REMOVE_MS, FILES_MS, BARE = (Path("/sys/module/testib/parameters", name) for name in ("remove_ms", "files_ms", "bare"))
@@ -71,8 +72,9 @@ def test_a_dead_owner_is_replaced(node: Node, make_pod: Callable[[], Pod]) -> No
 
 
 @pytest.fixture
-def late() -> Iterator[None]:
+def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A netdev that exists for two seconds without the files of ib_ipoib."""
+    monkeypatch.setattr(budget, "REQUEST", 120.0)
     FILES_MS.write_text("2000")
     yield
     FILES_MS.write_text("0")
