@@ -81,7 +81,7 @@ def of_guards(tree: Tree, file: str, guards: Sequence[Guard]) -> Part:
     tests = {test.partition("::")[0] for guard in guards for test in guard.tests}
     tools = {path for path in tree.below("tests/harness/guarded") if path.endswith(".py")}
     covers = tree.reached(tests, within="tests/") | {file, GUARDS_TOOL, *tools}
-    about = "\n".join(f"{guard.title} {guard.tests} {guard.survives}" for guard in guards)
+    about = "\n".join(map(repr, guards))  # their rows, which say what is taken out
     return Part("guards", file, (sys.executable, GUARDS_TOOL, file), covers, about, size=len(guards))
 
 

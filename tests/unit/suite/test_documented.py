@@ -8,7 +8,8 @@ import pytest
 from cni import attachment_state
 from ctl.main import COMMANDS, main
 
-DOCS = Path(__file__).parents[3] / "docs" / "user"
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
 
 
 def first_column(page: str, heading: str) -> set[str]:
@@ -20,7 +21,7 @@ def first_column(page: str, heading: str) -> set[str]:
 
 
 def test_commands() -> None:
-    listed = first_column("install.md", "What the program does by name")
+    listed = first_column("user/install.md", "What the program does by name")
     ours = {f"hpn {name}" for name in (*COMMANDS, "agent", "node", "version", "help")}
     assert {name for name in listed if name.startswith("hpn ")} == ours
 
@@ -28,7 +29,13 @@ def test_commands() -> None:
 def test_states_of_attachments() -> None:
     constants = {value for name, value in vars(attachment_state).items() if name.isupper() and isinstance(value, str)}
     words = {value for value in constants if re.fullmatch(r"[a-z-]+", value)}  # excludes remedies
-    assert first_column("commands.md", "hpn list") == words - {attachment_state.LOST}
+    assert first_column("user/commands.md", "hpn list") == words - {attachment_state.LOST}
+
+
+def test_tools_of_the_tests() -> None:
+    """docs/develop/testing.md has a row for each program and module."""
+    tools = {path.name for path in (ROOT / "tests" / "harness").glob("*.py")}
+    assert first_column("develop/testing.md", "The tools") == tools
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

@@ -1,5 +1,6 @@
 """The soak: its parts, and the page with the last result."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -99,6 +100,20 @@ def test_what_parts_cover(found: list[Part]) -> None:
     assert {"tests/netns/test_transaction.py", "tests/netns/conftest.py", "tests/harness/guards.py"} <= guards
     assert [path for path in guards if path.startswith(FLOORS)] == ["cni/undo.py"]
     assert "tests/lab/infiniband/test_vf.py" in covers["lab: InfiniBand"] - covers["lab: VFs"]
+
+
+def test_what_a_guards_part_depends_on() -> None:
+    """Each field of a guard's row counts, and no other file's row."""
+    tree = Tree(soak.ROOT)
+    guard = next(guard for guard in soak.GUARDS if guard.file == "cni/undo.py")
+    fields = {"tests": ("tests/test_keys.py",), "survives": "no test can", "function": "another", "places": ()}
+    assert {"file", "name", *fields} == {field.name for field in dataclasses.fields(guard)}
+    others = [dataclasses.replace(guard, **{name: value}) for name, value in fields.items()]
+    digests = set()
+    for one in (guard, *others):
+        part = soak.of_guards(tree, one.file, [one])
+        digests.add(tree.digest(part.covers, *part.words, part.about))
+    assert len(digests) == len(fields) + 1
 
 
 def test_it_is_a_program(tmp_path: Path) -> None:
