@@ -241,7 +241,8 @@ def _holds(pid: int, number: str, byte: int) -> bool:
 
 def _process(pid: int) -> str:
     if pid <= 0:
-        return "a process of another PID namespace"
+        # One of another PID namespace, or the child of one that has ended.
+        return "a process that /proc/locks does not name"
     try:
         # A process chooses its name, which may contain line breaks.
         name = Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")

@@ -156,10 +156,37 @@ def test_a_child_that_outlives_the_work(tmp_path: Path) -> None:
     """A forked child has the lock's file open, and the attachment can be locked again."""
     with journal.lock(tmp_path, "rail0", KEY):
         child = Child(signal.pause)
-    with journal.lock(tmp_path, "rail0", KEY, 0):
+    try:
+        with journal.lock(tmp_path, "rail0", KEY, 0):
+            pass
+        assert subprocess.run(["flock", "--nonblock", the_lock(tmp_path), "true"], check=False).returncode == 0
+    finally:
+        child.end()
+
+
+def test_a_child_that_outlives_a_killed_command(tmp_path: Path) -> None:
+    """The kernel names no process for the lock, and the error invents none."""
+    read, write = os.pipe()
+    if not (pid := os.fork()):
+        try:
+            with journal.lock(tmp_path, "rail0", KEY):
+                if not os.fork():
+                    os.close(write)
+                    os.read(read, 1)
+                    os._exit(0)
+                os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    os.close(read)
+    os.waitpid(pid, 0)
+    try:
+        unnamed = "held by a process that /proc/locks does not name for 0 s"
+        with pytest.raises(TryAgain, match=unnamed), journal.lock(tmp_path, "rail0", KEY, 0):
+            pass
+    finally:
+        os.close(write)
+    with journal.lock(tmp_path, "rail0", KEY, 60):
         pass
-    assert subprocess.run(["flock", "--nonblock", the_lock(tmp_path), "true"], check=False).returncode == 0
-    child.end()
 
 
 def test_a_lock_that_cannot_be_made(tmp_path: Path) -> None:
