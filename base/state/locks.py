@@ -165,6 +165,8 @@ def _is_taken(fd: int, byte: int | None) -> bool:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         _set(fd, fcntl.F_WRLCK, byte)
     except BlockingIOError:
+        # On NFS the kernel makes an flock of locks of bytes, so two that wait with it would stop each other.
+        fcntl.flock(fd, fcntl.LOCK_UN)
         return False
     return True
 

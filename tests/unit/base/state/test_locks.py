@@ -1,5 +1,6 @@
 """Locks of attachments, devices and namespaces: between processes, and their failures."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -134,6 +135,19 @@ def test_an_older_version_beside_this_one(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(TryAgain, match=f"was held by process {pid} "), journal.lock(tmp_path, "rail0", KEY):
             pass
     assert journal.at_work(tmp_path, "rail0", KEY) == ""
+
+
+def test_a_wait_for_a_name_holds_nothing(tmp_path: Path) -> None:
+    """An older version takes the whole file while this one waits for its name.
+
+    On NFS the kernel makes an flock of locks of bytes, so two waiting commands that kept it would stop each other.
+    """
+    path = f"{tmp_path}/lock"
+    byte = locks.byte_of("pod")
+    with open(path, "w") as waiting, open(path) as older:
+        with locks.Lock(path, 0, "pod"), pytest.raises(TryAgain):
+            locks.take(waiting.fileno(), path, 0, byte)
+        fcntl.flock(older, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_who_works_on_an_attachment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
