@@ -113,8 +113,13 @@ class View:
         report.send_low(partial(self._is_low, book))
 
     def note_probed(self, ips: Sequence[Ip]) -> None:
-        """Record that no other host on the link has these addresses, so that no later ADD probes for them."""
-        with node_blocks.lock(self.network.directory, LOCK_TIMEOUT):
+        """Record that no other host on the link has these addresses, so that no later ADD probes for them.
+
+        If a round has the lock, it is not worth the wait: the next ADD probes once more.
+        """
+        if not (self.mine and self._unproven(self.mine, ips)):
+            return
+        with suppress(TryAgain), node_blocks.lock(self.network.directory, 0):
             mine = node_blocks.read(self.network.directory)
             if mine is None:
                 return

@@ -127,7 +127,7 @@ class Memory:
 
         return self._call("silent", "", act, set())
 
-    def keep_alive(self, name: str, seconds: int) -> None:
+    def keep_alive(self, name: str, seconds: int, machine: str = "") -> None:  # noqa: ARG002  # kubelet reports it
         def act() -> None:
             known = self.machines.get(name, Machine(name))
             self.machines[name] = Machine(name, known.uid, self.clock)

@@ -209,8 +209,7 @@ def rounds(
     for directory, folder, work in each:
         alive = backends.alive[folder]
         store = open_in(directory.parent, directory.name, alive.log, gone)
-        # Each round may take a request's whole budget, because no command waits for it.
-        budget.begin()
+        budget.begin(is_patient=True)
         try:
             if unsafe:  # guard: another-boot
                 raise TryAgain(unsafe)

@@ -13,9 +13,9 @@ from typing import Final
 from base.protocol.errors import CniError, InvalidConfig, RecordUnreadable, TryAgain, Unreachable
 from base.protocol.result import Address
 from base.state import durable, node
-from ipam.cluster import BLOCK, GRID, Document, Documents, node_blocks
+from ipam.cluster import BLOCK, GRID, Document, Documents, copies, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
-from ipam.cluster.node_blocks import NodeBlocks, heartbeat_is_due, is_late, must_sync
+from ipam.cluster.node_blocks import SILENT, NodeBlocks, heartbeat_is_due, is_late, must_sync
 from ipam.cluster.reconcile.heartbeat import Heartbeat
 from ipam.cluster.rules import block_math
 from ipam.cluster.rules.documents import PoolLayout, layout_name, overlapping, readable_layouts
@@ -71,6 +71,8 @@ def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
     and a refusal are not errors either.  Raises InvalidConfig for another cluster or pool layout; then the next ADD
     asks the backend before any allocation.  If late, also raises StoreRefused, TryAgain, RecordUnreadable, IoFailure.
     """
+    if copies.was_silent(network.cluster.store, SILENT):
+        return  # a pod with many networks would wait for each of them
     try:
         lock = node_blocks.lock(network.directory, LOCK_TIMEOUT if late else 0)
     except TryAgain:
@@ -81,7 +83,9 @@ def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
         with lock:
             wrong = _send(network, log)
     except CniError as e:
-        if late and not isinstance(e, Unreachable):  # guard: refused-late
+        if isinstance(e, Unreachable):
+            copies.note_silent(network.cluster.store)
+        elif late:
             raise
         log.append(f"network {network.name}: this node's heartbeat to the cluster's store failed: {e.msg}")
         return
