@@ -182,7 +182,8 @@ def test_a_node_file_of_others(host: Host, node_file: Path, owner: int, mode: in
     os.chown(node_file, owner, 0)
     node_file.chmod(mode)
     error = host.refused("STATUS", None, host.conf(logFile=str(host.tmp_path / "log")))
-    assert (error["code"], f"chown root:root {node_file}" in error["msg"]) == (7, True)
+    remedy = f"chown root:root {node_file}" if owner else f"chmod go-w {node_file}"
+    assert (error["code"], error["msg"].endswith(f"check its contents, then: {remedy}")) == (7, True)
 
 
 STRINGS = ["a\nb", 'a"b', "' $(touch X) #", "a\\", "\x00", "\x1b[2J", "\ud800", "\u2028", "{}\n{}"]
