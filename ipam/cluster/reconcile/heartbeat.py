@@ -5,7 +5,7 @@ The caller holds ``blocks.lock`` (node_blocks.py), and writes the result.
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -21,17 +21,19 @@ from ipam.cluster.rules.documents import Block, block_name
 _TRIES: Final = 5
 
 Found = tuple[Document, Block]
+# Marks those of the blocks with these indexes that have no lease as returning, in the node's file too.
+Withdraw = Callable[[NodeBlocks, Collection[int]], NodeBlocks]
 
 
 class Heartbeat:
     """A heartbeat of this node, which is ``machine``.
 
     ``log`` gets what an operator should know, and ``suspected`` counts the node's suspected blocks.  ``left`` holds the
-    blocks of its name that belong to another machine.
+    blocks of its name that belong to another machine.  ``withdraw`` is for blocks whose document was removed.
     """
 
-    def __init__(self, documents: Documents, machine: Machine, log: list[str]) -> None:
-        self._documents, self._machine, self._log = documents, machine, log
+    def __init__(self, documents: Documents, machine: Machine, log: list[str], withdraw: Withdraw) -> None:
+        self._documents, self._machine, self._log, self._withdraw = documents, machine, log, withdraw
         self.suspected, self.left, self._made_again = 0, list[Found](), False
 
     def send(self, mine: NodeBlocks) -> NodeBlocks:
@@ -40,11 +42,13 @@ class Heartbeat:
         mine = replace(mine, node=self._machine.name, machine=self._machine.uid or was)
         listed = self._documents.listed(BLOCK, mine.network, mine.node)
         blocks = {one[1].index: one for one in readable(listed)}
+        found = {held.index: blocks.pop(held.index, None) for held in mine.blocks}
+        for held in [one for one in mine.blocks if one.state == HELD and not found[one.index]]:
+            found[held.index] = read_block(self._documents, mine.network, held.index)
+        mine = self._forget_removed(mine, [one.index for one in mine.blocks if not found[one.index]])
         for held in mine.blocks:
-            known = blocks.pop(held.index, None)
             if held.state == HELD:
-                known = known or read_block(self._documents, mine.network, held.index)
-                mine = mine.having(self._reconcile(mine, was, held, known))
+                mine = mine.having(self._reconcile(mine, was, held, found[held.index]))
         for known in blocks.values():
             mine = self._add_forgotten(mine, known)
             # Only this node can see that an earlier machine of its name owns it: every report of that name is ours.
@@ -52,6 +56,24 @@ class Heartbeat:
                 self.left.append(known)
         # guard below: of-when-it-began (began -> int(time.time()))
         return replace(self._detect_restore(mine), looked=began, host=os.uname().nodename, boot=durable.boot_id())
+
+    def _forget_removed(self, mine: NodeBlocks, indexes: Sequence[int]) -> NodeBlocks:
+        """Return the node's blocks without use of those that were removed and have no lease.
+
+        No pod needs them, so a retired network stays retired.  A block with a lease is created again.
+        """
+        there = {block.index for block in mine.blocks if block.state == HELD and block.index in indexes}
+        if not there:
+            return mine
+        mine = self._withdraw(mine, there)
+        for block in mine.blocks:
+            if block.index in there and block.state != HELD:
+                self._made_again = True  # a restore can have removed it too
+                self._log.append(
+                    f"block {block.index} of {mine.network} was removed from the store, and has no lease: "
+                    "this node gives it up"
+                )
+        return mine
 
     def _detect_restore(self, mine: NodeBlocks) -> NodeBlocks:
         """Record a restore of the backend to an older state, if one shows."""

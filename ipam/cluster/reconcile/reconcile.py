@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from base.kernel import budget
@@ -22,6 +23,7 @@ from ipam.cluster.node_blocks import GRACE, HELD, LOST, RETURNING, NodeBlocks, O
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.claim_block import Claimer
 from ipam.cluster.reconcile.heartbeat import Heartbeat, is_anothers, read_block
+from ipam.cluster.reconcile.sync import withdraw
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.counting import counted, pool, short, spans
 from ipam.cluster.rules.documents import Block
@@ -66,7 +68,7 @@ class Round:
             )
         documents.keep_alive(self._shared.node, GRACE)
         us = self._shared.machine()
-        heartbeat = Heartbeat(documents, us, self.log)
+        heartbeat = Heartbeat(documents, us, self.log, partial(withdraw, self._directory, self._store))
         mine = heartbeat.send(mine)
         mine = replace(mine, asked=mine.looked)
         self.suspected = heartbeat.suspected

@@ -42,7 +42,8 @@ class Cluster:
 
     def look(self, machine: Machine = NODE1) -> int:
         """Send a heartbeat; return how many blocks were suspected."""
-        heartbeat = Heartbeat(self.store, machine, self.said)
+        # Every block has a lease.
+        heartbeat = Heartbeat(self.store, machine, self.said, lambda mine, _: mine)
         self.store.calls.clear()
         self.mine = heartbeat.send(self.mine)
         return heartbeat.suspected
