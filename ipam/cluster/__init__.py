@@ -101,6 +101,12 @@ class Documents(Protocol):
         Return all names if this node may not read that.  The result only orders further requests (``machine``).
         """
 
+    def controller(self, pod: str) -> str | None:
+        """Return the kind of the controller of the pod ("namespace/name"), empty for none.
+
+        Return None if the backend does not know pods, or this node may not read this one.
+        """
+
     def keep_alive(self, name: str, seconds: int) -> None:
         """Report the node as alive for that many seconds; do nothing where kubelet reports it."""
 

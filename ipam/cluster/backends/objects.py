@@ -73,6 +73,12 @@ def uid(found: Json) -> str:
     return _named(_metadata(found), "uid")
 
 
+def controller(pod: Json) -> str:
+    """Return the kind of the pod's controller; empty for none."""
+    owners = objects(_metadata(pod), "ownerReferences")
+    return next((text(one, "kind") for one in owners if one.get("controller") is True), "")
+
+
 def _metadata(found: Json) -> Json:
     return typed(found, "metadata", dict)
 
