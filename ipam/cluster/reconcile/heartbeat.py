@@ -37,7 +37,10 @@ class Heartbeat:
         self.suspected, self.left, self._made_again = 0, list[Found](), False
 
     def send(self, mine: NodeBlocks) -> NodeBlocks:
-        """Send it; return this node's blocks as they are then.  Raises Unreachable, StoreRefused, TryAgain."""
+        """Send it; return this node's blocks as they are then.
+
+        Raises Unreachable, StoreRefused, TryAgain; RecordUnreadable for the document of one of its blocks.
+        """
         was, began = mine.machine, int(time.time())  # answers may be as old as this
         mine = replace(mine, node=self._machine.name, machine=self._machine.uid or was)
         listed = self._documents.listed(BLOCK, mine.network, mine.node)
@@ -95,6 +98,8 @@ class Heartbeat:
             elif self._refute(mine, held, known):
                 return replace(held, uid=known[0].uid)
             known = read_block(self._documents, mine.network, held.index)
+        if unreadable := self._documents.read(BLOCK, block_name(mine.network, held.index)):
+            Block.of(unreadable)  # raises RecordUnreadable, with the document's name
         raise TryAgain(f"block {held.index} of {mine.network} changes faster in the store than this node can update it")
 
     def _refute(self, mine: NodeBlocks, held: OwnedBlock, known: Found) -> bool:

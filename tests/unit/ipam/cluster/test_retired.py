@@ -101,6 +101,25 @@ def test_a_document_that_was_removed_while_nobody_looked(cluster: Cluster, clock
     assert {int(ip.rpartition(".")[2]) // 16 for ip in given} & {index} == set()
 
 
+def test_a_document_that_cannot_be_read(cluster: Cluster, clock: list[float]) -> None:
+    """The error names it; after its removal, which the error advises, the node makes it again."""
+    node = cluster.node("a")
+    node.add("pod")
+    name = f"net.{node.mine.giving[0]}"
+    found = cluster.store.read(BLOCK, name)
+    assert found
+    cluster.store.replace(found, {**found.body, "suspect": "yes"})
+    clock[0] += HEARTBEAT
+    (report,) = kept(node)
+    assert f"block {name} in the cluster's store cannot be read: its suspect is 'yes'" in report.problem
+    assert "remove or repair it" in report.problem
+    clock[0] += node_blocks.GRACE
+    assert node.refused("ADD", "late")[0] == 108
+    del cluster.store.documents[BLOCK, name]
+    kept(node)
+    assert list(cluster.owners().values()) == ["a"]
+
+
 def test_a_subnet_by_mistake(cluster: Cluster) -> None:
     """The first ADD of a network had a wrong subnet: the other nodes' error names the remedy, which works."""
     wrong = cluster.node("a", subnet="10.0.0.0/16", cluster=SHARED)
