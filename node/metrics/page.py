@@ -137,7 +137,9 @@ def blocks(data_dirs: Iterable[Path], suspected: Mapping[str, int]) -> Iterator[
             states = [DRAINING if block.index in mine.draining else block.state for block in mine.blocks]
             number.update((mine.network, state) for state in states)
             contents = access.open_in(directory.parent, directory.name, []).contents()
-            left[mine.network,] = room(counted(mine, pool(mine, contents.sets), held_in(contents)), mine)
+            have = counted(mine, pool(mine, contents.sets), held_in(contents))
+            if have.free and mine.blocks:  # else it gives only reserved numbers, or its ranges are unknown
+                left[mine.network,] = room(have, mine)
             last[mine.network,] = mine.looked
     suspects = {labels: suspected.get(labels[0], 0) for labels in last}
     yield _gauge("hpn_cluster_blocks", "Blocks that this node has of a shared network.", number, "network", "state")

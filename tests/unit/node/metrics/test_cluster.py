@@ -1,5 +1,6 @@
 """Blocks of shared networks on the page of metrics."""
 
+from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
@@ -45,6 +46,15 @@ def test_what_a_node_has(tmp_path: Path) -> None:
         ("hpn_cluster_suspects", "net"): 2,
         ("hpn_cluster_looked_timestamp_seconds", "net"): 1_800_000_000,
     }
+
+
+def test_room_that_is_unknown(tmp_path: Path) -> None:
+    """A node with reserved numbers alone, and one whose ranges are unknown, have no room to report: 0 is an alert."""
+    node_blocks.write(tmp_path / "names", replace(MINE, network="names", sticky="256-511"))
+    node_blocks.write(tmp_path / "imported", replace(MINE.having(BLOCKS[0]), network="imported"))
+    found = made(list(page.blocks([tmp_path], {})))
+    assert {name for name, *_ in found} >= {"hpn_cluster_looked_timestamp_seconds"}
+    assert "hpn_cluster_room" not in {name for name, *_ in found}
 
 
 def test_a_node_without_shared_networks(tmp_path: Path) -> None:
