@@ -76,7 +76,9 @@ def read_trusted(path: str, limit: int = _LIMIT, also: int = 0) -> bytes | None:
     try:
         found = os.fstat(fd)
         # The file may be a secret, so the remedy gives no permission.
-        remedies = [] if is_trusted(found.st_uid) or found.st_uid == also else [f"chown root:root {path}"]  # guard: file-owner = []
+        remedies = (
+            [] if is_trusted(found.st_uid) or found.st_uid == also else [f"chown root:root {path}"]
+        )  # guard: file-owner = []
         remedies += [f"chmod go-w {path}"] if found.st_mode & _OTHERS_WRITE else []  # guard: file-mode
         if remedies:
             raise InvalidConfig(

@@ -102,6 +102,12 @@ class Documents(Protocol):
         Return all owners if this node may not read that.  The result only orders further requests (``machine``).
         """
 
+    def controller(self, pod: str) -> str | None:
+        """Return the kind of the controller of the pod ("namespace/name"), empty for none.
+
+        Return None if the backend does not know pods, or this node may not read this one.
+        """
+
     def keep_alive(self, name: str, seconds: int, machine: str = "") -> None:
         """Report the node, which is that machine, as alive for that many seconds; do nothing where kubelet does."""
 

@@ -11,14 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from base.protocol import report
-from base.protocol.errors import PoolExhausted, RecordUnreadable, TryAgain, doing
+from base.protocol.errors import CniError, PoolExhausted, RecordUnreadable, TryAgain, doing
 from base.protocol.result import Address, Ip
 from ipam import allocation
 from ipam.allocation import Allocation, chosen, newcomers
 from ipam.cluster import node_blocks
 from ipam.cluster.node_blocks import NodeBlocks, OwnedBlock, heartbeat_is_due, is_late, must_sync
 from ipam.cluster.rules import block_math
-from ipam.cluster.rules.network import Need, Network, Numbers
+from ipam.cluster.rules.network import Need, Network, Numbers, directory_in
 from ipam.pool import Pool
 from ipam.stores import LOCK_TIMEOUT, Book, Store, Terms
 from ipam.withheld import Withheld
@@ -286,6 +286,22 @@ class Shared(Allocation):
             from ipam.cluster.reconcile import reconcile  # noqa: PLC0415
 
             reconcile.release_numbers(self.view.network, self.log)
+
+
+def may_have_number(network: Network, pod: str) -> bool:
+    """Whether a pod with an ordinal name is a StatefulSet's: it has a number here, or no other controller is known.
+
+    Asks the backend about a name without a number on this node.  Without an answer, the name decides.
+    """
+    with suppress(CniError):
+        mine = node_blocks.read(directory_in(network.directory))
+        if mine and any(block.whose == pod or block.whose.startswith(f"{pod}:") for block in mine.blocks):
+            return True
+        from ipam.cluster.backends import backend  # noqa: PLC0415  # connects to the backend
+
+        kind = backend.opened(network.cluster.store).documents.controller(pod)
+        return not kind or kind.endswith("StatefulSet")
+    return True
 
 
 def shared(alone: Allocation, network: Network, *, has_number: bool) -> Shared:

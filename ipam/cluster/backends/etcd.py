@@ -132,6 +132,9 @@ class Etcd:
             lease = self._granted(name, seconds, machine)
         self._leases[name] = lease
 
+    def controller(self, pod: str) -> str | None:  # noqa: ARG002  # an etcd knows no pods
+        return None
+
     def identity(self) -> str:
         """Return the text that was written once.
 

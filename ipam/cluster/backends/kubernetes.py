@@ -112,6 +112,14 @@ class Kubernetes:
             or (one.last_seen or 0.0) < self._clock - GRACE
         }
 
+    def controller(self, pod: str) -> str | None:
+        """kubelet's credential may read the pods of its node; another one perhaps none."""
+        namespace, _, name = pod.rpartition("/")
+        answer = self._ask("GET", f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}")
+        if answer.status == 403 or answer.is_absent:
+            return None
+        return self._read(answer, "get", "pod", objects.controller)
+
     def keep_alive(self, name: str, seconds: int, machine: str = "") -> None:  # noqa: ARG002  # its Node object has it
         """Report the node as alive for that many seconds, if kubelet does not.
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from base.kernel import budget
@@ -25,6 +26,7 @@ from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.alive import Backends
 from ipam.cluster.reconcile.claim_block import Claimer
 from ipam.cluster.reconcile.heartbeat import Heartbeat, is_anothers, read_block
+from ipam.cluster.reconcile.sync import withdraw
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.block_math import candidates, nth
 from ipam.cluster.rules.counting import counted, pool, short, spans
@@ -64,7 +66,7 @@ class Round:
 
     def _complete(self, heartbeat: Heartbeat, mine: NodeBlocks) -> NodeBlocks:
         """Complete the heartbeat; return the node's blocks as the backend holds them."""
-        mine = heartbeat.send(mine)
+        mine = heartbeat.send(mine, partial(withdraw, self._directory, self._store))
         reclaim.release_left(self._shared.documents, heartbeat.machine, heartbeat.left, self._log)
         return replace(mine, asked=mine.looked)
 
@@ -215,7 +217,8 @@ def rounds(
                 raise TryAgain(unsafe)
             mine = node_blocks.read(folder)
             copies.note(folder, mine)
-            if mine is None or (due_only and not (alive.heartbeat or alive.problem or work.is_due(mine, store))):  # guard: due (due_only and not (alive)
+            # guard below: due (work.is_due(mine, store) -> True)
+            if mine is None or (due_only and not (alive.heartbeat or alive.problem or work.is_due(mine, store))):
                 continue
             store.collect(None)  # dead leases would keep blocks in use
             if not alive.problem:

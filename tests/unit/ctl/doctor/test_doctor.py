@@ -23,9 +23,9 @@ from ctl.main import main
 
 # A full disk needs a mount (tests/netns/test_doctor.py), and the clock needs the lab (tests/lab/test_doctor.py).
 # test_priorities.py has the answers of a driver with DCB; test_definitions.py, test_pools.py and test_claims.py an API
-# server's.
+# server's; test_blocks.py a store's.
 ELSEWHERE = {
-    *("disk-nearly-full", "clock-wrong", "clock-unsynchronized", "pfc-differs", "traffic-class-lossy"),
+    *("disk-nearly-full", "clock-wrong", "clock-differs", "clock-unsynchronized", "pfc-differs", "traffic-class-lossy"),
     *("range-on-each-node", "pools-overlap", "pool-of-own-address"),
     *("resource-nobody-has", "names-unlisted", "slices-missing", "slices-foreign"),
 }
