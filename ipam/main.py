@@ -185,7 +185,7 @@ def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
         from ipam import rails  # noqa: PLC0415
 
         rail = rails.rail_of(pool.rails, rails.device_of(conf))
-    has_number = bool(pool.aside and not pool.requested and (pool.sticky_name or arguments.is_ordinal(pod)))
+    has_number = bool(pool.aside and not pool.requested and (pool.sticky_name or _is_stateful(conf, pool, pod)))
     # With aligned rails, one number covers all addresses of a container.
     place = "" if has_number and pool.align else request.key.ifname if rail is None else str(pool.rails[rail])
     owner = Owner(request.key, pod, request.netns, sandboxes.of(request), leases.terms(pool, pod, place))
@@ -198,6 +198,15 @@ def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
     from ipam.cluster import allocate  # noqa: PLC0415
 
     return allocate.shared(alone, _network(conf, pool, pool.cluster), has_number=has_number)
+
+
+def _is_stateful(conf: Config, pool: Pool, pod: str) -> bool:
+    """Whether the pod belongs to a StatefulSet, as far as is known."""
+    if not (pool.cluster and arguments.is_ordinal(pod)):
+        return False
+    from ipam.cluster import allocate  # noqa: PLC0415
+
+    return allocate.may_have_number(_network(conf, pool, pool.cluster), pod)
 
 
 def _network(conf: Config, pool: Pool, cluster: Cluster) -> "Network":

@@ -48,6 +48,7 @@ class Flags:
     classes: Path | None = None
     kubelet: Path = KUBELET
     kubeconfig: str = ""
+    blocks: bool = True
     prefix: str = ""
     cdi: bool = False
     metrics: Address | None = None
@@ -93,6 +94,8 @@ def _parser() -> _Parser:
     option("--kubeconfig", metavar="FILE", type=_absolute, help="credentials for the API server, for addresses that "
            "nodes share: a kubeconfig, or a directory with token and ca.crt of this pod's service account; default: "
            "those of the policy file")  # fmt: skip
+    option("--no-blocks", dest="blocks", action="store_false", help="leave the node's blocks of addresses that nodes "
+           "share to the agent")  # fmt: skip
     option("--resource-prefix", dest="prefix", metavar="P",
            help="prefix for the resources without one in sriov-network-device-plugin's file")  # fmt: skip
     option("--use-cdi", dest="cdi", nargs="?", const=True, type=_truth, metavar="true|false",

@@ -104,7 +104,7 @@ async def _serve(asked: Flags, version: str) -> None:
     )
     if not daemon:
         return await ended
-    metrics, blocks = None, Blocks(loop, partial(rounds, kubeconfig=asked.kubeconfig))
+    metrics, blocks = None, Blocks(loop, partial(rounds, kubeconfig=asked.kubeconfig) if asked.blocks else _none)
     try:
         if asked.metrics:
             from node.metrics.service import Metrics  # noqa: PLC0415  # most nodes have no metrics
@@ -138,6 +138,10 @@ async def _begun(begin: Callable[[], Daemon], ended: asyncio.Future[None]) -> Da
                 log(said := f"{e}")
         if (await asyncio.wait({ended}, timeout=AGAIN))[0]:
             return None
+
+
+def _none(_: bool) -> None:  # noqa: FBT001
+    """Do no round."""
 
 
 def _ended(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:

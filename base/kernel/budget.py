@@ -28,14 +28,24 @@ class _Budget(_local):
     left = REQUEST
     kernel_left = KERNEL_TIMEOUT
     excused = 0.0
+    is_patient = False
 
 
 _budget = _Budget()
 
 
-def begin() -> None:
-    """Give this thread's next request the whole budget."""
-    _budget.left, _budget.kernel_left = REQUEST, KERNEL_TIMEOUT
+def begin(*, is_patient: bool = False) -> None:
+    """Give this thread's next request the whole budget.
+
+    ``is_patient``: no command waits, so each request to a server gets it again (``begin_one``).
+    """
+    _budget.left, _budget.kernel_left, _budget.is_patient = REQUEST, KERNEL_TIMEOUT, is_patient
+
+
+def begin_one() -> None:
+    """Give the next request to a server the whole budget, if no command waits."""
+    if _budget.is_patient:
+        begin(is_patient=True)
 
 
 def extend_for_undo() -> None:

@@ -9,7 +9,7 @@ from base.kernel.rtnl import open_in
 from base.kernel.rules import RTM_GETROUTE
 from base.protocol.result import Address
 
-# The entry of the table local instead of a route through lo (Linux 4.13).
+# The entry of the table local instead of a route through lo.
 _RTM_F_FIB_MATCH: Final = 0x2000
 
 

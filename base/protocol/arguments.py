@@ -10,6 +10,9 @@ _ARGS: Final = frozenset({
     "IgnoreUnknown", "IP", "GATEWAY", "MAC", "VF", "VLAN", "GUID", "STICKY",
     "K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_UID", "K8S_POD_INFRA_CONTAINER_ID",
 })  # fmt: skip
+# The length and the digits of a generated suffix.
+_GENERATED: Final = 5
+_OF_NAMES: Final = frozenset("2456789")
 
 
 def cni_args(text: str) -> dict[str, str]:
@@ -39,9 +42,15 @@ def pod_name(args: Mapping[str, str]) -> str:
 
 
 def is_ordinal(pod: str) -> bool:
-    """Whether the pod's name is a StatefulSet's, which ends with a dash and a number."""
+    """Whether the pod's name can be a StatefulSet's, which ends with a dash and a number.
+
+    A controller that generates names appends five of the characters ``bcdfghjklmnpqrstvwxz2456789``
+    (k8s.io/apimachinery/pkg/util/rand): in one of 854 names digits only.  No StatefulSet has as many pods.
+    """
     number = pod.rpartition("-")[2]
-    return number != pod and number.isascii() and number.isdecimal()
+    if number == pod or not (number.isascii() and number.isdecimal()) or (number[0] == "0" and number != "0"):
+        return False
+    return not (len(number) == _GENERATED and _OF_NAMES.issuperset(number))
 
 
 def requested(conf: Mapping[str, Any], args: Mapping[str, str], key: str, arg: str) -> Any:

@@ -15,7 +15,8 @@ from base.state import numbers
 if TYPE_CHECKING:
     from cni.models import Common
 
-_CDI = "/var/run/cdi"
+# The runtimes' usual directory, and the one for Talos (cdiDir in packaging/helm/hpn).
+_CDI: Final = ("/var/run/cdi", "/var/cdi/dynamic")
 _LIMIT: Final = 1 << 24  # bytes, as in hpn node
 # Seconds for hpn node to write a CDI file after the kernel's event.  An idle node needs 0.1 s; a loaded one gets a CPU
 # late.  The request's budget does not count this wait, because no pod can prolong it.
@@ -44,7 +45,7 @@ def kept(attach: "Common", plan: Json, request: Request, log: list[str]) -> Iter
     required = attach.rdma.required
     remedy = "delete the pod: its successor gets the new ones; cdi: true in the device file avoids it"
     if next(_in_cdi(address), None):
-        remedy = f"start hpn node, which has not written the new ones to {_CDI}"
+        remedy = f"start hpn node, which has not written the new ones to {_CDI[0]}"
     why = (
         f"{'rdma.required: ' if required else ''}{address} has {', '.join(now) or 'no device node'} in the pod, but "
         f"the container got {', '.join(given)}, so it cannot open the device; {remedy}"
@@ -69,10 +70,10 @@ def _is_given_by_cdi(address: str, nodes: tuple[str, ...]) -> bool:
 
 def _in_cdi(address: str) -> Iterator[set[str]]:
     """Yield the device nodes of each resource that gives the device by CDI."""
-    for name in sysfs.names(_CDI):
-        if name.startswith("hpn-") and name.endswith(".json"):
+    for path in (f"{folder}/{name}" for folder in _CDI for name in sysfs.names(folder) if name.startswith("hpn-")):
+        if path.endswith(".json"):
             with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                body = json.loads(files.read(f"{_CDI}/{name}", _LIMIT))
+                body = json.loads(files.read(path, _LIMIT))
                 for device in body["devices"]:
                     if device["name"].endswith(f"_{address}"):
                         yield {*_paths(body), *_paths(device)}

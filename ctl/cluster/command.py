@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from base.kernel import budget
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable
 from base.protocol.spec import Json
 from base.table import abridged
@@ -73,6 +74,7 @@ def answer(options: argparse.Namespace) -> tuple[str, int]:
     kind = options.store or of_node
     own = {name: one for name, one in has.items() if one.store == kind}
     kubeconfig = None if is_for_pods and kind == "etcd" else options.kubeconfig
+    budget.begin(is_patient=True)
     return of_store(options, _opened(kind, kubeconfig), own)
 
 

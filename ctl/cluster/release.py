@@ -69,7 +69,7 @@ def collect(documents: Documents, network: str = "", *, dry_run: bool) -> list[O
 def _outcome(document: Document, act: Callable[[], str]) -> Outcome:
     """Return the outcome of one block; an error is one too."""
     node = str(document.body.get("node", ""))
-    budget.begin()  # each block gets a whole budget
+    budget.begin(is_patient=True)
     try:
         return Outcome(document.name, node, act())
     except CniError as e:

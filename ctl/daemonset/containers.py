@@ -39,7 +39,8 @@ def command(words: Sequence[str]) -> list[str]:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         sys.exit(_watch() if role == "agent" else _wait())
     if role == "node":
-        return [role, *options]
+        has_credential = any(word.startswith("--kubeconfig") for word in options)
+        return [role, *options, *([] if has_credential else ["--no-blocks"])]
     # A child, because the agent enters the host's mounts itself.
     for line in Child(_withdraw).answer():
         _say(line)

@@ -103,7 +103,7 @@ def slices(read: Reader, file: NodeFile | None) -> Slices | None:
 
 def blocks(read: Reader, data_dirs: Iterable[Path]) -> Iterator[Blocks]:
     """The blocks of each network.  A store is read only for this node's own files."""
-    silent = cache(silence if read.root == Path("/") else lambda _: "")
+    ask = cache(asked if read.root == Path("/") else lambda _: ("", 0.0))
     folders = set(data_dirs)
     networks, problems = copies.networks(folders)
     read.unread |= {f"{one.filename}": f"{one.strerror}; {_KEPT}" for one in problems}
@@ -114,12 +114,12 @@ def blocks(read: Reader, data_dirs: Iterable[Path]) -> Iterator[Blocks]:
         try:
             mine = node_blocks.read(directory)
             if mine:
-                yield _counted(file, mine, silent(mine.store))
+                yield _counted(file, mine, *ask(mine.store))
         except CniError as e:
             read.unread[f"{file}"] = f"{e.msg}; {_KEPT}"
 
 
-def _counted(file: Path, mine: NodeBlocks, silent: str) -> Blocks:
+def _counted(file: Path, mine: NodeBlocks, silent: str, ahead: float) -> Blocks:
     from ipam.cluster.rules import counting  # noqa: PLC0415  # few nodes have such a network
 
     contents = access.open_in(file.parent.parent, file.parent.name, []).contents()
@@ -127,19 +127,25 @@ def _counted(file: Path, mine: NodeBlocks, silent: str) -> Blocks:
     states = Counter(block.state for block in mine.blocks)
     # A node without a block gives only numbers reserved for names, and needs none.
     room = counting.room(have, mine) if have.free and mine.blocks else -1
-    return Blocks(f"{file}", states, room, time.time() - mine.looked, silent)
+    return Blocks(f"{file}", states, room, time.time() - mine.looked, silent, ahead)
 
 
 def silence(kind: str) -> str:
     """Why the store cannot be read; empty if it answers."""
+    return asked(kind)[0]
+
+
+def asked(kind: str) -> tuple[str, float]:
+    """Why the store cannot be read, empty if it answers; and this node's clock minus the store's, in seconds."""
     from ipam.cluster.backends import backend  # noqa: PLC0415  # few nodes have such a network
 
     budget.begin()
     try:
-        backend.opened(kind).documents.identity()
+        documents = backend.opened(kind).documents
+        documents.identity()
+        return "", time.time() - documents.now()
     except CniError as e:
-        return e.msg
-    return ""
+        return e.msg, 0.0
 
 
 def refusals(root: Path) -> list[str] | None:

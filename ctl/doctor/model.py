@@ -78,6 +78,7 @@ class Blocks:
     - ``states``: the number of blocks in each state.  ``room``: attachments that still fit; -1 if unknown.
     - ``seen``: seconds since the store confirmed the blocks.  ``silent``: why the store cannot be read now; empty if it
       can.
+    - ``ahead``: this node's clock minus the store's, in seconds.
     """
 
     file: str
@@ -85,6 +86,7 @@ class Blocks:
     room: int
     seen: float
     silent: str = ""
+    ahead: float = 0.0
 
 
 NOWHERE: Final = Place("", (), -1)

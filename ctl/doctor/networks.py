@@ -16,12 +16,12 @@ from base.protocol.errors import CniError
 from base.protocol.spec import Json, Request
 from base.state import node, permitted
 from cni import config
+from ctl.doctor import places
 from ctl.doctor.model import Addresses, Network, NodeFile, Process, RenamedFile
 from ctl.doctor.reading import Reader
 from node import config as node_config
 from node.flags import Flags, Wrong, parse
 
-_FOLDER: Final = "/etc/cni/net.d"
 _SUFFIXES: Final = (".conf", ".conflist", ".json")  # libcni's
 _OURS: Final = "hpn"
 _IPAM: Final = "hpn-ipam"
@@ -32,8 +32,9 @@ _DEVICE: Final = "0000:00:00.0"
 
 def networks(read: Reader) -> tuple[Network, ...]:
     """The networks for hpn, from the runtime's directory."""
-    folder = read.at(_FOLDER)
-    paths = [f"{folder}/{name}" for name in read.names(folder) if name.endswith(_SUFFIXES)]
+    folders = ([f"{read.at(folder)}/{name}" for name in read.names(read.at(folder))] for folder in places.NETWORKS)
+    files = ([path for path in folder if path.endswith(_SUFFIXES)] for folder in folders)
+    paths = next(filter(None, files), [])
     file = _policy_file(read)
     file = file if read.data(file) is not None else ""
     found = [network for path in paths for network in _networks(path, read.data(path) or b"{}", file)]

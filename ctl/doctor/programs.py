@@ -10,20 +10,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from base.protocol.location import KUBELET
-from ctl.command_line import PLUGIN
+from ctl.doctor import places
 from ctl.doctor.model import Programs, Socket
 from ctl.doctor.reading import Reader
 from ctl.installation import layout
 
 AGENT: Final = "/run/hpn/agent.sock"
-REGISTRY: Final = f"{KUBELET}/plugins_registry"
 _LISTENS: Final = 0x10000  # __SO_ACCEPTCON, of the flags in /proc/net/unix
 
 
 def programs(read: Reader, file: str, build: str) -> Programs:
     """The programs.  ``file`` is the running program, and ``build`` its version."""
-    plugin = read.at(PLUGIN)
+    plugin = read.at(read.first(*places.PLUGINS))
     is_this: bool | None = None
     if file:
         with suppress(OSError):
@@ -35,7 +33,7 @@ def programs(read: Reader, file: str, build: str) -> Programs:
         is_there=os.path.lexists(plugin),
         is_this=is_this,
         build=build,
-        registry=registry if read.stat(registry := read.at(REGISTRY)) else "",
+        registry=registry if read.stat(registry := read.at(read.first(*places.REGISTRIES))) else "",
         agent=read.at(AGENT),
         sockets=tuple(_sockets(read)),
         daemonset_unit=unit if read.stat(unit := read.at(f"/{layout.UNITS}/{layout.LEAVE}")) else "",
@@ -46,7 +44,8 @@ def _sockets(read: Reader) -> Iterator[Socket]:
     """The agent's socket, and those of plugins that kubelet would call."""
     # Connecting to a socket of systemd's would start the agent, so the kernel's list comes first.
     listening = set(_listening(read.line(read.at("/proc/net/unix"))))
-    registry = [f"{REGISTRY}/{name}" for name in read.names(read.at(REGISTRY)) if not name.startswith(".")]
+    folder = read.first(*places.REGISTRIES)
+    registry = [f"{folder}/{name}" for name in read.names(read.at(folder)) if not name.startswith(".")]
     for path in (AGENT, *registry):
         there = read.at(path)
         if (found := read.stat(there)) and stat.S_ISSOCK(found.st_mode):

@@ -27,6 +27,10 @@ class Reader:
         """The node's path below the root."""
         return str(self.root / path.lstrip("/"))
 
+    def first(self, *paths: str) -> str:
+        """The first of these paths of the node that exists there; the first of all if there is none."""
+        return next((path for path in paths if os.path.lexists(self.at(path))), paths[0])
+
     @property
     def is_this_kernel(self) -> bool:
         """True if the files are those of the running kernel, so that system calls describe the same machine."""

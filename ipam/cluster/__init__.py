@@ -41,8 +41,7 @@ class Document:
 class Machine:
     """What the backend knows of a node.
 
-    - ``uid``: the machine's UID.  It is empty for an unknown node, and in a backend that records no machines (etcd);
-      there each node knows only its own (Shared.machine).
+    - ``uid``: the machine's UID.  It is empty for an unknown node.  An etcd knows only that of the last report.
     - ``last_seen``: when the node was last reported alive, in seconds of the backend's clock; None if it never was.
     - ``has_reported``: False if the node owns blocks and was never reported alive.  Such a node counts as alive, so
       ``last_seen`` is the current time.
@@ -103,8 +102,14 @@ class Documents(Protocol):
         Return all owners if this node may not read that.  The result only orders further requests (``machine``).
         """
 
-    def keep_alive(self, name: str, seconds: int) -> None:
-        """Report the node as alive for that many seconds; do nothing where kubelet reports it."""
+    def controller(self, pod: str) -> str | None:
+        """Return the kind of the controller of the pod ("namespace/name"), empty for none.
+
+        Return None if the backend does not know pods, or this node may not read this one.
+        """
+
+    def keep_alive(self, name: str, seconds: int, machine: str = "") -> None:
+        """Report the node, which is that machine, as alive for that many seconds; do nothing where kubelet does."""
 
     def identity(self) -> str:
         """Return a text that identifies this cluster; it survives restarts and copies of the backend."""

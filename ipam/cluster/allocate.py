@@ -11,14 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from base.protocol import report
-from base.protocol.errors import PoolExhausted, RecordUnreadable, TryAgain, doing
+from base.protocol.errors import CniError, PoolExhausted, RecordUnreadable, TryAgain, doing
 from base.protocol.result import Address, Ip
 from ipam import allocation
 from ipam.allocation import Allocation, chosen, newcomers
 from ipam.cluster import node_blocks
 from ipam.cluster.node_blocks import NodeBlocks, OwnedBlock, heartbeat_is_due, is_late, must_sync
 from ipam.cluster.rules import block_math
-from ipam.cluster.rules.network import Need, Network, Numbers
+from ipam.cluster.rules.network import Need, Network, Numbers, directory_in
 from ipam.pool import Pool
 from ipam.stores import LOCK_TIMEOUT, Book, Store, Terms
 from ipam.withheld import Withheld
@@ -111,8 +111,13 @@ class View:
         report.send_low(partial(self._is_low, book))
 
     def note_probed(self, ips: Sequence[Ip]) -> None:
-        """Record that no other host on the link has these addresses, so that no later ADD probes for them."""
-        with node_blocks.lock(self.network.directory, LOCK_TIMEOUT):
+        """Record that no other host on the link has these addresses, so that no later ADD probes for them.
+
+        If a round has the lock, it is not worth the wait: the next ADD probes once more.
+        """
+        if not (self.mine and self._unproven(self.mine, ips)):
+            return
+        with suppress(TryAgain), node_blocks.lock(self.network.directory, 0):
             mine = node_blocks.read(self.network.directory)
             if mine is None:
                 return
@@ -279,6 +284,22 @@ class Shared(Allocation):
             from ipam.cluster.reconcile import reconcile  # noqa: PLC0415
 
             reconcile.release_numbers(self.view.network, self.log)
+
+
+def may_have_number(network: Network, pod: str) -> bool:
+    """Whether a pod with an ordinal name is a StatefulSet's: it has a number here, or no other controller is known.
+
+    Asks the backend about a name without a number on this node.  Without an answer, the name decides.
+    """
+    with suppress(CniError):
+        mine = node_blocks.read(directory_in(network.directory))
+        if mine and any(block.whose == pod or block.whose.startswith(f"{pod}:") for block in mine.blocks):
+            return True
+        from ipam.cluster.backends import backend  # noqa: PLC0415  # connects to the backend
+
+        kind = backend.opened(network.cluster.store).documents.controller(pod)
+        return not kind or kind.endswith("StatefulSet")
+    return True
 
 
 def shared(alone: Allocation, network: Network, *, has_number: bool) -> Shared:

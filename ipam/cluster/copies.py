@@ -2,11 +2,14 @@
 
     /run/hpn/node/blocks/<digest>    {"directory": "/var/lib/cni/hpn/ipam/rail0", "blocks": {...}}
 
-A round writes them (reconcile/reconcile.py).  They outlive hpn node, and end with the boot, as all pods do.  They serve
-only to keep the node's blocks: no address is allocated by them.
+    /run/hpn/node/blocks.silent/etcd   {"at": 1800000000}: when a backend did not answer an ADD's heartbeat
+
+A round writes the copies (reconcile/reconcile.py).  They outlive hpn node, and end with the boot, as all pods do.  They
+serve only to keep the node's blocks: no address is allocated by them.
 """
 
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
@@ -58,6 +61,20 @@ def networks(data_dirs: Iterable[Path]) -> tuple[list[Path], list[OSError]]:
     found = {path for folder in data_dirs for path in _in(folder, problems)}
     found |= {path.parent if path.name == _ASIDE else path for path in copied()}
     return sorted(found), problems
+
+
+def note_silent(kind: str) -> None:
+    """Record that the backend of this kind did not answer just now."""
+    with suppress(CniError):
+        durable.write(f"{FOLDER}.silent/{kind}", {"at": int(time.time())})
+
+
+def was_silent(kind: str, seconds: float) -> bool:
+    """Whether a command found that in the last seconds, for any network."""
+    with suppress(CniError, KeyError, TypeError, ValueError):
+        if body := durable.read(f"{FOLDER}.silent/{kind}"):
+            return 0 <= time.time() - int(body["at"]) < seconds
+    return False
 
 
 def _in(folder: Path, problems: list[OSError]) -> Iterator[Path]:

@@ -19,6 +19,7 @@ from hardware.model import Device
 from hardware.ports import every
 from ipam import inventory, stores
 from ipam.cluster import node_blocks
+from ipam.cluster.rules.block_math import candidates
 from ipam.cluster.rules.counting import counted, held_in, pool, room
 from ipam.stores import access
 from node.blocks import networks_with_blocks
@@ -131,17 +132,25 @@ def pools(data_dirs: Iterable[Path]) -> Iterator[Metric]:
 
 def blocks(data_dirs: Iterable[Path], suspected: Mapping[str, int]) -> Iterator[Metric]:
     """This node's blocks of each network, and their free room.  Raises IoFailure, RecordUnreadable."""
-    number, left, last = Counter[tuple[str, ...]](), dict[tuple[str, ...], int](), dict[tuple[str, ...], int]()
+    number, last = Counter[tuple[str, ...]](), dict[tuple[str, ...], int]()
+    left, every_block = dict[tuple[str, ...], int](), dict[tuple[str, ...], int]()
     for directory in networks_with_blocks(data_dirs):
         if mine := node_blocks.read(directory):
             states = [DRAINING if block.index in mine.draining else block.state for block in mine.blocks]
             number.update((mine.network, state) for state in states)
             contents = access.open_in(directory.parent, directory.name, []).contents()
-            left[mine.network,] = room(counted(mine, pool(mine, contents.sets), held_in(contents)), mine)
+            known = pool(mine, contents.sets)
+            have = counted(mine, known, held_in(contents))
+            # Unknown with reserved numbers only, or without the ranges.
+            if have.free and mine.blocks:
+                left[mine.network,] = room(have, mine)
+                every_block[mine.network,] = sum(one.last - one.first + 1 for one in candidates(known.sets, mine.size))
             last[mine.network,] = mine.looked
     suspects = {labels: suspected.get(labels[0], 0) for labels in last}
     yield _gauge("hpn_cluster_blocks", "Blocks that this node has of a shared network.", number, "network", "state")
     yield _gauge("hpn_cluster_room", "Attachments for which this node's blocks have addresses.", left, "network")
+    text = "Blocks that the network's ranges have, for all nodes."
+    yield _gauge("hpn_cluster_pool_blocks", text, every_block, "network")
     text = "Blocks of this node that others suspected before its last round."
     yield _gauge("hpn_cluster_suspects", text, suspects, "network")
     text = "When this node last saw its blocks in the store."

@@ -18,17 +18,18 @@ from support.shared_stores import etcds
 from base.kernel import budget
 from base.protocol.result import Ip
 from base.protocol.spec import Key
-from ipam.cluster import BLOCK, Documents, Machine, node_blocks
+from ipam.cluster import BLOCK, Documents, Machine, Report, copies, node_blocks
+from ipam.cluster.backends import backend
 from ipam.cluster.backends.backend import Shared
 from ipam.cluster.backends.etcd import Etcd
 from ipam.cluster.backends.gateway import Gateway, Settings
 from ipam.cluster.node_blocks import HELD, NodeBlocks, OwnedBlock
 from ipam.cluster.reconcile import reclaim
-from ipam.cluster.reconcile.reconcile import Round
+from ipam.cluster.reconcile.reconcile import rounds
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import Block
 from ipam.ranges import Span
-from ipam.stores import Owner
+from ipam.stores import Owner, none_gone
 from ipam.stores.access import open_in
 
 FIRST = int(ip_address("10.0.0.0"))
@@ -76,9 +77,12 @@ class Node:
             store = open_in(self.folder.parent, self.network, [])
             store.reserve(Owner(Key(f"c{number}", "net1")), lambda _, ips=ips: ips, RANGES)
 
-    def round(self) -> Round:
-        one = Round(self.folder, open_in(self.folder.parent, self.network, []), Shared(self.documents, self.name))
-        self.asked(one.keep)
+    def round(self) -> Report:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(copies, "FOLDER", f"{self.folder}.copies")
+            patch.setattr(backend, "opened", lambda _kind, _: Shared(self.documents, self.name))
+            (one,) = rounds([self.folder], none_gone)
+        assert not one.problem
         return one
 
     def blocks(self) -> dict[int, Block]:

@@ -1,7 +1,6 @@
 """packaging/helm on nodes without any part of hpn, with the commands of docs/user/kubernetes.md."""
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -166,14 +165,13 @@ def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree
 
 # The places of this cluster for the values of a distribution, and for what no value names.
 USUAL = {"cniBinDir": "/opt/cni/bin", "kubeletDir": "/var/lib/kubelet"}
-OTHERS = {"k3s": {"/var/lib/rancher/k3s/agent/etc/cni/net.d": "/etc/cni/net.d"}, "MicroK8s": {}}
+OTHERS = {"k3s": {"/var/lib/rancher/k3s/agent/etc/cni/net.d": "/etc/cni/net.d"}, "microk8s": {}}
 
 
 @pytest.fixture(params=OTHERS)
 def elsewhere(bare: Cluster, request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    """The page's values for a distribution, whose paths the nodes also have."""
-    (row,) = re.findall(rf"^\| {request.param} \| (`.*) \|$", PAGE.read_text(), re.MULTILINE)
-    values = dict(re.findall(r"`(\w+): (\S+)`", row))
+    """The values for a distribution, whose paths the nodes also have."""
+    values: dict[str, str] = yaml.safe_load((helm.CHART / "distributions" / f"{request.param}.yaml").read_text())
     paths = {path: USUAL[key] for key, path in values.items()} | OTHERS[request.param]
     for node in bare.nodes.values():
         for path, usual in paths.items():

@@ -45,7 +45,7 @@ def found(root: Path) -> dict[str, list[dict[str, str]]]:
 
 
 def conf(host: Host, **keys: Any) -> dict[str, Any]:
-    return host.conf(ipam={"type": "hpn-ipam", "ranges": [[RANGE]]}, **keys)
+    return host.conf(ipam={"type": "hpn-ipam", "ranges": [[RANGE]], "overlaps": True}, **keys)
 
 
 def test_the_dead(host: Host, root: Path, make_pod: Callable[[], Pod]) -> None:

@@ -72,6 +72,7 @@ class Cluster:
         module.opened = opened  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "store_in_memory", module)
         monkeypatch.setattr(backend, "KINDS", dict.fromkeys(backend.KINDS, "store_in_memory"))
+        monkeypatch.setattr(backend, "MACHINE_ID", "/nonexistent")  # the backend in memory records machines
         monkeypatch.setattr(node, "FILE", node.FILE)
         monkeypatch.setattr(copies, "FOLDER", copies.FOLDER)
 

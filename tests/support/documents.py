@@ -68,6 +68,8 @@ class Memory:
     file: Path | None = None
     _networks: dict[tuple[str, str], str] = field(default_factory=dict)
     changes: int = 0
+    # The kind of a pod's controller; an unknown pod has none here.
+    controllers: dict[str, str] = field(default_factory=dict)
 
     def create(self, kind: str, name: str, network: str, body: Json) -> Document | None:
         def act() -> Document | None:
@@ -127,7 +129,10 @@ class Memory:
 
         return self._call("silent", "", act, set())
 
-    def keep_alive(self, name: str, seconds: int) -> None:
+    def controller(self, pod: str) -> str | None:
+        return self._call("controller", pod, lambda: self.controllers.get(pod), None)
+
+    def keep_alive(self, name: str, seconds: int, machine: str = "") -> None:  # noqa: ARG002  # kubelet reports it
         def act() -> None:
             known = self.machines.get(name, Machine(name))
             self.machines[name] = Machine(name, known.uid, self.clock)

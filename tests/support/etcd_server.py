@@ -31,6 +31,7 @@ class Member:
     keys: dict[str, Body] = field(default_factory=dict)
     leases: dict[str, int] = field(default_factory=dict)
     revision: int = 1
+    granted: int = 0
     cluster: str = "14841639068965178418"
     date: str = "Mon, 02 Nov 2026 10:00:00 GMT"
     answers: list[tuple[int, Body]] = field(default_factory=list)
@@ -58,7 +59,8 @@ class Member:
             case "/v3/kv/txn":
                 return 200, self._transaction(body)
             case "/v3/lease/grant":
-                lease = str(7587848390000000000 + len(self.leases))
+                self.granted += 1
+                lease = str(7587848390000000000 + self.granted)
                 self.leases[lease] = int(body["TTL"])
                 return 200, self._headed({"ID": lease, "TTL": body["TTL"]})
             case "/v3/lease/keepalive":  # an expired lease has no TTL

@@ -20,6 +20,8 @@ DEVICES = 'hpn_devices{job="hpn", instance="node1", resource="example.com/vf", s
 PORT = 'hpn_rdma_port_active{job="hpn", instance="node1", rdma_dev="mlx5_0", port="1"}'
 POOL = 'hpn_pool_%s{job="hpn", instance="node1", network="rail0", range="10.56.0.2-10.56.0.254"}'
 BLOCKS = 'hpn_cluster_%s{job="hpn", instance="node1", network="rail0"%s}'
+HELD = 'hpn_cluster_blocks{job="hpn", instance="node%s", network="rail0", state="held"}'
+OWNED = {BLOCKS % ("pool_blocks", ""): "10x60"}
 PROBLEM = 'hpn_problems{job="hpn", instance="node1", topic="files"}'
 
 
@@ -82,6 +84,15 @@ CASES = [
     Case("every ten minutes", "HpnBlocksUnseen", {BLOCKS % ("looked_timestamp_seconds", ""): "0+60x60"}, 60, False),
     Case("for twenty minutes", "HpnBlocksFull", {BLOCKS % ("room", ""): "0x40"}, 20, True),
     Case("for ten minutes", "HpnBlocksFull", {BLOCKS % ("room", ""): "1x9 0x10 3x20"}, 25, False),
+    Case(
+        "9 of 10 blocks, of two nodes",
+        "HpnClusterPoolNearlyExhausted",
+        OWNED | {HELD % 1: "5x60", HELD % 2: "4x60"},
+        40,
+        True,
+    ),
+    Case("8 of 10", "HpnClusterPoolNearlyExhausted", OWNED | {HELD % 1: "4x60", HELD % 2: "4x60"}, 40, False),
+    Case("a dead node's", "HpnClusterPoolNearlyExhausted", OWNED | {HELD % 1: "5x60", HELD % 2: "4x9 _x50"}, 55, True),
 ]
 
 

@@ -56,6 +56,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "disk-nearly-full": state.disk_nearly_full,
     "kernel-too-old": devices.kernel_too_old,
     "clock-wrong": devices.clock_wrong,
+    "clock-differs": devices.clock_differs,
     "clock-unsynchronized": devices.clock_unsynchronized,
     "rp-filter": devices.rp_filter,
     "mtu-differs": devices.mtu_differs,

@@ -12,6 +12,7 @@ from hardware.rdma_devices import ACTIVE
 
 _OLDEST = (5, 14)
 _WRITTEN = 1767225600  # 2026-01-01T00:00:00Z
+_FAR = 60.0  # seconds
 _NTP = "run an NTP client, such as systemd-timesyncd or chrony"
 _STRICT = 1  # Documentation/networking/ip-sysctl.rst, rp_filter
 
@@ -44,6 +45,14 @@ def clock_wrong(facts: Facts) -> Iterator[Finding]:
     if 0 < facts.machine.now < _WRITTEN:
         now = time.strftime("%F %TZ", time.gmtime(facts.machine.now))
         yield Finding(Severity.ERROR, f"the clock shows {now}", f"{_NTP}; then hwclock --systohc")
+
+
+def clock_differs(facts: Facts) -> Iterator[Finding]:
+    """The node's clock differs from that of the store of its shared pools."""
+    found = max((one.ahead for one in facts.state.blocks), key=abs, default=0.0)
+    if abs(found) > _FAR:
+        evidence = f"the clock is {abs(found) / 60:.0f} minutes {'ahead of' if found > 0 else 'behind'} the store's"
+        yield Finding(Severity.WARNING, evidence, f"{_NTP}; if this clock is right, on the store's servers")
 
 
 def clock_unsynchronized(facts: Facts) -> Iterator[Finding]:

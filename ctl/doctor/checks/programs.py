@@ -7,7 +7,7 @@ from typing import Final
 
 from base.table import abridged
 from ctl.doctor.machine import MULTUS
-from ctl.doctor.model import Facts, Finding, Severity
+from ctl.doctor.model import Facts, Finding, Process, Severity
 
 _COMMAND: Final = 28  # MiB for a command without an agent (docs/user/performance.md)
 _NAMED: Final = 3  # paths in one finding
@@ -21,7 +21,11 @@ def plugin_missing(facts: Facts) -> Iterator[Finding]:
     used = facts.networks or facts.state.attachments or facts.node_file
     what = "is not an executable file" if programs.is_there else "does not exist"
     severity = Severity.ERROR if used or programs.is_there else Severity.NOTE
-    yield Finding(severity, f"{programs.plugin} {what}", "run hpn install from the file of the wanted version")
+    remedy = "run hpn install from the file of the wanted version"
+    # That would make the installation one by hand, which the DaemonSet does not replace.
+    if programs.daemonset_unit or next(_pods(facts), None):
+        remedy = "delete the DaemonSet's pod on this node, which installs hpn again"
+    yield Finding(severity, f"{programs.plugin} {what}", remedy)
 
 
 def plugin_differs(facts: Facts) -> Iterator[Finding]:
@@ -84,14 +88,20 @@ def way(facts: Facts) -> Iterator[Finding]:
         remedy = "none; kubectl logs shows the units' log"
         yield Finding(Severity.NOTE, f"{unit}: the DaemonSet runs hpn as units of systemd (service)", remedy)
         return
+    for process in _pods(facts):
+        yield Finding(
+            Severity.NOTE,
+            f"{process.path}: the DaemonSet runs hpn in containers (pod), so after a reboot kubelet refuses the pods "
+            "with devices that it had",
+            "kubectl logs --container install shows why; where systemd runs, set way: service",
+        )
+
+
+def _pods(facts: Facts) -> Iterator[Process]:
+    """The processes of the container agent of a DaemonSet's pod."""
     for process in facts.machine.processes:
         if process.build and process.words[-2:] in (("daemonset", "agent"), ("agent", "--host")):
-            yield Finding(
-                Severity.NOTE,
-                f"{process.path}: the DaemonSet runs hpn in containers (pod), so after a reboot kubelet refuses the "
-                "pods with devices that it had",
-                "kubectl logs --container install shows why; where systemd runs, set way: service",
-            )
+            yield process
 
 
 def resource_twice(facts: Facts) -> Iterator[Finding]:

@@ -28,8 +28,10 @@ MACHINE_ID = "/etc/machine-id"
 
 @dataclass(frozen=True)
 class Shared:
-    """A backend, and this node's name there.  ``host`` identifies this machine where the backend records no
-    machines."""
+    """A backend, and this node's name there.
+
+    ``host`` identifies this machine where only nodes themselves report it; empty where the backend records machines.
+    """
 
     documents: Documents
     node: str
@@ -41,7 +43,8 @@ class Shared:
         By the UID, two machines with the same name keep their blocks apart.  Raises Unreachable, StoreRefused.
         """
         known = self.documents.machine(self.node)
-        return replace(known, uid=known.uid or self.host)
+        # The last report of this name may be another machine's.
+        return replace(known, uid=self.host or known.uid)
 
 
 def opened(kind: str, kubeconfig: str = "") -> Shared:

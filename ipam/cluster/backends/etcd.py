@@ -6,7 +6,7 @@ Other keys:
 
     PREFIX/of/NODE/KIND/NAME   the node owns that document: a node lists its own without reading all
     PREFIX/identity            a random text, written once: distinguishes two etcds with the same setup
-    PREFIX/alive/NODE          in a lease, so it expires unless the node renews it
+    PREFIX/alive/NODE          the UID of its machine; in a lease, so it expires unless the node renews it
     PREFIX/nodes/NODE          when the node was first reported alive, by etcd's clock; permanent
 """
 
@@ -106,19 +106,30 @@ class Etcd:
         answer = self._transaction([], [*asked, has], [], f"read about node {name}")
         alive, told, documents = answer.parts
         if alive or (documents and not told):
-            return Machine(name, "", self.now(), has_reported=bool(alive))
+            return Machine(name, _machine(alive[0]) if alive else "", self.now(), has_reported=bool(alive))
         return Machine(name, "", told[0].last_seen() if told else None)
 
     def silent(self, owners: Collection[Owner]) -> Collection[Owner]:
-        """Return those of these owners whose nodes were reported alive and no longer are."""
-        alive, told = (self._names(f"{self._prefix}/{where}/") for where in (_ALIVE, _NODES))
-        return {owner for owner in owners if owner[0] in told - alive}
+        """Return those of these owners whose nodes were reported alive and no longer are, or by another machine."""
+        alive, told = (
+            {pair.key.removeprefix(above): pair for pair, _ in self._pages(above)}
+            for above in (f"{self._prefix}/{where}/" for where in (_ALIVE, _NODES))
+        )
+        return {
+            (name, uid)
+            for name, uid in owners
+            if (name in told and name not in alive)
+            or (uid and name in alive and _machine(alive[name]) not in ("", uid))
+        }
 
-    def keep_alive(self, name: str, seconds: int) -> None:
-        lease = self._leases.get(name) or self._lease_of(name)
+    def keep_alive(self, name: str, seconds: int, machine: str = "") -> None:
+        lease = self._leases.get(name) or self._lease_of(name, machine)
         if not lease or self._renewed(lease) < seconds:
-            lease = self._granted(name, seconds)
+            lease = self._granted(name, seconds, machine)
         self._leases[name] = lease
+
+    def controller(self, pod: str) -> str | None:  # noqa: ARG002  # an etcd knows no pods
+        return None
 
     def identity(self) -> str:
         """Return the text that was written once.
@@ -199,16 +210,15 @@ class Etcd:
             last = answer.pairs[-1].key
             asked["key"] = kv.base64(f"{last}\0")
 
-    def _names(self, above: str) -> set[str]:
-        return {pair.key.removeprefix(above) for pair, _ in self._pages(above)}
-
     def _document(self, kind: str, pair: Pair, answer: Answer) -> Document:
         name = pair.key.removeprefix(self._key(kind, ""))
         return Document(kind, name, pair.decoded(), _uid(answer, pair.created, pair.key), str(pair.changed))
 
-    def _lease_of(self, node: str) -> str:
+    def _lease_of(self, node: str, machine: str) -> str:
+        """Return the lease that reports this machine; empty if there is none, or only another machine's."""
         key = f"{self._prefix}/{_ALIVE}/{node}"
-        return next((pair.lease for pair in self._asked(_RANGE, {"key": kv.base64(key)}, f"read {key}").pairs), "")
+        found = self._asked(_RANGE, {"key": kv.base64(key)}, f"read {key}").pairs
+        return next((pair.lease for pair in found if _machine(pair) == machine), "")
 
     def _renewed(self, lease: str) -> int:
         """Renew the lease; return its seconds, 0 if it is gone."""
@@ -219,16 +229,23 @@ class Etcd:
         except ValueError as e:
             raise self._gateway.strange(what, f"{e}") from e
 
-    def _granted(self, node: str, seconds: int) -> str:
+    def _granted(self, node: str, seconds: int, machine: str) -> str:
         """Return a new lease that holds the node's key."""
         what = "grant a lease"
         lease = self._gateway.call(_GRANT, {"TTL": str(seconds)}, what).json().get("ID")
         if not isinstance(lease, str) or not lease:
             raise self._gateway.strange(what, f"ID is {shown(lease)}")
         told = kv.put(f"{self._prefix}/{_NODES}/{node}", _encoded({"node": node, "heard": int(self.now())}))
-        alive = kv.put(f"{self._prefix}/{_ALIVE}/{node}", b"{}", lease)
+        of = _encoded({"machine": machine} if machine else {})
+        alive = kv.put(f"{self._prefix}/{_ALIVE}/{node}", of, lease)
         self._transaction([], [alive, told], [], f"report node {node} alive")
         return lease
+
+
+def _machine(alive: Pair) -> str:
+    """Return the UID of the machine that reported the node alive; empty if it reported none, as older versions do."""
+    uid = alive.decoded().get("machine")
+    return uid if isinstance(uid, str) else ""
 
 
 def _encoded(body: Json) -> bytes:

@@ -123,6 +123,7 @@ class Http:
         self._at = 0  # the current server's position
         self._connection: HTTPConnection | None = None
         self._used = 0.0
+        self._is_new = True  # whether this request opens its connection
 
     def ask(
         self, method: str, path: str, body: Json | None = None, *, is_safe: bool, accept: str = "application/json"
@@ -132,8 +133,7 @@ class Http:
         ``is_safe``: the request may be sent twice.  ``accept``: the answer's media types.  Raises Unreachable,
         StoreRefused.
         """
-        if self._is_patient:
-            budget.begin()
+        budget.begin(is_patient=True) if self._is_patient else budget.begin_one()
         why = "the time for this request is over"
         for attempt in range(_ATTEMPTS):
             begun, pause = time.monotonic(), _FIRST_PAUSE * 2**attempt * (0.5 + os.urandom(1)[0] / 256)
@@ -146,10 +146,10 @@ class Http:
                 why, pause = f"it reports: {answer.reason}", max(pause, answer.pause)
                 is_over = answer.status != _BUSY and not is_safe
             except _NotSent as e:
-                why, is_over = str(e), False
+                why, is_over = str(e), self._is_slow(e)
                 self._turn_to_another()
             except _NotAnswered as e:
-                why, is_over = str(e), not is_safe
+                why, is_over = str(e), not is_safe or self._is_slow(e)
                 self._turn_to_another()
             finally:
                 budget.spend(time.monotonic() - begun)
@@ -159,15 +159,9 @@ class Http:
             budget.spend(pause)
         raise Unreachable(f"{self.server} gives no answer to {method} {path.partition('?')[0]}: {why}; try again later")
 
-    def page(self, path: str) -> Answer:
-        """Return the next page of a list.  An answer costs no budget, so that a long list fits.
-
-        Raises Unreachable, StoreRefused.
-        """
-        left = budget.left()
-        answer = self.ask("GET", path, is_safe=True)
-        budget.spend(budget.left() - left)  # negative: restores the budget
-        return answer
+    def _is_slow(self, error: Exception) -> bool:
+        """Whether the only server did not answer in time, on a new connection: a second attempt would wait as long."""
+        return isinstance(error.__cause__, TimeoutError) and self._is_new and len(self._servers) == 1
 
     @property
     def server(self) -> str:
@@ -202,6 +196,7 @@ class Http:
     def _connected(self, deadline: float) -> HTTPConnection:
         if self._connection and (time.monotonic() - self._used > _IDLE or _has_ended(self._connection)):
             self.close()
+        self._is_new = not self._connection
         if not self._connection:
             self._connection = self._connect(self._servers[self._at], deadline)
         return self._connection

@@ -108,7 +108,15 @@ class Kubernetes:
             or (one.last_seen or 0.0) < self._clock - GRACE
         }
 
-    def keep_alive(self, name: str, seconds: int) -> None:
+    def controller(self, pod: str) -> str | None:
+        """kubelet's credential may read the pods of its node; another one perhaps none."""
+        namespace, _, name = pod.rpartition("/")
+        answer = self._ask("GET", f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}")
+        if answer.status == 403 or answer.is_absent:
+            return None
+        return self._read(answer, "get", "pod", objects.controller)
+
+    def keep_alive(self, name: str, seconds: int, machine: str = "") -> None:  # noqa: ARG002  # its Node object has it
         """Report the node as alive for that many seconds, if kubelet does not.
 
         The Lease is removed with the Node object, and kubelet creates no other.  So a node with only its Node object
@@ -167,7 +175,7 @@ class Kubernetes:
         found = self._pages(kind, selector, resourceVersion="0")
         if found is None:
             return None
-        there = [self._http.page(_path(kind, one.name)) for one in found]
+        there = [self._ask("GET", _path(kind, one.name)) for one in found]
         return [self._document(answer, "get", kind) for answer in there if not answer.is_absent]
 
     def _pages(self, kind: str, selector: str, **more: str) -> list[Document] | None:
@@ -179,7 +187,7 @@ class Kubernetes:
         found = list[Document]()
         while True:
             path = f"{_path(kind)}?{urlencode(query)}"
-            answer = self._http.page(path) if found else self._ask("GET", path)
+            answer = self._ask("GET", path)
             if answer.status == 410:
                 return None
             before = query.get("continue", "")

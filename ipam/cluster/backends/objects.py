@@ -40,7 +40,11 @@ def selector(names: Mapping[str, str]) -> str:
 
 
 def _label(name: str) -> str:
-    """Return the name as a label's value, or a digest of an unfit name (kubernetes.io, "Labels and Selectors")."""
+    """Return the name as a label's value, or a digest of an unfit name (kubernetes.io, "Labels and Selectors").
+
+    A network's reserved numbers, NETWORK/sticky, have the label NETWORK.sticky.
+    """
+    name = name.replace("/", ".")
     return name if _LABEL.fullmatch(name) else f"x{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
@@ -66,6 +70,12 @@ def revision(found: Json) -> int:
 
 def uid(found: Json) -> str:
     return _named(_metadata(found), "uid")
+
+
+def controller(pod: Json) -> str:
+    """Return the kind of the pod's controller; empty for none."""
+    owners = objects(_metadata(pod), "ownerReferences")
+    return next((text(one, "kind") for one in owners if one.get("controller") is True), "")
 
 
 def _metadata(found: Json) -> Json:

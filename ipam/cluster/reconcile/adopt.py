@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 
+from base.kernel import budget
 from base.protocol.errors import AddressHeld, RecordUnreadable
 from base.protocol.result import Address
 from base.state import durable
@@ -56,6 +57,7 @@ def enter(network: Network, given: Given, log: list[str], *, dry_run: bool) -> M
     message names the change.
     """
     wanted = blocks_of(network, given)
+    budget.begin(is_patient=True)
     with node_blocks.lock(network.directory, LOCK_TIMEOUT):
         shared, before = opened(network.cluster.store), node_blocks.read(network.directory)
         wrong = tuple(_anothers(network, shared, before, wanted))

@@ -44,7 +44,7 @@ class Backends:
         mine = copies.last(directory) or _from_disk(directory)
         if mine is None or (due_only and not heartbeat_is_due(mine)):
             return
-        budget.begin()
+        budget.begin(is_patient=True)
         try:
             shared = self.opened(mine, directory)
             heartbeat = Heartbeat(shared.documents, self._reported(mine.store, shared), one.log)
@@ -81,7 +81,7 @@ class Backends:
         Raises Unreachable, StoreRefused.
         """
         if kind not in self._machines:
-            shared.documents.keep_alive(shared.node, GRACE)
+            shared.documents.keep_alive(shared.node, GRACE, shared.host)
             self._machines[kind] = shared.machine()
         return self._machines[kind]
 
@@ -95,8 +95,8 @@ def answer_without_disk(kubeconfig: str) -> tuple[int, list[str]]:
     for kind in backend.KINDS:
         with suppress(CniError):  # the policy file names no such backend, or it does not answer
             shared = backend.opened(kind, kubeconfig)
-            budget.begin()
-            shared.documents.keep_alive(shared.node, GRACE)
+            budget.begin(is_patient=True)
+            shared.documents.keep_alive(shared.node, GRACE, shared.host)
             number += answer_all(shared.documents, shared.machine(), log)
     return number, log
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from base.protocol import report
 from base.protocol.errors import PoolExhausted, TryAgain
 from ipam.cluster import BLOCK, Document, Machine, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
@@ -135,6 +136,8 @@ class Claimer:
         if made is None:  # after a lost answer, the next list shows this node's claim
             return False
         block = Block.of(made)
+        if not self.mine.blocks:  # hpn node may not know this network yet, and must report this node alive
+            report.send_low(lambda: True)
         self._write(ownership.claimed(self.mine, made, self.shared.documents.now(), self.log))
         self.log.append(
             f"host number {block.index} of network {self.network.parent.name} belongs to {block.whose}, on this node"

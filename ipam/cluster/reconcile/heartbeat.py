@@ -6,7 +6,7 @@ writes the result.
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -22,6 +22,8 @@ from ipam.cluster.rules.documents import Block, block_name
 _TRIES: Final = 5
 
 Found = tuple[Document, Block]
+# Marks those of the blocks with these indexes that have no lease as returning, in the node's file too.
+Withdraw = Callable[[NodeBlocks, Collection[int]], NodeBlocks]
 
 
 class Heartbeat:
@@ -57,14 +59,19 @@ class Heartbeat:
                 held = OwnedBlock(index, known[0].uid, mine.node)
                 self._found[index] = self._refute(mine, held, known) or known
 
-    def send(self, mine: NodeBlocks) -> NodeBlocks:
-        """Send it; return this node's blocks as they are then.  Raises Unreachable, StoreRefused, TryAgain."""
+    def send(self, mine: NodeBlocks, withdraw: Withdraw) -> NodeBlocks:
+        """Send it; return this node's blocks as they are then.  ``withdraw`` is for blocks whose document was removed.
+
+        Raises Unreachable, StoreRefused, TryAgain; RecordUnreadable for the document of one of its blocks.
+        """
         if not self.began:
             self.answer(mine)
         was, mine = mine.machine, self._of_now(mine)
+        read = {one.index: self._found.get(one.index) for one in mine.blocks if one.state == HELD}
+        there = {index: known or read_block(self._documents, mine.network, index) for index, known in read.items()}
+        mine = self._forget_removed(mine, [index for index, known in there.items() if not known], withdraw)
         for held in [block for block in mine.blocks if block.state == HELD]:
-            known = self._found.get(held.index) or read_block(self._documents, mine.network, held.index)
-            mine = mine.having(self._reconcile(mine, was, held, known))
+            mine = mine.having(self._reconcile(mine, was, held, there[held.index]))
         for index in [index for index, known in self._found.items() if known[1].node == mine.node]:
             # Read again under the lock, because the node may have released the block since ``answer``.
             if not mine.block(index) and (found := read_block(self._documents, mine.network, index)):
@@ -75,6 +82,23 @@ class Heartbeat:
 
     def _of_now(self, mine: NodeBlocks) -> NodeBlocks:
         return replace(mine, node=self.machine.name, machine=self.machine.uid or mine.machine)
+
+    def _forget_removed(self, mine: NodeBlocks, indexes: Sequence[int], withdraw: Withdraw) -> NodeBlocks:
+        """Return the node's blocks without use of those that were removed and have no lease.
+
+        No pod needs them, so a retired network stays retired.  A block with a lease is created again.
+        """
+        if not indexes:
+            return mine
+        mine = withdraw(mine, indexes)
+        for block in mine.blocks:
+            if block.index in indexes and block.state != HELD:
+                self._made_again = True  # a restore can have removed it too
+                self._log.append(
+                    f"block {block.index} of {mine.network} was removed from the store, and has no lease: "
+                    "this node gives it up"
+                )
+        return mine
 
     def _detect_restore(self, mine: NodeBlocks) -> NodeBlocks:
         """Record a restore of the backend to an older state, if one shows."""
@@ -95,6 +119,8 @@ class Heartbeat:
             elif found := self._refute(mine, held, known):
                 return replace(held, uid=found[0].uid)
             known = read_block(self._documents, mine.network, held.index)
+        if unreadable := self._documents.read(BLOCK, block_name(mine.network, held.index)):
+            Block.of(unreadable)  # raises RecordUnreadable, with the document's name
         raise TryAgain(f"block {held.index} of {mine.network} changes faster in the store than this node can update it")
 
     def _refute(self, mine: NodeBlocks, held: OwnedBlock, known: Found) -> Found | None:

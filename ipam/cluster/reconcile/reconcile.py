@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from base.kernel import budget
@@ -25,6 +26,7 @@ from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.alive import Backends
 from ipam.cluster.reconcile.claim_block import Claimer
 from ipam.cluster.reconcile.heartbeat import Heartbeat, is_anothers, read_block
+from ipam.cluster.reconcile.sync import withdraw
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.block_math import candidates, nth
 from ipam.cluster.rules.counting import counted, pool, short, spans
@@ -64,7 +66,7 @@ class Round:
 
     def _complete(self, heartbeat: Heartbeat, mine: NodeBlocks) -> NodeBlocks:
         """Complete the heartbeat; return the node's blocks as the backend holds them."""
-        mine = heartbeat.send(mine)
+        mine = heartbeat.send(mine, partial(withdraw, self._directory, self._store))
         reclaim.release_left(self._shared.documents, heartbeat.machine, heartbeat.left, self._log)
         return replace(mine, asked=mine.looked)
 
@@ -207,8 +209,7 @@ def rounds(
     for directory, folder, work in each:
         alive = backends.alive[folder]
         store = open_in(directory.parent, directory.name, alive.log, gone)
-        # Each round may take a request's whole budget, because no command waits for it.
-        budget.begin()
+        budget.begin(is_patient=True)
         try:
             if unsafe:
                 raise TryAgain(unsafe)

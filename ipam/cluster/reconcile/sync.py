@@ -4,8 +4,9 @@ The caller holds ``blocks.lock`` (node_blocks.py), except for ``heartbeat_if_due
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
@@ -13,15 +14,15 @@ from typing import Final
 from base.protocol.errors import CniError, InvalidConfig, RecordUnreadable, TryAgain, Unreachable
 from base.protocol.result import Address
 from base.state import durable, node
-from ipam.cluster import BLOCK, GRID, Document, Documents, node_blocks
+from ipam.cluster import BLOCK, GRID, Document, Documents, copies, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
-from ipam.cluster.node_blocks import NodeBlocks, heartbeat_is_due, is_late, must_sync
+from ipam.cluster.node_blocks import RETURNING, SILENT, NodeBlocks, heartbeat_is_due, is_late, must_sync
 from ipam.cluster.reconcile.heartbeat import Heartbeat
-from ipam.cluster.rules import block_math
+from ipam.cluster.rules import block_math, counting
 from ipam.cluster.rules.documents import PoolLayout, layout_name, overlapping, readable_layouts
-from ipam.cluster.rules.network import Network, directory_in, refuse_another
+from ipam.cluster.rules.network import Network, Numbers, directory_in, refuse_another
 from ipam.pool import Cluster
-from ipam.stores import LOCK_TIMEOUT, access
+from ipam.stores import LOCK_TIMEOUT, Book, Store, access
 
 # Attempts when other nodes change it first; it changes only when a network is new or gets a subnet.
 _ATTEMPTS: Final = 8
@@ -71,6 +72,8 @@ def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
     and a refusal are not errors either.  Raises InvalidConfig for another cluster or pool layout; then the next ADD
     asks the backend before any allocation.  If late, also raises StoreRefused, TryAgain, RecordUnreadable, IoFailure.
     """
+    if copies.was_silent(network.cluster.store, SILENT):
+        return  # a pod with many networks would wait for each of them
     try:
         lock = node_blocks.lock(network.directory, LOCK_TIMEOUT if late else 0)
     except TryAgain:
@@ -81,7 +84,9 @@ def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
         with lock:
             wrong = _send(network, log)
     except CniError as e:
-        if late and not isinstance(e, Unreachable):
+        if isinstance(e, Unreachable):
+            copies.note_silent(network.cluster.store)
+        elif late:
             raise
         log.append(f"network {network.name}: this node's heartbeat to the cluster's store failed: {e.msg}")
         return
@@ -127,10 +132,31 @@ def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[s
             f"if the node moved, delete the network's pods on it, then {file}"
         )
     agree(documents, network.name, network.cluster, network.subnets, mine.subnets)
-    seen = Heartbeat(documents, machine, log).send(mine)
+    seen = Heartbeat(documents, machine, log).send(mine, partial(withdraw, network.directory, _store(network)))
     mine = replace(seen, subnets=_union(mine, network), asked=seen.looked)
     node_blocks.write(network.directory, mine)
     return mine
+
+
+def _store(network: Network) -> Store:
+    """The store of the network's leases; those of reserved numbers are with the network's."""
+    folder = Path(network.parent.directory if isinstance(network, Numbers) else network.directory)
+    return access.open_in(folder.parent, folder.name, [])
+
+
+def withdraw(directory: Path | str, store: Store, mine: NodeBlocks, indexes: Collection[int]) -> NodeBlocks:
+    """Mark those of these blocks that have no lease as returning.
+
+    The file is on disk before any other command can choose an address.
+    """
+
+    def mark(book: Book) -> NodeBlocks:
+        empty = counting.without_leases(mine, indexes, book.count)
+        new = mine.having(*(replace(block, state=RETURNING) for block in empty))
+        node_blocks.write(directory, new)
+        return new
+
+    return store.look(mark)
 
 
 def _add_subnets(network: Network, shared: Shared, mine: NodeBlocks) -> NodeBlocks:
@@ -283,7 +309,8 @@ def joined(layout: PoolLayout, cluster: Cluster, subnets: Sequence[str]) -> Pool
             raise InvalidConfig(
                 f"ipam: subnet {subnet} overlaps {other}, which network {layout.network} has in this cluster, and "
                 "begins at another address; write the other nodes' subnet and bound it by rangeStart and rangeEnd, or "
-                "rename the network"
+                f"rename the network; if {other} was a mistake and no pod uses it, remove the pool layout "
+                f"{layout_name(layout.network)} from the store"
             )
         same = next((k for k in known if k.network_address == subnet.network_address), None)
         if same is None:

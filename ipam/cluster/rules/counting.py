@@ -1,12 +1,12 @@
 """Count the free addresses of each block of this node, for each range set.  Pure: the caller counts the held ones."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_network
 
 from base.protocol.result import Network
-from ipam.cluster.node_blocks import HELD, NodeBlocks
+from ipam.cluster.node_blocks import HELD, NodeBlocks, OwnedBlock
 from ipam.cluster.rules import ownership
 from ipam.pool import Pool, Range, RangeSet
 from ipam.ranges import Span, common, count, whole
@@ -50,6 +50,12 @@ def _subnets(mine: NodeBlocks) -> list[Network]:
     """Return the subnets; of several with one first address, the widest."""
     known = sorted(map(ip_network, mine.subnets), key=lambda subnet: -subnet.prefixlen)
     return list({subnet.network_address: subnet for subnet in known}.values())
+
+
+def without_leases(mine: NodeBlocks, indexes: Collection[int], held: CountHeld) -> list[OwnedBlock]:
+    """Return those blocks with these indexes in which no address is held; none if their addresses are unknown."""
+    there = [(block, [*spans(mine, block.index)]) for block in mine.blocks if block.index in indexes]
+    return [block for block, addresses in there if addresses and not any(map(held, addresses))]
 
 
 def needing_blocks(known: Pool) -> Pool:

@@ -34,7 +34,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     tree.rdma("mlx5_7", vf, 4)
     pci.is_sys(tree.root, monkeypatch)
     monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
-    monkeypatch.setattr(granted, "_CDI", f"{tmp_path}/cdi")
+    monkeypatch.setattr(granted, "_CDI", (f"{tmp_path}/cdi", f"{tmp_path}/dynamic"))
     return vf
 
 
@@ -117,18 +117,19 @@ def test_bound_again_for_a_guid(device: Path) -> None:
         attached(device, 2, uid="one", plan=plan)
 
 
-def specify(number: int, name: str = VF) -> None:
-    """the device file."""
+def specify(number: int, name: str = VF, place: int = 0) -> None:
+    """Write the device's file, into one of the runtimes' directories."""
     nodes = [{"path": f"/dev/infiniband/{node}"} for node in (f"uverbs{number}", "rdma_cm")]
     device = {"name": f"nvidia.com_rail-0_{name}", "containerEdits": {"deviceNodes": nodes}}
-    folder = Path(granted._CDI)
+    folder = Path(granted._CDI[place])
     folder.mkdir(exist_ok=True)
     (folder / "new").write_text(json.dumps({"devices": [device]}))
     (folder / "new").rename(folder / "hpn-nvidia.com_rail-0.json")
 
 
-def test_given_by_cdi(device: Path) -> None:
-    specify(2)
+@pytest.mark.parametrize("place", [0, 1])
+def test_given_by_cdi(device: Path, place: int) -> None:
+    specify(2, place=place)
     assert attached(device, 2, uid="one") == []
 
 
@@ -174,8 +175,8 @@ def test_another_device_is_given_by_cdi(device: Path) -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"devices": [{}]}', '{"devices": [{"name": 7}]}'])
 def test_a_damaged_file(device: Path, text: str) -> None:
-    Path(granted._CDI).mkdir()
-    Path(granted._CDI, "hpn-x.json").write_text(text)
+    Path(granted._CDI[0]).mkdir()
+    Path(granted._CDI[0], "hpn-x.json").write_text(text)
     with pytest.raises(LinkUnavailable):
         attached(device, 2, uid="one")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from node import main
+from ctl.daemonset import containers
+from node import flags, main
 from node.config import DEFAULTS
 from node.kubelet.directory import Directory
 
@@ -108,6 +109,18 @@ def test_no_inotify_instance_is_left(tmp_path: Path) -> None:
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     said = "cannot be watched: root has no inotify instance left; raise fs.inotify.max_user_instances; checked every 5"
     assert (done.stdout, said in done.stderr) == ("True\n", True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "more"),
+    [([], ["--no-blocks"]), (["--kubeconfig=/credential"], []), (["--kubeconfig", "/credential"], [])],
+)
+def test_a_container_without_a_credential(words: list[str], more: list[str]) -> None:
+    """It has the leases to count them only (metrics.address of the chart).  Its rounds over the blocks would fail for
+    ever; the agent does them on the host."""
+    asked = containers.command(["node", "--metrics=127.0.0.1:9617", *words])
+    assert asked == ["node", "--metrics=127.0.0.1:9617", *words, *more]
+    assert flags.parse(asked[1:]).blocks is not bool(more)
 
 
 def test_a_call_that_fails_ends_the_program() -> None:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from support.cluster_nodes import Cluster
 from support.documents import Fault, every
 from support.sticky_nodes import WEB, node
 
+from ctl.doctor.checks.devices import clock_differs
 from ctl.doctor.checks.state import blocks_full, blocks_unseen
 from ctl.doctor.cluster import blocks, silence
 from ctl.doctor.model import Blocks, Facts, Severity, State
@@ -20,6 +22,16 @@ def test_a_store_is_asked_whether_it_is_there(cluster: Cluster) -> None:
     assert cluster.calls() == ["identity"]
     cluster.store.faults = every("", Fault.FORBIDDEN)
     assert "forbids it" in silence("etcd")
+
+
+@pytest.mark.parametrize(("wrong", "said"), [(3600, "60 minutes ahead of"), (-3600, "60 minutes behind"), (30, "")])
+def test_a_clock_that_is_wrong(cluster: Cluster, clock: list[float], wrong: int, said: str) -> None:
+    one = cluster.node("a")
+    one.add("pod")
+    clock[0] = cluster.store.clock + wrong
+    state = State(blocks=tuple(blocks(Reader(Path("/")), [one.dir.parent])))
+    found = list(clock_differs(Facts(state=state)))
+    assert [said in one.evidence and "run an NTP client" in one.remedy for one in found] == [True] * bool(said)
 
 
 def test_the_files_of_another_root_say_nothing_of_this_nodes_store(cluster: Cluster, tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from support.doctor_claims import CASES
-from support.doctor_node import ALIVE, NODE, VF, Node
+from support.doctor_node import ALIVE, NODE, VF, Node, listening
 
 from base.kubelet import client
 from base.state.record import LOST
@@ -22,9 +23,9 @@ from ctl.main import main
 
 # A full disk needs a mount (tests/netns/test_doctor.py), and the clock needs the lab (tests/lab/test_doctor.py).
 # test_priorities.py has the answers of a driver with DCB; test_definitions.py, test_pools.py and test_claims.py an API
-# server's.
+# server's; test_blocks.py a store's.
 ELSEWHERE = {
-    *("disk-nearly-full", "clock-wrong", "clock-unsynchronized", "pfc-differs", "traffic-class-lossy"),
+    *("disk-nearly-full", "clock-wrong", "clock-differs", "clock-unsynchronized", "pfc-differs", "traffic-class-lossy"),
     *("range-on-each-node", "pools-overlap", "pool-of-own-address"),
     *("resource-nobody-has", "names-unlisted", "slices-missing", "slices-foreign"),
 }
@@ -50,6 +51,45 @@ def test_another_number_while_a_pod_has_a_vf(node: Node) -> None:
     assert one.remedy.startswith("run: kubectl drain NODE --ignore-daemonsets --delete-emptydir-data, then run: ")
     node.at("etc/hpn/devices.yaml").write_text(NODE)
     assert node.findings() == []
+
+
+MICROK8S = {
+    "opt/cni/bin": "var/snap/microk8s/current/opt/cni/bin",
+    "etc/cni/net.d": "var/snap/microk8s/current/args/cni-network",
+    "var/lib/kubelet": "var/snap/microk8s/common/var/lib/kubelet",
+}
+K3S = {"opt/cni/bin": "var/lib/rancher/k3s/data/cni", "etc/cni/net.d": "var/lib/rancher/k3s/agent/etc/cni/net.d"}
+
+
+@pytest.mark.parametrize("moved", [MICROK8S, K3S], ids=["MicroK8s", "k3s"])
+def test_directories_of_other_distributions(node: Node, moved: dict[str, str]) -> None:
+    """What is at their paths is checked as it is at the usual ones; an empty usual one changes nothing."""
+    for usual, path in moved.items():
+        (node.root / usual).mkdir(parents=True, exist_ok=True)
+        node.at(usual).rename(node.at(path))
+    assert node.findings() == []
+    (node.root / "etc/cni/net.d").mkdir(parents=True)
+    plugins, networks = node.at(moved["opt/cni/bin"]), node.at(moved["etc/cni/net.d"])
+    (plugins / "hpn").chmod(0o644)
+    for file in networks.iterdir():
+        file.write_text(file.read_text().replace('"rdma"', '"rdmaa"'))
+    found = dict(node.findings())
+    assert f"{plugins}/hpn is not an executable file" == found["plugin-missing"].evidence
+    assert found["configuration-refused"].evidence.startswith(f"{networks}/")
+    if "var/lib/kubelet" in moved:
+        registry = node.at(f"{moved['var/lib/kubelet']}/plugins_registry/hpn-example.com_rail0.sock")
+        with closing(listening(registry)):
+            pass
+        assert dict(node.findings())["socket-dead"].evidence.startswith(f"{registry}: ")
+
+
+def test_the_daemonsets_plugin_is_missing(node: Node) -> None:
+    """hpn install by hand would stop the DaemonSet on this node for good."""
+    node.process(900, "ld-hpn.so.2", "unlimited", "daemonset", "agent")
+    node.at("proc/900/exe").symlink_to("/program/0123456789abcdef/ld-hpn.so.2")
+    (node.root / "opt/cni/bin/hpn").unlink()
+    remedies = {one.remedy for name, one in node.findings() if name == "plugin-missing"}
+    assert remedies == {"delete the DaemonSet's pod on this node, which installs hpn again"}
 
 
 def test_every_check_has_a_case() -> None:

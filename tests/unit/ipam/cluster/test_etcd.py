@@ -143,6 +143,23 @@ def test_how_long_a_node_is_silent(store: Etcd, member: Member) -> None:
     assert store.machine("n1").last_seen == NOW + 3600
 
 
+def test_a_name_that_another_machine_has_now(store: Etcd, member: Member, opened: Opened) -> None:
+    """Each report names the machine; a machine that finds another's report makes one of its own."""
+    store.create(BLOCK, "net.3", "net", body(3))
+    store.keep_alive("n1", 60)  # as older versions report, and hosts without a machine-id
+    assert store.machine("n1").uid == ""
+    first, second = opened(member), opened(member)
+    first.keep_alive("n1", 60, "m-1")
+    assert store.machine("n1").uid == "m-1"
+    assert store.silent([("n1", "m-1"), ("n1", "m-0"), ("n1", "")]) == {("n1", "m-0")}
+    second.keep_alive("n1", 60, "m-2")
+    assert store.machine("n1").uid == "m-2"
+    again = opened(member)
+    member.asked.clear()
+    again.keep_alive("n1", 60, "m-2")
+    assert member.asked == ["/v3/kv/range", "/v3/lease/keepalive"]
+
+
 def test_who_is_silent(store: Etcd, member: Member) -> None:
     """Among more nodes than fit into one answer: those that were reported alive and no longer are."""
     store.create(BLOCK, "net.3", "net", body(3))

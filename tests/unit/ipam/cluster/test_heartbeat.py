@@ -42,9 +42,10 @@ class Cluster:
 
     def look(self, machine: Machine = NODE1) -> int:
         """Send a heartbeat; return how many blocks were suspected."""
+        # Every block has a lease.
         heartbeat = Heartbeat(self.store, machine, self.said)
         self.store.calls.clear()
-        self.mine = heartbeat.send(self.mine)
+        self.mine = heartbeat.send(self.mine, lambda mine, _: mine)
         return heartbeat.suspected
 
     def block(self, index: int) -> Block:

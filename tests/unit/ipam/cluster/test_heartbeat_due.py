@@ -80,6 +80,22 @@ def test_the_store_does_not_answer(cluster: Cluster, clock: list[float], quiet: 
     assert int(quiet.add("d")[0].rpartition(".")[2]) // 16 != lost
 
 
+def test_a_pod_with_many_networks_waits_for_one_answer(cluster: Cluster, clock: list[float], quiet: Node) -> None:
+    quiet.ipam = {**quiet.ipam, "overlaps": True}
+    many = [quiet.more | {"name": f"net{number}"} for number in range(8)]
+    for more in many:
+        assert "ips" in quiet.call("ADD", "b", **more)
+    clock[0] += 5 * GRACE
+    cluster.calls()
+    cluster.store.faults = every("", Fault.UNREACHABLE)
+    for more in many:
+        assert "ips" in quiet.call("ADD", "c", **more)
+    assert cluster.calls() == ["machine quiet"]
+    clock[0] += SILENT
+    assert "ips" in quiet.call("ADD", "d", **many[7])
+    assert cluster.calls() == ["machine quiet"]
+
+
 @pytest.mark.parametrize("hours", [0.5, 5])
 def test_the_store_refuses(cluster: Cluster, clock: list[float], quiet: Node, hours: float) -> None:
     """It answers, so others may own the blocks: after the grace every ADD fails."""

@@ -160,16 +160,30 @@ def test_who_is_patient_has_a_budget_for_every_request(server: Server, signer: A
         assert http.ask("GET", "/", is_safe=True).status == 200
 
 
-def test_a_long_list_costs_no_more_than_a_short_one(server: Server, signer: Authority) -> None:
+def test_no_command_waits_and_each_request_has_a_budget(server: Server, signer: Authority) -> None:
+    budget.begin(is_patient=True)
+    budget.spend(budget.REQUEST)
     with client(server.url, ca=signer.ca) as http:
-        http.ask("GET", "/", is_safe=True)
-        left = budget.left()
-        for _ in range(3):
-            assert http.page("/more").status == 200
-        assert budget.left() == pytest.approx(left)
-        server.tell(Told(cut=0))
-        http.page("/more")
-        assert budget.left() == pytest.approx(left)
+        assert http.ask("GET", "/", is_safe=True).status == 200
+        budget.begin()
+        budget.spend(budget.REQUEST)
+        with pytest.raises(Unreachable):
+            http.ask("GET", "/", is_safe=True)
+
+
+def test_a_slow_server_costs_one_request(server: Server, signer: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one would wait as long.  A connection that was kept may be the fault, so that one is replaced."""
+    monkeypatch.setattr(http, "_TIMEOUT", 0.3)
+    server.tell(Told(is_silent=True))
+    with client(server.url, ca=signer.ca) as one:
+        with pytest.raises(Unreachable, match="no answer in time"):
+            one.ask("GET", "/", is_safe=True)
+        assert len(server.asked) == 1
+        monkeypatch.setattr(http, "_TIMEOUT", 60.0)
+        assert one.ask("GET", "/", is_safe=True).status == 200
+        server.tell(Told(is_silent=True))
+        monkeypatch.setattr(http, "_TIMEOUT", 3.0)
+        assert one.ask("GET", "/", is_safe=True).status == 200
 
 
 def test_a_client_certificate(signer: Authority, tmp_path: Path) -> None:

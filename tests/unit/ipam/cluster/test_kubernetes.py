@@ -151,6 +151,26 @@ def test_a_machine(server: Server, store: Kubernetes) -> None:
     assert store.machine("node1") == Machine("node1", "", None)
 
 
+@pytest.mark.parametrize(
+    ("owners", "kind"),
+    [
+        ([{"kind": "Node", "controller": False}, {"kind": "StatefulSet", "controller": True}], "StatefulSet"),
+        ([{"kind": "Node"}], ""),
+        (None, ""),
+    ],
+)
+def test_the_controller_of_a_pod(server: Server, store: Kubernetes, owners: Any, kind: str) -> None:
+    server.tell(Told(200, {"kind": "Pod", "metadata": {"name": "web-0", "ownerReferences": owners}}))
+    assert store.controller("a b/web-0") == kind
+    assert server.asked[-1].path == "/api/v1/namespaces/a%20b/pods/web-0"
+
+
+@pytest.mark.parametrize("answer", [status(403, "Forbidden", "no"), status(404, "NotFound", "no", name="web-0")])
+def test_a_pod_that_this_node_may_not_read(server: Server, store: Kubernetes, answer: Told) -> None:
+    server.tell(answer)
+    assert store.controller("ns/web-0") is None
+
+
 def test_who_is_silent(server: Server, store: Kubernetes) -> None:
     """Nodes without a Lease, with an old one, or with another machine's; all if this credential may not list them."""
     leases = [

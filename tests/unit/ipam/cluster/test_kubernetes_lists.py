@@ -7,9 +7,10 @@ import pytest
 from support.tls_server import Server, Told
 from unit.ipam.cluster.test_kubernetes import ABSENT, BLOCKS, BODY, KNOWN, found, status
 
+from base.kernel import budget
 from base.protocol.errors import Unreachable
 from ipam.cluster import BLOCK
-from ipam.cluster.backends import kubernetes
+from ipam.cluster.backends import http, kubernetes
 from ipam.cluster.backends.kubernetes import Kubernetes
 
 
@@ -19,6 +20,22 @@ def store(asked: tuple[Server, Path]) -> Iterator[Kubernetes]:
     assert isinstance(one, Kubernetes)
     yield one
     one.close()
+
+
+@pytest.mark.parametrize("is_patient", [False, True])
+def test_the_blocks_of_a_node_are_read_within_one_budget(
+    server: Server, store: Kubernetes, monkeypatch: pytest.MonkeyPatch, is_patient: bool
+) -> None:
+    """An ADD waits for that.  For a round no command waits, so each of its requests has a budget."""
+    blocks = [found(name=f"net.{number}", uid=f"u-{number}", body=BODY | {"index": number}) for number in range(24)]
+    listed, *every = {"metadata": {"resourceVersion": "9"}, "items": blocks}, *blocks
+    server.tell(Told(200, listed), *(Told(200, one) for one in every[:9]), Told(is_silent=True))
+    server.tell(*(Told(200, one) for one in every[9:]))
+    monkeypatch.setattr(http, "_TIMEOUT", 1.0)
+    budget.begin(is_patient=is_patient)
+    before = budget.left()
+    assert len(store.listed(BLOCK, "net", "node1")) == 24
+    assert (budget.left() <= before - 1.0) == (not is_patient)
 
 
 def test_a_list_has_pages(server: Server, store: Kubernetes) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import sticky_nodes
 from support.cluster_nodes import Cluster, Node
 from support.documents import Fault, every
 
@@ -44,6 +45,14 @@ def test_an_add_tells_when_there_is_little_room(cluster: Cluster, hears: socket.
     with pytest.raises(BlockingIOError):
         hears.recv(100)
     node.add("pod13")
+    assert hears.recv(100) == report.LOW
+
+
+def test_an_add_tells_of_a_first_number_for_a_name(cluster: Cluster, hears: socket.socket) -> None:
+    """Until hpn node knows of it, an etcd gets no report of this node, and the number stays here for ever."""
+    node = sticky_nodes.node(cluster, "a")
+    node.add("c1", *sticky_nodes.WEB)
+    assert node.mine.blocks == ()
     assert hears.recv(100) == report.LOW
 
 

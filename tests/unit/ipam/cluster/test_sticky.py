@@ -7,6 +7,7 @@ from support.cluster_nodes import SHARED, Cluster
 from support.ipam_calls import of
 from support.sticky_nodes import ASIDE, WEB, keep, named, node, number, numbers
 
+from base.protocol.arguments import is_ordinal
 from ipam.cluster import BLOCK, node_blocks
 
 
@@ -51,6 +52,38 @@ def test_others_get_others(cluster: Cluster) -> None:
     assert code == 102
     assert "10.0.0.70" in said
     assert 4 not in cluster.owners()
+
+
+def test_pods_of_other_controllers_take_no_number(cluster: Cluster) -> None:
+    """Their names look like a StatefulSet's, or were generated."""
+    one = node(cluster, "node1")
+    kinds = {"train-worker-3": "PyTorchJob", "web-5d4f8c9-24567": "ReplicaSet", "web-1": "StatefulSet", "bare-2": ""}
+    cluster.store.controllers = {f"ns/{name}": kind for name, kind in kinds.items()}
+    given = {name: one.add(name, *of(name)) for name in [*kinds, "unknown-4"]}
+    assert {name for name, (ip,) in given.items() if number(ip) in range(64, 80)} == {"web-1", "bare-2", "unknown-4"}
+    assert {name.partition(":")[0] for name in named(cluster)} == {"ns/web-1", "ns/bare-2", "ns/unknown-4"}
+    assert {name: one.add(name, *of(name)) for name in given} == given, "also when repeated"
+    cluster.calls()
+    one.add("web-1", *of("web-1"))
+    assert cluster.calls() == [], "a node that owns the number asks nobody"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("web-0", True),
+        ("ns/web-12345", True),  # 1 and 3 are in no generated name
+        ("ns/web-5d4f8c9-24567", False),
+        ("ns/job-99999", False),
+        ("ns/web-007", False),
+        ("ns/web-x2b4z", False),
+        ("web", False),
+        ("7", False),
+        ("ns/job-0-7k2pq", False),
+    ],
+)
+def test_names_of_a_stateful_set(name: str, expected: bool) -> None:
+    assert is_ordinal(name) == expected
 
 
 def test_a_living_pod_keeps_it(cluster: Cluster) -> None:

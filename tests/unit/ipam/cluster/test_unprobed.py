@@ -1,10 +1,13 @@
 """Addresses where the link cannot be probed: a block without a former owner comes first."""
 
+from ipaddress import ip_interface
+
 import pytest
 from support.cluster_nodes import Cluster, Node
 from support.documents import Fault, every
 
 from base.protocol.errors import StoreRefused
+from base.protocol.result import Ip
 from base.protocol.spec import Key
 from ipam.allocation import Allocation
 from ipam.cluster import BLOCK, Machine, allocate, node_blocks
@@ -41,6 +44,25 @@ def block(node: Node, name: str) -> tuple[bool, list[str]]:
     shared = allocate.shared(alone, Network("net", str(node.dir), pool.cluster, pool), has_number=False)
     (ip,) = shared.hold_unprobed("net1 is InfiniBand", ())
     return int(ip.address.ip) % 256 // 16 == first, [line for line in log if "InfiniBand" in line]
+
+
+def test_what_was_probed_waits_for_no_round(cluster: Cluster, node: Node) -> None:
+    """A round can have the lock for as long as a slow store takes.  Without a former owner nothing is written."""
+    node.enter()
+    pool = load({"cniVersion": "1.1.0", "name": "net", "type": "x", "ipam": node.ipam}, {})
+    assert pool.cluster
+    view = allocate.View(Network("net", str(node.dir), pool.cluster, pool), is_probed=True)
+    ip = Ip(ip_interface(f"{node.leases()['a:net1'][0]}/24"), None)
+    view.pool(())
+    with node_blocks.lock(node.dir, 1):
+        view.note_probed([ip])
+    assert node.mine.blocks[0].tried == frozenset()
+    view.note_probed([ip])
+    assert node.mine.blocks[0].tried == {str(ip.address.ip)}
+    before = (node.dir / "blocks").stat().st_ino
+    view.pool(())
+    view.note_probed([ip])
+    assert (node.dir / "blocks").stat().st_ino == before
 
 
 def full(cluster: Cluster) -> None:

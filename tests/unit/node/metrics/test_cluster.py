@@ -1,5 +1,6 @@
 """Blocks of shared networks on the page of metrics."""
 
+from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
@@ -42,9 +43,20 @@ def test_what_a_node_has(tmp_path: Path) -> None:
         ("hpn_cluster_blocks", "net", LOST): 1,
         ("hpn_cluster_blocks", "net", RETURNING): 1,
         ("hpn_cluster_room", "net"): 6,
+        ("hpn_cluster_pool_blocks", "net"): 64,
         ("hpn_cluster_suspects", "net"): 2,
         ("hpn_cluster_looked_timestamp_seconds", "net"): 1_800_000_000,
     }
+
+
+def test_a_room_that_is_unknown_is_not_an_empty_one(tmp_path: Path) -> None:
+    """A node with reserved numbers only, or one that does not know the ranges, would else count as full for ever."""
+    node_blocks.write(tmp_path / "a", replace(MINE, network="a", sticky="256-511"))
+    node_blocks.write(tmp_path / "b", replace(MINE, network="b").having(BLOCKS[0]))
+    found = made(list(page.blocks([tmp_path], {})))
+    assert [key for key in found if key[0] in ("hpn_cluster_room", "hpn_cluster_pool_blocks")] == []
+    assert found["hpn_cluster_blocks", "b", HELD] == 1
+    assert found["hpn_cluster_looked_timestamp_seconds", "a"] == 1_800_000_000
 
 
 def test_a_node_without_shared_networks(tmp_path: Path) -> None:
