@@ -58,7 +58,7 @@ def _excluded(value: object) -> Span:
 
 
 def _name(value: object) -> str:
-    if not isinstance(value, str) or (why := spec.bad_ifname(value)):
+    if not isinstance(value, str) or (why := spec.bad_ifname(value, spec.ALTNAME)):
         raise ValueError(f"cannot name an interface: {why if isinstance(value, str) else 'not a string'}")
     return value
 

@@ -53,6 +53,7 @@ from base.kernel.netlink import (
     u32,
 )
 from base.kernel.netns import run_in
+from base.kernel.sysfs import SYS
 
 _series = count()  # the high bits of each Rtnl's sequence numbers
 _DUMPS: Final = 3  # the most dumps for one question whose answer changes all the time
@@ -208,6 +209,17 @@ def open_in(ns_fd: int | None = None, *, strictly: bool = False) -> Rtnl:
     """A socket in the namespace of a descriptor, by default in ours.  Raises OSError.  It stays in its namespace,
     whichever thread uses it.  ``strictly``: dumps answer with only what the request names, if the kernel can."""
     return Rtnl(_socket() if ns_fd is None else run_in(ns_fd, _socket), strictly=strictly)
+
+
+def real_name(name: str) -> str:
+    """The name of our namespace's interface with this name or altname; the same name if there is none.  Raises OSError.
+
+    /sys lists names only, so a configured name that it lacks may be an altname."""
+    if not name or os.path.lexists(f"{SYS}/class/net/{name}"):
+        return name
+    with open_in() as host:
+        link = host.link(name)
+    return link.name if link else name
 
 
 def adopt(fd: int) -> Rtnl:
