@@ -216,7 +216,7 @@ def with_a_link_of_the_host_over_it() -> None:
     [
         (None, "lo", (7, "belongs to its namespace")),
         (None, "eth99", (101, "is not an interface of the host")),
-        (in_a_bridge, NAME, (101, "ip link set eth9 nomaster")),
+        (in_a_bridge, NAME, (101, "'eth9' is a port of the host's 'br9'; name another interface")),
         (with_an_address, NAME, (7, "has 192.0.2.1/24 on the host")),
         (with_the_default_route, NAME, (7, "the host's default route uses 'eth9'")),
         (with_a_link_of_the_host_over_it, NAME, (7, "carries over9 of the host")),
