@@ -157,6 +157,24 @@ def test_os_error(error: OSError, code: int, msg: str) -> None:
     assert reply.log == ("ADD of rail0",)
 
 
+@pytest.mark.parametrize("command", ["ADD", "DEL"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        DelegateError(11, "lease not found", "not found"),
+        OSError(errno.EINVAL, "Invalid argument (Device not found)"),
+        IoFailure("/not found/x: Permission denied"),
+        ValueError("not found"),
+    ],
+)
+def test_no_error_of_a_del_passes_for_success(error: Exception, command: str) -> None:
+    """containerd's go-cni ignores an error of DEL that has these words, and forgets the attachment."""
+    error.add_note("while deleting what was not found")
+    reply = ask(command, error)
+    assert ("not found" in reply.stdout) == (command == "ADD")
+    assert error_of(reply)["msg"]
+
+
 def test_io_failure_is_no_kernels_refusal() -> None:
     assert error_of(ask("DEL", IoFailure("disk full")))["code"] == 5
 
