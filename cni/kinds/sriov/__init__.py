@@ -231,10 +231,13 @@ def _find_vf(address: str) -> sysfs.Function:
         function = sysfs.function(address)
         if function is None:
             raise LinkUnavailable(
-                f"deviceID {address!r} is not a PCI function of this host; see: ls /sys/bus/pci/devices"
+                f"deviceID {address!r} is not a PCI function of this host now; if kubelet allocated it, delete "
+                "the pod, and its successor gets another; else see: ls /sys/bus/pci/devices"
             )
         if not function.pf:
-            raise InvalidConfig(f"deviceID {address!r} is not a VF; give one of its VFs, see: ls -l virtfn* beside it")
+            raise InvalidConfig(
+                f"deviceID {address!r} is not a VF; give one of its VFs, or the whole function by kind host-device"
+            )
         if function.netdevs or function.driver in sysfs.USERSPACE:
             return function
         if not function.driver:
