@@ -29,9 +29,9 @@ def refuse(link: Link, address: str, use: Use, host: Rtnl, *, prefix: str = "", 
     name = link.name
     if link.enslaved:
         over = host.link(index=link.enslaved)
-        if over and over.kind == "openvswitch":  # which the kernel refuses to remove from it
-            raise LinkUnavailable(f"{prefix}{name!r} is a port of Open vSwitch; run: ovs-vsctl del-port {name}")
-        raise LinkUnavailable(f"{prefix}{name!r} is in a bridge, bond or VRF; run: ip link set {name} nomaster")
+        # Of a bridge, bond, VRF, netvsc or Open vSwitch.  No remedy takes it away: the host's traffic may leave by it.
+        master = repr(over.name) if over else "bridge, bond or VRF"
+        raise LinkUnavailable(f"{prefix}{name!r} is a port of the host's {master}; {other}")
     if record := use.attached_over(link.index):
         raise LinkUnavailable(f"{prefix}{name!r} is the master of {record.title}; delete that first")
     for vf in sysfs.vfs(address) if address else ():

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from base.protocol.errors import AddressHeld, AddressUnavailable, BadEnvironment, PoolExhausted
 from base.protocol.result import Address, Ip
-from ipam.pool import Pool, RangeSet
-from ipam.ranges import count, next_free
+from ipam.pool import NEVER, Pool, RangeSet
+from ipam.ranges import count, next_free, unassignable
 from ipam.stores import Book, Terms
 
 # A pod's namespace and name have at most 63 and 253 characters; a line of the store has room for this many.
@@ -51,6 +51,9 @@ def why_not(sets: Sequence[RangeSet], address: Address) -> str:
     for r in ranges:
         if address in r.span and any(address in hole for hole in r.exclude):
             return f"is excluded by {r.key}.exclude"
+    for r in ranges:
+        if any(address in span for span in unassignable(r.subnet)):
+            return f"is one of the {NEVER} in {r.key}.subnet {r.subnet}"
     for r in ranges:
         if address in r.subnet:
             return f"is outside {r.span}, rangeStart to rangeEnd of {r.key}"

@@ -180,6 +180,7 @@ def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
 
     args = arguments.cni_args(request.var("CNI_ARGS"))
     pool, pod = _pool(conf, args), arguments.pod_name(args)
+    log.extend(line for s in pool.sets for line in s.left_out)
     rail = None
     if pool.rails:
         from ipam import rails  # noqa: PLC0415

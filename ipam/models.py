@@ -58,7 +58,7 @@ def _excluded(value: object) -> Span:
 
 
 def _name(value: object) -> str:
-    if not isinstance(value, str) or (why := spec.bad_ifname(value)):
+    if not isinstance(value, str) or (why := spec.bad_ifname(value, spec.ALTNAME)):
         raise ValueError(f"cannot name an interface: {why if isinstance(value, str) else 'not a string'}")
     return value
 
@@ -120,7 +120,7 @@ class Bounds(Section):
     gateway: _Address | None = None
     """The gateway in the result, which no pod gets; `null` for no gateway.
     Default: the subnet's first host address; of a /31, /32, /127 or /128 none
-    Refused: 7: outside the subnet"""
+    Refused: 7: outside the subnet, unless link-local IPv6; an address that no host can have"""
     exclude: list[_Excluded] | None = None
     """Addresses, CIDRs or `first-last` that are never allocated.
     Default: none

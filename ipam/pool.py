@@ -5,13 +5,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import IPv4Interface, IPv6Address, IPv6Interface
 from itertools import islice, pairwise
+from typing import Final
 
 from base.protocol.errors import InvalidConfig, combine
 from base.protocol.result import Address, Ip, Network, Route
 from base.protocol.spec import Json
-from ipam.ranges import Span, assignable, subtract, whole
+from ipam.ranges import Span, assignable, common, subtract, unassignable, whole
 
 _UNIVERSAL = 0x02
+NEVER: Final = "addresses that no host can have (network, broadcast, multicast, loopback, unspecified, IPv4 in IPv6)"
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,10 @@ class Range:
         default = assignable(self.subnet)
         first = default.first if self.start is None else int(self.start)
         return Span(default.version, first, default.last if self.end is None else int(self.end))
+
+    @property
+    def never(self) -> tuple[Span, ...]:
+        return unassignable(self.subnet)
 
     def ip(self, address: Address) -> Ip:
         # By number: given an address, ipaddress would format and parse it.
@@ -65,6 +71,12 @@ class RangeSet:
         """As text, for a pool that nodes share.  Cached: each ADD compares them, and formatting takes as long as the
         choice."""
         return tuple(str(r.subnet) for r in self.ranges if not r.eui64)
+
+    @cached_property
+    def left_out(self) -> tuple[str, ...]:
+        """A line for the log about each range that has addresses of no host between its rangeStart and rangeEnd."""
+        pairs = [(r, common(subtract(r.span, r.exclude), r.never)) for r in self.ranges]
+        return tuple(f"{r.key} leaves out {', '.join(map(str, spans))}: {NEVER}" for r, spans in pairs if spans)
 
     def __contains__(self, address: Address) -> bool:
         return any(address in span for span in self.all_spans)
@@ -143,11 +155,11 @@ def range_sets(written: Sequence[tuple[str, Sequence[Range]]]) -> tuple[RangeSet
     # No pod gets a gateway, even if another range of the subnet names it.
     gateways = [Span.of(r.gateway, r.gateway) for r in ranges if r.gateway is not None]
     sets = [
-        RangeSet(key, tuple(members), tuple(subtract(r.span, [*gateways, *r.exclude]) for r in members))
+        RangeSet(key, tuple(members), tuple(subtract(r.span, [*gateways, *r.exclude, *r.never]) for r in members))
         for key, members in written
     ]
     _refuse([
-        f"{r.key}: gateway and exclude leave nothing of {r.span}; widen the range or exclude less"
+        f"{r.key}: gateway, exclude and {NEVER} leave nothing of {r.span}; widen the range or exclude less"
         for s in sets
         for r, usable in zip(s.ranges, s.usable, strict=True)
         if not usable
@@ -205,13 +217,24 @@ def _refuse(wrong: Sequence[str]) -> None:
 
 def _misplaced(r: Range) -> Iterator[str]:
     """Describe parts of a range that are outside its subnet, and contradictions within it."""
+    if whole(r.subnet) in r.never:
+        yield f"{r.key}.subnet {r.subnet} has only {NEVER}; choose another"
+        return
     parts = {"rangeStart": r.start, "rangeEnd": r.end, "gateway": r.gateway}
     spans = {name: Span.of(address, address) for name, address in parts.items() if address is not None}
     spans |= {f"exclude[{i}]": span for i, span in enumerate(r.exclude)}
     spans |= {f"reserved[{i}]": span for i, span in enumerate(r.reserved)}
     outside = {name: span for name, span in spans.items() if not whole(r.subnet).covers(span)}
+    # The kernel resolves a link-local gateway on the interface itself (RFC 4861, 6.2.1: routers announce theirs).
+    if r.gateway is not None and r.subnet.version == 6 and r.gateway.version == 6 and r.gateway.is_link_local:
+        outside.pop("gateway", None)
     for name, span in outside.items():
         yield f"{r.key}.{name} {span} is outside {r.key}.subnet {r.subnet}; choose one inside"
+    # The first address of an IPv6 subnet is its routers' (RFC 4291, 2.6.1).
+    if r.gateway not in (None, r.subnet.network_address if r.subnet.version == 6 else None) and any(
+        r.gateway in span for span in r.never
+    ):
+        yield f"{r.key}.gateway {r.gateway} is one of the {NEVER}; choose another, or null for none"
     if not outside and r.span.first > r.span.last:
         name = "rangeStart" if r.start is not None else "rangeEnd"
         yield f"{r.key}.{name} leaves {r.span}, which is not a range; rangeStart must not be above rangeEnd"

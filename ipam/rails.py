@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from base.kernel import sysfs
+from base.kernel import rtnl, sysfs
 from base.protocol import arguments, spec
 from base.protocol.errors import AddressHeld, AddressUnavailable, InvalidConfig, PoolExhausted
 from base.protocol.result import Address, Ip
@@ -31,7 +31,9 @@ def device_of(conf: Config, root: Path = sysfs.SYS) -> Device:
     """
     # host-device moves a device, other kinds keep a master; a rail names either.
     named = "device" if "host-device" in (conf.get("kind"), conf.get("type")) else "master"
-    master, pf = _interface(conf.get(named)), _interface(conf.get("pf"))
+    master, pf = _interface(conf.get(named)), rtnl.real_name(_interface(conf.get("pf")))
+    if not conf.get("linkInContainer"):
+        master = rtnl.real_name(master)
     if master:
         under = [] if conf.get("linkInContainer") else sysfs.functions_under(master, root)
         # A bond's packets leave by several devices, so only its name identifies the rail.
@@ -63,12 +65,15 @@ def _defaults_to_a_master(conf: Config) -> bool:
 
 
 def _interface(name: Any) -> str:
-    return name if isinstance(name, str) and not spec.bad_ifname(name) else ""
+    return name if isinstance(name, str) and not spec.bad_ifname(name, spec.ALTNAME) else ""
 
 
 def rail_of(rails: Sequence[Rail], device: Device) -> int:
     """The index of the one rail that has the device.  Raises InvalidConfig."""
     found = [at for at, rail in enumerate(rails) if rail.value in device.get(rail.by, ())]
+    if not found:
+        names = [rtnl.real_name(f"{rail.value}") if rail.by in ("pf", "master") else "" for rail in rails]
+        found = [at for at, rail in enumerate(rails) if names[at] and names[at] in device.get(rail.by, ())]
     if len(found) == 1:
         return found[0]
     what = ", ".join(f"{key} {' or '.join(map(str, values))}" for key, values in device.items())

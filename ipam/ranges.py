@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_network
+from typing import Final
 
 from base.protocol.result import Address, Network
 
@@ -50,6 +51,26 @@ def assignable(subnet: Network) -> Span:
     if _is_tiny(subnet):
         return span
     return Span(span.version, span.first + 1, span.last - (span.version == 4))
+
+
+# RFC 1122, section 3.2.1.3, and RFC 4291, sections 2.5 and 2.7.
+_NEVER: Final = tuple(
+    whole(ip_network(network))
+    for network in (
+        "0.0.0.0/8",
+        "127.0.0.0/8",
+        "224.0.0.0/4",
+        "255.255.255.255/32",
+        "::/96",
+        "::ffff:0:0/96",
+        "ff00::/8",
+    )
+)
+
+
+def unassignable(subnet: Network) -> tuple[Span, ...]:
+    """The subnet's addresses that no host can have, in any position of the subnet."""
+    return common([whole(subnet)], joined([*subtract(whole(subnet), [assignable(subnet)]), *_NEVER]))
 
 
 def default_gateway(subnet: Network) -> Address | None:

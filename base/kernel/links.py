@@ -31,6 +31,7 @@ RTEXT_FILTER_SKIP_STATS: Final = 8
 PAIRS: Final = ("veth", "netkit", "vxcan")
 NLA_F_NESTED: Final = 0x8000
 
+_IFNAME: Final = 15  # bytes
 LINK: Final = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
 SIOCGIFNAME, SIOCGIFHWADDR = 0x8910, 0x8927
 _BY_INDEX: Final = struct.Struct("=16xi20x")  # struct ifreq: a name, and a union
@@ -116,8 +117,11 @@ def pack_mac(mac: str) -> bytes:
 
 
 def get_link(name: str = "", index: int = 0, filters: int = RTEXT_FILTER_SKIP_STATS) -> bytes:
-    """RTM_GETLINK's body: one link by index or name; ``filters`` are RTEXT_FILTER_*, by default without counters."""
-    by_name = attr(IFLA_IFNAME, text(name)) if name else b""
+    """RTM_GETLINK's body: one link by index, name or altname; ``filters`` are RTEXT_FILTER_*, by default without
+    counters."""
+    # The kernel refuses a longer IFLA_IFNAME, and kernels before 5.5 do not know the other.
+    which = IFLA_ALT_IFNAME if len(os.fsencode(name)) > _IFNAME else IFLA_IFNAME
+    by_name = attr(which, text(name)) if name else b""
     return LINK.pack(0, 0, index, 0, 0) + by_name + attr(IFLA_EXT_MASK, u32(filters))
 
 

@@ -10,7 +10,7 @@ import _thread
 import errno
 import os
 import socket
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import count
 from typing import Final, Self
 
@@ -53,6 +53,7 @@ from base.kernel.netlink import (
     u32,
 )
 from base.kernel.netns import run_in
+from base.kernel.sysfs import SYS
 
 _series = count()  # the high bits of each Rtnl's sequence numbers
 _DUMPS: Final = 3  # the most dumps for one question whose answer changes all the time
@@ -60,6 +61,9 @@ RTNLGRP_LINK: Final = 1
 IFLA_GROUP: Final = 27
 IFLA_NEW_NETNSID: Final = 45
 _POLL: Final = 0.005
+# Seconds to repeat a change while a driver resets a VF, and between two attempts; as sriov-cni does for i40e and ice.
+_RESET, _PAUSE = 2.0, 0.1
+_RESETTING: Final = (errno.EAGAIN, errno.EBUSY)
 
 
 class Rtnl:
@@ -184,13 +188,25 @@ class Rtnl:
 
     def change_all(self, changes: Sequence[Change]) -> None:
         """Send the changes as one datagram, in their order.  Raises the first OSError, with a note that names the
-        failed change.  The kernel tried the later changes too."""
+        failed change.  The kernel tried the later changes too.  While a device resets, those that failed are repeated.
+        """
+        left = list(changes)
+
+        def send() -> None:
+            failed = self._send_all(left)
+            left[:] = [change for change, _ in failed]
+            for _, error in failed:
+                raise error
+
+        while_resetting(send)
+
+    def _send_all(self, changes: Sequence[Change]) -> list[tuple[Change, OSError]]:
         before = self.sequence
         # The kernel always answers failures.  So only the last change requests an answer, which ends the answers.
         *others, (_, kind, flags, body) = changes
         data = [self.pack(k, f, b) for _, k, f, b in others]
         received = netlink.receive(self.sock, b"".join((*data, self.pack(kind, flags | NLM_F_ACK, body))))
-        failed, sequence = None, 0
+        failed, sequence = list[tuple[Change, OSError]](), 0
         while sequence != self.sequence:
             ((kind, flags, sequence, body),) = messages(next(received))
             if kind != NLMSG_ERROR or sequence <= before:
@@ -198,16 +214,43 @@ class Rtnl:
             try:
                 raise_error(body, flags)
             except OSError as e:
-                e.add_note(f"while {changes[sequence - before - 1][0]}")
-                failed = failed or e
-        if failed:
-            raise failed
+                change = changes[sequence - before - 1]
+                e.add_note(f"while {change[0]}")
+                failed.append((change, e))
+        return failed
+
+
+def while_resetting(change: Callable[[], None]) -> None:
+    """Make the change, and repeat it for some seconds while the driver resets the device.  Raises OSError."""
+    refused: OSError | None = None
+    for _ in attempts(_RESET, _PAUSE):
+        try:
+            change()
+        except OSError as e:
+            if e.errno not in _RESETTING:
+                raise
+            refused = e
+        else:
+            return
+    if refused:
+        raise refused
 
 
 def open_in(ns_fd: int | None = None, *, strictly: bool = False) -> Rtnl:
     """A socket in the namespace of a descriptor, by default in ours.  Raises OSError.  It stays in its namespace,
     whichever thread uses it.  ``strictly``: dumps answer with only what the request names, if the kernel can."""
     return Rtnl(_socket() if ns_fd is None else run_in(ns_fd, _socket), strictly=strictly)
+
+
+def real_name(name: str) -> str:
+    """The name of our namespace's interface with this name or altname; the same name if there is none.  Raises OSError.
+
+    /sys lists names only, so a configured name that it lacks may be an altname."""
+    if not name or os.path.lexists(f"{SYS}/class/net/{name}"):
+        return name
+    with open_in() as host:
+        link = host.link(name)
+    return link.name if link else name
 
 
 def adopt(fd: int) -> Rtnl:

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,7 +38,11 @@ def answer(request: Request, commands: Mapping[str, Command]) -> Reply:
         result = commands[request.command](request, conf, log)
         return Reply(_document(version, **result.to_json(version)) if result else "", log=tuple(log))
     except Exception as e:  # noqa: BLE001  # the one place that turns an exception into an answer
-        return failed(version, e, log)
+        reply = failed(version, e, log)
+        if request.command != "DEL":
+            return reply
+        # containerd's go-cni takes an error of DEL with these words for success, and forgets the attachment.
+        return replace(reply, stdout=reply.stdout.replace("not found", "missing"))
 
 
 def failed(version: str, error: Exception, log: Sequence[str] = ()) -> Reply:

@@ -4,6 +4,7 @@ Codes 1-8, 11, 50 and 51 are the specification's (CNI SPEC 1.1.0, "Error", and l
 on are ours; docs/user/errors.md lists them.  Only dispatch.py turns an exception into JSON.
 """
 
+import errno
 from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
@@ -189,6 +190,10 @@ class DelegateError(CniError):
         self.code = code  # type: ignore[misc]  # the one error with another program's code
 
 
+# The kernel's answers that concern the moment, not the request.
+BUSY = frozenset({errno.EAGAIN, errno.EBUSY})
+
+
 def combine(failures: Sequence[Failure]) -> Failure:
     """Several failures as one: the first, with the others as its notes."""
     first, *others = failures
@@ -198,13 +203,13 @@ def combine(failures: Sequence[Failure]) -> Failure:
 
 
 def as_cni_error(error: BaseException) -> CniError:
-    """The exception as the caller's error, with its notes.  An OSError becomes KernelRefused; any other exception that
-    is not a CniError is a bug, with code 999."""
+    """The exception as the caller's error, with its notes.  An OSError becomes KernelRefused, or TryAgain if something
+    is busy.  Any other exception that is not a CniError is a bug, with code 999."""
     if isinstance(error, CniError):
         return error
     if isinstance(error, OSError):
         refused = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
-        return KernelRefused(refused, _notes(error))
+        return (TryAgain if error.errno in BUSY else KernelRefused)(refused, _notes(error))
     return CniError(f"internal error: {type(error).__name__}: {error}", _notes(error))
 
 

@@ -48,6 +48,8 @@ P = ParamSpec("P")
 # Cached configurations.  If the runtime puts a VF's address into the configuration, each VF has its own.
 _REMEMBERED: Final = 256
 _TAKING_AWAY: Final = ("DEL", "GC")
+# The most bytes of an altname (ALTIFNAMSIZ).
+ALTNAME: Final = 127
 # Bytes.  A longer configuration contains lists, and does not repeat.
 _LONG: Final = 1 << 12
 
@@ -173,10 +175,11 @@ def check_environment(request: Request) -> None:
             raise BadEnvironment(f"CNI_IFNAME={ifname!r} cannot name an interface: {why}")
 
 
-def bad_ifname(name: str) -> str:
-    """Why the kernel (dev_valid_name) or libcni would refuse an interface's name; empty if neither does."""
-    if not 1 <= len(os.fsencode(name)) <= 15:
-        return "1 to 15 bytes"
+def bad_ifname(name: str, most: int = 15) -> str:
+    """Why the kernel (dev_valid_name) or libcni would refuse an interface's name; empty if neither does.  With ``most``
+    ALTNAME, why nothing can have it as a name or an altname."""
+    if not 1 <= len(os.fsencode(name)) <= most:
+        return f"1 to {most} bytes"
     if name in (".", ".."):
         return "'.' and '..' are directories"
     # The kernel replaces %d by a number, so the interface would get another name than requested.

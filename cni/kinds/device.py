@@ -357,7 +357,7 @@ def _what(p: Moved) -> str:
 def set_mac(host: Rtnl, link: Link, mac: str) -> None:
     """Set the netdev's MAC.  Raises OSError."""
     with doing(f"setting MAC {mac} of {link.name}"):
-        host.set_link(link.index, attr(IFLA_ADDRESS, pack_mac(mac)), mask=IFF_UP)
+        rtnl.while_resetting(lambda: host.set_link(link.index, attr(IFLA_ADDRESS, pack_mac(mac)), mask=IFF_UP))
 
 
 def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], None] | None) -> None:
@@ -378,10 +378,11 @@ def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], 
     ]
     with doing(f"restoring {link.name} ({link.device or was.name})"):
         if changed or link.flags & FLAGS != was.flags & ~IFF_UP:
-            host.set_link(link.index, *changed, flags=was.flags & ~IFF_UP, mask=FLAGS)
+            flags = was.flags & ~IFF_UP
+            rtnl.while_resetting(lambda: host.set_link(link.index, *changed, flags=flags, mask=FLAGS))
         _restore_names(host, link, was)
         if was.flags & IFF_UP:
-            host.set_up(link.index)
+            rtnl.while_resetting(lambda: host.set_up(link.index))
 
 
 def _detach_programs(host: Rtnl, link: Link, was: Netdev) -> None:

@@ -192,7 +192,7 @@ def _locate(wanted: "HostDevice") -> tuple[str, str]:
     Neither need exist.  Raises InvalidConfig if several interfaces have the MAC."""
     if address := wanted.deviceID or wanted.kernelpath.rpartition("/")[2]:
         return sysfs.with_netdev(address), ""
-    name = wanted.device or _with_mac(wanted.hwaddr)
+    name = rtnl.real_name(wanted.device) or _with_mac(wanted.hwaddr)
     return sysfs.device_of(name) if name else "", name
 
 
@@ -222,10 +222,8 @@ def _find(wanted: "HostDevice", where: "Location", host: Rtnl, own: int | None =
     else:
         function = Function("", "", "", (name,), ())
     link = host.link(name) if name else None
-    if link is None:
+    if link is None or link.name != name:  # renamed meanwhile, and the name is an altname of another one
         raise _missing(wanted, where, host)
-    if link.name != name:
-        raise LinkUnavailable(f"device {name!r} is an altname of {link.name}; set that name")
     _refuse_unmovable(link, function.address)
     vfs = sysfs.vfs(function.address) if function.address else ()
     use = owned.use(places.state_dirs_with(where.state_dir), vfs)

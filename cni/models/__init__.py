@@ -67,7 +67,8 @@ def no_or_unicast_mac(text: str) -> str:
 
 
 def interface_name(name: str) -> str:
-    if name and (why := spec.bad_ifname(name)):
+    """The name or altname of an interface that exists."""
+    if name and (why := spec.bad_ifname(name, spec.ALTNAME)):
         raise ValueError(f"cannot name an interface: {why}")
     return name
 

@@ -36,7 +36,7 @@ class HostDevice(Device):
     kind: Literal["host-device"] = "host-device"
     device: Annotated[str, AfterValidator(interface_name)] = ""
     """The interface's name.
-    Refused: 101: not there, an altname; 109: another attachment's"""
+    Refused: 101: not there; 109: another attachment's"""
     hwaddr: Annotated[str, AfterValidator(no_or_unicast_mac)] = ""
     """The interface's MAC; if several interfaces have it, the hardware.
     Refused: 7: malformed, several interfaces have it; 101, 109: as `device`"""

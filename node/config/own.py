@@ -72,8 +72,8 @@ class Entry(Object):
     """A container gets all devices of the resource instead of one.
     Refused: with other kinds than `shared`"""
     rdma: Literal["verbs", "management", "none"] | None = None
-    """The RDMA nodes of its device that a container gets.  `verbs`: uverbs and rdma_cm.  `management`: also umad and
-    issm, with which it can manage the whole InfiniBand subnet.
+    """The RDMA nodes of its device that a container gets.  `verbs`: uverbs, and rdma_cm if the node has it.
+    `management`: also umad and issm, with which it can manage the whole InfiniBand subnet.
     Default: `verbs`; of `master` `none`
     Refused: `none` with `shared`"""
     topology: bool = True

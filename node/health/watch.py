@@ -30,7 +30,10 @@ _SO_RCVBUFFORCE: Final = 33
 _IFLA_NEW_NETNSID: Final = 45  # in RTM_DELLINK: the namespace to which the link moved
 _BUFFER: Final = 4 << 20  # bytes of events, for while this process does not run
 _ROOM: Final = 65536
-_SUBSYSTEMS: Final = frozenset({"auxiliary", "infiniband", "infiniband_mad", "infiniband_verbs", "net", "pci", "vdpa"})
+# "misc": rdma_cm, which containers get with any device.
+_SUBSYSTEMS: Final = frozenset(
+    {"auxiliary", "infiniband", "infiniband_mad", "infiniband_verbs", "misc", "net", "pci", "vdpa"}
+)
 _SOFTWARE: Final = "/devices/virtual/net/"
 T = TypeVar("T")
 

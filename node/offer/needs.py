@@ -54,7 +54,7 @@ def of(resource: Resource, device: Device, root: Path) -> list[Need]:
     """All needs of a container for one device of the resource."""
     found = [Need("generic", {"deviceID": device.id})]
     if device.rdma and resource.verbs is not Verbs.NONE:
-        found.append(_rdma(resource, device))
+        found.append(_rdma(resource, device, root))
     if device.driver == sysfs.VFIO:
         found.append(_vfio(device, root))
     if device.driver in _UIO:
@@ -82,7 +82,7 @@ def common_nodes(offer: Offer, root: Path) -> tuple[str, ...]:
     if offer.resource.verbs is not Verbs.ALL:
         return ()
     with_rdma = [device for device in devices_of(offer.units) if device.rdma]
-    return tuple(dict.fromkeys(node for device in with_rdma for node in _rdma(offer.resource, device).nodes))
+    return tuple(dict.fromkeys(node for device in with_rdma for node in _rdma(offer.resource, device, root).nodes))
 
 
 def vdpa_device(resource: Resource, device: Device, root: Path) -> Vdpa | None:
@@ -101,15 +101,18 @@ def module(node: str) -> str:
     return next((name for start, name in _MODULES.items() if node.startswith(start)), "")
 
 
-def _rdma(resource: Resource, device: Device) -> Need:
-    """rdma_cm is always included, because librdmacm, and so rping and UCX, need it for any device."""
+def _rdma(resource: Resource, device: Device, root: Path) -> Need:
+    """With rdma_cm for any device, because librdmacm, and so rping and UCX, need it.
+
+    A machine whose devices have no RDMA CM, such as EFA, may lack the node."""
     kinds = {"uverbs": [one.uverbs for one in device.rdma if one.uverbs]}
     if resource.verbs in _MANAGING:
         kinds |= {
             "umad": [n for one in device.rdma for n in one.umad],
             "issm": [n for one in device.rdma for n in one.issm],
         }
-    kinds["rdma_cm"] = [RDMA_CM]
+    if os.path.exists(f"{root}{RDMA_CM}"):
+        kinds["rdma_cm"] = [RDMA_CM]
     info = {kind: ",".join(paths) for kind, paths in kinds.items() if paths}
     info["rdma_dev"] = ",".join(one.name for one in device.rdma)
     if resource.verbs is Verbs.DIRECTORY:
@@ -152,8 +155,8 @@ def remarks(offers: Sequence[Offer], *, is_exclusive: bool, has_rdma_cm: bool) -
         )
     if not has_rdma_cm and with_rdma:
         found.append(
-            f"{_names(with_rdma)}: {RDMA_CM} is missing, and containers are refused without it; "
-            f"load {module(RDMA_CM)}: modprobe {module(RDMA_CM)}"
+            f"{_names(with_rdma)}: containers get no {RDMA_CM}, which is missing; if their programs connect by RDMA "
+            f"CM, load {module(RDMA_CM)}: modprobe {module(RDMA_CM)}"
         )
     return tuple(found)
 

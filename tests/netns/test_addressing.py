@@ -34,6 +34,24 @@ def devices(pod: Pod, family: str) -> list[str]:
     return [hop["dev"] for route in shown for hop in route.get("nexthops", [route])]
 
 
+@pytest.mark.parametrize("keys", [{}, {"multiRail": True}])
+def test_a_link_local_gateway(host: Host, pod: Pod, keys: dict[str, Any]) -> None:
+    """Routers announce such addresses, and the kernel resolves them on the interface itself."""
+    ip("addr", "add", "fe80::1/64", "dev", "fabric", "nodad")
+    ip("addr", "add", "fd00:60::1/128", "dev", "fabric", "nodad")
+    conf = host.conf(**keys)
+    conf["ipam"] |= {
+        "ranges": [[{"subnet": "fd00:56::/64", "gateway": "fe80::1"}]],
+        "routes": [{"dst": "fd00:60::/64"}],
+    }
+    result = host.ok("ADD", pod, conf)
+    assert [one["gateway"] for one in result["ips"]] == ["fe80::1"]
+    ip("-6", "route", "replace", "fd00:56::/64", "dev", "fabric")
+    (address,) = result["ips"]
+    assert pod.ping("fd00:60::1", "-I", address["address"].partition("/")[0])
+    assert host.checked(pod, conf, result).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("route", "selector", "expected"),
     [

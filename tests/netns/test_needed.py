@@ -75,7 +75,7 @@ def is_a_master(host: Host, other: Pod) -> None:
             7,
             "the host has routes through 'vf0', which a move would lose: fd00::7/128; remove them",
         ),
-        (is_in_a_bridge, 101, "'vf0' is in a bridge, bond or VRF; run: ip link set vf0 nomaster"),
+        (is_in_a_bridge, 101, "'vf0' is a port of the host's 'br9'; choose another "),
         (carries_a_vlan, 7, "'vf0' carries vf0.7 of the host; remove them first, or choose another "),
         (is_a_master, 101, "'vf0' is the master of "),
     ],

@@ -135,6 +135,13 @@ def test_messages_in_the_kernels_name(heard: Heard) -> None:
     assert (heard.next(), heard.watch.links["rail0"].carrier) == ([], True)
 
 
+def test_a_device_node_that_any_container_may_get(heard: Heard) -> None:
+    """A module such as rdma_ucm makes such a node, and the CDI files must name it then."""
+    heard.loop.add_reader(heard.watch._sockets[1].fileno(), heard.watch._read_uevents)
+    next(iter(Path("/sys/devices/virtual/misc").glob("*/uevent"))).write_text("change")
+    assert True in heard.hears()
+
+
 @pytest.fixture
 def device() -> str:
     if not SOME_DEVICE:

@@ -277,6 +277,12 @@ def test_a_whole_pf(host: Host, make_pod: Callable[[], Pod]) -> None:
 
 def test_a_device_that_is_no_vf(host: Host, pod: Pod, sys_tree: Path) -> None:
     error = host.refused("ADD", pod, by_device(host) | {"deviceID": pci.PF})
-    assert (error["code"], "is not a VF" in error["msg"]) == (7, True)
+    assert (
+        error["code"],
+        "is not a VF; give one of its VFs, or the whole function by kind host-device" in error["msg"],
+    ) == (7, True)
     error = host.refused("ADD", pod, by_device(host) | {"deviceID": "0000:3b:1f.7"})
-    assert (error["code"], "is not a PCI function of this host" in error["msg"]) == (101, True)
+    assert (
+        error["code"],
+        "is not a PCI function of this host now; if kubelet allocated it, delete the pod" in error["msg"],
+    ) == (101, True)

@@ -90,3 +90,16 @@ def test_refused_without_a_trace(host: Host, pod: Pod, rails: Callable[..., dict
         error = host.refused("ADD", pod, conf, CNI_IFNAME="other")
         assert (error["code"], part in error["msg"]) == (code, True), error
         assert host.picture(pod) == before
+
+
+@pytest.mark.parametrize("altname", ["enp59s0f0np0", "enP60932p0s2f0np0v3"])
+@pytest.mark.parametrize("written", ["master", "rail", "both"])
+def test_an_altname(host: Host, pod: Pod, altname: str, written: str) -> None:
+    """A master and a rail may have any name of the interface."""
+    ip("link", "property", "add", "dev", "rail0", "altname", altname)
+    master, rail = (altname if written in (one, "both") else "rail0" for one in ("master", "rail"))
+    keys = host.conf(master=master, ipam={"type": "hpn-ipam", "rails": [{"master": rail, "subnet": "10.56.0.0/24"}]})
+    result = host.ok("ADD", pod, keys)
+    assert [one["address"] for one in result["ips"]] == ["10.56.0.2/24"]
+    assert host.checked(pod, keys, result).exit_code == 0
+    host.ok("DEL", pod, keys)

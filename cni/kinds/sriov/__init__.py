@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from base.kernel import sysfs, vf
+from base.kernel import rtnl, sysfs, vf
 from base.kernel.budget import attempts
 from base.kernel.links import Link
 from base.kernel.rtnl import Rtnl
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 @contextmanager
 def claiming(conf: "NetConf") -> Iterator[None]:
     """Kind.claiming: one ADD at a time chooses among a PF and its VFs."""
-    with owned.lock(_pf_address(cast("Sriov", conf.attach))):
+    with owned.lock(_pf_address(_wanted(conf))):
         yield
 
 
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     """Kind.plan: choose the function, and read its state on the host and on its PF."""
-    wanted = cast("Sriov", conf.attach)
+    wanted = _wanted(conf)
     function = _find(wanted, conf.where, host)
     pf = attributes.netdev_of_pf(function.pf, host) if function.pf else None
     if pf and pf.infiniband:
@@ -127,7 +127,7 @@ def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
 def status(conf: "NetConf", host: Rtnl) -> None:
     """Kind.status: with ``pf``, check that an ADD would get a device.  With ``deviceID`` the device is not checked,
     because it may be in the pod that it was chosen for."""
-    wanted = cast("Sriov", conf.attach)
+    wanted = _wanted(conf)
     if wanted.rdma.mode != "off":
         rdma.is_exclusive(wanted.rdma)
     if wanted.pf:
@@ -149,10 +149,17 @@ def describe(plan: Json, interfaces: list[Json]) -> tuple[str, Json]:
     return f"{address} VF {plan['number']} of {name or pf}", described
 
 
+def _wanted(conf: "NetConf") -> "Sriov":
+    """The kind's keys, with the PF's name in place of an altname."""
+    wanted = cast("Sriov", conf.attach)
+    name = rtnl.real_name(wanted.pf)
+    return wanted if name == wanted.pf else wanted.model_copy(update={"pf": name})
+
+
 def _on_pf(conf: "NetConf", function: sysfs.Function, pf: Link) -> tuple[int, Vf]:
     """Return the VF's number on its PF, and its present attributes.  Raises LinkUnavailable; InvalidConfig for a value
     that the PF cannot have."""
-    wanted = cast("Sriov", conf.attach)
+    wanted = _wanted(conf)
     vfs = vf.parse(pf.vfs)
     number = next((n for n, address in enumerate(sysfs.vfs(function.pf)) if address == function.address), -1)
     if number not in vfs:
@@ -224,10 +231,13 @@ def _find_vf(address: str) -> sysfs.Function:
         function = sysfs.function(address)
         if function is None:
             raise LinkUnavailable(
-                f"deviceID {address!r} is not a PCI function of this host; see: ls /sys/bus/pci/devices"
+                f"deviceID {address!r} is not a PCI function of this host now; if kubelet allocated it, delete "
+                "the pod, and its successor gets another; else see: ls /sys/bus/pci/devices"
             )
         if not function.pf:
-            raise InvalidConfig(f"deviceID {address!r} is not a VF; give one of its VFs, see: ls -l virtfn* beside it")
+            raise InvalidConfig(
+                f"deviceID {address!r} is not a VF; give one of its VFs, or the whole function by kind host-device"
+            )
         if function.netdevs or function.driver in sysfs.USERSPACE:
             return function
         if not function.driver:

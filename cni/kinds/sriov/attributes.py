@@ -4,12 +4,12 @@ import errno
 import os
 from dataclasses import dataclass
 
-from base.kernel import links, sysfs, vf
+from base.kernel import links, rtnl, sysfs, vf
 from base.kernel.links import IFF_UP, IFLA_ADDRESS, Link, pack_mac
 from base.kernel.netlink import attr
 from base.kernel.rtnl import Rtnl
 from base.kernel.vf import Vf
-from base.protocol.errors import KernelRefused, LinkUnavailable, doing
+from base.protocol.errors import BUSY, KernelRefused, LinkUnavailable, doing
 from base.protocol.spec import Json
 from cni.kinds.device import Moved
 
@@ -63,6 +63,8 @@ def apply(host: Rtnl, p: Plan) -> None:
         try:
             _set(host, p, name, value)
         except OSError as e:
+            if e.errno in BUSY:
+                raise
             asked = value if not isinstance(value, list) else ", ".join(map(str, value))
             raise KernelRefused(
                 f"{_KEYS.get(name, name)} {asked}: the driver of {p.device}'s PF refuses it ({e.strerror}); "
@@ -117,14 +119,14 @@ def set_mac(host: Rtnl, p: Plan, link: Link, mac: str) -> None:
     body = attr(IFLA_ADDRESS, pack_mac(mac))
     with doing(f"setting MAC {mac} of {link.name} ({p.device})"):
         try:
-            host.set_link(link.index, body, mask=IFF_UP)
+            rtnl.while_resetting(lambda: host.set_link(link.index, body, mask=IFF_UP))
         except OSError as e:
             if not p.pf or e.errno not in (errno.EADDRNOTAVAIL, errno.EPERM):
                 raise
             trust = now(host, p).trust
             _set(host, p, "trust", value=True)
             try:
-                host.set_link(link.index, body, mask=IFF_UP)
+                rtnl.while_resetting(lambda: host.set_link(link.index, body, mask=IFF_UP))
             finally:
                 _set(host, p, "trust", value=bool(trust))
 
@@ -132,7 +134,8 @@ def set_mac(host: Rtnl, p: Plan, link: Link, mac: str) -> None:
 def _set(host: Rtnl, p: Plan, name: str, value: object) -> None:
     value = tuple(value) if isinstance(value, list) else value
     with doing(f"setting {name} {value} of VF {p.number} ({p.device}) on its PF"):
-        host.set_link(netdev_of_pf(p.pf, host).index, vf.set_attribute(p.number, name, value))
+        body = vf.set_attribute(p.number, name, value)
+        rtnl.while_resetting(lambda: host.set_link(netdev_of_pf(p.pf, host).index, body))
 
 
 def netdev_of_pf(address: str, host: Rtnl) -> Link:

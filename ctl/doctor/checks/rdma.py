@@ -66,7 +66,7 @@ def rdma_absent(facts: Facts) -> Iterator[Finding]:
 
 
 def rdma_cm_missing(facts: Facts) -> Iterator[Finding]:
-    """hpn node refuses containers that ask for an RDMA device, and ib_write_bw -R finds no event channel."""
+    """Containers get no such node, and ib_write_bw -R finds no event channel."""
     hardware = facts.hardware
     if hardware.rdma_cm or hardware.rdma_cm_path in dict(facts.unread):
         return

@@ -97,7 +97,7 @@ COMMON_REFUSALS: list[Any] = [
     ("strict", "false", '"false"', "valid boolean"),
     ("strict", 0, "0", "valid boolean"),
     ("master", "a/b", '"a/b"', "cannot name an interface"),
-    ("master", "a" * 16, '"aaaaaaaaaaaaaaaa"', "1 to 15 bytes"),
+    ("master", "a" * 128, f'"{"a" * 128}"', "1 to 127 bytes"),
     ("master", ["eth0"], '["eth0"]', "valid string"),
     ("linkInContainer", "true", '"true"', "valid boolean"),
     ("linkInContainer", 1, "1", "valid boolean"),

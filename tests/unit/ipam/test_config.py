@@ -1,5 +1,7 @@
 """The configuration, through the program: accepted values, and the messages of refusals."""
 
+import json
+
 import pytest
 from support.ipam_calls import Net
 
@@ -19,7 +21,9 @@ SIX = {"subnet": "fd00::/64"}
         ({"subnet": "10.0.0.4/31"}, [("10.0.0.4/31", None)]),  # point to point has no third party
         ({"subnet": "10.0.0.4/32"}, [("10.0.0.4/32", None)]),
         ({"subnet": "fd00::4/127"}, [("fd00::4/127", None)]),
-        ({"subnet": "::/64"}, [("::2/64", "::1")]),  # numbers below 2**32 stay IPv6
+        ({"subnet": "::/64", "gateway": None}, [("::1:0:0/64", None)]),  # the first without an IPv4 address in it
+        ({**SIX, "gateway": "fe80::1"}, [("fd00::1/64", "fe80::1")]),  # the kernel resolves it on the link
+        ({**SIX, "gateway": "fd00::"}, [("fd00::1/64", "fd00::")]),  # the subnet routers' anycast address
         ({**R, "exclude": ["10.0.0.2"]}, [("10.0.0.3/24", "10.0.0.1")]),
         ({**R, "exclude": ["10.0.0.0/29"]}, [("10.0.0.8/24", "10.0.0.1")]),
         ({**R, "exclude": ["10.0.0.2-10.0.0.4", "10.0.0.5"]}, [("10.0.0.6/24", "10.0.0.1")]),
@@ -61,6 +65,18 @@ def test_taken(tmp_path, ipam, expected):
         ({"ranges": [[R, {**R, "rangeStart": "10.0.1.1"}]]}, 7, ["ipam.ranges[0][1].rangeStart 10.0.1.1", "outside"]),
         ({**R, "rangeEnd": "fd00::1"}, 7, ["ipam.rangeEnd fd00::1", "outside"]),  # the other family
         ({**R, "gateway": "10.0.1.1"}, 7, ["ipam.gateway 10.0.1.1", "outside"]),
+        ({**SIX, "gateway": "fd01::1"}, 7, ["ipam.gateway fd01::1", "outside"]),
+        ({**R, "gateway": "fe80::1"}, 7, ["ipam.gateway fe80::1", "outside"]),
+        ({**R, "gateway": "169.254.1.1"}, 7, ["ipam.gateway 169.254.1.1", "outside"]),
+        ({**R, "rangeStart": "10.0.0.255", "rangeEnd": "10.0.0.255"}, 7, ["leave nothing of 10.0.0.255", "broadcast"]),
+        ({**R, "gateway": "10.0.0.255"}, 7, ["ipam.gateway 10.0.0.255", "broadcast"]),
+        ({**R, "gateway": "10.0.0.0"}, 7, ["ipam.gateway 10.0.0.0", "network"]),
+        ({"subnet": "::/64"}, 7, ["ipam.gateway ::1", "loopback"]),
+        ({"subnet": "224.1.0.0/24"}, 7, ["ipam.subnet 224.1.0.0/24", "multicast"]),
+        ({"subnet": "127.0.0.5/32"}, 7, ["ipam.subnet 127.0.0.5/32", "loopback"]),
+        ({"ranges": [[{"subnet": "0.0.0.0/24"}]]}, 7, ["ipam.ranges[0][0].subnet 0.0.0.0/24", "unspecified"]),
+        ({"subnet": "ff05::/64"}, 7, ["ipam.subnet ff05::/64", "multicast"]),
+        ({"subnet": "::ffff:0:0/96"}, 7, ["ipam.subnet ::ffff:0:0/96", "no host"]),
         ({**R, "rangeStart": "10.0.0.9", "rangeEnd": "10.0.0.8"}, 7, ["ipam.rangeStart", "10.0.0.9-10.0.0.8"]),
         ({**R, "rangeStart": "10.0.0.255"}, 7, ["ipam.rangeStart", "not a range"]),  # above the default end
         ({"ranges": [[R], [R]]}, 7, ["ipam.ranges[1][0]", "overlaps ipam.ranges[0][0]"]),  # across sets
@@ -90,6 +106,51 @@ def test_refused(tmp_path, ipam, code, parts):
     assert answer.get("code") == code, answer
     assert all(part in answer["msg"] for part in parts), answer["msg"]
     assert not list(tmp_path.iterdir()), "a refused configuration leaves nothing"
+
+
+@pytest.mark.parametrize(
+    ("ipam", "addresses", "left_out"),
+    [
+        ({**R, "rangeStart": "10.0.0.254", "rangeEnd": "10.0.0.255"}, ["10.0.0.254"], "10.0.0.255"),
+        ({**R, "rangeStart": "10.0.0.0", "rangeEnd": "10.0.0.2"}, ["10.0.0.2"], "10.0.0.0"),
+        ({**SIX, "rangeStart": "fd00::", "rangeEnd": "fd00::2"}, ["fd00::2"], "fd00::"),
+        (
+            {
+                "ranges": [
+                    [
+                        {**R, "rangeEnd": "10.0.0.255", "exclude": ["10.0.0.0/25", "10.0.0.128-10.0.0.253"]},
+                        {"subnet": "10.1.0.0/30"},
+                    ]
+                ]
+            },
+            ["10.0.0.254", "10.1.0.2"],
+            "10.0.0.255",
+        ),
+        ({"subnet": "10.0.0.4/31", "rangeStart": "10.0.0.4"}, ["10.0.0.4", "10.0.0.5"], ""),
+        ({"subnet": "fd00::4/127"}, ["fd00::4", "fd00::5"], ""),
+        ({**R, "exclude": ["10.0.0.3-10.0.0.255"], "rangeEnd": "10.0.0.255"}, ["10.0.0.2"], ""),
+    ],
+)
+def test_a_range_with_an_address_that_no_host_can_have(tmp_path, ipam, addresses, left_out):
+    """host-local allocates these, so a migrated configuration may name them.  No pod gets one; the log has a line."""
+    net = Net(tmp_path, ipam)
+    replies = [net.reply("ADD", f"c{n}") for n in range(len(addresses) + 1)]
+    answers = [json.loads(reply.stdout) for reply in replies]
+    assert [a["ips"][0]["address"].partition("/")[0] for a in answers[:-1]] == addresses
+    assert answers[-1]["code"] == 103
+    for reply in replies:
+        assert [line.partition(": ")[0].partition(" leaves out ")[2] for line in reply.log] == [left_out] * bool(
+            left_out
+        )
+
+
+@pytest.mark.parametrize("address", ["10.0.0.0", "10.0.0.255"])
+@pytest.mark.parametrize(
+    "keys", [{"rangeStart": "10.0.0.0", "rangeEnd": "10.0.0.255"}, {"reserved": ["10.0.0.0", "10.0.0.255"]}]
+)
+def test_no_request_gets_an_address_that_no_host_can_have(tmp_path, keys, address):
+    answer = Net(tmp_path, {**R, **keys}, {"runtimeConfig": {"ips": [address]}}).call("ADD")
+    assert (answer["code"], "broadcast" in answer["msg"]) == (102, True), answer
 
 
 def test_all_problems_are_told(tmp_path):

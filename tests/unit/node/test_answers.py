@@ -12,7 +12,7 @@ from node.model import Offer, Selector, Sharing, Unit, Verbs
 from node.offer import answers
 from node.offer.answers import Refused
 
-MODULE = {"rdma_cm": "rdma_ucm", "uverbs1": "ib_uverbs", "umad1": "ib_umad", "issm1": "ib_umad"}
+MODULE = {"uverbs1": "ib_uverbs", "umad1": "ib_umad", "issm1": "ib_umad"}
 
 
 @pytest.fixture
@@ -61,6 +61,18 @@ def test_verbs(root: Path, verbs: Verbs, expected: tuple[str, ...]) -> None:
     assert granted.nodes == expected
     told = information(granted.env)["0000:3b:00.1"].get("rdma", {})
     assert ("umad" in told, "uverbs" in told) == (verbs in (Verbs.MANAGEMENT, Verbs.ALL), verbs is not Verbs.NONE)
+
+
+@pytest.mark.parametrize("verbs", [Verbs.CHOSEN, Verbs.MANAGEMENT, Verbs.ALL, Verbs.DIRECTORY])
+def test_a_node_without_rdma_cm(root: Path, verbs: Verbs) -> None:
+    """EFA has no RDMA CM, and sriov-network-device-plugin offers devices without it too."""
+    offer = exclusive(vf(1), verbs=verbs)
+    before = answers.grant(offer, ["0000:3b:00.1"], root)
+    (root / "dev/infiniband/rdma_cm").unlink()
+    granted = answers.grant(offer, ["0000:3b:00.1"], root)
+    assert set(before.nodes) - set(granted.nodes) == set(nodes("rdma_cm"))
+    assert "/dev/infiniband/uverbs1" in granted.nodes
+    assert "rdma_cm" not in information(granted.env)["0000:3b:00.1"]["rdma"]
 
 
 def test_shared_and_pooled(root: Path) -> None:

@@ -224,8 +224,8 @@ def test_what_the_machine_lacks(sharing: Sharing) -> None:
     assert ["ex.com/r: RDMA is in exclusive mode" in one for one in exclusive] == [True] * (sharing is Sharing.SHARED)
     (missing,) = remarks(made, is_exclusive=False, has_rdma_cm=False)
     assert missing == (
-        "ex.com/r: /dev/infiniband/rdma_cm is missing, and containers are refused without it; load rdma_ucm: modprobe "
-        "rdma_ucm"
+        "ex.com/r: containers get no /dev/infiniband/rdma_cm, which is missing; if their programs connect by RDMA CM, "
+        "load rdma_ucm: modprobe rdma_ucm"
     )
     plain, _ = offers([resource("r", Selector(), sharing=sharing, verbs=Verbs.NONE)], VFS)
     without, _ = offers([resource("r", Selector(), sharing=sharing)], [FREE])

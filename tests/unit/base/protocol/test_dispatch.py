@@ -136,24 +136,43 @@ def test_a_delegates_code_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "msg"),
+    ("error", "code", "msg"),
     [
-        (OSError(errno.EBUSY, "Device or resource busy"), "Device or resource busy"),
-        (PermissionError(errno.EPERM, "Operation not permitted", "/proc/x"), "Operation not permitted: /proc/x"),
-        (OSError("no number"), "no number"),
+        (OSError(errno.EBUSY, "Device or resource busy"), 11, "Device or resource busy"),
+        (OSError(errno.EAGAIN, "Resource temporarily unavailable"), 11, "Resource temporarily unavailable"),
+        (PermissionError(errno.EPERM, "Operation not permitted", "/proc/x"), 105, "Operation not permitted: /proc/x"),
+        (OSError("no number"), 105, "no number"),
     ],
 )
-def test_os_error(error: OSError, msg: str) -> None:
+def test_os_error(error: OSError, code: int, msg: str) -> None:
     with suppress(OSError), doing("adding address 10.0.0.1/24"), doing("talking to the kernel"):
         raise error
     reply = ask("ADD", error)
     assert error_of(reply) == {
         "cniVersion": "1.1.0",
-        "code": 105,
+        "code": code,
         "msg": msg,
         "details": "while talking to the kernel; while adding address 10.0.0.1/24",
     }
     assert reply.log == ("ADD of rail0",)
+
+
+@pytest.mark.parametrize("command", ["ADD", "DEL"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        DelegateError(11, "lease not found", "not found"),
+        OSError(errno.EINVAL, "Invalid argument (Device not found)"),
+        IoFailure("/not found/x: Permission denied"),
+        ValueError("not found"),
+    ],
+)
+def test_no_error_of_a_del_passes_for_success(error: Exception, command: str) -> None:
+    """containerd's go-cni ignores an error of DEL that has these words, and forgets the attachment."""
+    error.add_note("while deleting what was not found")
+    reply = ask(command, error)
+    assert ("not found" in reply.stdout) == (command == "ADD")
+    assert error_of(reply)["msg"]
 
 
 def test_io_failure_is_no_kernels_refusal() -> None:
