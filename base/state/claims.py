@@ -11,7 +11,7 @@ as none, and hpn node removes it at its start.  kubelet asks for each claim agai
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -66,6 +66,11 @@ class Device:
     admin: bool = False
     attributes: Json = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other pods may use it too, as a master."""
+        return self.kind in ("master", "shared")
 
 
 @dataclass(frozen=True)
@@ -152,6 +157,16 @@ def with_device(device_id: str) -> list[tuple[Claim, int]]:
         for number, one in enumerate(claim.devices)
         if one.id == device_id and not one.admin
     ]
+
+
+def allocated(names: Collection[str], besides: str = "") -> dict[str, tuple[Claim, Device]]:
+    """The claims that have these devices, at least, by ``Device.id``; one of them for a shared device.
+
+    Without the claim of an attachment (Record.claim), ``besides``, and without devices that a claim only observes.
+    """
+    own, texts = besides.partition("/")[0], [f'"id":{durable.canonical(name)}'.encode() for name in names]
+    found = _decoded_of(one for one in _contents(FOLDER) if any(text in one[1] for text in texts))
+    return {one.id: (claim, one) for claim in found if claim.uid != own for one in claim.own}
 
 
 def of_record(named: str) -> tuple[Claim, Device] | None:

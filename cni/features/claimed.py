@@ -22,8 +22,6 @@ from base.state.record import Record
 _MULTUS: Final = "multus"
 # Keys with the name of the device that the runtime chose (cni/models/device.py).
 _KEYS: Final = ("deviceID", "pciBusID")
-# Kinds of devices that pods share: a claim of one pod does not keep others away.
-_SHARED: Final = ("master", "shared")
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def find(request: Request, conf: Config) -> Claimed | None:
             f"CNI_IFNAME={ifname}: {title} names the interface {names}; name it so in the pod's annotation too, or not "
             "in the claim"
         )
-    if found[0].device.kind in _SHARED:
+    if found[0].device.is_shared:
         return None
     if of_pod:
         device, title = of_pod[0].device, of_pod[0].claim.title
