@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from base.protocol import arguments
-from base.protocol.errors import DeviceInUse, InvalidConfig, TryAgain
+from base.protocol.errors import CheckFailed, DeviceInUse, InvalidConfig, TryAgain
 from base.protocol.spec import Config, Json, Request
 from base.state import claims, gates
 from base.state.claims import Claim, Device
@@ -134,6 +134,17 @@ def attached(made: Sequence[tuple[Entry, Record]]) -> None:
         requests[uid, claim.first_of_request(int(number))] = claim, entry.state_dir
     for (_, first), (claim, state_dir) in requests.items():
         gates.open_if_whole(claim, first, state_dir, [record for _, record in made])
+
+
+def check(record: Record) -> None:
+    """Raise CheckFailed if the gate is closed although the container has the interfaces.  A claim that is not prepared
+    any more has no gate."""
+    found = claims.of_record(record.claim)
+    if found and gates.is_missing(found[0], int(record.claim.rpartition("/")[2]), record.key.container_id):
+        raise CheckFailed(
+            f"{record.title}: the gate of {found[0].title}, request {found[1].request}, is closed, so no container of "
+            "the request starts again; delete the pod"
+        )
 
 
 def undo(records: Collection[Record]) -> None:

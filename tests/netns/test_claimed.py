@@ -299,6 +299,37 @@ def test_a_claim_of_two_pods(host: Host, pod: Pod, folder: Path, make_pod: Calla
     assert list((folder / f"{UID}.d").iterdir()) == []
 
 
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_the_end_of_an_earlier_sandbox(
+    host: Host, pod: Pod, folder: Path, make_pod: Callable[[], Pod], *, is_readable: bool
+) -> None:
+    """A runtime that has lost a sandbox makes another, and undoes the first one late.  The gate stays open for the
+    present one, and describes it."""
+    claims.save(replace(CLAIM, devices=(replace(MASTER, ips=(), mac=""),)))
+    new = make_pod()
+    host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+    host.ok("ADD", new, conf(host), CNI_ARGS=ARGS)
+    if not is_readable:
+        durable.write(folder / f"{UID}.json", {**CLAIM.to_json(), "ofAnotherVersion": 1})
+    host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
+    (shown,) = gate(folder)["requests"][0]["devices"]
+    assert shown["networkData"]["ips"][0] in new.addresses()
+    host.ok("DEL", new, conf(host), CNI_ARGS=ARGS)
+    assert list((folder / f"{UID}.d").iterdir()) == []
+
+
+def test_a_closed_gate_fails_check(host: Host, pod: Pod, folder: Path) -> None:
+    claims.save(CLAIM)
+    result = host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+    (folder / f"{UID}.d/0").unlink()
+    reply = host.checked(pod, conf(host), result, CNI_ARGS=ARGS)
+    assert reply.code == 107
+    assert "the gate of claim default/a-rails-x7f2k, request rails, is closed" in reply.stdout
+    claims.forget(UID)
+    assert host.checked(pod, conf(host), result, CNI_ARGS=ARGS).code == 0
+    host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
+
+
 def test_a_node_without_claims(
     host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch, make_pod: Callable[[], Pod]
 ) -> None:

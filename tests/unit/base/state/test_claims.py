@@ -90,10 +90,11 @@ def test_a_pod_that_came_later(tmp_path: Path) -> None:
         assert claims.of_pod(later) == []
 
 
-def test_pods_of_one_claim_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each ADD opens the gate, and none disturbs another."""
+@pytest.mark.parametrize("pod_claim", ["", "rails"])
+def test_pods_of_one_claim_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pod_claim: str) -> None:
+    """Each ADD opens the gate, and none disturbs another.  A template's claim has one pod, with several sandboxes."""
     monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
-    claim = replace(CLAIM, devices=(replace(VF, attach="none"),))
+    claim = replace(CLAIM, pod_claim=pod_claim, devices=(replace(VF, attach="none"),))
     with ThreadPoolExecutor(8) as threads:
         opened = [threads.submit(gates.open_if_whole, claim, 0) for _ in range(400)]
     assert all(one.result() for one in opened)
