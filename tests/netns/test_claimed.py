@@ -1,6 +1,7 @@
 """Attachments of devices that Kubernetes allocated by a claim, and that Multus handed on."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -102,6 +103,18 @@ def test_the_claims_keys_and_its_gate(host: Host, pod: Pod, folder: Path) -> Non
     assert list((folder / f"{UID}.d").iterdir()) == []
     assert claims.load(UID) == CLAIM
     assert host.state_files() == set()
+
+
+def test_metadata_under_the_units_umask(host: Host, pod: Pod, folder: Path) -> None:
+    """Containers that are not the host's root read it, whichever of agent and hpn node wrote it."""
+    claims.save(CLAIM)
+    before = os.umask(0o077)
+    try:
+        host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+    finally:
+        os.umask(before)
+    assert (folder / f"{UID}.d/0").stat().st_mode & 0o777 == 0o644
+    host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
 
 
 def test_what_inspect_shows(host: Host, pod: Pod, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
