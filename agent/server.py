@@ -199,8 +199,16 @@ class Server:
             self._quiet.set(QUIET)
 
     def _start_thread(self) -> None:
-        self._count += 1
-        threading.Thread(target=self._work, name="worker", daemon=True).start()
+        """Start a thread, or go on with those that there are; the caller holds the lock.  Raises RuntimeError without
+        any."""
+        try:
+            threading.Thread(target=self._work, name="worker", daemon=True).start()
+        except RuntimeError:  # the limit of processes, as of a pod or the node
+            if not self._count:
+                raise
+            self._stall.set(STALL)  # try again
+        else:
+            self._count += 1
 
     def _work(self) -> None:
         with self._lock:

@@ -314,6 +314,8 @@ def compare(record: Record, promised: Result, sandbox: str, pod: Pod, host: rtnl
     is the pod's path.  Raises OSError."""
     still = features.expected.of(record, promised, sandbox)
     link = kinds.named(record.kind).check(record.link, host, pod, record.key.ifname)
+    if record.claim:
+        features.claimed.check(record)
     if link:
         features.expected.check(pod, link, still)
         _check_features(record, pod, link, still)

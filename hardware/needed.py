@@ -17,7 +17,7 @@ from base.kernel.links import PAIRS, Link
 from base.kernel.rtnl import Rtnl
 from base.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable
 from base.state import journal, libcni_cache
-from base.state.owned import Use
+from base.state.owned import Use, refuse_claimed
 from base.state.record import netns_in
 
 _NAMED: Final = 4  # routes in a message
@@ -27,6 +27,7 @@ def refuse(link: Link, address: str, use: Use, host: Rtnl, *, prefix: str = "", 
     """Raise CniError for an interface that is needed on the host.  ``address`` is its device's, empty for software.
     ``use`` has the owners of its VFs.  The message begins with ``prefix``, and ``other`` is the default remedy."""
     name = link.name
+    refuse_claimed(use.claimed, (address, name), prefix=prefix)
     if link.enslaved:
         over = host.link(index=link.enslaved)
         # Of a bridge, bond, VRF, netvsc or Open vSwitch.  No remedy takes it away: the host's traffic may leave by it.
@@ -48,8 +49,11 @@ def refuse_function(
     function: sysfs.Function | None, use: Use, host: Rtnl, *, prefix: str = "", other: str = "choose another VF"
 ) -> None:
     """The same for a VF, by its interface; it has none under a userspace driver."""
-    for link in filter(None, map(host.link, function.netdevs if function else ())):
-        refuse(link, function.address if function else "", use, host, prefix=prefix, other=other)
+    if function is None:
+        return
+    refuse_claimed(use.claimed, (function.address,), prefix=prefix)
+    for link in filter(None, map(host.link, function.netdevs)):
+        refuse(link, function.address, use, host, prefix=prefix, other=other)
 
 
 def _refuse_in_use(link: Link, prefix: str, other: str) -> None:

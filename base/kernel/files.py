@@ -72,13 +72,18 @@ def read(name: str, limit: int, at: int | None = None) -> bytes:
 
 
 def replace(folder: int, name: str, text: str) -> None:
-    """Put a file with that text, readable by all users, into an open directory, in place of any file of that name.  The
-    file is whole or absent, but not synced: a power cut may lose it.  Raises OSError."""
+    """Put a file with that text, readable by all users under any umask, into an open directory, in place of any file of
+    that name.  The file is whole or absent, but not synced: a power cut may lose it.  Raises OSError."""
     temporary = _temporary(name)
     remove(folder, temporary)
-    with open(os.open(temporary, _NEW, 0o644, dir_fd=folder), "w") as f:
-        f.write(text)
-    os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    try:
+        with open(os.open(temporary, _NEW, 0o644, dir_fd=folder), "w") as f:
+            os.fchmod(f.fileno(), 0o644)
+            f.write(text)
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        remove(folder, temporary)
+        raise
 
 
 def remove(folder: int, name: str) -> None:

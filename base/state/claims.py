@@ -6,12 +6,16 @@
 
 hpn node writes a claim before it answers kubelet, and a CNI command only reads it.  A claim of an earlier boot counts
 as none, and hpn node removes it at its start.  kubelet asks for each claim again after a boot.
+
+What decides who may have a device never counts an unreadable file as no claim.  So ``of_pod``, ``with_device``,
+``allocated`` and ``others`` raise IoFailure, or RecordUnreadable for a damaged file that may concern the caller.  The
+others pass over unreadable claims.
 """
 
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -66,6 +70,11 @@ class Device:
     admin: bool = False
     attributes: Json = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other pods may use it too, as a master."""
+        return self.kind in ("master", "shared")
 
 
 @dataclass(frozen=True)
@@ -130,28 +139,42 @@ def load(uid: str) -> Claim | None:
 
 
 def of_pod(uid: str) -> list[Claim]:
-    """The claims that the pod uses, in order of their names.  Unreadable claims are passed over, and ended ones.
+    """The claims that the pod uses, in order of their names, without ended ones.  Raises IoFailure, RecordUnreadable.
 
     A claim was reserved for the pod at Prepare, or the pod came later: kubelet has it prepared once, for all pods.
     """
-    there, text = list(_contents(FOLDER)), _encoded(uid)
+    there, text = list(_contents(FOLDER, decides=True)), _encoded(uid)
     named = (one for one in there if _NAMED in one[1])
     kubelet = next((claim.kubelet for one in named for claim in _decoded_of([one])), "")
     later = _of_kubelet(uid, kubelet) if kubelet else set()
-    found = _decoded_of(one for one in there if text in one[1] or _uid_of(one[0]) in later)
+    found = _decoded_of((one for one in there if text in one[1] or _uid_of(one[0]) in later), decides=True)
     ours = [claim for claim in found if uid in claim.pods or (not claim.pod_claim and claim.uid in later)]
     return [claim for claim in ours if not claim.ended]
 
 
 def with_device(device_id: str) -> list[tuple[Claim, int]]:
     """The prepared uses of a device by ``Device.id``, each a claim and a number of its devices: several for a shared
-    one.  Unreadable claims are passed over, and devices that a claim only observes."""
+    one.  Without devices that a claim only observes.  Raises IoFailure, RecordUnreadable."""
+    text = _encoded(device_id)
+    found = _decoded_of((one for one in _contents(FOLDER, decides=True) if text in one[1]), decides=True)
     return [
         (claim, number)
-        for claim in _containing(device_id)
+        for claim in found
         for number, one in enumerate(claim.devices)
         if one.id == device_id and not one.admin
     ]
+
+
+def allocated(names: Collection[str], besides: str = "") -> dict[str, tuple[Claim, Device]]:
+    """The claims that have these devices, at least, by ``Device.id``; one of them for a shared device.
+
+    Without the claim of an attachment (Record.claim), ``besides``, and without devices that a claim only observes.
+    Raises IoFailure, RecordUnreadable.
+    """
+    own, texts = besides.partition("/")[0], [f'"id":{durable.canonical(name)}'.encode() for name in names]
+    there = (one for one in _contents(FOLDER, decides=True) if any(text in one[1] for text in texts))
+    found = _decoded_of(there, decides=True)
+    return {one.id: (claim, one) for claim in found if claim.uid != own for one in claim.own}
 
 
 def of_record(named: str) -> tuple[Claim, Device] | None:
@@ -163,9 +186,15 @@ def of_record(named: str) -> tuple[Claim, Device] | None:
     return None
 
 
+def others(uid: str) -> list[Claim]:
+    """All prepared claims but that of this UID, which may be written anew.  Raises IoFailure, RecordUnreadable."""
+    own = _file(uid)
+    return _decoded_of((one for one in _contents(FOLDER, decides=True) if one[0] != own), decides=True)
+
+
 def all_claims() -> list[Claim]:
     """All prepared claims, in order of their names.  Unreadable claims are passed over."""
-    return _containing("")
+    return _decoded_of(_contents(FOLDER))
 
 
 def listed(folder: str) -> Iterator[tuple[str, Claim | None]]:
@@ -216,11 +245,6 @@ def _of_kubelet(pod: str, kubelet: str) -> set[str]:
         return set()
 
 
-def _containing(text: str) -> list[Claim]:
-    encoded = _encoded(text)
-    return _decoded_of(one for one in _contents(FOLDER) if encoded in one[1])
-
-
 def _encoded(text: str) -> bytes:
     return durable.canonical(text)[1:-1].encode()
 
@@ -229,26 +253,36 @@ def _uid_of(file: str) -> str:
     return os.path.basename(file).removesuffix(_END)
 
 
-def _contents(folder: str) -> Iterator[tuple[str, bytes]]:
+def _contents(folder: str, *, decides: bool = False) -> Iterator[tuple[str, bytes]]:
     """The file and the bytes of every claim.  Most are not decoded: a node may have hundreds, and an ADD needs those of
-    one pod."""
+    one pod.  Raises IoFailure if the caller ``decides``."""
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
         if name.endswith(_END) and _UID.fullmatch(_uid_of(name)):
-            with suppress(IoFailure, RecordUnreadable):
-                yield f"{folder}/{name}", durable.contents(f"{folder}/{name}") or b""
+            try:
+                text = durable.contents(f"{folder}/{name}")
+            except (IoFailure, RecordUnreadable):
+                if decides:
+                    raise
+                continue
+            if text is not None:  # else it has gone meanwhile
+                yield f"{folder}/{name}", text
 
 
-def _decoded_of(listed: Iterable[tuple[str, bytes]]) -> list[Claim]:
-    """The claims of this boot, in order of their names."""
+def _decoded_of(listed: Iterable[tuple[str, bytes]], *, decides: bool = False) -> list[Claim]:
+    """The claims of this boot, in order of their names.  Raises RecordUnreadable if the caller ``decides``."""
     found = list[Claim]()
     for file, contents in listed:
-        with suppress(RecordUnreadable):
+        try:
             if claim := _parsed(contents, file):
                 found.append(claim)
+        except RecordUnreadable as e:
+            if decides:
+                e.add_note("hpn node writes it anew when kubelet has the claim prepared again; delete the claim's pods")
+                raise
     return sorted(found, key=lambda claim: (claim.namespace, claim.name))
 
 

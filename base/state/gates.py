@@ -3,14 +3,18 @@
     /run/hpn/claims/<uid>.d/<number of the request's first device>
 
 A CDI specification mounts it, and a runtime starts no container with a mount of a missing file.  It exists only while
-all interfaces of the request are attached.  While several pods have them, it describes no pod's.  Its form is
+all interfaces of the request are attached.  While several containers have them, it describes none's.  Its form is
 KEP-5304's, in both versions, the newer one first (dynamic-resource-allocation, api/metadata).
+
+Several containers may have a claim's interfaces at once: those of several pods, or a pod's present sandbox and one that
+its runtime has lost.  So one's undo leaves the gate open for another.  Every change of a gate is under the claim's
+lock, because one's ADD may run beside another's DEL.
 """
 
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final
@@ -21,6 +25,7 @@ from base.protocol.errors import IoFailure, RecordUnreadable
 from base.protocol.spec import Json
 from base.state import claims, journal, locks, places
 from base.state.claims import Claim
+from base.state.locks import Lock
 from base.state.record import Record
 
 DRIVER: Final = "hpn-cni.io"
@@ -34,33 +39,20 @@ def open_if_whole(claim: Claim, number: int, state_dir: Path | None = None, know
     ``state_dir`` may not be noted yet, and ``known`` records need not be searched.  Return whether the gate is open.
     Raises IoFailure, InvalidConfig, TryAgain.
     """
-    with _alone(claim):
+    with _alone(claim.uid):
         return _open_if_whole(claim, number, lambda: chain(known, records(claim.uid, state_dir)))
 
 
-def _alone(claim: Claim) -> AbstractContextManager[object]:
-    """The lock of the claim's gates, if it can have several pods: one's ADD may run beside another's DEL."""
-    if claim.pod_claim:
-        return nullcontext()
-    return journal.locked(Path(places.COMMON), "claim", claim.uid, locks.SHARED)
+def _alone(uid: str) -> Lock:
+    return journal.locked(Path(places.COMMON), "claim", uid, locks.SHARED)
 
 
 def _open_if_whole(claim: Claim, number: int, found: Callable[[], Iterable[Record]]) -> bool:
     """``open_if_whole`` for the lock's holder, with the attachments that count."""
     first = claim.first_of_request(number)
-    devices = list[Json]()
-    for one, device in enumerate(claim.devices):
-        if device.request != claim.devices[first].request:
-            continue
-        ours = f"{claim.uid}/{one}"
-        matching = (r for r in found() if r.complete and r.claim == ours)
-        attached = [] if device.attach == NONE else [*islice(matching, 1 if claim.pod_claim else None)]
-        if device.attach != NONE and not attached:
-            return False
-        about = {"driver": DRIVER, "pool": device.pool, "name": device.device}
-        containers = {r.key.container_id for r in attached}
-        record = attached[0] if len(containers) == 1 else None
-        devices.append({**about, **_described(device.attributes, record)})
+    devices = _attached(claim, first, found)
+    if devices is None:
+        return False
     path = claims.gate(claim.uid, first)
     text = "".join(f"{json.dumps(_document(version, claim, first, devices))}\n" for version in _VERSIONS)
     try:
@@ -72,9 +64,36 @@ def _open_if_whole(claim: Claim, number: int, found: Callable[[], Iterable[Recor
     return True
 
 
+def _attached(claim: Claim, first: int, found: Callable[[], Iterable[Record]]) -> list[Json] | None:
+    """The metadata of the devices of the request with the first device ``first``; None if one is not attached."""
+    devices = list[Json]()
+    for one, device in enumerate(claim.devices):
+        if device.request != claim.devices[first].request:
+            continue
+        ours = f"{claim.uid}/{one}"
+        matching = (r for r in found() if r.complete and r.claim == ours)
+        attached = [] if device.attach == NONE else [*islice(matching, 1 if claim.pod_claim else None)]
+        if device.attach != NONE and not attached:
+            return None
+        about = {"driver": DRIVER, "pool": device.pool, "name": device.device}
+        containers = {r.key.container_id for r in attached}
+        record = attached[0] if len(containers) == 1 else None
+        devices.append({**about, **_described(device.attributes, record)})
+    return devices
+
+
+def is_missing(claim: Claim, number: int, container: str) -> bool:
+    """Whether the gate of device ``number``'s request is closed, although the container has all its interfaces."""
+    if os.path.exists(claims.gate(claim.uid, claim.first_of_request(number))):
+        return False
+    ours = [record for record in records(claim.uid) if record.key.container_id == container]
+    return _attached(claim, claim.first_of_request(number), lambda: ours) is not None
+
+
 def close(attached: Collection[Record]) -> None:
-    """Close the gates of a container's attachments: the pod's containers start no more.  A gate stays open for another
-    pod of the claim.  Raises IoFailure, InvalidConfig, TryAgain."""
+    """Close the gates of a container's attachments, unless another container has all interfaces of the request.
+    Raises IoFailure, InvalidConfig, TryAgain."""
+    containers = {record.key.container_id for record in attached}
     numbers = dict[str, list[int]]()
     for record in attached:
         uid, _, number = record.claim.partition("/")
@@ -86,19 +105,19 @@ def close(attached: Collection[Record]) -> None:
         except RecordUnreadable:
             # DEL must succeed, and some of these are the requests'.
             found, firsts = None, {*range(max(ours) + 1)}
-        with _alone(found) if found else nullcontext():
-            if found and firsts and not found.pod_claim:
-                containers = {record.key.container_id for record in attached}
-                others = [one for one in records(uid) if one.key.container_id not in containers]
-                firsts = {one for one in firsts if not _is_anothers(found, one, others)}
+        if not firsts:
+            continue
+        with _alone(uid):
+            others = [one for one in records(uid) if one.key.container_id not in containers]
             for first in firsts:
-                _remove(claims.gate(uid, first))
+                if not (_is_anothers(found, first, others) if found else any(one.complete for one in others)):
+                    _remove(claims.gate(uid, first))
 
 
 def settle(claim: Claim, first: int) -> None:
     """Open the gate of the request with the first device ``first`` if all its interfaces are attached; else close it.
     Raises IoFailure, InvalidConfig, TryAgain."""
-    with _alone(claim):
+    with _alone(claim.uid):
         if not _open_if_whole(claim, first, lambda: records(claim.uid)):
             _remove(claims.gate(claim.uid, first))
 
@@ -112,7 +131,7 @@ def _remove(path: str) -> None:
 
 
 def _is_anothers(claim: Claim, first: int, others: Sequence[Record]) -> bool:
-    """Write the gate anew for another pod; return whether one has the request's interfaces."""
+    """Write the gate anew for another container; return whether one has the request's interfaces."""
     try:
         return _open_if_whole(claim, first, lambda: others)
     except IoFailure:

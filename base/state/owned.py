@@ -1,4 +1,4 @@
-"""The owner of each device.  Only the journal records it, so nothing can contradict it.
+"""The owner of each device: an attachment of the journal, or a prepared claim that is not attached yet.
 
 There is no index of devices.  An older version would not maintain one, and after a rollback and an upgrade the index
 would call a pod's device free.
@@ -6,12 +6,14 @@ would call a pod's device free.
 
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from base.state import durable, journal, locks, places
+from base.protocol.errors import DeviceInUse
+from base.state import claims, durable, journal, locks, places
+from base.state.claims import Claim, Device
 from base.state.locks import Lock
 from base.state.record import Record
 
@@ -35,12 +37,14 @@ def rebinding(device: str) -> int:
 class Use:
     """The owners of devices and interfaces, from one scan of the journal.
 
-    - ``devices``: the owner of a device, by its bus address.
+    - ``devices``: the attachment that owns a device, by its bus address.
+    - ``claimed``: the claim that another pod has a device by, and the device, by its ID.
     - ``below``: the indexes of the interfaces that records name below theirs.
     """
 
     state_dirs: Sequence[Path]
     devices: dict[str, Record] = field(default_factory=dict)
+    claimed: Mapping[str, tuple[Claim, Device]] = field(default_factory=dict)
     below: set[int] = field(default_factory=set)
 
     def attached_over(self, index: int) -> Record | None:
@@ -50,18 +54,34 @@ class Use:
         return next((r for r in named if r.of_this_boot and r.link.get("parent") == index and _is_the_hosts(r)), None)
 
 
-def use(state_dirs: Sequence[Path], among: Collection[str]) -> Use:
-    """The owners of these devices, at least, and the interfaces with one over them.  Most records are not decoded."""
+def use(state_dirs: Sequence[Path], among: Collection[str], claim: str | None = None) -> Use:
+    """The owners of these devices, at least, and the interfaces with one over them.  Most records are not decoded.
+
+    ``claim`` is the asking attachment's (Record.claim), empty for none; None asks the journal only.
+    """
     # The text with which the member "device" begins in the records of all these devices.
     written = [f'"device":{durable.canonical(device)}' for device in among]
     text = os.path.commonprefix(written).encode()  # noqa: RUF071  # by characters, as intended
-    found = Use(state_dirs)
+    found = Use(state_dirs, claimed={} if claim is None else claims.allocated(among, claim))
     for state_dir in state_dirs:
         for file, body in journal.texts(state_dir):
             if among and text in body and (record := journal.decoded(file, body)) and (device := record.device):
                 found.devices[device] = record
             found.below.update(map(int, _PARENT.findall(body)))
     return found
+
+
+def refuse_claimed(
+    claimed: Mapping[str, tuple[Claim, Device]], names: Iterable[str], *, prefix: str = "", as_master: bool = False
+) -> None:
+    """Raise DeviceInUse if another pod has the device of these names by a claim.  A master may have other claims."""
+    for name in names:
+        claim, device = claimed.get(name, (None, None))
+        if claim and device and not (as_master and device.is_shared):
+            raise DeviceInUse(
+                f"{prefix}Kubernetes allocated {name!r} to {claim.title}, and this attachment is not that claim's; "
+                "choose another device, or end the claim's pod"
+            )
 
 
 def _is_the_hosts(record: Record) -> bool:

@@ -27,13 +27,16 @@ class Syncs:
             self._collected[found.st_dev, found.st_ino] = os.dup(fd), path
 
     def begin(self) -> None:
-        """Begin the syncs that were collected since the last call."""
+        """Begin the syncs that were collected since the last call.  Sync now where no thread can be started."""
         while self._collected:
             _, (fd, path) = self._collected.popitem()
             running = allocate_lock()
             running.acquire()
-            start_new_thread(self._sync, (fd, path, running))
             self._running.append(running)
+            try:
+                start_new_thread(self._sync, (fd, path, running))
+            except RuntimeError:  # the limit of processes, as of a pod or the node
+                self._sync(fd, path, running)
 
     def wait(self) -> None:
         """Wait for all syncs.  Raises IoFailure if one has failed."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from base.protocol import arguments
-from base.protocol.errors import DeviceInUse, InvalidConfig, TryAgain
+from base.protocol.errors import CheckFailed, DeviceInUse, InvalidConfig, TryAgain
 from base.protocol.spec import Config, Json, Request
 from base.state import claims, gates
 from base.state.claims import Claim, Device
@@ -22,8 +22,6 @@ from base.state.record import Record
 _MULTUS: Final = "multus"
 # Keys with the name of the device that the runtime chose (cni/models/device.py).
 _KEYS: Final = ("deviceID", "pciBusID")
-# Kinds of devices that pods share: a claim of one pod does not keep others away.
-_SHARED: Final = ("master", "shared")
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def find(request: Request, conf: Config) -> Claimed | None:
             f"CNI_IFNAME={ifname}: {title} names the interface {names}; name it so in the pod's annotation too, or not "
             "in the claim"
         )
-    if found[0].device.kind in _SHARED:
+    if found[0].device.is_shared:
         return None
     if of_pod:
         device, title = of_pod[0].device, of_pod[0].claim.title
@@ -136,6 +134,17 @@ def attached(made: Sequence[tuple[Entry, Record]]) -> None:
         requests[uid, claim.first_of_request(int(number))] = claim, entry.state_dir
     for (_, first), (claim, state_dir) in requests.items():
         gates.open_if_whole(claim, first, state_dir, [record for _, record in made])
+
+
+def check(record: Record) -> None:
+    """Raise CheckFailed if the gate is closed although the container has the interfaces.  A claim that is not prepared
+    any more has no gate."""
+    found = claims.of_record(record.claim)
+    if found and gates.is_missing(found[0], int(record.claim.rpartition("/")[2]), record.key.container_id):
+        raise CheckFailed(
+            f"{record.title}: the gate of {found[0].title}, request {found[1].request}, is closed, so no container of "
+            "the request starts again; delete the pod"
+        )
 
 
 def undo(records: Collection[Record]) -> None:

@@ -16,7 +16,7 @@ from base.kernel.rtnl import Rtnl
 from base.protocol.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
 from base.protocol.result import Interface
 from base.protocol.spec import Json
-from base.state import journal, places
+from base.state import claims, journal, owned, places
 from base.state.pod import Pod
 from cni.features import gids, rdma
 from cni.kinds import escaped
@@ -85,11 +85,14 @@ def plan(conf: "NetConf", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: 
 
 
 def plan_over(link: Link, conf: "NetConf", *, kind: str, mac: str, data: bytes, pod: Pod) -> Json:
-    """Return the plan for a link over this master.  Raises LinkUnavailable, GidTableFull, OSError."""
+    """Return the plan for a link over this master.  Raises LinkUnavailable, DeviceInUse, GidTableFull, OSError."""
     sysctl.refuse_hidden()
     attach = cast("Child", conf.attach)
     inside = attach.linkInContainer
     functions = [] if inside else sysfs.functions_under(link.name)
+    if not inside:
+        names = [link.name, *(one.address for one in functions)]
+        owned.refuse_claimed(claims.allocated(names, conf.claim), names, prefix="master: ", as_master=True)
     return vars(
         Plan(
             kind=kind,

@@ -64,7 +64,7 @@ def claiming(conf: "NetConf") -> Iterator[None]:
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     """Kind.plan."""
     wanted = cast("HostDevice", conf.attach)
-    function, link = _find(wanted, conf.where, host, pod.fd)
+    function, link = _find(wanted, conf, host, pod.fd)
     if link and function.address:
         device.refuse_unnamed(link, function.address)
     return Plan(
@@ -124,7 +124,7 @@ def status(conf: "NetConf", host: Rtnl) -> None:
     if wanted.rdma.mode != "off":
         rdma.is_exclusive(wanted.rdma)
     if not wanted.deviceID:
-        function, link = _find(wanted, conf.where, host)
+        function, link = _find(wanted, conf, host)
         if link and function.address:
             device.refuse_unnamed(link, function.address)
         rdma.of_function(wanted.rdma, function)
@@ -206,27 +206,29 @@ def _with_mac(mac: str) -> str:
     return "".join(names)
 
 
-def _find(wanted: "HostDevice", where: "Location", host: Rtnl, own: int | None = None) -> tuple[Function, Link | None]:
+def _find(wanted: "HostDevice", conf: "NetConf", host: Rtnl, own: int | None = None) -> tuple[Function, Link | None]:
     """Return the free device with its interface; without one if the pod drives the device itself.  An interface of
     software gets a function without address and driver.  ``own`` is the pod's namespace.  Raises CniError."""
     address, name = _locate(wanted)
+    state_dirs = places.state_dirs_with(conf.where.state_dir)
     if address:
-        if owner := owned.owner(places.state_dirs_with(where.state_dir), address):
+        if owner := owned.owner(state_dirs, address):
             raise DeviceInUse(
                 f"device {address!r} belongs to {owner.title}, since {owner.time}; delete that first", owner.device
             )
         function = _on_bus(address)
         name = name or "".join(function.netdevs)
         if not name:
+            needed.refuse_function(function, owned.use(state_dirs, (address,), conf.claim), host)
             return function, None
     else:
         function = Function("", "", "", (name,), ())
     link = host.link(name) if name else None
     if link is None or link.name != name:  # renamed meanwhile, and the name is an altname of another one
-        raise _missing(wanted, where, host)
+        raise _missing(wanted, conf.where, host)
     _refuse_unmovable(link, function.address)
     vfs = sysfs.vfs(function.address) if function.address else ()
-    use = owned.use(places.state_dirs_with(where.state_dir), vfs)
+    use = owned.use(state_dirs, (*filter(None, (function.address, name)), *vfs), conf.claim)
     needed.refuse(link, function.address, use, host, other="name another interface")
     if needed.is_pair(link):
         needed.refuse_end_of_pair(link, host, use.state_dirs, own=own)

@@ -147,8 +147,7 @@ class Driver:
     def _keep(self, claim: Claim) -> Sequence[dra.Device]:
         """Put the claim on disk, then its CDI file, and return the answer.  Raises Refused."""
         self.sweep()
-        others = claims.all_claims()
-        before = next((one for one in others if one.uid == claim.uid), None)
+        before = _prepared(claim.uid)
         for device in claim.devices:
             if before and device in before.devices:
                 continue
@@ -158,7 +157,10 @@ class Driver:
                 raise Refused(
                     f"device {device.id} ({device.pool}/{device.device}): {found.problem if found else _GONE}"
                 )
-        prepare.refuse_conflicts(claim, others)
+        try:
+            prepare.refuse_conflicts(claim, claims.others(claim.uid))
+        except CniError as e:
+            raise Refused(e.msg) from e
         claim, is_new = replace(claim, kubelet=self._kubelet), not before
         try:
             claims.save(claim)

@@ -5,9 +5,11 @@ no longer listed.  Nothing is kept on disk for that: a restart asks again.
 
 A kubelet that has just started lists no pod until the API server has named them.  Its checkpoint has their devices at
 once, and keeps ended pods too; a pod's directory shows that it is there (kubernetes: pkg/kubelet/cm/devicemanager).
+Without the list, the checkpoint or those directories nothing is known to be free.
 """
 
 import json
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +18,7 @@ from typing import Final
 
 from base.kernel import files
 from base.kubelet import client
+from base.protocol.errors import TryAgain
 from base.protocol.spec import Json
 from base.state import claims, journal, places
 from hardware.model import Device
@@ -23,7 +26,8 @@ from node.kubelet.allocations import Name
 from node.model import Offer, Sharing, Unit, devices_of
 
 TIMEOUT: Final = 10.0  # seconds for kubelet's list
-_CHECKPOINT: Final = "device-plugins/kubelet_internal_checkpoint"
+_CHECKPOINT_NAME: Final = "kubelet_internal_checkpoint"
+_CHECKPOINT: Final = f"device-plugins/{_CHECKPOINT_NAME}"
 _MOST: Final = 1 << 26  # bytes of it
 
 
@@ -39,15 +43,17 @@ class Holds:
     devices: frozenset[str]
 
 
-def holds(kubelet: Path) -> Holds | None:
-    """What pods have from the device plugin; None if kubelet does not list its pods' resources.  ``kubelet`` is its
-    directory.
+def holds(kubelet: Path) -> Holds:
+    """What pods have from the device plugin.  ``kubelet`` is its directory.  Raises TryAgain if that is unknown.
 
     For a child process, because kubelet may answer late.
     """
     listed = client.listed(kubelet / "pod-resources/kubelet.sock", TIMEOUT)
     if listed is None:
-        return None
+        raise TryAgain(
+            f"kubelet lists no pods' devices at {kubelet}/pod-resources/kubelet.sock, and a device in a slice could be "
+            "a pod's.  No slice changes until it does.  In a container, mount that directory"
+        )
     units = {(held.resource, one) for held in listed for one in held.ids} | _of_checkpoint(kubelet)
     records = [record for folder in places.state_dirs() for record in journal.records(folder)]
     of_claims = {device.id for claim in claims.all_claims() for device in claim.own}
@@ -56,19 +62,32 @@ def holds(kubelet: Path) -> Holds | None:
 
 
 def _of_checkpoint(kubelet: Path) -> set[Name]:
-    """The units in kubelet's checkpoint of pods that are there; none if the file is another version's."""
+    """The units in kubelet's checkpoint of pods that are there.  Raises TryAgain if it cannot be read.
+
+    kubelet makes both directories at its start, and the file for the first device plugin.
+    """
+    file, pods = kubelet / _CHECKPOINT, kubelet / "pods"
     try:
-        data = json.loads(files.read(f"{kubelet / _CHECKPOINT}", _MOST))["Data"]
+        there = {*os.listdir(pods)}
+        if _CHECKPOINT_NAME not in os.listdir(file.parent):
+            return set()
+        data = json.loads(files.read(f"{file}", _MOST))["Data"]
         entries: list[Json] = data["PodDeviceEntries"] or []
         return {
             (str(entry["ResourceName"]), str(one))
             for entry in entries
-            if (kubelet / "pods" / str(entry["PodUID"])).is_dir()
             for ids in entry["DeviceIDs"].values()
             for one in ids
+            if str(entry["PodUID"]) in there
         }
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return set()
+    except OSError as e:
+        why, remedy = f"{e.strerror}: {e.filename}", f"in a container, mount {file.parent} and {pods}"
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        why, remedy = "its format is unknown", "use a version of hpn that knows this kubelet's"
+    raise TryAgain(
+        f"kubelet's checkpoint {file} cannot be read ({why}), and a device in a slice could be a pod's.  No slice "
+        f"changes until it can; {remedy}"
+    )
 
 
 def withheld(offers: Iterable[Offer], held: Holds, allocated: Collection[Name] = ()) -> frozenset[Name]:

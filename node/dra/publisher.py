@@ -191,8 +191,7 @@ class Publisher:
             self._in_vain = self._in_vain + 1 if asked_in_vain else 0
             self._view = replace(self._view, withheld=report.withheld)
             for name, units in _units(self._running.offers).items():
-                free = frozenset(one for one in units if (name, one) not in report.withheld)
-                self._cleared[name] = free | self._cleared.get(name, frozenset())
+                self._cleared[name] = frozenset(one for one in units if (name, one) not in report.withheld)
         if report.problem:
             self._failed(report.problem)
             return

@@ -30,12 +30,10 @@ def publish(view: View) -> Report:
     signal.alarm(_MOST)
     withheld = frozenset[Name]()
     if view.offers:
-        if (held := ledger.holds(view.kubelet)) is None:
-            return Report(
-                None,
-                f"kubelet lists no pods' devices at {view.kubelet}/pod-resources/kubelet.sock, and a device in a slice "
-                "could be a pod's.  No slice changes until it does.  In a container, mount that directory",
-            )
+        try:
+            held = ledger.holds(view.kubelet)
+        except CniError as e:
+            return Report(None, e.msg)
         withheld = ledger.withheld(view.offers, held, view.allocated)
         if view.is_look and withheld == view.withheld:
             return Report(withheld, is_look=True)

@@ -54,18 +54,25 @@ class Left(Exception):
     """A change is not made; the message has the reason."""
 
 
+class NumberRefused(Left):
+    """The driver refuses the number of VFs, perhaps only for now."""
+
+
 @dataclass(frozen=True)
 class Report:
-    """The changes made, the refused ones with their reasons, and the PFs of the run."""
+    """The changes made, the refused ones with their reasons, the PFs of the run, and the addresses of those to try
+    again."""
 
     done: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     seen: frozenset[Seen] = frozenset()
+    again: frozenset[str] = frozenset()
 
 
 def apply(settings: Settings) -> Report:
     """Make all changes that are possible; the report has reasons for the others.  Raises OSError."""
     done, failed, refused, pfs = list[str](), dict[str, str](), tuple[str, ...](), frozenset[Seen]()
+    again = set[str]()
     for _ in range(_ROUNDS):
         state = scan.state(settings.pfs)
         pfs |= seen(settings.pfs, [pf.device for pf in state.pfs])
@@ -82,7 +89,9 @@ def apply(settings: Settings) -> Report:
                 done.append(f"{change}")
             except (OSError, CniError, Left) as e:
                 failed[f"{change}"] = f"{change}: {why_not(change, e)}"
-    return Report(tuple(done), (*refused, *failed.values()), pfs)
+                if isinstance(e, NumberRefused) and isinstance(change, SetVfs):
+                    again.add(change.pf.device.id)
+    return Report(tuple(done), (*refused, *failed.values()), pfs, frozenset(again))
 
 
 def why_not(change: Change, error: Exception) -> str:
@@ -114,10 +123,7 @@ def _act(change: Change) -> None:
         case SetVfs():
             address = change.pf.device.id
             with _while_free(change, change.pf.vfs):
-                if change.pf.vfs:
-                    _write_count(address, 0)  # the kernel changes the number only from or to 0
-                if change.count:
-                    _write_count(address, change.count)
+                _change_count(address, len(change.pf.vfs), change.count)
             with_rdma, deadline = bool(sysfs.rdma_names(address)), time.monotonic() + _NEW
             while not all(_is_complete(one, with_rdma=with_rdma) for one in sysfs.vfs(address)):
                 if time.monotonic() >= deadline:
@@ -148,6 +154,28 @@ def _set_links(change: SetMtu | SetTrust | SetGuids, host: Rtnl) -> None:
                 for name, value in {"node_guid": guid, "port_guid": guid, **follows}.items():
                     host.set_link(link.index, vf.set_attribute(one.number, name, value))
                 _reload_guid(one.address, guid)
+
+
+def _change_count(address: str, before: int, count: int) -> None:
+    """Change the number of VFs.  Raises OSError if nothing was changed, NumberRefused if the driver refuses ``count``,
+    with the former number restored."""
+    if before:
+        _write_count(address, 0)  # the kernel changes the number only from or to 0
+    if not count:
+        return
+    try:
+        _write_count(address, count)
+    except OSError as e:
+        if e.errno in _CLOSED:
+            raise
+        left = "it has none"
+        if before:
+            try:
+                _write_count(address, before)
+                left = f"it has {before} again"
+            except OSError as other:
+                left = f"it has none now, because the driver refuses {before} too: {other.strerror}"
+        raise NumberRefused(f"{e.strerror}; {left}, and hpn node tries again later; see: dmesg") from e
 
 
 def _write_count(address: str, count: int) -> None:

@@ -94,6 +94,20 @@ def test_two_claims_and_devices_that_others_attach(host: Host, pod: Pod, make_po
     assert "trainer-0" in (host.state / "ipam/net1/leases").read_text()
 
 
+def test_a_claim_that_cannot_be_read(host: Host, pod: Pod) -> None:
+    """ADD attaches nothing, because kubelet sends no second ADD after a success with a part of the interfaces."""
+    chained.prepared(host, pod, [chained.device(host, 0)], "first")
+    file = Path(claims.FOLDER) / f"{chained.prepared(host, pod, [chained.device(host, 1)], 'second').uid}.json"
+    text = file.read_text()
+    file.write_text(text[:-3])
+    assert refused(host, "ADD", pod)["code"] == 108
+    assert (pod.links(), host.state_files()) == (set(), set())
+    file.write_text(text)
+    add(host, pod)
+    assert addresses(pod) == ATTACHED
+    delete(host, pod)
+
+
 @pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK"])
 def test_a_pod_without_a_claim_passes_through(host: Host, pod: Pod, make_pod: Callable[[], Pod], command: str) -> None:
     chained.prepared(host, make_pod())

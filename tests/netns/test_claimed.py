@@ -1,6 +1,7 @@
 """Attachments of devices that Kubernetes allocated by a claim, and that Multus handed on."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -102,6 +103,18 @@ def test_the_claims_keys_and_its_gate(host: Host, pod: Pod, folder: Path) -> Non
     assert list((folder / f"{UID}.d").iterdir()) == []
     assert claims.load(UID) == CLAIM
     assert host.state_files() == set()
+
+
+def test_metadata_under_the_units_umask(host: Host, pod: Pod, folder: Path) -> None:
+    """Containers that are not the host's root read it, whichever of agent and hpn node wrote it."""
+    claims.save(CLAIM)
+    before = os.umask(0o077)
+    try:
+        host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+    finally:
+        os.umask(before)
+    assert (folder / f"{UID}.d/0").stat().st_mode & 0o777 == 0o644
+    host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
 
 
 def test_what_inspect_shows(host: Host, pod: Pod, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -297,6 +310,37 @@ def test_a_claim_of_two_pods(host: Host, pod: Pod, folder: Path, make_pod: Calla
     assert shown["networkData"]["ips"][0] in both[1][0].addresses()
     host.ok("DEL", both[1][0], conf(host), CNI_ARGS=both[1][1])
     assert list((folder / f"{UID}.d").iterdir()) == []
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_the_end_of_an_earlier_sandbox(
+    host: Host, pod: Pod, folder: Path, make_pod: Callable[[], Pod], *, is_readable: bool
+) -> None:
+    """A runtime that has lost a sandbox makes another, and undoes the first one late.  The gate stays open for the
+    present one, and describes it."""
+    claims.save(replace(CLAIM, devices=(replace(MASTER, ips=(), mac=""),)))
+    new = make_pod()
+    host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+    host.ok("ADD", new, conf(host), CNI_ARGS=ARGS)
+    if not is_readable:
+        durable.write(folder / f"{UID}.json", {**CLAIM.to_json(), "ofAnotherVersion": 1})
+    host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
+    (shown,) = gate(folder)["requests"][0]["devices"]
+    assert shown["networkData"]["ips"][0] in new.addresses()
+    host.ok("DEL", new, conf(host), CNI_ARGS=ARGS)
+    assert list((folder / f"{UID}.d").iterdir()) == []
+
+
+def test_a_closed_gate_fails_check(host: Host, pod: Pod, folder: Path) -> None:
+    claims.save(CLAIM)
+    result = host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+    (folder / f"{UID}.d/0").unlink()
+    reply = host.checked(pod, conf(host), result, CNI_ARGS=ARGS)
+    assert reply.code == 107
+    assert "the gate of claim default/a-rails-x7f2k, request rails, is closed" in reply.stdout
+    claims.forget(UID)
+    assert host.checked(pod, conf(host), result, CNI_ARGS=ARGS).code == 0
+    host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
 
 
 def test_a_node_without_claims(

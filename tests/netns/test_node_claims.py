@@ -11,7 +11,7 @@ from support.dra_api import DraApi, serving
 from support.node_dra import dra_kubelet
 from support.node_kubelet import kubelet
 from support.node_process import NodeProcess
-from support.pod_resources import listing
+from support.pod_resources import entry, keep, listing
 from support.topology import Host, until
 
 UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
@@ -70,3 +70,35 @@ def test_a_pods_device_goes_to_no_claim(server: tuple[DraApi, Path]) -> None:
                 )
                 made.claim = claim(pool, device)
                 until(lambda: not dra.prepare(ASKED)[UID].error)
+
+
+@pytest.fixture
+def with_a_pod(server: tuple[DraApi, Path]) -> Iterator[NodeProcess]:
+    """hpn node before its start.  A pod has one of two shares from the plugin, and a kubelet that has just started does
+    not list it."""
+    with TemporaryDirectory(prefix="hpn-test-") as folder:
+        resource = {**masters("dra")[0], "count": 2}
+        process = NodeProcess(Path(folder), [resource], "--kubeconfig", str(server[1]))
+        process.registry.mkdir(parents=True)
+        with listing(process.kubelet):
+            (process.kubelet / "pods" / "pod-1").mkdir()
+            keep(process.kubelet, entry("pod-1", "example.com/rail0", "rail0-0"))
+            yield process
+
+
+def test_a_kubelet_that_has_just_started(server: tuple[DraApi, Path], with_a_pod: NodeProcess) -> None:
+    with with_a_pod:
+        until(server[0].devices)
+        _, device = server[0].devices()["rail0"]
+        assert device["capacity"]["shares"]["value"] == "1"
+
+
+def test_in_a_container_without_its_checkpoint(server: tuple[DraApi, Path], with_a_pod: NodeProcess) -> None:
+    kubelet, here = with_a_pod.kubelet, "/run/kubelet"
+    for name in ("plugins_registry", "pod-resources"):
+        with_a_pod.mounts += [f"mkdir -p {here}/{name}", f"mount --bind {kubelet}/{name} {here}/{name}"]
+    with_a_pod.mounts.append(f"mount --rbind {here} {kubelet}")
+    with with_a_pod:
+        line = with_a_pod.says("cannot be read")
+        assert f"in a container, mount {kubelet}/device-plugins and {kubelet}/pods" in line
+        assert not server[0].slices

@@ -1,6 +1,7 @@
 """PFs are provisioned while other programs change them.  Changes since the first check are checked again, under the
 lock of an ADD's choice.  The functions are the test's own tree, and their interfaces are real."""
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -21,8 +22,9 @@ from base.state.pod import Identity
 from base.state.record import Record
 from hardware import inventory, users
 from hardware.model import Kind
+from node.log import Topics
 from node.model import PfRule, Selector, Settings
-from node.provision import apply
+from node.provision import apply, provisioning
 
 PF, VFS = "0000:3b:00.0", ("0000:3b:00.2", "0000:3b:00.3")
 RAIL0 = f"rail0 ({PF})"
@@ -264,3 +266,45 @@ def test_a_pods_macvlan_over_a_vf(host: Host, tree: Tree, pod: Pod) -> None:
     assert f"the host needs VFs: 'vf0' is the master of a macvlan in the namespace {pod.path}, then run" in said
     assert apply.apply(settings(mtu=1500)).done == (f"{RAIL0}: mtu of VF 1 1400 -> 1500",)
     assert mtus("vf0", "vf1") == [1400, 1500]
+
+
+@pytest.fixture
+def stubborn(tree: Tree) -> Path:
+    """The PF's number of VFs, as 2 now, in a file of the kernel that takes 0 to 2 and refuses 8 with EINVAL."""
+    sysctl, file = Path("/proc/sys/net/ipv4/tcp_ecn"), tree.root / "devices/pci0000:00" / PF / "sriov_numvfs"
+    sysctl.write_text("2")
+    file.unlink()
+    file.symlink_to(sysctl)
+    (file.parent / "sriov_totalvfs").write_text("8\n")
+    return file
+
+
+def test_a_refused_number_leaves_the_former_one(host: Host, stubborn: Path) -> None:
+    report = apply.apply(settings(num_vfs=8))
+    words = f"{RAIL0}: numVfs 2 -> 8: Invalid argument; it has 2 again, and hpn node tries again later; see: dmesg"
+    assert (stubborn.read_text(), report.done, report.refused) == ("2\n", (), (words,))
+    assert report.again == {PF}
+
+
+def test_a_refused_number_is_tried_again(
+    host: Host, tree: Tree, stubborn: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The driver takes it later, and nothing else happens meanwhile.  The log has the refusal once."""
+    monkeypatch.setattr(provisioning, "AGAIN", 0.05)
+    loop, topics = asyncio.new_event_loop(), Topics()
+    node = provisioning.Provisioning(loop, topics, lambda: None)
+    node.configure(settings(num_vfs=8))
+    node.update(inventory.devices(tree.root))
+
+    async def until_taken() -> None:
+        while "provisioning" not in topics.problems:
+            await asyncio.sleep(0.01)
+        stubborn.unlink()
+        stubborn.write_text("2\n")
+        while "provisioning" in topics.problems or stubborn.read_text() != "8\n":
+            await asyncio.sleep(0.01)
+
+    loop.run_until_complete(asyncio.wait_for(until_taken(), SOON))
+    node.close()
+    loop.close()
+    assert capsys.readouterr().err.count("numVfs 2 -> 8: Invalid argument") == 1

@@ -1,5 +1,6 @@
-"""kubelet's list of pods' resources, on grpcio, with devices that a test sets."""
+"""kubelet's list of pods' resources, and its checkpoint of them, on grpcio, with devices that a test sets."""
 
+import json
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -9,6 +10,27 @@ from typing import Any
 import grpc
 
 from base.kubelet import podresources_pb2 as pod_resources
+
+# kubelet makes all of them at its start.
+FOLDERS = ("pod-resources", "device-plugins", "pods")
+CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
+
+
+def entry(pod: str, resource: str, *ids: str) -> dict[str, Any]:
+    """A container's units in kubelet's checkpoint, by NUMA node."""
+    return {
+        "PodUID": pod,
+        "ContainerName": "c",
+        "ResourceName": resource,
+        "DeviceIDs": {"-1": list(ids[:1]), "0": list(ids[1:])},
+        "AllocResp": "",
+    }
+
+
+def keep(folder: Path, *entries: dict[str, Any]) -> None:
+    """Write kubelet's checkpoint."""
+    data = {"PodDeviceEntries": entries, "RegisteredDevices": {}}
+    (folder / CHECKPOINT).write_text(json.dumps({"Data": data, "Checksum": 1}))
 
 
 class Lister:
@@ -27,7 +49,8 @@ class Lister:
 
 @contextmanager
 def listing(folder: Path) -> Iterator[Lister]:
-    (folder / "pod-resources").mkdir(exist_ok=True)
+    for name in FOLDERS:
+        (folder / name).mkdir(exist_ok=True)
     lister, server = Lister(), grpc.server(futures.ThreadPoolExecutor(1))
     handler = grpc.unary_unary_rpc_method_handler(lister.answer)
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler})])

@@ -32,7 +32,6 @@ from cni.kinds.sriov.attributes import Plan
 from hardware import needed
 
 if TYPE_CHECKING:
-    from base.protocol.location import Location
     from cni.models import NetConf
     from cni.models.sriov import Sriov
 
@@ -47,7 +46,7 @@ def claiming(conf: "NetConf") -> Iterator[None]:
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     """Kind.plan: choose the function, and read its state on the host and on its PF."""
     wanted = _wanted(conf)
-    function = _find(wanted, conf.where, host)
+    function = _find(wanted, conf, host)
     pf = attributes.netdev_of_pf(function.pf, host) if function.pf else None
     if pf and pf.infiniband:
         function = infiniband.wait_until_complete(function)
@@ -131,7 +130,7 @@ def status(conf: "NetConf", host: Rtnl) -> None:
     if wanted.rdma.mode != "off":
         rdma.is_exclusive(wanted.rdma)
     if wanted.pf:
-        function = _find(wanted, conf.where, host)
+        function = _find(wanted, conf, host)
         # The device has no link if an ADD takes it just now; then another one is free.
         if (name := sysfs.uplink(function)) and (link := host.link(name)):
             device.refuse_unnamed(link, function.address)
@@ -203,14 +202,14 @@ def _pf_address(wanted: "Sriov") -> str:
     return function.pf if function else ""
 
 
-def _find(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
-    """Return the function that the configuration asks for, if no attachment has it.  Raises CniError with the
+def _find(wanted: "Sriov", conf: "NetConf", host: Rtnl) -> sysfs.Function:
+    """Return the function that the configuration asks for, if no other pod has it.  Raises CniError with the
     reason."""
-    state_dirs = places.state_dirs_with(where.state_dir)
+    state_dirs = places.state_dirs_with(conf.where.state_dir)
     if wanted.pfOnly:
-        return _find_pf(wanted.pf, state_dirs, host)
+        return _find_pf(wanted.pf, state_dirs, conf.claim, host)
     addresses = (wanted.deviceID,) if wanted.deviceID else _vfs_of(wanted.pf)
-    use = owned.use(state_dirs, addresses)
+    use = owned.use(state_dirs, addresses, conf.claim)
     if wanted.pf and wanted.vf is None:
         return _find_free_vf(wanted.pf, addresses, use, host)
     if (number := wanted.vf or 0) >= len(addresses):
@@ -261,11 +260,11 @@ def _vfs_of(pf: str) -> tuple[str, ...]:
 
 
 def _find_free_vf(pf: str, addresses: tuple[str, ...], use: owned.Use, host: Rtnl) -> sysfs.Function:
-    """Return the first VF that no attachment has, that is down on the host, and that the host does not need.  Raises
+    """Return the first VF that no pod has, that is down on the host, and that the host does not need.  Raises
     NoneFree."""
     why = ""
     for address in addresses:
-        if address in use.devices:
+        if address in use.devices or address in use.claimed:
             continue
         function = sysfs.function(address)
         if function is None or not function.netdevs:
@@ -280,12 +279,13 @@ def _find_free_vf(pf: str, addresses: tuple[str, ...], use: owned.Use, host: Rtn
             continue
         return function
     raise NoneFree(
-        f"pf {pf!r} has no free VF: all {len(addresses)} are attached, up on the host, elsewhere, or needed{why}",
+        f"pf {pf!r} has no free VF: all {len(addresses)} are attached, claimed, up on the host, elsewhere, or needed"
+        f"{why}",
         *(address for address in addresses if address in use.devices),
     )
 
 
-def _find_pf(pf: str, state_dirs: Sequence[Path], host: Rtnl) -> sysfs.Function:
+def _find_pf(pf: str, state_dirs: Sequence[Path], claim: str, host: Rtnl) -> sysfs.Function:
     """Return the PF itself.  Raises CniError if the host or another pod needs it on the host."""
     if owner := owned.owner(state_dirs, pf):
         raise DeviceInUse(f"pf {pf!r} belongs to {owner.title}, since {owner.time}; delete that first", owner.device)
@@ -295,6 +295,6 @@ def _find_pf(pf: str, state_dirs: Sequence[Path], host: Rtnl) -> sysfs.Function:
         raise LinkUnavailable(f"pf {pf!r} is not a PCI network interface of this host; correct it, see: ip link")
     if function.pf:
         raise InvalidConfig(f"pf {pf!r} is a VF; give it as deviceID {function.address!r}, without pfOnly")
-    use = owned.use(state_dirs, sysfs.vfs(function.address))
+    use = owned.use(state_dirs, (function.address, pf, *sysfs.vfs(function.address)), claim)
     needed.refuse(link, function.address, use, host, prefix="pfOnly: ", other="choose another PF")
     return function

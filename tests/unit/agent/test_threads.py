@@ -1,13 +1,16 @@
 """The agent's threads: idle connections, slow requests, and the end."""
 
+import os
 import threading
 from pathlib import Path
 
 import pytest
 from support.agent_processes import taken
 from support.agent_server import Agent, answered, ended, everything, request
+from support.threadless import threadless
 
 from agent import connection
+from base.child_process import Child
 from base.protocol.spec import Reply, Request
 
 agent = pytest.fixture(ended, name="agent")
@@ -116,3 +119,20 @@ def test_stopping_again_is_nothing(tmp_path: Path) -> None:
     agent = Agent(tmp_path / "s")
     agent.end()
     agent.server.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_where_no_thread_can_be_started(tmp_path: Path) -> None:
+    """Requests that wait go on, and the others are served by the threads that there are."""
+
+    def served() -> list[str]:
+        agent = Agent(tmp_path / "s")
+        many = [agent.connect() for _ in range(6)]
+        threadless()
+        for sock in many:
+            sock.sendall(request(b"slow"))
+        found = [answered(everything(sock)) for sock in many]
+        agent.end()
+        return found
+
+    assert Child(served).answer() == ["False value slow False"] * 6

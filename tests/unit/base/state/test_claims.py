@@ -1,6 +1,7 @@
 """The prepared claims on disk: whole or absent, of this boot, and never outside their folder."""
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -90,10 +91,11 @@ def test_a_pod_that_came_later(tmp_path: Path) -> None:
         assert claims.of_pod(later) == []
 
 
-def test_pods_of_one_claim_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each ADD opens the gate, and none disturbs another."""
+@pytest.mark.parametrize("pod_claim", ["", "rails"])
+def test_pods_of_one_claim_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pod_claim: str) -> None:
+    """Each ADD opens the gate, and none disturbs another.  A template's claim has one pod, with several sandboxes."""
     monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
-    claim = replace(CLAIM, devices=(replace(VF, attach="none"),))
+    claim = replace(CLAIM, pod_claim=pod_claim, devices=(replace(VF, attach="none"),))
     with ThreadPoolExecutor(8) as threads:
         opened = [threads.submit(gates.open_if_whole, claim, 0) for _ in range(400)]
     assert all(one.result() for one in opened)
@@ -142,3 +144,36 @@ def test_damaged_claims_hide_no_other(folder: Path) -> None:
     (folder / "stranger.json").write_text("{")
     (folder / f"{UID}.d").mkdir()
     assert claims.all_claims() == [CLAIM]
+
+
+def deciding() -> dict[str, Callable[[], object]]:
+    """What decides who may have a device, about the first claim's pod and device."""
+    return {
+        "of_pod": lambda: claims.of_pod(POD),
+        "with_device": lambda: claims.with_device(VF.id),
+        "allocated": lambda: claims.allocated([VF.id]),
+        "others": lambda: claims.others(OTHER),
+    }
+
+
+@pytest.mark.parametrize("name", deciding())
+def test_an_unreadable_claim_is_not_none(folder: Path, name: str) -> None:
+    """A file that cannot be read may be that of any pod."""
+    (folder / f"{UID}.json").mkdir(parents=True)
+    with pytest.raises(RecordUnreadable, match="is not a regular file"):
+        deciding()[name]()
+    assert claims.all_claims() == []
+
+
+@pytest.mark.parametrize("name", deciding())
+def test_a_damaged_claim_is_not_none(folder: Path, name: str) -> None:
+    """It concerns those whom its text names."""
+    claims.save(replace(CLAIM, uid=OTHER, pods=("another",), devices=(replace(VF, id="eth7"),)))
+    claims.save(CLAIM)
+    file = folder / f"{UID}.json"
+    file.write_text(file.read_text()[:-3])
+    with pytest.raises(RecordUnreadable):
+        deciding()[name]()
+    assert [one.id for claim, _ in claims.with_device("eth7") for one in claim.devices] == ["eth7"]
+    assert [one.uid for one in claims.of_pod("another")] == [OTHER]
+    assert claims.others(UID) == claims.all_claims()

@@ -3,9 +3,11 @@
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.threadless import without_threads
 
 from base.protocol.errors import IoFailure
 from base.state import syncs
@@ -76,3 +78,31 @@ def test_after_another_failure_that_one_counts(files: dict[str, int], synced: li
     with pytest.raises(KeyError):
         fails()
     assert sorted(synced) == ["a", "bad"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_without_threads() -> None:
+    """The files are synced all the same, and no descriptor is left."""
+
+    def many() -> tuple[int, int]:
+        fds = [os.memfd_create(f"{n}") for n in range(8)]
+        before = len(opened())
+        with syncs.collected() as late:
+            for fd in fds:
+                syncs.data(fd, "a")
+            late.begin()
+            late.wait()
+        return before, len(opened())
+
+    before, after = without_threads(many)  # type: ignore[misc]
+    assert before == after
+
+
+def opened() -> list[int]:
+    """The open descriptors; another user's /proc is closed."""
+    found = list[int]()
+    for fd in range(1024):
+        with suppress(OSError):
+            os.fstat(fd)
+            found.append(fd)
+    return found

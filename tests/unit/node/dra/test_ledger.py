@@ -1,13 +1,13 @@
 """Which way has a device: what pods have from the plugin stays out of slices, and the other way round."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.pod_resources import listing
+from support.pod_resources import CHECKPOINT, entry, keep, listing
 
+from base.protocol.errors import TryAgain
 from base.state import claims
 from base.state.claims import Claim
 from hardware.model import Device, Kind
@@ -19,6 +19,7 @@ from node.model import Offer, Resource, Sharing, Unit, devices_of
 VF = Resource("example.com", "vf", Sharing.EXCLUSIVE, (), kind="vf", by_dra=True)
 MASTER = Resource("example.com", "rail", Sharing.SHARED, (), count=3, kind="master", by_dra=True)
 VFS = tuple(Device(f"0000:3b:00.{n}", Kind.VF, pf="0000:3b:00.0") for n in (2, 3))
+VF_IDS = [one.id for one in VFS]
 PF = Device("0000:3b:00.0", Kind.PF, names=("rail0",), pf="0000:3b:00.0")
 OFFERED = Offer(VF, tuple(Unit(one.id, (one,)) for one in VFS))
 ALONE = (PF,)
@@ -67,40 +68,53 @@ def test_the_latest_allocations() -> None:
     assert withheld(held(), *noted.units) == {"0000:3b:00.3"}
 
 
+def unknown(folder: Path) -> str:
+    """Why it is unknown what pods have from the plugin."""
+    with pytest.raises(TryAgain) as raised:
+        ledger.holds(folder)
+    return raised.value.msg
+
+
 def test_kubelets_answer(tmp_path: Path) -> None:
-    assert ledger.holds(tmp_path) is None
+    assert "kubelet lists no pods' devices" in unknown(tmp_path)
     with listing(tmp_path) as kubelet:
         assert ledger.holds(tmp_path) == held()
         kubelet.devices = {"example.com/vf": ["0000:3b:00.2", "0000:3b:00.3"], "a.b/c": ["x"]}
         units = {("example.com/vf", "0000:3b:00.2"), ("example.com/vf", "0000:3b:00.3"), ("a.b/c", "x")}
         assert ledger.holds(tmp_path) == held(*units)
-    assert ledger.holds(tmp_path) is None
+    assert "kubelet lists no pods' devices" in unknown(tmp_path)
 
 
 def test_kubelets_checkpoint(tmp_path: Path) -> None:
     """A kubelet that has just started lists no pod; what its checkpoint has of ended pods does not count."""
-    file = tmp_path / "device-plugins" / "kubelet_internal_checkpoint"
-    file.parent.mkdir()
-    entry = {"ContainerName": "c", "ResourceName": "example.com/vf", "AllocResp": ""}
-    entries = [
-        {**entry, "PodUID": "there", "DeviceIDs": {"0": ["0000:3b:00.2"], "-1": ["0000:3b:00.3"]}},
-        {**entry, "PodUID": "ended", "DeviceIDs": {"0": ["0000:3b:00.4"]}},
-    ]
     (tmp_path / "pods" / "there").mkdir(parents=True)
-    units = {("example.com/vf", "0000:3b:00.2"), ("example.com/vf", "0000:3b:00.3")}
     with listing(tmp_path):
-        for data in (
-            b"",
-            b"{}",
-            b'{"Data": {"PodDeviceEntries": null}}',
-            b'{"Data": {"PodDeviceEntries": [{}]}}',
-            b"\xff",
-            b"[]",
-        ):
-            file.write_bytes(data)
-            assert ledger.holds(tmp_path) == held()
-        file.write_text(json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1}))
-        assert ledger.holds(tmp_path) == held(*units)
+        keep(tmp_path, entry("there", "example.com/vf", *VF_IDS), entry("ended", "example.com/vf", "0000:3b:00.4"))
+        assert ledger.holds(tmp_path) == held(*(("example.com/vf", one) for one in VF_IDS))
+        (tmp_path / CHECKPOINT).write_text('{"Data": {"PodDeviceEntries": null}}')
+        assert ledger.holds(tmp_path) == held()
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"Data": {"PodDeviceEntries": [{}]}}', b'{"Data": []}', b"\xff", b"[]"])
+def test_a_checkpoint_of_another_format_clears_nothing(tmp_path: Path, data: bytes) -> None:
+    with listing(tmp_path):
+        (tmp_path / CHECKPOINT).write_bytes(data)
+        assert "its format is unknown" in unknown(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["device-plugins", "pods"])
+def test_what_a_container_lacks_clears_nothing(tmp_path: Path, name: str) -> None:
+    """Without the pods' directories each entry would be one of an ended pod."""
+    with listing(tmp_path):
+        keep(tmp_path, entry("there", "example.com/vf", *VF_IDS))
+        (tmp_path / name).rename(tmp_path / "elsewhere")
+        assert f"in a container, mount {tmp_path}/device-plugins and {tmp_path}/pods" in unknown(tmp_path)
+
+
+def test_an_unreadable_checkpoint_clears_nothing(tmp_path: Path) -> None:
+    with listing(tmp_path):
+        (tmp_path / CHECKPOINT).mkdir()
+        assert "cannot be read" in unknown(tmp_path)
 
 
 @pytest.fixture

@@ -41,13 +41,17 @@ def sent(server: Server) -> list[tuple[str, str]]:
     return [(one.method, one.path.partition("?")[0].rpartition("/")[2]) for one in server.asked]
 
 
-def test_without_kubelets_list(asked: tuple[Server, View]) -> None:
+def test_without_kubelets_list(asked: tuple[Server, View], tmp_path: Path) -> None:
     """A device in a slice could be a pod's.  Only without offers is nothing to be asked."""
     server, view = asked
     report = reconcile.publish(view)
     assert report.withheld is None
     assert "kubelet lists no pods' devices at" in report.problem
     assert server.asked == []
+    with listing(tmp_path):
+        (tmp_path / "pods").rmdir()
+        report = reconcile.publish(view)
+    assert (report.withheld, "cannot be read" in report.problem, server.asked) == (None, True, [])
     server.tell(NOTHING)
     assert reconcile.publish(replace(view, offers=())).problem == ""
     assert sent(server) == [("GET", "resourceslices")]
