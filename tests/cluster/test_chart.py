@@ -356,7 +356,15 @@ def each(items: Any) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
 
-def test_the_api_server_takes_every_object(cluster: Cluster, monitors: None) -> None:
+@pytest.fixture
+def account(cluster: Cluster) -> Iterator[None]:
+    """The chart's account, which the API server looks up for a pod, also in a dry run."""
+    cluster.kubectl("create", "serviceaccount", "hpn", "--namespace=kube-system")
+    yield
+    cluster.kubectl("delete", "serviceaccount", "hpn", "--namespace=kube-system")
+
+
+def test_the_api_server_takes_every_object(cluster: Cluster, monitors: None, account: None) -> None:
     values = helm.values() | {
         "label": {"enabled": True},
         "metrics": {

@@ -298,10 +298,12 @@ def test_a_refused_number_is_tried_again(
 
     async def until_taken() -> None:
         while "provisioning" not in topics.problems:
+            # time: the pace of a loop with a deadline
             await asyncio.sleep(0.01)
         stubborn.unlink()
         stubborn.write_text("2\n")
         while "provisioning" in topics.problems or stubborn.read_text() != "8\n":
+            # time: the pace of a loop with a deadline
             await asyncio.sleep(0.01)
 
     loop.run_until_complete(asyncio.wait_for(until_taken(), SOON))

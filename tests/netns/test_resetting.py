@@ -49,6 +49,7 @@ def pauses(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         found.append(seconds)
         if len(found) == 3:
             pod.ip("link", "delete", "m0")
+        # time: the pause that the program takes
         sleep(seconds)
 
     monkeypatch.setattr(time, "sleep", pause)

@@ -57,8 +57,9 @@ def machine_unchanged(tools: Tools) -> Iterator[None]:
         }
 
     def files(directory: Path) -> list[Path]:
-        """Files and links; an empty directory is no state."""
-        return [path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir()]
+        """Files and links; an empty directory is no state, and neither is a file that locks use (locks.py)."""
+        found = [path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir()]
+        return [path for path in found if path.parent.name != "locks"]
 
     before = belongings()
     yield
