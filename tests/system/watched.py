@@ -74,12 +74,12 @@ class Attaching:
         return [one.wait(60) for one in attached]
 
     def lose_a_block(self) -> None:
-        """Set up a cluster's network with one lost and one full block, last reconciled two hours ago."""
+        """Set up a cluster's network of one full block, and a lost one, last reconciled two hours ago."""
         ours = NodeBlocks(SHARED, "etcd", "cluster", "node1", "", 1, ("10.57.0.0/24",), looked=int(time.time()) - 7200)
         node_blocks.write(
             self.folder / SHARED, ours.having(OwnedBlock(5, "a", "node1"), OwnedBlock(6, "b", "node1", LOST))
         )
-        span = Span.of(ip_address("10.57.0.1"), ip_address("10.57.0.254"))
+        span = Span.of(ip_address("10.57.0.5"), ip_address("10.57.0.5"))
         ips = (Ip(ip_interface("10.57.0.5/24"), None),)
         open_in(self.folder, SHARED, []).reserve(Owner(Key("pod2", "hpn0")), lambda _: ips, ((span,),))
         self.run("cp", "-r", f"{self.folder / SHARED}", f"{IPAM_DIR}/{SHARED}")
