@@ -11,7 +11,7 @@ serve only to keep the node's blocks: no address is allocated by them.
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 
@@ -78,11 +78,20 @@ def was_silent(kind: str, seconds: float) -> bool:
 
 
 def _in(folder: Path, problems: list[OSError]) -> Iterator[Path]:
+    names = list[str]()
+    with _noted(problems):
+        names = os.listdir(folder)
+    for name in names:
+        with _noted(problems):
+            os.stat(f"{folder}/{name}/{node_blocks.FILE}")
+            yield folder / name
+
+
+@contextmanager
+def _noted(problems: list[OSError]) -> Iterator[None]:
+    """Add an error to the problems, except that something is absent."""
     try:
-        for name in os.listdir(folder):
-            with suppress(FileNotFoundError, NotADirectoryError):
-                os.stat(f"{folder}/{name}/{node_blocks.FILE}")
-                yield folder / name
+        yield
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as e:
