@@ -171,3 +171,18 @@ def test_a_clock_that_is_an_hour_wrong(cluster: Cluster, clock: list[float], wro
     assert theirs.isdisjoint({kept_address, *given})
     assert one.add("pod") == (kept_address,)
     assert node_blocks.read(one.dir)
+
+
+def test_an_unreadable_document_of_an_empty_block(cluster: Cluster, clock: list[float]) -> None:
+    """It was not removed, so the node neither gives the block up nor takes the store for restored."""
+    node = cluster.node("a")
+    node.add("pod")
+    node.call("DEL", "pod")
+    (index,) = node.mine.giving
+    found = cluster.store.read(BLOCK, f"net.{index}")
+    assert found
+    cluster.store.replace(found, {**found.body, "suspect": "yes"})
+    clock[0] += HEARTBEAT
+    (report,) = kept(node)
+    assert f"block net.{index} in the cluster's store cannot be read" in report.problem
+    assert (node.mine.giving, node.mine.restored, report.log) == ((index,), 0, ())
