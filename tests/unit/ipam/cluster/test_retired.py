@@ -81,8 +81,8 @@ def test_numbers_of_names_end_too(cluster: Cluster, clock: list[float]) -> None:
         clock[0] += HEARTBEAT
         kept(node)
     assert cluster.store.documents == {}
-    number = objects.selector({"network": "net/sticky"})
-    assert (objects.selector({"network": "net"}), number) == ("hpn-cni.io/network=net", "hpn-cni.io/network=net.sticky")
+    labels = [objects.labels({"network": name}) for name in ("net", "net/sticky")]
+    assert labels == [{"hpn-cni.io/network": "net"}, {"hpn-cni.io/network": "net.sticky"}]
 
 
 def test_a_document_that_was_removed_while_nobody_looked(cluster: Cluster, clock: list[float]) -> None:
