@@ -22,8 +22,6 @@ from ipam.cluster import node_blocks
 from ipam.cluster.node_blocks import NodeBlocks
 
 FOLDER = f"{STATE_DIR}/node/blocks"
-# The directory of a network's reserved numbers, within the network's (rules/network.py).
-_ASIDE = "sticky"
 
 
 def note(directory: Path, mine: NodeBlocks | None) -> None:
@@ -44,13 +42,14 @@ def last(directory: Path) -> NodeBlocks | None:
 
 
 def copied() -> set[Path]:
-    """Return the directories of all copies."""
+    """Return the directories of all networks with a copy; that of reserved numbers is in the network's."""
     found = set[Path]()
     with suppress(OSError):
         for name in os.listdir(FOLDER):
             with suppress(CniError, KeyError, TypeError):
                 if body := durable.read(f"{FOLDER}/{name}"):
-                    found.add(Path(body["directory"]))
+                    directory, is_aside = Path(body["directory"]), "/" in body["blocks"]["network"]
+                    found.add(directory.parent if is_aside else directory)
     return found
 
 
@@ -59,8 +58,7 @@ def networks(data_dirs: Iterable[Path]) -> tuple[list[Path], list[OSError]]:
     of copies.  The errors are of directories that cannot be read."""
     problems = list[OSError]()
     found = {path for folder in data_dirs for path in _in(folder, problems)}
-    found |= {path.parent if path.name == _ASIDE else path for path in copied()}
-    return sorted(found), problems
+    return sorted(found | copied()), problems
 
 
 def note_silent(kind: str) -> None:

@@ -199,3 +199,16 @@ def test_the_disk_of_another_state_directory_fails(
         with suppress(OSError):  # the search for dead pods, which follows
             idle.reclaim()
     assert suspected(cluster) == []
+
+
+def test_a_network_with_the_name_of_the_numbers_directory(cluster: Cluster, clock: list[float]) -> None:
+    """Its copy is not one of reserved numbers, so its used blocks are not released as unused numbers."""
+    node = cluster.node("a")
+    node.add("pod", name="sticky")
+    for _ in range(3):
+        clock[0] += HEARTBEAT
+        assert [report.network for report in keep(node)] == ["sticky"]
+    mine = node_blocks.read(node.dir.parent / "sticky")
+    assert mine
+    assert [block.state for block in mine.blocks] == [HELD]
+    assert list(cluster.owners().values()) == ["a"]
