@@ -150,17 +150,19 @@ class Blocks:
         if not due_only:
             self._all_at = self._began + EVERY - random.uniform(0, EVERY / 10)  # noqa: S311  # no secret
         try:
-            self._background.start(partial(self._rounds, due_only), self._finish)
+            self._background.start(partial(self._rounds, due_only), partial(self._finish, due_only))
         except OSError as e:
             self._failed(f"no process can be started: {e.strerror}")
 
-    def _finish(self, child: Child) -> None:
+    def _finish(self, due_only: bool, child: Child) -> None:  # noqa: FBT001
         try:
             reports = child.answer()
         except (OSError, EOFError) as e:
             self._failed(f"the process of the round {e}")
             return
-        self._reports = reports or ()
+        found = {one.network for one in reports or ()}
+        skipped = [one for one in self._reports if due_only and reports is not None and one.network not in found]
+        self._reports = (*skipped, *(reports or ()))
         problems = [f"network {one.network}: {one.problem}" for one in self._reports if one.problem]
         self._topics.report("blocks", *(sentence for one in self._reports for sentence in one.log))
         self._topics.report(TOPIC, *problems, is_problem=bool(problems))
