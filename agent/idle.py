@@ -10,7 +10,7 @@ from typing import Final
 from agent.workers import report
 from base.protocol.errors import CniError
 from base.protocol.location import IPAM_DIR
-from base.state import claims, data_dirs, journal, places
+from base.state import claims, data_dirs, places
 from cni import collect
 from ipam import main as ipam
 from ipam import sandboxes
@@ -34,7 +34,7 @@ def reclaim() -> bool:
     (last,) = _TIME.unpack(_last[:])
     state_dirs = places.state_dirs()
     is_due = not last or now - last >= EVERY
-    folders = data_dirs.data_dirs(found for folder in state_dirs for found in journal.files(folder)) if is_due else []
+    folders = data_dirs.data_dirs(data_dirs.records(state_dirs)) if is_due else []
     folders = folders or [Path(IPAM_DIR), *(state_dir / "ipam" for state_dir in state_dirs)]
     # First, because the rest needs the disk.  Another node may wait for a number that a pod had here.
     if is_due or any(path for folder in folders for path in folder.glob("*/sticky/blocks")):

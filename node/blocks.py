@@ -16,8 +16,7 @@ from typing import Final
 from base.child_process import Child
 from base.protocol import report
 from base.protocol.errors import CniError
-from base.state import durable, journal, places
-from base.state.data_dirs import data_dirs
+from base.state import data_dirs, durable, places
 from base.state.record import Record
 from ipam.cluster import Report, copies
 from node.background import Background
@@ -48,7 +47,7 @@ def rounds(due_only: bool = False, kubeconfig: str = "") -> tuple[Report, ...] |
     """
     signal.alarm(MOST)
     there = records()
-    networks, problems = copies.networks(data_dirs(there))
+    networks, problems = copies.networks(data_dirs.data_dirs(there))
     if not networks and not problems:
         return None
     from ipam import sandboxes  # noqa: PLC0415  # for the child only
@@ -68,8 +67,8 @@ def rounds(due_only: bool = False, kubeconfig: str = "") -> tuple[Report, ...] |
 
 
 def records() -> Records:
-    """All records of the node, with their paths; None for an unreadable one."""
-    return [found for folder in places.state_dirs() for found in journal.files(folder)]
+    """All readable directories' records of the node, with their paths; None for an unreadable one."""
+    return data_dirs.records(places.state_dirs())
 
 
 def of_another_boot(records: Records) -> str:
@@ -109,7 +108,7 @@ class Blocks:
         self._all_at = 0.0
         self._requests: sockets.Datagrams | None = None
         self._listen()
-        if any(copies.networks(data_dirs(records()))):
+        if any(copies.networks(data_dirs.data_dirs(records()))):
             self._start()
 
     @property
@@ -151,17 +150,19 @@ class Blocks:
         if not due_only:
             self._all_at = self._began + EVERY - random.uniform(0, EVERY / 10)  # noqa: S311  # no secret
         try:
-            self._background.start(partial(self._rounds, due_only), self._finish)
+            self._background.start(partial(self._rounds, due_only), partial(self._finish, due_only))
         except OSError as e:
             self._failed(f"no process can be started: {e.strerror}")
 
-    def _finish(self, child: Child) -> None:
+    def _finish(self, due_only: bool, child: Child) -> None:  # noqa: FBT001
         try:
             reports = child.answer()
         except (OSError, EOFError) as e:
             self._failed(f"the process of the round {e}")
             return
-        self._reports = reports or ()
+        found = {one.network for one in reports or ()}
+        skipped = [one for one in self._reports if due_only and reports is not None and one.network not in found]
+        self._reports = (*skipped, *(reports or ()))
         problems = [f"network {one.network}: {one.problem}" for one in self._reports if one.problem]
         self._topics.report("blocks", *(sentence for one in self._reports for sentence in one.log))
         self._topics.report(TOPIC, *problems, is_problem=bool(problems))

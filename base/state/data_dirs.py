@@ -2,14 +2,24 @@
 name."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from base.protocol.location import IPAM_DIR
 from base.protocol.spec import Config
-from base.state import places
+from base.state import journal, places
 from base.state.record import Record
 
 DEFAULT = IPAM_DIR
+
+
+def records(state_dirs: Iterable[Path]) -> list[tuple[Path, Record | None]]:
+    """Return all records there (journal.files), without those of a directory that cannot be read: its disk failed."""
+    found = list[tuple[Path, Record | None]]()
+    for folder in state_dirs:
+        with suppress(OSError):
+            found += journal.files(folder)
+    return found
 
 
 def data_dirs(records: Iterable[tuple[Path, Record | None]]) -> list[Path]:

@@ -11,7 +11,7 @@ serve only to keep the node's blocks: no address is allocated by them.
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 
@@ -22,8 +22,6 @@ from ipam.cluster import node_blocks
 from ipam.cluster.node_blocks import NodeBlocks
 
 FOLDER = f"{STATE_DIR}/node/blocks"
-# The directory of a network's reserved numbers, within the network's (rules/network.py).
-_ASIDE = "sticky"
 
 
 def note(directory: Path, mine: NodeBlocks | None) -> None:
@@ -44,13 +42,14 @@ def last(directory: Path) -> NodeBlocks | None:
 
 
 def copied() -> set[Path]:
-    """Return the directories of all copies."""
+    """Return the directories of all networks with a copy; that of reserved numbers is in the network's."""
     found = set[Path]()
     with suppress(OSError):
         for name in os.listdir(FOLDER):
             with suppress(CniError, KeyError, TypeError):
                 if body := durable.read(f"{FOLDER}/{name}"):
-                    found.add(Path(body["directory"]))
+                    directory, is_aside = Path(body["directory"]), "/" in body["blocks"]["network"]
+                    found.add(directory.parent if is_aside else directory)
     return found
 
 
@@ -59,8 +58,7 @@ def networks(data_dirs: Iterable[Path]) -> tuple[list[Path], list[OSError]]:
     of copies.  The errors are of directories that cannot be read."""
     problems = list[OSError]()
     found = {path for folder in data_dirs for path in _in(folder, problems)}
-    found |= {path.parent if path.name == _ASIDE else path for path in copied()}
-    return sorted(found), problems
+    return sorted(found | copied()), problems
 
 
 def note_silent(kind: str) -> None:
@@ -78,11 +76,20 @@ def was_silent(kind: str, seconds: float) -> bool:
 
 
 def _in(folder: Path, problems: list[OSError]) -> Iterator[Path]:
+    names = list[str]()
+    with _noted(problems):
+        names = os.listdir(folder)
+    for name in names:
+        with _noted(problems):
+            os.stat(f"{folder}/{name}/{node_blocks.FILE}")
+            yield folder / name
+
+
+@contextmanager
+def _noted(problems: list[OSError]) -> Iterator[None]:
+    """Add an error to the problems, except that something is absent."""
     try:
-        for name in os.listdir(folder):
-            with suppress(FileNotFoundError, NotADirectoryError):
-                os.stat(f"{folder}/{name}/{node_blocks.FILE}")
-                yield folder / name
+        yield
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as e:

@@ -35,8 +35,12 @@ def labels(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def selector(names: Mapping[str, str]) -> str:
-    """Return the selector of the objects with these labels."""
-    return ",".join(f"{key}={value}" for key, value in labels(names).items())
+    """Return the selector of the objects with these labels, also of the reserved numbers that an older version labelled
+    with a digest."""
+    return ",".join(
+        f"{GROUP}/{key} in ({_label(name)},{_digest(name)})" if "/" in name else f"{GROUP}/{key}={_label(name)}"
+        for key, name in names.items()
+    )
 
 
 def _label(name: str) -> str:
@@ -45,7 +49,11 @@ def _label(name: str) -> str:
     A network's reserved numbers, NETWORK/sticky, have the label NETWORK.sticky.
     """
     name = name.replace("/", ".")
-    return name if _LABEL.fullmatch(name) else f"x{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return name if _LABEL.fullmatch(name) else _digest(name)
+
+
+def _digest(name: str) -> str:
+    return f"x{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
 def document(kind: str, found: Json) -> Document:

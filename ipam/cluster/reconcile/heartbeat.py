@@ -69,7 +69,8 @@ class Heartbeat:
         was, mine = mine.machine, self._of_now(mine)
         read = {one.index: self._found.get(one.index) for one in mine.blocks if one.state == HELD}
         there = {index: known or read_block(self._documents, mine.network, index) for index, known in read.items()}
-        mine = self._forget_removed(mine, [index for index, known in there.items() if not known], withdraw)
+        gone = [index for index, known in there.items() if not known and not self._is_unreadable(mine, index)]
+        mine = self._forget_removed(mine, gone, withdraw)
         for held in [block for block in mine.blocks if block.state == HELD]:
             mine = mine.having(self._reconcile(mine, was, held, there[held.index]))
         for index in [index for index, known in self._found.items() if known[1].node == mine.node]:
@@ -99,6 +100,10 @@ class Heartbeat:
                     "this node gives it up"
                 )
         return mine
+
+    def _is_unreadable(self, mine: NodeBlocks, index: int) -> bool:
+        """Whether the block has a document, although ``read_block`` found none."""
+        return self._documents.read(BLOCK, block_name(mine.network, index)) is not None
 
     def _detect_restore(self, mine: NodeBlocks) -> NodeBlocks:
         """Record a restore of the backend to an older state, if one shows."""

@@ -9,6 +9,7 @@ A release takes two steps.  Under the lock of the leases the node's file marks t
 more.  Then the node changes the document and forgets the block.  The next round completes an interrupted release.
 """
 
+import os
 import secrets
 import time
 from collections.abc import Iterable, Iterator
@@ -233,5 +234,6 @@ def _each(networks: Iterable[Path]) -> Iterator[tuple[Path, Path, type[Round]]]:
     for directory in networks:
         yield directory, directory, Round
         aside = Path(directory_in(directory))
-        if (aside / node_blocks.FILE).exists() or copies.last(aside):
+        # Path.exists raises most errors of a failed disk.
+        if os.path.exists(aside / node_blocks.FILE) or copies.last(aside):
             yield directory, aside, NumberRound

@@ -20,7 +20,7 @@ from ipam.cluster.node_blocks import RETURNING, SILENT, NodeBlocks, heartbeat_is
 from ipam.cluster.reconcile.heartbeat import Heartbeat
 from ipam.cluster.rules import block_math, counting
 from ipam.cluster.rules.documents import PoolLayout, layout_name, overlapping, readable_layouts
-from ipam.cluster.rules.network import Network, Numbers, directory_in, refuse_another
+from ipam.cluster.rules.network import FOLDER, Network, Numbers, directory_in, refuse_another
 from ipam.pool import Cluster
 from ipam.stores import LOCK_TIMEOUT, Book, Store, access
 
@@ -251,11 +251,10 @@ def refuse_second(documents: Documents, network: Network) -> None:
     """Refuse the first block of a network with another one's addresses.
 
     Two networks may write their layouts at once, so that neither found the other before.  A network with a block stands
-    already.  Raises InvalidConfig; Unreachable, StoreRefused.
+    already, also if that is a reserved number.  Raises InvalidConfig; Unreachable, StoreRefused.
     """
-    if (others := _overlapping(documents, network.name, network.cluster, network.subnets)) and not documents.listed(
-        BLOCK, network.name
-    ):
+    others = _overlapping(documents, network.name, network.cluster, network.subnets)
+    if others and not any(documents.listed(BLOCK, name) for name in (network.name, f"{network.name}/{FOLDER}")):
         raise _overlap(network.name, *others[0])
 
 

@@ -2,29 +2,31 @@
 
 Each is removed when its lease here ends, because the DEL of such a pod comes to hpn-ipam and never to host-local.
 
-    <network>/exported    JSON: host-local's directory, and for each address the attachment
+    <network>/exported         JSON: host-local's directory, and for each address the attachment
+    <network>/exported.lock    while a command reads and writes the other
 """
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from base.protocol.errors import CniError
+from base.protocol.errors import CniError, IoFailure
 from base.protocol.result import Address
 from base.protocol.spec import Json, Key
 from base.state import durable
-from base.state.locks import take
+from base.state.locks import passing, take
 from ipam.stores import LOCK_TIMEOUT
 
 FILE: Final = "exported"
 
 
 def record(directory: Path, to: Path, keys: Mapping[Address, Key]) -> None:
-    """Record the files before they are written.  Raises IoFailure."""
+    """Record the files before they are written.  Raises IoFailure, TryAgain."""
     files = {f"{address}": [key.container_id, key.ifname] for address, key in keys.items()}
-    durable.write(directory / FILE, {"directory": f"{to}", "files": files})
+    with _alone(directory):
+        durable.write(directory / FILE, {"directory": f"{to}", "files": files})
 
 
 def remove(directory: Path, holds: Callable[[Key, str], bool]) -> list[str]:
@@ -33,17 +35,33 @@ def remove(directory: Path, holds: Callable[[Key, str], bool]) -> list[str]:
     A file that host-local has written meanwhile stays.  A failure is a message, and the next call tries again.
     """
     try:
-        body = durable.read(directory / FILE) or {}
-        to, ended = Path(body["directory"]), dict[str, Key]()
-        for address, (container_id, ifname) in body["files"].items():
-            if not holds(key := Key(container_id, ifname), address):
-                ended[address] = key
-        if ended:
-            _remove(to, ended)
-            _write(directory, body, ended)
+        with _alone(directory):
+            if body := durable.read(directory / FILE):  # else another command removed the last
+                _end(directory, body, holds)
     except (CniError, OSError, KeyError, TypeError, ValueError, AttributeError) as e:
         return [f"{directory / FILE}: files of host-local could not be removed: {getattr(e, 'msg', e)}"]
     return []
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Exclude other commands, because many pods may end at once.  Raises TryAgain, IoFailure."""
+    path = f"{directory}/{FILE}.lock"
+    try:
+        with passing(path, LOCK_TIMEOUT):
+            yield
+    except OSError as e:
+        raise IoFailure(f"{e.filename or path}: {e.strerror}") from e
+
+
+def _end(directory: Path, body: Json, holds: Callable[[Key, str], bool]) -> None:
+    to, ended = Path(body["directory"]), dict[str, Key]()
+    for address, (container_id, ifname) in body["files"].items():
+        if not holds(key := Key(container_id, ifname), address):
+            ended[address] = key
+    if ended:
+        _remove(to, ended)
+        _write(directory, body, ended)
 
 
 def _remove(to: Path, ended: Mapping[str, Key]) -> None:

@@ -4,12 +4,16 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
 
 import pytest
 from support.ipam_calls import Net
 from support.pages import ROOT
 
+from base.protocol.spec import Key
 from ctl.main import main
+from ipam.stores.files import exported
 
 RANGES = [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]
 UNKNOWN = (
@@ -293,6 +297,26 @@ def test_an_export_that_cannot_be_ended_now(hpn, net, tmp_path):
     (there / "lock").rmdir()
     assert net.call("DEL", "b") == {}
     assert not [path for path in there.iterdir() if path.name[0] in "1f"]
+
+
+def test_exported_addresses_of_many_pods_end_at_once(tmp_path):
+    """A drain ends them together, and each DEL writes the list of the files that are left."""
+    net, there = tmp_path / "net", tmp_path / "there"
+    net.mkdir(mode=0o700), there.mkdir()
+    keys = {ip_address(f"10.0.0.{n}"): Key(f"c{n}", "net1") for n in range(2, 42)}
+    exported.record(net, there, keys)
+    for address, key in keys.items():
+        (there / f"{address}").write_text(f"{key.container_id}\r\n{key.ifname}")
+    held = set(map(str, keys))
+
+    def end(address):
+        held.remove(address)
+        return exported.remove(net, lambda _, one: one in held)
+
+    with ThreadPoolExecutor(len(keys)) as threads:
+        assert [line for lines in threads.map(end, [*held]) for line in lines] == []
+    assert [path.name for path in there.iterdir()] == ["lock"]
+    assert [*net.iterdir()] == []
 
 
 def test_addresses_that_host_local_gives_after_the_import(hpn, net, host_local):

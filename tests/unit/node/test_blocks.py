@@ -203,3 +203,18 @@ def test_a_directory_that_others_may_write(node: Node, capsys: pytest.CaptureFix
     (node.folder / "run").chmod(0o777)
     node.start()
     assert "commands cannot report that a network has little room" in capsys.readouterr().err
+
+
+def test_a_request_about_one_network_solves_no_other_problem(node: Node) -> None:
+    """Its round skips the others, so their problems and suspicions stand until the next round of all."""
+    node.has_a_network()
+    node.found = (Report("net", 2, (), "the store refuses"), Report("other", 1))
+    one = node.start()
+    node.until(lambda: one.is_problem)
+    node.found = (Report("other", 0),)
+    report.send_low(lambda: True)
+    node.until(lambda: node.due_only == ["False", "True"] and not one._background.is_at_work)
+    assert one.is_problem
+    assert one.suspected == {"net": 2, "other": 0}
+    assert node.due is not None
+    assert node.due <= blocks.AGAIN

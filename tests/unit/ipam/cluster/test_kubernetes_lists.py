@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from support.tls_server import Server, Told
@@ -101,3 +102,11 @@ def test_a_list_that_was_not_kept_is_read_again(server: Server, store: Kubernete
     server.tell(*[first, status(410, "Expired")] * 3)
     with pytest.raises(Unreachable, match="dropped the list of blocks before"):
         store.listed(BLOCK)
+
+
+def test_numbers_that_an_older_version_labelled(server: Server, store: Kubernetes) -> None:
+    """It labelled them with a digest.  Unseen, a name would lose its number, and the ADD of its pod would fail."""
+    server.tell(Told(200, {"metadata": {}, "items": []}))
+    store.listed(BLOCK, "net/sticky")
+    asked = parse_qs(urlsplit(server.asked[0].path).query)
+    assert asked["labelSelector"] == ["hpn-cni.io/network in (net.sticky,xeb4a1aa9bf1e0b2a)"]

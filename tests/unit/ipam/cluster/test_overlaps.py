@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from support import sticky_nodes
 from support.cluster_nodes import SHARED, SMALL, Cluster, Node
 from support.ipam_calls import of
 
@@ -96,3 +97,11 @@ def test_one_network_of_two_definitions(cluster: Cluster) -> None:
 def test_a_layout_that_cannot_be_read(cluster: Cluster) -> None:
     cluster.store.create(GRID, "damaged", "damaged", {"network": "damaged"})
     assert cluster.node("node1").add("a")
+
+
+def test_a_network_with_numbers_only_stands(cluster: Cluster) -> None:
+    """An older version permitted another network beside it, and all its pods have names."""
+    sticky_nodes.node(cluster, "a").add("c1", *sticky_nodes.WEB)
+    cluster.store.create(GRID, "other", "other", {"network": "other", "blockSize": 16, "subnets": ["10.0.0.0/24"]})
+    (address,) = sticky_nodes.node(cluster, "b").add("c2", *of("web-1"))
+    assert 64 <= sticky_nodes.number(address) <= 79

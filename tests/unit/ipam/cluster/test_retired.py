@@ -81,8 +81,8 @@ def test_numbers_of_names_end_too(cluster: Cluster, clock: list[float]) -> None:
         clock[0] += HEARTBEAT
         kept(node)
     assert cluster.store.documents == {}
-    number = objects.selector({"network": "net/sticky"})
-    assert (objects.selector({"network": "net"}), number) == ("hpn-cni.io/network=net", "hpn-cni.io/network=net.sticky")
+    labels = [objects.labels({"network": name}) for name in ("net", "net/sticky")]
+    assert labels == [{"hpn-cni.io/network": "net"}, {"hpn-cni.io/network": "net.sticky"}]
 
 
 def test_a_document_that_was_removed_while_nobody_looked(cluster: Cluster, clock: list[float]) -> None:
@@ -171,3 +171,18 @@ def test_a_clock_that_is_an_hour_wrong(cluster: Cluster, clock: list[float], wro
     assert theirs.isdisjoint({kept_address, *given})
     assert one.add("pod") == (kept_address,)
     assert node_blocks.read(one.dir)
+
+
+def test_an_unreadable_document_of_an_empty_block(cluster: Cluster, clock: list[float]) -> None:
+    """It was not removed, so the node neither gives the block up nor takes the store for restored."""
+    node = cluster.node("a")
+    node.add("pod")
+    node.call("DEL", "pod")
+    (index,) = node.mine.giving
+    found = cluster.store.read(BLOCK, f"net.{index}")
+    assert found
+    cluster.store.replace(found, {**found.body, "suspect": "yes"})
+    clock[0] += HEARTBEAT
+    (report,) = kept(node)
+    assert f"block net.{index} in the cluster's store cannot be read" in report.problem
+    assert (node.mine.giving, node.mine.restored, report.log) == ((index,), 0, ())

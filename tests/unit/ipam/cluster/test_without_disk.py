@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,59 @@ def test_a_request_about_one_network_sends_no_heartbeat(cluster: Cluster, one: N
     assert keep(one, due_only=True) == []
     assert cluster.calls() == []
     assert {block.state for block in one.mine.blocks} == {HELD}
+
+
+def test_the_disk_fails_below_a_network(cluster: Cluster, clock: list[float], one: Node) -> None:
+    """What a failed disk answers about the directory of reserved numbers is no "absent"."""
+    clock[0] += HEARTBEAT
+    cluster.store.clock += HEARTBEAT
+    suspect(cluster)
+    (one.dir / "sticky").symlink_to("x" * 300)  # ENAMETOOLONG, as EIO an error that pathlib raises
+    blocks.rounds()
+    assert suspected(cluster) == []
+
+
+def test_one_network_of_many_cannot_be_read(tmp_path: Path) -> None:
+    """The others of its directory are found, whatever the order."""
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "blocks").touch()
+        unreadable(tmp_path / name / "blocks")
+        (tmp_path / f"well-{name}").mkdir()
+        (tmp_path / f"well-{name}" / "blocks").touch()
+    found, problems = copies.networks([tmp_path])
+    assert {path.name for path in found} == {"well-a", "well-b", "well-c"}
+    assert len(problems) == 3
+
+
+@pytest.mark.parametrize("by", ["hpn node", "the agent"])
+def test_the_disk_of_another_state_directory_fails(
+    cluster: Cluster, clock: list[float], one: Node, tmp_path: Path, by: str
+) -> None:
+    """Records there name directories of leases, and cannot be listed."""
+    clock[0] += HEARTBEAT
+    cluster.store.clock += HEARTBEAT
+    suspect(cluster)
+    other = tmp_path / "other"
+    other.mkdir()
+    places.note(other, "net", Key("c", "eth0"))
+    unreadable(other / "attachments")
+    if by == "hpn node":
+        blocks.rounds()
+    else:
+        with suppress(OSError):  # the search for dead pods, which follows
+            idle.reclaim()
+    assert suspected(cluster) == []
+
+
+def test_a_network_with_the_name_of_the_numbers_directory(cluster: Cluster, clock: list[float]) -> None:
+    """Its copy is not one of reserved numbers, so its used blocks are not released as unused numbers."""
+    node = cluster.node("a")
+    node.add("pod", name="sticky")
+    for _ in range(3):
+        clock[0] += HEARTBEAT
+        assert [report.network for report in keep(node)] == ["sticky"]
+    mine = node_blocks.read(node.dir.parent / "sticky")
+    assert mine
+    assert [block.state for block in mine.blocks] == [HELD]
+    assert list(cluster.owners().values()) == ["a"]
