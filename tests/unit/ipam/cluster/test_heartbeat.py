@@ -163,6 +163,17 @@ def test_two_directories_of_a_node_are_two_owners(cluster: Cluster) -> None:
     assert cluster.states == {4: (HELD, True)}
 
 
+@pytest.mark.parametrize(("uid", "is_suspected"), [("", False), ("uid-2", True)])
+def test_a_node_that_does_not_know_its_machine(cluster: Cluster, uid: str, is_suspected: bool) -> None:
+    """Its Node object and Lease are gone: then every block of its name would seem another machine's."""
+    cluster.make(4)
+    us = Machine("node1", uid)
+    heartbeat = Heartbeat(cluster.store, us, cluster.said)
+    heartbeat.send(EMPTY, lambda mine, _: mine)
+    reclaim.release_left(cluster.store, us, heartbeat.left, cluster.said)
+    assert bool(cluster.block(4).suspect) == is_suspected
+
+
 @pytest.mark.parametrize(("machine", "suspect"), [("uid-1", 0), ("uid-0", NOW - 60)])
 def test_a_claim_whose_answer_was_lost(cluster: Cluster, machine: str, suspect: int) -> None:
     """With a new Node object, others suspect the node until the document names its machine."""
@@ -180,6 +191,14 @@ def test_a_renamed_node_drains_the_blocks_of_its_old_name(cluster: Cluster) -> N
     assert (cluster.mine.node, cluster.mine.giving, cluster.mine.draining) == ("new-name", (), (3,))
     # It refutes under the old name, for its pods, and changes nothing else: another node may have that name.
     assert cluster.block(3) == Block("net", 3, 16, "node1", "uid-1", "nonce-3")
+
+
+def test_a_renamed_node_keeps_a_block_that_it_once_reclaimed(cluster: Cluster) -> None:
+    """The document still names the machine of the old name, and the node's file the new one."""
+    cluster.mine = cluster.mine.having(OwnedBlock(3, cluster.make(3, taken=True).uid, "node1", taken=True))
+    for _ in range(2):
+        cluster.look(Machine("new-name", "uid-9", NOW))
+        assert cluster.states == {3: (HELD, True)}
 
 
 def test_a_renamed_node_that_may_not_answer_under_its_old_name(cluster: Cluster) -> None:
