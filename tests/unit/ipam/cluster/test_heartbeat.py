@@ -9,7 +9,7 @@ from base.protocol.errors import StoreRefused, Unreachable
 from ipam.cluster import BLOCK, Document, Machine
 from ipam.cluster.node_blocks import HELD, LOST, Claim, NodeBlocks, OwnedBlock, place_of
 from ipam.cluster.reconcile import reclaim
-from ipam.cluster.reconcile.heartbeat import Heartbeat
+from ipam.cluster.reconcile.heartbeat import Heartbeat, answer_all
 from ipam.cluster.rules.documents import SAID, Block
 
 NOW = 1_800_000_000
@@ -150,6 +150,24 @@ def test_a_wiped_node_has_its_blocks_again(cluster: Cluster) -> None:
     cluster.make(4, machine="uid-0", claim=cluster.mine.nonce())  # another machine's, of the same name
     cluster.look()
     assert cluster.states == {3: (HELD, True)}
+
+
+def test_an_answer_by_an_old_copy_of_the_file(cluster: Cluster) -> None:
+    """A block that the copy lacks is answered for, if this machine claimed it from the same directory."""
+    claims = cluster.mine.nonce(), replace(EMPTY, place="elsewhere").nonce()
+    for index, (machine, claim) in enumerate([("uid-1", claims[0]), ("uid-1", claims[1]), ("uid-0", claims[0])]):
+        cluster.make(index, machine=machine, claim=claim, suspect=NOW)
+    Heartbeat(cluster.store, NODE1, cluster.said).answer(EMPTY)
+    assert [cluster.block(index).suspect for index in range(3)] == [0, NOW, NOW]
+
+
+def test_an_answer_without_any_file(cluster: Cluster) -> None:
+    """All blocks of this machine are answered for, and none of another one of its name."""
+    for index, machine in enumerate(["uid-1", "uid-0", ""]):
+        cluster.make(index, machine=machine, suspect=NOW)
+    for us in (Machine("node1"), NODE1):
+        answer_all(cluster.store, us, cluster.said)
+    assert [cluster.block(index).suspect for index in range(3)] == [0, NOW, NOW]
 
 
 def test_two_directories_of_a_node_are_two_owners(cluster: Cluster) -> None:
