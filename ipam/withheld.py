@@ -43,8 +43,6 @@ class Withheld:
 
     def first_free(self, span: Span) -> Address | None:
         while (address := self.book.first_free(span)) and self._other_user(address):
-            if int(address) == span.last:
-                return None
             span = Span(span.version, int(address) + 1, span.last)
         return address
 

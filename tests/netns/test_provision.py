@@ -286,6 +286,18 @@ def test_a_refused_number_leaves_the_former_one(host: Host, stubborn: Path) -> N
     assert report.again == {PF}
 
 
+def test_a_number_that_may_not_be_written_is_not_tried_again(host: Host, tree: Tree) -> None:
+    """Here a sysctl that not even root can write, as /sys with AppArmor."""
+    pf = tree.root / "devices/pci0000:00" / PF
+    for link in pf.glob("virtfn*"):
+        link.unlink()
+    (pf / "sriov_numvfs").unlink()
+    (pf / "sriov_numvfs").symlink_to("/proc/sys/fs/aio-nr")
+    report = apply.apply(settings(num_vfs=2))
+    assert (report.done, report.again) == ((), frozenset())
+    assert f"{RAIL0}: numVfs 0 -> 2: /sys is closed to it by AppArmor or SELinux" in report.refused[0]
+
+
 def test_a_refused_number_is_tried_again(
     host: Host, tree: Tree, stubborn: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

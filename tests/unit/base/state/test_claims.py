@@ -63,8 +63,10 @@ def test_claims_of_a_pod_and_of_a_device() -> None:
     assert claims.with_device("eth1") == [(CLAIM, 1)]
     assert claims.with_device(VF.id) == [(named, 0), (CLAIM, 0)]
     assert claims.with_device("eth") == []
+    assert claims.allocated([VF.id], f"{OTHER}/0")[VF.id] == (CLAIM, VF)
     claims.save(replace(CLAIM, devices=(replace(VF, admin=True),)))
     assert claims.with_device(VF.id) == [(named, 0)]
+    assert claims.allocated([VF.id], f"{OTHER}/0") == {}
 
 
 def test_a_pod_that_came_later(tmp_path: Path) -> None:

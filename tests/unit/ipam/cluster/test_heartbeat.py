@@ -9,7 +9,7 @@ from base.protocol.errors import StoreRefused, Unreachable
 from ipam.cluster import BLOCK, Document, Machine
 from ipam.cluster.node_blocks import HELD, LOST, Claim, NodeBlocks, OwnedBlock, place_of
 from ipam.cluster.reconcile import reclaim
-from ipam.cluster.reconcile.heartbeat import Heartbeat
+from ipam.cluster.reconcile.heartbeat import Heartbeat, answer_all
 from ipam.cluster.rules.documents import SAID, Block
 
 NOW = 1_800_000_000
@@ -152,6 +152,24 @@ def test_a_wiped_node_has_its_blocks_again(cluster: Cluster) -> None:
     assert cluster.states == {3: (HELD, True)}
 
 
+def test_an_answer_by_an_old_copy_of_the_file(cluster: Cluster) -> None:
+    """A block that the copy lacks is answered for, if this machine claimed it from the same directory."""
+    claims = cluster.mine.nonce(), replace(EMPTY, place="elsewhere").nonce()
+    for index, (machine, claim) in enumerate([("uid-1", claims[0]), ("uid-1", claims[1]), ("uid-0", claims[0])]):
+        cluster.make(index, machine=machine, claim=claim, suspect=NOW)
+    Heartbeat(cluster.store, NODE1, cluster.said).answer(EMPTY)
+    assert [cluster.block(index).suspect for index in range(3)] == [0, NOW, NOW]
+
+
+def test_an_answer_without_any_file(cluster: Cluster) -> None:
+    """All blocks of this machine are answered for, and none of another one of its name."""
+    for index, machine in enumerate(["uid-1", "uid-0", ""]):
+        cluster.make(index, machine=machine, suspect=NOW)
+    for us in (Machine("node1"), NODE1):
+        answer_all(cluster.store, us, cluster.said)
+    assert [cluster.block(index).suspect for index in range(3)] == [0, NOW, NOW]
+
+
 def test_two_directories_of_a_node_are_two_owners(cluster: Cluster) -> None:
     """Two networks of one name, each with its own dataDir, must not use each other's blocks."""
     here, there = place_of("/var/lib/cni/hpn/ipam/net"), place_of("/srv/ipam/net")
@@ -161,6 +179,17 @@ def test_two_directories_of_a_node_are_two_owners(cluster: Cluster) -> None:
     cluster.make(4, claim=replace(EMPTY, place=here).nonce())
     cluster.look()
     assert cluster.states == {4: (HELD, True)}
+
+
+@pytest.mark.parametrize(("uid", "is_suspected"), [("", False), ("uid-2", True)])
+def test_a_node_that_does_not_know_its_machine(cluster: Cluster, uid: str, is_suspected: bool) -> None:
+    """Its Node object and Lease are gone: then every block of its name would seem another machine's."""
+    cluster.make(4)
+    us = Machine("node1", uid)
+    heartbeat = Heartbeat(cluster.store, us, cluster.said)
+    heartbeat.send(EMPTY, lambda mine, _: mine)
+    reclaim.release_left(cluster.store, us, heartbeat.left, cluster.said)
+    assert bool(cluster.block(4).suspect) == is_suspected
 
 
 @pytest.mark.parametrize(("machine", "suspect"), [("uid-1", 0), ("uid-0", NOW - 60)])
@@ -180,6 +209,14 @@ def test_a_renamed_node_drains_the_blocks_of_its_old_name(cluster: Cluster) -> N
     assert (cluster.mine.node, cluster.mine.giving, cluster.mine.draining) == ("new-name", (), (3,))
     # It refutes under the old name, for its pods, and changes nothing else: another node may have that name.
     assert cluster.block(3) == Block("net", 3, 16, "node1", "uid-1", "nonce-3")
+
+
+def test_a_renamed_node_keeps_a_block_that_it_once_reclaimed(cluster: Cluster) -> None:
+    """The document still names the machine of the old name, and the node's file the new one."""
+    cluster.mine = cluster.mine.having(OwnedBlock(3, cluster.make(3, taken=True).uid, "node1", taken=True))
+    for _ in range(2):
+        cluster.look(Machine("new-name", "uid-9", NOW))
+        assert cluster.states == {3: (HELD, True)}
 
 
 def test_a_renamed_node_that_may_not_answer_under_its_old_name(cluster: Cluster) -> None:

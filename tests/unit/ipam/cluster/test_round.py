@@ -1,6 +1,7 @@
 """A node's round: it releases and claims blocks, and takes no address from a pod."""
 
 from contextlib import suppress
+from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
@@ -170,6 +171,17 @@ def test_a_block_that_a_host_of_our_name_claims_meanwhile_is_not_removed(tmp_pat
     node = Node(tmp_path, 0)
     node_blocks.write(node.folder, node.mine.having(OwnedBlock(1, "old", "node1", RETURNING)))
     node.make(1, "node1")
+    node.round()
+    assert (node.ours, node.states) == ({0, 1}, {0: HELD})
+
+
+def test_a_block_that_a_host_of_our_name_reclaimed_is_not_removed(tmp_path: Path) -> None:
+    """Reclaiming keeps the document and its UID."""
+    node = Node(tmp_path, 0, 1)
+    node_blocks.write(node.folder, node.mine.having(replace(node.mine.blocks[1], state=RETURNING)))
+    document = node.documents.read(BLOCK, "net.1")
+    assert document
+    assert node.documents.replace(document, document.body | {"machine": "uid-of-its-host", "taken": True})
     node.round()
     assert (node.ours, node.states) == ({0, 1}, {0: HELD})
 
