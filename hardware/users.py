@@ -15,7 +15,8 @@ from typing import Final
 from base.kernel import budget, routes, rtnl, sysfs
 from base.kernel.rtnl import Rtnl
 from base.protocol.errors import CniError
-from base.state import owned, places
+from base.state import claims, owned, places
+from base.state.claims import Claim
 from base.state.record import Record
 
 # Open vSwitch's interface in the kernel (dpif-netlink.c): the ports of all its bridges are below it.
@@ -59,15 +60,19 @@ def all_below(root: str, netdev: str) -> Iterator[str]:
         yield from all_below(root, name)
 
 
-def owners() -> Mapping[str, Record]:
-    """The attachments that own a device, by its bus address."""
-    return owned.devices(places.distinct_state_dirs())
+Owners = Mapping[str, Record | Claim]
 
 
-def user(address: str, attached: Mapping[str, Record], root: Path = sysfs.SYS, vfio: Path = _VFIO) -> str:
+def owners() -> Owners:
+    """The attachments that own a device, by its bus address, and the claims that have one alone without any."""
+    claimed = {one.id: claim for claim in claims.all_claims() for one in claim.own if not one.is_shared}
+    return {**claimed, **owned.devices(places.distinct_state_dirs())}
+
+
+def user(address: str, attached: Owners, root: Path = sysfs.SYS, vfio: Path = _VFIO) -> str:
     """The pod or process that has the function, for people; empty for none."""
-    if record := attached.get(address):
-        return record.title
+    if owner := attached.get(address):
+        return owner.title
     path = f"{root}/bus/pci/devices/{address}"
     # sysfs hides devices of other namespaces, but not the directory that they are in (kobject_rename).
     if os.path.isdir(f"{path}/net") and not sysfs.names(f"{path}/net"):

@@ -7,17 +7,21 @@ stdout.
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from base.protocol import spec
 from base.protocol.errors import CniError, IoFailure, as_cni_error
 from base.protocol.result import Result
 from base.protocol.spec import NEWEST, Config, Program, Reply, Request, variables
 
+# containerd's go-cni takes an error of DEL with these words for success, and forgets the attachment.  The second ones
+# are Go's for ENOENT, and count if the pod has no namespace any more.
+_FORGOTTEN: Final = re.compile("not found|no such file or directory")
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 # A command gets the request, the decoded configuration, and a list to which it may append lines for stderr.  It returns
@@ -41,8 +45,7 @@ def answer(request: Request, commands: Mapping[str, Command]) -> Reply:
         reply = failed(version, e, log)
         if request.command != "DEL":
             return reply
-        # containerd's go-cni takes an error of DEL with these words for success, and forgets the attachment.
-        return replace(reply, stdout=reply.stdout.replace("not found", "missing"))
+        return replace(reply, stdout=_FORGOTTEN.sub("missing", reply.stdout))
 
 
 def failed(version: str, error: Exception, log: Sequence[str] = ()) -> Reply:

@@ -4,7 +4,6 @@ There is no index of devices.  An older version would not maintain one, and afte
 would call a pod's device free.
 """
 
-import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from base.state.locks import Lock
 from base.state.record import Record
 
 _PARENT: Final = re.compile(rb'"parent":(\d+)')
+_DEVICE: Final = re.compile(rb'"device":("[^"]*")')
 
 
 def lock(device: str) -> Lock:
@@ -55,17 +55,16 @@ class Use:
 
 
 def use(state_dirs: Sequence[Path], among: Collection[str], claim: str | None = None) -> Use:
-    """The owners of these devices, at least, and the interfaces with one over them.  Most records are not decoded.
+    """The owners of these devices, and the interfaces with one over them.  Most records are not decoded.
 
     ``claim`` is the asking attachment's (Record.claim), empty for none; None asks the journal only.
     """
-    # The text with which the member "device" begins in the records of all these devices.
-    written = [f'"device":{durable.canonical(device)}' for device in among]
-    text = os.path.commonprefix(written).encode()  # noqa: RUF071  # by characters, as intended
+    written = {durable.canonical(device).encode() for device in among}
     found = Use(state_dirs, claimed={} if claim is None else claims.allocated(among, claim))
     for state_dir in state_dirs:
         for file, body in journal.texts(state_dir):
-            if among and text in body and (record := journal.decoded(file, body)) and (device := record.device):
+            is_one = not written.isdisjoint(_DEVICE.findall(body))
+            if is_one and (record := journal.decoded(file, body)) and (device := record.device):
                 found.devices[device] = record
             found.below.update(map(int, _PARENT.findall(body)))
     return found

@@ -260,7 +260,7 @@ def _missing(wanted: "HostDevice", where: "Location", host: Rtnl) -> DeviceInUse
     named = (r for one in places.state_dirs_with(where.state_dir) for r in journal.naming(one, value))
     for record in named:
         home = record.link.get("home") or {}
-        if record.of_this_boot and value in (home.get("name"), home.get("mac")):
+        if record.of_this_boot and value in (home.get("name"), home.get("mac"), *home.get("altnames", ())):
             devices = [record.device] if record.device else []
             return DeviceInUse(
                 f"{key} {value!r} belongs to {record.title}, since {record.time}; delete that first", *devices

@@ -160,7 +160,7 @@ class Driver:
         try:
             prepare.refuse_conflicts(claim, claims.others(claim.uid))
         except CniError as e:
-            raise Refused(e.msg) from e
+            raise Refused("; ".join(filter(None, (e.msg, e.details)))) from e
         claim, is_new = replace(claim, kubelet=self._kubelet), not before
         try:
             claims.save(claim)

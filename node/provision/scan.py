@@ -18,6 +18,7 @@ from base.kernel.links import LINK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, Link, 
 from base.kernel.netlink import attr, attributes, read_u32, u32
 from base.kernel.rtnl import Rtnl
 from base.state import journal, places
+from base.state.claims import Claim
 from base.state.record import Record
 from base.table import abridged
 from hardware import inventory, users
@@ -51,7 +52,7 @@ def path(address: str) -> str:
     return f"{sysfs.SYS}/bus/pci/devices/{address}"
 
 
-def _pf(device: Device, attached: Mapping[str, Record], host: Rtnl) -> Pf:
+def _pf(device: Device, attached: users.Owners, host: Rtnl) -> Pf:
     reported, mtu, most_mtu = _of_netdev(device, host)
     guids, total = sysfs.guids(device.id), sysfs.line(f"{path(device.id)}/sriov_totalvfs")
     vfs = [
@@ -72,7 +73,7 @@ def _pf(device: Device, attached: Mapping[str, Record], host: Rtnl) -> Pf:
 
 
 def _with_users(
-    pf: Pf, rules: Sequence[PfRule], attached: Mapping[str, Record], host: Rtnl, above: Callable[[], Mapping[int, str]]
+    pf: Pf, rules: Sequence[PfRule], attached: users.Owners, host: Rtnl, above: Callable[[], Mapping[int, str]]
 ) -> Pf:
     """The PF with the needs for it and its VFs.  They take long to find, and matter only if a change is planned."""
     if not plan(rules, None, State((pf,))).changes:
@@ -87,7 +88,7 @@ def owner_over(pf: Device, host: Rtnl, above: Mapping[int, str]) -> str:
     return next((above[link.index] for link in links if link.index in above), "")
 
 
-def with_users(one: Vf, attached: Mapping[str, Record], host: Rtnl, above: Mapping[int, str]) -> Vf:
+def with_users(one: Vf, attached: users.Owners, host: Rtnl, above: Mapping[int, str]) -> Vf:
     """A VF with its present user, and the host's and pods' needs for it; ``above`` is owners_over's result."""
     return replace(one, user=users.user(one.address, attached), needed=users.needed(one.address, host, above))
 
@@ -109,13 +110,13 @@ def why_reserved(address: str) -> str:
     return next((why for name, why in users.reserved_interfaces(f"{sysfs.SYS}").items() if name in netdevs), "")
 
 
-def _mtu_at_home(record: Record | None) -> int:
+def _mtu_at_home(owner: Record | Claim | None) -> int:
     """The MTU that undo restores on a VF's interface; 0 if the VF has none."""
-    home = record.link.get("home") if record else None
+    home = owner.link.get("home") if isinstance(owner, Record) else None
     return int(home["mtu"]) if home else 0
 
 
-def _vf(address: str, number: int, reported: vf.Vf | None, attached: Mapping[str, Record], host: Rtnl) -> Vf:
+def _vf(address: str, number: int, reported: vf.Vf | None, attached: users.Owners, host: Rtnl) -> Vf:
     link = next((link for name in sysfs.names(f"{path(address)}/net") if (link := host.link(name))), None)
     is_infiniband = reported is not None and reported.mac is None
     return Vf(

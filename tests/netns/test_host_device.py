@@ -185,7 +185,7 @@ def test_another_attachment_has_it(host: Host, make_pod: Callable[[], Pod], eth9
     one, two = make_pod(), make_pod()
     host.ok("ADD", one, conf(host))
     before = host.picture(one, two)
-    for keys in ({}, {"device": ..., "hwaddr": MAC}):
+    for keys in ({}, {"device": "storage9"}, {"device": ..., "hwaddr": MAC}):
         error = host.refused("ADD", two, conf(host, **keys))
         assert (error["code"], "belongs to" in error["msg"]) == (109, True)
     assert host.picture(one, two) == before

@@ -8,7 +8,8 @@ from support.sysfs_tree import Tree
 
 from base.kernel import sysfs
 from base.protocol.spec import Key
-from base.state import journal, places
+from base.state import claims, journal, places
+from base.state.claims import Claim, Device
 from base.state.pod import Identity
 from base.state.record import Record
 from hardware import users
@@ -87,8 +88,24 @@ def attached(state: Path, container: str, device: str, **of_link: object) -> Non
         entry.save(record)
 
 
+def test_a_claim_without_an_attachment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between Prepare and ADD, or for good with attach none.  A shared device stays the host's."""
+    monkeypatch.setattr(claims, "FOLDER", f"{tmp_path}/claims")
+    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
+    monkeypatch.setattr(places, "ELSEWHERE", f"{tmp_path}/elsewhere")
+    devices = [
+        Device("rails", "pool", name, "", name, kind, "example.com/rails", "none", admin=admin)
+        for name, kind, admin in ((VF, "vf", False), (PF, "shared", False), ("0000:3b:00.3", "vf", True))
+    ]
+    claims.save(Claim("0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f", "default", "rails", ("pod",), tuple(devices)))
+    owners = users.owners()
+    assert users.user(VF, owners, tmp_path) == "claim default/rails"
+    assert owners.keys() == {VF}
+
+
 def test_attachments_wherever_their_state_is(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     is_sys(tree.root, monkeypatch)
+    monkeypatch.setattr(claims, "FOLDER", f"{tmp_path}/claims")
     monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
     monkeypatch.setattr(places, "ELSEWHERE", f"{tmp_path}/elsewhere")
     vfs = [VF, "0000:3b:00.3", "0000:3b:00.4"]
@@ -99,7 +116,8 @@ def test_attachments_wherever_their_state_is(tree: Tree, tmp_path: Path, monkeyp
     attached(tmp_path / "other", "two", vfs[1])
     attached(tmp_path / "other", "three", vfs[2], incarnation=1)  # of a VF that is gone
     owners = users.owners()
-    assert {device: record.key.container_id for device, record in owners.items()} == {vfs[0]: "one", vfs[1]: "two"}
+    titles = [f"hpn0 of d/a, container {one}, network rails" for one in ("one", "two")]
+    assert {device: owner.title for device, owner in owners.items()} == dict(zip(vfs[:2], titles, strict=True))
     assert users.user(vfs[1], owners, tree.root) == "hpn0 of d/a, container two, network rails"
     (tmp_path / "link").symlink_to("other")
     places.note(tmp_path / "link", "rails", Key("four", "hpn0"))

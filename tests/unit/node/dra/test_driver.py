@@ -244,6 +244,18 @@ def test_a_device_for_two_claims(driver: DriverProcess, kubelet: DraKubelet, ser
     assert not kubelet.prepare(("default", "o", OTHER))[OTHER].error
 
 
+def test_a_damaged_claim_beside(driver: DriverProcess, kubelet: DraKubelet, server: Server) -> None:
+    """It may have any device, so no claim is prepared beside it.  kubelet's event has the remedy, and that helps."""
+    server.tell(Told(200, claim()), Told(200, claim()))
+    driver.claims.mkdir(mode=0o700, exist_ok=True)
+    (driver.claims / f"{OTHER}.json").write_text("{")
+    error = kubelet.prepare(ASKED)[UID].error
+    assert f"{OTHER}.json is not a state file of hpn" in error
+    assert error.endswith("; delete the claim's pods")
+    assert kubelet.unprepare(("default", "o", OTHER)) == {OTHER: ""}
+    assert not kubelet.prepare(ASKED)[UID].error
+
+
 def test_an_attachment_keeps_its_claim(
     driver: DriverProcess, kubelet: DraKubelet, server: Server, tmp_path: Path
 ) -> None:
