@@ -31,6 +31,8 @@ from base.state.record import Record
 DRIVER: Final = "hpn-cni.io"
 NONE: Final = "none"
 _VERSIONS: Final = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
+# Seconds that hpn node waits for a pod's command on the claim; kubelet repeats a Prepare that fails.
+_SOON: Final = 1.0
 
 
 def open_if_whole(claim: Claim, number: int, state_dir: Path | None = None, known: Sequence[Record] = ()) -> bool:
@@ -43,8 +45,8 @@ def open_if_whole(claim: Claim, number: int, state_dir: Path | None = None, know
         return _open_if_whole(claim, number, lambda: chain(known, records(claim.uid, state_dir)))
 
 
-def _alone(uid: str) -> Lock:
-    return journal.locked(Path(places.COMMON), "claim", uid, locks.SHARED)
+def _alone(uid: str, timeout: float = locks.SHARED) -> Lock:
+    return journal.locked(Path(places.COMMON), "claim", uid, timeout)
 
 
 def _open_if_whole(claim: Claim, number: int, found: Callable[[], Iterable[Record]]) -> bool:
@@ -116,8 +118,8 @@ def close(attached: Collection[Record]) -> None:
 
 def settle(claim: Claim, first: int) -> None:
     """Open the gate of the request with the first device ``first`` if all its interfaces are attached; else close it.
-    Raises IoFailure, InvalidConfig, TryAgain."""
-    with _alone(claim.uid):
+    Raises IoFailure, InvalidConfig; TryAgain soon, because hpn node answers no other call meanwhile."""
+    with _alone(claim.uid, _SOON):
         if not _open_if_whole(claim, first, lambda: records(claim.uid)):
             _remove(claims.gate(claim.uid, first))
 

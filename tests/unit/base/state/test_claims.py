@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from base.protocol.errors import InvalidConfig, RecordUnreadable
-from base.state import claims, durable, gates, places
+from base.protocol.errors import InvalidConfig, RecordUnreadable, TryAgain
+from base.state import claims, durable, gates, journal, places
 from base.state.claims import Claim, Device
 
 UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
@@ -101,6 +101,13 @@ def test_pods_of_one_claim_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with ThreadPoolExecutor(8) as threads:
         opened = [threads.submit(gates.open_if_whole, claim, 0) for _ in range(400)]
     assert all(one.result() for one in opened)
+
+
+def test_hpn_node_does_not_wait_for_a_stuck_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would answer no other pod meanwhile."""
+    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
+    with journal.locked(tmp_path / "state", "claim", UID), pytest.raises(TryAgain, match="for 1 s; try again"):
+        gates.settle(CLAIM, 0)
 
 
 def test_a_forgotten_claim_is_gone(folder: Path) -> None:
