@@ -186,6 +186,14 @@ def test_a_slow_server_costs_one_request(server: Server, signer: Authority, monk
         assert one.ask("GET", "/", is_safe=True).status == 200
 
 
+def test_a_slow_server_is_left_for_another(server: Server, signer: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_TIMEOUT", 3.0)
+    server.tell(Told(is_silent=True))
+    with client(server.url, server.url, ca=signer.ca) as one:
+        assert one.ask("GET", "/", is_safe=True).status == 200
+    assert len(server.asked) == 2
+
+
 def test_a_client_certificate(signer: Authority, tmp_path: Path) -> None:
     cert, key = signer.sign("/O=system:nodes/CN=system:node:node1")
     with serving(*signer.sign("/CN=server", names=ADDRESS), ca=signer.ca, folder=tmp_path) as server:
