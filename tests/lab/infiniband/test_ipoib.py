@@ -12,7 +12,7 @@ from guest.hca import NAME, PF, Node, ipoib
 from guest.machine import rdma
 from guest.node import pci
 from support.node_process import PROGRAM
-from support.shipped import CONF, requests
+from support.shipped import CONF, alone, requests
 from support.topology import Pod, ip, until
 
 ROOT = Path(__file__).parents[3]
@@ -150,7 +150,7 @@ def test_rdma_is_the_masters(node: Node, make_pod: Callable[[], Pod]) -> None:
 @pytest.mark.parametrize("path", sorted(CONF.glob("*ipoib*")), ids=lambda path: path.name)
 def test_the_example(node: Node, pod: Pod, path: Path) -> None:
     (conf,) = requests(path)
-    conf["stateDir"] = str(node.state)
+    alone(conf)["stateDir"] = str(node.state)
     result = node.ok("ADD", pod, conf)
     assert {ip["address"] for ip in result["ips"]} == pod.addresses()
     node.ok("DEL", pod, conf)
