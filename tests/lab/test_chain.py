@@ -77,9 +77,9 @@ def test_one_that_fails_undoes_the_other(node: Node, cluster: Cluster, pod: Pod,
     node.ok("DEL", other, macvlan(node, name="full", ipam=pool))
     assert node.state_files() == set()
 
-    before = picture()
-    node.ok("ADD", other, node.conf(deviceID=pci(VFS[1])))  # before the claim, which no other pod's device may follow
-    claim = chained.prepared(node, pod, [vf(node, n) for n in range(2)])
+    devices, before = [vf(node, n) for n in range(2)], picture()
+    node.ok("ADD", other, node.conf(deviceID=pci(VFS[1])))  # afterwards the VF is the claim's
+    claim = chained.prepared(node, pod, devices)
     error = cluster.refused("ADD", pod)
     assert error["code"] == 109, error
     assert (pod.links(), rdma_devs(pod.name), rdma_devs(other.name)) == (set(), set(), {HCAS[1]})
