@@ -170,7 +170,7 @@ def test_a_vf_that_others_depend_on(node: Node, make_pod: Callable[[], Pod]) -> 
         ip("link", "delete", "over9")
         ip("link", "add", "over9", "type", "bridge")
         ip("link", "set", name, "master", "over9")
-        refused(101, "is in a bridge, bond or VRF")
+        refused(101, "is a port of the host's 'over9'")
         ip("link", "delete", "over9")
         ip("link", "set", name, "up")
         node.ok("ADD", other, over)
@@ -189,7 +189,7 @@ def test_a_vf_that_others_depend_on(node: Node, make_pod: Callable[[], Pod]) -> 
             7,
             f"{PF!r} carries over9 of the host; remove them first",
         ),
-        (("over9", "type", "bridge"), 101, f"{PF!r} is in a bridge, bond or VRF"),
+        (("over9", "type", "bridge"), 101, f"{PF!r} is a port of the host's 'over9'"),
     ],
     ids=["VLAN", "bridge"],
 )
