@@ -75,7 +75,7 @@ class Pod:
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command inside; ``ip netns exec`` also mounts the namespace's own sysctls."""
         return subprocess.run(
-            ["ip", "netns", "exec", self.name, *command], capture_output=True, text=True, check=False, timeout=60
+            ["ip", "netns", "exec", self.name, *command], capture_output=True, text=True, check=False, timeout=300
         )
 
     def sysctl(self, key: str, value: str = "") -> str:
