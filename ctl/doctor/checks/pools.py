@@ -18,14 +18,15 @@ _APART = (
 def range_on_each_node(facts: Facts) -> Iterator[Finding]:
     """Every node allocates the same addresses to its pods."""
     cluster = facts.cluster
-    for one in cluster.definitions if cluster else ():
-        is_of_one = cluster is None or cluster.nodes < 2 or one.resource in cluster.of_one_node
-        for addresses in () if is_of_one else one.addresses:
+    if cluster is None or cluster.nodes < 2:
+        return
+    for one in cluster.definitions:
+        for addresses in () if one.resource in cluster.of_one_node else one.addresses:
             if addresses.unrequested and not (addresses.is_shared or addresses.overlaps):
                 yield Finding(
                     Severity.ERROR,
                     f"NetworkAttachmentDefinition {one.name}: its ipam has no cluster, so each of the "
-                    f"{cluster.nodes if cluster else 0} nodes allocates {', '.join(map(str, addresses.unrequested))}",
+                    f"{cluster.nodes} nodes allocates {', '.join(map(str, addresses.unrequested))}",
                     _SHARE,
                 )
 
