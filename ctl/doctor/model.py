@@ -388,6 +388,7 @@ class Facts:
 
     - ``cluster``: None without a kubeconfig.  ``slices``: None unless the file of hpn node has resources by DRA.
     - ``without_names``: the policy file, if it does not limit the names that configurations use; else empty.
+    - ``policy_refused``: the policy file, and why each ADD refuses it; empty if it is valid, or does not exist.
     - ``unread``: the unreadable files, and why.
     - ``addresses``: of the networks in files and attachments.  ``own_addresses``: the host's, with their interfaces.
     """
@@ -405,6 +406,7 @@ class Facts:
     slices: Slices | None = None
     addresses: tuple[Addresses, ...] = ()
     own_addresses: Mapping[Address, str] = field(default_factory=dict)
+    policy_refused: str = ""
 
 
 Check = Callable[[Facts], Iterable[Finding]]

@@ -36,7 +36,8 @@ def networks(read: Reader) -> tuple[Network, ...]:
     files = ([path for path in folder if path.endswith(_SUFFIXES)] for folder in folders)
     paths = next(filter(None, files), [])
     file = _policy_file(read)
-    file = file if read.data(file) is not None else ""
+    # A refused one is a finding of its own, not of each network.
+    file = file if read.data(file) is not None and not policy_refused(read) else ""
     found = [network for path in paths for network in _networks(path, read.data(path) or b"{}", file)]
     return tuple(replace(one, is_the_runtimes=one.source == paths[0]) for one in found)
 
@@ -111,6 +112,16 @@ def without_names(read: Reader) -> str:
     """The policy file if it does not limit names, or does not exist; else empty."""
     path = _policy_file(read)
     return "" if f'"{node.NAMES}"'.encode() in (read.data(path) or b"") else path
+
+
+def policy_refused(read: Reader) -> str:
+    """The policy file, and why each ADD on this node refuses it; empty if it does not."""
+    path = _policy_file(read)
+    try:
+        permitted.read(path)
+    except CniError as e:
+        return f"{path}: {e.msg.removeprefix(f'the policy file {node.policy_path()}: ')}"
+    return ""
 
 
 def _policy_file(read: Reader) -> str:

@@ -124,6 +124,14 @@ def resource_twice(node: Node) -> Iterator[Severity]:
 
 
 @case
+def policy_refused(node: Node) -> Iterator[Severity]:
+    file = node.at("etc/hpn/policy.json")
+    file.write_text('{"allowedPaths": {"stateDir": ["*"]}}')
+    yield ERROR
+    file.write_text('{"allowedPaths": {"stateDir": ["/var/lib/tenants"]}}')
+
+
+@case
 def configuration_refused(node: Node) -> Iterator[Severity]:
     wrong = {**NETWORK, "plugins": [{**NETWORK["plugins"][0], "mtuu": 9000}]}
     with changed(node.at("etc/cni/net.d/10-rail0.conflist"), json.dumps(wrong)):
