@@ -248,7 +248,7 @@ class NodeFile:
     """The file of hpn node: its settings, or why it is refused, and whether its path is one that only hpn uses.
 
     - ``is_sys_read_only``: whether hpn node has a read-only /sys, as in a container.
-    - ``kubeconfig``: the running hpn node's option.
+    - ``kubeconfig``: the running hpn node's option.  ``environment``: its variables.
     """
 
     path: str
@@ -257,6 +257,7 @@ class NodeFile:
     is_ours: bool = False
     is_sys_read_only: bool = False
     kubeconfig: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -50,14 +50,19 @@ def _networks(path: str, data: bytes, node_file: str) -> Iterator[Network]:
 
 def _plugins(data: bytes) -> Iterator[Json]:
     """The configurations of its plugins, each as libcni builds it; none for a document that is not a network."""
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        return
+    with suppress(ValueError, RecursionError):
+        yield from _plugins_of(json.loads(data))
+
+
+def _plugins_of(document: object) -> Iterator[Json]:
+    """The plugins of a network, and of the networks in Multus's ``delegates``, which have the same two forms."""
     plugins = document.get("plugins", [document]) if isinstance(document, dict) else ()
     for plugin in plugins if isinstance(plugins, list) else ():
-        if isinstance(plugin, dict):
+        if isinstance(document, dict) and isinstance(plugin, dict):
             yield {key: document[key] for key in ("cniVersion", "name") if key in document} | plugin
+            delegates = plugin.get("delegates")
+            for delegate in delegates if isinstance(delegates, list) else ():
+                yield from _plugins_of(delegate)
 
 
 def addresses_in(source: str, data: bytes) -> Iterator[Addresses]:
@@ -146,7 +151,9 @@ def node_file(read: Reader, processes: Sequence[Process]) -> NodeFile | None:
                 flags, root = parse(one.words[one.words.index("node") + 1 :]), f"{one.path}/root"
                 found = found or _node_file(read, root, flags)
                 if found and flags.kubeconfig:
-                    found = replace(found, kubeconfig=f"{root}{flags.kubeconfig}")
+                    pairs = (pair.partition("=") for pair in read.line(f"{one.path}/environ").split("\0"))
+                    environment = {name: value for name, _, value in pairs if name}
+                    found = replace(found, kubeconfig=f"{root}{flags.kubeconfig}", environment=environment)
     return found
 
 
