@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from base.protocol.errors import IoFailure, StoreRefused
 from base.protocol.spec import Json
+from base.table import abridged
 from ctl.command_line import as_document
 from ctl.screen import Table, text
 from ipam.cluster import BLOCK, GRID, Documents
@@ -28,6 +30,10 @@ _DEFINITIONS: Final = "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions"
 _STATUS: Final = "k8s.v1.cni.cncf.io/network-status"
 _ENDED: Final = ("Succeeded", "Failed")  # phases of a pod without a namespace
 _MAY: Final = "--kubeconfig needs a credential that may list pods and network-attachment-definitions in all namespaces"
+# A user who may change a pod writes up to 256 KiB into its annotation.  The output must not multiply that.
+_LONGEST: Final = 317  # characters of a word: a namespace, "/" and a name
+_SHOWN: Final = 8  # addresses of an interface in the table
+_NAMED: Final = 3  # other interfaces with the address in a sentence
 
 Address: TypeAlias = IPv4Address | IPv6Address
 
@@ -95,7 +101,7 @@ def attached(pods: Iterable[Json], definitions: Mapping[str, str]) -> Iterator[A
             continue
         for one in _statuses(_inside(about, "annotations").get(_STATUS)):
             name = _word(one, "name")
-            if addresses := tuple(_addresses(one.get("ips"))):
+            if addresses := tuple(dict.fromkeys(_addresses(one.get("ips")))):
                 yield Attached(
                     pod=f"{_word(about, 'namespace')}/{_word(about, 'name')}",
                     node=_word(_inside(pod, "spec"), "nodeName"),
@@ -124,9 +130,12 @@ def _faults(one: Attached, owners: Owners, users: Mapping[tuple[str, Address], S
         if name and (block is None or block.node != one.node):
             owner = f"node {block.node}" if block and block.node else "no node"
             yield f"{address} is in block {name}, which {owner} owns, and the pod is on {one.node}"
-        others = [f"{other.pod}:{other.ifname}" for other in users[one.network, address] if other is not one]
-        if others:
-            yield f"{address} is also an address of {', '.join(others)}"
+        there = users[one.network, address]
+        if len(there) > 1:
+            others = (other for other in islice(there, _NAMED + 1) if other is not one)
+            named = [f"{other.pod}:{other.ifname}" for other in islice(others, _NAMED)]
+            more = len(there) - 1 - len(named)
+            yield f"{address} is also an address of {', '.join(named)}{f' and {more} more' if more else ''}"
 
 
 def answer(options: argparse.Namespace, documents: Documents) -> tuple[str, int]:
@@ -147,8 +156,8 @@ def answer(options: argparse.Namespace, documents: Documents) -> tuple[str, int]
         shown = [one.to_json() | {"blocks": owners.blocks(one), "wrong": faults.get(one, [])} for one in found]
         return as_document({"store": documents.identity(), "pods": shown}), status
     rows = [
-        (one.pod, one.node, one.network, one.ifname, ", ".join(map(str, one.addresses)),
-         ", ".join(owners.blocks(one)) or "-")
+        (one.pod, one.node, one.network, one.ifname, abridged([*map(str, one.addresses)], _SHOWN),
+         abridged(owners.blocks(one), _SHOWN) or "-")
         for one in found
     ]  # fmt: skip
     table = Table(("POD", "NODE", "NETWORK", "IFNAME", "ADDRESSES", "BLOCK"), rows)
@@ -199,7 +208,7 @@ def _parsed(document: object) -> Any:
 
 def _word(body: Json, key: str) -> str:
     found = body.get(key)
-    return found if isinstance(found, str) else ""
+    return found[:_LONGEST] if isinstance(found, str) else ""
 
 
 def _inside(body: Json, *keys: str) -> Json:

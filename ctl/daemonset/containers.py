@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 
 from base.child_process import Child
 from base.kernel import host_mounts
-from base.protocol.errors import CniError
+from base.protocol.errors import CniError, InvalidConfig
 from ctl.installation import layout, systemd
 
 CHOSEN: Final = Path("/hpn-way/way")
@@ -58,17 +58,24 @@ def _wait() -> NoReturn:
 
 
 def _withdraw() -> list[str]:
-    """Remove the units that an earlier pod of the DaemonSet installed, and its credential; a line for each step."""
-    from ctl.installation.command import drop_credential, withdraw  # noqa: PLC0415  # the container needs none later
+    """Remove the units that an earlier pod of the DaemonSet installed, and its credential.
 
+    Return a line for each step, and for a policy file that every ADD refuses.
+    """
+    # The container needs none of these later.
+    from base.state import permitted  # noqa: PLC0415
+    from ctl.installation.command import drop_credential, withdraw  # noqa: PLC0415
+
+    lines = list[str]()
     try:
         host_mounts.enter()
         lines = drop_credential(Path("/"))
         if os.path.lexists(f"/{layout.UNITS}/{layout.LEAVE}"):
             lines += withdraw(Path("/"))
+        permitted.read()
         return lines
     except CniError as e:
-        return [e.msg]
+        return [*lines, f"every ADD on this node fails: {e.msg}" if isinstance(e, InvalidConfig) else e.msg]
     except (host_mounts.NotEntered, OSError) as e:
         return [f"{e}"]
 

@@ -96,6 +96,7 @@ def _on_host(
         try:
             host_mounts.enter()
             _refuse_by_hand(units)
+            command.refuse_policy(Path("/"))
             if why := _obstacle([*map(_path, units), *(entry.path for entry in more)]):
                 if wanted == "service":
                     raise IoFailure(

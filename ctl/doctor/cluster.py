@@ -94,7 +94,7 @@ def slices(read: Reader, file: NodeFile | None) -> Slices | None:
 
     budget.begin()
     try:
-        with closing(api.opened(file.kubeconfig)) as server:
+        with closing(api.opened(file.kubeconfig, file.environment)) as server:
             found = [changes.stranger(server.node, about) for about in server.slices()]
         return Slices(found.count(""), strangers=tuple(filter(None, found)))
     except CniError as e:

@@ -248,7 +248,7 @@ class NodeFile:
     """The file of hpn node: its settings, or why it is refused, and whether its path is one that only hpn uses.
 
     - ``is_sys_read_only``: whether hpn node has a read-only /sys, as in a container.
-    - ``kubeconfig``: the running hpn node's option.
+    - ``kubeconfig``: the running hpn node's option.  ``environment``: its variables.
     """
 
     path: str
@@ -257,6 +257,7 @@ class NodeFile:
     is_ours: bool = False
     is_sys_read_only: bool = False
     kubeconfig: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -388,6 +389,7 @@ class Facts:
 
     - ``cluster``: None without a kubeconfig.  ``slices``: None unless the file of hpn node has resources by DRA.
     - ``without_names``: the policy file, if it does not limit the names that configurations use; else empty.
+    - ``policy_refused``: the policy file, and why each ADD refuses it; empty if it is valid, or does not exist.
     - ``unread``: the unreadable files, and why.
     - ``addresses``: of the networks in files and attachments.  ``own_addresses``: the host's, with their interfaces.
     """
@@ -405,6 +407,7 @@ class Facts:
     slices: Slices | None = None
     addresses: tuple[Addresses, ...] = ()
     own_addresses: Mapping[Address, str] = field(default_factory=dict)
+    policy_refused: str = ""
 
 
 Check = Callable[[Facts], Iterable[Finding]]

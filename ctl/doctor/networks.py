@@ -36,7 +36,8 @@ def networks(read: Reader) -> tuple[Network, ...]:
     files = ([path for path in folder if path.endswith(_SUFFIXES)] for folder in folders)
     paths = next(filter(None, files), [])
     file = _policy_file(read)
-    file = file if read.data(file) is not None else ""
+    # A refused one is a finding of its own, not of each network.
+    file = file if read.data(file) is not None and not policy_refused(read) else ""
     found = [network for path in paths for network in _networks(path, read.data(path) or b"{}", file)]
     return tuple(replace(one, is_the_runtimes=one.source == paths[0]) for one in found)
 
@@ -49,14 +50,19 @@ def _networks(path: str, data: bytes, node_file: str) -> Iterator[Network]:
 
 def _plugins(data: bytes) -> Iterator[Json]:
     """The configurations of its plugins, each as libcni builds it; none for a document that is not a network."""
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        return
+    with suppress(ValueError, RecursionError):
+        yield from _plugins_of(json.loads(data))
+
+
+def _plugins_of(document: object) -> Iterator[Json]:
+    """The plugins of a network, and of the networks in Multus's ``delegates``, which have the same two forms."""
     plugins = document.get("plugins", [document]) if isinstance(document, dict) else ()
     for plugin in plugins if isinstance(plugins, list) else ():
-        if isinstance(plugin, dict):
+        if isinstance(document, dict) and isinstance(plugin, dict):
             yield {key: document[key] for key in ("cniVersion", "name") if key in document} | plugin
+            delegates = plugin.get("delegates")
+            for delegate in delegates if isinstance(delegates, list) else ():
+                yield from _plugins_of(delegate)
 
 
 def addresses_in(source: str, data: bytes) -> Iterator[Addresses]:
@@ -113,6 +119,16 @@ def without_names(read: Reader) -> str:
     return "" if f'"{node.NAMES}"'.encode() in (read.data(path) or b"") else path
 
 
+def policy_refused(read: Reader) -> str:
+    """The policy file, and why each ADD on this node refuses it; empty if it does not."""
+    path = _policy_file(read)
+    try:
+        permitted.read(path)
+    except CniError as e:
+        return f"{path}: {e.msg.removeprefix(f'the policy file {node.policy_path()}: ')}"
+    return ""
+
+
 def _policy_file(read: Reader) -> str:
     """The existing policy file; its new name if there is none."""
     return node.in_force(read.at(node.FILE), read.at(node.OLD_FILE))
@@ -135,7 +151,9 @@ def node_file(read: Reader, processes: Sequence[Process]) -> NodeFile | None:
                 flags, root = parse(one.words[one.words.index("node") + 1 :]), f"{one.path}/root"
                 found = found or _node_file(read, root, flags)
                 if found and flags.kubeconfig:
-                    found = replace(found, kubeconfig=f"{root}{flags.kubeconfig}")
+                    pairs = (pair.partition("=") for pair in read.line(f"{one.path}/environ").split("\0"))
+                    environment = {name: value for name, _, value in pairs if name}
+                    found = replace(found, kubeconfig=f"{root}{flags.kubeconfig}", environment=environment)
     return found
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from base.kernel.files import machine
-from base.protocol.errors import IoFailure, NotAvailable
+from base.protocol.errors import InvalidConfig, IoFailure, NotAvailable
+from base.state import node, permitted
 from ctl.command_line import parser_for
 from ctl.installation import files, layout, state, systemd
 from ctl.installation.files import Step, present
@@ -81,6 +82,7 @@ def install(
     refuse_package(root, "install")
     _refuse_foreign(root, program)
     _refuse_unknown_state(root)
+    refuse_policy(root)
     has_file = any(entry.path == layout.DEVICES for entry in more)
     wanted = files.entries(root, units, more, has_node_file=has_file or _node_file(root) is not None)
     steps = [*_left_over(root, more, units), *files.steps_of_install(root, wanted, program)]
@@ -130,6 +132,7 @@ def _left_over(root: Path, more: Iterable[Entry], units: Collection[str]) -> lis
 def checked(root: Path, *, is_this_node: bool) -> tuple[str, int]:
     """A report of whether this version fits the node, and the exit status.  Raises IoFailure if it does not."""
     _refuse_unknown_state(root)
+    refuse_policy(root)
     if _is_enabled(root, layout.NODE):
         _refuse_node_file(root)
     lines = ["this version understands the state on this node"]
@@ -255,6 +258,14 @@ def _refuse_unknown_state(root: Path) -> None:
             "these leases.  Install the version that wrote them or a newer one, or delete their pods first (hpn "
             "inspect, hpn ipam show)"
         )
+
+
+def refuse_policy(root: Path) -> None:
+    """Raise IoFailure if every ADD of this version would refuse the policy file."""
+    try:
+        permitted.read(node.in_force(*(f"{state.below(root, path)}" for path in (node.FILE, node.OLD_FILE))))
+    except InvalidConfig as e:
+        raise IoFailure(f"every ADD of this version would fail; nothing was replaced.  {e.msg}") from e
 
 
 def _refuse_node_file(root: Path) -> None:

@@ -5,7 +5,8 @@ twice.  POST fails if the name exists; PUT and DELETE fail if the object changed
 "Kubernetes API Concepts").  Raises Unreachable if the API server gives no answer, StoreRefused if it refuses.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -161,13 +162,14 @@ class Api:
         )
 
 
-def opened(kubeconfig: str = "") -> Api:
-    """The API server of ``kubeconfig``; without it that of the policy file, or else kubelet's.
+def opened(kubeconfig: str = "", of_pod: Mapping[str, str] = os.environ) -> Api:
+    """The API server of ``kubeconfig``; without it that of the policy file, or else kubelet's.  ``of_pod`` is the
+    environment of the pod whose service account a directory holds.
 
     Raises InvalidConfig for wrong keys in the policy file, and StoreRefused without a credential.
     """
     about, name = node.store("kubernetes", backend.KINDS)
-    return Api(*credentials.of_node({**about, **({"kubeconfig": kubeconfig} if kubeconfig else {})}, name))
+    return Api(*credentials.of_node({**about, **({"kubeconfig": kubeconfig} if kubeconfig else {})}, name, of_pod))
 
 
 def _is_stored(about: Json) -> bool:

@@ -95,9 +95,12 @@ def agent_missing(node: Node) -> Iterator[Severity]:
 
 @case
 def way(node: Node) -> Iterator[Severity]:
-    node.process(900, "ld-hpn.so.2", "unlimited", "daemonset", "agent")
-    node.at("proc/900/exe").symlink_to("/var/lib/cni/hpn/program/new/ld-hpn.so.2")
+    # The agent is a process that keeps it, and its workers.
+    for number in (900, 901):
+        node.process(number, "ld-hpn.so.2", "unlimited", "daemonset", "agent")
+        node.at(f"proc/{number}/exe").symlink_to("/var/lib/cni/hpn/program/new/ld-hpn.so.2")
     yield NOTE
+    node.at("proc/901/exe").unlink()
     # A process that shows the units' log has the same words.
     unit = node.at("etc/systemd/system/hpn-daemonset.service")
     unit.touch()
@@ -121,6 +124,14 @@ def resource_twice(node: Node) -> Iterator[Severity]:
             with offering(node.at(f"{REGISTRY}/hpn-cni.io-reg.sock"), "hpn-cni.io"):
                 assert [one for one, _ in node.findings()] == ["resource-twice"]
         shutil.rmtree(node.at(REGISTRY))
+
+
+@case
+def policy_refused(node: Node) -> Iterator[Severity]:
+    file = node.at("etc/hpn/policy.json")
+    file.write_text('{"allowedPaths": {"stateDir": ["*"]}}')
+    yield ERROR
+    file.write_text('{"allowedPaths": {"stateDir": ["/var/lib/tenants"]}}')
 
 
 @case

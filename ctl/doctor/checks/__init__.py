@@ -21,6 +21,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "resource-nobody-has": node.resource_nobody_has,
     "range-on-each-node": pools.range_on_each_node,
     "names-unlisted": node.names_unlisted,
+    "policy-refused": node.policy_refused,
     "configuration-refused": node.configuration_refused,
     "runtime-too-old": node.runtime_too_old,
     "node-file-refused": node.node_file_refused,

@@ -44,6 +44,13 @@ def names_unlisted(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def policy_refused(facts: Facts) -> Iterator[Finding]:
+    """The policy file is broken, so every ADD on this node fails, whatever its network."""
+    if facts.policy_refused:
+        evidence = f"{facts.policy_refused}; until then every ADD on this node fails"
+        yield Finding(Severity.ERROR, evidence, "correct this file as the error states; the next ADD reads it")
+
+
 def configuration_refused(facts: Facts) -> Iterator[Finding]:
     """hpn refuses a network's configuration, so no pod can be attached to it."""
     for network in facts.networks:

@@ -1,5 +1,6 @@
 """Checks of programs and their sockets, and the list of files that could not be read."""
 
+import errno
 import os
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from ctl.doctor.model import Facts, Finding, Process, Severity
 
 _COMMAND: Final = 28  # MiB for a command without an agent (docs/user/performance.md)
 _NAMED: Final = 3  # paths in one finding
+_DENIED: Final = tuple(map(os.strerror, (errno.EACCES, errno.EPERM)))
 
 
 def plugin_missing(facts: Facts) -> Iterator[Finding]:
@@ -88,7 +90,8 @@ def way(facts: Facts) -> Iterator[Finding]:
         remedy = "none; kubectl logs shows the units' log"
         yield Finding(Severity.NOTE, f"{unit}: the DaemonSet runs hpn as units of systemd (service)", remedy)
         return
-    for process in _pods(facts):
+    # The agent is several processes.
+    if process := next(_pods(facts), None):
         yield Finding(
             Severity.NOTE,
             f"{process.path}: the DaemonSet runs hpn in containers (pod), so after a reboot kubelet refuses the pods "
@@ -126,4 +129,5 @@ def not_readable(facts: Facts) -> Iterator[Finding]:
         by_reason[why].append(path)
     for why, paths in by_reason.items():
         evidence = f"{abridged(paths, _NAMED)}: {why}"
-        yield Finding(Severity.NOTE, evidence, "run hpn doctor as root, in the host's namespaces")
+        remedy = "run hpn doctor as root, in the host's namespaces" if why in _DENIED else "follow this message"
+        yield Finding(Severity.NOTE, evidence, remedy)

@@ -154,18 +154,18 @@ class Kubeconfig:
         return found
 
 
-def read(named: str = "", *, as_operator: bool = False) -> Kubeconfig:
+def read(named: str = "", *, as_operator: bool = False, of_pod: Mapping[str, str] = os.environ) -> Kubeconfig:
     """Return the kubeconfig at ``named``, or else the first of DEFAULTS that exists and was not left over by a pod.
 
-    A directory must hold ``token`` and ``ca.crt`` of a service account, for the API server of this pod.  With
-    ``as_operator``, for an operator's command, the file may be that of the user who called sudo, and its ``exec`` is
-    run.
+    A directory must hold ``token`` and ``ca.crt`` of a service account, for the API server of the pod with the
+    environment ``of_pod``.  With ``as_operator``, for an operator's command, the file may be that of the user who
+    called sudo, and its ``exec`` is run.
 
     Raises StoreRefused if there is none, or for a key that is not supported; InvalidConfig if other users can write to
     it.
     """
     if named and os.path.isdir(named):
-        return _of_account(named)
+        return _of_account(named, of_pod)
     places, left_over = (named,) if named else DEFAULTS, None
     for path in places:
         stamp = _stamp(path)
@@ -192,8 +192,9 @@ def _also(*, as_operator: bool) -> int:
     return int(user) if user.isdecimal() else 0
 
 
-def of_node(about: Mapping[str, Any], name: str) -> tuple[Kubeconfig, str]:
-    """Return this node's kubeconfig and its name in the cluster, by the policy file's keys and its nodeName.
+def of_node(about: Mapping[str, Any], name: str, of_pod: Mapping[str, str] = os.environ) -> tuple[Kubeconfig, str]:
+    """Return this node's kubeconfig and its name in the cluster, by the policy file's keys and its nodeName; ``of_pod``
+    is that of ``read``.
 
     Raises InvalidConfig for these keys, StoreRefused without a credential.
     """
@@ -202,7 +203,7 @@ def of_node(about: Mapping[str, Any], name: str) -> tuple[Kubeconfig, str]:
     path = about.get("kubeconfig", "")
     if not isinstance(path, str) or (path and not path.startswith("/")):
         raise _wrong("kubeconfig", f"{path!r} is not an absolute path")
-    kubeconfig = read(path)
+    kubeconfig = read(path, of_pod=of_pod)
     owner = kubeconfig.node()
     if name and owner and name != owner:
         # This node would treat the other node's blocks as its own.
@@ -238,8 +239,8 @@ def _parsed(path: str, data: bytes, stamp: tuple[int, ...], *, as_operator: bool
     return Kubeconfig(path, cluster, user, name, stamp, as_operator)
 
 
-def _of_account(folder: str) -> Kubeconfig:
-    host, port = (os.environ.get(name, "") for name in _SERVER)
+def _of_account(folder: str, of_pod: Mapping[str, str]) -> Kubeconfig:
+    host, port = (of_pod.get(name, "") for name in _SERVER)
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     if not is_url(server, "https"):
         raise StoreRefused(

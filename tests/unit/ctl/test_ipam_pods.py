@@ -145,6 +145,41 @@ def test_an_annotation_that_is_none(hpn: Hpn, annotation: str) -> None:
     assert hpn(it) == "no pod has an address besides that of the cluster's network\n"
 
 
+@pytest.mark.parametrize(
+    "statuses",
+    [
+        [on("default/rail0", "10.1.0.50", interface=f"i{number}") for number in range(2300)],
+        [on("default/rail0", *["10.1.0.50"] * 15_500)],
+        [on("default/rail0", *(f"10.2.{n >> 8}.{n & 255}" for n in range(15_000)))],
+        [on("default/rail0", "10.1.0.50", interface="i" * 200_000)],
+        [on("r" * 200_000, "10.1.0.50")],
+    ],
+    ids=["entries", "one-address", "addresses", "interface", "network"],
+)
+def test_an_annotation_of_200_kb(hpn: Hpn, statuses: list[dict[str, Any]]) -> None:
+    """It neither multiplies nor hides the other pods' lines."""
+    evil = pod("evil", "node2", *statuses)
+    size = len(evil["metadata"]["annotations"][STATUS])
+    assert 200_000 < size < 1 << 18
+    others = [pod(f"p{number}", "node1", on("default/rail0", f"10.1.0.{number}")) for number in range(16)]
+    said = hpn(evil, *others, status=int(len(statuses) > 1))
+    assert len(said) < 4 * size
+    assert [line.split()[:3] for line in said.splitlines() if line.startswith("default/p15 ")] == [
+        ["default/p15", "node1", "net"]
+    ]
+
+
+def test_many_interfaces_with_one_address(hpn: Hpn) -> None:
+    said = hpn(*(pod(f"p{number}", "node1", on("default/rail0", "10.1.0.9")) for number in range(6)), status=1)
+    assert [line for line in said.splitlines() if line.startswith(("wrong: default/p0:", "wrong: default/p5:"))] == [
+        f"wrong: default/p{one}:hpn0: 10.1.0.9 is also an address of {others} and 2 more"
+        for one, others in (
+            (0, "default/p1:hpn0, default/p2:hpn0, default/p3:hpn0"),
+            (5, "default/p0:hpn0, default/p1:hpn0, default/p2:hpn0"),
+        )
+    ]
+
+
 def test_a_credential_that_may_not(asked: tuple[Server, Path], store: Memory) -> None:
     server, kubeconfig = asked
     server.tell(listed(), Told(403, {"message": "pods is forbidden"}))

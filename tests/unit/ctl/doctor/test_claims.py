@@ -11,7 +11,7 @@ from support.doctor_claims import CLAIM, prepare
 from support.doctor_node import ALIVE, NODE, VF, Node
 from support.tls_server import Told, api_server
 
-from ctl.doctor import cluster
+from ctl.doctor import cluster, machine, networks
 from ctl.doctor.checks import claims
 from ctl.doctor.model import Facts, NodeFile, Severity, Slices
 from ctl.doctor.reading import Reader
@@ -53,6 +53,10 @@ def test_chain_mode(node: Node) -> None:
     )
     plugins = [{"type": "bridge"}, {"type": "hpn", "claims": True}]
     network = {"cniVersion": "1.0.0", "name": "cluster", "plugins": plugins}
+    file_of_multus = node.at("etc/cni/net.d/00-multus.conf")
+    file_of_multus.write_text(json.dumps({"name": "multus", "type": "multus", "delegates": [{"type": "x"}, network]}))
+    assert node.findings() == []
+    file_of_multus.unlink()
     node.at("etc/cni/net.d/00-cluster.conflist").write_text(json.dumps(network))
     assert node.findings() == []
     prepare(node, CHAIN)
@@ -88,6 +92,15 @@ def test_slices(tmp_path: Path) -> None:
         assert cluster.slices(root, replace(file, settings=None)) is None
         assert cluster.slices(root, None) is None
         assert len(server.asked) == 2
+        # Of a pod's service account, whose API server only the pod's variables name.
+        account = tmp_path / "account"
+        account.mkdir()
+        (account / "token").write_text("a-token")
+        (account / "ca.crt").write_bytes((tmp_path / "ca.pem").read_bytes())
+        host, _, port = server.url.removeprefix("https://").rpartition(":")
+        variables = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+        server.tell(Told(200, {"metadata": {}, "items": []}))
+        assert cluster.slices(root, replace(file, kubeconfig=f"{account}", environment=variables)) == Slices(0)
     nobody = cluster.slices(root, replace(file, kubeconfig="/nowhere"))
     assert nobody
     assert "there is no kubeconfig at /nowhere" in nobody.silent
@@ -108,3 +121,15 @@ def test_a_foreign_slice(tmp_path: Path) -> None:
     (found,) = claims.slices_foreign(one)
     assert found.evidence.endswith("hpn node did not make the ResourceSlice stranger (by x)")
     assert found.remedy.endswith("kubectl delete resourceslice stranger")
+
+
+def test_the_credential_of_a_container(node: Node) -> None:
+    """The variables of the container name its API server, and those of the operator's shell do not."""
+    node.process(900, "hpn-node", "unlimited", "daemonset", "node", "--kubeconfig=/credential")
+    node.at("proc/900/exe").symlink_to("/program/new/ld-hpn.so.2")
+    node.at("proc/900/environ").write_text("KUBERNETES_SERVICE_HOST=10.96.0.1\0KUBERNETES_SERVICE_PORT=443\0")
+    read = Reader(node.root)
+    found = networks.node_file(read, machine.machine(read, ()).processes)
+    assert found
+    assert found.kubeconfig == f"{node.root}/proc/900/root/credential"
+    assert found.environment == {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}

@@ -9,6 +9,7 @@ from support.tls_server import Server, Told
 
 from ctl.doctor import cluster, networks
 from ctl.doctor.checks.node import names_unlisted, resource_nobody_has
+from ctl.doctor.checks.programs import not_readable
 from ctl.doctor.model import Cluster, Facts, Severity
 from ctl.doctor.reading import Reader
 
@@ -59,6 +60,9 @@ def test_a_kubeconfig_that_is_not_there(tmp_path: Path) -> None:
     read = Reader(Path("/"))
     assert cluster.cluster(read, tmp_path / "none") is None
     assert "there is no kubeconfig" in read.unread[f"{tmp_path}/none"]
+    read.unread["/proc/1/environ"] = "Permission denied"
+    remedies = [one.remedy for one in not_readable(Facts(unread=tuple(read.unread.items())))]
+    assert remedies == ["follow this message", "run hpn doctor as root, in the host's namespaces"]
 
 
 @pytest.mark.parametrize("page", [{"items": None}, {"items": [None, {}, {"metadata": []}]}, {}])

@@ -130,11 +130,12 @@ def test_found_and_gone(node: Node, name: str, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_network_that_the_policy_file_does_not_allow(node: Node) -> None:
     file = node.at("etc/hpn/policy.json")
-    for text in ('{"allowedNames": {"master": ["none"], "pf": [], "device": []}}', '{"allowedNames": []}'):
+    for name, text in (
+        ("configuration-refused", '{"allowedNames": {"master": ["none"], "pf": [], "device": []}}'),
+        ("policy-refused", '{"allowedNames": []}'),
+    ):
         file.write_text(text)
-        assert [(name, "allowedNames" in one.evidence) for name, one in node.findings()] == [
-            ("configuration-refused", True)
-        ]
+        assert [(found, "allowedNames" in one.evidence) for found, one in node.findings()] == [(name, True)]
     file.write_text('{"allowedNames": {"master": ["*"], "pf": ["*"], "kind": ["*"]}}')
     assert node.findings() == []
 

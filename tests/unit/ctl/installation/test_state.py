@@ -174,3 +174,20 @@ def test_a_file_that_no_hpn_node_reads(root: Path, tmp_path: Path) -> None:
     assert checked(root)[1] == 0
     install(root, program(tmp_path, "three"), UNITS, "")
     assert tree(root)["opt/cni/bin/hpn"] == (tmp_path / "hpn-three").read_text()
+
+
+def test_a_policy_file_that_each_add_refuses(root: Path, tmp_path: Path) -> None:
+    """Another version may know other keys: its install would stop every ADD of the node."""
+    install(root, program(tmp_path), UNITS, "")
+    file = root / "etc/hpn/policy.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text('{"allowedPaths": {"stateDir": ["*"]}}')
+    before = tree(root)
+    for refused in (lambda: install(root, program(tmp_path, "two"), {}, ""), lambda: checked(root)):
+        with pytest.raises(
+            IoFailure, match=r"would fail; nothing was replaced\..*policy\.json: .*stateDir \['\*'\] is"
+        ):
+            refused()
+    assert tree(root) == before
+    file.write_text('{"allowedPaths": {"stateDir": ["/var/lib/tenants"]}}')
+    install(root, program(tmp_path, "two"), {}, "")
