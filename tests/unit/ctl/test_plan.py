@@ -208,13 +208,15 @@ def test_a_bond_without_roce_lag(tree: Tree) -> None:
 
 
 def test_infiniband(tree: Tree) -> None:
-    """VFs need GUIDs; a PF without SR-IOV moves by its name, because host-device refuses InfiniBand."""
+    """VFs need GUIDs; a PF without SR-IOV, as in a virtual machine, moves by kind sriov: host-device refuses it."""
     add(tree, PFS[0], "ib0", rdma="mlx5_0", sriov_totalvfs=8, **INFINIBAND)
     add(tree, PFS[1], "ib1", rdma="mlx5_1", **INFINIBAND)
     plan = planned(tree.root)
     assert plan.device_file["pfs"] == [{"selectors": {"ifNames": ["ib0"]}, "numVfs": 8, "guids": True}]
     assert plan.networks["ib0"].items() >= {"kind": "sriov", "resource": "example.com/ib0"}.items()
-    assert plan.networks["ib1"].items() >= {"kind": "sriov", "pf": "ib1", "pfOnly": True, "resource": None}.items()
+    assert plan.networks["ib1"].items() >= {"kind": "sriov", "pfOnly": True, "resource": "example.com/ib1"}.items()
+    one = planned(tree.root, "--one", "ib1")
+    assert one.networks["rails"].items() >= {"kind": "sriov", "pfOnly": True, "resource": "example.com/rails"}.items()
     with pytest.raises(InvalidConfig, match=r"ib0 \(vf\), ib1 \(pf\)"):
         answer(["--one"], tree.root)
     made = vfs(tree, PFS[0], 8)
