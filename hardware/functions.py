@@ -171,14 +171,13 @@ class _Scan:
 
     def _function(self, device: Device, below: Iterable[Device] = ()) -> Function:
         is_pf, family = device.kind is Kind.PF, self._devlink
-        # Without privileges, the kernel refuses to answer.
-        eswitch = _if_known(lambda: devlink.eswitch_mode(family, "pci", device.id)) if family and is_pf else ""
+        eswitch = _mode(family, device.id) if family and is_pf else ""
         total = sysfs.number(f"{self._root}/bus/pci/devices/{device.id}/sriov_totalvfs") if is_pf else -1
         at = place(device.pf, self._root)
         return Function(
             device,
             total_vfs=total if total >= 0 else None,
-            eswitch=eswitch or "",
+            eswitch=eswitch,
             hcas=self._of(device),
             holder=users.user(device.id, self._attached, self._root, self._vfio),
             gpus=nearest(at, self._gpus) if is_pf else (),
@@ -188,6 +187,17 @@ class _Scan:
     def _of(self, device: Device) -> tuple[Hca, ...]:
         """Its own RDMA devices, and soft-RoCE over one of its interfaces."""
         return tuple(h for h in self._hcas if h.device == device.id or (h.over and h.over in device.netdevs))
+
+
+def eswitch_mode(pf: Device) -> str:
+    """The mode of a PF's switch, "legacy" or "switchdev"; empty if it has none, or the kernel does not report it."""
+    family = _if_known(devlink.family) if pf.kind is Kind.PF else None
+    return _mode(family, pf.id) if family else ""
+
+
+def _mode(family: devlink.Family, address: str) -> str:
+    # Without privileges, the kernel refuses to answer.
+    return _if_known(lambda: devlink.eswitch_mode(family, "pci", address)) or ""
 
 
 def _if_known(read: Callable[[], T]) -> T | None:

@@ -20,6 +20,7 @@ from base.kernel.rtnl import wait_for_carrier
 from base.protocol.errors import AddressConflict, CheckFailed, CniError, InvalidConfig, LinkUnavailable, doing
 from base.protocol.result import Address, Ip
 from base.protocol.spec import Key, Request, configuration
+from base.state import owned
 from base.state import pod as pods
 from base.state.pod import Pod
 from ipam import models
@@ -228,4 +229,10 @@ def _holds(store: Store, key: Key) -> bool:
 
 
 def _in_use(taken: Mapping[Address, str]) -> str:
-    return ", ".join(f"{address} is in use by another host on the link (MAC {mac})" for address, mac in taken.items())
+    def user(address: Address) -> str:
+        owner = owned.of_address(address)
+        return f"{owner} of this node" if owner else "another host"
+
+    return ", ".join(
+        f"{address} is in use by {user(address)} on the link (MAC {mac})" for address, mac in taken.items()
+    )

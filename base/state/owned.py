@@ -1,4 +1,5 @@
-"""The owner of each device: an attachment of the journal, or a prepared claim that is not attached yet.
+"""The owner of each device: an attachment of the journal, or a prepared claim that is not attached yet; and of an
+address.
 
 There is no index of devices.  An older version would not maintain one, and after a rollback and an upgrade the index
 would call a pod's device free.
@@ -97,3 +98,15 @@ def owner(state_dirs: Sequence[Path], device: str) -> Record | None:
     """The attachment that owns a device, by its bus address or the host's name for its interface; None if none does."""
     named = (r for one in state_dirs for r in journal.naming(one, device)) if device else ()
     return next((r for r in named if r.device and device in (r.link["device"], r.link.get("netdev"))), None)
+
+
+def of_address(address: object) -> str:
+    """The attachments of this boot that have the address on any link, for people; empty for none."""
+    begins = f'"{address}/'
+    texts = (found for one in places.distinct_state_dirs() for found in journal.texts(one))
+    records = (journal.decoded(file, body) for file, body in texts if begins.encode() in body)
+    return ", ".join(
+        record.title
+        for record in records
+        if record and record.of_this_boot and record.result and begins in durable.canonical(record.result["ips"])
+    )

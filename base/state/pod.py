@@ -8,6 +8,7 @@ from functools import partial
 from typing import Self
 
 from base.kernel import netns, rtnl
+from base.kernel.links import Link
 from base.kernel.rtnl import Rtnl
 from base.protocol.errors import BadEnvironment
 from base.protocol.spec import Json, Request
@@ -57,6 +58,12 @@ class Pod:
     def identity(self) -> Identity:
         """The namespace's identity, as observed by this process."""
         return Identity(netns.inode(self.fd), netns.cookie(self.rtnl.sock), *netns.view(self.path, self.fd))
+
+    def has_as_port(self, link: Link) -> bool:
+        """Whether the link is a port of a bridge, bond or team, whose MAC, MTU, addresses and name it then has.  A VRF
+        leaves a link all of these."""
+        over = self.rtnl.link(index=link.enslaved) if link.enslaved else None
+        return over is not None and over.kind != "vrf"
 
 
 def open_netns(request: Request) -> Pod:

@@ -15,6 +15,7 @@ from base.kernel.netlink import Change
 from base.kernel.rtnl import wait_for_carrier
 from base.protocol.errors import AddressConflict, InvalidConfig, doing
 from base.protocol.result import Address, Result, Route
+from base.state import owned
 from base.state.pod import Pod
 
 if TYPE_CHECKING:
@@ -118,8 +119,10 @@ def _refuse_duplicates(detection: Detection, link: Link) -> None:
     remedy = "find it, or exclude the address from the range"
     if all(address.is_link_local for address in failed):
         remedy = f"it seems to have the MAC {link.mac} too; give one of them another"
+    elif owner := next(filter(None, map(owned.of_address, failed)), ""):
+        remedy = f"{owner} of this node has it: ADD succeeds once that has ended"
     raise AddressConflict(
-        f"{_listed(failed)} is in use by another host on the link (IPv6 duplicate address detection); {remedy}"
+        f"{_listed(failed)} is in use by another interface on the link (IPv6 duplicate address detection); {remedy}"
     )
 
 

@@ -91,9 +91,18 @@ def of(record: Record, promised: Result, netns: str) -> Expected:
     )
 
 
+def check_carries(link: Link) -> None:
+    """Raise CheckFailed for a link that carries nothing."""
+    if not link.up:
+        raise CheckFailed(f"{link.name} is down, expected up; run in the pod: ip link set {link.name} up")
+    if link.proto_down:
+        raise CheckFailed(f"{link.name} is held down; run in the pod: ip link set {link.name} protodown off")
+
+
 def check(pod: Pod, link: Link, expected: Expected) -> None:
     """Compare with the kernel.  Raises CheckFailed for the first difference; OSError."""
-    vrf_table = _check_link(pod, link, expected)
+    _check_link(link, expected)
+    vrf_table = _vrf_table(pod, link)
     assigned = dump.addresses(pod.fd, link.index) if expected.ips else {}
     _check_addresses(link, expected.ips, assigned)
     if not expected.ips and not expected.routes:
@@ -185,25 +194,20 @@ def _reported(route: Route) -> Wanted:
     return Wanted(route.dst, {n: getattr(kept, n) for n in _ATTRIBUTES if getattr(route, n) is not None})
 
 
-def _check_link(pod: Pod, link: Link, expected: Expected) -> int:
-    """Compare the link.  Returns the table of its VRF, into which the chained plugin vrf puts it; 0 if it has none."""
+def _check_link(link: Link, expected: Expected) -> None:
+    """Compare the link's own attributes."""
     interface = expected.interface
     if interface.mac and link.mac != interface.mac:
         raise CheckFailed(f"{link.name} has MAC {link.mac}, expected {interface.mac}")
     # The MTU of an InfiniBand interface follows the subnet manager's multicast group.
     if interface.mtu and link.mtu != interface.mtu and not link.infiniband and not _tuned(expected.key):
         raise CheckFailed(f"{link.name} has MTU {link.mtu}, expected {interface.mtu}")
-    if not link.up:
-        raise CheckFailed(f"{link.name} is down, expected up; run in the pod: ip link set {link.name} up")
-    if link.proto_down:
-        raise CheckFailed(f"{link.name} is held down; run in the pod: ip link set {link.name} protodown off")
-    if not link.enslaved:
-        return 0
-    over = pod.rtnl.link(index=link.enslaved)
-    if over is None or over.kind != "vrf":
-        where = f"{over.name} ({over.kind})" if over else f"the interface of index {link.enslaved}"
-        raise CheckFailed(f"{link.name} is enslaved to {where}, expected on its own")
-    return read_u32(attributes(over.data).get(_IFLA_VRF_TABLE, b""))
+
+
+def _vrf_table(pod: Pod, link: Link) -> int:
+    """The table of the link's VRF, into which the chained plugin vrf puts it; 0 if it has none."""
+    over = pod.rtnl.link(index=link.enslaved) if link.enslaved else None
+    return read_u32(attributes(over.data).get(_IFLA_VRF_TABLE, b"")) if over else 0
 
 
 def _tuned(key: Key) -> bool:

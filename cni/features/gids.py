@@ -72,10 +72,7 @@ class Watch:
             if not tables or not missing or not wanted.timeout:
                 break
             if full or time.monotonic() > deadline:
-                late = (
-                    f"{', '.join(self.devices)} got none in {wanted.timeout:g} s (rdma.gidTimeout); is the port "
-                    "ACTIVE? see: rdma link; and the table: /sys/class/infiniband/<device>/ports/<port>/gids"
-                )
+                late = f"{', '.join(self.devices)} got none in {wanted.timeout:g} s (rdma.gidTimeout); {_reason(now)}"
                 why = f"{', '.join(map(str, missing))} has no RoCE v2 GID: {_full(full) if full else late}"
                 if wanted.required:
                     raise (GidTableFull if full else LinkUnavailable)(f"rdma.required: {why}")
@@ -128,6 +125,20 @@ def _tables(root: int, devices: Sequence[str]) -> list[Table]:
         except FileNotFoundError:
             continue
     return found
+
+
+def _reason(entries: frozenset[GidEntry]) -> str:
+    """Return why addresses have no GID.
+
+    The kernel gives each RoCE port GIDs of its own.  Only a PF in switchdev mode has none, because its RDMA device
+    sends raw Ethernet (raw_eth_profile of mlx5_ib).
+    """
+    if entries:
+        return "is the port ACTIVE? see: rdma link; and the table: /sys/class/infiniband/<device>/ports/<port>/gids"
+    return (
+        "its table is empty, as that of a PF in switchdev mode, which has no RoCE; see: devlink dev eswitch show "
+        "pci/ADDRESS; give pods its VFs or scalable functions, or set the mode legacy"
+    )
 
 
 def _full(table: Table) -> str:

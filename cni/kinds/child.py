@@ -266,7 +266,7 @@ def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
     """Kind.check: the master may lack a carrier, because ADD does not require one."""
     wanted = Plan(**plan)
     link = find(wanted, pod, ifname)
-    if link is None or link.name != ifname:
+    if link is None or (link.name != ifname and not pod.has_as_port(link)):
         raise CheckFailed(f"{ifname} in {pod.path} is not the {wanted.kind} that ADD made")
     over = (pod.rtnl if wanted.in_container else host).link(index=wanted.parent)
     if over is None or over.name != wanted.master:

@@ -241,7 +241,10 @@ def _on_bus(address: str) -> Function:
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         function = sysfs.device(address)
         if function is None:
-            raise LinkUnavailable(f"device {address!r} is not on this host; see: ls /sys/bus/*/devices")
+            raise LinkUnavailable(
+                f"device {address!r} is not on this host now; if kubelet allocated it, delete the pod, and its "
+                "successor gets another; else see: ls /sys/bus/*/devices"
+            )
         if len(function.netdevs) > 1:
             raise InvalidConfig(
                 f"device {address!r} has several interfaces, {', '.join(function.netdevs)}, which cannot be "
@@ -280,7 +283,10 @@ def _refuse_unmovable(link: Link, address: str) -> None:
     if name == "lo":
         raise InvalidConfig("device 'lo' belongs to its namespace; name another interface")
     if link.infiniband:
-        raise LinkUnavailable(f"{name!r} is InfiniBand, where no interface moves with its device; use kind sriov")
+        raise LinkUnavailable(
+            f"{name!r} is InfiniBand, where no interface moves with its device; use kind "
+            "sriov, for a function that is not a VF with pfOnly: true"
+        )
     if not address and not device.can_set_index():
         raise LinkUnavailable(f"{name!r} is made of software, which needs Linux 5.13 to be moved safely")
 

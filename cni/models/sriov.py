@@ -29,8 +29,8 @@ class Sriov(Device):
     kind: Literal["sriov"] = "sriov"
     deviceID: str = ""
     """The VF's PCI address; `runtimeConfig.deviceID` overrides it.
-    Refused: 7: not a VF, with `pf`, with a host address, route or link; 109: attached; 11: in another namespace. 101:
-    absent, no driver, master of another attachment, in a bridge, bond or VRF"""
+    Refused: 7: not a VF (without `pfOnly`), with `pf`, with a host address, route or link; 109: attached; 11: in
+    another namespace. 101: absent, no driver, master of another attachment, in a bridge, bond or VRF"""
     pf: Annotated[str, AfterValidator(interface_name)] = ""
     """Use any free VF of this PF's interface: one that is not attached, is down, and is not needed by the host.
     Refused: 101: no VFs, none free"""
@@ -43,7 +43,7 @@ class Sriov(Device):
     Default: unchanged
     Refused: 7: malformed, zero, all ones, of an Ethernet VF, of a PF"""
     pfOnly: bool = False
-    """With `pf`, attach the PF itself.
+    """Attach the PF itself, named by `pf` or `deviceID`. A function without a PF is one too, as in a virtual machine.
     Refused: 7: with a VF's key; host addresses, routes or VLANs over it or a VF; 109: it or a VF is attached. 101:
     master of another attachment; in a bridge, bond or VRF"""
     mac: Annotated[str, AfterValidator(no_or_unicast_mac)] | None = None
@@ -86,8 +86,8 @@ class Sriov(Device):
                 "deviceID is not set; Multus sets it if the NetworkAttachmentDefinition has the annotation "
                 "k8s.v1.cni.cncf.io/resourceName and the pod requests that resource; or set pf, for any free VF of it"
             )
-        if not self.pf and (self.vf is not None or self.pfOnly):
-            raise ValueError("vf and pfOnly need pf, the PF's interface; set pf")
+        if not self.pf and self.vf is not None:
+            raise ValueError("vf needs pf, the PF's interface; set pf")
         if self.pfOnly and (of_a_vf := self.attributes().keys() | ({"vf"} if self.vf is not None else set())):
             raise ValueError(f"pfOnly moves the PF itself, which has no {', '.join(sorted(of_a_vf))}; remove one")
         for key, value, default in (("vlanQoS", self.vlanQoS, 0), ("vlanProto", self.vlanProto, "802.1q")):

@@ -20,6 +20,8 @@ _VFS: Final = 8  # for a PF without VFs
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # an interface that a selector can name
 _IWARP: Final = "4"  # enum rdma_node_type
 _NOWHERE: Final = Path("/nonexistent")
+_NVIDIA: Final = "15b3"
+_DPUS: Final = frozenset({"a2d2", "a2d6", "a2dc", "a2df"})  # BlueField to BlueField-4 (pci.ids): their host's PFs
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Nic:
     - ``below``: a PF's VFs and SFs, or the devices below a bond.
     - ``total_vfs``: as sriov_totalvfs; ``master``: the bridge, bond or VRF that it is in.
     - ``lag``, ``holder``: as in hardware/users.py; ``gpus``: the nearest ones, as text.
+    - ``is_switchdev``: whether its switch is in that mode, where only its VFs and SFs have RoCE.
     """
 
     device: Device
@@ -39,6 +42,7 @@ class Nic:
     holder: str = ""
     gpus: tuple[str, ...] = ()
     is_iwarp: bool = False
+    is_switchdev: bool = False
 
     @property
     def name(self) -> str:
@@ -128,6 +132,7 @@ def _nic(one: Device, devices: Sequence[Device], root: Path) -> Nic:
         users.user(one.id, {}, root, _NOWHERE),
         tuple(f"GPU {gpu.address} {gpu.word}" for gpu in near),
         is_iwarp=any(text.startswith(_IWARP) for text in types),
+        is_switchdev=root == sysfs.SYS and functions.eswitch_mode(one) == "switchdev",
     )
 
 
@@ -171,6 +176,8 @@ def _obstacles(nic: Nic, how: str, *, is_asked: bool) -> Iterator[str]:
     """Reasons why pods cannot have a NIC in this way; empty ones do not count."""
     one, is_software = nic.device, nic.device.kind is Kind.NETDEV
     yield one.reserved
+    if nic.is_switchdev and one.rdma and how in ("pf", "master", "shared") and not is_asked:
+        yield f"it is in switchdev mode, where its RDMA device has no RoCE; --as {how} includes it"
     yield "" if one.driver or is_software else "it has no driver"
     yield f"{one.driver} drives it, so a process may use it" if one.driver in sysfs.USERSPACE else ""
     yield "no selector can name its interface" if one.names and not _NAME.fullmatch(nic.name) else ""
@@ -185,6 +192,8 @@ def _obstacles(nic: Nic, how: str, *, is_asked: bool) -> Iterator[str]:
         yield "no pod can have a scalable function of InfiniBand" if nic.is_infiniband else ""
     elif how == "pf":
         yield one.needed
+        is_dpu = one.vendor == _NVIDIA and one.product in _DPUS
+        yield "its DPU serves the host by it; --as pf includes it" if is_dpu and not is_asked else ""
         yield f"it has {one.vfs} VFs, which send through it" if one.vfs else ""
     elif how == "master":
         yield f"it is in {nic.master}" if nic.master else ""

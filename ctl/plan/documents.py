@@ -51,9 +51,9 @@ def documents(plan: Plan, found: Sequence[Nic], prefix: str, subnet: str, by: st
 
 def _refuse_mixture(rails: Sequence[Rail]) -> None:
     kinds = {(rail.how, rail.nic.is_infiniband) for rail in rails}
-    if len(kinds) != 1 or kinds & {("master", False), ("master", True), ("pf", True)}:
+    if len(kinds) != 1 or kinds & {("master", False), ("master", True)}:
         there = ", ".join(f"{rail.name} ({rail.how})" for rail in rails) or "none"
-        why = "one network serves only VFs, only scalable functions or only whole Ethernet PFs, and the rails are"
+        why = "one network serves only VFs, only scalable functions or only whole PFs, and the rails are"
         raise InvalidConfig(f"--one: {why} {there}; add --as vf, name some of them, or remove --one")
 
 
@@ -137,10 +137,9 @@ def _networks(plugins: Mapping[str, Json], prefix: str) -> Iterator[str]:
     for name, plugin in plugins.items():
         keys = ",\n      ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in plugin.items())
         keys = re.sub(r' ?\{"pf"', '\n        {"pf"', keys)
-        resource = f"  annotations:\n    k8s.v1.cni.cncf.io/resourceName: {prefix}/{name}\n"
         yield (
             f"{note}apiVersion: k8s.cni.cncf.io/v1\nkind: NetworkAttachmentDefinition\nmetadata:\n  name: {name}\n"
-            f"{'' if 'pfOnly' in plugin else resource}spec:\n  config: |\n"
+            f"  annotations:\n    k8s.v1.cni.cncf.io/resourceName: {prefix}/{name}\nspec:\n  config: |\n"
             f'    {{"cniVersion": "{WIDELY_TAKEN}", "name": "{name}", "plugins": [{{\n      {keys}}}]}}\n'
         )
         note = ""
@@ -159,8 +158,8 @@ def _subnets(first: str, count: int) -> list[str]:
 def _plugin(rails: Sequence[Rail], mode: str) -> Json:
     how, nic = rails[0].how, rails[0].nic
     keys: Json = {"kind": "sriov" if how == "vf" else "host-device"}
-    if how == "pf" and nic.is_infiniband:  # host-device refuses InfiniBand, and sriov takes a PF by its name only
-        keys = {"kind": "sriov", "pf": nic.name, "pfOnly": True}
+    if how == "pf" and nic.is_infiniband:  # host-device refuses InfiniBand
+        keys = {"kind": "sriov", "pfOnly": True}
     elif how == "master":
         keys = {"kind": "ipoib" if nic.is_infiniband else "macvlan", "master": nic.name}
     if all(rail.has_rdma for rail in rails) and (how in MOVED or mode == "shared"):
@@ -188,8 +187,7 @@ def _values(
     yield "networks:" if plugins else "networks: []"
     for name, plugin in plugins.items():
         yield f"- name: {json.dumps(name)}"
-        if "pfOnly" not in plugin:
-            yield f"  resourceName: {json.dumps(f'{prefix}/{name}')}"
+        yield f"  resourceName: {json.dumps(f'{prefix}/{name}')}"
         yield "  config:"
         yield "    plugins:"
         yield f"    - {json.dumps(plugin)}"

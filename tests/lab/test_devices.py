@@ -91,7 +91,7 @@ def test_a_vf_by_its_number(node: Node, pod: Pod, node_file: Path, keys: dict[st
         ({"max_tx_rate": 2000}, "", 7, "max_tx_rate 2000"),
         ({"mtu": 9000}, "", 7, "mtu 9000"),
         ({"pf": ..., "deviceID": "0000:ff:00.0"}, "", 101, "0000:ff:00.0"),
-        ({"pf": ..., "deviceID": pci(PF) if Path(f"/sys/class/net/{PF}").exists() else ""}, "", 7, "is not a VF"),
+        ({"pf": ..., "deviceID": pci(PF) if Path(f"/sys/class/net/{PF}").exists() else ""}, "", 7, "is a PF"),
     ],
     ids=repr,
 )
@@ -111,8 +111,10 @@ def test_the_mac_of_another_vf(node: Node, pod: Pod) -> None:
         ip("link", "set", PF, "vf", "3", "mac", "00:00:00:00:00:00")
 
 
-def test_a_pf_itself(node: Node, make_pod: Callable[[], Pod]) -> None:
-    conf = node.conf(deviceID=..., pf=OTHER_PF, pfOnly=True, mtu=2000, mac=MAC)
+@pytest.mark.parametrize("by", ["pf", "deviceID"])
+def test_a_pf_itself(node: Node, make_pod: Callable[[], Pod], by: str) -> None:
+    named = {"deviceID": ..., "pf": OTHER_PF} if by == "pf" else {"deviceID": pci(OTHER_PF)}
+    conf = node.conf(**named, pfOnly=True, mtu=2000, mac=MAC)
     before, pod = netdev(OTHER_PF), make_pod()
     result = node.ok("ADD", pod, conf)
     link = pod.link()

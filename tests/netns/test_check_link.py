@@ -1,5 +1,4 @@
-"""CHECK of the interface and its master: MTU, MAC, mode, ARP and state up, and that it is enslaved only to a VRF if at
-all."""
+"""CHECK of the interface and its master: MTU, MAC, mode, ARP and state up; and what the pod may do with them."""
 
 import json
 from collections.abc import Iterator
@@ -86,7 +85,6 @@ def test_mtu_of_tuning(host: Host, pod: Pod, tuned: Path, said: str | None, pass
         ((f"link set hpn0 address {OTHER_MAC}",), f"MAC {OTHER_MAC}"),
         (("link set hpn0 arp off",), "hpn0 has ARP off; run in the pod: ip link set hpn0 arp on"),
         (("link set hpn0 type macvlan mode private",), "mode"),
-        (("link add br9 type bridge", "link set hpn0 master br9"), "hpn0 is enslaved to br9 (bridge)"),
     ],
 )
 def test_caught(host: Host, pod: Pod, commands: tuple[str, ...], says: str) -> None:
@@ -114,10 +112,31 @@ def test_a_pulled_cable_is_not_ours_to_tell(host: Host, pod: Pod) -> None:
     [
         ("link set hpn0 promisc on", "link set hpn0 allmulticast on", "link set hpn0 txqueuelen 77"),  # tuning
         ("link set hpn0 alias mine", "link property add dev hpn0 altname mine0"),
+        # The master sets MAC, MTU and addresses of its ports: bond-cni, and KubeVirt's bridge, which renames it too.
+        ("link add br9 type bridge", "link set hpn0 mtu 1400 master br9", "address flush dev hpn0"),
+        (
+            "address flush dev hpn0",
+            "link set hpn0 down",
+            f"link set hpn0 name hpn0-nic address {OTHER_MAC}",
+            "link add k6t-hpn0 type bridge",
+            "link set hpn0-nic up master k6t-hpn0",
+            "link add hpn0 type bridge",
+        ),
     ],
 )
 def test_what_others_may_do(host: Host, pod: Pod, commands: tuple[str, ...]) -> None:
     passes(host, pod, host.conf(), in_pod(*commands))
+
+
+def test_a_port_of_the_pods_bridge(host: Host, pod: Pod) -> None:
+    """CHECK still reports a port that carries nothing, and one that another interface only has the name of."""
+    bridged = in_pod("link add br9 type bridge", "link set hpn0 master br9", "link set hpn0 down")
+    caught(host, pod, host.conf(), bridged, "hpn0 is down")
+
+
+def test_another_name_outside_a_bridge(host: Host, pod: Pod) -> None:
+    renamed = in_pod("link set hpn0 down", "link set hpn0 name other0", "link set other0 up")
+    caught(host, pod, host.conf(), renamed, "is not the macvlan that ADD made")
 
 
 @pytest.mark.parametrize("mode", ["l2", "l3", "l3s"])

@@ -133,6 +133,18 @@ def test_an_address_in_use(host: Host, pod: Pod, keys: dict[str, Any]) -> None:
     assert "fd00:56::3/64" in {a["address"] for a in host.ok("ADD", pod, host.conf(**keys))["ips"]}
 
 
+def test_an_address_of_another_pod_here(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """ADD names the pod of this node that has the address, and succeeds after that pod's end."""
+    one, two = make_pod(), make_pod()
+    host.ok("ADD", one)
+    other = host.conf(name="other", dad="wait")
+    error = host.refused("ADD", two, other)
+    assert error["code"] == 104
+    assert f"hpn0 of container {one.name[:12]}, network rail0 of this node has it: ADD succeeds once" in error["msg"]
+    host.ok("DEL", one)
+    host.ok("ADD", two, other)
+
+
 @pytest.mark.parametrize("strict", ["1", "2"])
 def test_the_mac_in_use(host: Host, pod: Pod, strict: str) -> None:
     """ADD refuses a MAC in use by its link-local address.  With accept_dad 2 the kernel disables IPv6 on the

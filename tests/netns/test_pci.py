@@ -273,14 +273,19 @@ def test_a_whole_pf(host: Host, make_pod: Callable[[], Pod]) -> None:
     assert (error["code"], "the host's default route uses 'rail0'" in error["msg"]) == (7, True)
     error = host.refused("ADD", two, conf | {"pf": "vf1"})
     assert (error["code"], "is a VF" in error["msg"]) == (7, True)
+    error = host.refused("ADD", two, by_device(host) | {"deviceID": pci.ANOTHER, "pfOnly": True})
+    assert (error["code"], error["msg"]) == (7, f"deviceID '{pci.ANOTHER}' is a VF; remove pfOnly")
+    error = host.refused("ADD", two, by_device(host) | {"deviceID": pci.PF})
+    assert (error["code"], "is a PF; let the resource offer its VFs" in error["msg"]) == (7, True)
 
 
 def test_a_device_that_is_no_vf(host: Host, pod: Pod, sys_tree: Path) -> None:
-    error = host.refused("ADD", pod, by_device(host) | {"deviceID": pci.PF})
-    assert (
-        error["code"],
-        "is not a VF; give one of its VFs, or the whole function by kind host-device" in error["msg"],
-    ) == (7, True)
+    whole = by_device(host) | {"deviceID": pci.PF}
+    error = host.refused("ADD", pod, whole)
+    assert (error["code"], "is not a VF; move the function itself: over Ethernet by" in error["msg"]) == (7, True)
+    ip("address", "add", "192.0.2.1/24", "dev", "rail0")
+    error = host.refused("ADD", pod, whole | {"pfOnly": True})
+    assert (error["code"], error["msg"].startswith("pfOnly: 'rail0' has 192.0.2.1/24 on the host")) == (7, True), error
     error = host.refused("ADD", pod, by_device(host) | {"deviceID": "0000:3b:1f.7"})
     assert (
         error["code"],

@@ -144,6 +144,18 @@ def test_another_pod_on_the_same_master(host: Host, make_pod: Callable[[], Pod])
     assert apart(host) == {"10.56.0.2/24": mac, "fd00:56::2/64": mac}
 
 
+def test_an_address_of_another_pod_here(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """ADD names the pod of this node that has the requested address."""
+    one, two = make_pod(), make_pod()
+    mac = host.ok("ADD", one, conf(host) | {"name": "other", "dad": "off"})["interfaces"][0]["mac"]
+    error = host.refused("ADD", two, conf(host), CNI_ARGS="IP=10.56.0.2")
+    assert error["code"] == 104
+    assert (
+        f"10.56.0.2 is in use by hpn0 of container {one.name[:12]}, network other of this node on the link (MAC {mac})"
+        in error["msg"]
+    )
+
+
 def test_what_is_sent(host: Host, pod: Pod) -> None:
     """ADD sends three probes of each kind by RFC 5227 and RFC 4862, spread over the time, without a sender address."""
     with heard_on_the_wire() as frames:

@@ -199,7 +199,7 @@ def _pf_address(wanted: "Sriov") -> str:
     if wanted.pf:
         return sysfs.address_of(wanted.pf)
     function = sysfs.function(wanted.deviceID)
-    return function.pf if function else ""
+    return function.pf or function.address if function else ""
 
 
 def _find(wanted: "Sriov", conf: "NetConf", host: Rtnl) -> sysfs.Function:
@@ -207,7 +207,7 @@ def _find(wanted: "Sriov", conf: "NetConf", host: Rtnl) -> sysfs.Function:
     reason."""
     state_dirs = places.state_dirs_with(conf.where.state_dir)
     if wanted.pfOnly:
-        return _find_pf(wanted.pf, state_dirs, conf.claim, host)
+        return _find_pf(wanted, state_dirs, conf.claim, host)
     addresses = (wanted.deviceID,) if wanted.deviceID else _vfs_of(wanted.pf)
     use = owned.use(state_dirs, addresses, conf.claim)
     if wanted.pf and wanted.vf is None:
@@ -218,14 +218,14 @@ def _find(wanted: "Sriov", conf: "NetConf", host: Rtnl) -> sysfs.Function:
     what = f"vf {number} of pf {wanted.pf!r} ({address})" if wanted.pf else f"deviceID {address!r}"
     if owner := use.devices.get(address):
         raise DeviceInUse(f"{what} belongs to {owner.title}, since {owner.time}; delete that first", address)
-    function = _find_vf(address)
+    function = _on_host(address)
     needed.refuse_function(function, use, host, prefix=f"{what}: ")
     return function
 
 
-def _find_vf(address: str) -> sysfs.Function:
-    """Return the VF at an address, with its netdev or a userspace driver.  Waits while a dying namespace still has the
-    netdev.  Raises CniError."""
+def _on_host(address: str, *, whole: bool = False) -> sysfs.Function:
+    """Return the VF at an address, or the whole function, with its netdev or a VF's userspace driver.  Waits while a
+    dying namespace still has the netdev.  Raises CniError."""
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         function = sysfs.function(address)
         if function is None:
@@ -233,17 +233,27 @@ def _find_vf(address: str) -> sysfs.Function:
                 f"deviceID {address!r} is not a PCI function of this host now; if kubelet allocated it, delete "
                 "the pod, and its successor gets another; else see: ls /sys/bus/pci/devices"
             )
-        if not function.pf:
-            raise InvalidConfig(
-                f"deviceID {address!r} is not a VF; give one of its VFs, or the whole function by kind host-device"
-            )
-        if function.netdevs or function.driver in sysfs.USERSPACE:
+        if whole and function.pf:
+            raise InvalidConfig(f"deviceID {address!r} is a VF; remove pfOnly")
+        if not (whole or function.pf):
+            raise InvalidConfig(_not_a_vf(function))
+        if function.netdevs or (function.driver in sysfs.USERSPACE and not whole):
             return function
         if not function.driver:
             raise LinkUnavailable(
                 f"deviceID {address!r} has no driver; bind it: echo {address} > /sys/bus/pci/drivers_probe"
             )
     raise TryAgain(f"deviceID {address!r} is in another namespace still, perhaps one that is being removed")
+
+
+def _not_a_vf(function: sysfs.Function) -> str:
+    address = function.address
+    if sysfs.vfs(address):
+        return f"deviceID {address!r} is a PF; let the resource offer its VFs, or move the PF itself by pfOnly: true"
+    return (
+        f"deviceID {address!r} is not a VF; move the function itself: over Ethernet by kind host-device, over "
+        "InfiniBand by kind sriov with pfOnly: true"
+    )
 
 
 def _vfs_of(pf: str) -> tuple[str, ...]:
@@ -285,16 +295,20 @@ def _find_free_vf(pf: str, addresses: tuple[str, ...], use: owned.Use, host: Rtn
     )
 
 
-def _find_pf(pf: str, state_dirs: Sequence[Path], claim: str, host: Rtnl) -> sysfs.Function:
-    """Return the PF itself.  Raises CniError if the host or another pod needs it on the host."""
-    if owner := owned.owner(state_dirs, pf):
-        raise DeviceInUse(f"pf {pf!r} belongs to {owner.title}, since {owner.time}; delete that first", owner.device)
-    function = sysfs.function(sysfs.address_of(pf))
-    link = host.link(pf)
+def _find_pf(wanted: "Sriov", state_dirs: Sequence[Path], claim: str, host: Rtnl) -> sysfs.Function:
+    """Return the PF itself, or a virtual machine's function that has no PF.  Raises CniError if the host or another pod
+    needs it on the host."""
+    pf, address = wanted.pf, wanted.deviceID
+    what = f"pf {pf!r}" if pf else f"deviceID {address!r}"
+    if owner := owned.owner(state_dirs, pf or address):
+        raise DeviceInUse(f"{what} belongs to {owner.title}, since {owner.time}; delete that first", owner.device)
+    function = _on_host(address, whole=True) if address else sysfs.function(sysfs.address_of(pf))
+    name = pf or (sysfs.uplink(function) if function else "")
+    link = host.link(name) if name else None
     if function is None or link is None:
-        raise LinkUnavailable(f"pf {pf!r} is not a PCI network interface of this host; correct it, see: ip link")
+        raise LinkUnavailable(f"{what} is not a PCI network interface of this host; correct it, see: ip link")
     if function.pf:
         raise InvalidConfig(f"pf {pf!r} is a VF; give it as deviceID {function.address!r}, without pfOnly")
-    use = owned.use(state_dirs, (function.address, pf, *sysfs.vfs(function.address)), claim)
+    use = owned.use(state_dirs, (function.address, name, *sysfs.vfs(function.address)), claim)
     needed.refuse(link, function.address, use, host, prefix="pfOnly: ", other="choose another PF")
     return function

@@ -99,6 +99,20 @@ def test_what_cannot_be(node: Node, pod: Pod, keys: dict[str, Any], code: int, s
     assert node.state_files() == set()
 
 
+def test_the_hca_itself(node: Node, pod: Pod) -> None:
+    """A whole function that kubelet chose, as in a virtual machine: the errors of other kinds name the one that takes
+    it."""
+    wanted = node.conf(deviceID=pci(PF))
+    for kind, code in (("sriov", 7), ("host-device", 101)):
+        error = node.refused("ADD", pod, wanted | {"kind": kind})
+        assert (error["code"], "pfOnly: true" in error["msg"]) == (code, True), error
+    result = node.ok("ADD", pod, wanted | {"pfOnly": True})
+    assert rdma_devs(pod.name) == {"testib0"}
+    assert node.checked(pod, wanted | {"pfOnly": True}, result).exit_code == 0
+    node.ok("DEL", pod, wanted | {"pfOnly": True})
+    until(lambda: "testib0" in rdma_devs() and Path(f"/sys/class/net/{PF}").exists())
+
+
 def test_any_free_vf_of_a_pf(node: Node, make_pod: Callable[[], Pod]) -> None:
     """Each pod gets a VF with its own RDMA device."""
     conf, pods = node.conf(deviceID=..., pf=PF), [make_pod(), make_pod()]

@@ -118,6 +118,12 @@ def test_late(sys: Sys) -> None:
     assert [s for s in said if s not in caught.value.msg] == []
 
 
+def test_an_empty_table(sys: Sys) -> None:
+    """A PF in switchdev mode has no RoCE, whatever its port's state is."""
+    with pytest.raises(LinkUnavailable, match="its table is empty, as that of a PF in switchdev mode"):
+        Watch(sys.root, ["mlx5_0"]).find("hpn0", [V4], Rdma(required=True, gidTimeout=0.05), [])
+
+
 def never(seconds: float) -> None:
     pytest.fail(f"it waits {seconds} s")
 

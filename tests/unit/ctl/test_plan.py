@@ -1,6 +1,7 @@
 """hpn plan on trees in the format of /sys."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from support.rdma_tree import hca, port
 from support.sysfs_tree import Tree
 
 from base.protocol.errors import CniError, InvalidConfig, IoFailure, LinkUnavailable
+from ctl.plan import choice
 from ctl.plan.command import answer
 
 
@@ -208,17 +210,44 @@ def test_a_bond_without_roce_lag(tree: Tree) -> None:
 
 
 def test_infiniband(tree: Tree) -> None:
-    """VFs need GUIDs; a PF without SR-IOV moves by its name, because host-device refuses InfiniBand."""
+    """VFs need GUIDs; a PF without SR-IOV, as in a virtual machine, moves by kind sriov: host-device refuses it."""
     add(tree, PFS[0], "ib0", rdma="mlx5_0", sriov_totalvfs=8, **INFINIBAND)
     add(tree, PFS[1], "ib1", rdma="mlx5_1", **INFINIBAND)
     plan = planned(tree.root)
     assert plan.device_file["pfs"] == [{"selectors": {"ifNames": ["ib0"]}, "numVfs": 8, "guids": True}]
     assert plan.networks["ib0"].items() >= {"kind": "sriov", "resource": "example.com/ib0"}.items()
-    assert plan.networks["ib1"].items() >= {"kind": "sriov", "pf": "ib1", "pfOnly": True, "resource": None}.items()
+    assert plan.networks["ib1"].items() >= {"kind": "sriov", "pfOnly": True, "resource": "example.com/ib1"}.items()
+    one = planned(tree.root, "--one", "ib1")
+    assert one.networks["rails"].items() >= {"kind": "sriov", "pfOnly": True, "resource": "example.com/rails"}.items()
     with pytest.raises(InvalidConfig, match=r"ib0 \(vf\), ib1 \(pf\)"):
         answer(["--one"], tree.root)
     made = vfs(tree, PFS[0], 8)
     assert plan.offered(tree.root) == {"example.com/ib0": made, "example.com/ib1": [PFS[1]]}
+
+
+def test_a_dpu(tree: Tree) -> None:
+    """A host's PF of a BlueField without VFs stays with the host, unless it is asked for."""
+    add(tree, PFS[0], "ens0", rdma="mlx5_0")
+    add(tree, PFS[1], "ens1", rdma="mlx5_1", device="0xa2dc")
+    plan = planned(tree.root)
+    assert list(plan.networks) == ["ens0"]
+    assert f"# ens1 ({PFS[1]}): left out, its DPU serves the host by it; --as pf includes it" in plan.remarks()
+    assert list(planned(tree.root, "--as", "pf").networks) == ["ens0", "ens1"]
+
+
+@pytest.mark.parametrize("how", ["pf", "master"])
+def test_switchdev(tree: Tree, how: str) -> None:
+    """A PF's RDMA device has no RoCE in that mode."""
+    add(tree, PFS[0], "ens0", rdma="mlx5_0")
+    (nic,) = choice.nics(tree.root)
+    one = replace(nic, is_switchdev=True)
+    if how == "master":
+        one = replace(one, device=replace(one.device, used="the host has 192.0.2.1/24 on it"))
+    assert list(choice.decide([one]).left_out.values()) == [
+        f"it is in switchdev mode, where its RDMA device has no RoCE; --as {how} includes it"
+    ]
+    assert [rail.how for rail in choice.decide([one], "master").rails] == ["master"]
+    assert [rail.how for rail in choice.decide([replace(one, total_vfs=8)]).rails] == ["vf"]
 
 
 def test_ipoib(tree: Tree) -> None:
