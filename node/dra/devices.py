@@ -15,7 +15,7 @@ def found(entry: Entry, problem: str) -> Found:
     """The device, with the ``problem`` that is known, or another one."""
     resource = entry.resource
     attributes = slices.attributes(entry, root)
-    nodes = dict.fromkeys(node for device in entry.devices for node in needs.nodes(resource, device, answers.ROOT))
+    nodes = nodes_of(entry)
     try:
         for device in entry.devices:
             answers.refuse_gone(resource, device)
@@ -24,7 +24,13 @@ def found(entry: Entry, problem: str) -> Found:
     except answers.Refused as e:
         problem = problem or str(e)
     chosen = attributes[_ID]["string"]
-    return Found(chosen, resource.kind, resource.full_name, attributes, problem, tuple(nodes))
+    return Found(chosen, resource.kind, resource.full_name, attributes, problem, nodes)
+
+
+def nodes_of(entry: Entry) -> tuple[str, ...]:
+    """The device nodes that a container gets with the device, as they are now."""
+    found = (node for device in entry.devices for node in needs.nodes(entry.resource, device, answers.ROOT))
+    return tuple(dict.fromkeys(found))
 
 
 def root(address: str) -> str:

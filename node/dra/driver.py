@@ -24,7 +24,7 @@ from base.kubelet import drahealth_pb2 as health
 from base.kubelet import pluginregistration_pb2 as registration
 from base.protocol.errors import CniError, RecordUnreadable
 from base.state import claims, durable, gates
-from base.state.claims import Claim
+from base.state.claims import Claim, Device
 from base.table import printable
 from node.dra import DRIVER, cdi, prepare
 from node.dra.parameters import NONE, Refused
@@ -195,6 +195,19 @@ class Driver:
             if claim.ended:
                 with suppress(CniError, OSError):
                     _give_up(claim.uid)
+
+    def renew(self, nodes: Callable[[Device], Sequence[str]]) -> None:
+        """Write the claims anew whose devices have other ``nodes`` now; none keeps the present ones.  Raises CniError,
+        OSError.
+
+        An RDMA device that moves to a pod, or whose driver is loaded again, gets other numbers.  A runtime reads a
+        claim's CDI file for each container that it makes.
+        """
+        for claim in claims.all_claims():
+            now = tuple(replace(one, nodes=tuple(nodes(one)) or one.nodes) for one in claim.devices)
+            if now != claim.devices:
+                claims.save(renewed := replace(claim, devices=now))
+                cdi.write(renewed)
 
     # Health
 
