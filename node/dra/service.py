@@ -1,10 +1,10 @@
 """The part of hpn node for DRA: its offers and their health, their slices, and the driver at kubelet."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from base.state import claims
 from node.dra import devices, ledger, slices, status
@@ -78,7 +78,7 @@ class Service:
         return left
 
     def publish(self, offers: Iterable[Offer]) -> None:
-        """Write the present device nodes into the files of claims.  Raises CniError, OSError.
+        """Write the present device nodes and variables into the files of claims.  Raises CniError, OSError.
 
         ``offers`` are those of both ways: a claim keeps its devices if their resource goes back to the plugin.
         """
@@ -87,12 +87,13 @@ class Service:
         def among() -> Mapping[tuple[str, str], Entry]:
             return {(one.resource.full_name, one.multus_id): one for one in slices.entries("", offers)}
 
-        def nodes(one: claims.Device) -> Sequence[str]:
+        def granted(one: claims.Device) -> Mapping[str, Any]:
             found = among().get((one.resource, one.id))
-            return devices.nodes_of(found) if found else ()
+            now = devices.granted_now(found) if found else {}
+            return now if now.get("nodes") else {}  # its driver may be away for a moment
 
         if self._driver:
-            self._driver.renew(nodes)
+            self._driver.renew(granted)
 
     def driver(self, path: Path) -> Driver:
         """The driver of these devices, for the socket at ``path``."""

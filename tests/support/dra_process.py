@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -82,8 +82,9 @@ def main(socket: str, claims_folder: str, cdi_folder: str, devices: str, kubecon
     def states() -> Iterable[tuple[str, str, str]]:
         return [(POOL, name, one.get("problem", "")) for name, one in read().items()]
 
-    def nodes(device: claims.Device) -> Sequence[str]:
-        return tuple(read().get(device.device, {}).get("nodes", ()))
+    def granted(device: claims.Device) -> dict[str, Any]:
+        nodes = tuple(read().get(device.device, {}).get("nodes", ()))
+        return {"nodes": nodes} if nodes else {}
 
     async def serve() -> None:
         ended = asyncio.Event()
@@ -93,7 +94,7 @@ def main(socket: str, claims_folder: str, cdi_folder: str, devices: str, kubecon
         loop.add_signal_handler(signal.SIGTERM, ended.set)
 
         def changed() -> None:
-            driver.renew(nodes)
+            driver.renew(granted)
             driver.changed()
 
         loop.add_signal_handler(signal.SIGUSR1, changed)

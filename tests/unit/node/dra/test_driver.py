@@ -170,26 +170,6 @@ def test_prepare_again_after_the_device_left_the_slices(
     assert "is none of this node's devices now" in kubelet.prepare(ASKED)[UID].error
 
 
-def test_a_device_that_gets_another_number(driver: DriverProcess, kubelet: DraKubelet, server: Server) -> None:
-    """As when it moves to a pod, or its RDMA driver is loaded again: the claim's container gets the present nodes."""
-    server.tell(Told(200, claim()))
-    driver.has({"vf2": {**VF, "nodes": ["/dev/infiniband/uverbs4"]}})
-    assert not kubelet.prepare(ASKED)[UID].error
-
-    def nodes() -> list[str]:
-        return [one["path"] for one in cdi(driver)["devices"][0]["containerEdits"]["deviceNodes"]]
-
-    assert nodes() == ["/dev/infiniband/uverbs4"]
-    driver.has({"vf2": {**VF, "nodes": ["/dev/infiniband/uverbs1"]}})
-    until(lambda: nodes() == ["/dev/infiniband/uverbs1"])
-    kept = claims.load(UID)
-    assert kept
-    assert kept.devices[0].nodes == ("/dev/infiniband/uverbs1",)
-    driver.has({"vf2": VF})  # the driver is away for a moment
-    driver.has({"vf2": {**VF, "nodes": ["/dev/infiniband/uverbs2"]}})
-    until(lambda: nodes() == ["/dev/infiniband/uverbs2"])
-
-
 def test_a_gate_of_an_earlier_boot(driver: DriverProcess, kubelet: DraKubelet, server: Server, tmp_path: Path) -> None:
     """On a node with /run on a disk.  Prepare closes it, and not that of an attachment of this boot."""
     server.tell(*[Told(200, claim())] * 3)
