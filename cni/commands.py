@@ -152,7 +152,7 @@ def _steps(
         yield None
         ipam.ask_early(pod)
         yield None
-        with granted.kept(wanted.attach, plan, request, log):
+        with granted.kept(wanted.attach, plan, request, log, wanted.claim):
             link = _make_link(kind, plan, host, pod, key.ifname)
         record = replace(record, link={**plan, "index": link.index if link else 0})
         yield None

@@ -239,7 +239,7 @@ def without_attachment(attachments: Iterable[Json]) -> list[Json]:
         {"claim": f"{claim.namespace}/{claim.name}", "request": one.request, "device": one.id, "attach": one.attach}
         for claim in claims.all_claims()
         for one in claim.devices
-        if one.attach != "none" and (claim.uid, one.request, one.device) not in there
+        if one.is_awaited and (claim.uid, one.request, one.device) not in there
     ]
 
 

@@ -226,11 +226,15 @@ class Daemon:
         return {key.id for key, _ in devices if not self._health[key].lost}
 
     def _publish(self) -> None:
+        offered = [served.offer for served in self._served.values()]
         try:
             # Also by DRA: a container that got its device from the plugin may restart.
-            answers.publish([served.offer for served in self._served.values()])
-        except OSError as e:
-            self._topics.problem("files", f"{cause(e)}; containers get no device by CDI until it can be written")
+            answers.publish(offered)
+            if self._dra:
+                self._dra.publish(offered)
+        except (CniError, OSError) as e:
+            why = cause(e) if isinstance(e, OSError) else e.msg
+            self._topics.problem("files", f"{why}; containers get no device by CDI until it can be written")
             self._try_again()
         else:
             self._topics.solved("files")

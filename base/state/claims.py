@@ -47,12 +47,14 @@ class Device:
     - ``kind``: vf, pf, sf, shared, master or accelerator.
     - ``resource``: the resource of hpn node's file, "example.com/rail0".
     - ``attach``: "multus", "chain", or "none" for a device that only has device nodes.
+    - ``waits``: whether containers wait for an interface; false if the pod may do without one.
     - ``interface``: its name in the pod; empty unless the claim names one.
     - ``config``: with "chain" the CNI configuration, without deviceID and master; else empty.
     - ``ips``, ``mac``: the claim's own; empty if it has none.
     - ``admin``: it is only observed (adminAccess), so other claims may have it too.
     - ``attributes``: what the container learns of it, in the form of a ResourceSlice's attributes.
     - ``nodes``: the device nodes that its containers get.
+    - ``info``: what their environment has of it, by bus address and provider (node/offer/needs.py).
     """
 
     request: str
@@ -70,6 +72,13 @@ class Device:
     admin: bool = False
     attributes: Json = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
+    waits: bool = True
+    info: Json = field(default_factory=dict)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether containers wait until the device's interface is attached."""
+        return self.waits and self.attach != "none"
 
     @property
     def is_shared(self) -> bool:

@@ -67,7 +67,8 @@ def _open_if_whole(claim: Claim, number: int, found: Callable[[], Iterable[Recor
 
 
 def _attached(claim: Claim, first: int, found: Callable[[], Iterable[Record]]) -> list[Json] | None:
-    """The metadata of the devices of the request with the first device ``first``; None if one is not attached."""
+    """The metadata of the devices of the request with the first device ``first``; None if one that is awaited is not
+    attached."""
     devices = list[Json]()
     for one, device in enumerate(claim.devices):
         if device.request != claim.devices[first].request:
@@ -75,7 +76,7 @@ def _attached(claim: Claim, first: int, found: Callable[[], Iterable[Record]]) -
         ours = f"{claim.uid}/{one}"
         matching = (r for r in found() if r.complete and r.claim == ours)
         attached = [] if device.attach == NONE else [*islice(matching, 1 if claim.pod_claim else None)]
-        if device.attach != NONE and not attached:
+        if device.is_awaited and not attached:
             return None
         about = {"driver": DRIVER, "pool": device.pool, "name": device.device}
         containers = {r.key.container_id for r in attached}

@@ -67,7 +67,7 @@ def _prepared(read: Reader, file: str, claim: Claim, attached: Collection[str]) 
         else (
             (one.id, one.attach)
             for number, one in enumerate(claim.devices)
-            if one.attach != "none" and f"{claim.uid}/{number}" not in attached
+            if one.is_awaited and f"{claim.uid}/{number}" not in attached
         )
     )
     pods = read.at(f"{claim.kubelet}/pods")

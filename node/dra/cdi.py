@@ -1,4 +1,5 @@
-"""A prepared claim's CDI specification: the device nodes of its devices, and the files that its containers wait for.
+"""A prepared claim's CDI specification: the device nodes and variables of its devices, and the files that its
+containers wait for.
 
 Source: https://github.com/cncf-tags/container-device-interface, SPEC.md 0.5.0.  A runtime starts no container with a
 mount of a missing file.  ADD makes the file when the interface is attached, so no container runs without its interface
@@ -15,6 +16,7 @@ from base.protocol.spec import Json
 from base.state import claims
 from base.state.claims import Claim
 from node.dra import DRIVER
+from node.offer import answers
 
 KIND: Final = "hpn.io/claim"
 FOLDER: Final = "/var/run/cdi"
@@ -63,6 +65,11 @@ def _edits(claim: Claim, number: int) -> Json:
         "options": ["ro", "bind"],
     }
     edits: Json = {"mounts": [mount]}
+    if device.info:
+        # A container gets all devices of a request, and a variable has one value.
+        alike = [one for one in claim.devices if (one.request, one.resource) == (device.request, device.resource)]
+        variables = answers.environment(device.resource, {name: of for one in alike for name, of in one.info.items()})
+        edits["env"] = [f"{name}={text}" for name, text in variables.items()]
     if device.nodes:
         edits["deviceNodes"] = [{"path": path, "permissions": "rw"} for path in device.nodes]
     return edits

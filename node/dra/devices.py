@@ -1,6 +1,6 @@
 """A device of the slices as a claim gets it: its CNI name, attributes and device nodes, and why no pod may have it."""
 
-from typing import Final
+from typing import Any, Final
 
 from hardware import functions
 from node.dra import slices
@@ -15,16 +15,22 @@ def found(entry: Entry, problem: str) -> Found:
     """The device, with the ``problem`` that is known, or another one."""
     resource = entry.resource
     attributes = slices.attributes(entry, root)
-    nodes = dict.fromkeys(node for device in entry.devices for node in needs.nodes(resource, device, answers.ROOT))
+    granted = granted_now(entry)
     try:
         for device in entry.devices:
             answers.refuse_gone(resource, device)
-        for node in nodes:
+        for node in granted["nodes"]:
             answers.refuse_missing(resource, node)
     except answers.Refused as e:
         problem = problem or str(e)
     chosen = attributes[_ID]["string"]
-    return Found(chosen, resource.kind, resource.full_name, attributes, problem, tuple(nodes))
+    return Found(chosen, resource.kind, resource.full_name, attributes, problem, **granted)
+
+
+def granted_now(entry: Entry) -> dict[str, Any]:
+    """The members ``nodes`` and ``info`` of claims.Device, which change with the numbers of RDMA devices."""
+    nodes = (node for device in entry.devices for node in needs.nodes(entry.resource, device, answers.ROOT))
+    return {"nodes": tuple(dict.fromkeys(nodes)), "info": answers.information(entry.resource, entry.devices)}
 
 
 def root(address: str) -> str:

@@ -24,10 +24,10 @@ from base.kubelet import drahealth_pb2 as health
 from base.kubelet import pluginregistration_pb2 as registration
 from base.protocol.errors import CniError, RecordUnreadable
 from base.state import claims, durable, gates
-from base.state.claims import Claim
+from base.state.claims import Claim, Device
 from base.table import printable
 from node.dra import DRIVER, cdi, prepare
-from node.dra.parameters import NONE, Refused
+from node.dra.parameters import Refused
 from node.dra.prepare import Asked, Find
 from node.dra.status import Status
 from node.kubelet import sockets
@@ -196,6 +196,18 @@ class Driver:
                 with suppress(CniError, OSError):
                     _give_up(claim.uid)
 
+    def renew(self, granted: Callable[[Device], Mapping[str, Any]]) -> None:
+        """Write the claims anew whose devices have other members ``granted`` now.  Raises CniError, OSError.
+
+        An RDMA device that moves to a pod, or whose driver is loaded again, gets other numbers.  A runtime reads a
+        claim's CDI file for each container that it makes.
+        """
+        for claim in claims.all_claims():
+            now = tuple(replace(one, **granted(one)) for one in claim.devices)
+            if now != claim.devices:
+                claims.save(renewed := replace(claim, devices=now))
+                cdi.write(renewed)
+
     # Health
 
     async def _watch(self, stream: Stream) -> None:
@@ -295,10 +307,10 @@ def _claim(decided: Mapping[str, Any], asked: Asked) -> Claim:
 
 
 def _settle_gates(claim: Claim, *, is_new: bool) -> None:
-    """Open the gates of requests without an interface, for which no ADD comes.  Of a new claim close the others: files
-    of an earlier boot may be left."""
+    """Open the gates of requests that await no interface.  Of a new claim close the others: files of an earlier boot
+    may be left."""
     for number, device in enumerate(claim.devices):
-        if (is_new or device.attach == NONE) and claim.first_of_request(number) == number:
+        if (is_new or not device.is_awaited) and claim.first_of_request(number) == number:
             gates.settle(claim, number)
 
 

@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any, Final
 
@@ -28,6 +28,8 @@ from node.dra.parameters import CHAIN, MULTUS, NONE, Refused
 FOLDER: Final = "/etc/cni/hpn.d"
 _ENDINGS: Final = (".conf", ".conflist", ".json")
 _FROM_POD: Final = "resource.kubernetes.io/pod-claim-name"
+# The scheduler's annotation of a claim for a pod's extended resources (k8s.io/api/resource/v1).
+_EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
 _ONE: Final = ("interface", "ips", "mac")  # keys that only one device of a request can have
 _ALONE: Final = ("vf", "pf", "sf", "accelerator")  # kinds of devices that one claim has alone
 
@@ -52,7 +54,7 @@ class Found:
     - ``id``, ``kind``, ``resource``: those of claims.Device.
     - ``attributes``: the device's in the slice.
     - ``problem``: why no pod may have it now, with the remedy; empty if one may.
-    - ``nodes``: the device nodes that its containers get.
+    - ``nodes``, ``info``: those of claims.Device.
     """
 
     id: str
@@ -61,6 +63,7 @@ class Found:
     attributes: Json
     problem: str = ""
     nodes: tuple[str, ...] = ()
+    info: Json = field(default_factory=dict)
 
 
 # The RDMA mode of each accepted CNI configuration, by its digest.  A child process begins with its parent's.
@@ -82,10 +85,14 @@ def decide(asked: Asked, document: Json | None, find: Find, prepared: Claim | No
         raise Refused(f"{asked.title} has no device of {DRIVER}; its DeviceClass selects another driver's devices")
     configs = listed.get("config") or []
     of_request = Counter(one["request"] for one in results)
+    annotations = about.get("annotations") or {}
+    is_extended = annotations.get(_EXTENDED) == "true"
     try:
+        keys = [parameters.merged(configs, one["request"], asked.namespace) for one in results]
         devices = tuple(
-            _device(one, find, parameters.merged(configs, one["request"], asked.namespace), of_request)
-            for one in results
+            # By the device plugin such a pod needs no interface, or gets one that does not name its device.
+            replace(_device(one, find, of_class, of_request), waits="attach" in of_class or not is_extended)
+            for one, of_class in zip(results, keys, strict=True)
         )
     except Refused:
         if not prepared or not _is_allocated(results, prepared.devices):
@@ -94,7 +101,7 @@ def decide(asked: Asked, document: Json | None, find: Find, prepared: Claim | No
     reserved = (document or {}).get("status", {}).get("reservedFor") or ()
     if not reserved:
         raise Refused(f"{asked.title} is reserved for no pod; the scheduler reserves it again, or delete the pod")
-    pod_claim = str((about.get("annotations") or {}).get(_FROM_POD, ""))
+    pod_claim = str(annotations.get(_FROM_POD, ""))
     return Claim(
         asked.uid,
         asked.namespace,
@@ -202,6 +209,7 @@ def _device(result: Json, find: Find, keys: Json, of_request: Mapping[str, int])
         admin=admin,
         attributes=found.attributes,
         nodes=found.nodes,
+        info=found.info,
     )
 
 

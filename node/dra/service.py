@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from base.state import claims
 from node.dra import devices, ledger, slices, status
 from node.dra.driver import Driver
 from node.dra.prepare import Found
@@ -75,6 +76,24 @@ class Service:
             # No event reports the end of a claim's attachment.
             self._again = self._loop.call_later(HELD, self._look_again)
         return left
+
+    def publish(self, offers: Iterable[Offer]) -> None:
+        """Write the present device nodes and variables into the files of claims.  Raises CniError, OSError.
+
+        ``offers`` are those of both ways: a claim keeps its devices if their resource goes back to the plugin.
+        """
+
+        @cache  # only with claims, because a node may have thousands of devices
+        def among() -> Mapping[tuple[str, str], Entry]:
+            return {(one.resource.full_name, one.multus_id): one for one in slices.entries("", offers)}
+
+        def granted(one: claims.Device) -> Mapping[str, Any]:
+            found = among().get((one.resource, one.id))
+            now = devices.granted_now(found) if found else {}
+            return now if now.get("nodes") else {}  # its driver may be away for a moment
+
+        if self._driver:
+            self._driver.renew(granted)
 
     def driver(self, path: Path) -> Driver:
         """The driver of these devices, for the socket at ``path``."""

@@ -62,6 +62,12 @@ class Entry:
         """The device, or the first of a pooled resource."""
         return self.devices[0]
 
+    @property
+    def multus_id(self) -> str:
+        """The device as Multus gives it to the CNI plugin: a master's interface, else the bus address."""
+        one = self.device
+        return next(iter(one.names), one.id) if self.resource.kind == "master" else one.id
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -216,7 +222,7 @@ def attributes(entry: Entry, root: Callable[[str], str]) -> Json:
     is_pci = one.kind in (Kind.PF, Kind.VF, Kind.ACCELERATOR)
     found: dict[str, str | int | bool] = {
         f"{_MULTUS}/resourceName": resource.full_name,
-        f"{_MULTUS}/deviceID": _multus_id(entry),
+        f"{_MULTUS}/deviceID": entry.multus_id,
         "kind": resource.kind,
         "rdma": bool(one.rdma),
     }
@@ -236,12 +242,6 @@ def attributes(entry: Entry, root: Callable[[str], str]) -> Json:
         if one.numa >= 0:
             found[f"{_STANDARD}/numaNode"] = one.numa
     return {name: _value(value) for name, value in found.items() if value != ""}
-
-
-def _multus_id(entry: Entry) -> str:
-    """The device as Multus gives it to the CNI plugin: a master's interface, else the bus address."""
-    one = entry.device
-    return next(iter(one.names), one.id) if entry.resource.kind == "master" else one.id
 
 
 def _value(value: str | int | bool) -> Json:  # noqa: FBT001  # a value of any of three types

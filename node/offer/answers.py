@@ -7,9 +7,9 @@ names may have hyphens, each variable comes a second time under a name that a sh
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hardware.model import Device
 from node.model import Grant, Offer, Resource, devices_of
@@ -48,7 +48,7 @@ def grant(offer: Offer, ids: Sequence[str], root: Path = ROOT) -> Grant:
         refuse_missing(resource, node, root)
     for unit in units[:_FILES]:
         device_info.write(resource, unit, root)
-    env = _env(resource, devices, root)
+    env = environment(resource.full_name, information(resource, devices, root))
     if resource.cdi:
         return Grant(env, cdi=tuple(cdi.name(resource, device) for device in devices if own[device.id] or common))
     return Grant(env, nodes=nodes)
@@ -85,14 +85,17 @@ def refuse_missing(resource: Resource, node: str, root: Path = ROOT) -> None:
         raise Refused(f"{resource.full_name}: {node} is missing on this node; load {module}: modprobe {module}")
 
 
-def _env(resource: Resource, devices: Sequence[Device], root: Path) -> dict[str, str]:
-    information = {
-        device.id: {need.provider: need.info for need in needs.of(resource, device, root)} for device in devices
-    }
-    name = f"PCIDEVICE_{resource.prefix}_{resource.name}".replace(".", "_").upper()
+def information(resource: Resource, devices: Sequence[Device], root: Path = ROOT) -> dict[str, dict[str, Any]]:
+    """What a container learns of devices, by their ids and the providers."""
+    return {device.id: {need.provider: need.info for need in needs.of(resource, device, root)} for device in devices}
+
+
+def environment(resource: str, of_devices: Mapping[str, Any]) -> dict[str, str]:
+    """The variables for devices of a resource, by its full name, with their ``information``."""
+    name = f"PCIDEVICE_{resource}".replace("/", "_").replace(".", "_").upper()
     values = {
-        "": ",".join(device.id for device in devices),
-        "_INFO": json.dumps(information, sort_keys=True, separators=(",", ":")),
+        "": ",".join(of_devices),
+        "_INFO": json.dumps(of_devices, sort_keys=True, separators=(",", ":")),
     }
     names = (name, re.sub("[^A-Z0-9_]", "_", name))
     return {f"{one}{what}": text for one in dict.fromkeys(names) for what, text in values.items()}

@@ -123,3 +123,22 @@ def test_a_node_goes_and_comes_back(nodes: Cluster) -> None:
     assert not by_claim(cluster, "f")
     until(lambda: allocatable(cluster, "node1") == "2", "all units", 120)
     assert node.run("sh", "-c", "ls /run/hpn/claims", check=False).stdout == ""
+
+
+def test_pods_without_an_interface(nodes: Cluster) -> None:
+    """They start by DRA too: with the host's network, without a network, and with one that names no resource."""
+    cluster = nodes
+    cluster.apply(manifests.network("plain", {**PLUGIN, "name": "plain"}))
+    switch(cluster, "dra")
+    until(lambda: shares(cluster) == "2", "the shares", 120)
+    for pod, networks, spec in (("host", "", {"hostNetwork": True}), ("verbs", "", {}), ("unnamed", "plain@hpn0", {})):
+        made = manifests.pod(pod, node="node1", networks=networks, resources={RESOURCE: 1})
+        made["spec"] |= spec
+        cluster.apply(made)
+        cluster.wait("Ready", f"pod/{pod}")
+        assert "extendedResourceClaimStatus" in cluster.get("pod", pod)["status"]
+        assert "PCIDEVICE_EXAMPLE_COM_RAIL0=rail0" in cluster.execute(pod, "env")
+        if networks:
+            assert "hpn0" in cluster.execute(pod, "ip", "link", "show", "hpn0")
+        cluster.delete("pod", pod)
+    cluster.delete("network-attachment-definitions", "plain")

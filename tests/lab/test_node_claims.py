@@ -10,6 +10,7 @@ import pytest
 from guest.gid_tables import PATIENT, V2, gid, table
 from guest.node import NAME, PF, RDMA, Node, netdev, pci, rdma_devs
 from lab.test_node import VFS, pull
+from lab.test_rdma_numbers import moving, uverbs, wanting
 from support import chained
 from support.dra_api import DraApi, serving
 from support.go_kubelet import GoKubelet, go_kubelet
@@ -19,6 +20,8 @@ from support.topology import Pod, until
 
 from base.kubelet import drahealth_pb2 as health
 from base.state import claims
+
+__all__ = ["moving"]  # a fixture
 
 UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
 POD = "a1b2c3d4-0000-4000-8000-000000000001"
@@ -129,6 +132,31 @@ def test_a_claims_vf(kubelet: GoKubelet, node: Node, pod: Pod, api: tuple[DraApi
     assert not CDI.exists()
     assert claims.all_claims() == []
     assert node.is_home()
+
+
+def nodes() -> set[str]:
+    """The device nodes of the claim's container."""
+    (one,) = json.loads(CDI.read_text())["devices"]
+    return {entry["path"] for entry in one["containerEdits"]["deviceNodes"]}
+
+
+def test_a_number_that_changes(moving: str, kubelet: GoKubelet, node: Node, pod: Pod, api: tuple[DraApi, Path]) -> None:
+    """ADD moves the VF, which gets another uverbs.  The claim's container gets that one, and again after DEL."""
+    server, _ = api
+    until(lambda: moving in server.devices(), 120)
+    pool, device = server.devices()[moving]
+    server.claim = claim((pool, device["name"]))
+    until(lambda: not kubelet.prepare(ASKED)[UID].error, 120)
+    before = uverbs(moving)
+    assert f"/dev/infiniband/{before}" in nodes()
+
+    conf = wanting(node, moving, mode="exclusive", required=True)
+    node.ok("ADD", pod, conf, CNI_ARGS=ARGS)
+    assert before != uverbs(moving)
+    assert nodes() == {f"/dev/infiniband/{uverbs(moving)}", "/dev/infiniband/rdma_cm"}
+    node.ok("DEL", pod, conf, CNI_ARGS=ARGS)
+    until(lambda: f"/dev/infiniband/{uverbs(moving)}" in nodes(), 120)
+    assert kubelet.unprepare(ASKED) == {UID: ""}
 
 
 def test_two_vfs_in_the_clusters_own_network(

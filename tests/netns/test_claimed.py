@@ -117,6 +117,34 @@ def test_metadata_under_the_units_umask(host: Host, pod: Pod, folder: Path) -> N
     host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
 
 
+def test_a_pod_that_may_do_without_an_interface(host: Host, pod: Pod, folder: Path) -> None:
+    """An extended resource's: its gate is open before ADD and after DEL, and describes the interface in between."""
+    claim = replace(CLAIM, devices=(replace(MASTER, waits=False),))
+    claims.save(claim)
+
+    def described() -> bool:
+        return "networkData" in gate(folder)["requests"][0]["devices"][0]
+
+    gates.settle(claim, 0)
+    assert not described()
+    host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+    assert pod.addresses() >= {"10.56.0.77/24"}
+    assert described()
+    host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
+    assert not described()
+
+
+def test_a_network_that_does_not_name_the_device(host: Host, pod: Pod, folder: Path) -> None:
+    """Its definition has no resourceName, so Multus gives no deviceID."""
+    claim = replace(CLAIM, devices=(replace(MASTER, waits=False),))
+    claims.save(claim)
+    gates.settle(claim, 0)
+    host.ok("ADD", pod, host.conf(), CNI_ARGS=ARGS)
+    assert pod.link()
+    assert gate(folder)
+    host.ok("DEL", pod, host.conf(), CNI_ARGS=ARGS)
+
+
 def test_what_inspect_shows(host: Host, pod: Pod, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A claim that awaits its interface; then the attachment's claim, and its UID when it is not prepared any more."""
 

@@ -44,7 +44,7 @@ class DriverProcess(Daemon):
         self.has({"vf2": VF})
 
     def has(self, devices: dict[str, Any]) -> None:
-        """Set the node's devices; a running driver reports their health."""
+        """Set the node's devices; a running driver reports their health, and renews its claims."""
         new = self.devices.with_suffix(".new")
         new.write_text(json.dumps(devices))
         new.replace(self.devices)
@@ -82,13 +82,22 @@ def main(socket: str, claims_folder: str, cdi_folder: str, devices: str, kubecon
     def states() -> Iterable[tuple[str, str, str]]:
         return [(POOL, name, one.get("problem", "")) for name, one in read().items()]
 
+    def granted(device: claims.Device) -> dict[str, Any]:
+        nodes = tuple(read().get(device.device, {}).get("nodes", ()))
+        return {"nodes": nodes} if nodes else {}
+
     async def serve() -> None:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         written = Status(loop, Topics(), partial(status.write, kubeconfig))
         driver = Driver(Path(socket), find, states, lambda: None, written, kubeconfig)
         loop.add_signal_handler(signal.SIGTERM, ended.set)
-        loop.add_signal_handler(signal.SIGUSR1, driver.changed)
+
+        def changed() -> None:
+            driver.renew(granted)
+            driver.changed()
+
+        loop.add_signal_handler(signal.SIGUSR1, changed)
         driver.open()
         await ended.wait()
         driver.close()

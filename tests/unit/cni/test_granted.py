@@ -46,13 +46,13 @@ def renumber(device: Path, number: int) -> None:
 
 
 def attached(
-    device: Path, number: int = 4, *, uid: str = "", plan: dict[str, Any] | None = None, **keys: Any
+    device: Path, number: int = 4, *, uid: str = "", plan: dict[str, Any] | None = None, claim: str = "", **keys: Any
 ) -> list[str]:
     """Return ADD's log for a device that gets another number."""
     attach = Sriov(**{"deviceID": VF, "rdma": Rdma(required=True)} | keys)
     args = f"IgnoreUnknown=1;K8S_POD_UID={uid}" if uid else ""
     log = list[str]()
-    with granted.kept(attach, MOVED if plan is None else plan, Request({"CNI_ARGS": args}, b""), log):
+    with granted.kept(attach, MOVED if plan is None else plan, Request({"CNI_ARGS": args}, b""), log, claim):
         renumber(device, number)
     return log
 
@@ -171,6 +171,72 @@ def test_another_device_is_given_by_cdi(device: Path) -> None:
     specify(2, "0000:3b:00.3")
     with pytest.raises(LinkUnavailable):
         attached(device, 2, uid="one")
+
+
+UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
+CLAIM = f"{UID}/1"
+
+
+def of_claim(number: int, uid: str = UID, *nodes: str) -> None:
+    """Write the claim's file, whose second device has these nodes."""
+    paths = nodes or (f"/dev/infiniband/uverbs{number}", "/dev/infiniband/rdma_cm")
+    devices = [
+        {"name": f"{uid}-{n}", "containerEdits": {"deviceNodes": [{"path": path} for path in of_device]}}
+        for n, of_device in enumerate((("/dev/infiniband/uverbs9",), paths))
+    ]
+    folder = Path(granted._CDI[0])
+    folder.mkdir(exist_ok=True)
+    (folder / "new").write_text(json.dumps({"devices": devices}))
+    (folder / "new").rename(folder / f"hpn-claim-{uid}.json")
+
+
+def test_a_claim_gives_its_own_file_only(device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the resource (cdi: true), of another claim, or of the claim's other device is not the container's."""
+    monkeypatch.setattr(granted, "_WRITTEN", 0.1)
+    of_claim(4)
+    of_claim(2, UID.replace("0d", "1d"))
+    specify(2)
+    for _ in range(2):  # also after the device has its number
+        with pytest.raises(LinkUnavailable, match=r"has uverbs2, .* but the container got uverbs4, .*start hpn node"):
+            attached(device, 2, uid="one", claim=CLAIM)
+    (line,) = attached(device, 2, uid="one", claim=CLAIM, rdma=Rdma())
+    assert "got uverbs4" in line
+    of_claim(2)
+    assert attached(device, 2, uid="one", claim=CLAIM) == []
+    assert not os.path.exists(f"{places.COMMON}/rdma")
+
+
+def test_a_claims_file_that_is_stale_before_the_move(device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver was loaded again between Prepare and ADD, and the move changes nothing."""
+    monkeypatch.setattr(granted, "_WRITTEN", 0.1)
+    of_claim(2)
+    with pytest.raises(LinkUnavailable):
+        attached(device, 4, claim=CLAIM)
+    of_claim(4)
+    assert attached(device, 4, claim=CLAIM) == []
+
+
+def test_a_claim_without_rdma_nodes(device: Path) -> None:
+    """Its resource has rdma: none, or its file is gone, and no container starts."""
+    assert attached(device, 2, claim=CLAIM) == []
+    of_claim(4, UID, "/dev/vhost-net")
+    assert attached(device, 3, claim=CLAIM) == []
+
+
+def test_a_device_that_loses_its_nodes(device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every resource by CDI contains all of no nodes."""
+    monkeypatch.setattr(granted, "_WRITTEN", 0.1)
+    specify(4)
+
+    def lose() -> None:
+        for folder in ("infiniband_verbs", "infiniband_mad"):
+            for one in list((device / folder).iterdir()):
+                one.rename(device / f"gone-{one.name}")
+
+    attach = Sriov(deviceID=VF, rdma=Rdma(required=True))
+    said = "has no device node in the pod"
+    with pytest.raises(LinkUnavailable, match=said), granted.kept(attach, MOVED, Request({}, b""), []):
+        lose()
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"devices": [{}]}', '{"devices": [{"name": 7}]}'])

@@ -122,6 +122,25 @@ def test_a_pod_group_is_no_pod() -> None:
     assert decide(document).pods == (POD,)
 
 
+def test_who_waits_for_an_interface() -> None:
+    """A claim for extended resources only if its class says how the interface comes: a pod has no place for that."""
+    extended = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    attached = config(attach="multus")
+    for annotations, configs, waits in (
+        (extended, (), False),
+        (extended, (config(mac="02:00:00:00:00:07"),), False),
+        (extended, (attached,), True),
+        ({}, (), True),
+        ({"resource.kubernetes.io/extended-resource-claim": "false"}, (), True),
+    ):
+        document = claim(*configs)
+        document["metadata"]["annotations"] = annotations
+        (device,) = decide(document).devices
+        assert (device.attach, device.waits, device.is_awaited) == ("multus", waits, waits)
+    document = claim(config(attach="none"))
+    assert not decide(document).devices[0].is_awaited
+
+
 def test_admin_access_attaches_nothing() -> None:
     (device,) = decide(claim(results=(result(adminAccess=True),))).devices
     assert device.attach == "none"
