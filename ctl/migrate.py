@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,9 +166,8 @@ def export_leases(options: argparse.Namespace) -> tuple[str, int]:
     # First a dry run, so that the record of the files is on disk before them.
     collisions = migrate.to_host_local(options.path, leases, last, dry_run=True)
     if not collisions and not options.dry_run:
-        keys = {ip: one.owner.key for one in leases for ip in one.ips}
-        access.note_export(options.data_dir, options.network, options.path, keys)
-        collisions = migrate.to_host_local(options.path, leases, last, dry_run=False)
+        write = partial(migrate.to_host_local, options.path, leases, last, dry_run=False)
+        collisions = access.note_files(options.data_dir, options.network, options.path, leases, write)
     if collisions:
         return text([*collisions, f"{network.name}: nothing was exported"]), 1
     kept = sum(isinstance(one, Kept) for one in holdings)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from base.protocol.errors import CniError, IoFailure
 from base.protocol.result import Address
@@ -21,12 +21,18 @@ from ipam.stores import LOCK_TIMEOUT
 
 FILE: Final = "exported"
 
+T = TypeVar("T")
 
-def record(directory: Path, to: Path, keys: Mapping[Address, Key]) -> None:
-    """Record the files before they are written.  Raises IoFailure, TryAgain."""
+
+def record(directory: Path, to: Path, keys: Mapping[Address, Key], write: Callable[[], T]) -> T:
+    """Record the files, then call ``write``, which writes them; no command removes one before it is written.
+
+    Raises IoFailure, TryAgain, and what ``write`` raises.
+    """
     files = {f"{address}": [key.container_id, key.ifname] for address, key in keys.items()}
     with _alone(directory):
         durable.write(directory / FILE, {"directory": f"{to}", "files": files})
+        return write()
 
 
 def remove(directory: Path, holds: Callable[[Key, str], bool]) -> list[str]:
