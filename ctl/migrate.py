@@ -76,8 +76,10 @@ def import_leases(options: argparse.Namespace) -> tuple[str, int]:
             output, status = text([*log, *_summary(name, leases, dry_run=options.dry_run)]), 0
         if is_ours and not status and not options.dry_run:
             migrate.set_aside(options.path, leases, options.ifname)
-        elif options.source == "host-local" and not status and not options.dry_run:
-            access.note_import(options.data_dir, name, options.path)
+    if options.source == "host-local" and not (is_ours or status or options.dry_run):
+        # Without host-local's lock, which a DEL takes inside the lock of this record.
+        write = partial(access.note_import, options.data_dir, name, options.path)
+        access.note_files(options.data_dir, name, options.path, leases, write)
     return output, status
 
 
