@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +76,10 @@ def import_leases(options: argparse.Namespace) -> tuple[str, int]:
             output, status = text([*log, *_summary(name, leases, dry_run=options.dry_run)]), 0
         if is_ours and not status and not options.dry_run:
             migrate.set_aside(options.path, leases, options.ifname)
-        elif options.source == "host-local" and not status and not options.dry_run:
-            access.note_import(options.data_dir, name, options.path)
+    if options.source == "host-local" and not (is_ours or status or options.dry_run):
+        # Without host-local's lock, which a DEL takes inside the lock of this record.
+        write = partial(access.note_import, options.data_dir, name, options.path)
+        access.note_files(options.data_dir, name, options.path, leases, write)
     return output, status
 
 
@@ -165,9 +168,8 @@ def export_leases(options: argparse.Namespace) -> tuple[str, int]:
     # First a dry run, so that the record of the files is on disk before them.
     collisions = migrate.to_host_local(options.path, leases, last, dry_run=True)
     if not collisions and not options.dry_run:
-        keys = {ip: one.owner.key for one in leases for ip in one.ips}
-        access.note_export(options.data_dir, options.network, options.path, keys)
-        collisions = migrate.to_host_local(options.path, leases, last, dry_run=False)
+        write = partial(migrate.to_host_local, options.path, leases, last, dry_run=False)
+        collisions = access.note_files(options.data_dir, options.network, options.path, leases, write)
     if collisions:
         return text([*collisions, f"{network.name}: nothing was exported"]), 1
     kept = sum(isinstance(one, Kept) for one in holdings)

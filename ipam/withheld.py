@@ -19,7 +19,8 @@ from ipam.stores.access import IMPORTED_FROM
 class Withheld:
     """A view (stores.Book) that also counts these addresses as held.
 
-    ``directory`` is that of the network's state.  Without a ``master``, this node's addresses on all interfaces count.
+    ``directory`` is that of the network's state.  ``master`` is a name or an altname.  Without one, this node's
+    addresses on all interfaces count.
     """
 
     book: Book
@@ -51,10 +52,10 @@ class Withheld:
 
     def _other_user(self, address: Address) -> str:
         """Describe the address's user beside this store; empty if there is none."""
-        from base.kernel import local  # noqa: PLC0415  # CHECK, DEL and VERSION need no socket
+        from base.kernel import local, rtnl  # noqa: PLC0415  # CHECK, DEL and VERSION need no socket
 
         has = local.interface_with(address)
-        if has and self.master in ("", has):
+        if has and rtnl.real_name(self.master) in ("", has):
             return f"this node itself, on {has}"
         file = f"{self.directory}/{IMPORTED_FROM}/{address}"
         return f"a pod of host-local's ({os.path.realpath(file)})" if os.path.lexists(file) else ""

@@ -67,8 +67,14 @@ def is_trusted(uid: int) -> bool:
 
 
 def read_trusted(path: str, limit: int = _LIMIT, also: int = 0) -> bytes | None:
-    """The contents of the administrator's file; None if there is none.  Raises InvalidConfig if others than root and
-    the user ``also`` can write it; OSError, also above ``limit`` bytes."""
+    """The contents of the administrator's file; None if there is none.  Raises as ``read_owned``."""
+    found = read_owned(path, limit, also)
+    return None if found is None else found[0]
+
+
+def read_owned(path: str, limit: int = _LIMIT, also: int = 0) -> tuple[bytes, int] | None:
+    """The contents of the administrator's file, and its owner; None if there is none.  Raises InvalidConfig if others
+    than root and the user ``also`` can write it; OSError, also above ``limit`` bytes."""
     try:
         fd = files.open_regular(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
@@ -83,7 +89,7 @@ def read_trusted(path: str, limit: int = _LIMIT, also: int = 0) -> bytes | None:
                 f"{path} can be written by others than root (owner {found.st_uid}, mode {found.st_mode & 0o7777:o}); "
                 f"check its contents, then: {'; '.join(remedies)}"
             )
-        return files.read_all(fd, limit)
+        return files.read_all(fd, limit), found.st_uid
     finally:
         os.close(fd)
 

@@ -3,17 +3,20 @@
 A function here imports a store only when it opens one, because VERSION needs none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from base.protocol import spec
 from base.protocol.errors import InvalidConfig, IoFailure
 from base.protocol.location import IPAM_DIR, path_of
-from base.protocol.result import Address
-from base.protocol.spec import Config, Key
+from base.protocol.spec import Config
 from ipam.stores import Gone, Store, none_gone
 
+if TYPE_CHECKING:
+    from ipam.stores.holdings import Lease
+
+T = TypeVar("T")
 # A link beside the leases to host-local's directory from which they were imported.
 IMPORTED_FROM: Final = "imported-from"
 
@@ -60,11 +63,13 @@ def note_import(data_dir: Path, network: str, source: Path) -> None:
         raise IoFailure(f"{link}: {e.strerror}; repeat the import") from e
 
 
-def note_export(data_dir: Path, network: str, to: Path, keys: Mapping[Address, Key]) -> None:
-    """Record the files that are written for host-local now; each is removed when its lease ends.  Raises IoFailure."""
+def note_files(data_dir: Path, network: str, to: Path, leases: "Sequence[Lease]", write: Callable[[], T]) -> T:
+    """Record host-local's files of these leases, and call ``write``, which writes them.  Each is removed when its lease
+    ends.  Raises IoFailure, TryAgain, and what ``write`` raises."""
     from ipam.stores.files import exported  # noqa: PLC0415
 
-    exported.record(data_dir / network, to.resolve(), keys)
+    keys = {ip: one.owner.key for one in leases for ip in one.ips}
+    return exported.record(data_dir / network, to.resolve(), keys, write)
 
 
 def networks(data_dir: Path) -> list[str]:

@@ -29,6 +29,13 @@ def test_addresses_of_the_master(host: Host, pod: Pod, more: dict[str, Any]) -> 
     assert "10.56.0.3 is held by this node itself, on rail0; request another" in refused.stdout
 
 
+def test_the_master_by_its_altname(host: Host, pod: Pod) -> None:
+    ip("link", "property", "add", "dev", "rail0", "altname", "the-fabric-of-rail-0")
+    ip("addr", "add", "10.56.0.2/24", "dev", "rail0")
+    named = conf(host) | {"master": "the-fabric-of-rail-0"}
+    assert given(host.ok("ADD", pod, named))[0] == "10.56.0.3"
+
+
 def test_the_last_address_is_the_hosts(host: Host, pod: Pod) -> None:
     """STATUS and ADD find the range exhausted."""
     ip("addr", "add", "10.56.0.9/24", "dev", "rail0")

@@ -170,11 +170,11 @@ def read(named: str = "", *, as_operator: bool = False, of_pod: Mapping[str, str
     for path in places:
         stamp = _stamp(path)
         try:
-            data = trust.read_trusted(path, _MOST, _also(as_operator=as_operator))
+            text = trust.read_owned(path, _MOST, _also(as_operator=as_operator))
         except OSError as e:
             raise StoreRefused(f"the kubeconfig {path} cannot be read ({e.strerror}); correct it") from e
-        if data is not None:
-            found = _parsed(path, data, stamp, as_operator=as_operator)
+        if text is not None:
+            found = _parsed(path, *text, stamp, as_operator=as_operator)
             if named or not found.is_left_over():
                 return found
             left_over = left_over or found
@@ -218,7 +218,7 @@ def _wrong(key: str, why: str) -> InvalidConfig:
     return InvalidConfig(f"the policy file {policy.policy_path()}: stores.kubernetes.{key} {why}")
 
 
-def _parsed(path: str, data: bytes, stamp: tuple[int, ...], *, as_operator: bool) -> Kubeconfig:
+def _parsed(path: str, data: bytes, owner: int, stamp: tuple[int, ...], *, as_operator: bool) -> Kubeconfig:
     document = _document(path, data)
     current = str(document.get("current-context") or "")
     context = _named(path, document, "context", current)
@@ -229,7 +229,7 @@ def _parsed(path: str, data: bytes, stamp: tuple[int, ...], *, as_operator: bool
         from ipam.cluster.backends import exec_credential  # noqa: PLC0415  # no CNI command may run it
 
         about = user["exec"]
-        user = {key: value for key, value in user.items() if key != "exec"} | exec_credential.read(path, about)
+        user = {key: value for key, value in user.items() if key != "exec"} | exec_credential.read(path, about, owner)
     for section in (cluster, user):
         for key, why in _REFUSED.items():
             if section.get(key) not in (None, "", "false", False):

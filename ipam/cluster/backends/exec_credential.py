@@ -23,10 +23,10 @@ _ALONE: Final = "or give a kubeconfig with a token: kubectl create token"
 _DATA: Final = {"clientCertificateData": "client-certificate-data", "clientKeyData": "client-key-data"}
 
 
-def read(path: str, about: object) -> Json:
+def read(path: str, about: object, owner: int) -> Json:
     """Run the program of ``exec`` in the kubeconfig at ``path``, as the file's owner, and return the user's keys.
 
-    Raises StoreRefused.
+    ``owner`` was read with the contents, because the path may lead to another file by now.  Raises StoreRefused.
     """
     about = about if isinstance(about, dict) else {}
     command = [about.get("command"), *_list(about.get("args"))]
@@ -36,7 +36,7 @@ def read(path: str, about: object) -> Json:
         raise StoreRefused(f"{path}: exec is not a command with args and env; correct it, {_ALONE}")
     asked = {"apiVersion": about.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}
     added = {one["name"]: one["value"] for one in env} | {"KUBERNETES_EXEC_INFO": json.dumps(asked)}
-    printed, status = _printed(path, command, added), None
+    printed, status = _printed(path, command, added, owner), None
     with suppress(ValueError, RecursionError, AttributeError):
         status = json.loads(printed).get("status")
     found = {} if not isinstance(status, dict) else {
@@ -54,10 +54,14 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else [] if value in (None, "", "null", "~") else [None]
 
 
-def _printed(path: str, command: list[str], added: Mapping[str, str]) -> bytes:
-    user, as_user, env = os.stat(path).st_uid, dict[str, Any](), {**os.environ, **added}
+def _printed(path: str, command: list[str], added: Mapping[str, str], user: int) -> bytes:
+    as_user, env = dict[str, Any](), {**os.environ, **added}
     if user != os.geteuid():  # never root's rights for another user's file
-        about = pwd.getpwuid(user)
+        try:
+            about = pwd.getpwuid(user)
+        except KeyError:
+            why = f"no user of this node has the number {user}, its owner's"
+            raise StoreRefused(f"{path}: exec: {why}; give the file to one, {_ALONE}") from None
         as_user = {"user": user, "group": about.pw_gid, "extra_groups": os.getgrouplist(about.pw_name, about.pw_gid)}
         env = {**os.environ, "HOME": about.pw_dir, "USER": about.pw_name, "LOGNAME": about.pw_name, **added}
     what = f"{path}: exec {command[0]}"

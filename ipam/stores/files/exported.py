@@ -1,6 +1,6 @@
-"""The files that hpn ipam export wrote for host-local.
+"""host-local's files of attachments whose leases are here: hpn ipam export wrote them, or hpn ipam import read them.
 
-Each is removed when its lease here ends, because the DEL of such a pod comes to hpn-ipam and never to host-local.
+Each is removed when its lease here ends, because a DEL that comes to hpn-ipam never comes to host-local.
 
     <network>/exported         JSON: host-local's directory, and for each address the attachment
     <network>/exported.lock    while a command reads and writes the other
@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from base.protocol.errors import CniError, IoFailure
 from base.protocol.result import Address
@@ -21,23 +21,30 @@ from ipam.stores import LOCK_TIMEOUT
 
 FILE: Final = "exported"
 
+T = TypeVar("T")
 
-def record(directory: Path, to: Path, keys: Mapping[Address, Key]) -> None:
-    """Record the files before they are written.  Raises IoFailure, TryAgain."""
+
+def record(directory: Path, to: Path, keys: Mapping[Address, Key], write: Callable[[], T]) -> T:
+    """Record the files, then call ``write``, which writes them; no command removes one before it is written.
+
+    Raises IoFailure, TryAgain, and what ``write`` raises.
+    """
     files = {f"{address}": [key.container_id, key.ifname] for address, key in keys.items()}
     with _alone(directory):
         durable.write(directory / FILE, {"directory": f"{to}", "files": files})
+        return write()
 
 
-def remove(directory: Path, holds: Callable[[Key, str], bool]) -> list[str]:
+def remove(directory: Path, ended: Callable[[Mapping[str, Key]], Mapping[str, Key]]) -> list[str]:
     """Remove each file whose attachment holds that address no more; return messages for an operator.
 
-    A file that host-local has written meanwhile stays.  A failure is a message, and the next call tries again.
+    ``ended`` returns those of these addresses that their attachments do not hold.  A file that host-local has written
+    meanwhile stays.  A failure is a message, and the next call tries again.
     """
     try:
         with _alone(directory):
             if body := durable.read(directory / FILE):  # else another command removed the last
-                _end(directory, body, holds)
+                _end(directory, body, ended)
     except (CniError, OSError, KeyError, TypeError, ValueError, AttributeError) as e:
         return [f"{directory / FILE}: files of host-local could not be removed: {getattr(e, 'msg', e)}"]
     return []
@@ -54,14 +61,11 @@ def _alone(directory: Path) -> Iterator[None]:
         raise IoFailure(f"{e.filename or path}: {e.strerror}") from e
 
 
-def _end(directory: Path, body: Json, holds: Callable[[Key, str], bool]) -> None:
-    to, ended = Path(body["directory"]), dict[str, Key]()
-    for address, (container_id, ifname) in body["files"].items():
-        if not holds(key := Key(container_id, ifname), address):
-            ended[address] = key
-    if ended:
-        _remove(to, ended)
-        _write(directory, body, ended)
+def _end(directory: Path, body: Json, ended: Callable[[Mapping[str, Key]], Mapping[str, Key]]) -> None:
+    files = {address: Key(container_id, ifname) for address, (container_id, ifname) in body["files"].items()}
+    if gone := ended(files):
+        _remove(Path(body["directory"]), gone)
+        _write(directory, body, gone)
 
 
 def _remove(to: Path, ended: Mapping[str, Key]) -> None:

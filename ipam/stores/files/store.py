@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 # The most leases that GC releases per lock, while others wait.
 BATCH = 256
-# hpn ipam export wrote files for host-local (exported.py).
+# host-local has files of leases here (exported.py).
 EXPORTED = "exported"
 # The characters of host-local's file names for addresses; each of our names has another one too.
 _OF_ADDRESSES = "0123456789abcdefABCDEF.:"
@@ -229,16 +229,19 @@ class FileStore:
             return [*administration.problems(table), *administration.quarantined(self._directory)]
 
     def _end_exports(self) -> None:
-        """Remove the files that were exported to host-local and whose leases have ended."""
+        """Remove host-local's files of leases that have ended (exported.py)."""
         if not os.path.exists(f"{self._directory}/{EXPORTED}"):
             return
-        from ipam.stores.files import exported  # noqa: PLC0415  # after an export only
+        from ipam.stores.files import exported  # noqa: PLC0415  # after an export or import only
 
-        def holds(key: Key, address: str) -> bool:
-            held = self._with_table(lambda table: table.find(digest(key)))
-            return held is not None and address in map(str, held.holding.ips)
+        def ended(files: Mapping[str, Key]) -> dict[str, Key]:
+            def work(table: Table) -> dict[str, Key]:
+                known = {key: held.holding.ips for key in {*files.values()} if (held := table.find(digest(key)))}
+                return {ip: key for ip, key in files.items() if ip not in map(str, known.get(key, ()))}
 
-        self._log += exported.remove(self._directory, holds)
+            return self._with_table(work)
+
+        self._log += exported.remove(self._directory, ended)
 
     def _lock(self) -> Lock:
         return Lock(f"{self._directory}/lock", self._timeout)

@@ -11,7 +11,9 @@ import pytest
 from support.ipam_calls import Net
 from support.pages import ROOT
 
+from base.protocol.errors import TryAgain
 from base.protocol.spec import Key
+from base.state.locks import passing
 from ctl.main import main
 from ipam.stores.files import exported
 
@@ -304,19 +306,47 @@ def test_exported_addresses_of_many_pods_end_at_once(tmp_path):
     net, there = tmp_path / "net", tmp_path / "there"
     net.mkdir(mode=0o700), there.mkdir()
     keys = {ip_address(f"10.0.0.{n}"): Key(f"c{n}", "net1") for n in range(2, 42)}
-    exported.record(net, there, keys)
+    exported.record(net, there, keys, tuple)
     for address, key in keys.items():
         (there / f"{address}").write_text(f"{key.container_id}\r\n{key.ifname}")
     held = set(map(str, keys))
 
     def end(address):
         held.remove(address)
-        return exported.remove(net, lambda _, one: one in held)
+        return exported.remove(net, lambda files: {one: key for one, key in files.items() if one not in held})
 
     with ThreadPoolExecutor(len(keys)) as threads:
         assert [line for lines in threads.map(end, [*held]) for line in lines] == []
     assert [path.name for path in there.iterdir()] == ["lock"]
     assert [*net.iterdir()] == []
+
+
+def test_an_end_while_the_files_are_exported(tmp_path):
+    """It waits, or its file would be written afterwards, and stay."""
+    net, there = tmp_path / "net", tmp_path / "there"
+    net.mkdir(mode=0o700), there.mkdir()
+
+    def write():
+        ending = threads.submit(exported.remove, net, dict)
+        with pytest.raises(TryAgain), passing(f"{net}/exported.lock", 0):
+            pass
+        (there / "10.0.0.2").write_bytes(b"a\r\nnet1")
+        return ending
+
+    with ThreadPoolExecutor(1) as threads:
+        assert exported.record(net, there, {ip_address("10.0.0.2"): Key("a", "net1")}, write).result() == []
+    assert [path.name for path in there.iterdir()] == ["lock"]
+
+
+def test_an_imported_address_whose_end_comes_here(hpn, net, host_local):
+    """host-local does not learn of it, and its file would keep the address from all pods."""
+    hpn("import", "--from", "host-local", host_local)
+    (host_local / "10.0.0.3").write_bytes(b"another\r\nnet1")  # host-local gave it to another pod
+    assert net.call("DEL", "c1") == {}
+    assert not (host_local / "10.0.0.2").exists()
+    assert net.call("ADD", "y", runtimeConfig={"ips": ["10.0.0.2"]})["ips"][0]["address"] == "10.0.0.2/24"
+    assert net.gc() == {}
+    assert {path.name for path in host_local.iterdir() if path.name[0] in "1f"} == {"10.0.0.3"}
 
 
 def test_addresses_that_host_local_gives_after_the_import(hpn, net, host_local):

@@ -12,7 +12,7 @@ import pytest
 from support.tls_server import Authority, authority
 
 from base.protocol.errors import InvalidConfig, StoreRefused, Unreachable
-from ipam.cluster.backends import credentials, tls
+from ipam.cluster.backends import credentials, exec_credential, tls
 
 # kubeadm writes this for kubelet.
 KUBEADM = """\
@@ -274,6 +274,25 @@ def test_an_operators_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner
     assert found == {"Authorization": f"Bearer {owner}/{home}/by-the-file/v1beta1/word"}
     with pytest.raises((StoreRefused, InvalidConfig), match=r"exec runs another program|can be written by others"):
         credentials.read(file)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root, to become another user")
+def test_the_owner_is_that_of_the_contents(tmp_path: Path) -> None:
+    """A user of sudo may put root's file in place of the one that was read, and the program would run as root."""
+    for folder in tmp_path.parents:
+        folder.chmod(folder.stat().st_mode | 0o011)
+    file = operators(tmp_path, 65534)
+    about = json.loads(Path(file).read_text())["users"][1]["user"]["exec"]
+    Path(file).unlink()
+    Path(file).touch()
+    assert exec_credential.read(file, about, 65534)["token"].startswith("65534/")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a file away")
+def test_an_owner_that_passwd_does_not_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_UID", "54321")
+    with pytest.raises(StoreRefused, match="exec: no user of this node has the number 54321"):
+        credentials.read(operators(tmp_path, 54321), as_operator=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a file away")
