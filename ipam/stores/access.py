@@ -4,6 +4,7 @@ A function here imports a store only when it opens one, because VERSION needs no
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,11 +61,15 @@ def note_import(data_dir: Path, network: str, source: Path) -> None:
         raise IoFailure(f"{link}: {e.strerror}; repeat the import") from e
 
 
-def note_export(data_dir: Path, network: str, to: Path, keys: Mapping[Address, Key]) -> None:
-    """Record the files that are written for host-local now; each is removed when its lease ends.  Raises IoFailure."""
+def exporting(data_dir: Path, network: str, to: Path, keys: Mapping[Address, Key]) -> AbstractContextManager[None]:
+    """Record the files that the caller then writes for host-local; each is removed when its lease ends.
+
+    The caller collects dead leases afterwards: a lease may have ended before the record.  Raises IoFailure, TryAgain,
+    RecordUnreadable.
+    """
     from ipam.stores.files import exported  # noqa: PLC0415
 
-    exported.record(data_dir / network, to.resolve(), keys)
+    return exported.recorded(data_dir / network, to.resolve(), keys)
 
 
 def networks(data_dir: Path) -> list[str]:

@@ -2,8 +2,8 @@
 
 Each is removed when its lease here ends, because the DEL of such a pod comes to hpn-ipam and never to host-local.
 
-    <network>/exported         JSON: host-local's directory, and for each address the attachment
-    <network>/exported.lock    while a command reads and writes the other
+    <network>/exported         JSON: each file, and the attachment in it
+    <network>/exported.lock    while a command reads and writes the other, and while the files are written
 """
 
 import os
@@ -22,11 +22,18 @@ from ipam.stores import LOCK_TIMEOUT
 FILE: Final = "exported"
 
 
-def record(directory: Path, to: Path, keys: Mapping[Address, Key]) -> None:
-    """Record the files before they are written.  Raises IoFailure, TryAgain."""
-    files = {f"{address}": [key.container_id, key.ifname] for address, key in keys.items()}
+@contextmanager
+def recorded(directory: Path, to: Path, keys: Mapping[Address, Key]) -> Iterator[None]:
+    """Record the files in host-local's directory ``to``, beside those of earlier exports, before the caller writes
+    them.
+
+    No file is removed meanwhile.  So the caller lets the store remove those of leases that have ended since it read
+    them.  Raises IoFailure, TryAgain, RecordUnreadable.
+    """
     with _alone(directory):
-        durable.write(directory / FILE, {"directory": f"{to}", "files": files})
+        files = {f"{to / str(address)}": [key.container_id, key.ifname] for address, key in keys.items()}
+        durable.write(directory / FILE, {"files": _files(durable.read(directory / FILE) or {"files": {}}) | files})
+        yield
 
 
 def remove(directory: Path, holds: Callable[[Key, str], bool]) -> list[str]:
@@ -54,32 +61,32 @@ def _alone(directory: Path) -> Iterator[None]:
         raise IoFailure(f"{e.filename or path}: {e.strerror}") from e
 
 
+def _files(body: Json) -> dict[str, list[str]]:
+    """Return the attachment in each file.  Earlier versions recorded one directory, and names in it.  Raises KeyError,
+    TypeError, AttributeError."""
+    return {f"{Path(body.get('directory', ''), name)}": of for name, of in body["files"].items()}
+
+
 def _end(directory: Path, body: Json, holds: Callable[[Key, str], bool]) -> None:
-    to, ended = Path(body["directory"]), dict[str, Key]()
-    for address, (container_id, ifname) in body["files"].items():
-        if not holds(key := Key(container_id, ifname), address):
-            ended[address] = key
-    if ended:
-        _remove(to, ended)
-        _write(directory, body, ended)
+    files = _files(body)
+    ended = {Path(name): of for name, of in files.items() if not holds(Key(*of), Path(name).name)}
+    for to in {path.parent for path in ended}:
+        _remove(to, {path: of for path, of in ended.items() if path.parent == to})
+    if left := {name: of for name, of in files.items() if Path(name) not in ended}:
+        durable.write(directory / FILE, {"files": left})
+    else:
+        durable.remove(directory / FILE)
 
 
-def _remove(to: Path, ended: Mapping[str, Key]) -> None:
+def _remove(to: Path, ended: Mapping[Path, list[str]]) -> None:
     if not to.is_dir():
         return
     fd = os.open(to / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         take(fd, f"{to}/lock", LOCK_TIMEOUT)
-        for address, key in ended.items():
+        for path, of in ended.items():
             with suppress(FileNotFoundError):
-                if (to / address).read_text().split() == [key.container_id, key.ifname]:
-                    (to / address).unlink()
+                if path.read_text().split() == of:
+                    path.unlink()
     finally:
         os.close(fd)
-
-
-def _write(directory: Path, body: Json, ended: Mapping[str, Key]) -> None:
-    if left := {address: key for address, key in body["files"].items() if address not in ended}:
-        durable.write(directory / FILE, {**body, "files": left})
-    else:
-        durable.remove(directory / FILE)

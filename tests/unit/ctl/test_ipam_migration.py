@@ -1,6 +1,7 @@
 """hpn ipam import and export: complete or without effect, and reversible."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,11 @@ from ipaddress import ip_address
 import pytest
 from support.ipam_calls import Net
 from support.pages import ROOT
+from support.topology import until
 
 from base.protocol.spec import Key
+from base.state import durable
+from base.state.locks import passing
 from ctl.main import main
 from ipam.stores.files import exported
 
@@ -304,9 +308,9 @@ def test_exported_addresses_of_many_pods_end_at_once(tmp_path):
     net, there = tmp_path / "net", tmp_path / "there"
     net.mkdir(mode=0o700), there.mkdir()
     keys = {ip_address(f"10.0.0.{n}"): Key(f"c{n}", "net1") for n in range(2, 42)}
-    exported.record(net, there, keys)
-    for address, key in keys.items():
-        (there / f"{address}").write_text(f"{key.container_id}\r\n{key.ifname}")
+    with exported.recorded(net, there, keys):
+        for address, key in keys.items():
+            (there / f"{address}").write_text(f"{key.container_id}\r\n{key.ifname}")
     held = set(map(str, keys))
 
     def end(address):
@@ -332,6 +336,43 @@ def test_addresses_that_host_local_gives_after_the_import(hpn, net, host_local):
     (host_local / "10.0.0.8").unlink()
     assert net.call("DEL", "x") == {}
     assert "10.0.0.8" in {net.add(f"z{n}")[0] for n in range(253 - 3)}
+
+
+def test_a_pod_ends_during_the_export(hpn, net, tmp_path):
+    """After its lease was read, and before its file is recorded."""
+    net.add("a"), net.add("b")
+    there = tmp_path / "networks" / "net"
+    with ThreadPoolExecutor(1) as threads:
+        with passing(f"{net.dir}/exported.lock", 60):
+            export = threads.submit(hpn, "export", "--to", "host-local", "net", there)
+            until(lambda: waits_for(f"{net.dir}/exported.lock"))
+            assert net.call("DEL", "a") == {}
+        assert export.result() == "net: exported 2 leases\n"
+    assert {path.name for path in there.iterdir() if path.name[0] in "1f"} == {"10.0.0.3", "fd00::3"}
+
+
+def waits_for(path):
+    """Return whether another thread has the lock's file open, beside this one."""
+    names = [os.path.realpath(fd.path) for fd in os.scandir("/proc/self/fd")]
+    return names.count(path) == 2
+
+
+def test_an_export_to_another_directory(hpn, net, tmp_path):
+    """The files of the first one end too, and those that a version before recorded."""
+    net.add("a"), net.add("b"), net.add("c")
+    first, second, old = (tmp_path / name / "net" for name in ("first", "second", "old"))
+    old.mkdir(parents=True)
+    (old / "10.0.0.2").write_bytes(b"a\r\nnet1")
+    durable.write(net.dir / "exported", {"directory": f"{old}", "files": {"10.0.0.2": ["a", "net1"]}})
+    for there in (first, second):
+        hpn("export", "--to", "host-local", "net", there)
+    for cid in ("a", "b"):
+        net.call("DEL", cid)
+    names = [{path.name for path in there.iterdir() if path.name[0] in "1f"} for there in (first, second, old)]
+    assert names == [{"10.0.0.4", "fd00::4"}, {"10.0.0.4", "fd00::4"}, set()]
+    assert durable.read(net.dir / "exported")["files"].keys() == {
+        f"{there / name}" for there in (first, second) for name in ("10.0.0.4", "fd00::4")
+    }
 
 
 def test_export_that_collides(hpn, net, host_local):
