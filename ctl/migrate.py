@@ -4,7 +4,6 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +77,8 @@ def import_leases(options: argparse.Namespace) -> tuple[str, int]:
             migrate.set_aside(options.path, leases, options.ifname)
     if options.source == "host-local" and not (is_ours or status or options.dry_run):
         # Without host-local's lock, which a DEL takes inside the lock of this record.
-        write = partial(access.note_import, options.data_dir, name, options.path)
-        access.note_files(options.data_dir, name, options.path, leases, write)
+        with access.note_files(options.data_dir, name, options.path, leases):
+            access.note_import(options.data_dir, name, options.path)
     return output, status
 
 
@@ -164,18 +163,21 @@ def export_leases(options: argparse.Namespace) -> tuple[str, int]:
             f"{network.name}: leases of {ips} could not be read, so their owners are unknown; nothing was exported"
         )
     leases = [one for one in holdings if isinstance(one, Lease)]
+    log = list[str]()
     last = [max(ips, key=int) for ips in ([i for o in leases for i in o.ips if i.version == v] for v in (4, 6)) if ips]
     # First a dry run, so that the record of the files is on disk before them.
     collisions = migrate.to_host_local(options.path, leases, last, dry_run=True)
     if not collisions and not options.dry_run:
-        write = partial(migrate.to_host_local, options.path, leases, last, dry_run=False)
-        collisions = access.note_files(options.data_dir, options.network, options.path, leases, write)
+        with access.note_files(options.data_dir, options.network, options.path, leases):
+            collisions = migrate.to_host_local(options.path, leases, last, dry_run=False)
+        # Pods may have ended since their leases were read.
+        access.open_in(options.data_dir, options.network, log, sandboxes.gone).collect(None)
     if collisions:
-        return text([*collisions, f"{network.name}: nothing was exported"]), 1
+        return text([*collisions, *log, f"{network.name}: nothing was exported"]), 1
     kept = sum(isinstance(one, Kept) for one in holdings)
     note = f"; {kept} addresses kept back after their release are free there" if kept else ""
     verb = "would export" if options.dry_run else "exported"
-    return text([f"{network.name}: {verb} {len(leases)} leases{note}"]), 0
+    return text([*log, f"{network.name}: {verb} {len(leases)} leases{note}"]), 0
 
 
 def _decoded(file: Path, remedy: str) -> Any:

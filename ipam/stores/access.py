@@ -3,9 +3,10 @@
 A function here imports a store only when it opens one, because VERSION needs none.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from base.protocol import spec
 from base.protocol.errors import InvalidConfig, IoFailure
@@ -16,7 +17,6 @@ from ipam.stores import Gone, Store, none_gone
 if TYPE_CHECKING:
     from ipam.stores.holdings import Lease
 
-T = TypeVar("T")
 # A link beside the leases to host-local's directory from which they were imported.
 IMPORTED_FROM: Final = "imported-from"
 
@@ -63,13 +63,17 @@ def note_import(data_dir: Path, network: str, source: Path) -> None:
         raise IoFailure(f"{link}: {e.strerror}; repeat the import") from e
 
 
-def note_files(data_dir: Path, network: str, to: Path, leases: "Sequence[Lease]", write: Callable[[], T]) -> T:
-    """Record host-local's files of these leases, and call ``write``, which writes them.  Each is removed when its lease
-    ends.  Raises IoFailure, TryAgain, and what ``write`` raises."""
+def note_files(data_dir: Path, network: str, to: Path, leases: "Sequence[Lease]") -> AbstractContextManager[None]:
+    """Record host-local's files of these leases, which the caller may write meanwhile; each is removed when its lease
+    ends.
+
+    The caller collects dead leases afterwards: a lease may have ended before the record.  Raises IoFailure, TryAgain,
+    RecordUnreadable.
+    """
     from ipam.stores.files import exported  # noqa: PLC0415
 
     keys = {ip: one.owner.key for one in leases for ip in one.ips}
-    return exported.record(data_dir / network, to.resolve(), keys, write)
+    return exported.recorded(data_dir / network, to.resolve(), keys)
 
 
 def networks(data_dir: Path) -> list[str]:

@@ -2,15 +2,15 @@
 
 Each is removed when its lease here ends, because a DEL that comes to hpn-ipam never comes to host-local.
 
-    <network>/exported         JSON: host-local's directory, and for each address the attachment
-    <network>/exported.lock    while a command reads and writes the other
+    <network>/exported         JSON: each file, and the attachment in it
+    <network>/exported.lock    while a command reads and writes the other, and while the files are written
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from base.protocol.errors import CniError, IoFailure
 from base.protocol.result import Address
@@ -21,30 +21,31 @@ from ipam.stores import LOCK_TIMEOUT
 
 FILE: Final = "exported"
 
-T = TypeVar("T")
 
+@contextmanager
+def recorded(directory: Path, to: Path, keys: Mapping[Address, Key]) -> Iterator[None]:
+    """Record the files in host-local's directory ``to``, beside those of earlier exports, before the caller writes
+    them.
 
-def record(directory: Path, to: Path, keys: Mapping[Address, Key], write: Callable[[], T]) -> T:
-    """Record the files, then call ``write``, which writes them; no command removes one before it is written.
-
-    Raises IoFailure, TryAgain, and what ``write`` raises.
+    No file is removed meanwhile.  So the caller lets the store remove those of leases that have ended since it read
+    them.  Raises IoFailure, TryAgain, RecordUnreadable.
     """
-    files = {f"{address}": [key.container_id, key.ifname] for address, key in keys.items()}
     with _alone(directory):
-        durable.write(directory / FILE, {"directory": f"{to}", "files": files})
-        return write()
+        files = {f"{to / str(address)}": [key.container_id, key.ifname] for address, key in keys.items()}
+        durable.write(directory / FILE, {"files": _files(durable.read(directory / FILE) or {"files": {}}) | files})
+        yield
 
 
-def remove(directory: Path, ended: Callable[[Mapping[str, Key]], Mapping[str, Key]]) -> list[str]:
+def remove(directory: Path, ended: Callable[[Mapping[str, Key]], Collection[str]]) -> list[str]:
     """Remove each file whose attachment holds that address no more; return messages for an operator.
 
-    ``ended`` returns those of these addresses that their attachments do not hold.  A file that host-local has written
-    meanwhile stays.  A failure is a message, and the next call tries again.
+    ``ended`` returns those of these files, each named by its address, that are to go.  A file that host-local has
+    written meanwhile stays.  A failure is a message, and the next call tries again.
     """
     try:
         with _alone(directory):
             if body := durable.read(directory / FILE):  # else another command removed the last
-                _end(directory, body, ended)
+                _end(directory, _files(body), ended)
     except (CniError, OSError, KeyError, TypeError, ValueError, AttributeError) as e:
         return [f"{directory / FILE}: files of host-local could not be removed: {getattr(e, 'msg', e)}"]
     return []
@@ -61,29 +62,35 @@ def _alone(directory: Path) -> Iterator[None]:
         raise IoFailure(f"{e.filename or path}: {e.strerror}") from e
 
 
-def _end(directory: Path, body: Json, ended: Callable[[Mapping[str, Key]], Mapping[str, Key]]) -> None:
-    files = {address: Key(container_id, ifname) for address, (container_id, ifname) in body["files"].items()}
-    if gone := ended(files):
-        _remove(Path(body["directory"]), gone)
-        _write(directory, body, gone)
+def _files(body: Json) -> dict[str, list[str]]:
+    """Return the attachment in each file.  Earlier versions recorded one directory, and names in it.  Raises KeyError,
+    TypeError, AttributeError."""
+    return {f"{Path(body.get('directory', ''), name)}": of for name, of in body["files"].items()}
 
 
-def _remove(to: Path, ended: Mapping[str, Key]) -> None:
+def _end(
+    directory: Path, files: Mapping[str, list[str]], ended: Callable[[Mapping[str, Key]], Collection[str]]
+) -> None:
+    gone = {Path(name): files[name] for name in ended({name: Key(*of) for name, of in files.items()})}
+    if not gone:
+        return
+    for to in {path.parent for path in gone}:
+        _remove(to, {path: of for path, of in gone.items() if path.parent == to})
+    if left := {name: of for name, of in files.items() if Path(name) not in gone}:
+        durable.write(directory / FILE, {"files": left})
+    else:
+        durable.remove(directory / FILE)
+
+
+def _remove(to: Path, ended: Mapping[Path, list[str]]) -> None:
     if not to.is_dir():
         return
     fd = os.open(to / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         take(fd, f"{to}/lock", LOCK_TIMEOUT)
-        for address, key in ended.items():
+        for path, of in ended.items():
             with suppress(FileNotFoundError):
-                if (to / address).read_text().split() == [key.container_id, key.ifname]:
-                    (to / address).unlink()
+                if path.read_text().split() == of:
+                    path.unlink()
     finally:
         os.close(fd)
-
-
-def _write(directory: Path, body: Json, ended: Mapping[str, Key]) -> None:
-    if left := {address: key for address, key in body["files"].items() if address not in ended}:
-        durable.write(directory / FILE, {**body, "files": left})
-    else:
-        durable.remove(directory / FILE)

@@ -234,10 +234,10 @@ class FileStore:
             return
         from ipam.stores.files import exported  # noqa: PLC0415  # after an export or import only
 
-        def ended(files: Mapping[str, Key]) -> dict[str, Key]:
-            def work(table: Table) -> dict[str, Key]:
+        def ended(files: Mapping[str, Key]) -> list[str]:
+            def work(table: Table) -> list[str]:
                 known = {key: held.holding.ips for key in {*files.values()} if (held := table.find(digest(key)))}
-                return {ip: key for ip, key in files.items() if ip not in map(str, known.get(key, ()))}
+                return [path for path, key in files.items() if Path(path).name not in map(str, known.get(key, ()))]
 
             return self._with_table(work)
 

@@ -1,18 +1,22 @@
 """hpn ipam import and export: complete or without effect, and reversible."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 from support.ipam_calls import Net
 from support.pages import ROOT
+from support.topology import until
 
 from base.protocol.errors import TryAgain
 from base.protocol.spec import Key
+from base.state import durable
 from base.state.locks import passing
 from ctl.main import main
 from ipam.stores.files import exported
@@ -306,14 +310,14 @@ def test_exported_addresses_of_many_pods_end_at_once(tmp_path):
     net, there = tmp_path / "net", tmp_path / "there"
     net.mkdir(mode=0o700), there.mkdir()
     keys = {ip_address(f"10.0.0.{n}"): Key(f"c{n}", "net1") for n in range(2, 42)}
-    exported.record(net, there, keys, tuple)
-    for address, key in keys.items():
-        (there / f"{address}").write_text(f"{key.container_id}\r\n{key.ifname}")
+    with exported.recorded(net, there, keys):
+        for address, key in keys.items():
+            (there / f"{address}").write_text(f"{key.container_id}\r\n{key.ifname}")
     held = set(map(str, keys))
 
     def end(address):
         held.remove(address)
-        return exported.remove(net, lambda files: {one: key for one, key in files.items() if one not in held})
+        return exported.remove(net, lambda files: [one for one in files if Path(one).name not in held])
 
     with ThreadPoolExecutor(len(keys)) as threads:
         assert [line for lines in threads.map(end, [*held]) for line in lines] == []
@@ -326,15 +330,14 @@ def test_an_end_while_the_files_are_exported(tmp_path):
     net, there = tmp_path / "net", tmp_path / "there"
     net.mkdir(mode=0o700), there.mkdir()
 
-    def write():
-        ending = threads.submit(exported.remove, net, dict)
-        with pytest.raises(TryAgain), passing(f"{net}/exported.lock", 0):
-            pass
-        (there / "10.0.0.2").write_bytes(b"a\r\nnet1")
-        return ending
-
+    keys = {ip_address("10.0.0.2"): Key("a", "net1")}
     with ThreadPoolExecutor(1) as threads:
-        assert exported.record(net, there, {ip_address("10.0.0.2"): Key("a", "net1")}, write).result() == []
+        with exported.recorded(net, there, keys):
+            ending = threads.submit(exported.remove, net, list)
+            with pytest.raises(TryAgain), passing(f"{net}/exported.lock", 0):
+                pass
+            (there / "10.0.0.2").write_bytes(b"a\r\nnet1")
+        assert ending.result() == []
     assert [path.name for path in there.iterdir()] == ["lock"]
 
 
@@ -362,6 +365,43 @@ def test_addresses_that_host_local_gives_after_the_import(hpn, net, host_local):
     (host_local / "10.0.0.8").unlink()
     assert net.call("DEL", "x") == {}
     assert "10.0.0.8" in {net.add(f"z{n}")[0] for n in range(253 - 3)}
+
+
+def test_a_pod_ends_during_the_export(hpn, net, tmp_path):
+    """After its lease was read, and before its file is recorded."""
+    net.add("a"), net.add("b")
+    there = tmp_path / "networks" / "net"
+    with ThreadPoolExecutor(1) as threads:
+        with passing(f"{net.dir}/exported.lock", 60):
+            export = threads.submit(hpn, "export", "--to", "host-local", "net", there)
+            until(lambda: waits_for(f"{net.dir}/exported.lock"))
+            assert net.call("DEL", "a") == {}
+        assert export.result() == "net: exported 2 leases\n"
+    assert {path.name for path in there.iterdir() if path.name[0] in "1f"} == {"10.0.0.3", "fd00::3"}
+
+
+def waits_for(path):
+    """Return whether another thread has the lock's file open, beside this one."""
+    names = [os.path.realpath(fd.path) for fd in os.scandir("/proc/self/fd")]
+    return names.count(path) == 2
+
+
+def test_an_export_to_another_directory(hpn, net, tmp_path):
+    """The files of the first one end too, and those that a version before recorded."""
+    net.add("a"), net.add("b"), net.add("c")
+    first, second, old = (tmp_path / name / "net" for name in ("first", "second", "old"))
+    old.mkdir(parents=True)
+    (old / "10.0.0.2").write_bytes(b"a\r\nnet1")
+    durable.write(net.dir / "exported", {"directory": f"{old}", "files": {"10.0.0.2": ["a", "net1"]}})
+    for there in (first, second):
+        hpn("export", "--to", "host-local", "net", there)
+    for cid in ("a", "b"):
+        net.call("DEL", cid)
+    names = [{path.name for path in there.iterdir() if path.name[0] in "1f"} for there in (first, second, old)]
+    assert names == [{"10.0.0.4", "fd00::4"}, {"10.0.0.4", "fd00::4"}, set()]
+    assert durable.read(net.dir / "exported")["files"].keys() == {
+        f"{there / name}" for there in (first, second) for name in ("10.0.0.4", "fd00::4")
+    }
 
 
 def test_export_that_collides(hpn, net, host_local):
