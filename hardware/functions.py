@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from base.kernel import devlink, rdma_netlink, sysfs
+from base.protocol.errors import CniError
 from base.state import owned, places
 from base.state.record import Record
 from hardware import inventory, rdma_devices, users
@@ -151,8 +152,8 @@ class _Scan:
         for state_dir in state_dirs:
             try:
                 self._attached |= owned.devices((state_dir,))
-            except OSError as e:
-                why = f"{state_dir}: {e.strerror}; only root can read the devices' owners"
+            except (CniError, OSError) as e:
+                why = f"{state_dir}: {getattr(e, 'strerror', e)}; only root can read the devices' owners"
                 self.unread.append(f"{why}, so a free device may be taken")
         is_here = root == sysfs.SYS
         self._devlink = _if_known(devlink.family) if is_here else None

@@ -6,7 +6,7 @@ and Cilium sends to it without a route.  The kernel reports the namespace of the
 namespace's pod for our attachments, and libcni's results for all others.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -15,34 +15,28 @@ from typing import Final
 from base.kernel import netns, nsid, rtnl, sysfs
 from base.kernel.links import PAIRS, Link
 from base.kernel.rtnl import Rtnl
-from base.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable
+from base.kernel.sysfs import Relatives
+from base.protocol.errors import InvalidConfig, LinkUnavailable
 from base.state import journal, libcni_cache
-from base.state.owned import Use, refuse_claimed
+from base.state.owned import Use, refuse_held
 from base.state.record import netns_in
 
 _NAMED: Final = 4  # routes in a message
 
 
-def refuse(link: Link, address: str, use: Use, host: Rtnl, *, prefix: str = "", other: str) -> None:
-    """Raise CniError for an interface that is needed on the host.  ``address`` is its device's, empty for software.
-    ``use`` has the owners of its VFs.  The message begins with ``prefix``, and ``other`` is the default remedy."""
-    name = link.name
-    refuse_claimed(use.claimed, (address, name), prefix=prefix)
-    if link.enslaved:
-        over = host.link(index=link.enslaved)
-        # Of a bridge, bond, VRF, netvsc or Open vSwitch.  No remedy takes it away: the host's traffic may leave by it.
-        master = repr(over.name) if over else "bridge, bond or VRF"
-        raise LinkUnavailable(f"{prefix}{name!r} is a port of the host's {master}; {other}")
-    if record := use.attached_over(link.index):
-        raise LinkUnavailable(f"{prefix}{name!r} is the master of {record.title}; delete that first")
-    for vf in sysfs.vfs(address) if address else ():
-        if owner := use.devices.get(vf):
-            raise DeviceInUse(f"{prefix}VF {vf} of {name!r} belongs to {owner.title}; delete that first", vf)
-        # The holder of a PF decides what its VFs may do.
-        refuse_function(sysfs.function(vf), use, host, prefix=f"{prefix}VF {vf} of {name!r}: ", other=other)
-    _refuse_in_use(link, prefix, other)
-    if uppers := _uppers(link, address, host):
-        raise InvalidConfig(f"{prefix}{name!r} carries {', '.join(uppers)} of the host; remove them first, or {other}")
+def refuse(link: Link, asked: Relatives, use: Use, host: Rtnl, *, prefix: str = "", other: str) -> None:
+    """Raise CniError for an interface that another pod has, or that is needed on the host.
+
+    ``asked`` are the relatives of its device, only its name for software, and ``use`` has their holders.  The message
+    begins with ``prefix``, and ``other`` is the default remedy.
+    """
+    refuse_held(use, asked, prefix=prefix)
+    # The holder of a PF decides what its VFs may do.
+    for part in asked.below:
+        what = f"{prefix}{'VF' if ':' in part else 'SF'} {part} of {link.name!r}: "
+        for below in _links(sysfs.device(part), host):
+            _refuse_needed(below, part, use, host, what, other)
+    _refuse_needed(link, asked.own[0], use, host, prefix, other)
 
 
 def refuse_function(
@@ -51,9 +45,29 @@ def refuse_function(
     """The same for a VF, by its interface; it has none under a userspace driver."""
     if function is None:
         return
-    refuse_claimed(use.claimed, (function.address,), prefix=prefix)
-    for link in filter(None, map(host.link, function.netdevs)):
-        refuse(link, function.address, use, host, prefix=prefix, other=other)
+    asked = sysfs.relatives(function.address)
+    refuse_held(use, asked, prefix=prefix)
+    for link in _links(function, host):
+        refuse(link, asked, use, host, prefix=prefix, other=other)
+
+
+def _links(function: sysfs.Function | None, host: Rtnl) -> Iterator[Link]:
+    return filter(None, map(host.link, function.netdevs if function else ()))
+
+
+def _refuse_needed(link: Link, address: str, use: Use, host: Rtnl, prefix: str, other: str) -> None:
+    """Raise CniError for an interface that the host, or a pod over it, needs."""
+    name = link.name
+    if link.enslaved:
+        over = host.link(index=link.enslaved)
+        # Of a bridge, bond, VRF, netvsc or Open vSwitch.  No remedy takes it away: the host's traffic may leave by it.
+        master = repr(over.name) if over else "bridge, bond or VRF"
+        raise LinkUnavailable(f"{prefix}{name!r} is a port of the host's {master}; {other}")
+    if record := next(use.attached_over(link.index), None):
+        raise LinkUnavailable(f"{prefix}{name!r} is the master of {record.title}; delete that first")
+    _refuse_in_use(link, prefix, other)
+    if uppers := _uppers(link, address, host):
+        raise InvalidConfig(f"{prefix}{name!r} carries {', '.join(uppers)} of the host; remove them first, or {other}")
 
 
 def _refuse_in_use(link: Link, prefix: str, other: str) -> None:

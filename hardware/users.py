@@ -64,8 +64,9 @@ Owners = Mapping[str, Record | Claim]
 
 
 def owners() -> Owners:
-    """The attachments that own a device, by its bus address, and the claims that have one alone without any."""
-    claimed = {one.id: claim for claim in claims.all_claims() for one in claim.own if not one.is_shared}
+    """The attachments that own a device, by its bus address, and the claims that have one alone without any.  Raises
+    IoFailure, RecordUnreadable."""
+    claimed = {one.id: claim for claim in claims.prepared() for one in claim.own if not one.is_shared}
     return {**claimed, **owned.devices(places.distinct_state_dirs())}
 
 
@@ -120,7 +121,7 @@ def needed(address: str, host: Rtnl, above: Mapping[int, str]) -> str:
             return f"{name!r} is the master of {above[link.index]}"
         try:
             if link:
-                refusing.refuse(link, address, owned.Use(()), host, other="remove the route first")
+                refusing.refuse(link, sysfs.relatives(address), owned.Use(()), host, other="remove the route first")
         except CniError as e:
             return e.msg
     return ""

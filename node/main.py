@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from base.child_process import Child
+from base.protocol.errors import CniError
 from base.table import printable_lines
 from node import flags
 from node.blocks import Blocks, rounds
@@ -86,7 +87,7 @@ def _dry_run(asked: Flags) -> int:
 
     try:
         text, status = apply.dry_run(_read(asked))
-    except (Refused, OSError) as e:
+    except (Refused, CniError, OSError) as e:
         log(f"{e}")
         return apply.UNREADABLE
     sys.stdout.write(printable_lines(text))

@@ -22,6 +22,8 @@ SYS = Path("/sys")
 # phys_port_name (devlink_port.c): a port to the wire; or a switch's representor of a PF, VF or SF.
 _UPLINK: Final = re.compile(r"p\d+(s\d+)?")
 _REPRESENTOR: Final = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?")
+# A device of the auxiliary bus, in the directory of its PCI function.
+_SF: Final = re.compile(r"[^:]+\.sf\.\d+")
 _PAGE = 65536  # no attribute is longer than a page; arm64 has pages of this size
 
 # With these drivers, a process drives the function itself, and the kernel has no netdev of it.
@@ -44,6 +46,67 @@ class Function:
     pf: str
     netdevs: tuple[str, ...]
     rdma_devs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Relatives:
+    """A device by the names that claims and records have for it, and those of devices that it shares hardware with.
+
+    - ``own``: its bus addresses (a virtio NIC has two), and the names of its interfaces here and of those over them.
+    - ``above``: the functions that it is a part of: a VF's PF, an SF's parent.  Their holder decides about it.
+    - ``below``: its parts: VFs and SFs, and their interfaces.
+    """
+
+    own: tuple[str, ...] = ()
+    above: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return (*self.own, *self.above, *self.below)
+
+
+def relatives(address: str, root: Path = SYS, *, has_parts: bool = True) -> Relatives:
+    """The relatives of the device at an address of any bus; those below only if it ``has_parts``.  Raises OSError."""
+    pci = pci_of(address, root)
+    twin = with_netdev(pci, root)
+    is_part = pci not in ("", address) and twin != address
+    own = [address] if is_part else [*dict.fromkeys(filter(None, (address, pci, twin)))]
+    here = device(twin or address, root) if not is_part else device(address, root)
+    for name in own_netdevs(here.netdevs, root) if here else ():
+        own += [name, *all_uppers(name, root)]
+    pf = link(f"{root}/bus/pci/devices/{pci}/physfn") if pci else ""
+    above = filter(None, (pci if is_part else "", pf))
+    return Relatives(tuple(own), tuple(above), tuple(_parts(pci, root)) if pci and has_parts and not is_part else ())
+
+
+def relatives_of_netdev(netdev: str, root: Path = SYS) -> Relatives:
+    """The relatives of an interface that pods share as a master, without those below.
+
+    They are its own name, and the relatives of its device, or of the devices below a VLAN, bond or bridge.  Raises
+    OSError.
+    """
+    found = Relatives((netdev, *all_uppers(netdev, root)))
+    for address in devices_under(netdev, root):
+        one = relatives(address, root, has_parts=False)
+        found = Relatives(found.own + one.own, found.above + one.above)
+    return found
+
+
+def _parts(pci: str, root: Path) -> Iterator[str]:
+    """A PCI function's VFs and SFs with their interfaces, and those of its VFs."""
+    for address in names(f"{root}/bus/pci/devices/{pci}"):
+        if _SF.fullmatch(address):
+            yield from (address, *names(f"{root}/bus/auxiliary/devices/{address}/net"))
+    for address in vfs(pci, root):
+        yield from (address, *names(f"{root}/bus/pci/devices/{address}/net"))
+        yield from _parts(address, root)
+
+
+def top(address: str, root: Path = SYS) -> str:
+    """The PCI function at the top of a device's relatives; the address itself for another device."""
+    pci = pci_of(address, root) or address
+    return link(f"{root}/bus/pci/devices/{pci}/physfn") or pci
 
 
 def uplink(function: Function, root: Path = SYS) -> str:
@@ -141,6 +204,12 @@ def lowers(netdev: str, root: Path | str = SYS) -> list[str]:
     return [name.removeprefix("lower_") for name in entries if name.startswith("lower_")]
 
 
+def all_uppers(netdev: str, root: Path = SYS) -> list[str]:
+    """The interfaces over this one, recursively, in its namespace."""
+    direct = uppers(netdev, root)
+    return [*direct, *(name for one in direct for name in all_uppers(one, root))]
+
+
 def address_of(netdev: str, root: Path = SYS) -> str:
     """The PCI address of an interface's function; empty if it has none."""
     device = f"{root}/class/net/{netdev}/device"
@@ -182,6 +251,14 @@ def functions_under(netdev: str, root: Path = SYS) -> list[Function]:
         there = function(address, root)
         return [there] if there else []
     return list({f.address: f for name in lowers(netdev, root) for f in functions_under(name, root)}.values())
+
+
+def devices_under(netdev: str, root: Path = SYS) -> list[str]:
+    """The bus addresses of the devices that carry an interface's packets: its own, or those of the interfaces below a
+    VLAN, bond or bridge.  Raises OSError."""
+    if address := device_of(netdev, root):
+        return [address]
+    return list(dict.fromkeys(one for name in lowers(netdev, root) for one in devices_under(name, root)))
 
 
 def rdma_names(address: str, root: Path = SYS) -> tuple[str, ...]:

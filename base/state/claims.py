@@ -8,7 +8,7 @@ hpn node writes a claim before it answers kubelet, and a CNI command only reads 
 as none, and hpn node removes it at its start.  kubelet asks for each claim again after a boot.
 
 What decides who may have a device never counts an unreadable file as no claim.  So ``of_pod``, ``with_device``,
-``allocated`` and ``others`` raise IoFailure, or RecordUnreadable for a damaged file that may concern the caller.  The
+``allocated`` and ``prepared`` raise IoFailure, or RecordUnreadable for a damaged file that may concern the caller.  The
 others pass over unreadable claims.
 """
 
@@ -175,15 +175,17 @@ def with_device(device_id: str) -> list[tuple[Claim, int]]:
 
 
 def allocated(names: Collection[str], besides: str = "") -> dict[str, tuple[Claim, Device]]:
-    """The claims that have these devices, at least, by ``Device.id``; one of them for a shared device.
+    """The claims that have these devices, at least, by ``Device.id``; one that has not ended, and has the device alone,
+    before others.
 
     Without the claim of an attachment (Record.claim), ``besides``, and without devices that a claim only observes.
     Raises IoFailure, RecordUnreadable.
     """
     own, texts = besides.partition("/")[0], [f'"id":{durable.canonical(name)}'.encode() for name in names]
-    there = (one for one in _contents(FOLDER, decides=True) if any(text in one[1] for text in texts))
-    found = _decoded_of(there, decides=True)
-    return {one.id: (claim, one) for claim in found if claim.uid != own for one in claim.own}
+    others = (one for one in _contents(FOLDER, decides=True) if _uid_of(one[0]) != own)
+    there = (one for one in others if any(text in one[1] for text in texts))
+    found = [(claim, one) for claim in _decoded_of(there, decides=True) for one in claim.own]
+    return {one.id: (claim, one) for claim, one in sorted(found, key=lambda it: (not it[0].ended, not it[1].is_shared))}
 
 
 def of_record(named: str) -> tuple[Claim, Device] | None:
@@ -195,14 +197,15 @@ def of_record(named: str) -> tuple[Claim, Device] | None:
     return None
 
 
-def others(uid: str) -> list[Claim]:
-    """All prepared claims but that of this UID, which may be written anew.  Raises IoFailure, RecordUnreadable."""
-    own = _file(uid)
-    return _decoded_of((one for one in _contents(FOLDER, decides=True) if one[0] != own), decides=True)
+def prepared(besides: str = "") -> list[Claim]:
+    """All prepared claims, without that of the UID ``besides``, which may be written anew.  Raises IoFailure,
+    RecordUnreadable."""
+    there = (one for one in _contents(FOLDER, decides=True) if _uid_of(one[0]) != besides)
+    return _decoded_of(there, decides=True)
 
 
 def all_claims() -> list[Claim]:
-    """All prepared claims, in order of their names.  Unreadable claims are passed over."""
+    """All prepared claims, for people: in order of their names, and without unreadable ones."""
     return _decoded_of(_contents(FOLDER))
 
 
@@ -243,15 +246,24 @@ def _file(uid: str) -> str:
 
 
 def _of_kubelet(pod: str, kubelet: str) -> set[str]:
-    """The UIDs of the pod's claims in kubelet's file; none if the file is missing or another version's."""
+    """The UIDs of the pod's claims in kubelet's file; none if the file is missing, or does not name the pod.  Raises
+    IoFailure if it cannot be read, or has another version's format."""
+    file = f"{kubelet}/{_KUBELETS}"
     try:
-        text = files.read(f"{kubelet}/{_KUBELETS}", _MOST)
+        text = files.read(file, _MOST)
         if not pod or pod.encode() not in text:
             return set()
         entries = json.loads(json.loads(text)["Data"])["ClaimInfoStateList"]
         return {one["ClaimUID"] for one in entries if pod in one["PodUIDs"]}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except FileNotFoundError:
         return set()
+    except OSError as e:
+        raise IoFailure(f"reading kubelet's claims, {file}: {e.strerror}; it must be readable") from e
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
+        raise IoFailure(
+            f"kubelet's claims, {file}, name the pod in a format that this version of hpn does not know, so its claims "
+            "are unknown; use a version of hpn that knows this kubelet's"
+        ) from e
 
 
 def _encoded(text: str) -> bytes:

@@ -171,12 +171,12 @@ def at_work(state_dir: Path, network: str, key: Key) -> str:
     return locks.holder(_lock_file(state_dir, "attachment", name), locks.byte_of(name))
 
 
-def locked(state_dir: Path, what: str, name: str, timeout: float | None = None) -> Lock:
-    """Lock the name, among those of its kind ``what``.  Raises TryAgain after ``timeout`` seconds (LOCK_TIMEOUT by
-    default), IoFailure."""
+def locked(state_dir: Path, what: str, name: str, timeout: float | None = None, *, is_shared: bool = False) -> Lock:
+    """Lock the name, among those of its kind ``what``; ``is_shared`` as in ``Lock``.  Raises TryAgain after ``timeout``
+    seconds (LOCK_TIMEOUT by default), IoFailure."""
     path, most = _lock_file(state_dir, what, name), LOCK_TIMEOUT if timeout is None else timeout
     try:
-        return durable.with_directory(path, lambda: Lock(path, most, name))
+        return durable.with_directory(path, lambda: Lock(path, most, name, is_shared=is_shared))
     except OSError as e:
         raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
 
@@ -259,9 +259,10 @@ def decoded(file: str, contents: bytes) -> Record | None:
 
 
 def texts(state_dir: Path) -> Iterator[tuple[str, bytes]]:
-    """The file and the bytes of every record of all networks, for ``decoded``, which takes ten times as long."""
+    """The file and the bytes of every record of all networks, for ``decoded``, which takes ten times as long.  Raises
+    IoFailure: a record that cannot be read now may be that of the device in question."""
     for file in _paths(f"{state_dir}/attachments"):
-        with suppress(IoFailure, RecordUnreadable):
+        with suppress(RecordUnreadable):
             yield file, durable.contents(file) or b""
 
 

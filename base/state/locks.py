@@ -48,16 +48,17 @@ class Lock:
 
     __slots__ = ("_byte", "_fd")
 
-    def __init__(self, path: str, timeout: float, name: str = "") -> None:
-        """Take the lock of the file at ``path``, or of the name in it, making the file if it is missing.  Raises
-        TryAgain after ``timeout`` seconds, InvalidConfig if others than root could take the lock, IoFailure, OSError.
+    def __init__(self, path: str, timeout: float, name: str = "", *, is_shared: bool = False) -> None:
+        """Take the lock of the file at ``path``, or of the name in it, making the file if it is missing.  A shared lock
+        of a name excludes only holders that do not share it.  Raises TryAgain after ``timeout`` seconds, InvalidConfig
+        if others than root could take the lock, IoFailure, OSError.
         """
         # Open the file for every use: the locks work between openings, so they exclude threads of one process too.
         # filelock's own objects do this and more, at ten times the cost.
         self._fd = opened(path)
         self._byte = byte_of(name)
         try:
-            take(self._fd, path, timeout, self._byte)
+            take(self._fd, path, timeout, self._byte, fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK)
         except BaseException:
             os.close(self._fd)
             raise
@@ -139,11 +140,11 @@ def _make_ours(fd: int, path: str) -> None:
         os.fchmod(fd, 0o600)
 
 
-def take(fd: int, path: str, timeout: float, byte: int | None = None) -> None:
-    """Take the lock of an open file, or of a byte in it; ``path`` is for the message.  Raises TryAgain after
-    ``timeout`` seconds, which restart after a wait for the kernel's lock of links."""
+def take(fd: int, path: str, timeout: float, byte: int | None = None, how: int = fcntl.F_WRLCK) -> None:
+    """Take the lock of an open file, or of a byte in it: ``how`` is F_RDLCK for a shared one.  ``path`` is for the
+    message.  Raises TryAgain after ``timeout`` seconds, which restart after a wait for the kernel's lock of links."""
     deadline, pause = time.monotonic() + timeout, _POLL
-    while not _is_taken(fd, byte):
+    while not _is_taken(fd, byte, how):
         if time.monotonic() > deadline:
             if not timeout or not _is_the_kernels_taken():
                 by = holder(fd, byte) or "others"
@@ -153,7 +154,7 @@ def take(fd: int, path: str, timeout: float, byte: int | None = None) -> None:
         pause = min(2 * pause, _POLL_MOST)
 
 
-def _is_taken(fd: int, byte: int | None) -> bool:
+def _is_taken(fd: int, byte: int | None, how: int) -> bool:
     """Whether this call took the lock.  Raises OSError."""
     if byte is None:
         from filelock import lock_descriptor  # noqa: PLC0415  # as in preload
@@ -163,7 +164,7 @@ def _is_taken(fd: int, byte: int | None) -> bool:
         # An older version takes the whole file for a name.  While a node is upgraded both may run, and exclude each
         # other.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        _set(fd, fcntl.F_WRLCK, byte)
+        _set(fd, how, byte)
     except BlockingIOError:
         # On NFS the kernel makes an flock of locks of bytes, so two that wait with it would stop each other.
         fcntl.flock(fd, fcntl.LOCK_UN)

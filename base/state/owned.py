@@ -1,16 +1,21 @@
-"""The owner of each device: an attachment of the journal, or a prepared claim that is not attached yet; and of an
-address.
+"""Who has a device: an attachment of the journal, or a prepared claim, attached or not.
+
+ADD and Prepare ask one question, for every way to name a device, under one lock: ``held``.  It includes the device's
+relatives (base/kernel/sysfs.py): a pod with a whole PF also has its VFs and SFs.  Records and claims that cannot be
+read now raise, because their devices are not known to be free.
 
 There is no index of devices.  An older version would not maintain one, and after a rollback and an upgrade the index
 would call a pod's device free.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from base.kernel import sysfs
+from base.kernel.sysfs import Relatives
 from base.protocol.errors import DeviceInUse
 from base.state import claims, durable, journal, locks, places
 from base.state.claims import Claim, Device
@@ -21,10 +26,15 @@ _PARENT: Final = re.compile(rb'"parent":(\d+)')
 _DEVICE: Final = re.compile(rb'"device":("[^"]*")')
 
 
-def lock(device: str) -> Lock:
-    """Lock the choice of devices, by the bus address of the device or its PF: one lock for all attachments, in any
-    stateDir.  Take it inside an attachment's lock, never around one.  Raises TryAgain, IoFailure."""
-    return journal.locked(Path(places.COMMON), "device", device, locks.SHARED)
+def lock(device: str, timeout: float | None = None, *, is_shared: bool = False) -> Lock:
+    """Lock the choice of devices, by a device's bus address or the name of an interface of software.
+
+    A device and its relatives have one lock, for claims and for attachments in any stateDir.  ``is_shared``: for users
+    of a master, which do not exclude each other.  Take it inside an attachment's lock, never around one.  Raises
+    TryAgain after ``timeout`` seconds (locks.SHARED by default), IoFailure.
+    """
+    most = locks.SHARED if timeout is None else timeout
+    return journal.locked(Path(places.COMMON), "device", sysfs.top(device), most, is_shared=is_shared)
 
 
 def rebinding(device: str) -> int:
@@ -48,11 +58,21 @@ class Use:
     claimed: Mapping[str, tuple[Claim, Device]] = field(default_factory=dict)
     below: set[int] = field(default_factory=set)
 
-    def attached_over(self, index: int) -> Record | None:
-        """The attachment with this interface of the host as its master; None for none."""
+    def attached_over(self, index: int) -> Iterator[Record]:
+        """The attachments with this interface of the host as their master."""
         dirs = self.state_dirs if index in self.below else ()
         named = (record for one in dirs for record in journal.naming(one, index, "parent"))
-        return next((r for r in named if r.of_this_boot and r.link.get("parent") == index and _is_the_hosts(r)), None)
+        return (r for r in named if r.of_this_boot and r.link.get("parent") == index and _is_the_hosts(r))
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Another holder of a device or of a relative, for a message: the fact, and the remedy if it is an unusual one.
+    ``device`` is the bus address in an attachment's record; empty for a claim."""
+
+    fact: str
+    remedy: str = ""
+    device: str = ""
 
 
 def use(state_dirs: Sequence[Path], among: Collection[str], claim: str | None = None) -> Use:
@@ -71,17 +91,46 @@ def use(state_dirs: Sequence[Path], among: Collection[str], claim: str | None = 
     return found
 
 
-def refuse_claimed(
-    claimed: Mapping[str, tuple[Claim, Device]], names: Iterable[str], *, prefix: str = "", as_master: bool = False
-) -> None:
-    """Raise DeviceInUse if another pod has the device of these names by a claim.  A master may have other claims."""
-    for name in names:
-        claim, device = claimed.get(name, (None, None))
-        if claim and device and not (as_master and device.is_shared):
-            raise DeviceInUse(
-                f"{prefix}Kubernetes allocated {name!r} to {claim.title}, and this attachment is not that claim's; "
-                "choose another device, or end the claim's pod"
-            )
+def held(use: Use, asked: Relatives, *, is_alone: bool = True) -> Holder | None:
+    """The holder that keeps all others from the device now; None if there is none.
+
+    ``is_alone``: whether the asking one wants it alone, not as a master beside others.  ``use`` must be that of
+    ``asked.all``.  Raises IoFailure.
+    """
+    for names, which in (
+        (asked.own, ""),
+        (asked.above, ", which it is a part of,"),
+        (asked.below if is_alone else (), ", a part of it,"),
+    ):
+        for name in names:
+            if record := use.devices.get(name):
+                return Holder(f"{name!r}{which} belongs to {record.title}, since {record.time}", device=name)
+            claim, device = use.claimed.get(name, (None, None))
+            shares = device and device.is_shared and (not is_alone or name in asked.above)
+            if claim and not shares and (remedy := _remedy(claim)) is not None:
+                return Holder(f"Kubernetes allocated {name!r}{which} to {claim.title}", remedy)
+    return None
+
+
+def _remedy(claim: Claim) -> str | None:
+    """What frees a claim's device, if it is not the end of its pod.  None if the device is free, because the claim has
+    ended, and its attachments too."""
+    if not claim.ended:
+        return ""
+    from base.state import gates  # noqa: PLC0415  # few claims have ended
+
+    if any(gates.records(claim.uid)):
+        return "the claim has ended, and its pod is not detached yet; if that stays, run hpn gc on the node"
+    return None  # hpn node removes it soon
+
+
+def refuse_held(use: Use, asked: Relatives, *, prefix: str = "", is_alone: bool = True) -> None:
+    """Raise DeviceInUse if another one has the device, as ``held`` finds it."""
+    if by := held(use, asked, is_alone=is_alone):
+        if by.device:
+            raise DeviceInUse(f"{prefix}{by.fact}; delete that first", by.device)
+        remedy = by.remedy or "choose another device, or end the claim's pod"
+        raise DeviceInUse(f"{prefix}{by.fact}, and this attachment is not that claim's; {remedy}")
 
 
 def _is_the_hosts(record: Record) -> bool:
@@ -90,8 +139,9 @@ def _is_the_hosts(record: Record) -> bool:
 
 
 def devices(state_dirs: Iterable[Path]) -> dict[str, Record]:
-    """All devices that attachments own: bus address -> record."""
-    return {device: r for one in state_dirs for r in journal.records(one) if (device := r.device)}
+    """All devices that attachments own: bus address -> record.  Raises IoFailure."""
+    texts = ((file, body) for one in state_dirs for file, body in journal.texts(one) if _DEVICE.search(body))
+    return {device: r for file, body in texts if (r := journal.decoded(file, body)) and (device := r.device)}
 
 
 def owner(state_dirs: Sequence[Path], device: str) -> Record | None:

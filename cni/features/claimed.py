@@ -49,9 +49,11 @@ def find(request: Request, conf: Config) -> Claimed | None:
     """
     chosen = arguments.chosen_device(conf, *_KEYS)
     found = [Claimed(*one) for one in claims.with_device(chosen)] if isinstance(chosen, str) else []
+    pod, ifname = arguments.cni_args(request.var("CNI_ARGS")).get("K8S_POD_UID", ""), request.var("CNI_IFNAME")
+    # What an ended claim of another pod still has, the kind finds (base/state/owned.py).
+    found = [one for one in found if not one.claim.ended or pod in one.claim.pods]
     if not found:
         return None
-    pod, ifname = arguments.cni_args(request.var("CNI_ARGS")).get("K8S_POD_UID", ""), request.var("CNI_IFNAME")
     ours = claims.of_pod(pod)
     of_pod = [one for one in found if one.claim in ours]
     if by_multus := [one for one in of_pod if one.device.attach == _MULTUS]:
@@ -70,9 +72,12 @@ def find(request: Request, conf: Config) -> Claimed | None:
             f"device {chosen}: {title} has it with attach {device.attach!r}, so its network is not for Multus; remove "
             "the network from the pod's annotation, or attach from the DeviceClass"
         )
+    is_over, remedy = "is not prepared", "name the claim in the pod, or take another device"
+    if found[0].claim.ended:
+        is_over, remedy = "has ended", "delete the pod"
     raise DeviceInUse(
-        f"device {chosen}: Kubernetes allocated it to {found[0].claim.title}, and that is not prepared for this pod "
-        f"(K8S_POD_UID={pod!r}); name the claim in the pod, or take another device"
+        f"device {chosen}: Kubernetes allocated it to {found[0].claim.title}, and that {is_over} for this pod "
+        f"(K8S_POD_UID={pod!r}); {remedy}"
     )
 
 

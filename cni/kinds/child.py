@@ -3,8 +3,8 @@
 import errno
 import os
 import zlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -16,7 +16,7 @@ from base.kernel.rtnl import Rtnl
 from base.protocol.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
 from base.protocol.result import Interface
 from base.protocol.spec import Json
-from base.state import claims, journal, owned, places
+from base.state import journal, owned, places
 from base.state.pod import Pod
 from cni.features import gids, rdma
 from cni.kinds import escaped
@@ -71,9 +71,15 @@ class Plan:
         return link.index == self.at if self.at else not self.mac or link.mac == self.mac
 
 
-def claiming(_conf: "NetConf") -> AbstractContextManager[None]:
-    """Kind.claiming: claim nothing, because attachments share a master."""
-    return nullcontext()
+@contextmanager
+def claiming(conf: "NetConf") -> Iterator[None]:
+    """Kind.claiming: attachments share a master, and no pod or claim takes its devices meanwhile."""
+    attach = cast("Child", conf.attach)
+    name = "" if attach.linkInContainer else rtnl.real_name(attach.master)
+    with ExitStack() as locks:
+        for top in sorted({sysfs.top(one) for one in sysfs.devices_under(name)}) if name else ():
+            locks.enter_context(owned.lock(top, is_shared=True))
+        yield
 
 
 def plan(conf: "NetConf", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: Pod) -> Json:
@@ -91,8 +97,10 @@ def plan_over(link: Link, conf: "NetConf", *, kind: str, mac: str, data: bytes, 
     inside = attach.linkInContainer
     functions = [] if inside else sysfs.functions_under(link.name)
     if not inside:
-        names = [link.name, *(one.address for one in functions)]
-        owned.refuse_claimed(claims.allocated(names, conf.claim), names, prefix="master: ", as_master=True)
+        asked = sysfs.relatives_of_netdev(link.name)
+        # Only a part of a device can be on the host while an attachment has the device.
+        dirs = places.state_dirs_with(conf.where.state_dir) if asked.above else ()
+        owned.refuse_held(owned.use(dirs, asked.all, conf.claim), asked, prefix="master: ", is_alone=False)
     return vars(
         Plan(
             kind=kind,

@@ -21,7 +21,7 @@ from base.kernel import netns, nsid, rtnl, sysfs
 from base.kernel.budget import attempts
 from base.kernel.links import RTM_GETLINK, Link, get_link, parse_link
 from base.kernel.rtnl import Rtnl
-from base.kernel.sysfs import Function
+from base.kernel.sysfs import Function, Relatives
 from base.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, TryAgain
 from base.protocol.result import Interface
 from base.protocol.spec import Json
@@ -56,8 +56,7 @@ class Plan(Moved):
 def claiming(conf: "NetConf") -> Iterator[None]:
     """Kind.claiming: one ADD at a time chooses a device, by whichever key, or one of a PF and its VFs."""
     address, name = _locate(cast("HostDevice", conf.attach))
-    function = sysfs.device(address) if address else None
-    with owned.lock((function.pf if function else "") or address or name):
+    with owned.lock(address or name):
         yield
 
 
@@ -219,7 +218,8 @@ def _find(wanted: "HostDevice", conf: "NetConf", host: Rtnl, own: int | None = N
         function = _on_bus(address)
         name = name or "".join(function.netdevs)
         if not name:
-            needed.refuse_function(function, owned.use(state_dirs, (address,), conf.claim), host)
+            use = owned.use(state_dirs, sysfs.relatives(address).all, conf.claim)
+            needed.refuse_function(function, use, host)
             return function, None
     else:
         function = Function("", "", "", (name,), ())
@@ -227,9 +227,9 @@ def _find(wanted: "HostDevice", conf: "NetConf", host: Rtnl, own: int | None = N
     if link is None or link.name != name:  # renamed meanwhile, and the name is an altname of another one
         raise _missing(wanted, conf.where, host)
     _refuse_unmovable(link, function.address)
-    vfs = sysfs.vfs(function.address) if function.address else ()
-    use = owned.use(state_dirs, (*filter(None, (function.address, name)), *vfs), conf.claim)
-    needed.refuse(link, function.address, use, host, other="name another interface")
+    asked = sysfs.relatives(function.address) if function.address else Relatives((name,))
+    use = owned.use(state_dirs, asked.all, conf.claim)
+    needed.refuse(link, asked, use, host, other="name another interface")
     if needed.is_pair(link):
         needed.refuse_end_of_pair(link, host, use.state_dirs, own=own)
     return function, link

@@ -26,7 +26,7 @@ from base.protocol.errors import CniError, RecordUnreadable
 from base.state import claims, durable, gates
 from base.state.claims import Claim, Device
 from base.table import printable
-from node.dra import DRIVER, cdi, prepare
+from node.dra import DRIVER, cdi, choice, prepare
 from node.dra.parameters import Refused
 from node.dra.prepare import Asked, Find
 from node.dra.status import Status
@@ -136,7 +136,10 @@ class Driver:
         answer = dra.NodePrepareResourcesResponse()
         for one in asked:
             try:
-                devices = self._keep(_claim(decided, one))
+                self.sweep()
+                claim = _claim(decided, one)
+                async with choice.alone(_new(claim)):
+                    devices = self._keep(claim)
             except Refused as e:
                 _log_refused(one, str(e))
                 answer.claims[one.uid].error = printable(str(e))  # a claim's JSON may have half a surrogate pair
@@ -145,12 +148,10 @@ class Driver:
         return answer
 
     def _keep(self, claim: Claim) -> Sequence[dra.Device]:
-        """Put the claim on disk, then its CDI file, and return the answer.  Raises Refused."""
-        self.sweep()
-        before = _prepared(claim.uid)
-        for device in claim.devices:
-            if before and device in before.devices:
-                continue
+        """Put the claim on disk, then its CDI file, and return the answer.  The caller holds its new devices' locks.
+        Raises Refused."""
+        before, new = _prepared(claim.uid), _new(claim)
+        for device in new:
             # Again, because the child process decided by an older state.
             found = self._find(device.pool, device.device)
             if not found or found.problem:
@@ -158,9 +159,12 @@ class Driver:
                     f"device {device.id} ({device.pool}/{device.device}): {found.problem if found else _GONE}"
                 )
         try:
-            prepare.refuse_conflicts(claim, claims.others(claim.uid))
+            choice.refuse_taken(claim, new)
+            prepare.refuse_same_names(claim, claims.prepared(claim.uid))
         except CniError as e:
             raise Refused("; ".join(filter(None, (e.msg, e.details)))) from e
+        except OSError as e:
+            raise Refused(f"{cause(e)}; its devices may be other pods'") from e
         claim, is_new = replace(claim, kubelet=self._kubelet), not before
         try:
             claims.save(claim)
@@ -297,6 +301,12 @@ def _prepared(uid: str) -> Claim | None:
     with suppress(CniError):
         return claims.load(uid)
     return None
+
+
+def _new(claim: Claim) -> list[Device]:
+    """The claim's devices that this boot has not prepared for it yet."""
+    before = _prepared(claim.uid)
+    return [device for device in claim.devices if not (before and device in before.devices)]
 
 
 def _claim(decided: Mapping[str, Any], asked: Asked) -> Claim:

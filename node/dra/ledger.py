@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from base.kernel import files
+from base.kernel import files, sysfs
 from base.kubelet import client
 from base.protocol.errors import TryAgain
 from base.protocol.spec import Json
-from base.state import claims, journal, places
+from base.state import claims, owned, places
 from hardware.model import Device
 from node.kubelet.allocations import Name
 from node.model import Offer, Sharing, Unit, devices_of
@@ -44,7 +44,8 @@ class Holds:
 
 
 def holds(kubelet: Path) -> Holds:
-    """What pods have from the device plugin.  ``kubelet`` is its directory.  Raises TryAgain if that is unknown.
+    """What pods have from the device plugin.  ``kubelet`` is its directory.  Raises TryAgain if that is unknown, and
+    IoFailure, RecordUnreadable for claims and attachments.
 
     For a child process, because kubelet may answer late.
     """
@@ -55,9 +56,8 @@ def holds(kubelet: Path) -> Holds:
             "a pod's.  No slice changes until it does.  In a container, mount that directory"
         )
     units = {(held.resource, one) for held in listed for one in held.ids} | _of_checkpoint(kubelet)
-    records = [record for folder in places.state_dirs() for record in journal.records(folder)]
-    of_claims = {device.id for claim in claims.all_claims() for device in claim.own}
-    attached = {record.device for record in records} - of_claims - {""}
+    of_claims = {device.id for claim in claims.prepared() for device in claim.own}
+    attached = owned.devices(places.distinct_state_dirs()).keys() - of_claims
     return Holds(frozenset(units), frozenset(attached))
 
 
@@ -93,12 +93,17 @@ def _of_checkpoint(kubelet: Path) -> set[Name]:
 def withheld(offers: Iterable[Offer], held: Holds, allocated: Collection[Name] = ()) -> frozenset[Name]:
     """The units of DRA's offers that pods have from the device plugin."""
     units = {*held.units, *allocated}
+    # The ID of a share has a number after its device's.
+    alone = held.devices | {one for _, one in units}
+    kin = _Kin.of(alone, alone)
     return frozenset(
         (offer.resource.full_name, unit.id)
         for offer in offers
         for alike in [_alike(offer, units)]
         for unit in offer.units
-        if (offer.resource.full_name, unit.id) in units or _has_other(offer, unit, alike, held.devices)
+        if (offer.resource.full_name, unit.id) in units
+        or _has_other(offer, unit, alike, held.devices)
+        or any(kin.has(one, offer.resource.sharing) for one in unit.devices)
     )
 
 
@@ -119,19 +124,44 @@ def _has_other(offer: Offer, unit: Unit, alike: Collection[str], attached: Colle
 
 
 def without_claimed(offers: Iterable[Offer], published: Collection[str]) -> tuple[Offer, ...]:
-    """The plugin's offers without the units that DRA still has: prepared claims, and devices in slices (by id)."""
-    used = Counter(device.id for claim in claims.all_claims() for device in claim.own)
-    return tuple(replace(offer, units=tuple(_left(offer, used, published))) for offer in offers)
+    """The plugin's offers without the units that DRA still has: prepared claims, and devices in slices (by id).  Raises
+    IoFailure, RecordUnreadable."""
+    claimed = [device for claim in claims.prepared() for device in claim.own]
+    used = Counter(device.id for device in claimed)
+    kin = _Kin.of([device.id for device in claimed if not device.is_shared], [*used])
+    return tuple(replace(offer, units=tuple(_left(offer, used, kin, published))) for offer in offers)
 
 
-def _left(offer: Offer, used: Mapping[str, int], published: Collection[str]) -> Iterable[Unit]:
+@dataclass(frozen=True)
+class _Kin:
+    """Devices that are in use, and the functions that they are parts of.
+
+    - ``alone``: those that one pod has alone: no other pod may have a part of them.
+    - ``above``: no pod may have these alone.
+    """
+
+    alone: frozenset[str]
+    above: frozenset[str]
+
+    @classmethod
+    def of(cls, alone: Iterable[str], used: Iterable[str]) -> Self:
+        above = (name for one in used for name in sysfs.relatives(one, has_parts=False).above)
+        return cls(frozenset(alone), frozenset(above))
+
+    def has(self, device: Device, sharing: Sharing) -> bool:
+        """Whether a relative of the device keeps it from a pod."""
+        is_whole = sharing is Sharing.EXCLUSIVE and device.id in self.above
+        return is_whole or (device.pf != device.id and device.pf in self.alone)
+
+
+def _left(offer: Offer, used: Mapping[str, int], kin: _Kin, published: Collection[str]) -> Iterable[Unit]:
     """The units of the offer that the plugin may give.  A claim has one share of a shared device."""
     if not used and not published:
         return offer.units
-    shares = {one.id: _shares(one, used) for one in devices_of(offer.units)}
+    shares, sharing = {one.id: _shares(one, used) for one in devices_of(offer.units)}, offer.resource.sharing
     left = list[Unit]()
     for unit in reversed(offer.units):
-        taken = [one.id for one in unit.devices if shares[one.id] or one.id in published]
+        taken = [one.id for one in unit.devices if shares[one.id] or one.id in published or kin.has(one, sharing)]
         if not taken:
             left.append(unit)
         for one in taken:

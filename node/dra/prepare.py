@@ -1,7 +1,7 @@
 """A ResourceClaim as the API server has it, and what hpn keeps of it: the decision for Prepare.
 
 It changes nothing.  ``decide`` reads the claim, the node's files and RDMA mode, in a child process.
-``refuse_conflicts`` compares the outcome with the prepared claims, right before it is written.
+``refuse_same_names`` compares the outcome with the prepared claims, right before it is written.
 """
 
 import hashlib
@@ -31,7 +31,6 @@ _FROM_POD: Final = "resource.kubernetes.io/pod-claim-name"
 # The scheduler's annotation of a claim for a pod's extended resources (k8s.io/api/resource/v1).
 _EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
 _ONE: Final = ("interface", "ips", "mac")  # keys that only one device of a request can have
-_ALONE: Final = ("vf", "pf", "sf", "accelerator")  # kinds of devices that one claim has alone
 
 
 @dataclass(frozen=True)
@@ -113,21 +112,8 @@ def decide(asked: Asked, document: Json | None, find: Find, prepared: Claim | No
     )
 
 
-def refuse_conflicts(claim: Claim, others: Collection[Claim]) -> None:
-    """Raise Refused if another claim has a device that only one may have, or an interface's name in the same pod.
-    ``others`` are all prepared claims."""
-    others = [other for other in others if other.uid != claim.uid]
-    for device in claim.own:
-        for other in others:
-            is_alone = device.kind in _ALONE
-            if is_alone and any(one.id == device.id and one.kind in _ALONE for one in other.own):
-                remedy = "delete one of the two, and its pod's successor gets another device"
-                if other.ended:
-                    remedy = "that has ended, and its pod is not detached yet; if that stays, run hpn gc on the node"
-                raise Refused(
-                    f"device {device.id} ({device.pool}/{device.device}) is prepared for {other.title} on this node "
-                    f"already; {remedy}"
-                )
+def refuse_same_names(claim: Claim, others: Collection[Claim]) -> None:
+    """Raise Refused if another prepared claim has an interface's name in the same pod."""
     beside = [other for other in others if {*other.pods} & {*claim.pods}]
     names = {one.interface: other.title for other in beside for one in other.devices if one.interface}
     for device in claim.devices:

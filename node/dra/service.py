@@ -1,11 +1,13 @@
 """The part of hpn node for DRA: its offers and their health, their slices, and the driver at kubelet."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
+from base.protocol.errors import CniError
 from base.state import claims
 from node.dra import devices, ledger, slices, status
 from node.dra.driver import Driver
@@ -14,11 +16,12 @@ from node.dra.publisher import HELD, Publisher, View
 from node.dra.slices import Entry, Index
 from node.dra.status import Status
 from node.health.status import FIRMWARE, NO_DRIVER, Health
-from node.kubelet.allocations import Allocations
+from node.kubelet.allocations import Allocations, Name
 from node.kubelet.plugin import HealthKey, Served
 from node.log import Topics
 from node.model import Offer, Sharing, devices_of
 
+_UNREAD: Final = "claims"
 _WORDS: Final = {NO_DRIVER: "no-driver", FIRMWARE: "firmware"}
 
 
@@ -43,6 +46,7 @@ class Service:
         self._driver: Driver | None = None
         self._changed = changed
         self._again: asyncio.TimerHandle | None = None
+        self._left = frozenset[Name]()  # the units that the plugin offers
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -67,12 +71,21 @@ class Service:
             self._driver.changed()
 
     def without_claimed(self, offers: Iterable[Offer]) -> tuple[Offer, ...]:
-        """The plugin's offers without the units that claims or slices have."""
+        """The plugin's offers without the units that claims or slices have.  While claims cannot be read, no unit is
+        offered that was not before."""
         if self._driver:
             self._driver.sweep()
         all_units = tuple(offers)
-        left = ledger.without_claimed(all_units, self._publisher.published - _ids(self.offers))
-        if left != all_units and not self._again:
+        try:
+            left = ledger.without_claimed(all_units, self._publisher.published - _ids(self.offers))
+            is_known = True
+            self._topics.solved(_UNREAD)
+        except CniError as e:
+            left, is_known = tuple(_only(offer, self._left) for offer in all_units), False
+            why = "; ".join(filter(None, (e.msg, e.details)))
+            self._topics.problem(_UNREAD, f"the device plugin offers no further unit; a claim may have it: {why}")
+        self._left = _names(left)
+        if (left != all_units or not is_known) and not self._again:
             # No event reports the end of a claim's attachment.
             self._again = self._loop.call_later(HELD, self._look_again)
         return left
@@ -150,6 +163,15 @@ class Service:
 
 def _ids(offers: Iterable[Offer]) -> set[str]:
     return {one.id for offer in offers for one in devices_of(offer.units)}
+
+
+def _names(offers: Iterable[Offer]) -> frozenset[Name]:
+    return frozenset((offer.resource.full_name, unit.id) for offer in offers for unit in offer.units)
+
+
+def _only(offer: Offer, names: Collection[Name]) -> Offer:
+    """The offer with only the units of these names."""
+    return replace(offer, units=tuple(unit for unit in offer.units if (offer.resource.full_name, unit.id) in names))
 
 
 def _word(health: Health) -> str:

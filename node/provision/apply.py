@@ -74,7 +74,11 @@ def apply(settings: Settings) -> Report:
     done, failed, refused, pfs = list[str](), dict[str, str](), tuple[str, ...](), frozenset[Seen]()
     again = set[str]()
     for _ in range(_ROUNDS):
-        state = scan.state(settings.pfs)
+        try:
+            state = scan.state(settings.pfs)
+        except CniError as e:
+            failed[""] = f"no PF is changed, because its users are unknown: {e.msg}"
+            break
         pfs |= seen(settings.pfs, [pf.device for pf in state.pfs])
         left = plan(settings.pfs, settings.rdma_exclusive, state)
         refused, wanted = left.refused, {f"{change}": change for change in left.changes}

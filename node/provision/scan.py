@@ -33,7 +33,7 @@ _SHOWN: Final = 4  # in a sentence
 
 
 def state(rules: Sequence[PfRule]) -> State:
-    """Read the state.  Raises OSError."""
+    """Read the state.  Raises OSError; IoFailure, RecordUnreadable if the devices' users cannot be read."""
     budget.begin()
     attached = users.owners()
     # The daemon writes the names of interfaces that pods have; this process only reads them.

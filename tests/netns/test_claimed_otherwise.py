@@ -1,16 +1,26 @@
-"""A device that a claim has, not attached yet, and configurations of other pods that name it by each key."""
+"""A device that another one has, or a relative of it, and configurations that name it by each key.
 
+The holder is an attachment, or a claim that is prepared and not attached yet.
+"""
+
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import drawn
 import pytest
 from netns.choosing import by_device, by_pf, chosen
 from support import pci
 from support.topology import Host, Pod, ip
 
-from base.state import claims
+from base.kernel import sysfs
+from base.protocol.spec import Key
+from base.state import claims, journal, locks, owned
 from base.state.claims import Claim, Device
+from base.state.pod import Identity
+from base.state.record import Record
 from cni import commands
 
 UID, POD = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f", "a1b2c3d4-0000-4000-8000-000000000001"
@@ -38,28 +48,127 @@ def mac(name: str) -> str:
     return str(link["address"])
 
 
-NAMES: dict[str, Callable[[Host], dict[str, Any]]] = {
+OF_VF: dict[str, Callable[[Host], dict[str, Any]]] = {
     "deviceID": by_device,
     "pf and vf": lambda host: by_pf(host, vf=0),
-    "pfOnly": lambda host: by_pf(host, pfOnly=True),
     "pciBusID": lambda host: host_device(host, pciBusID=pci.VF),
     "device": lambda host: host_device(host, device="vf0"),
     "hwaddr": lambda host: host_device(host, hwaddr=mac("vf0")),
     "kernelpath": lambda host: host_device(host, kernelpath=f"/sys/devices/pci0000:3a/{pci.VF}"),
-    "the PF's device": lambda host: host_device(host, device="rail0"),
     "master": lambda host: host.conf(master="vf0"),
     "ipvlan": lambda host: host.conf(kind="ipvlan", master="vf0"),
 }
+OF_PF: dict[str, Callable[[Host], dict[str, Any]]] = {
+    "pfOnly": lambda host: by_pf(host, pfOnly=True),
+    "the PF's device": lambda host: host_device(host, device="rail0"),
+    "the PF's deviceID": lambda host: host_device(host, deviceID=pci.PF),
+    "the PF's hwaddr": lambda host: host_device(host, hwaddr=mac("rail0")),
+}
+OVER_PF: dict[str, Callable[[Host], dict[str, Any]]] = {
+    "any VF": by_pf,
+    "over the PF": lambda host: host.conf(master="rail0"),
+    "a VLAN over it": lambda host: host.conf(master="rail0.7"),
+}
+NAMES = OF_VF | OF_PF | OVER_PF
+SF = "mlx5_core.sf.4"
+
+
+def prepared(device: str, kind: str, **members: Any) -> Callable[[Host], None]:
+    return lambda _: claims.save(replace(CLAIM, devices=(replace(VF, id=device, kind=kind),), **members))
+
+
+def attached(device: str) -> Callable[[Host], None]:
+    """An attachment has it."""
+
+    def attach(host: Host) -> None:
+        link = {"device": device, "incarnation": sysfs.incarnation(device)}
+        record = Record("fabric", Key("x", "hpn0"), "/run/netns/x", Identity(1, 2), kind="sriov", link=link, config={})
+        with journal.lock(host.state, record.network, record.key) as entry:
+            entry.save(replace(record, pod="default/x", link=link | {"netdev": ""}))
+
+    return attach
+
+
+# The holder, and what it keeps from others.
+HOLDERS: dict[str, tuple[Callable[[Host], None], set[str]]] = {
+    "a claim of the VF": (prepared(pci.VF, "vf"), {*OF_VF, *OF_PF}),
+    "a claim of the VF with attach none": (prepared(pci.VF, "vf"), {*OF_VF, *OF_PF}),
+    "a claim of the VF's interface": (prepared("vf0", "master"), {*OF_VF, *OF_PF} - {"master", "ipvlan"}),
+    "a claim of the PF": (prepared(pci.PF, "pf"), {*NAMES}),
+    "a share of the PF": (prepared(pci.PF, "shared"), {*OF_PF}),
+    "a share of the PF by its name": (prepared("rail0", "master"), {*OF_PF}),
+    "a share of a VLAN over it": (prepared("rail0.7", "master"), {*OF_PF}),
+    "a claim of an SF": (prepared(SF, "sf"), {*OF_PF}),
+    "an ended claim of the VF": (prepared(pci.VF, "vf", ended=True), set()),
+    "an attachment with the VF": (attached(pci.VF), {*OF_VF, *OF_PF}),
+    "an attachment with the PF": (attached(pci.PF), {*OF_VF, *OF_PF, "any VF"}),
+    "an attachment with an SF": (attached(SF), {*OF_PF}),
+}
+
+
+@pytest.fixture
+def relatives(sys_tree: Path) -> None:
+    """An SF of the PF, and an interface that /sys shows as a VLAN over it."""
+    (sys_tree / "bus/pci/devices" / pci.PF / SF).mkdir()
+    folder = sys_tree / "bus/auxiliary/devices"
+    folder.mkdir(parents=True)
+    (folder / SF).symlink_to(f"../../pci/devices/{pci.PF}/{SF}")
+    ip("link", "add", "rail0.7", "type", "bridge")
+    ip("link", "set", "rail0.7", "up")
+    (sys_tree / "class/net/rail0.7").mkdir()
+    (sys_tree / "class/net/rail0.7/lower_rail0").mkdir()
+    (sys_tree / "class/net/rail0/upper_rail0.7").mkdir()
+
+
+PAIRS = [(holder, name) for holder in HOLDERS for name in NAMES]
+
+
+@pytest.mark.parametrize(("holder", "name"), drawn.share(PAIRS, "names beside holders"))
+def test_each_name_beside_each_holder(host: Host, pod: Pod, relatives: None, holder: str, name: str) -> None:
+    """Another pod gets it by no name.  What the holder does not keep fails for another reason, if at all: the veths in
+    place of NICs have no VFs."""
+    hold, kept = HOLDERS[holder]
+    hold(host)
+    ip("link", "set", "vf0", "up" if name in ("master", "ipvlan") else "down")
+    before = host.picture(pod)
+    reply = host.call("ADD", pod, NAMES[name](host))
+    error = json.loads(reply.stdout)
+    assert (error.get("code") == 109) == (name in kept), error
+    if name in kept:
+        assert ("belongs to " if "attachment" in holder else WORDS) in error["msg"]
+        assert host.picture(pod) == before
+    host.ok("DEL", pod, NAMES[name](host))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_another_pod_gets_it_by_no_name(host: Host, pod: Pod, name: str) -> None:
-    claims.save(CLAIM)
+def test_under_one_lock(host: Host, pod: Pod, relatives: None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """hpn node prepares a claim of the PF, of one of its VFs or of its SF under this lock, so each ADD waits for it."""
+    monkeypatch.setattr(locks, "SHARED", 0.1)
+    conf = NAMES[name](host)
     ip("link", "set", "vf0", "up" if name in ("master", "ipvlan") else "down")
-    before = host.picture(pod)
-    error = host.refused("ADD", pod, NAMES[name](host))
-    assert (error["code"], WORDS in error["msg"]) == (109, True), error
-    assert host.picture(pod) == before
+    with owned.lock(SF):
+        assert host.refused("ADD", pod, conf)["code"] == 11
+    host.call("ADD", pod, conf)
+    host.ok("DEL", pod, conf)
+
+
+def test_a_master_is_for_several_at_once(host: Host, pod: Pod, sys_tree: Path) -> None:
+    with owned.lock(pci.PF, is_shared=True):
+        host.ok("ADD", pod)
+    host.ok("DEL", pod)
+
+
+def test_an_ended_claim_whose_pod_is_attached(host: Host, pod: Pod) -> None:
+    """Its pod has the device until its DEL, which the error names."""
+    claims.save(replace(CLAIM, ended=True))
+    record = Record("x", Key("x", "hpn0"), "/n", Identity(1, 2), kind="macvlan", link={}, config={}, claim=f"{UID}/0")
+    with journal.lock(host.state, record.network, record.key) as entry:
+        entry.save(record)
+        for conf in (by_device(host), by_pf(host, vf=0)):
+            error = host.refused("ADD", pod, conf)
+            assert (error["code"], "pod is not detached yet; if that stays, run hpn gc" in error["msg"]) == (109, True)
+        entry.forget()
+    assert "reports no VF" in host.refused("ADD", pod, by_device(host))["msg"]
 
 
 def test_any_free_vf_is_another_one(host: Host, pod: Pod) -> None:

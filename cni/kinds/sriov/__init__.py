@@ -18,6 +18,7 @@ from base.kernel import rtnl, sysfs, vf
 from base.kernel.budget import attempts
 from base.kernel.links import Link
 from base.kernel.rtnl import Rtnl
+from base.kernel.sysfs import Relatives
 from base.kernel.vf import Vf
 from base.protocol.errors import CheckFailed, DeviceInUse, InvalidConfig, LinkUnavailable, NoneFree, TryAgain
 from base.protocol.result import Interface
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 @contextmanager
 def claiming(conf: "NetConf") -> Iterator[None]:
     """Kind.claiming: one ADD at a time chooses among a PF and its VFs."""
-    with owned.lock(_pf_address(_wanted(conf))):
+    wanted = _wanted(conf)
+    with owned.lock(sysfs.address_of(wanted.pf) if wanted.pf else wanted.deviceID):
         yield
 
 
@@ -194,14 +196,6 @@ def _put_back(p: Plan, pod: Pod | None, ifname: str, host: Rtnl) -> int:
     return index
 
 
-def _pf_address(wanted: "Sriov") -> str:
-    """Return the address of the PF to lock; empty if there is no such PF, which ``_find`` refuses."""
-    if wanted.pf:
-        return sysfs.address_of(wanted.pf)
-    function = sysfs.function(wanted.deviceID)
-    return function.pf or function.address if function else ""
-
-
 def _find(wanted: "Sriov", conf: "NetConf", host: Rtnl) -> sysfs.Function:
     """Return the function that the configuration asks for, if no other pod has it.  Raises CniError with the
     reason."""
@@ -209,13 +203,13 @@ def _find(wanted: "Sriov", conf: "NetConf", host: Rtnl) -> sysfs.Function:
     if wanted.pfOnly:
         return _find_pf(wanted, state_dirs, conf.claim, host)
     addresses = (wanted.deviceID,) if wanted.deviceID else _vfs_of(wanted.pf)
-    use = owned.use(state_dirs, addresses, conf.claim)
     if wanted.pf and wanted.vf is None:
-        return _find_free_vf(wanted.pf, addresses, use, host)
+        return _find_free_vf(wanted.pf, addresses, state_dirs, conf.claim, host)
     if (number := wanted.vf or 0) >= len(addresses):
         raise InvalidConfig(f"vf {number}: pf {wanted.pf!r} has VFs 0 to {len(addresses) - 1}")
     address = addresses[number]
     what = f"vf {number} of pf {wanted.pf!r} ({address})" if wanted.pf else f"deviceID {address!r}"
+    use = owned.use(state_dirs, sysfs.relatives(address).all, conf.claim)
     if owner := use.devices.get(address):
         raise DeviceInUse(f"{what} belongs to {owner.title}, since {owner.time}; delete that first", address)
     function = _on_host(address)
@@ -269,10 +263,14 @@ def _vfs_of(pf: str) -> tuple[str, ...]:
     return addresses
 
 
-def _find_free_vf(pf: str, addresses: tuple[str, ...], use: owned.Use, host: Rtnl) -> sysfs.Function:
+def _find_free_vf(
+    pf: str, addresses: tuple[str, ...], state_dirs: Sequence[Path], claim: str, host: Rtnl
+) -> sysfs.Function:
     """Return the first VF that no pod has, that is down on the host, and that the host does not need.  Raises
-    NoneFree."""
-    why = ""
+    NoneFree; DeviceInUse if another pod has the PF."""
+    why, pf_address = "", sysfs.address_of(pf)
+    use = owned.use(state_dirs, (*addresses, pf_address), claim)
+    owned.refuse_held(use, Relatives(above=(pf_address,)), prefix=f"a VF of pf {pf!r}: ")
     for address in addresses:
         if address in use.devices or address in use.claimed:
             continue
@@ -283,8 +281,10 @@ def _find_free_vf(pf: str, addresses: tuple[str, ...], use: owned.Use, host: Rtn
         if link is None or link.up:
             continue
         try:
+            asked = sysfs.relatives(address)
+            owned.refuse_held(owned.use((), asked.all, claim), asked)  # a claim may name its interface
             needed.refuse_function(function, use, host)
-        except (InvalidConfig, LinkUnavailable) as e:
+        except (DeviceInUse, InvalidConfig, LinkUnavailable) as e:
             why = why or f"; the host needs {address}: {e}"
             continue
         return function
@@ -309,6 +309,7 @@ def _find_pf(wanted: "Sriov", state_dirs: Sequence[Path], claim: str, host: Rtnl
         raise LinkUnavailable(f"{what} is not a PCI network interface of this host; correct it, see: ip link")
     if function.pf:
         raise InvalidConfig(f"pf {pf!r} is a VF; give it as deviceID {function.address!r}, without pfOnly")
-    use = owned.use(state_dirs, (function.address, name, *sysfs.vfs(function.address)), claim)
-    needed.refuse(link, function.address, use, host, prefix="pfOnly: ", other="choose another PF")
+    asked = sysfs.relatives(function.address)
+    use = owned.use(state_dirs, asked.all, claim)
+    needed.refuse(link, asked, use, host, prefix="pfOnly: ", other="choose another PF")
     return function

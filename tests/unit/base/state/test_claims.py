@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from base.protocol.errors import InvalidConfig, RecordUnreadable, TryAgain
+from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable, TryAgain
 from base.state import claims, durable, gates, journal, places
 from base.state.claims import Claim, Device
 
@@ -90,7 +90,13 @@ def test_a_pod_that_came_later(tmp_path: Path) -> None:
     assert claims.of_pod(later) == [mine]
     for text in (b"", b"[]", b'{"Data": "[]"}', b'{"Data": {}}', b"\xff"):
         file.write_bytes(text + later.encode())
-        assert claims.of_pod(later) == []
+        with pytest.raises(IoFailure, match="in a format that this version of hpn does not know"):
+            claims.of_pod(later)
+        assert claims.of_pod(POD) == [mine]
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(IoFailure, match="it is a directory"):
+        claims.of_pod(later)
 
 
 @pytest.mark.parametrize("pod_claim", ["", "rails"])
@@ -161,7 +167,7 @@ def deciding() -> dict[str, Callable[[], object]]:
         "of_pod": lambda: claims.of_pod(POD),
         "with_device": lambda: claims.with_device(VF.id),
         "allocated": lambda: claims.allocated([VF.id]),
-        "others": lambda: claims.others(OTHER),
+        "prepared": lambda: claims.prepared(OTHER),
     }
 
 
@@ -185,4 +191,4 @@ def test_a_damaged_claim_is_not_none(folder: Path, name: str) -> None:
         deciding()[name]()
     assert [one.id for claim, _ in claims.with_device("eth7") for one in claim.devices] == ["eth7"]
     assert [one.uid for one in claims.of_pod("another")] == [OTHER]
-    assert claims.others(UID) == claims.all_claims()
+    assert claims.prepared(UID) == claims.all_claims()

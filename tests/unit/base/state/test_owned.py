@@ -114,7 +114,7 @@ def test_what_has_an_interface_below_it(tmp_path: Path) -> None:
     over(state, 3, {"parent": 9}, boot="00000000-0000-0000-0000-000000000000")
     over(state, 4, {"parent": 77})
     use = owned.use((tmp_path / "other", state), VFS[:1])
-    assert [use.attached_over(index) for index in (7, 8, 9, 10)] == [record, None, None, None]
+    assert [[*use.attached_over(index)] for index in (7, 8, 9, 10)] == [[record], [], [], []]
     assert use.devices == {}
 
 

@@ -236,10 +236,7 @@ def test_a_device_for_two_claims(driver: DriverProcess, kubelet: DraKubelet, ser
     other["metadata"]["uid"] = OTHER
     server.tell(Told(200, claim()), Told(200, other), Told(200, other))
     assert not kubelet.prepare(ASKED)[UID].error
-    assert (
-        "is prepared for claim default/rails on this node already"
-        in kubelet.prepare(("default", "o", OTHER))[OTHER].error
-    )
+    assert "allocated '0000:3b:00.2' to claim default/rails" in kubelet.prepare(("default", "o", OTHER))[OTHER].error
     assert kubelet.unprepare(ASKED) == {UID: ""}
     assert not kubelet.prepare(("default", "o", OTHER))[OTHER].error
 
@@ -270,7 +267,7 @@ def test_an_attachment_keeps_its_claim(
     assert kept
     assert kept.ended
     assert cdi(driver)
-    assert "is prepared for claim default/rails" in kubelet.prepare(("default", "o", OTHER))[OTHER].error
+    assert "to claim default/rails; the claim has ended" in kubelet.prepare(("default", "o", OTHER))[OTHER].error
     entry.path.unlink()
     assert not kubelet.prepare(("default", "o", OTHER))[OTHER].error
     assert [path.name for path in driver.cdi.iterdir()] == [f"hpn-claim-{OTHER}.json"]

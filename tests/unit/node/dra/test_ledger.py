@@ -1,10 +1,12 @@
 """Which way has a device: what pods have from the plugin stays out of slices, and the other way round."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import pci
 from support.pod_resources import CHECKPOINT, entry, keep, listing
 
 from base.protocol.errors import TryAgain
@@ -13,7 +15,9 @@ from base.state.claims import Claim
 from hardware.model import Device, Kind
 from node.dra import ledger
 from node.dra.ledger import Holds
+from node.dra.service import Service
 from node.kubelet import allocations
+from node.log import Topics
 from node.model import Offer, Resource, Sharing, Unit, devices_of
 
 VF = Resource("example.com", "vf", Sharing.EXCLUSIVE, (), kind="vf", by_dra=True)
@@ -44,10 +48,12 @@ def withheld(found: Holds, *allocated: tuple[str, str]) -> set[str]:
         (held(("old.com/vf", "0000:3b:00.2")), {"0000:3b:00.2"}),
         (held(("example.com/rail", "0000:3b:00.0-1")), {"0000:3b:00.0-1"}),
         (held(("old.com/hca", "0000:3b:00.0-1")), {f"0000:3b:00.0-{n}" for n in range(3)}),
-        (held(("old.com/pf", "0000:3b:00.0")), {f"0000:3b:00.0-{n}" for n in range(3)}),
+        # Whoever has the PF alone has its VFs too.
+        (held(("old.com/pf", "0000:3b:00.0")), {*VF_IDS, *(f"0000:3b:00.0-{n}" for n in range(3))}),
         (held(("old.com/hca", "0000:3b:00.2-17")), {"0000:3b:00.2"}),
         # An ADD without a resource: a NetworkAttachmentDefinition may name the device.
-        (held(devices=["0000:3b:00.3", "0000:3b:00.0"]), {"0000:3b:00.3"}),
+        (held(devices=["0000:3b:00.3"]), {"0000:3b:00.3"}),
+        (held(devices=["0000:3b:00.0"]), {*VF_IDS}),
         (held(("nvidia.com/gpu", "GPU-1")), set()),
     ],
 )
@@ -122,9 +128,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "FOLDER", f"{tmp_path}/claims")
 
 
-def prepared(*ids: str) -> None:
+def prepared(*ids: str, kind: str = "vf") -> None:
     devices = tuple(
-        claims.Device(f"r{n}", "node1/p", "d", "", one, "vf", "example.com/vf", "multus") for n, one in enumerate(ids)
+        claims.Device(f"r{n}", "node1/p", "d", "", one, kind, "example.com/vf", "multus") for n, one in enumerate(ids)
     )
     claims.save(Claim(UID, "default", "c", (), devices))
 
@@ -150,3 +156,41 @@ def test_the_way_back() -> None:
     claims.forget(UID)
     assert (left(OFFERED), left(SHARED)) == (all_vfs, all_shares)
     assert devices_of(SHARED.units) == (PF,)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_claim_of_a_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has a PF alone has its VFs too, and whoever has a VF keeps others from having the PF alone."""
+    for one in VFS:
+        pci.function(tmp_path / "sys", one.id, pf=PF.id)
+    pci.function(tmp_path / "sys", PF.id)
+    pci.is_sys(tmp_path / "sys", monkeypatch)
+    whole = Offer(replace(MASTER, sharing=Sharing.EXCLUSIVE, kind="pf"), (Unit(PF.id, ALONE),))
+    prepared(VFS[1].id)
+    assert (left(whole), left(SHARED)) == ([], [unit.id for unit in SHARED.units])
+    prepared(PF.id, kind="pf")
+    assert (left(whole), left(OFFERED)) == ([], [])
+    prepared(PF.id, kind="shared")
+    assert (left(whole), left(OFFERED)) == ([], [one.id for one in VFS])
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_claim_that_cannot_be_read() -> None:
+    """It may have any device, so the plugin offers no unit that it did not offer before."""
+    prepared(VFS[1].id)
+    loop = asyncio.new_event_loop()
+    topics = Topics()
+    service = Service(loop, topics, Path("/nowhere"), "", allocations.Allocations(), lambda: None)
+    offer = replace(OFFERED, resource=replace(OFFERED.resource, by_dra=False))
+    one_more = replace(offer, units=(*offer.units, Unit("0000:3b:00.4", (replace(VFS[0], id="0000:3b:00.4"),))))
+    assert [unit.id for unit in service.without_claimed([offer])[0].units] == VF_IDS[:1]
+    file = Path(claims.FOLDER) / f"{UID}.json"
+    text = file.read_text()
+    file.write_text("{")
+    assert [unit.id for unit in service.without_claimed([one_more])[0].units] == VF_IDS[:1]
+    assert topics.problems == {"claims"}
+    file.write_text(text)
+    assert [unit.id for unit in service.without_claimed([one_more])[0].units] == [VF_IDS[0], "0000:3b:00.4"]
+    assert topics.problems == set()
+    service.close()
+    loop.close()

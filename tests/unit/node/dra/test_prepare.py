@@ -146,14 +146,6 @@ def test_admin_access_attaches_nothing() -> None:
     assert device.attach == "none"
 
 
-def test_admin_access_keeps_no_device_from_others() -> None:
-    """Whichever is prepared first."""
-    admin, made = decide(claim(results=(result(adminAccess=True),))), decide(claim())
-    admin = replace(admin, uid=UID.replace("0d", "1d"), pods=("another",))
-    prepare.refuse_conflicts(made, (admin,))
-    prepare.refuse_conflicts(admin, (made,))
-
-
 def test_a_share() -> None:
     (device,) = decide(claim(results=(result("rail0", shareID="s-1"),))).devices
     assert (device.kind, device.share, device.id) == ("master", "s-1", "rail0")
@@ -304,25 +296,14 @@ def test_another_rdma_mode_than_the_kernels(
 # Beside other claims
 
 
-def test_a_device_of_another_claim() -> None:
-    made = decide(claim())
-    other = replace(made, uid=UID.replace("0d", "1d"), name="another")
-    with pytest.raises(Refused, match=r"is prepared for claim default/another on this node already; delete one"):
-        prepare.refuse_conflicts(made, (other,))
-    with pytest.raises(Refused, match=r"already; that has ended, and its pod is not detached yet; .* hpn gc"):
-        prepare.refuse_conflicts(made, (replace(other, ended=True),))
-    shared = decide(claim(results=(result("rail0", shareID="s"),)))
-    prepare.refuse_conflicts(shared, (replace(shared, uid=other.uid),))
-
-
 def test_the_same_name_in_one_pod() -> None:
     made = decide(claim(config(interface="hpn0")))
     other = replace(made, uid=UID.replace("0d", "1d"), name="another", devices=(replace(made.devices[0], id="x"),))
     with pytest.raises(Refused, match='interface "hpn0": claim default/another gives the pod'):
-        prepare.refuse_conflicts(made, (other,))
+        prepare.refuse_same_names(made, (other,))
     two = decide(claim(config(interface="hpn0"), results=(result(), result("vf3", request="b"))))
     with pytest.raises(Refused, match='interface "hpn0": another request of claim default/rails gives'):
-        prepare.refuse_conflicts(two, ())
+        prepare.refuse_same_names(two, ())
 
 
 def test_an_accepted_configuration_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
