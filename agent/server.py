@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from agent.connection import PIECE, REFUSED, TAKEN, Connection, Header
+from base.kernel.nsid import LeftToLauncher
 from base.protocol.spec import Reply, Request
 
 # struct itimerspec: four longs, of 64 bits each where we run.  man 2 timerfd_settime; os has it from Python 3.13 on.
@@ -275,7 +276,7 @@ class Server:
                 self._idle += 1
 
     def _serve(self, connection: Connection, header: Header) -> None:
-        with suppress(OSError):  # a launcher that has gone needs no answer
+        with suppress(OSError, LeftToLauncher):  # a launcher that has gone needs no answer
             if header.version != self._version:
                 connection.sock.send(REFUSED)
                 return

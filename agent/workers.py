@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, NoReturn
 
 from agent.server import QUIET_SIGNAL, Activity, Answer, Server
+from base.kernel import nsid
 
 # Threads of one process compete for its interpreter at every system call, so two of them do the work of one.
 WORKERS: Final = 2
@@ -152,6 +153,7 @@ class _Keeper:
 
     def _work(self, place: int) -> None:
         """Run a worker, in its process."""
+        nsid.has_launcher = True
         activity = Activity(self._active, self._asked, place, self._pid) if self._when_idle else None
         with Server(self._listener, self._version, self._answer, activity) as server:
             signal.signal(signal.SIGTERM, lambda *_: server.stop())

@@ -38,6 +38,7 @@ _UNASSIGNED: Final = -1
 AF_BRIDGE: Final = 7
 _RTGEN: Final = bytes(4)  # struct rtgenmsg
 _NDMSG: Final = 12  # the size of struct ndmsg
+_TUN: Final = "/dev/net/tun"
 # From <linux/if_tun.h>, with the direction bits of asm-generic/ioctl.h: x86-64, arm64 and most others.
 _TUNSETIFF, _TUNGETDEVNETNS = 0x400454CA, 0x54E3
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
@@ -45,10 +46,21 @@ _TRIES: Final = 3
 # Links removed at a time.  Other processes that change a link wait meanwhile.
 _BATCH: Final = 200
 
+# Whether a launcher does the work if this process may not open a TUN device (LeftToLauncher).
+has_launcher = False
+
 # A namespace: its descriptor, and a socket inside.
 Place = tuple[int, Rtnl]
 # Finds links in the socket's namespace, or in the one of further attributes (IFLA_TARGET_NETNSID).
 Look = Callable[..., list[Link]]
+
+
+class LeftToLauncher(BaseException):
+    """This process may not open a TUN device, so a request ends without an answer, as if the process were killed.  Its
+    launcher then does the work itself.
+
+    The agent's container may not: since 1.2 runc lets no container open one, and Kubernetes has no field for it.
+    """
 
 
 def can_be_asked(inside: Rtnl) -> bool:
@@ -139,16 +151,18 @@ def remove_links(inside: Rtnl, indexes: Collection[int]) -> bool:
 
 
 @contextmanager
-def walk(top: int, is_strange: Callable[[int, Rtnl], bool], look: Look, most: int) -> Iterator[Iterator[Place]]:
+def walk(
+    top: int, is_strange: Callable[[int, Rtnl], bool], look: Look, most: int, shut: list[OSError]
+) -> Iterator[Iterator[Place]]:
     """The namespace ``top`` and those that its numbers lead to, each once, at most ``most``.  Raises OSError.
 
     Namespaces without links that ``look`` finds are left out, unless they lead to others.  Namespaces for which
     ``is_strange`` is true are left out, with all behind them.  All stay open until the end, so that the kernel reuses
-    no inode number meanwhile.
+    no inode number meanwhile.  ``shut`` gets an error for each namespace that could not be entered.
     """
     places = list[Place]()
     try:
-        yield _places(top, is_strange, look, most, places)
+        yield _places(top, is_strange, look, most, places, shut)
     finally:
         for fd, inside in places:
             inside.sock.close()
@@ -156,7 +170,12 @@ def walk(top: int, is_strange: Callable[[int, Rtnl], bool], look: Look, most: in
 
 
 def _places(
-    top: int, is_strange: Callable[[int, Rtnl], bool], look: Look, most: int, places: list[Place]
+    top: int,
+    is_strange: Callable[[int, Rtnl], bool],
+    look: Look,
+    most: int,
+    places: list[Place],
+    shut: list[OSError],
 ) -> Iterator[Place]:
     seen = set[int]()
     if _visit(os.dup(top), seen, is_strange, places):
@@ -165,11 +184,14 @@ def _places(
         for one in numbers(inside):
             if len(places) >= most:
                 return
-            with suppress(OSError):  # it ended meanwhile, or no TUN device can be sent there
+            try:
                 if not _is_of_interest(fd, inside, one, look):
                     continue
                 if not _visit(open_numbered(fd, inside, one), seen, is_strange, places):
                     continue
+            except OSError as e:  # it ended meanwhile, or no TUN device can be sent there
+                shut.append(e)
+                continue
             yield places[-1]
 
 
@@ -217,7 +239,12 @@ def open_numbered(fd: int, inside: Rtnl, nsid: int) -> int:
 
 
 def _tun(name: str) -> int:
-    fd = os.open("/dev/net/tun", os.O_RDWR)
+    try:
+        fd = os.open(_TUN, os.O_RDWR)
+    except PermissionError as e:
+        if has_launcher:
+            raise LeftToLauncher from e
+        raise
     try:
         fcntl.ioctl(fd, _TUNSETIFF, struct.pack("=16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))
     except BaseException:

@@ -269,7 +269,7 @@ def hidden(p: Moved, pod: Pod, host_fd: int) -> Iterator[Pod]:
     def look(inside: Rtnl, *more: bytes) -> list[Link]:
         return _look(p, inside, *more)
 
-    with nsid.walk(pod.fd, lambda fd, _: netns.inode(fd) == host, look, NAMESPACES) as places:
+    with nsid.walk(pod.fd, lambda fd, _: netns.inode(fd) == host, look, NAMESPACES, []) as places:
         for fd, inside in places:
             yield Pod(f"a namespace that {pod.path} knows", fd, inside, ours=False)
 

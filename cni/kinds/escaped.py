@@ -128,6 +128,7 @@ class _Hunt:
     doubtful: set[str] = field(default_factory=set)
     found: bool = False
     visited: int = 0
+    shut: list[OSError] = field(default_factory=list)
 
     def run(self, pod: Pod) -> str:
         deadline, looks, removed = budget.clock() + _SECONDS, 0, 0
@@ -139,7 +140,9 @@ class _Hunt:
                 if budget.clock() > deadline or self.visited >= _NAMESPACES:
                     return f"the pod has more namespaces or links than a search of {_SECONDS:.0f} s covers"
         if not self.found:
-            return f"it is neither in the pod nor in {self.visited - 1} other namespaces that the pod moved links to"
+            entered = f"it is neither in the pod nor in {self.visited - 1} other namespaces that the pod moved links to"
+            # Among these may be the host's, so their number says nothing.
+            return f"{entered}; others cannot be entered: {self.shut[0]}" if self.shut else entered
         if self.doubtful:
             names = ", ".join(sorted(self.doubtful)[:_NAMED])
             return f"over the same device the pod has {names}, which another plugin may have made"
@@ -147,7 +150,7 @@ class _Hunt:
 
     def _remove_once(self, top: int, own: int, deadline: float) -> int:
         """Search every namespace once and remove what is found.  Returns the number of links found."""
-        count, self.visited, host = 0, 0, netns.inode(own)
+        count, self.visited, self.shut, host = 0, 0, list[OSError](), netns.inode(own)
 
         def is_strange(fd: int, inside: Rtnl) -> bool:
             inode = netns.inode(fd)
@@ -156,7 +159,7 @@ class _Hunt:
         def look(inside: Rtnl, *more: bytes) -> list[Link]:
             return nsid.links_over(inside, self.search.lower, *more)
 
-        with nsid.walk(top, is_strange, look, _NAMESPACES) as places:
+        with nsid.walk(top, is_strange, look, _NAMESPACES, self.shut) as places:
             for _, inside in places:
                 self.visited += 1
                 there = look(inside)  # this also makes the kernel give the host's namespace a number

@@ -91,7 +91,7 @@ static int look(int dir, uint64_t *sum)
 static int is_as_unpacked(int dir)
 {
     uint64_t found, noted = 0;
-    int fd = openat(dir, STAMP, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = openat(dir, STAMP, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); /* it may be a FIFO */
     if (fd < 0)
         return 0;
     int is_noted = read(fd, &noted, sizeof noted) == sizeof noted;

@@ -227,8 +227,17 @@ _Noreturn static void run_carried(int argc, char **argv)
     FAIL("5", errno, "cannot run ", program);
 }
 
+/* Opens /dev/null in place of stdin, stdout and stderr that the caller closed: else the agent's socket gets their number,
+ * and the answer would go back into it. */
+static void fill_standard_streams(void)
+{
+    for (int fd = 0; fd >= 0 && fd <= 2;)
+        fd = fcntl(fd, F_GETFD) < 0 ? open("/dev/null", O_RDWR) : fd + 1;
+}
+
 int main(int argc, char **argv, char **environment)
 {
+    fill_standard_streams();
     if (argc < 1)
         FAIL("4", 0, "called without a name");
     cni = getenv("CNI_COMMAND");

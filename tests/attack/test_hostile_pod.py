@@ -216,6 +216,7 @@ workers.serve(socket.socket(fileno=int(sys.argv[1])), {VERSION!r}, main.answer)
         return self.process.wait(60)
 
 
+@pytest.mark.own_process
 @with_both
 @pytest.mark.parametrize("attack", ["unicast 0", "multicast", "announcements"])
 def test_the_agent_is_there_for_others_and_ends(

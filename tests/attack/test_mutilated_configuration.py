@@ -13,10 +13,9 @@ from attack.mutation import mutants
 from support.disks import mounted
 from support.elapsed import Elapsed
 from support.shipped import FILES, plugins, requests, texts
-from support.topology import PROGRAMS, Host, Pod
+from support.topology import Host, Pod
 
 from base.state import node, places
-from cni.main import run as hpn
 
 SLOW = 10.0  # seconds that no call takes
 COMMANDS = ("STATUS", "ADD", "CHECK", "DEL", "GC")
@@ -69,7 +68,7 @@ def survived(host: Host, pod: Pod, stdin: bytes, said: str) -> bool:
     for command in COMMANDS:
         asked = json.dumps(json.loads(stdin) | {"prevResult": result}).encode() if result else stdin
         elapsed = Elapsed()
-        reply = hpn(host.request(command, pod, asked), PROGRAMS)
+        reply = host.run(host.request(command, pod, asked))
         assert elapsed.seconds() < SLOW, (command, said)
         answer = json.loads(reply.stdout) if reply.stdout else {}
         assert answer.get("code") != 999, (command, reply, said)

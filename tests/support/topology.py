@@ -159,10 +159,13 @@ class Host:
         before = None
         with suppress(CniError):
             before = json.dumps(spec.configuration(request))
-        reply = hpn(request, PROGRAMS)
+        reply = self.run(request)
         with suppress(CniError):  # the next request may use the same objects (spec.cached)
             assert json.dumps(spec.configuration(request)) == before, "something changed the configuration"
         return reply
+
+    def run(self, request: Request) -> Reply:
+        return hpn(request, PROGRAMS)
 
     def ok(self, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> dict[str, Any]:
         """Run the plugin, which must succeed; return its result, empty if the command has none."""

@@ -41,7 +41,7 @@ _SLEEP = "exec chroot . sleep infinity"
 # systemd starts only requested units, and changes nothing of the host machine: it has its own control group and cannot
 # write to /proc/sys and /sys.
 _BOOT = """
-rm -r usr/lib/systemd/system/*.target.wants etc/systemd/system/*.target.wants
+rm -rf usr/lib/systemd/system/*.target.wants etc/systemd/system/*.target.wants
 [ -z "$4" ] || tar --extract --file="$4"
 mount --bind proc/sys proc/sys
 mount -o remount,bind,ro proc/sys
@@ -56,6 +56,20 @@ exec unshare --cgroup sh -euc '
     mount -t cgroup2 cgroup2 sys/fs/cgroup
     mount --move . /
     container=test exec chroot . /lib/systemd/systemd --system --unit="$1" --log-target=console --show-status=0' sh "$5"
+"""
+# The devices that DevicePolicy=closed admits, and the one of TUN.
+_DEVICES = """
+mount -t tmpfs -o mode=755 tmpfs dev
+mkdir dev/net dev/pts dev/shm
+mount -t devpts -o ptmxmode=666 devpts dev/pts
+for name in null zero full random urandom tty net/tun; do
+    [ ! -e "/dev/$name" ] || cp --archive "/dev/$name" "dev/$name"
+done
+ln -s pts/ptmx dev/ptmx
+for path in $6; do
+    mkdir -p ".$path"
+    mount --bind "$path" ".$path"
+done
 """
 _REMOVE = 'mount -t cgroup2 cgroup2 "$1" && cd "$1" && find "$2" -depth -type d -exec rmdir {} +'
 
@@ -141,7 +155,7 @@ class Bare:
 @contextmanager
 def bare(scratch: Path, suite: str, *packages: str) -> Iterator[Bare]:
     """The machine for the time of the block; ``scratch`` is an empty directory."""
-    with _started(_START + _SLEEP, suite, packages, str(scratch)) as it:
+    with _started(_START + _SLEEP, _release(suite, packages), str(scratch)) as it:
         yield it
 
 
@@ -149,9 +163,23 @@ def bare(scratch: Path, suite: str, *packages: str) -> Iterator[Bare]:
 def booted(scratch: Path, suite: str, *packages: str, disk: str = "", unit: str = "basic.target") -> Iterator[Bare]:
     """As ``bare``, with systemd as the first process, which must be one of the packages.  It starts the unit.  ``disk``
     is an archive of files that are there from the beginning."""
+    with _under_systemd(scratch, _START + _BOOT, _release(suite, packages), disk, unit) as it:
+        yield it
+
+
+@contextmanager
+def this_machine(scratch: Path, *paths: Path) -> Iterator[Bare]:
+    """As ``booted``, with the files of this machine, so that its Python can run there.  The paths are directories that
+    may be mounts of their own; they are not below the overlay."""
+    with _under_systemd(scratch, _START + _DEVICES + _BOOT, "/", "", "basic.target", " ".join(map(str, paths))) as it:
+        yield it
+
+
+@contextmanager
+def _under_systemd(scratch: Path, script: str, lower: str, *words: str) -> Iterator[Bare]:
     cgroup = f"hpn-test-{os.getpid()}"
     try:
-        with _started(_START + _BOOT, suite, packages, str(scratch), cgroup, disk, unit) as it:
+        with _started(script, lower, str(scratch), cgroup, *words) as it:
             until(lambda: it.run("systemctl", "is-system-running").stdout == "running\n", 120)
             yield it
     finally:
@@ -160,9 +188,12 @@ def booted(scratch: Path, suite: str, *packages: str, disk: str = "", unit: str 
         until(lambda: subprocess.run(remove, capture_output=True, check=False).returncode == 0, 120)
 
 
+def _release(suite: str, packages: Sequence[str]) -> str:
+    return subprocess.check_output([FIXTURES / "bare", suite, *packages], text=True).strip()
+
+
 @contextmanager
-def _started(script: str, suite: str, packages: Sequence[str], *words: str) -> Iterator[Bare]:
-    lower = subprocess.check_output([FIXTURES / "bare", suite, *packages], text=True).strip()
+def _started(script: str, lower: str, *words: str) -> Iterator[Bare]:
     spaces = ["--mount", "--propagation=private", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"]
     argv = ["unshare", *spaces, "sh", "-euc", script, "sh", lower, *words]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:

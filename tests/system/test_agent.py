@@ -25,7 +25,7 @@ from system.agents import (
     running,
     taken,
 )
-from system.machine import Machine, ours
+from system.machine import Machine, fabric, ours
 
 CYCLES = 500
 
@@ -68,6 +68,20 @@ def test_through_cnitool(machine: Machine, path: Path) -> None:
         env = {"HPN_AGENT": str(path), **BY_THE_AGENT}
         ok(taken(lambda: machine.cnitool("add", pod, **env)))
         ok(taken(lambda: machine.cnitool("del", pod, **env)))
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-"])
+def test_closed_by_the_caller(machine: Machine, path: Path, closed: str) -> None:
+    """The agent's answer goes to no descriptor of the launcher's own."""
+    pod, network = machine.pod(), conf(machine)
+    with running(machine, path):
+        ok(call(machine, path, "ADD", pod, network))
+        fabric.ip("link", "delete", "hpn0", netns=pod)
+        # DEL has a line for stderr, because it does not find the interface.
+        argv = machine.node.command("sh", "-c", f'exec "$0" {closed}', str(machine.tools.hpn))
+        env = {**machine.command("DEL", pod), "HPN_AGENT": str(path), **BY_THE_AGENT}
+        done = taken(lambda: subprocess.run(argv, env=env, input=network, capture_output=True, text=True, check=False))
+        assert done.returncode == 0
 
 
 def test_called_as_the_ipam(machine: Machine, path: Path) -> None:

@@ -87,7 +87,8 @@ def test_a_version_is_locked_while_it_runs(tools: Tools, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "damage", ["removed", "shorter", "altered", "a link", "writable", "a directory", "open to all", "all of it"]
+    "damage",
+    ["removed", "shorter", "altered", "a link", "writable", "a directory", "open to all", "a FIFO", "all of it"],
 )
 def test_what_is_not_as_it_was_unpacked_is_unpacked_again(tools: Tools, tmp_path: Path, damage: str) -> None:
     version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path)))
@@ -110,6 +111,9 @@ def test_what_is_not_as_it_was_unpacked_is_unpacked_again(tools: Tools, tmp_path
             program.symlink_to(tmp_path.parent / "elsewhere")
         case "writable":
             program.chmod(0o777)
+        case "a FIFO":
+            (directory / ".stamp").unlink()
+            os.mkfifo(directory / ".stamp", 0o600)
         case _:
             shutil.rmtree(directory)
             directory.mkdir()

@@ -1,12 +1,14 @@
 """Fixtures for tests of escaped links: the runtime's cache of results, and the wire to the old address."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attack import by_agent
 from attack.escaped.links import OLD
 from support.topology import Host, Pod, ip
 
@@ -16,8 +18,9 @@ from base.state import libcni_cache
 @pytest.fixture(autouse=True)
 def results(host: Host, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The runtime's cache, which holds ADD's result until DEL succeeds, as libcni's does."""
-    folder, call = host.tmp_path / "results", Host.call
-    folder.mkdir()
+    is_served, call = by_agent.VARIABLE in os.environ, Host.call
+    folder = Path(libcni_cache.RESULTS[0]) if is_served else host.tmp_path / "results"
+    folder.mkdir(parents=True, exist_ok=True)
 
     def called(self: Host, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> Any:
         reply = call(self, command, pod, conf, **environ)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import pytest
 from attack.escaped.links import LONGEST, Child, entered, gone_or_kept, over_the_master, proved
 from support.elapsed import Elapsed
 from support.topology import Host, Pod, until
@@ -50,6 +51,7 @@ def test_moved_to_and_fro_meanwhile(
             assert address in host.leases(), "another pod could be given it"
 
 
+@pytest.mark.own_process
 def test_never_where_it_is_looked_for(host: Host, make_pod: Callable[[], Pod], stack: ExitStack) -> None:
     """DEL sees the link once, then always looks in the wrong namespace: it warns and keeps the address reserved."""
     pod = make_pod()

@@ -3,13 +3,17 @@
 The witnesses are ``ip`` in every namespace of the test, and the fabric's ping to the old address.
 """
 
-from collections.abc import Callable
+import os
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from attack.escaped.links import HOLDERS, OLD, Child, gone_or_kept, over_the_master, proved
 from support.topology import Host, Pod, until
 
+from base.kernel import nsid
 from base.protocol.spec import Reply
 
 
@@ -52,6 +56,53 @@ def test_two_levels_deep(
     grandchild.take(child.path, "hpn0", "data0")
     grandchild.use("data0")
     reply = taken_off_the_wire(wire, host, pod, child, grandchild)
+    proved(host, make_pod, reply)
+
+
+@pytest.fixture
+def no_tun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The process may not open a TUN device, as in a container.  DEL must not find the interface by one."""
+    folder = tmp_path / "nodev"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "nodev", "tmpfs", folder], check=True)
+    os.mknod(folder / "tun", 0o20600, os.makedev(10, 200))
+    monkeypatch.setattr(nsid, "_TUN", str(folder / "tun"))
+    yield
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.own_process
+def test_where_no_tun_device_can_be_opened(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, no_tun: None
+) -> None:
+    """DEL counts no namespace that it could not enter as searched."""
+    pod = make_pod()
+    host.ok("ADD", pod)
+    child = Child("descriptor", stack, pod)
+    child.take(pod.path, "hpn0")
+    reply = host.call("DEL", pod)
+    assert child.links() == {"hpn0"}
+    assert "in 0 other namespaces that the pod moved links to; others cannot be entered: [Errno" in str(reply.log)
+    gone_or_kept(host, make_pod, reply)
+
+
+@pytest.mark.own_process
+def test_the_agent_leaves_the_search_to_the_launcher(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, no_tun: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that may not search ends DEL as if it were killed, and the next one completes it."""
+    pod = make_pod()
+    host.ok("ADD", pod)
+    child = Child("descriptor", stack, pod)
+    child.take(pod.path, "hpn0")
+    with monkeypatch.context() as patched:
+        patched.setattr(nsid, "has_launcher", True)
+        with pytest.raises(nsid.LeftToLauncher):
+            host.call("DEL", pod)
+    assert host.record(pod).exists()
+    monkeypatch.setattr(nsid, "_TUN", "/dev/net/tun")
+    reply = host.call("DEL", pod)
+    assert child.links() == set()
     proved(host, make_pod, reply)
 
 

@@ -12,6 +12,7 @@ from support.topology import until
 
 from agent import connection
 from agent.connection import HEADER, MAGIC
+from base.kernel.nsid import LeftToLauncher
 from base.protocol.spec import Reply, Request
 
 agent = pytest.fixture(ended, name="agent")
@@ -88,6 +89,23 @@ def test_what_is_no_request_ends_the_connection(agent: Agent, frame: bytes) -> N
         with suppress(ConnectionResetError):  # closed with some of it unread
             assert everything(sock) == b""
     assert answered(agent.ask()) == "False value {} False"
+
+
+def test_what_is_left_to_the_launcher(tmp_path: Path) -> None:
+    """The connection ends without an answer, as if the process were killed, and the server serves on."""
+
+    def leaving(as_ipam: bool, request: Request) -> Reply:
+        if request.stdin == b"left":
+            raise LeftToLauncher
+        return answer(as_ipam, request)
+
+    agent = Agent(tmp_path / "s", leaving)
+    try:
+        for _ in range(2):
+            assert agent.ask(b"left") == connection.TAKEN
+        assert answered(agent.ask()) == "False value {} False"
+    finally:
+        agent.end()
 
 
 @pytest.mark.parametrize(("environment", "stdin"), [(1, 0), (0, 1)])

@@ -1,0 +1,27 @@
+"""The attack tier's promises through an agent with all that its unit or container forbids (attack/by_agent.py)."""
+
+import sys
+from pathlib import Path
+
+import drawn
+
+ROOT = Path(__file__).parents[2]
+SEARCHES = ("escaped",)
+# Others that the rights of a process decide: namespaces, links, other processes, files, programs, the log.
+OTHERS = (
+    "test_hostile_pod.py", "test_probe_exhaustion.py", "test_damaged_records.py::test_damaged_records",
+    "test_hostile_configuration.py", "test_hostile_author.py", "test_hostile_files.py", "test_hostile_log.py",
+    "test_hostile_plugin.py", "test_hostile_user.py", "test_mutilated_configuration.py",
+)  # fmt: skip
+
+
+def words(*tests: str) -> list[str]:
+    """The command that runs them."""
+    named = [f"tests/attack/{name}" for name in tests]
+    return ["env", "-C", str(ROOT), sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *named]
+
+
+def environment(launcher: str) -> dict[str, str]:
+    """Its variables, with the day of this run's draws."""
+    named = {"HPN_BY_AGENT": "/run/hpn/agent.sock", "HPN_BINARY": launcher, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**named, drawn.VARIABLE: f"{drawn.draw()}"}
