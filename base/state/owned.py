@@ -108,5 +108,5 @@ def of_address(address: object) -> str:
     return ", ".join(
         record.title
         for record in records
-        if record and record.of_this_boot and record.result and begins in durable.canonical(record.result["ips"])
+        if record and record.of_this_boot and begins in durable.canonical(record.result.get("ips", ()))
     )
