@@ -264,6 +264,9 @@ def test_a_whole_pf(host: Host, make_pod: Callable[[], Pod]) -> None:
     durable.write(record, body | {"link": body["link"] | itself})
     error = host.refused("ADD", two, conf)
     assert (error["code"], error["msg"].startswith("pf 'rail0' belongs to ")) == (109, True), error
+    durable.write(record, body | {"link": body["link"] | itself | {"home": {"altnames": ["storage9"]}}})
+    error = host.refused("ADD", two, by_pf(host, pfOnly=True) | {"pf": "storage9"})
+    assert (error["code"], error["msg"].startswith("pf 'storage9' belongs to ")) == (109, True), error
     record.unlink()
     ip("address", "add", "192.0.2.1/24", "dev", "rail0")
     error = host.refused("ADD", two, conf)
