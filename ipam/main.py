@@ -192,7 +192,8 @@ def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
     owner = Owner(request.key, pod, request.netns, sandboxes.of(request), leases.terms(pool, pod, place))
     ranges = tuple(s.all_spans for s in pool.sets)
     # A device that moves has no address of the host.
-    master = next((name for key in ("master", "device") if isinstance(name := conf.get(key), str)), "")
+    named = (conf.get(key) for key in ("master", "device"))
+    master = next((name for name in named if isinstance(name, str) and not spec.bad_ifname(name, spec.ALTNAME)), "")
     alone = Allocation(request, pool, rail, owner, ranges, _store(conf, log), log, master)
     if not pool.cluster:
         return alone

@@ -178,14 +178,13 @@ def check_environment(request: Request) -> None:
 def bad_ifname(name: str, most: int = 15) -> str:
     """Why the kernel (dev_valid_name) or libcni would refuse an interface's name; empty if neither does.  With ``most``
     ALTNAME, why nothing can have it as a name or an altname."""
-    if not 1 <= len(os.fsencode(name)) <= most:
-        return f"1 to {most} bytes"
     if name in (".", ".."):
         return "'.' and '..' are directories"
     # The kernel replaces %d by a number, so the interface would get another name than requested.
     if any(c in "/:%" or c.isspace() or not c.isprintable() for c in name):
         return "no '/', ':', '%', white space or control characters"
-    return ""
+    # After the characters, because a lone surrogate has no bytes.
+    return "" if 1 <= len(os.fsencode(name)) <= most else f"1 to {most} bytes"
 
 
 def cached(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[bytes, P], T]:

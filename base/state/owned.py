@@ -17,6 +17,7 @@ from typing import Final
 from base.kernel import sysfs
 from base.kernel.sysfs import Relatives
 from base.protocol.errors import DeviceInUse
+from base.protocol.spec import Json
 from base.state import claims, durable, journal, locks, places
 from base.state.claims import Claim, Device
 from base.state.locks import Lock
@@ -145,9 +146,14 @@ def devices(state_dirs: Iterable[Path]) -> dict[str, Record]:
 
 
 def owner(state_dirs: Sequence[Path], device: str) -> Record | None:
-    """The attachment that owns a device, by its bus address or the host's name for its interface; None if none does."""
+    """The attachment that owns a device, by its bus address, or the host's name or altname for its interface; None if
+    none does."""
     named = (r for one in state_dirs for r in journal.naming(one, device)) if device else ()
-    return next((r for r in named if r.device and device in (r.link["device"], r.link.get("netdev"))), None)
+    return next((r for r in named if r.device and device in _names(r.link)), None)
+
+
+def _names(link: Json) -> tuple[str, ...]:
+    return link["device"], link.get("netdev", ""), *(link.get("home") or {}).get("altnames", ())
 
 
 def of_address(address: object) -> str:
@@ -158,5 +164,5 @@ def of_address(address: object) -> str:
     return ", ".join(
         record.title
         for record in records
-        if record and record.of_this_boot and record.result and begins in durable.canonical(record.result["ips"])
+        if record and record.of_this_boot and begins in durable.canonical(record.result.get("ips", ()))
     )

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from support.topology import Host, Pod, ip
 
+from ipam.main import run as hpn_ipam
+
 RANGES = [[{"subnet": "10.56.0.0/24"}], [{"subnet": "fd00:56::/64"}]]
 
 
@@ -34,6 +36,14 @@ def test_the_master_by_its_altname(host: Host, pod: Pod) -> None:
     ip("addr", "add", "10.56.0.2/24", "dev", "rail0")
     named = conf(host) | {"master": "the-fabric-of-rail-0"}
     assert given(host.ok("ADD", pod, named))[0] == "10.56.0.3"
+
+
+@pytest.mark.parametrize("master", ["\ud800", "x" * 500, "a\0b"])
+def test_what_no_interface_can_be_called(host: Host, pod: Pod, master: str) -> None:
+    """As no master: another plugin, which calls hpn-ipam, may read the key otherwise."""
+    ip("addr", "add", "10.56.0.2/24", "dev", "fabric")
+    answer = hpn_ipam(host.request("ADD", pod, conf(host) | {"master": master}))
+    assert given(json.loads(answer.stdout))[0] == "10.56.0.3", answer
 
 
 def test_the_last_address_is_the_hosts(host: Host, pod: Pod) -> None:

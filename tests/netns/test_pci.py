@@ -264,6 +264,9 @@ def test_a_whole_pf(host: Host, make_pod: Callable[[], Pod]) -> None:
     durable.write(record, body | {"link": body["link"] | itself})
     error = host.refused("ADD", two, conf)
     assert (error["code"], error["msg"].startswith("pf 'rail0' belongs to ")) == (109, True), error
+    durable.write(record, body | {"link": body["link"] | itself | {"home": {"altnames": ["storage9"]}}})
+    error = host.refused("ADD", two, by_pf(host, pfOnly=True) | {"pf": "storage9"})
+    assert (error["code"], error["msg"].startswith("pf 'storage9' belongs to ")) == (109, True), error
     record.unlink()
     ip("address", "add", "192.0.2.1/24", "dev", "rail0")
     error = host.refused("ADD", two, conf)
@@ -277,6 +280,18 @@ def test_a_whole_pf(host: Host, make_pod: Callable[[], Pod]) -> None:
     assert (error["code"], error["msg"]) == (7, f"deviceID '{pci.ANOTHER}' is a VF; remove pfOnly")
     error = host.refused("ADD", two, by_device(host) | {"deviceID": pci.PF})
     assert (error["code"], "is a PF; let the resource offer its VFs" in error["msg"]) == (7, True)
+
+
+def test_a_whole_function_of_a_userspace_driver(host: Host, pod: Pod, sys_tree: Path) -> None:
+    """It has no interface to move, and a repeated ADD would find none either."""
+    (sys_tree / "bus/pci/devices" / pci.PF / "net/rail0").rmdir()
+    (sys_tree / "bus/pci/drivers/vfio-pci").mkdir(parents=True)
+    (sys_tree / "bus/pci/devices" / pci.PF / "driver").symlink_to("../../drivers/vfio-pci")
+    error = host.refused("ADD", pod, by_device(host) | {"deviceID": pci.PF, "pfOnly": True})
+    assert (error["code"], error["msg"].partition(";")[0]) == (
+        101,
+        f"deviceID '{pci.PF}' is not a PCI network interface of this host",
+    )
 
 
 def test_a_device_that_is_no_vf(host: Host, pod: Pod, sys_tree: Path) -> None:

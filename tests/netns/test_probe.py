@@ -156,6 +156,17 @@ def test_an_address_of_another_pod_here(host: Host, make_pod: Callable[[], Pod])
     )
 
 
+def test_an_address_that_a_pod_here_was_not_given(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """A pod's interface without IPAM has none, whatever its configuration names."""
+    one, two = make_pod(), make_pod()
+    other_has("10.56.0.2")
+    without = {key: value for key, value in conf(host).items() if key != "ipam"}
+    host.ok("ADD", one, without | {"name": "other", "args": {"cni": {"ips": ["10.56.0.2/24"]}}})
+    error = host.refused("ADD", two, conf(host), CNI_ARGS="IP=10.56.0.2")
+    assert error["code"] == 104
+    assert "10.56.0.2 is in use by another host on the link" in error["msg"]
+
+
 def test_what_is_sent(host: Host, pod: Pod) -> None:
     """ADD sends three probes of each kind by RFC 5227 and RFC 4862, spread over the time, without a sender address."""
     with heard_on_the_wire() as frames:

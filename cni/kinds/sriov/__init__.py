@@ -218,8 +218,8 @@ def _find(wanted: "Sriov", conf: "NetConf", host: Rtnl) -> sysfs.Function:
 
 
 def _on_host(address: str, *, whole: bool = False) -> sysfs.Function:
-    """Return the VF at an address, or the whole function, with its netdev or a VF's userspace driver.  Waits while a
-    dying namespace still has the netdev.  Raises CniError."""
+    """Return the VF at an address, or the whole function, with its netdev or a userspace driver.  Waits while a dying
+    namespace still has the netdev.  Raises CniError."""
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         function = sysfs.function(address)
         if function is None:
@@ -231,7 +231,7 @@ def _on_host(address: str, *, whole: bool = False) -> sysfs.Function:
             raise InvalidConfig(f"deviceID {address!r} is a VF; remove pfOnly")
         if not (whole or function.pf):
             raise InvalidConfig(_not_a_vf(function))
-        if function.netdevs or (function.driver in sysfs.USERSPACE and not whole):
+        if function.netdevs or function.driver in sysfs.USERSPACE:
             return function
         if not function.driver:
             raise LinkUnavailable(

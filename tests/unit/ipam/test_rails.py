@@ -159,6 +159,7 @@ def test_shown(net, capsys):
         ({"master": "eth3"}, ["the attachment has master eth3", "the rails are master eth1, master eth2"]),
         ({"pf": "eth3"}, ["the attachment has pf eth3,"]),
         ({}, ["names no device", "set master, deviceID or pf"]),
+        ({"master": "\ud800", "pf": "\ud800"}, ["names no device"]),
         ({"master": "eth1", "type": "macvlan", "deviceID": "0000:ff:1f.7"}, []),
     ],
 )

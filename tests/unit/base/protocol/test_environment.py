@@ -119,6 +119,11 @@ def test_bad_ifname(ifname: str, why: str) -> None:
     assert why in refused.value.msg
 
 
+def test_an_ifname_without_bytes() -> None:
+    """JSON can have a lone surrogate."""
+    assert spec.bad_ifname("\ud800") == "no '/', ':', '%', white space or control characters"
+
+
 def test_empty_ifname() -> None:
     assert spec.bad_ifname("") == "1 to 15 bytes"
 
