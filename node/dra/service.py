@@ -1,11 +1,12 @@
 """The part of hpn node for DRA: its offers and their health, their slices, and the driver at kubelet."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from base.state import claims
 from node.dra import devices, ledger, slices, status
 from node.dra.driver import Driver
 from node.dra.prepare import Found
@@ -76,8 +77,9 @@ class Service:
             self._again = self._loop.call_later(HELD, self._look_again)
         return left
 
-    def driver(self, path: Path) -> Driver:
-        """The driver of these devices, for the socket at ``path``."""
+    def driver(self, path: Path, leave: Callable[[], None]) -> Driver:
+        """The driver of these devices, for the socket at ``path``.  ``leave`` ends it at kubelet."""
+        self._publisher.hosted(partial(_leave, leave))
         written = Status(self._loop, self._topics, partial(status.write, self._kubeconfig))
         self._driver = Driver(path, self.found, self.states, self.registered, written, self._kubeconfig)
         return self._driver
@@ -127,6 +129,16 @@ class Service:
         is_shared = entry.resource.sharing is Sharing.SHARED
         found = [of(self._health.get(HealthKey(one.id, is_shared), Health())) for one in entry.devices]
         return found[0] if all(found) else ""
+
+
+def _leave(leave: Callable[[], None]) -> Sequence[str]:
+    """Let the driver leave kubelet, unless kubelet needs it.  Return the claims that kubelet has not given up, also
+    unreadable ones."""
+    listed = claims.listed(claims.FOLDER)
+    needed = [claim.title if claim else file for file, claim in listed if not (claim and claim.ended)]
+    if not needed:
+        leave()
+    return needed
 
 
 def _ids(offers: Iterable[Offer]) -> set[str]:
