@@ -56,7 +56,10 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
     install, check, upgrade, _, uninstall, *_ = typed(TITLE)
     shell(install)
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
-    assert "Phase:          Succeeded" in shell(check)
+    said = shell(f"{check.strip()} --logs")
+    assert said.count("Phase:          Succeeded") == 2
+    assert "POD LOGS: hpn-test" in said
+    assert list(tested(bare)) == ["hpn-test"]  # the others have gone
     a_test_that_fails(bare, tree, shell)
     bare.kubectl("apply", "--filename=-", stdin=pair())
     bare.wait("Ready", "pod/a", "pod/b")
@@ -90,18 +93,36 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
 
 
 def a_test_that_fails(cluster: Cluster, tree: Path, shell: Shell) -> None:
-    """Without the network's master on a node, the test's pod never starts, and its events have the reason."""
+    """Only node1 has the master of the first network: the pod on node2 fails by itself, its events have the reason, and
+    the other networks are tried all the same."""
     _, check, upgrade, *_ = typed(TITLE)
     plugin = {"type": "hpn", "master": "rail9", "ipam": {"type": "hpn-ipam", "subnet": "10.56.9.0/24"}}
     another = {"name": "rail9", "config": {"plugins": [plugin]}}
-    helm.write(tree, networks=[*helm.values()["networks"], another])
+    helm.write(tree, networks=[another, *helm.values()["networks"]])
     shell(upgrade.splitlines()[0])
-    # The pod cannot start in any time.
-    with pytest.raises(Failed, match="hpn-test-rail9"):
-        shell(f"{check.strip()} --filter name=hpn-test-rail9 --timeout 5s")
-    words = ("get", "events", "--namespace=kube-system", "--field-selector=involvedObject.name=hpn-test-rail9")
-    until(lambda: "'rail9' is not an interface of" in cluster.kubectl(*words), "the reason", 120, 0.5)
-    cluster.delete("pod", "hpn-test-rail9", "--namespace=kube-system", "--grace-period=1")
+    cluster.nodes["node1"].run("ip", "link", "add", "rail9", "up", "type", "bridge")
+    with pytest.raises(Failed, match=r"pod hpn-test-rail9-[12] failed"):
+        shell(f"{check.strip()} --logs")
+    found = tested(cluster)
+    assert found.pop("hpn-test")[1] == "Succeeded"
+    assert sorted(one for name, one in found.items() if "rail0" in name) == [
+        ("node1", "Succeeded"), ("node2", "Succeeded"),
+    ]  # fmt: skip
+    assert sorted(one for name, one in found.items() if "rail9" in name) == [
+        ("node1", "Succeeded"), ("node2", "Failed"),
+    ]  # fmt: skip
+    (failed,) = (name for name, one in found.items() if one[1] == "Failed")
+    words = ("get", "events", "--namespace=kube-system", f"--field-selector=involvedObject.name={failed}")
+    assert "'rail9' is not an interface of" in cluster.kubectl(*words)
+    cluster.delete("pod", *found, "--namespace=kube-system", "--grace-period=1")
+    cluster.nodes["node1"].run("ip", "link", "delete", "rail9")
+
+
+def tested(cluster: Cluster) -> dict[str, tuple[str, str]]:
+    """The node and the phase of each pod of `helm test`."""
+    found = cluster.get("pods", "--namespace=kube-system")["items"]
+    pods = {pod["metadata"]["name"]: (pod["spec"].get("nodeName", ""), pod["status"]["phase"]) for pod in found}
+    return {name: one for name, one in pods.items() if name.startswith("hpn-test")}
 
 
 # Whether the containers of hpn node, by the paths of their processes, have a read-only /sys.
@@ -155,7 +176,7 @@ def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree
         assert programs(bare) == {(tree / "dist" / "hpn").read_bytes()} != original
         shell(f"{rollback}{uncordon}")
         assert programs(bare) == original
-        assert "Phase:          Succeeded" in shell(check)
+        assert shell(check).count("Phase:          Succeeded") == 2
         crowd.await_more(bare)
         shell(cordon)
         crowd.await_end(bare, "devices")
@@ -382,6 +403,6 @@ def test_the_api_server_takes_every_object(cluster: Cluster, monitors: None, acc
     words = (str(helm.built("cluster")), "template", "hpn", str(helm.CHART), "--namespace=kube-system", "--values=-")
     made = subprocess.run(words, input=json.dumps(values), capture_output=True, text=True, check=True).stdout
     taken = cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "--filename=-", stdin=made)
-    kinds = [one["kind"] for one in yaml.safe_load_all(made) if one]
+    kinds = [one["kind"] for each in yaml.safe_load_all(made) if each for one in each.get("items", [each])]
     assert len(taken.splitlines()) == len(kinds)
     assert (kinds.count("PodMonitor"), kinds.count("DaemonSet")) == (1, 3)

@@ -55,7 +55,7 @@ def test_what_a_file_changes(chart: Chart, name: str) -> None:
     assert mounts["cdi"] == "/var/run/cdi"
     label = pod["securityContext"].get("seLinuxOptions")
     assert label == members.get("seLinuxOptions")
-    assert more["Pod hpn-test-a"]["spec"].get("securityContext", {}).get("seLinuxOptions") == label
+    assert more["Pod hpn-test-a-1"]["spec"].get("securityContext", {}).get("seLinuxOptions") == label
     if "affinity" in members:
         (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         assert {one["key"]: one["values"] for one in term["matchExpressions"]} == members["affinity"]
@@ -70,7 +70,7 @@ def test_the_constraints_of_openshift(chart: Chart) -> None:
     binding = found["RoleBinding hpn-scc"]
     assert (binding["metadata"]["namespace"], binding["roleRef"]["name"]) == ("hpn", "system:openshift:scc:privileged")
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "hpn", "namespace": "hpn"}]
-    pods = found["Pod hpn-test-a"]["spec"], found["DaemonSet hpn"]["spec"]["template"]["spec"]
+    pods = found["Pod hpn-test-a-1"]["spec"], found["DaemonSet hpn"]["spec"]["template"]["spec"]
     assert [(one["serviceAccountName"], one["automountServiceAccountToken"]) for one in pods] == [("hpn", False)] * 2
     assert "RoleBinding hpn-scc" not in chart.objects()
 
