@@ -32,7 +32,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     options = parser().parse_args(words)
     if options.command != "import":  # which creates it
         data_dir(options)
-    if options.command in ("blocks", "pods", "release-node") or getattr(options, "cluster", False):
+    if options.command in ("blocks", "pods", "release-node", "retire") or getattr(options, "cluster", False):
         return cluster.answer(options)
     command = {
         "show": _show,

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -203,18 +203,20 @@ class Daemon:
 
     def _start_dra(self) -> None:
         """Start what DRA needs, if a resource is by DRA, or slices or claims of an earlier file may be left."""
-        if self._dra or not (any(one.by_dra for one in self._settings.resources) or _has_dra(self._registry)):
+        if not (any(one.by_dra for one in self._settings.resources) or _has_dra(self._registry)):
             return
         # Most nodes need none of it.
         from node.dra import DRIVER  # noqa: PLC0415
         from node.dra.service import Service  # noqa: PLC0415
 
         # kubelet's directory is above that of the sockets.
-        self._dra = Service(
+        self._dra = self._dra or Service(
             self._loop, self._topics, self._registry.parent, self._kubeconfig, self._resources.allocations,
             lambda: self._changed(devices=True),
         )  # fmt: skip
-        self._resources.host(DRIVER, self._dra.driver(self._directory.socket(DRIVER)))
+        if not self._resources.hosts(DRIVER):
+            leave = partial(self._resources.dismiss, DRIVER)
+            self._resources.host(DRIVER, self._dra.driver(self._directory.socket(DRIVER), leave))
 
     def _unclaimed(self, offers: Iterable[Offer]) -> Iterable[Offer]:
         """The plugin's offers without what claims or slices still have."""

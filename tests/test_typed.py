@@ -8,6 +8,7 @@ from support.pages import PAGES, ROOT, Block, Section, sections
 # Page and heading of the second level -> for each of its blocks in order, a test that types it.
 TYPED = {
     "cluster-addresses.md#first-steps": ["test_cluster_addresses.py::test_first_steps_and_the_end_of_a_node"] * 2,
+    "cluster-addresses.md#retire-a-network": ["test_cluster_addresses.py::test_first_steps_and_the_end_of_a_node"],
     "kubernetes.md#without-a-daemonset": ["test_first_steps.py::test_from_nothing_to_two_pods_and_back"] * 2,
     "kubernetes.md#as-a-daemonset": [
         "test_daemonset.py::test_from_an_empty_node_to_two_pods_and_away",

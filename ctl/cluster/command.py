@@ -10,7 +10,7 @@ from base.kernel import budget
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable
 from base.protocol.spec import Json
 from base.table import abridged
-from ctl.cluster import pods, release
+from ctl.cluster import pods, release, retire
 from ctl.command_line import as_document, word
 from ctl.screen import Table, moment, text
 from ipam import sandboxes
@@ -47,6 +47,12 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", comm
     command.add_argument("--force", action="store_true", help="also if the node counts as living")
     command.add_argument("--json", action="store_true", help="one JSON document")
     _add_store(command)
+    about = "remove all that the cluster's store holds of a network without pods: its blocks and its pool layout"
+    command = commands.add_parser("retire", help=about, description=about, parents=[common])
+    command.add_argument("network", type=word, metavar="NETWORK", help="its name in hpn ipam show --cluster")
+    command.add_argument("--force", action="store_true", help="without a look at the cluster's pods")
+    command.add_argument("--json", action="store_true", help="one JSON document")
+    _add_store(command)
 
 
 def add_cluster(command: argparse.ArgumentParser, what: str) -> None:
@@ -68,8 +74,8 @@ def answer(options: argparse.Namespace) -> tuple[str, int]:
         return _own_blocks(options)
     has = networks(options.data_dir)
     kinds = {one.store for one in has.values()}
-    # hpn ipam pods needs it for the pods, also if the blocks are in an etcd.
-    is_for_pods = options.command == "pods"
+    # These two need it for the pods, also if the blocks are in an etcd.
+    is_for_pods = options.command in ("pods", "retire")
     of_node = kinds.pop() if len(kinds) == 1 and (is_for_pods or not options.kubeconfig) else "kubernetes"
     kind = options.store or of_node
     own = {name: one for name, one in has.items() if one.store == kind}
@@ -82,10 +88,8 @@ def of_store(options: argparse.Namespace, documents: Documents, own: Mapping[str
     """Return the output and exit status of a command that uses the store; ``own`` is this node's blocks there."""
     if options.command == "show":
         return _show(options, documents, own)
-    command = {"blocks": _all_blocks, "gc": _collect, "pods": pods.answer, "release-node": _release_node}[
-        options.command
-    ]
-    return command(options, documents)
+    commands = {"blocks": _all_blocks, "gc": _collect, "pods": pods.answer, "release-node": _release_node}
+    return {**commands, "retire": retire.answer}[options.command](options, documents)
 
 
 def _show(options: argparse.Namespace, documents: Documents, own: Mapping[str, NodeBlocks]) -> tuple[str, int]:

@@ -140,7 +140,7 @@ def _faults(one: Attached, owners: Owners, users: Mapping[tuple[str, Address], S
 
 def answer(options: argparse.Namespace, documents: Documents) -> tuple[str, int]:
     """Return the command's output and exit status.  Raises IoFailure, StoreRefused, Unreachable, InvalidConfig."""
-    pods = _of_all_pods(options.kubeconfig)
+    pods = of_all_pods(options.kubeconfig)
     # Later than the pods, because a node claims a block before a pod has an address of it.
     owners = Owners(overviews(documents.listed(GRID), documents.listed(BLOCK)))
     found = [one for one in pods if not one.is_default or owners.has(one.network)]
@@ -165,7 +165,8 @@ def answer(options: argparse.Namespace, documents: Documents) -> tuple[str, int]
     return text([table, *lines] if found else ["no pod has an address besides that of the cluster's network"]), status
 
 
-def _of_all_pods(kubeconfig: Path) -> list[Attached]:
+def of_all_pods(kubeconfig: Path) -> list[Attached]:
+    """Return the interfaces of all pods of the API server.  Raises StoreRefused, Unreachable, InvalidConfig."""
     # Imported here, because they load TLS.
     from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415
 

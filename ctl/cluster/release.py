@@ -136,6 +136,16 @@ def release(documents: Documents, blocks: Sequence[Document]) -> list[Outcome]:
     return _final(_outcome(one, partial(_released, documents, one, dry_run=False)) for one in every)
 
 
+def retire(documents: Documents, blocks: Sequence[Document]) -> list[Outcome]:
+    """Remove these blocks, and numbers with their names; one that changed meanwhile is a failure."""
+    every = progress(blocks, "removing blocks")
+    return _final(_outcome(one, partial(_removed, documents, one)) for one in every)
+
+
+def _removed(documents: Documents, document: Document) -> str:
+    return REMOVED if documents.remove(document) else CHANGED
+
+
 def _final(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return the outcomes for one node; a block that changed meanwhile is a failure."""
     return [replace(one, what=FAILED, why="it changed meanwhile") if one.what == CHANGED else one for one in outcomes]

@@ -2,8 +2,10 @@
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from base.protocol.errors import IoFailure, RecordUnreadable
 from base.protocol.location import IPAM_DIR, STATE_DIR
@@ -11,6 +13,7 @@ from base.protocol.spec import Key
 from base.state import claims, durable, places
 from base.state.claims import Claim
 from base.state.record import LOST, Record
+from base.table import abridged
 from cni import attachments
 from cni.kinds import KINDS
 from ipam import sandboxes
@@ -19,6 +22,8 @@ from ipam.inventory import networks
 from ipam.inventory import state as state_of
 from ipam.stores import access
 from ipam.stores.holdings import Contents, Lease, Listed, Lost
+
+_NAMED: Final = 3  # networks in a line
 
 
 def below(root: Path, path: str) -> Path:
@@ -134,7 +139,8 @@ def _unreadable_leases(network: Contents) -> Iterator[str]:
 
 
 def claimed(root: Path) -> Iterator[str]:
-    """A line for each network for which the cluster's store still lists blocks of this node.  Raises IoFailure."""
+    """A line for each name of this node under which the cluster's stores still list blocks.  Raises IoFailure."""
+    by_node = defaultdict[str, list[str]](list)
     for file in sorted(file for data_dir in data_dirs(root) for file in data_dir.glob(f"*/{node_blocks.FILE}")):
         try:
             mine = node_blocks.read(file.parent)
@@ -142,7 +148,9 @@ def claimed(root: Path) -> Iterator[str]:
             yield f"{file} cannot be read; check this node's blocks on another node: hpn ipam show --cluster"
             continue
         if mine and mine.blocks:
-            yield (
-                f"the cluster's store still lists {len(mine.blocks)} blocks of {mine.network} for node {mine.node}; to "
-                f"free them at once, run on another node: hpn ipam release-node {mine.node} {mine.network} --force"
-            )
+            by_node[mine.node].append(mine.network)
+    for node, networks_of in by_node.items():
+        yield (
+            f"the cluster's store still lists blocks of {abridged(networks_of, _NAMED)} for node {node}; to free them "
+            f"at once, run on another node: hpn ipam release-node {node} --force"
+        )

@@ -178,7 +178,8 @@ def _values(
     is_provisioned: bool,
     is_by_dra: bool,
 ) -> Iterator[str]:
-    yield "# helm install hpn packaging/helm/hpn --namespace kube-system --values FILE --set image.repository=YOURS"
+    command = "helm upgrade --install hpn packaging/helm/hpn --namespace kube-system"
+    yield f"# {command} --values FILE --set image.repository=YOURS"
     yield "devices: |"
     yield from (f"  {line}" for line in devices)
     if is_provisioned:

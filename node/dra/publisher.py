@@ -3,6 +3,10 @@
 A child process does each round, because the API server and kubelet may answer late.  Rounds come at events and at
 intervals, because others may remove slices.  They also come after each registration at kubelet: when kubelet starts, it
 removes all slices of the node in the background.
+
+Without a resource by DRA all slices must go.  After a rollback of the chart no credential may remove them.  Then the
+driver leaves kubelet, which removes them 30 s later (kubernetes: pkg/kubelet/cm/dra/plugin).  A device that is in a
+slice even then cannot get to a claim's pod: no driver prepares the claim.
 """
 
 import asyncio
@@ -19,7 +23,7 @@ from base.state import durable
 from hardware.model import Device
 from node.background import Background
 from node.kubelet.allocations import Allocations, Name
-from node.log import Topics, cause
+from node.log import Topics, cause, some
 from node.model import Offer, devices_of
 
 # All times are in seconds.
@@ -30,6 +34,7 @@ LONGEST: Final = 120.0
 REST: Final = 0.5  # from an event to its round
 HELD: Final = 5.0  # between looks at kubelet's list, while a pod has a device from the plugin
 REGISTERED: Final = (5.0, 20.0, 60.0)  # rounds after a registration
+WIPED: Final = 35.0  # after the driver has left kubelet, which then removes the slices
 TOPIC: Final = "dra"  # the problem's name in metrics
 FILE: Final = ".hpn-dra.json"  # beside the sockets; kubelet ignores its name
 
@@ -73,6 +78,7 @@ class Report:
     - ``strangers``: why slices of another program are left alone, with the remedy; empty without any.
     - ``is_look``: nothing had changed, so the API server was not asked.
     - ``known``: the slices that are as wanted.
+    - ``is_barred``: there is no credential, or the API server refuses it, so that another round is in vain.
     """
 
     withheld: frozenset[Name] | None
@@ -82,6 +88,7 @@ class Report:
     strangers: tuple[str, ...] = ()
     is_look: bool = False
     known: Mapping[str, Known] = field(default_factory=dict)
+    is_barred: bool = False
 
 
 def _publish(view: View) -> Report:
@@ -105,6 +112,7 @@ class Publisher:
         """``view`` has kubelet's directory and the kubeconfig; ``publish`` does a round, in a child process."""
         self._loop, self._topics, self._changed = loop, topics, changed
         self._allocations, self._publish = allocations, publish
+        self._leave: Callable[[], Sequence[str]] | None = None
         self._file = view.kubelet / "plugins_registry" / FILE
         self.published = _read(self._file)
         """The ids of devices that may be in slices, now or by the round that runs."""
@@ -119,6 +127,7 @@ class Publisher:
         self._in_vain = 0
         self._look: asyncio.TimerHandle | None = None
         self._after_start = list[asyncio.TimerHandle]()
+        self._wiped: asyncio.TimerHandle | None = None
 
     def offer(self, offers: tuple[Offer, ...], unhealthy: Mapping[Name, str]) -> None:
         """Publish these offers, without what pods have from the plugin.  Pairs of resource and device id have a reason
@@ -134,8 +143,7 @@ class Publisher:
 
     def registered(self) -> None:
         """Look at the slices for a while, because kubelet may have started."""
-        for timer in self._after_start:
-            timer.cancel()
+        self._forget_timers()
         self._after_start = [self._loop.call_later(seconds, self._again) for seconds in (REST, *REGISTERED)]
 
     def is_cleared(self, unit: Name) -> bool:
@@ -144,10 +152,22 @@ class Publisher:
 
     def close(self) -> None:
         """Stop.  Slices stay; kubelet removes them if the driver does not return within 30 s."""
-        for timer in (self._look, *self._after_start):
+        self._forget_timers()
+        if self._look:
+            self._look.cancel()
+        self._background.close()
+
+    def hosted(self, leave: Callable[[], Sequence[str]]) -> None:
+        """The driver is at kubelet, which therefore leaves the slices alone.  ``leave`` ends it there, unless kubelet
+        needs it for prepared claims, whose titles it returns."""
+        self._forget_timers()
+        self._leave = leave
+
+    def _forget_timers(self) -> None:
+        for timer in (*self._after_start, self._wiped):
             if timer:
                 timer.cancel()
-        self._background.close()
+        self._after_start, self._wiped = [], None
 
     def _again(self) -> None:
         self._has_changed = True
@@ -193,7 +213,12 @@ class Publisher:
             for name, units in _units(self._running.offers).items():
                 self._cleared[name] = frozenset(one for one in units if (name, one) not in report.withheld)
         if report.problem:
-            self._failed(report.problem)
+            if not (self._leave and report.is_barred) or self._view.offers:
+                self._failed(report.problem)
+            elif needed := self._leave():
+                self._failed(f"{report.problem}; kubelet removes them after these have ended: {some(needed)}")
+            else:
+                self._await_wipe(report.problem)
             return
         self._failures = 0
         if report.is_look:
@@ -211,6 +236,22 @@ class Publisher:
             except CniError as e:
                 self._failed(e.msg)
             self._changed()
+
+    def _await_wipe(self, why: str) -> None:
+        """Let kubelet remove the slices, because the driver has left it; no round follows."""
+        self._forget_timers()
+        self._leave, self._has_changed = None, False
+        what = f"the driver leaves kubelet, which removes them, and in {WIPED:g} s the device plugin has their devices"
+        self._topics.problem(TOPIC, f"{why}; {what}")
+        self._wiped = self._loop.call_later(WIPED, self._forget)
+
+    def _forget(self) -> None:
+        self._topics.forget(TOPIC)
+        try:
+            self._keep(set())
+        except CniError as e:
+            self._failed(e.msg)
+        self._changed()
 
     def _failed(self, why: str) -> None:
         # Else an API server of a restored etcd would refuse each list: it has not reached the known versions yet.

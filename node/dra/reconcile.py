@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from functools import cache
 from typing import Final
 
-from base.protocol.errors import CniError, StoreRefused, TryAgain
+from base.protocol.errors import CniError, InvalidConfig, StoreRefused, TryAgain
 from base.protocol.spec import Json
 from base.table import abridged
 from node.dra import DRIVER, VERSION, api, devices, ledger, names, slices
@@ -50,7 +50,8 @@ def publish(view: View) -> Report:
             known, notes, strangers = _publish(server, view, withheld, own)
             return Report(withheld, node=server.node, notes=notes, strangers=strangers, known=known)
     except CniError as e:
-        return Report(withheld, f"the node's ResourceSlices cannot be brought up to date: {e.msg}")
+        why = f"the node's ResourceSlices cannot be brought up to date: {e.msg}"
+        return Report(withheld, why, is_barred=isinstance(e, StoreRefused | InvalidConfig))
 
 
 def _allocatable(offers: Iterable[Offer], own: Json) -> frozenset[Name]:

@@ -1,7 +1,7 @@
 """The part of hpn node for DRA: its offers and their health, their slices, and the driver at kubelet."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -108,8 +108,9 @@ class Service:
         if self._driver:
             self._driver.renew(granted)
 
-    def driver(self, path: Path) -> Driver:
-        """The driver of these devices, for the socket at ``path``."""
+    def driver(self, path: Path, leave: Callable[[], None]) -> Driver:
+        """The driver of these devices, for the socket at ``path``.  ``leave`` ends it at kubelet."""
+        self._publisher.hosted(partial(_leave, leave))
         written = Status(self._loop, self._topics, partial(status.write, self._kubeconfig))
         self._driver = Driver(path, self.found, self.states, self.registered, written, self._kubeconfig)
         return self._driver
@@ -159,6 +160,16 @@ class Service:
         is_shared = entry.resource.sharing is Sharing.SHARED
         found = [of(self._health.get(HealthKey(one.id, is_shared), Health())) for one in entry.devices]
         return found[0] if all(found) else ""
+
+
+def _leave(leave: Callable[[], None]) -> Sequence[str]:
+    """Let the driver leave kubelet, unless kubelet needs it.  Return the claims that kubelet has not given up, also
+    unreadable ones."""
+    listed = claims.listed(claims.FOLDER)
+    needed = [claim.title if claim else file for file, claim in listed if not (claim and claim.ended)]
+    if not needed:
+        leave()
+    return needed
 
 
 def _ids(offers: Iterable[Offer]) -> set[str]:

@@ -294,6 +294,16 @@ class Registry:
         """Open and close the driver's socket, which is that of ``name``, with those of the plugins."""
         self._drivers[name] = driver
 
+    def hosts(self, name: str) -> bool:
+        """Whether a driver has that name."""
+        return name in self._drivers
+
+    def dismiss(self, name: str) -> None:
+        """Close the driver; kubelet notices at once."""
+        self._open.discard(name)
+        self._topics.forget(f"socket {name}")
+        self._drivers.pop(name).close()
+
     def remove(self, name: str) -> None:
         """Withdraw the resource; kubelet notices at once."""
         del self.served[name]

@@ -22,10 +22,10 @@ JOB = "localhost/hpn:1"
 NODES, ADMIN, ACCOUNT = "/etc/cni/net.d/hpn.kubeconfig", "/etc/kubernetes/admin.conf", "/run/account.kubeconfig"
 
 
-def steps() -> dict[str, str]:
-    """The code blocks of the page's first steps, by kind."""
+def steps(title: str = "First steps") -> dict[str, str]:
+    """The code blocks of the page's section, by kind."""
     page = ROOT / "docs" / "user" / "cluster-addresses.md"
-    (section,) = (one for one in sections(page) if one.title == "First steps")
+    (section,) = (one for one in sections(page) if one.title == title)
     return {block.kind: block.text for block in section.blocks}
 
 
@@ -118,7 +118,16 @@ def test_first_steps_and_the_end_of_a_node(pool: Cluster, tmp_path: Path) -> Non
     assert left["spec"]["node"] == "node1"
     (network,) = ipam(pool, "node2", "show", "--cluster", check=False)["networks"]
     assert network["lost"] == [blocks["node2"]]
+    # The network is retired: first the pod that has an address, then all that the API server holds.
+    retire, *_ = steps("Retire a network")["sh node"].splitlines()
+    _, *words_of_page = shlex.split(retire)
+    refusal = pool.nodes["node2"].run(HPN, *words_of_page, check=False)
+    assert refusal.stdout.startswith("pods have addresses of network rail0: default/a:hpn0; delete them first; ")
     pool.delete("pod", "a", "--grace-period=1")
+    for line in steps("Retire a network")["sh node"].splitlines():
+        said_last = pool.nodes["node2"].run(HPN, *shlex.split(line)[1:]).stdout
+    assert said_last == "no network has a pool in the cluster's store\n"
+    assert pool.get("hpnblocks")["items"] == pool.get("hpngrids")["items"] == []
 
 
 @pytest.fixture

@@ -142,3 +142,25 @@ def test_pods_without_an_interface(nodes: Cluster) -> None:
             assert "hpn0" in cluster.execute(pod, "ip", "link", "show", "hpn0")
         cluster.delete("pod", pod)
     cluster.delete("network-attachment-definitions", "plain")
+
+
+def test_a_node_comes_back_without_its_credential(nodes: Cluster) -> None:
+    """As by `helm rollback`, which takes the token too: a pod with a claim ends, kubelet removes the slices, and the
+    device plugin offers the devices again."""
+    cluster, node = nodes, nodes.nodes["node1"]
+    switch(cluster, "dra")
+    until(lambda: shares(cluster) == "2", "the slice", 120)
+    start(cluster, "a", "node1")
+    assert by_claim(cluster, "a")
+    node.service("moved").stop()
+    node.run("rm", CREDENTIAL)
+    write(node, "devicePlugin")
+    node.service("moved").start()
+    until(
+        lambda: "ended: claim default/a" in node.service("moved").log.read_text(), "hpn node to wait for the claim", 120
+    )
+    cluster.delete("pod", "a")
+    until(lambda: shares(cluster) == "", "kubelet to remove the slices", 240)
+    until(lambda: allocatable(cluster, "node1") == "2", "the plugin's devices", 120)
+    start(cluster, "b", "node1")
+    assert not by_claim(cluster, "b")

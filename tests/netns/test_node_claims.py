@@ -102,3 +102,32 @@ def test_in_a_container_without_its_checkpoint(server: tuple[DraApi, Path], with
         line = with_a_pod.says("cannot be read")
         assert f"in a container, mount {kubelet}/device-plugins and {kubelet}/pods" in line
         assert not server[0].slices
+
+
+def test_the_driver_leaves_kubelet_without_a_credential(server: tuple[DraApi, Path]) -> None:
+    """Back to the device plugin after the credential has gone, as by a rollback of the chart: a prepared claim can end,
+    and then kubelet removes the slices."""
+    made, kubeconfig = server
+    with TemporaryDirectory(prefix="hpn-test-") as folder:
+        process = NodeProcess(Path(folder), masters("dra"), "--kubeconfig", str(kubeconfig))
+        process.registry.mkdir(parents=True)
+        with listing(process.kubelet), process:
+            until(lambda: made.devices().keys() >= {"rail0", "fabric"})
+            socket = process.registry / "hpn-hpn-cni.io.sock"
+            pool, device = made.devices()["fabric"][0], made.devices()["fabric"][1]["name"]
+            with dra_kubelet(socket) as dra:
+                made.claim = claim(pool, device)
+                until(lambda: not dra.prepare(ASKED)[UID].error)
+                kubeconfig.rename(kubeconfig.with_suffix(".away"))
+                process.write(masters("devicePlugin"))
+                process.reload()
+                process.says("kubelet removes them after these have ended: claim default/rails")
+                assert socket.is_socket()
+                assert not dra.unprepare(ASKED)[UID]
+            until(lambda: not socket.exists())
+            process.says("the driver leaves kubelet, which removes them, and in ")
+            # By DRA again: the driver is there, and needs no restart.
+            kubeconfig.with_suffix(".away").rename(kubeconfig)
+            process.write(masters("dra"))
+            process.reload()
+            until(socket.is_socket)

@@ -42,7 +42,8 @@ def write(tree: Path, **more: Any) -> None:
 def by_name(text: str) -> Objects:
     """The objects by kind and name, without the digests at the end of ConfigMaps' names."""
     text = re.sub(r"\b(hpn-node|hpn-ipam-gc)-[0-9a-z]{10}\b", r"\1", text)
-    return {f"{one['kind']} {one['metadata']['name']}": one for one in yaml.safe_load_all(text) if one}
+    listed = [one for each in yaml.safe_load_all(text) if each for one in each.get("items", [each])]
+    return {f"{one['kind']} {one['metadata']['name']}": one for one in listed}
 
 
 class Chart:

@@ -138,10 +138,13 @@ def test_networks(chart: Chart) -> None:
     assert b["metadata"]["annotations"] == {"k8s.v1.cni.cncf.io/resourceName": "example.com/rail0"}
     assert json.loads(a["spec"]["config"]) == {"cniVersion": "1.0.0", "name": "a", "plugins": plugins}
     assert json.loads(b["spec"]["config"]) == full["config"]
-    tests = [found[f"Pod hpn-test-{name}"] for name in "ab"]
-    assert [one["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] for one in tests] == ["default/a", "jobs/b"]
+    tests = [found[f"Pod hpn-test-{name}-{number}"] for name in "ab" for number in (1, 2)]
+    asked = [one["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] for one in tests]
+    assert asked == ["default/a", "default/a", "jobs/b", "jobs/b"]
     limits = [one["spec"]["containers"][0]["resources"]["limits"] for one in tests]
-    assert limits == [{}, {"example.com/rail0": 1}]
+    assert limits == [{}, {}, {"example.com/rail0": 1}, {"example.com/rail0": 1}]
+    # The logs that Helm reads are those of a pod that always starts.
+    assert "networks" not in f"{found['Pod hpn-test']['metadata']}"
 
 
 class Page(BaseHTTPRequestHandler):
@@ -418,7 +421,11 @@ def test_every_pod_of_the_chart(chart: Chart) -> None:
     }
     found = chart.objects(**values)
     pods = {name: pod for name, one in found.items() for pod in specifications(one)}
-    assert pods.keys() == {"DaemonSet hpn", "CronJob hpn-ipam-gc", "Pod hpn-test-a"}
+    assert pods.keys() == {
+        "DaemonSet hpn",
+        "CronJob hpn-ipam-gc",
+        *(f"Pod hpn-test{one}" for one in ("", "-a-1", "-a-2")),
+    }
     for name, pod in pods.items():
         assert {key: pod.get(key) for key in placed} == placed, name
         assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}, name

@@ -1,4 +1,4 @@
-"""hpn ipam show --cluster, blocks, gc --cluster and release-node, on a cluster's store."""
+"""hpn ipam show --cluster, blocks, gc --cluster, release-node and retire, on a cluster's store."""
 
 import json
 import subprocess
@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.documents import Fault, Memory, every, whose
+from support.documents import Fault, Memory, every, none, whose
 from support.etcd_server import Member, serving
 from support.pages import ROOT
 
+from base.protocol.errors import IoFailure
 from ctl import addresses
 from ctl.cluster import command
 from ipam.cluster import BLOCK, GRID, Machine, node_blocks
@@ -343,3 +344,32 @@ def test_the_store_of_the_nodes_file(etcd: Member, tmp_path: Path) -> None:
 def test_a_node_of_no_name() -> None:
     with pytest.raises(SystemExit):
         addresses.parser().parse_args(["release-node", ""])
+
+
+def test_retire(hpn: Hpn, store: Memory) -> None:
+    """Another network with a similar name stays, and so does everything while it is unknown whether a pod is there."""
+    store.create(GRID, "net2", "net2", PoolLayout("net2", 16, ("10.2.0.0/24",)).to_json())
+    put(store, Block("net2", 1, 16, "node1", "uid-node1", "nonce"))
+    put(store, Block("net/sticky", 70, 1, "node2", "", "nonce", whose="default/web-0:hpn0"))
+    before = dict(store.documents)
+    assert hpn("retire", "net", status=1) == (
+        "it is unknown whether a pod has an address of the network; name --kubeconfig, or add --force; nothing is "
+        "removed\n"
+    )
+    assert store.documents == before
+    said = hpn("retire", "net", "--force").splitlines()
+    assert said[0] == "block net.0 of node node1: removed"
+    assert (len(said), said[-1]) == (5, "network net: its pool layout is removed")
+    assert {name for _, name in store.documents} == {"net2", "net2.1"}
+    with pytest.raises(IoFailure, match="no network net in"):
+        hpn("retire", "net", "--force")
+
+
+def test_retire_of_what_changes_meanwhile(hpn: Hpn, store: Memory) -> None:
+    """The layout goes only after all blocks: without it a node would begin a layout of its own beside them."""
+    store.faults = lambda _number, call, name: Fault.CONFLICT if (call, name) == ("remove", "net.0") else None
+    found = document(hpn, "retire", "net", "--force", status=1)
+    assert (found["layout"], [one["what"] for one in found["blocks"]]) == (True, ["failed", "removed", "removed"])
+    store.faults = none
+    assert document(hpn, "retire", "net", "--force")["layout"] is False
+    assert store.documents == {}

@@ -188,3 +188,21 @@ def test_a_credential_that_may_not(asked: tuple[Server, Path], store: Memory) ->
         command.of_store(options, store, {})
     with pytest.raises(SystemExit):
         addresses.parser().parse_args(["pods"])
+
+
+def test_a_network_with_pods_is_not_retired(asked: tuple[Server, Path], store: Memory, tmp_path: Path) -> None:
+    server, kubeconfig = asked
+    argv = ["retire", "net", f"--kubeconfig={kubeconfig}", f"--data-dir={tmp_path}"]
+
+    def run(*pods: Any) -> tuple[str, int]:
+        server.tell(listed(RAIL0, RAIL1), listed(*pods))
+        return command.of_store(addresses.parser().parse_args(argv), store, {})
+
+    before = dict(store.documents)
+    others = pod("b", "node1", on("default/rail1", "10.9.0.1"))
+    assert run(pod("a", "node1", on("default/rail0", "10.1.0.9")), others) == (
+        "pods have addresses of network net: default/a:hpn0; delete them first; nothing is removed\n", 1
+    )  # fmt: skip
+    assert store.documents == before
+    assert run(others)[1] == 0
+    assert store.documents == {}

@@ -190,18 +190,23 @@ def test_a_lease_that_was_set_aside(installed: Path, *, is_over: bool) -> None:
     assert answer_uninstall(words) == (f"{NOBODY if is_over else who[0]}\n", 1 - is_over)
 
 
-def test_blocks_of_a_shared_pool(installed: Path) -> None:
-    """Uninstalling frees no blocks, and reports how to free them."""
-    folder = installed / "var/lib/cni/hpn/ipam/net"
-    folder.mkdir(parents=True, mode=0o700)
-    write(folder, NodeBlocks("net", "etcd", "c", "node1", "m", 16, blocks=(OwnedBlock(3, "u", "node1"),)))
-    (folder.parent / "other").mkdir()
-    (folder.parent / "other" / "blocks").write_text("{")
+def test_blocks_of_shared_pools(installed: Path) -> None:
+    """Uninstalling frees no blocks, and reports once how to free them, whatever the number of networks."""
+    folder = installed / "var/lib/cni/hpn/ipam"
+    for number in range(8):
+        (folder / f"rail{number}").mkdir(parents=True, mode=0o700)
+        blocks = (OwnedBlock(3, "u", "node1"),)
+        write(folder / f"rail{number}", NodeBlocks(f"rail{number}", "etcd", "c", "node1", "m", 16, blocks=blocks))
+    (folder / "other").mkdir()
+    (folder / "other" / "blocks").write_text("{")
     said = uninstall(installed)
-    assert not (folder / "blocks").exists()
-    hint = "still lists 1 blocks of net for node node1; to free them at once, run on another node"
-    assert any(hint in line for line in said)
-    assert any(line.startswith(f"{folder.parent}/other/blocks cannot be read") for line in said)
+    assert not (folder / "rail0" / "blocks").exists()
+    (line,) = (line for line in said if "cluster's store" in line)
+    assert (
+        "still lists blocks of rail0, rail1, rail2 and 5 more for node node1; to free them at once, run on an" in line
+    )
+    assert line.endswith(": hpn ipam release-node node1 --force")
+    assert any(line.startswith(f"{folder}/other/blocks cannot be read") for line in said)
 
 
 def test_notes_that_cannot_be_read(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

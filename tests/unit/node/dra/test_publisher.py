@@ -291,3 +291,69 @@ def test_nothing_is_published_that_cannot_be_noted(node: Node, capsys: pytest.Ca
     node.until(lambda: "dra" in node.topics.problems)
     assert "ResourceSlices stay as they are: " in capsys.readouterr().err
     assert node.rounds == []
+
+
+@pytest.fixture
+def barred(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """After a restart without a resource by DRA and without a credential, and with devices in slices."""
+    monkeypatch.setattr(publisher, "AGAIN", 0.01)
+    monkeypatch.setattr(publisher, "WIPED", 0.1)
+    node.offer(*DEVICES)
+    node.after(1)
+    node.publisher.close()
+    node.publisher, node.freed = node.made(), 0
+    node.report = Report(frozenset(), "no credential", is_barred=True)
+    return node
+
+
+def test_kubelet_removes_slices_that_no_credential_may_remove(
+    barred: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First the pods with claims end, for which kubelet needs the driver."""
+    node, needed = barred, [["claim default/a"], ["claim default/a"], []]
+    asked = list[int]()
+
+    def leave() -> list[str]:
+        asked.append(1)
+        return needed.pop(0)
+
+    monkeypatch.setattr(publisher, "REGISTERED", (0.05,))
+    node.publisher.hosted(leave)
+    node.publisher.registered()
+    node.publisher.offer((), {})
+    node.until(lambda: not needed)
+    assert node.publisher.published == {one.id for one in DEVICES}
+    assert "dra" in node.topics.problems
+    node.until(lambda: not node.publisher.published)
+    assert (node.freed, "dra" in node.topics.problems) == (1, False)
+    assert not (node.folder / "plugins_registry" / publisher.FILE).exists()
+    said = capsys.readouterr().err.splitlines()
+    assert "hpn node: no credential; kubelet removes them after these have ended: claim default/a" in said
+    assert [line for line in said if line.startswith("hpn node: no credential; the driver leaves kubelet, which ")]
+    rounds = len(node.rounds)
+    turn(node.loop, 0.2)
+    assert (len(node.rounds), len(asked)) == (rounds, 3)
+
+
+def test_a_driver_that_returns_before_kubelet_has_removed_its_slices(barred: Node) -> None:
+    node, left = barred, list[int]()
+    node.publisher.hosted(lambda: left.append(1) or [])  # type: ignore[func-returns-value]
+    node.publisher.offer((), {})
+    node.until(lambda: bool(left))
+    node.report = Report(frozenset())
+    node.publisher.hosted(lambda: left.append(1) or [])  # type: ignore[func-returns-value]
+    node.offer(*DEVICES)
+    turn(node.loop, 0.3)
+    assert (node.publisher.published, node.freed, left) == ({one.id for one in DEVICES}, 0, [1])
+
+
+def test_an_api_server_that_is_away_removes_the_slices_later(barred: Node) -> None:
+    node = barred
+    node.report = Report(frozenset(), "away")
+    node.publisher.hosted(lambda: pytest.fail("kubelet could not remove them either"))
+    before = len(node.rounds)
+    node.publisher.offer((), {})
+    node.after(before + 3)
+    assert node.publisher.published
+    node.report = Report(frozenset())
+    node.until(lambda: not node.publisher.published)

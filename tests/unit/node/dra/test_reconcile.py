@@ -225,6 +225,15 @@ def test_without_a_credential(asked: tuple[Server, View], tmp_path: Path) -> Non
         report = reconcile.publish(replace(view, kubeconfig="/nowhere"))
     assert report.withheld == frozenset()
     assert "there is no kubeconfig at /nowhere" in report.problem
+    assert report.is_barred
+
+
+def test_whether_another_round_is_in_vain(asked: tuple[Server, View]) -> None:
+    server, view = asked
+    view = replace(view, offers=())
+    server.tell(NOTHING, Told(403, {"message": "no"}), *[Told(cut=0)] * 9)
+    reports = [reconcile.publish(view) for _ in range(3)]
+    assert [(bool(one.problem), one.is_barred) for one in reports] == [(False, False), (True, True), (True, False)]
 
 
 def test_another_driver_with_the_name(asked: tuple[Server, View], tmp_path: Path) -> None:
