@@ -75,6 +75,7 @@ def facts(root: Path, file: str, build: str, kubeconfig: Path | None = None) -> 
         networks.without_names(read),
         tuple(networks.renamed_files(read)),
         slices=cluster.slices(read, node_file),
+        broken=networks.broken(read),
     )
     known = [(one.source, one.conf) for one in found.networks]
     known += [(one.file, one.conf) for one in on_disk.attachments if one.alive]
