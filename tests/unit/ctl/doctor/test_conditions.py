@@ -39,6 +39,7 @@ from node.model import PfRule, Resource, Selector, Settings, Sharing, Verbs
 ERROR, WARNING, NOTE = Severity
 OF_DEVICE = {one.name for one in fields(Device)} - {"id"}
 RDMA = (RdmaDevice("mlx5_0"),)
+EFA = (Hca("efa_0", "/sys/ib/efa_0", ports=(Port(1, "", ACTIVE, "ACTIVE", link_layer="Unknown"),)),)
 
 
 def nic(number: int = 0, **keys: Any) -> Nic:
@@ -420,6 +421,7 @@ ROWS: dict[str, list[Row]] = {
     "rdma-cm-missing": [
         (Facts(hardware=Hardware((nic(),), rdma_mode="shared", rdma_cm_path="/c")), WARNING, "/c does not"),
         (Facts(hardware=Hardware((nic(rdma=()),), rdma_mode="shared")), None, ""),
+        (Facts(hardware=Hardware((nic(hcas=EFA),), rdma_mode="shared")), None, ""),
         (Facts(hardware=Hardware((nic(),))), None, ""),
         (Facts(hardware=Hardware((nic(),), rdma_mode="shared", rdma_cm_path="/c"), unread=(("/c", "no"),)), None, ""),
     ],
@@ -437,7 +439,7 @@ ROWS: dict[str, list[Row]] = {
         (infiniband(), WARNING, "/sys/ib/mlx5_9/node_guid"),
         (infiniband(guid="0216:3eff:fe10:f8b0"), None, ""),
         (infiniband(kind=Kind.PF), None, ""),
-        (infiniband(link_type="ether"), None, ""),
+        (infiniband(link_type="ether"), WARNING, " mac MAC; echo 0000:09:00.0 >/sys/bus/pci/drivers/mlx5_core/unbind"),
     ],
     "device-nodes-differ": [
         (Facts(state=state(attached(lost_nodes=("/dev/x",)))), WARNING, "has lost /dev/x"),
