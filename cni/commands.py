@@ -83,7 +83,7 @@ def attach(all_asked: Sequence[Asked], request: Request, log: list[str], program
         try:
             return _attach(all_asked, request, log, programs)
         except DeviceTaken as e:
-            # Free a device of a dead pod.  _attach has released our locks, which may be the same files as the owner's.
+            # Free a device of a dead pod.  _attach has released our locks, so no two commands wait for each other's.
             where = all_asked[0].wanted.where
             if not undo.free_one(e.devices, where, request, programs, log):
                 raise

@@ -82,9 +82,11 @@ def newcomers(pool: Pool, book: Book) -> tuple[Ip, ...]:
     return tuple(ip for rail in places for ip in chosen(pool, rail, (), book))
 
 
-def rehearse(store: Store, pool: Pool, choose: Choose, log: list[str]) -> None:
-    """Check that the store would serve an ADD; if addresses are short, release the provably dead leases first."""
-    _without_dead(store, pool, log, partial(store.rehearse, lambda book: choose(Withheld(book, store.directory))))
+def rehearse(store: Store, pool: Pool, choose: Choose, log: list[str], master: str) -> None:
+    """Check that the store would serve an ADD over that master; if addresses are short, release the provably dead
+    leases first."""
+    seen = partial(Withheld, directory=store.directory, master=master)
+    _without_dead(store, pool, log, partial(store.rehearse, lambda book: choose(seen(book))))
 
 
 def _without_dead(store: Store, pool: Pool, log: list[str], attempt: Callable[[], T]) -> T:

@@ -98,9 +98,9 @@ def status(_request: Request, conf: Config, log: list[str]) -> None:
         if pool.cluster:
             from ipam.cluster import allocate  # noqa: PLC0415
 
-            allocate.rehearse(_network(conf, pool, pool.cluster), store, log)
+            allocate.rehearse(_network(conf, pool, pool.cluster), store, log, _master(conf))
         else:
-            allocation.rehearse(store, pool, partial(allocation.newcomers, pool), log)
+            allocation.rehearse(store, pool, partial(allocation.newcomers, pool), log, _master(conf))
     except (PoolExhausted, IoFailure) as e:
         raise NotAvailable(e.msg, e.details) from e
 
@@ -191,15 +191,18 @@ def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
     place = "" if has_number and pool.align else request.key.ifname if rail is None else str(pool.rails[rail])
     owner = Owner(request.key, pod, request.netns, sandboxes.of(request), leases.terms(pool, pod, place))
     ranges = tuple(s.all_spans for s in pool.sets)
-    # A device that moves has no address of the host.
-    named = (conf.get(key) for key in ("master", "device"))
-    master = next((name for name in named if isinstance(name, str) and not spec.bad_ifname(name, spec.ALTNAME)), "")
-    alone = Allocation(request, pool, rail, owner, ranges, _store(conf, log), log, master)
+    alone = Allocation(request, pool, rail, owner, ranges, _store(conf, log), log, _master(conf))
     if not pool.cluster:
         return alone
     from ipam.cluster import allocate  # noqa: PLC0415
 
     return allocate.shared(alone, _network(conf, pool, pool.cluster), has_number=has_number)
+
+
+def _master(conf: Config) -> str:
+    """The interface below the attachment's; empty if unknown.  A device that moves has no address of the host."""
+    named = (conf.get(key) for key in ("master", "device"))
+    return next((name for name in named if isinstance(name, str) and not spec.bad_ifname(name, spec.ALTNAME)), "")
 
 
 def _is_stateful(conf: Config, pool: Pool, pod: str) -> bool:

@@ -39,7 +39,7 @@ SHARED: Final = 60.0
 
 
 def preload() -> None:
-    """Import filelock.  It takes 2 MB of memory, and hpn node takes no lock."""
+    """Import filelock.  It takes 2 MB of memory, and hpn node itself takes locks of names only."""
     import filelock  # noqa: F401, PLC0415
 
 

@@ -35,7 +35,8 @@ def lock(device: str, timeout: float | None = None, *, is_shared: bool = False) 
     TryAgain after ``timeout`` seconds (locks.SHARED by default), IoFailure.
     """
     most = locks.SHARED if timeout is None else timeout
-    return journal.locked(Path(places.COMMON), "device", sysfs.top(device), most, is_shared=is_shared)
+    # A configuration may name no device that is there.  Without a name, the lock is that of many devices.
+    return journal.locked(Path(places.COMMON), "device", sysfs.top(device) or "none", most, is_shared=is_shared)
 
 
 def rebinding(device: str) -> int:

@@ -5,6 +5,7 @@ makes a removed block again while it has a lease (reconcile/heartbeat.py), so po
 """
 
 import argparse
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +32,7 @@ def answer(options: argparse.Namespace, documents: Documents) -> tuple[str, int]
     own = [one for one in blocks if one.name.rpartition(".")[0] in names]
     done = [] if why else release.retire(documents, own)
     has_failed = any(one.what == release.FAILED for one in done)
-    is_gone = not why and not has_failed and _remove_layout(documents, network)
+    is_gone = not why and not has_failed and _remove_layouts(documents, names)
     status = 0 if is_gone else 1
     if options.json:
         refused = {"refused": why} if why else {}
@@ -52,7 +53,8 @@ def _use(kubeconfig: Path | None, network: str) -> str:
     return f"pods have addresses of network {network}: {abridged(found, _PODS)}; delete them first" if found else ""
 
 
-def _remove_layout(documents: Documents, network: str) -> bool:
-    """Remove the network's pool layout; return False if it changed meanwhile."""
-    own = [one for one in documents.listed(GRID) if one.name == layout_name(network)]
+def _remove_layouts(documents: Documents, names: Collection[str]) -> bool:
+    """Remove these pool layouts, the network's and that of its reserved numbers; return False if one changed
+    meanwhile."""
+    own = [one for one in documents.listed(GRID) if one.name in names]
     return all(documents.remove(one) for one in own)

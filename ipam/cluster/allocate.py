@@ -314,14 +314,14 @@ def shared(alone: Allocation, network: Network, *, has_number: bool) -> Shared:
     return Shared(**about, view=NumberView(numbers, is_probed))
 
 
-def rehearse(network: Network, store: Store, log: list[str]) -> None:
-    """Check that an ADD would succeed, or would with one more block that this node could claim.
+def rehearse(network: Network, store: Store, log: list[str], master: str) -> None:
+    """Check that an ADD over that master would succeed, or would with one more block that this node could claim.
 
     Raises what the ADD would raise, and NotAvailable.
     """
     view = View(network, is_probed=True, had_heartbeat=True)  # an ADD sends the heartbeat
     try:
-        allocation.rehearse(store, network.pool, lambda book: newcomers(view.pool(()), book), log)
+        allocation.rehearse(store, network.pool, lambda book: newcomers(view.pool(()), book), log, master)
     except PoolExhausted as e:
         need = Need(e.msg, e.sets)
     except Needed as e:

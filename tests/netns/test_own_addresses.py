@@ -58,7 +58,9 @@ def test_the_last_address_is_the_hosts(host: Host, pod: Pod) -> None:
 
 def test_an_address_elsewhere_is_no_conflict(host: Host, pod: Pod) -> None:
     ip("addr", "add", "10.56.0.2/24", "dev", "lo")
-    assert given(host.ok("ADD", pod, conf(host)))[0] == "10.56.0.2"
+    one = conf(host, ranges=[[{"subnet": "10.56.0.0/24", "rangeEnd": "10.56.0.2"}]])
+    host.ok("STATUS", None, one)
+    assert given(host.ok("ADD", pod, one)) == ["10.56.0.2"]
 
 
 def test_without_a_known_master_all_interfaces_count(host: Host, pod: Pod) -> None:

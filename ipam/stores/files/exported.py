@@ -32,7 +32,8 @@ def recorded(directory: Path, to: Path, keys: Mapping[Address, Key]) -> Iterator
     """
     with _alone(directory):
         files = {f"{to / str(address)}": [key.container_id, key.ifname] for address, key in keys.items()}
-        durable.write(directory / FILE, {"files": _files(durable.read(directory / FILE) or {"files": {}}) | files})
+        if files:  # no DEL would remove a record of none
+            durable.write(directory / FILE, {"files": _files(durable.read(directory / FILE) or {"files": {}}) | files})
         yield
 
 

@@ -351,6 +351,8 @@ def test_retire(hpn: Hpn, store: Memory) -> None:
     store.create(GRID, "net2", "net2", PoolLayout("net2", 16, ("10.2.0.0/24",)).to_json())
     put(store, Block("net2", 1, 16, "node1", "uid-node1", "nonce"))
     put(store, Block("net/sticky", 70, 1, "node2", "", "nonce", whose="default/web-0:hpn0"))
+    numbers = PoolLayout("net/sticky", 1, SUBNETS)  # as the first ADD with a number writes it
+    store.create(GRID, layout_name("net/sticky"), "net/sticky", numbers.to_json())
     before = dict(store.documents)
     assert hpn("retire", "net", status=1) == (
         "it is unknown whether a pod has an address of the network; name --kubeconfig, or add --force; nothing is "

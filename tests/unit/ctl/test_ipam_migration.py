@@ -352,6 +352,15 @@ def test_an_imported_address_whose_end_comes_here(hpn, net, host_local):
     assert {path.name for path in host_local.iterdir() if path.name[0] in "1f"} == {"10.0.0.3"}
 
 
+def test_nothing_to_import(hpn, net, host_local):
+    """On most nodes, before their first pod: no DEL looks for files of host-local afterwards."""
+    for path in [path for path in host_local.iterdir() if path.name[0] in "1f"]:
+        path.unlink()
+    hpn("import", "--from", "host-local", host_local)
+    assert not (net.dir / "exported").exists()
+    assert (net.dir / "imported-from").is_symlink()
+
+
 def test_addresses_that_host_local_gives_after_the_import(hpn, net, host_local):
     """Pods may start between the import and the change of the type, whatever cordon keeps away."""
     hpn("import", "--from", "host-local", host_local)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -232,3 +233,11 @@ def test_alone_in_a_namespace_and_over_a_device(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(TryAgain):
             owned.lock(pci.PF)
         owned.lock(pci.VF).release()
+
+
+def test_no_device_excludes_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration may name none that is there.  This function's lock is in the file of no name at all."""
+    monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
+    functions = (f"0000:{n:02x}:00.0" for n in range(256))
+    with owned.lock(next(one for one in functions if zlib.crc32(one.encode()) % 64 == zlib.crc32(b"") % 64)):
+        owned.lock("", 0).release()
