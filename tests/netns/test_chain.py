@@ -295,6 +295,19 @@ def test_gc_keeps_what_is_listed(host: Host, pod: Pod, make_pod: Callable[[], Po
     assert (other.links(), host.state_files()) == (set(), set())
 
 
+def test_the_end_of_an_earlier_sandbox(host: Host, pod: Pod, make_pod: Callable[[], Pod]) -> None:
+    """GC of a sandbox that the runtime has lost leaves the gates of the pod's present one open."""
+    found, new = chained.prepared(host, pod), make_pod()
+    add(host, pod)
+    pod.gone()
+    host.ok("ADD", new, conf(host), **variables(pod))
+    host.ok("GC", None, chained.gc(host, new))
+    assert gates(found) == [True, True]
+    host.ok("CHECK", new, conf(host), **variables(pod))
+    host.ok("DEL", new, conf(host), **variables(pod))
+    assert (gates(found), host.leases()) == ([False, False], set())
+
+
 def test_gc_without_a_list_undoes_a_dead_pods(host: Host, make_pod: Callable[[], Pod]) -> None:
     pod = make_pod()
     chained.prepared(host, pod)
