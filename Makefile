@@ -34,7 +34,7 @@ unit: ## in seconds: run the tests of T=tests/unit/..., or all that need neither
 
 # The builds that the tests named in PYTEST_ARGS need: side_by_side.py's WITHOUT_BINARY, and only the system tier has
 # peers.  Words that name no tests, such as -k, can stand for all of them.
-NAMED := $(filter tests%,$(subst ",,$(subst ',,$(PYTEST_ARGS))))
+NAMED := $(filter tests%,$(patsubst ./%,%,$(subst ",,$(subst ',,$(PYTEST_ARGS)))))
 UNBUILT := tests/unit% tests/netns% $(addsuffix %,$(filter-out tests/test_lab.py tests/test_power_cut.py,$(wildcard tests/test_*.py)))
 UNPEERED := $(UNBUILT) tests/attack% tests/lab% tests/cluster% tests/test_lab.py% tests/test_power_cut.py%
 BUILT := $(if $(PYTEST_ARGS),$(if $(NAMED),$(filter-out $(UNBUILT),$(NAMED)),all))

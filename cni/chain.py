@@ -58,6 +58,7 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
             request.refuse_if_abandoned()
             _settle(whole, request, log, programs)
             if asked:
+                _refuse_anothers(members, request)
                 _attach(whole, members, asked, request, log, programs)
     return Unchanged(document=previous)
 
@@ -90,6 +91,19 @@ def _settle(whole: Chain, request: Request, log: list[str], programs: Programs) 
             )
     undo.members_of_chain(whole, members, request, log, programs)
     log.append(f"undid an earlier ADD of {request.key.of('', whole.network)}")
+
+
+def _refuse_anothers(members: tuple[Member, ...], request: Request) -> None:
+    """Raise InterfaceExists if another chain of the container has one of the attachments, before this one names it."""
+    entries = [one.entry(request.key.container_id) for one in members]
+    if any(entry.version() for entry in entries):
+        with commands.open_pod(request) as pod:
+            for one in members:
+                if _stands(one, pod, request):
+                    raise InterfaceExists(
+                        f"{one.ifname} of {_title(one)}: another network with claims true attached it already; only "
+                        "one network of a pod may have that key, so remove it from the other"
+                    )
 
 
 def _stands(member: Member, pod: Pod, request: Request) -> bool:

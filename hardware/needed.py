@@ -74,6 +74,7 @@ def _refuse_in_use(link: Link, prefix: str, other: str) -> None:
     """Raise InvalidConfig for the host's losses: its addresses and routes on the interface."""
     # Deferred: DEL does without it.
     from base.kernel import routes  # noqa: PLC0415
+    from base.table import abridged  # noqa: PLC0415
 
     name = link.name
     with rtnl.open_in(strictly=True) as host:
@@ -86,10 +87,9 @@ def _refuse_in_use(link: Link, prefix: str, other: str) -> None:
             f"{prefix}{name!r} has {', '.join(lost)} on the host, which a move would lose; remove them first"
         )
     if shown := [f"{route.network}" for route in by_it if not route.is_kernels]:
-        more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
         raise InvalidConfig(
-            f"{prefix}the host has routes through {name!r}, which a move would lose: {', '.join(shown[:_NAMED])}"
-            f"{more}; remove them first, or {other}"
+            f"{prefix}the host has routes through {name!r}, which a move would lose: {abridged(shown, _NAMED)}; "
+            f"remove them first, or {other}"
         )
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from fabric import RESULTS, Node, container_id, end_by_unwinding, ip, netns_path
 
 ROOT = Path(__file__).parent.parent
 PREFIX = "hpn-demo"
+# ADD notes the demo's state directory there.
+NOTES = (Path("/run/hpn/elsewhere"), Path("/run/hpn"))
 NETWORK = "rail0"
 IFNAME = "hpn0"
 PODS = ("a", "b")
@@ -212,7 +215,7 @@ def root_links() -> set[str]:
 
 def play(binary: Path, peers: Path) -> None:
     """The whole demo.  Raises Failed."""
-    links = root_links()
+    links, new = root_links(), [folder for folder in NOTES if not folder.exists()]
     for name in Node(PREFIX).stale():
         run("ip", "netns", "delete", name)  # a killed demo left it
     with tempfile.TemporaryDirectory(prefix="hpn-demo-") as scratch, results_kept(map(Node(PREFIX).pod, PODS)):
@@ -226,6 +229,9 @@ def play(binary: Path, peers: Path) -> None:
             demo.detach()
             demo.nothing_left()
         demo.gone(links)
+    for folder in new:
+        with suppress(OSError):  # another command uses it now
+            folder.rmdir()
 
 
 def main() -> int:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 # Such a descriptor names a file without opening it, so it is safe for any file (man 2 open, O_PATH).
-_HANDLE: Final = os.O_PATH | os.O_CLOEXEC
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_HANDLE: Final = os.O_PATH
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _KINDS: Final = {
     stat.S_IFLNK: "a link",
     stat.S_IFDIR: "a directory",

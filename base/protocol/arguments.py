@@ -10,6 +10,7 @@ _ARGS: Final = frozenset({
     "IgnoreUnknown", "IP", "GATEWAY", "MAC", "VF", "VLAN", "GUID", "STICKY",
     "K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_UID", "K8S_POD_INFRA_CONTAINER_ID",
 })  # fmt: skip
+_POD: Final = "K8S_POD_"
 # The length and the digits of a generated suffix.
 _GENERATED: Final = 5
 _OF_NAMES: Final = frozenset("2456789")
@@ -18,14 +19,18 @@ _OF_NAMES: Final = frozenset("2456789")
 def cni_args(text: str) -> dict[str, str]:
     """CNI_ARGS ("K=V;K=V") as a dictionary.  Raises BadEnvironment.
 
-    Of a repeated key, the last one counts; this is normal: Multus sends its own keys twice.  An unknown key is refused,
-    unless IgnoreUnknown is 1 or true, as in libcni's LoadArgs.
+    Of a repeated key, the last one counts; this is normal: Multus sends its own keys twice.  The pod's identity may not
+    differ.  An unknown key is refused, unless IgnoreUnknown is 1 or true, as in libcni's LoadArgs.
     """
     pairs = dict[str, str]()
     for pair in filter(None, text.split(";")):
         name, equals, value = pair.partition("=")
         if not name or not equals or "=" in value:
             raise BadEnvironment(f"CNI_ARGS: {pair!r} is not KEY=VALUE; separate pairs by ';'")
+        if name.startswith(_POD) and pairs.get(name, value) != value:
+            raise BadEnvironment(
+                f"CNI_ARGS: {name} is both {pairs[name]!r} and {value!r}; the runtime must send one pod"
+            )
         pairs[name] = value
     unknown = sorted(pairs.keys() - _ARGS)
     if unknown and pairs.get("IgnoreUnknown", "").lower() not in ("1", "true"):

@@ -16,7 +16,7 @@ microseconds.  A datagram is lost if the queue is full.
 
 import os
 import time
-from _socket import AF_UNIX, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, socket  # the module socket takes milliseconds
+from _socket import AF_UNIX, SOCK_DGRAM, SOCK_NONBLOCK, socket  # the module socket takes milliseconds
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -60,7 +60,7 @@ def _send_if(is_so: Callable[[], bool], line: bytes) -> None:
 
 def _send(line: bytes, where: str) -> None:
     """Raises OSError."""
-    sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK)
+    sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK)
     try:
         sock.sendto(line, where)
     finally:

@@ -78,8 +78,10 @@ class Chain:
             return _members(durable.read(self._file) or {"members": []}, self._file)
 
     def _recorded(self) -> Json:
-        found = journal.records(self.state_dir, self.key.container_id)
-        return _body(Member(r.key.ifname, r.claim, r.config) for r in found if r.claim)
+        """The network of a class may have a state directory of its own."""
+        folders = places.state_dirs_with(self.state_dir)
+        found = (r for folder in folders for r in journal.records(folder, self.key.container_id) if r.claim)
+        return _body(Member(r.key.ifname, r.claim, r.config) for r in found)
 
     def version(self) -> Version:
         """As ``journal.Entry.version``, for the chain's file."""

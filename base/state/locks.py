@@ -27,7 +27,7 @@ _POLL: Final = 0.0005
 _POLL_MOST: Final = 0.005
 _OTHERS: Final = 0o077
 # O_NONBLOCK, because opening a FIFO would block.
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 # man 5 proc_locks.
 _LOCKS: Final = Path("/proc/locks")
 # struct flock: type, whence, start, length and pid, which must be 0 (man 2 fcntl).

@@ -178,7 +178,7 @@ def _open_or_create(folder: int, name: str, flags: int) -> int:
             fd = files.open_regular(name, flags, folder)
         except FileNotFoundError:
             try:
-                return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+                return os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
             except FileExistsError:  # another command made it meanwhile
                 continue
         if why := _not_ours(os.fstat(fd)):

@@ -129,7 +129,8 @@ class Driver:
     # Claims
 
     async def _prepare(self, request: dra.NodePrepareResourcesRequest) -> dra.NodePrepareResourcesResponse:
-        asked = [Asked(one.uid, one.namespace, one.name) for one in request.claims]
+        # kubelet names each claim once.
+        asked = list({one.uid: Asked(one.uid, one.namespace, one.name) for one in request.claims}.values())
         latest = time.monotonic() + _LATEST
         async with self._children:
             decided = await _decided(self._kubeconfig, asked, self._find, latest)

@@ -30,6 +30,8 @@ _ENDINGS: Final = (".conf", ".conflist", ".json")
 _FROM_POD: Final = "resource.kubernetes.io/pod-claim-name"
 # The scheduler's annotation of a claim for a pod's extended resources (k8s.io/api/resource/v1).
 _EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
+_ODD: Final = "is not as the API server makes it"
+_MOST: Final = 32  # devices of a claim (kubernetes: AllocationResultsMaxSize)
 _ONE: Final = ("interface", "ips", "mac")  # keys that only one device of a request can have
 
 
@@ -82,6 +84,7 @@ def decide(asked: Asked, document: Json | None, find: Find, prepared: Claim | No
     results = [one for one in listed.get("results") or () if one.get("driver") == DRIVER]
     if not results:
         raise Refused(f"{asked.title} has no device of {DRIVER}; its DeviceClass selects another driver's devices")
+    _refuse_odd(asked, results)
     configs = listed.get("config") or []
     of_request = Counter(one["request"] for one in results)
     annotations = about.get("annotations") or {}
@@ -100,12 +103,16 @@ def decide(asked: Asked, document: Json | None, find: Find, prepared: Claim | No
     reserved = (document or {}).get("status", {}).get("reservedFor") or ()
     if not reserved:
         raise Refused(f"{asked.title} is reserved for no pod; the scheduler reserves it again, or delete the pod")
+    pods = [one["uid"] for one in reserved if one.get("resource") == "pods" and not one.get("apiGroup")]
+    for uid in pods:
+        if not isinstance(uid, str):
+            raise Refused(f"{asked.title} {_ODD}: UID {json.dumps(uid)} of a pod")
     pod_claim = str(annotations.get(_FROM_POD, ""))
     return Claim(
         asked.uid,
         asked.namespace,
         asked.name,
-        tuple(one["uid"] for one in reserved if one.get("resource") == "pods" and not one.get("apiGroup")),
+        tuple(pods),
         devices,
         # Anyone who may make a claim writes its annotations, and the containers' path has this name.
         pod_claim=pod_claim if label(pod_claim) == pod_claim else "",
@@ -139,6 +146,25 @@ def _refuse_another(asked: Asked, document: Json | None) -> tuple[Json, Json]:
     if not allocation:
         raise Refused(f"{asked.title} is not allocated; the scheduler allocates it again, or delete the pod")
     return about, allocation
+
+
+def _refuse_odd(asked: Asked, results: Sequence[Json]) -> None:
+    """Refuse what no API server stores.  Kept on disk, it would fail the Prepare of other claims.  A request's name
+    is a part of a path."""
+    odd = f"{len(results)} devices" if len(results) > _MOST else ""
+    for one in results:
+        texts = [key for key in ("request", "pool", "device") if not isinstance(one[key], str)]
+        if not texts and not _is_request(one["request"]):
+            texts = ["request"]
+        odd = odd or next((f"{key} {json.dumps(one[key])}" for key in texts), "")
+    if odd:
+        raise Refused(f"{asked.title} {_ODD}: {odd}")
+
+
+def _is_request(name: str) -> bool:
+    """Whether it is a request's name, or that with the name of one of its alternatives."""
+    parts = name.split("/")
+    return len(parts) < 3 and all(label(one) == one for one in parts)
 
 
 def _is_allocated(results: Sequence[Json], devices: Sequence[Device]) -> bool:

@@ -20,6 +20,7 @@ import guarded
 import pytest
 import side_by_side as beside
 import touched
+from places_of_tests import in_common_places, in_memory, on_disk
 from reported import Done, summary
 from side_by_side import Run, Runs
 
@@ -132,7 +133,7 @@ def main() -> int:
     print(f"{len(files)} files differ from {touched.git('log', '-1', '--format=%h (%s)', since) or 'nothing'}")
     print(f"{len({work.file for work in works})} test files may notice; no time for {len(late)} of them", flush=True)
     bad = list[Done]()
-    with beside.on_disk(bad) as disk, beside.in_memory(disk, bad) as memory, beside.in_common_places() as alone:
+    with on_disk(bad) as disk, in_memory(disk, bad) as memory, in_common_places() as alone:
         runs = [
             Run(named(batch), "", (*batch, *KEPT), (memory or disk) / f"{number}", alone=alone)
             for number, batch in enumerate([(touched.LINT,), touched.ALWAYS, *batches(chosen)])

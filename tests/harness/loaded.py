@@ -17,9 +17,11 @@ from pathlib import PurePath
 
 import soak
 from covered import LAB, PROGRAM, Tree
+from places_of_tests import in_common_places
 from reach import is_test
-from side_by_side import BOOTING, PLAIN, ROOT, TIERS, WITHOUT_BINARY, compile_all, guests, in_common_places
+from side_by_side import BOOTING, PLAIN, ROOT, TIERS, WITHOUT_BINARY, compile_all, guests
 from sitting import CACHE, FOLDER, REPORT, TESTS, Book, Part, sit
+from test_lab import BOOTS
 from touched import seconds
 
 NOTES = CACHE / "loaded.jsonl"
@@ -41,7 +43,7 @@ def parts(tree: Tree, runs: int) -> Iterator[Part]:
     for number in range(runs):
         for test in booting:
             boot = test.removeprefix(IN_GUEST).removesuffix("]")
-            inside = {word.partition("::")[0] for word in soak.BOOTS.get(boot, ((), ()))[1] if not word.startswith("-")}
+            inside = {word.partition("::")[0] for word in BOOTS.get(boot, ((), ()))[1] if not word.startswith("-")}
             covers = tree.reached({test.partition("::")[0], *inside}) | tree.below(*PROGRAM, "netns-fixtures")
             yield part("lab", number, boot, (*TESTS, test), covers, BOOT)
         plain = ("make", "--no-print-directory", PLAIN, f"PYTEST_ARGS=--basetemp={FOLDER}/t --junitxml={REPORT}")

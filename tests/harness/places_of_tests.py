@@ -55,7 +55,7 @@ def in_memory(disk: Path, bad: list[Done]) -> Iterator[Path | None]:
     afterwards, under the same names."""
     folder, kept = disk / "m", disk / "kept"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "mode=755", "hpn-tests", folder]
+    mount = ["mount", "-t", "tmpfs", "-o", "mode=755", "hpn-tests", str(folder)]
     if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
         yield None
         return

@@ -101,8 +101,8 @@ def findings(vale: str) -> list[str]:
             places[str(copy)] = (str(path.relative_to(ROOT)), numbers)
         answer = alerts_of(vale, *map(str, pages()), *places)
     found = list[str]()
-    for path, alerts in sorted(answer.items()):
-        name, numbers = places.get(path, (str(Path(path).relative_to(ROOT)) if path not in places else path, []))
+    for place, alerts in sorted(answer.items()):
+        name, numbers = places[place] if place in places else (str(Path(place).relative_to(ROOT)), list[int]())
         for alert in alerts:
             line = numbers[alert["Line"] - 1] if numbers else alert["Line"]
             found.append(f"{name}:{line}: {alert['Check'].removeprefix('Hpn.')}: {alert['Message']}")

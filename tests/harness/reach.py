@@ -141,6 +141,8 @@ def _used(path: str, parsed: ast.Module, index: Mapping[str, str]) -> Iterator[s
             names = [f if (f := f"{node.module}.{n.name}") in index else str(node.module) for n in node.names]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in spoken:
             names = list(_in_text(node.value, package))
+        elif isinstance(node, ast.BinOp):
+            names = list(_joined(node))
         elif isinstance(node, ast.List | ast.Tuple | ast.Call):
             names = list(_started(node.args if isinstance(node, ast.Call) else node.elts))
         yield from (index[name] for name in names if name in index)
@@ -150,6 +152,18 @@ def _started(words: list[ast.expr]) -> Iterator[str]:
     """The package that "-m", "ctl" starts."""
     texts = [str(word.value) if isinstance(word, ast.Constant) else "" for word in words]
     yield from (f"{name}.__main__" for option, name in pairwise(texts) if option == "-m")
+
+
+def _joined(path: ast.BinOp) -> Iterator[str]:
+    """The path that ``ROOT / "packaging" / "deb" / "build.py"`` ends with."""
+    pieces, node = list[str](), path
+    while isinstance(node.op, ast.Div) and isinstance(node.right, ast.Constant) and isinstance(node.right.value, str):
+        pieces.insert(0, node.right.value)
+        if not isinstance(node.left, ast.BinOp):
+            break
+        node = node.left
+    if len(pieces) > 1:
+        yield "/".join(pieces)
 
 
 def _in_text(text: str, package: str) -> Iterator[str]:

@@ -245,14 +245,17 @@ def compile_all() -> None:
     folders = ("base", "hardware", "cni", "ipam", "agent", "node", "ctl", "netns-fixtures", "tests")
     lab = sorted((ROOT / "tests/lab").rglob("test_*.py"))
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    for words in ((sys.executable, "-m", "compileall", "-q", *folders), (*PYTEST, "--collect-only", "-q", *lab)):
+    for words in (
+        (sys.executable, "-m", "compileall", "-q", *folders),
+        (*PYTEST, "--collect-only", "-q", *map(str, lab)),
+    ):
         subprocess.run(words, cwd=ROOT, env=environ | {"HPN_LAB": "/nowhere"}, capture_output=True, check=False)
 
 
 def main() -> int:
     # SIGINT too: a background child of a shell ignores it, and so would all our children.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.default_int_handler)
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = len(os.sched_getaffinity(0))
     parser.add_argument("-j", dest="jobs", type=int, default=here, help=f"processors: {here}; 0: one after the other")

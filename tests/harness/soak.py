@@ -21,7 +21,8 @@ from pathlib import Path
 
 from covered import LAB, PROGRAM, Tree
 from guarded import GUARDS, Guard
-from side_by_side import ROOT, WITHOUT_BINARY, compile_all, in_common_places
+from places_of_tests import in_common_places
+from side_by_side import ROOT, WITHOUT_BINARY, compile_all
 from sitting import CACHE, TESTS, Book, Note, Part, said, sit, span, told
 
 sys.path.extend((str(ROOT), str(ROOT / "tests")))  # tests import the program

@@ -16,7 +16,7 @@ import pytest
 from support import chained
 from support.chained import conf, variables
 from support.killing import killed_at
-from support.topology import PROGRAMS, Host, Pod, ip, until
+from support.topology import PROGRAMS, Host, Pod, ip, leases, until
 
 from base.protocol.errors import IoFailure
 from base.state import claims, durable, journal, places
@@ -295,6 +295,19 @@ def test_gc_keeps_what_is_listed(host: Host, pod: Pod, make_pod: Callable[[], Po
     assert (other.links(), host.state_files()) == (set(), set())
 
 
+def test_the_end_of_an_earlier_sandbox(host: Host, pod: Pod, make_pod: Callable[[], Pod]) -> None:
+    """GC of a sandbox that the runtime has lost leaves the gates of the pod's present one open."""
+    found, new = chained.prepared(host, pod), make_pod()
+    add(host, pod)
+    pod.gone()
+    host.ok("ADD", new, conf(host), **variables(pod))
+    host.ok("GC", None, chained.gc(host, new))
+    assert gates(found) == [True, True]
+    host.ok("CHECK", new, conf(host), **variables(pod))
+    host.ok("DEL", new, conf(host), **variables(pod))
+    assert (gates(found), host.leases()) == ([False, False], set())
+
+
 def test_gc_without_a_list_undoes_a_dead_pods(host: Host, make_pod: Callable[[], Pod]) -> None:
     pod = make_pod()
     chained.prepared(host, pod)
@@ -312,6 +325,33 @@ def test_a_damaged_chain_is_found_by_its_records(host: Host, pod: Pod) -> None:
     delete(host, pod)
     assert pod.links() == set()
     assert [Path(name).parts[0] for name in host.state_files()] == ["quarantine"]
+
+
+def test_a_damaged_chain_of_records_elsewhere(host: Host, pod: Pod) -> None:
+    """A class's network may have its own state directory."""
+    elsewhere = host.tmp_path / "other"
+    durable.directory(elsewhere)
+    chained.prepared(host, pod, [chained.device(host, 0, config={"stateDir": f"{elsewhere}"}), chained.device(host, 1)])
+    add(host, pod)
+    file = host.state / "chains/cluster" / f"{pod.name}:eth0.json"
+    file.write_text(file.read_text()[:-20])
+    delete(host, pod)
+    assert pod.links() == set()
+    assert [*(elsewhere / "attachments").rglob("*.json"), *leases(elsewhere / "ipam")] == []
+
+
+def test_a_second_chain_of_a_pod(host: Host, pod: Pod) -> None:
+    """A definition with claims beside the cluster's network: its ADD fails, and its DEL removes only its own."""
+    chained.prepared(host, pod)
+    add(host, pod)
+    second, own = conf(host, name="definition"), {**variables(pod), "CNI_IFNAME": "net9"}
+    assert host.refused("ADD", pod, second, **own)["code"] == 100
+    assert host.refused("ADD", pod, second, **own, HPN_AGENT_ENDED="1")["code"] == 100
+    host.ok("DEL", pod, second, **own)
+    assert addresses(pod) == ATTACHED
+    assert not [name for name in host.state_files() if "definition" in name]
+    delete(host, pod)
+    assert (pod.links(), host.state_files()) == (set(), set())
 
 
 def test_a_damaged_record_of_one(host: Host, pod: Pod) -> None:

@@ -86,7 +86,7 @@ def _end(
 def _remove(to: Path, ended: Mapping[Path, list[str]]) -> None:
     if not to.is_dir():
         return
-    fd = os.open(to / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = os.open(to / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         take(fd, f"{to}/lock", LOCK_TIMEOUT)
         for path, of in ended.items():

@@ -32,7 +32,7 @@ READ: Final = 2048
 
 QUARANTINE: Final = "quarantine"
 # O_NONBLOCK: opening a FIFO or a device must not wait.
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 
 HEAD: Final = to_line({"schema": SCHEMA, "about": "hpn-ipam: a lease per line of 512 bytes; jq . shows them"})
 

@@ -89,7 +89,7 @@ def statements(tree: ast.AST) -> Iterator[tuple[ast.AST, int, int]]:
         if isinstance(node, _STATEMENTS):
             own = [one for _, _, _, one in inside(node) if hasattr(one, "end_lineno")]
             simple = not hasattr(node, "body")
-            last = node.end_lineno if simple else max((span(one)[1][0] for one in own), default=node.lineno)
+            last = (node.end_lineno or 0) if simple else max((span(one)[1][0] for one in own), default=node.lineno)
             yield node, min([node.lineno, *(span(one)[0][0] for one in own)]), last
 
 

@@ -70,8 +70,8 @@ def _short(node: ast.AST) -> Iterator[tuple[_Place, _Place, ast.AST | None]]:
             yield *span(right), ast.Compare(left, [first], [middle])
         case ast.Dict(keys=keys, values=values):
             for number, key in enumerate(keys):
-                rest = ast.Dict(keys[:number] + keys[number + 1 :], values[:number] + values[number + 1 :])
-                yield span(key or values[number])[0], span(values[number])[1], rest
+                others = ast.Dict(keys[:number] + keys[number + 1 :], values[:number] + values[number + 1 :])
+                yield span(key or values[number])[0], span(values[number])[1], others
         case ast.keyword(arg=str()) | ast.withitem():
             yield *span(node if isinstance(node, ast.keyword) else node.context_expr), None
         case _:
@@ -89,6 +89,8 @@ def _one_stays(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
             yield cut, value
         case ast.Call():
             yield from _of_call(node)
+        case _:
+            pass
 
 
 def _of_call(call: ast.Call) -> Iterator[tuple[ast.AST, ast.AST]]:
@@ -103,5 +105,5 @@ def _of_call(call: ast.Call) -> Iterator[tuple[ast.AST, ast.AST]]:
 
 
 def span(node: ast.AST) -> tuple[_Place, _Place]:
-    begin, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
-    return begin, end
+    """The first and the last place of a node that has them."""
+    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]

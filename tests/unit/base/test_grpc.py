@@ -4,9 +4,9 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -183,23 +183,32 @@ def test_no_server(tmp_path: Path) -> None:
         call(tmp_path / "none.sock", "/t.Test/Echo", b"")
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(64), b"\xff" * 64])
-def test_no_grpc(tmp_path: Path, answer: bytes) -> None:
+@contextmanager
+def answering(path: Path, serve: Callable[[socket.socket], None]) -> Iterator[None]:
+    """Serve one connection at this path, without gRPC."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(tmp_path / "p.sock"))
+        listener.bind(str(path))
         listener.listen()
 
-        def serve() -> None:
+        def accept() -> None:
             sock, _ = listener.accept()
             with sock:
-                sock.recv(1000)
-                sock.sendall(answer)
+                serve(sock)
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=accept)
         thread.start()
-        with pytest.raises(Failed):
-            call(tmp_path / "p.sock", "/t.Test/Echo", b"")
+        yield
         thread.join()
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(64), b"\xff" * 64])
+def test_no_grpc(tmp_path: Path, answer: bytes) -> None:
+    def serve(sock: socket.socket) -> None:
+        sock.recv(1000)
+        sock.sendall(answer)
+
+    with answering(tmp_path / "p.sock", serve), pytest.raises(Failed):
+        call(tmp_path / "p.sock", "/t.Test/Echo", b"")
 
 
 def frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
@@ -222,28 +231,21 @@ def test_a_server_that_stops_reading(tmp_path: Path) -> None:
     windows = frame(SETTINGS, 0, 0, struct.pack(">HI", 4, MESSAGE_MOST))
     windows += frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", MESSAGE_MOST))
     over = threading.Event()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(tmp_path / "p.sock"))
-        listener.listen()
 
-        def serve() -> None:
-            sock, _ = listener.accept()
-            with sock:
-                sock.sendall(windows)
-                read = 0
-                while read < 1_000_000:
-                    read += len(sock.recv(1 << 16))
-                sock.sendall(frame(RST_STREAM, 0, 1, struct.pack(">I", 7)))  # REFUSED_STREAM
-                over.wait(60)
+    def serve(sock: socket.socket) -> None:
+        sock.sendall(windows)
+        read = 0
+        while read < 1_000_000:
+            read += len(sock.recv(1 << 16))
+        sock.sendall(frame(RST_STREAM, 0, 1, struct.pack(">I", 7)))  # REFUSED_STREAM
+        over.wait(60)
 
-        thread = threading.Thread(target=serve)
-        thread.start()
+    with answering(tmp_path / "p.sock", serve):
         before = len(os.listdir("/proc/self/fd"))
         with pytest.raises(Failed, match="Stream reset"):
             call(tmp_path / "p.sock", "/t.Test/Echo", bytes(10_000_000))
         after = len(os.listdir("/proc/self/fd"))
         over.set()
-        thread.join()
     assert after - before == 1  # the server's end
 
 

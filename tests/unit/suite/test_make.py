@@ -43,6 +43,7 @@ def test_builds_of_a_guest(file: str) -> None:
     ("arguments", "builds"),
     [
         pytest.param("-k 'spec or name' tests/unit/base tests/test_pages.py::test_links", set(), id="two of unit"),
+        pytest.param("./tests/unit './tests/netns'", set(), id="by paths from here"),
         pytest.param("tests/netns tests/attack/test_hostile_pod.py", {"binary"}, id="of two tiers"),
         pytest.param("tests/unit tests/system", {"binary", "peers"}, id="of all three kinds"),
         pytest.param("-k mtu", {"binary", "peers"}, id="any tests"),

@@ -31,6 +31,7 @@ TREE = {
     "tests/unit/base/protocol/test_spec.py": "host = 'gids'",
     "tests/unit/base/protocol/test_process.py": "import sys\nCNI = [sys.executable, '-m', 'cni']",
     "tests/unit/packaging/test_deb.py": "BUILD = ROOT / 'packaging/deb/build.py'",
+    "tests/unit/packaging/test_root.py": "BUILD = ROOT / 'packaging' / 'deb' / 'build.py'",
     "tests/netns/test_add.py": "def test_add(host): pass",
     "tests/system/test_launcher.py": "",
 }
@@ -54,7 +55,11 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             id="by import, by a row, by a fixture, by a program",
         ),
         pytest.param("cni/late.py", {"unit/test_late.py": 2}, id="by a name in a text, not in a docstring"),
-        pytest.param("packaging/deb/build.py", {"unit/packaging/test_deb.py": 1}, id="by a path"),
+        pytest.param(
+            "packaging/deb/build.py",
+            {"unit/packaging/test_deb.py": 1, "unit/packaging/test_root.py": 1},
+            id="by a path, whole and in pieces",
+        ),
         pytest.param("tests/host.py", {"netns/test_add.py": 1}, id="what a fixture uses"),
         pytest.param(
             "tests/conftest.py",

@@ -53,6 +53,10 @@ def test_cni_args(text: str, pairs: dict[str, str]) -> None:
             "IgnoreUnknown=1;IP",
             "CNI_ARGS: 'IP' is not KEY=VALUE; separate pairs by ';'",
         ),  # an empty key is no unknown key
+        (
+            "K8S_POD_UID=a;K8S_POD_UID=b",
+            "CNI_ARGS: K8S_POD_UID is both 'a' and 'b'; the runtime must send one pod",
+        ),
         ("FOO=1", "CNI_ARGS: unknown FOO='1'; remove, or add IgnoreUnknown=1"),
         ("ip=1", "CNI_ARGS: unknown ip='1'; remove, or add IgnoreUnknown=1"),  # keys are case-sensitive
         (" IP=1", "CNI_ARGS: unknown  IP='1'; remove, or add IgnoreUnknown=1"),

@@ -255,6 +255,9 @@ def test_a_configuration_that_is_refused(configs: list[dict[str, Any]], words: s
     assert words in refused(claim(*configs))
 
 
+ODD = "claim default/rails is not as the API server makes it: "
+
+
 def changed(change: Change) -> dict[str, Any]:
     document = copy.deepcopy(claim())
     change(document)
@@ -273,6 +276,14 @@ def changed(change: Change) -> dict[str, Any]:
         (claim(results=(result("gone"),)), "device node1/pci-0000-3b-00-0/gone is none of this node's devices now"),
         (claim(results=(result("broken"),)), "device 0000:3b:00.2 (node1/pci-0000-3b-00-0/broken): no link"),
         (claim(config(interface="a"), results=(result(), result("vf3"))), 'interface "a" is for one device, and'),
+        (claim(results=(result(request=["a"]),)), f'{ODD}request ["a"]'),  # type: ignore[arg-type]
+        (claim(results=(result(request="../../x"),)), f'{ODD}request "../../x"'),
+        (claim(results=(result(request="a/b/c"),)), f'{ODD}request "a/b/c"'),
+        (claim(results=(result(request="r\n\x1b[0m"),)), f'{ODD}request "r\\n'),
+        (claim(results=(result(pool={}),)), f"{ODD}pool {{}}"),
+        (claim(results=(result(device=7),)), f"{ODD}device 7"),  # type: ignore[arg-type]
+        (claim(results=(result(),) * 33), f"{ODD}33 devices"),
+        (changed(lambda d: d["status"]["reservedFor"][0].update(uid={})), f"{ODD}UID {{}} of a pod"),
     ],
 )
 def test_a_claim_that_is_refused(document: dict[str, Any] | None, words: str) -> None:
