@@ -37,9 +37,9 @@ SERVICES: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", 
 _PACKAGE: Final = "/k8s.io.kubelet.pkg.apis.dra"
 _AT_ONCE: Final = 4  # child processes that read claims
 _KNOWN: Final = 4096  # configurations of devices that the driver remembers
-# Seconds: kubelet waits 45.  So long after its call no more of its claims are read, and one takes 5 at most.
-_LATEST: Final = 30
-_MOST: Final = 40  # for one child process
+# Seconds: kubelet waits 45.  So long after its call no more of its claims are read, and one takes api.PATIENCE at most.
+_LATEST: Final = 20
+_MOST: Final = 42  # for one child process
 # Seconds for which kubelet believes a report of health.  A report follows each change, and the end of the stream ends
 # all of them, so no report is sent again.
 _VALID: Final = 10 * 366 * 86400

@@ -16,7 +16,7 @@ from typing import Final
 
 from base.child_process import Child
 from base.kernel import events
-from base.protocol.errors import CniError
+from base.protocol.errors import CniError, Unreachable
 from base.protocol.spec import Json
 from base.state import claims
 from base.state.claims import Claim
@@ -130,9 +130,11 @@ def write(kubeconfig: str, due: Sequence[Claim]) -> tuple[str, list[str]]:
     except CniError as e:
         return e.msg, [claim.uid for claim in due]
     why, left = "", list[str]()
-    for claim in due:
+    for number, claim in enumerate(due):
         try:
             server.patch_claim_status(claim.namespace, claim.name, claim.uid, entries(claim))
+        except Unreachable as e:  # the others would wait as long
+            return e.msg, [*left, *(one.uid for one in due[number:])]
         except CniError as e:
             why = e.msg
             left.append(claim.uid)
