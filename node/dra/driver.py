@@ -84,9 +84,8 @@ class Driver:
             watcher.set()
 
     def close(self) -> None:
-        """Remove the socket, so that kubelet notices at once.  Prepared claims stay."""
+        """Remove the socket, so that kubelet notices at once.  Prepared claims stay, and ``open`` may follow."""
         self._endpoint.close()
-        self._status.close()
 
     def _methods(self) -> Mapping[str, Handler]:
         methods = {
@@ -216,12 +215,14 @@ class Driver:
 
     async def _watch(self, stream: Stream) -> None:
         """Send the health of all devices now and after each change; a slow peer gets only the newest list."""
-        watcher = asyncio.Event()
+        watcher, sent = asyncio.Event(), None
         self._watchers.add(watcher)
         try:
             while True:
                 watcher.clear()
-                await stream.send_message(health.NodeWatchResourcesResponse(devices=map(_health, self._states())))
+                if (states := [*self._states()]) != sent:  # most events concern no device of a slice
+                    await stream.send_message(health.NodeWatchResourcesResponse(devices=map(_health, states)))
+                    sent = states
                 await watcher.wait()
         finally:
             self._watchers.discard(watcher)

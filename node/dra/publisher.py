@@ -98,7 +98,8 @@ def _publish(view: View) -> Report:
 
 
 class Publisher:
-    """Schedules the rounds.  Calls ``changed`` when the plugin may offer devices again that were in slices."""
+    """Schedules the rounds.  Calls ``changed`` when the plugin may offer devices again that were in slices, and when
+    the node's name is known."""
 
     def __init__(
         self,
@@ -205,7 +206,10 @@ class Publisher:
 
     def _take(self, report: Report) -> None:
         """Note a round's result, and schedule the next."""
+        is_named = report.node not in ("", self.node)
         self.node = report.node or self.node
+        if is_named:
+            self._changed()  # kubelet learns the health of devices by the node's name
         if report.withheld is not None:
             asked_in_vain = not report.is_look and report.withheld == self._view.withheld
             self._in_vain = self._in_vain + 1 if asked_in_vain else 0

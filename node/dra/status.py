@@ -81,7 +81,10 @@ class Status:
 
     def _read(self) -> None:
         for number, mask, _ in events.read_directories(self._fd):
-            if mask & (events.IN_DELETE_SELF | events.IN_IGNORED):
+            if number < 0:  # the kernel's queue was full
+                for uid in [*self._uids.values()]:
+                    self._request(uid)
+            elif mask & (events.IN_DELETE_SELF | events.IN_IGNORED):
                 self._due.discard(self._uids.pop(number, ""))
             elif number in self._uids:
                 self._request(self._uids[number])

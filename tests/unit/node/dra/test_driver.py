@@ -410,6 +410,17 @@ def test_health(driver: DriverProcess, kubelet: DraKubelet | GoKubelet) -> None:
     stream.cancel()
 
 
+def test_health_that_stays(driver: DriverProcess, kubelet: DraKubelet) -> None:
+    """Most of a node's events concern no device of a slice: a pod's veth comes and goes."""
+    stream = kubelet.health()
+    next(stream)
+    driver.has({"vf2": {**VF, "attributes": {}}})
+    driver.has({"vf2": {**VF, "problem": "no link"}})
+    (device,) = next(stream).devices
+    assert device.health == health.UNHEALTHY
+    stream.cancel()
+
+
 def test_a_kubelet_that_hangs_up(driver: DriverProcess, kubelet: DraKubelet, server: Server) -> None:
     """The process that reads the claim ends with the call, and the driver goes on."""
     server.tell(Told(is_silent=True), Told(200, claim()))
