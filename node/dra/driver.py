@@ -153,7 +153,7 @@ class Driver:
         for device in new:
             # Again, because the child process decided by an older state.
             found = self._find(device.pool, device.device)
-            if not found or found.problem:
+            if not found or (found.problem and not device.admin):
                 raise Refused(
                     f"device {device.id} ({device.pool}/{device.device}): {found.problem if found else _GONE}"
                 )
@@ -233,7 +233,10 @@ class Driver:
             log(sentence)
 
 
-_GONE: Final = "it is none of this node's devices now; delete the pod, and its successor gets another device"
+_GONE: Final = (
+    "it is none of this node's devices now; kubelet tries again; if that stays after a boot, delete the pod, and its "
+    "successor gets another device"
+)
 
 
 def _report(sentence: str) -> None:

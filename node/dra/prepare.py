@@ -159,9 +159,10 @@ def _device(result: Json, find: Find, keys: Json, of_request: Mapping[str, int])
     found = find(pool, name)
     if not found:
         raise Refused(
-            f"device {pool}/{name} is none of this node's devices now; delete the pod, and its successor gets another"
+            f"device {pool}/{name} is none of this node's devices now; kubelet tries again; if that stays "
+            "after a boot, delete the pod, and its successor gets another"
         )
-    if found.problem:
+    if found.problem and not admin:  # an administrator also looks at a device that is ill
         raise Refused(f"device {found.id} ({pool}/{name}): {found.problem}")
     attach = keys.get("attach", MULTUS)
     if admin:

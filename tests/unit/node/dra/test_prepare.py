@@ -148,6 +148,12 @@ def test_admin_access_attaches_nothing() -> None:
     assert device.attach == "none"
 
 
+def test_admin_access_to_a_device_that_is_ill() -> None:
+    """An administrator observes such a device; a pod that needs a device gets no sick one."""
+    assert decide(claim(results=(result("broken", adminAccess=True),))).devices[0].id
+    assert "no link" in refused(claim(results=(result("broken"),)))
+
+
 @pytest.mark.parametrize(
     ("of_class", "attached"),
     [
