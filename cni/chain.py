@@ -210,7 +210,8 @@ def _of_pod(request: Request, conf: Config) -> tuple[Member, ...]:
             title = f"{claim.title}, request {device.request}"
             raise InvalidConfig(f"interface {device.interface!r} of {title}: {why}; set another in the claim")
     taken = {device.interface for claim in found for device in claim.devices}
-    free = (name for number in count(1) if (name := f"net{number}") not in taken)  # as Multus counts them
+    # Not net1, net2 and so on: Multus gives them to the pod's own networks, after this.
+    free = (name for number in count() if (name := f"claim{number}") not in taken)
     return tuple(
         Member(d.interface or next(free), f"{c.uid}/{number}", _configuration(d, conf)) for c, number, d in devices
     )
@@ -233,11 +234,12 @@ def _configuration(device: Device, conf: Config) -> Json:
 
 
 def _master_of(device: str) -> str:
-    """The interface of a shared device: its name, or that of a PCI function.  Raises LinkUnavailable."""
-    if ":" not in device:
-        return device
+    """The interface of a shared device by its bus address, in switchdev mode its uplink; or an interface's name.
+    Raises LinkUnavailable."""
     function = sysfs.device(sysfs.with_netdev(device))
-    names = function.netdevs if function else ()
+    if not function:
+        return device  # a bond or a VLAN with an RDMA device; ADD reports a missing one
+    names = [*sysfs.own_netdevs(function.netdevs)]
     if len(names) != 1:
         raise LinkUnavailable(f"device {device!r} has {len(names)} interfaces on the host, and a master is one of them")
     return names[0]

@@ -36,6 +36,12 @@ class Background:
             self._next.cancel()
         self._next = self._loop.call_later(seconds, self._call)
 
+    def cancel(self) -> None:
+        """Call ``begin`` only after another ``after``."""
+        if self._next:
+            self._next.cancel()
+        self._next = None
+
     def start(self, work: Callable[[], object], end: Callable[[Child], None]) -> None:
         """Do the work in a child, and call ``end`` with it when it has an answer.  Raises OSError."""
         self._child, self._end = Child(work), end
@@ -43,9 +49,7 @@ class Background:
 
     def close(self) -> None:
         """Stop, without waiting for the child."""
-        if self._next:
-            self._next.cancel()
-        self._next = None
+        self.cancel()
         if self._child:
             self._loop.remove_reader(self._child.fd)
             self._child.leave()

@@ -30,6 +30,7 @@ _DAD_TIMEOUT: Final = 5.0  # more than twice the kernel's default delay and retr
 _QUICK_TIMEOUT: Final = 2.0
 # Milliseconds.  A neighbour on an Ethernet answers in less than one.
 _DAD_TIME: Final = 20
+_LEAST_V6: Final = 1280  # bytes of MTU (RFC 8200)
 _DAD_FLAGS: Final = {"optimistic": IFA_F_OPTIMISTIC, "off": IFA_F_NODAD}
 
 
@@ -46,7 +47,7 @@ def apply(
     dad = detection_on(link, wanted) if v6 else ""
     with doing(f"configuring {link.name} in {pod.path}"):
         sysctl.refuse_hidden()
-        sysctl.write(pod.fd, settings(link.name, needs_v6=bool(v6), dad=dad) | sysctls)
+        sysctl.write(pod.fd, settings(link, needs_v6=bool(v6), dad=dad) | sysctls)
         if dad in ("quick", "wait"):
             yield from _detecting(pod, link, result, wanted, log)
             return
@@ -150,19 +151,27 @@ def detection_on(link: Link, wanted: "Common") -> str:
     return "optimistic" if wanted.dad == "quick" and link.infiniband and not wanted.dadTime else wanted.dad
 
 
-def settings(ifname: str, *, needs_v6: bool, dad: str) -> dict[str, str]:
+def settings(link: Link, *, needs_v6: bool, dad: str) -> dict[str, str]:
     """The interface's sysctls (Documentation/networking/ip-sysctl.rst).
 
     With arp_notify and ndisc_notify the kernel announces the addresses again whenever the link comes back.  With
     optimistic_dad and use_optimistic an address is used while duplicate detection still runs.  Raises InvalidConfig if
-    an address is IPv6 and the kernel has none.
+    an address is IPv6 and the kernel or the interface has none.
     """
+    ifname = link.name
     values = {f"ipv4/conf/{ifname}/arp_notify": "1"}
     if not os.path.exists("/proc/sys/net/ipv6"):
         if needs_v6:
             raise InvalidConfig(
                 "the addresses include IPv6, which this kernel does not have (/proc/sys/net/ipv6 is missing); boot "
                 "it without ipv6.disable=1, or remove that range from ipam"
+            )
+        return values
+    if link.mtu < _LEAST_V6:  # the kernel gives it no IPv6 (addrconf_add_dev)
+        if needs_v6:
+            raise InvalidConfig(
+                f"mtu {link.mtu}: the addresses include IPv6, which needs {_LEAST_V6}; raise it, or remove that range "
+                "from ipam"
             )
         return values
     v6 = f"ipv6/conf/{ifname}"

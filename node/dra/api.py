@@ -24,6 +24,8 @@ _NODES: Final = "/api/v1/nodes"
 _CHANGED: Final = f"fieldManager={DRIVER}&fieldValidation=Strict"
 # Objects with their metadata only: a slice has up to 40 kB (kubernetes.io, "Kubernetes API Concepts").
 _METADATA: Final = "application/json;as=PartialObjectMetadata{};v=v1;g=meta.k8s.io,application/json"
+# Seconds for one answer.  API Priority and Fairness may queue a request for 15, and an election in etcd takes some.
+PATIENCE: Final = 20.0
 _APPLY: Final = "kubectl apply -k packaging/kubernetes/dra"
 
 
@@ -33,7 +35,7 @@ class Api:
     def __init__(self, kubeconfig: Kubeconfig, node: str) -> None:
         self.node, self.url = node, kubeconfig.server
         self._kubeconfig = kubeconfig
-        self._http = Http([kubeconfig.server], kubeconfig.tls, kubeconfig.headers, is_patient=True)
+        self._http = Http([kubeconfig.server], kubeconfig.tls, kubeconfig.headers, is_patient=True, patience=PATIENCE)
 
     def close(self) -> None:
         self._http.close()

@@ -37,9 +37,9 @@ SERVICES: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", 
 _PACKAGE: Final = "/k8s.io.kubelet.pkg.apis.dra"
 _AT_ONCE: Final = 4  # child processes that read claims
 _KNOWN: Final = 4096  # configurations of devices that the driver remembers
-# Seconds: kubelet waits 45.  So long after its call no more of its claims are read, and one takes 5 at most.
-_LATEST: Final = 30
-_MOST: Final = 40  # for one child process
+# Seconds: kubelet waits 45.  So long after its call no more of its claims are read, and one takes api.PATIENCE at most.
+_LATEST: Final = 20
+_MOST: Final = 42  # for one child process
 # Seconds for which kubelet believes a report of health.  A report follows each change, and the end of the stream ends
 # all of them, so no report is sent again.
 _VALID: Final = 10 * 366 * 86400
@@ -84,9 +84,8 @@ class Driver:
             watcher.set()
 
     def close(self) -> None:
-        """Remove the socket, so that kubelet notices at once.  Prepared claims stay."""
+        """Remove the socket, so that kubelet notices at once.  Prepared claims stay, and ``open`` may follow."""
         self._endpoint.close()
-        self._status.close()
 
     def _methods(self) -> Mapping[str, Handler]:
         methods = {
@@ -155,7 +154,7 @@ class Driver:
         for device in new:
             # Again, because the child process decided by an older state.
             found = self._find(device.pool, device.device)
-            if not found or found.problem:
+            if not found or (found.problem and not device.admin):
                 raise Refused(
                     f"device {device.id} ({device.pool}/{device.device}): {found.problem if found else _GONE}"
                 )
@@ -217,12 +216,14 @@ class Driver:
 
     async def _watch(self, stream: Stream) -> None:
         """Send the health of all devices now and after each change; a slow peer gets only the newest list."""
-        watcher = asyncio.Event()
+        watcher, sent = asyncio.Event(), None
         self._watchers.add(watcher)
         try:
             while True:
                 watcher.clear()
-                await stream.send_message(health.NodeWatchResourcesResponse(devices=map(_health, self._states())))
+                if (states := [*self._states()]) != sent:  # most events concern no device of a slice
+                    await stream.send_message(health.NodeWatchResourcesResponse(devices=map(_health, states)))
+                    sent = states
                 await watcher.wait()
         finally:
             self._watchers.discard(watcher)
@@ -233,7 +234,10 @@ class Driver:
             log(sentence)
 
 
-_GONE: Final = "it is none of this node's devices now; delete the pod, and its successor gets another device"
+_GONE: Final = (
+    "it is none of this node's devices now; kubelet tries again; if that stays after a boot, delete the pod, and its "
+    "successor gets another device"
+)
 
 
 def _report(sentence: str) -> None:

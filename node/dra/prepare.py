@@ -185,9 +185,10 @@ def _device(result: Json, find: Find, keys: Json, of_request: Mapping[str, int])
     found = find(pool, name)
     if not found:
         raise Refused(
-            f"device {pool}/{name} is none of this node's devices now; delete the pod, and its successor gets another"
+            f"device {pool}/{name} is none of this node's devices now; kubelet tries again; if that stays "
+            "after a boot, delete the pod, and its successor gets another"
         )
-    if found.problem:
+    if found.problem and not admin:  # an administrator also looks at a device that is ill
         raise Refused(f"device {found.id} ({pool}/{name}): {found.problem}")
     attach = keys.get("attach", MULTUS)
     if admin:
@@ -237,15 +238,22 @@ def _config(keys: Json, found: Found) -> Json:
         own.pop(key, None)
     given = {"sticky": own.pop("sticky")} if "sticky" in own else {}
     name = keys.get("network") or found.resource.replace("/", "-")
-    config = {"cniVersion": spec.WIDELY_TAKEN, "name": name, **base, **own, "type": "hpn"}
+    config = {"cniVersion": spec.WIDELY_TAKEN, "name": name, **_whole_nic(found, base), **base, **own, "type": "hpn"}
     if given:
         config["runtimeConfig"] = given
     for text in keys.get("ips", ()):
         _refuse_outside(text, config)
     # A shared device's master is its interface, which ADD finds.
     device = {"master": {"master": found.id}, "shared": {}}.get(found.kind, {"deviceID": found.id})
-    _refuse_mode(_mode({**config, **device}))
+    mac = {"runtimeConfig": {**given, "mac": keys["mac"]}} if "mac" in keys else {}
+    _refuse_mode(_mode({**config, **device, **mac}))
     return config
+
+
+def _whole_nic(found: Found, config: Json) -> Json:
+    """The keys that attach a PF by its deviceID, which is that of a VF for kind sriov, the default."""
+    is_whole = found.kind == "pf" and config.get("kind", "sriov") == "sriov"
+    return {"kind": "sriov", "pfOnly": True} if is_whole else {}
 
 
 def _mode(config: Json) -> str:

@@ -1,8 +1,12 @@
 """Publishes the node's ResourceSlices: a round compares those of the API server with the wanted ones.
 
 A child process does each round, because the API server and kubelet may answer late.  Rounds come at events and at
-intervals, because others may remove slices.  They also come after each registration at kubelet: when kubelet starts, it
-removes all slices of the node in the background.
+intervals, because others may remove slices.
+
+They also come often for some minutes after each registration at kubelet.  A starting kubelet removes all slices of the
+node in the background, once.  It tries that until the API server answers, with pauses that double, for 306 s at most
+(kubernetes: pkg/kubelet/cm/dra/plugin, wipeResourceSlices).  So after a cold start of the cluster its attempt may come
+minutes after the first round that succeeds.
 
 Without a resource by DRA all slices must go.  After a rollback of the chart no credential may remove them.  Then the
 driver leaves kubelet, which removes them 30 s later (kubernetes: pkg/kubelet/cm/dra/plugin).  A device that is in a
@@ -33,7 +37,9 @@ AGAIN: Final = 5.0  # from a failed round to the next; twice as long after each 
 LONGEST: Final = 120.0
 REST: Final = 0.5  # from an event to its round
 HELD: Final = 5.0  # between looks at kubelet's list, while a pod has a device from the plugin
-REGISTERED: Final = (5.0, 20.0, 60.0)  # rounds after a registration
+# After a registration: so long, and from one round to the next.  kubelet's own heartbeat asks as often.
+REGISTERED: Final = 330.0
+OFTEN: Final = 10.0
 WIPED: Final = 35.0  # after the driver has left kubelet, which then removes the slices
 TOPIC: Final = "dra"  # the problem's name in metrics
 FILE: Final = ".hpn-dra.json"  # beside the sockets; kubelet ignores its name
@@ -98,7 +104,8 @@ def _publish(view: View) -> Report:
 
 
 class Publisher:
-    """Schedules the rounds.  Calls ``changed`` when the plugin may offer devices again that were in slices."""
+    """Schedules the rounds.  Calls ``changed`` when the plugin may offer devices again that were in slices, and when
+    the node's name is known."""
 
     def __init__(
         self,
@@ -126,7 +133,7 @@ class Publisher:
         self._failures = 0
         self._in_vain = 0
         self._look: asyncio.TimerHandle | None = None
-        self._after_start = list[asyncio.TimerHandle]()
+        self._often_until = 0.0  # by the loop's clock
         self._wiped: asyncio.TimerHandle | None = None
 
     def offer(self, offers: tuple[Offer, ...], unhealthy: Mapping[Name, str]) -> None:
@@ -142,9 +149,11 @@ class Publisher:
             self._background.after(REST)
 
     def registered(self) -> None:
-        """Look at the slices for a while, because kubelet may have started."""
-        self._forget_timers()
-        self._after_start = [self._loop.call_later(seconds, self._again) for seconds in (REST, *REGISTERED)]
+        """Compare the slices often for a while, because kubelet may have started."""
+        self._forget_wipe()
+        self._often_until = self._loop.time() + REGISTERED
+        self._has_changed = True
+        self._background.after(REST)
 
     def is_cleared(self, unit: Name) -> bool:
         """Whether no pod has the unit from the plugin."""
@@ -152,7 +161,7 @@ class Publisher:
 
     def close(self) -> None:
         """Stop.  Slices stay; kubelet removes them if the driver does not return within 30 s."""
-        self._forget_timers()
+        self._forget_wipe()
         if self._look:
             self._look.cancel()
         self._background.close()
@@ -160,18 +169,18 @@ class Publisher:
     def hosted(self, leave: Callable[[], Sequence[str]]) -> None:
         """The driver is at kubelet, which therefore leaves the slices alone.  ``leave`` ends it there, unless kubelet
         needs it for prepared claims, whose titles it returns."""
-        self._forget_timers()
+        self._forget_wipe()
         self._leave = leave
 
-    def _forget_timers(self) -> None:
-        for timer in (*self._after_start, self._wiped):
-            if timer:
-                timer.cancel()
-        self._after_start, self._wiped = [], None
+    def _forget_wipe(self) -> None:
+        if self._wiped:
+            self._wiped.cancel()
+        self._wiped = None
 
-    def _again(self) -> None:
-        self._has_changed = True
-        self._background.after(0)
+    def _about(self, seconds: float) -> float:
+        """So many seconds at random, or fewer after a registration."""
+        is_often = self._loop.time() < self._often_until
+        return min(seconds, OFTEN if is_often else seconds) * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
 
     def _start(self, *, is_look: bool = False) -> None:
         if is_look:
@@ -205,7 +214,7 @@ class Publisher:
 
     def _take(self, report: Report) -> None:
         """Note a round's result, and schedule the next."""
-        self.node = report.node or self.node
+        self._note_node(report.node)
         if report.withheld is not None:
             asked_in_vain = not report.is_look and report.withheld == self._view.withheld
             self._in_vain = self._in_vain + 1 if asked_in_vain else 0
@@ -220,15 +229,15 @@ class Publisher:
             else:
                 self._await_wipe(report.problem)
             return
-        self._failures = 0
-        if report.is_look:
+        if report.is_look:  # the API server was not asked, so failures count on
             self._view = replace(self._view, is_same=self._view.is_same and self._running.is_same)
             return
+        self._failures = 0
         # What an API server does not store may be stored by the next one.
         self._view = replace(self._view, known=report.known, is_same=self._view.is_same and not report.notes)
         self._topics.report(TOPIC, *report.notes, *report.strangers, is_problem=bool(report.strangers))
         if self._view.offers:
-            self._background.after(_about(EVERY))
+            self._background.after(self._about(EVERY))
         ids = _ids(self._running.offers)
         if ids != self.published:
             try:
@@ -237,9 +246,16 @@ class Publisher:
                 self._failed(e.msg)
             self._changed()
 
+    def _note_node(self, name: str) -> None:
+        """Note the node's name.  kubelet gets the health of devices under it."""
+        if name not in ("", self.node):
+            self.node = name
+            self._changed()
+
     def _await_wipe(self, why: str) -> None:
         """Let kubelet remove the slices, because the driver has left it; no round follows."""
-        self._forget_timers()
+        self._forget_wipe()
+        self._background.cancel()
         self._leave, self._has_changed = None, False
         what = f"the driver leaves kubelet, which removes them, and in {WIPED:g} s the device plugin has their devices"
         self._topics.problem(TOPIC, f"{why}; {what}")
@@ -258,7 +274,7 @@ class Publisher:
         self._view = replace(self._view, is_same=False, known={})
         self._topics.problem(TOPIC, why)
         self._failures += 1
-        self._background.after(_about(min(AGAIN * 2 ** (self._failures - 1), LONGEST)))
+        self._background.after(self._about(min(AGAIN * 2 ** min(self._failures - 1, 16), LONGEST)))
 
     def _keep(self, ids: set[str]) -> None:
         """Note the devices that may be in slices, for a start without their resources.  Raises CniError."""
@@ -268,10 +284,6 @@ class Publisher:
             else:
                 durable.remove(self._file)
             self.published = ids
-
-
-def _about(seconds: float) -> float:
-    return seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311  # no secret
 
 
 def _read(file: Path) -> set[str]:

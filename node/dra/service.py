@@ -44,6 +44,7 @@ class Service:
         self._health: Mapping[HealthKey, Health] = {}
         self._loop, self._topics, self._kubeconfig = loop, topics, kubeconfig
         self._driver: Driver | None = None
+        self._status: Status | None = None
         self._changed = changed
         self._again: asyncio.TimerHandle | None = None
         self._left = frozenset[Name]()  # the units that the plugin offers
@@ -111,8 +112,8 @@ class Service:
     def driver(self, path: Path, leave: Callable[[], None]) -> Driver:
         """The driver of these devices, for the socket at ``path``.  ``leave`` ends it at kubelet."""
         self._publisher.hosted(partial(_leave, leave))
-        written = Status(self._loop, self._topics, partial(status.write, self._kubeconfig))
-        self._driver = Driver(path, self.found, self.states, self.registered, written, self._kubeconfig)
+        self._status = Status(self._loop, self._topics, partial(status.write, self._kubeconfig))
+        self._driver = Driver(path, self.found, self.states, self.registered, self._status, self._kubeconfig)
         return self._driver
 
     def registered(self) -> None:
@@ -140,6 +141,8 @@ class Service:
         """Stop; slices and prepared claims stay."""
         if self._again:
             self._again.cancel()
+        if self._status:
+            self._status.close()
         self._publisher.close()
 
     def _look_again(self) -> None:

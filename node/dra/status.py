@@ -16,7 +16,7 @@ from typing import Final
 
 from base.child_process import Child
 from base.kernel import events
-from base.protocol.errors import CniError
+from base.protocol.errors import CniError, Unreachable
 from base.protocol.spec import Json
 from base.state import claims
 from base.state.claims import Claim
@@ -81,7 +81,10 @@ class Status:
 
     def _read(self) -> None:
         for number, mask, _ in events.read_directories(self._fd):
-            if mask & (events.IN_DELETE_SELF | events.IN_IGNORED):
+            if number < 0:  # the kernel's queue was full
+                for uid in [*self._uids.values()]:
+                    self._request(uid)
+            elif mask & (events.IN_DELETE_SELF | events.IN_IGNORED):
                 self._due.discard(self._uids.pop(number, ""))
             elif number in self._uids:
                 self._request(self._uids[number])
@@ -130,9 +133,11 @@ def write(kubeconfig: str, due: Sequence[Claim]) -> tuple[str, list[str]]:
     except CniError as e:
         return e.msg, [claim.uid for claim in due]
     why, left = "", list[str]()
-    for claim in due:
+    for number, claim in enumerate(due):
         try:
             server.patch_claim_status(claim.namespace, claim.name, claim.uid, entries(claim))
+        except Unreachable as e:  # the others would wait as long
+            return e.msg, [*left, *(one.uid for one in due[number:])]
         except CniError as e:
             why = e.msg
             left.append(claim.uid)

@@ -427,11 +427,11 @@ def test_two_rails_in_the_clusters_own_network(cluster: Cluster, chained: Host) 
     )
     cluster.wait("Ready", "pod/a")
     assert "10.60.0.2/24" in cluster.execute("a", "ip", "address", "show", "hpn0")
-    assert "10.61.0.2/24" in cluster.execute("a", "ip", "address", "show", "net1")
-    for request, name in (("r0", "hpn0"), ("r1", "net1")):
+    assert "10.61.0.2/24" in cluster.execute("a", "ip", "address", "show", "claim0")
+    for request, name in (("r0", "hpn0"), ("r1", "claim0")):
         file = METADATA.replace("/rails/rails/", f"/rails/{request}/")
         assert f'"interfaceName": "{name}"' in cluster.execute("a", "cat", file)
-    shown = {"hpn0", "net1"}
+    shown = {"hpn0", "claim0"}
     until(lambda: {one["networkData"]["interfaceName"] for one in shown_devices(cluster, "a")} == shown, "status", 120)
     with back_to_the_plugin(cluster, chained):
         # A kubelet that has started again has the claim prepared again, for the pod's next sandbox.

@@ -1,7 +1,7 @@
 """What a credential may write: a service account's token only of its node, as kubelet's; claims that nobody may."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,10 @@ from node.dra import api, changes
 MANIFESTS = ROOT / "packaging" / "kubernetes" / "dra"
 SLICES = MANIFESTS / "slices.yaml"
 CLAIMS = MANIFESTS / "policy.yaml"
+STATUS = MANIFESTS / "status.yaml"
+# Off it is as in Kubernetes 1.34 and 1.35: who may patch a claim's status may write all of it.
+GATE = "--feature-gates=DRAResourceClaimGranularStatusAuthorization=false"
+READS = "nodes-read-claims"
 # Kubernetes sets it on the claims of pods, and removes it by an update of the claim.
 FINALIZER = "resource.kubernetes.io/delete-protection"
 ACCOUNT = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "hpn", "namespace": "kube-system"}}
@@ -103,6 +107,87 @@ def allocation(node: str) -> dict[str, Any]:
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     results = [{"request": "rails", "driver": "hpn-cni.io", "pool": "p", "device": "a"}]
     return {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]}}
+
+
+def restarted(cluster: Cluster, command: Sequence[str]) -> None:
+    """Start the API server anew by this command, and wait for it."""
+    service = cluster.control.service("kube-apiserver")
+    service.kill()  # its own end may take a minute
+    service.command = command
+    service.start()
+    until(lambda: cluster.kubectl("get", "--raw=/readyz", check=False) == "ok", "the API server", 180, 0.2)
+    cluster.wait_ready()
+
+
+@pytest.fixture
+def older(account: Cluster) -> Iterator[Cluster]:
+    """The cluster with an API server that checks no driver, and both credentials of a node."""
+    command = [*account.control.service("kube-apiserver").command]
+    restarted(account, [*command, GATE])
+    account.kubectl("apply", f"--filename={MANIFESTS}/nodes.yaml")
+    # kubectl patch reads the claim first.
+    account.kubectl("create", "clusterrole", READS, "--verb=get", "--resource=resourceclaims,resourceclaims/status")
+    whom = ("--group=system:nodes", "--serviceaccount=kube-system:hpn")
+    account.kubectl("create", "clusterrolebinding", READS, f"--clusterrole={READS}", *whom)
+    yield account
+    account.kubectl("delete", f"clusterrolebinding/{READS}", f"clusterrole/{READS}")
+    for file in (MANIFESTS / "nodes.yaml", STATUS):
+        account.kubectl("delete", f"--filename={file}")
+    restarted(account, command)
+
+
+def test_what_a_node_writes_in_a_claim(older: Cluster, tmp_path: Path) -> None:
+    """Kubernetes 1.34 and 1.35: this driver's entry of a claim of its own node, and nothing else of any claim."""
+    for node in ("node1", "node2"):
+        older.apply(claims.claim(node, claims.spec("none")))
+        whole = allocation(node)
+        another = {"request": "rails", "driver": "gpu.example.com", "pool": "p", "device": "g"}
+        whole["devices"]["results"].append(another)
+        theirs = [{"driver": "gpu.example.com", "pool": "p", "device": "g", "data": {"theirs": 1}}]
+        status = {"allocation": whole, "devices": theirs}
+        words = ("patch", "resourceclaim", node, "--subresource=status", "--type=merge")
+        older.kubectl(*words, f"--patch={json.dumps({'status': status})}")
+    words = ("create", "token", "hpn", "--namespace=kube-system")
+    bound = older.kubectl(*words, "--bound-object-kind=Node", "--bound-object-name=node1").strip()
+    ours = {"driver": "hpn-cni.io", "pool": "p", "device": "a", "networkData": {"interfaceName": "net1"}}
+    # Nothing is reserved before, because Kubernetes ends what is reserved for no pod.
+    reserved = {"reservedFor": [{"resource": "pods", "name": "a", "uid": "a1b2c3d4-0000-4000-8000-000000000001"}]}
+    gone = {"allocation": None}
+    refusals = {
+        "not allocated to it": [("node2", {"devices": [*theirs, ours]}), ("node2", gone), ("node2", {"devices": []})],
+        "only status.devices": [("node1", reserved), ("node1", gone)],
+        "another driver's": [("node1", {"devices": [ours]}), ("node1", {"devices": [{**theirs[0], "data": {"b": 2}}]})],
+    }
+    all_of = [(why, node, patch) for why, patches in refusals.items() for node, patch in patches]
+    file = older.control.path("/etc/kubernetes/node.conf")
+    for token in (bound, NODE1):
+        write_kubeconfig(file, older, token)
+        for _, node, patch in all_of:  # without the policy
+            until(lambda n=node, p=patch: not refusal_of(older, n, p), "the role", 120, 0.5)  # type: ignore[misc]
+    older.kubectl("apply", f"--filename={STATUS}")
+    for token in (bound, NODE1):
+        write_kubeconfig(file, older, token)
+        for why, node, patch in all_of:
+            # It is enforced a moment after it is made.
+            until(lambda w=why, n=node, p=patch: w in refusal_of(older, n, p), why, 120, 0.5)  # type: ignore[misc]
+    # What hpn node sends.
+    assert older.control.space
+    with inside(older.control.space.pid):
+        for token, name in ((bound, "net1"), (NODE1, "net2")):
+            entry = {**ours, "networkData": {"interfaceName": name}}
+            with closing(api.opened(f"{write_kubeconfig(tmp_path / 'kubeconfig', older, token)}")) as server:
+                uid = older.get("resourceclaim", "node1")["metadata"]["uid"]
+                assert server.patch_claim_status("default", "node1", uid, [entry])
+            found = {one["driver"]: one for one in older.get("resourceclaim", "node1")["status"]["devices"]}
+            assert found["hpn-cni.io"]["networkData"] == entry["networkData"]
+            assert found["gpu.example.com"]["data"] == theirs[0]["data"]
+
+
+def refusal_of(cluster: Cluster, claim: str, status: dict[str, Any]) -> str:
+    """Why the API server would refuse the node's patch of the claim's status; empty if it would not."""
+    words = ("--kubeconfig=/etc/kubernetes/node.conf", "patch", "resourceclaim", claim, "--namespace=default")
+    text = f"--patch={json.dumps({'status': status})}"
+    return why_refused(cluster, *words, "--subresource=status", "--type=merge", "--dry-run=server", text)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from guest.gid_tables import PATIENT
 from guest.node import NAME, RDMA, Node, macvlan, netdev, pci, rdma_devs
 from guest.recovery import recovered
 from support import chained
-from support.topology import Pod
+from support.topology import Pod, until
 
 from base.protocol.spec import Request
 from base.state import claims
@@ -91,6 +91,21 @@ def test_one_that_fails_undoes_the_other(node: Node, cluster: Cluster, pod: Pod,
     cluster.ok("DEL", pod)
     assert_none(pod, claim, before, "after DEL")
     assert node.state_files() == set()
+
+
+def test_a_claims_pf(node: Node, cluster: Cluster, pod: Pod) -> None:
+    """The whole NIC, with the keys that Prepare gives it, and a MAC of the claim's."""
+    before, keys = netdev("rail1"), {"kind": "sriov", "pfOnly": True}
+    pf = chained.device(node, 0, kind="pf", id=pci("rail1"), config=keys, interface="", mac="02:00:00:00:00:79")
+    claim = chained.prepared(node, pod, [pf])
+    cluster.ok("ADD", pod)
+    link = pod.link("claim0") or {}
+    assert (link["parentdev"], link["address"]) == (pf.id, pf.mac)
+    assert cluster.call("CHECK", pod).exit_code == 0
+    cluster.ok("DEL", pod)
+    assert (pod.links(), Path(claims.gate(claim.uid, 0)).exists()) == (set(), False)
+    # The kernel changes the flags of a carrier after the state.
+    until(lambda: netdev("rail1") == before, 120)
 
 
 @pytest.mark.parametrize("command", ["ADD", "DEL"])

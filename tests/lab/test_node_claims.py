@@ -183,7 +183,7 @@ def test_two_vfs_in_the_clusters_own_network(
     described = json.loads(gate.read_text().partition("\n")[0])["requests"][0]["devices"]
     assert [one["name"] for one in described] == [device["name"] for _, device in offered]
     for number, one in enumerate(described):
-        ifname, hca, data = f"net{number + 1}", f"hca0v{number}", one["networkData"]
+        ifname, hca, data = f"claim{number}", f"hca0v{number}", one["networkData"]
         assert (data["interfaceName"], {*data["ips"]}) == (ifname, pod.addresses(ifname))
         assert (pod.link(ifname) or {})["parentdev"] == devices[number]
         assert one["attributes"]["rdmaDevice"] == {"string": hca}

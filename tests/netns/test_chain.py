@@ -143,29 +143,6 @@ def test_a_pod_of_no_cluster_passes_through(host: Host, pod: Pod) -> None:
     assert pod.links() == set()
 
 
-def test_names_of_interfaces(host: Host, pod: Pod, make_pod: Callable[[], Pod]) -> None:
-    """A device without a name gets the first one that no claim of its pod names, in every sandbox the same."""
-    shared = [{"ipam": {"type": "hpn-ipam", "subnet": f"10.56.{n}.0/24"}} for n in (0, 1)]
-    unnamed = [chained.device(host, n, config=config, interface="") for n, config in enumerate(shared)]
-    chained.prepared(host, pod, unnamed, "a")
-    named = chained.device(host, 1, config={"name": "net2", **shared[1]}, interface="net1")
-    by_multus = chained.device(host, 1, attach="multus", interface="net2", config={})
-    chained.prepared(host, pod, [named, by_multus], "b")
-    for _ in range(2):
-        add(host, pod)
-        assert pod.links() == {"net1", "net3", "net4"}
-        assert host.call("CHECK", pod, conf(host), **variables(pod)).exit_code == 0
-        delete(host, pod)
-    # A claim of two pods, and one of its own: each pod counts for itself.
-    joining = make_pod()
-    both = chained.prepared(host, pod, [replace(unnamed[0], device="s")], "c")
-    claims.save(replace(both, pods=(*both.pods, chained.uid(joining))))
-    chained.prepared(host, joining, [unnamed[1]], "d")
-    add(host, joining)
-    assert joining.links() == {"net1", "net2"}
-    delete(host, joining)
-
-
 def test_one_that_fails_undoes_the_others(host: Host, pod: Pod) -> None:
     before = host.picture(pod)
     late = host.program("late", '[ $CNI_COMMAND = DEL ] || { echo \'{"code":133,"msg":"away"}\'; exit 1; }')

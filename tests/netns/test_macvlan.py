@@ -128,6 +128,18 @@ def test_mtu(host: Host, pod: Pod, master: int, asked: Any, mtu: int) -> None:
     assert attached(host, pod, host.conf(mtu=asked))["mtu"] == mtu
 
 
+def test_an_mtu_below_ipv6s(host: Host, pod: Pod) -> None:
+    """The kernel makes no IPv6 device, whose settings ADD would write."""
+    conf = host.conf(mtu=1200)
+    error = host.refused("ADD", pod, conf)
+    assert (error["code"], error["msg"][:54]) == (7, "mtu 1200: the addresses include IPv6, which needs 1280")
+    conf = host.conf(mtu=1200, ipam={"type": "hpn-ipam", "subnet": "10.57.0.0/24"})
+    result = host.ok("ADD", pod, conf)
+    assert (pod.link() or {})["mtu"] == 1200
+    assert host.checked(pod, conf, result).exit_code == 0
+    host.ok("DEL", pod, conf)
+
+
 def test_bcqueuelen(host: Host, pod: Pod) -> None:
     assert attached(host, pod, host.conf(bcqueuelen=2345))["linkinfo"]["info_data"]["bcqueuelen"] == 2345
 

@@ -2,6 +2,7 @@
 claim."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -70,6 +71,57 @@ def test_a_pods_device_goes_to_no_claim(server: tuple[DraApi, Path]) -> None:
                 )
                 made.claim = claim(pool, device)
                 until(lambda: not dra.prepare(ASKED)[UID].error)
+
+
+@pytest.fixture
+def offering(server: tuple[DraApi, Path]) -> Iterator[NodeProcess]:
+    """hpn node, which offers rail0 by DRA."""
+    with TemporaryDirectory(prefix="hpn-test-") as folder:
+        process = NodeProcess(Path(folder), masters("dra")[:1], "--kubeconfig", str(server[1]))
+        process.registry.mkdir(parents=True)
+        server[0].is_ready.clear()
+        with listing(process.kubelet), process:
+            yield process
+
+
+def test_the_first_health(server: tuple[DraApi, Path], offering: NodeProcess) -> None:
+    """Devices have the node's name, which the API server knows, so kubelet's first list may be empty.  kubelet has
+    forgotten all health by then, so the devices follow without an event of theirs."""
+    made, socket = server[0], offering.registry / "hpn-hpn-cni.io.sock"
+    until(socket.is_socket)
+    lists = list[int]()
+    with dra_kubelet(socket) as kubelet:
+        stream = kubelet.health()
+        lists.append(len(next(stream).devices))
+        made.is_ready.set()
+        with ThreadPoolExecutor() as threads:
+            following = threads.submit(lambda: len(next(stream).devices))
+            try:
+                until(lambda: made.devices() and following.done())
+            finally:
+                stream.cancel()
+        lists.append(following.result())
+    assert lists == [0, 1]
+
+
+def test_a_socket_that_vanishes(server: tuple[DraApi, Path], offering: NodeProcess) -> None:
+    """As with kubeadm reset: it is made anew, and claims show their interfaces as before."""
+    made, socket = server[0], offering.registry / "hpn-hpn-cni.io.sock"
+    made.is_ready.set()
+    until(lambda: socket.is_socket() and made.devices())
+    pool, device = made.devices()["rail0"]
+    made.claim = claim(pool, device["name"])
+    keys = {"apiVersion": "hpn-cni.io/v1", "kind": "Attachment", "attach": "none"}
+    none = {"source": "FromClass", "opaque": {"driver": "hpn-cni.io", "parameters": keys}}
+    made.claim["status"]["allocation"]["devices"]["config"] = [none]
+    for times in range(1, 4):
+        until(socket.is_socket)
+        with dra_kubelet(socket) as kubelet:
+            until(lambda kubelet=kubelet: not kubelet.prepare(ASKED)[UID].error)  # type: ignore[misc]
+            until(lambda times=times: len(made.statuses) >= times)  # type: ignore[misc]
+            assert kubelet.unprepare(ASKED) == {UID: ""}
+        socket.unlink()
+    until(socket.is_socket)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """An API server that stores ResourceSlices, and has one ResourceClaim: routes of support/tls_server.py."""
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +14,16 @@ _API = "/apis/resource.k8s.io/v1"
 
 
 class DraApi:
-    """``claim`` is the only claim; ``slices`` are the stored slices by name, ``statuses`` the applied statuses."""
+    """``claim`` is the only claim; ``slices`` are the stored slices by name, ``statuses`` the applied statuses.
+
+    It answers while ``is_ready``."""
 
     def __init__(self) -> None:
         self.claim: dict[str, Any] = {}
         self.slices = dict[str, dict[str, Any]]()
         self.statuses = list[dict[str, Any]]()
+        self.is_ready = threading.Event()
+        self.is_ready.set()
         self._version = 0
 
     def devices(self) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -30,6 +35,7 @@ class DraApi:
         }
 
     def route(self, asked: Asked) -> Told:
+        self.is_ready.wait(120)
         path, query = urlsplit(asked.path).path, parse_qs(urlsplit(asked.path).query)
         if path.startswith("/api/v1/nodes/"):
             return Told(200, {"metadata": {"name": path.rpartition("/")[2], "uid": "node-uid"}})

@@ -101,6 +101,7 @@ def main(socket: str, claims_folder: str, cdi_folder: str, devices: str, kubecon
         driver.open()
         await ended.wait()
         driver.close()
+        written.close()
 
     asyncio.run(serve())
 

@@ -108,6 +108,8 @@ class Http:
     - ``trust``: returns the certificates for a new connection, as they change.
     - ``headers``: returns further headers for a request, as tokens change.
     - ``is_patient``: each request gets a whole budget, for a caller with many requests and no command waiting.
+    - ``patience``: with that, the seconds for one server's answer, in place of _TIMEOUT.  A slow server gets a request
+      once.
     """
 
     def __init__(
@@ -117,9 +119,10 @@ class Http:
         headers: Callable[[], Mapping[str, str]] = dict,
         *,
         is_patient: bool = False,
+        patience: float = 0.0,
     ) -> None:
         self._servers = [urlsplit(server) for server in servers]
-        self._trust, self._headers, self._is_patient = trust, headers, is_patient
+        self._trust, self._headers, self._is_patient, self._patience = trust, headers, is_patient, patience
         self._at = 0  # the current server's position
         self._connection: HTTPConnection | None = None
         self._used = 0.0
@@ -133,7 +136,7 @@ class Http:
         ``is_safe``: the request may be sent twice.  ``accept``: the answer's media types.  Raises Unreachable,
         StoreRefused.
         """
-        budget.begin(is_patient=True) if self._is_patient else budget.begin_one()
+        budget.begin(is_patient=True, least=self._patience) if self._is_patient else budget.begin_one()
         why = "the time for this request is over"
         for attempt in range(_ATTEMPTS):
             begun, pause = time.monotonic(), _FIRST_PAUSE * 2**attempt * (0.5 + os.urandom(1)[0] / 256)
@@ -160,8 +163,10 @@ class Http:
         raise Unreachable(f"{self.server} gives no answer to {method} {path.partition('?')[0]}: {why}; try again later")
 
     def _is_slow(self, error: Exception) -> bool:
-        """Whether the only server did not answer in time, on a new connection: a second attempt would wait as long."""
-        return isinstance(error.__cause__, TimeoutError) and self._is_new and len(self._servers) == 1
+        """Whether the only server did not answer in time: a second attempt would wait as long, or a busy server would
+        get the request twice.  Without patience, only on a new connection: a firewall may have dropped another."""
+        is_heard = bool(self._patience) or self._is_new
+        return isinstance(error.__cause__, TimeoutError) and is_heard and len(self._servers) == 1
 
     @property
     def server(self) -> str:
@@ -177,7 +182,7 @@ class Http:
         self._at = (self._at + 1) % len(self._servers)
 
     def _exchange(self, method: str, path: str, body: Json | None, accept: str) -> Answer:
-        deadline = time.monotonic() + min(_TIMEOUT, budget.left())
+        deadline = time.monotonic() + min(self._patience or _TIMEOUT, budget.left())
         fields = {"Accept": accept, "User-Agent": "hpn-cni", **self._headers()}
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         if data is not None:

@@ -1,5 +1,6 @@
 """The DRA driver's requests to the API server, and the messages for refusals."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from support.tls_server import Asked, Server, Told, api_server
 
 from base.protocol.errors import StoreRefused, Unreachable
+from ipam.cluster.backends import http
 from node.dra import api
 from node.dra.api import Api
 
@@ -55,6 +57,27 @@ def test_slices(asked: tuple[Server, Api]) -> None:
         assert kinds == ["application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "application/json"]
     opened.slices("9")
     assert query(server.asked[2]).items() >= {"resourceVersion": "9", "resourceVersionMatch": "NotOlderThan"}.items()
+
+
+def test_a_slow_server(asked: tuple[Server, Api], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue in it, or an election in etcd.  Its answer counts, and no request makes the queue longer."""
+    server, opened = asked
+    monkeypatch.setattr(http, "_TIMEOUT", 0.01)  # for a command, which waits
+
+    def late(_: Asked) -> Told:
+        # time: the server is slow
+        time.sleep(0.5)
+        return ABSENT
+
+    server.route = late
+    assert opened.claim("team", "rails") is None
+    assert len(server.asked) == 1
+    server.route = None
+    opened._http._patience = 0.2
+    server.tell(Told(is_silent=True))
+    with pytest.raises(Unreachable):
+        opened.claim("team", "rails")
+    assert len(server.asked) == 2
 
 
 def test_a_slice(asked: tuple[Server, Api]) -> None:

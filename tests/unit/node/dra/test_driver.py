@@ -17,12 +17,12 @@ from support.tls_server import Server, Told, api_server
 from support.topology import until
 from unit.node.dra.test_prepare import POD, UID, claim, config, result
 
-from base.kernel import budget
 from base.kubelet import drahealth_pb2 as health
 from base.protocol.spec import Key
 from base.state import claims, durable, gates, journal, places
 from base.state.pod import Identity
 from base.state.record import Record
+from node.dra import api
 from node.dra import driver as dra_driver
 from node.dra.prepare import Asked, Found
 
@@ -353,8 +353,9 @@ def test_a_silent_api_server(server: Server, tmp_path: Path, monkeypatch: pytest
     # A clock that each look advances, so that the second claim is read in time.
     monkeypatch.setattr(dra_driver, "time", SimpleNamespace(monotonic=count().__next__))
 
+    monkeypatch.setattr(api, "PATIENCE", 5.0)
+
     def find(*_: str) -> Found:
-        monkeypatch.setattr(budget, "REQUEST", 0.1)  # for what follows the first claim
         return Found(**VF)
 
     found, _ = dra_driver._decide(f"{tmp_path}/api/kubeconfig", asked, find, latest=1)
@@ -406,6 +407,17 @@ def test_health(driver: DriverProcess, kubelet: DraKubelet | GoKubelet) -> None:
     driver.has({"vf2": {**VF, "problem": "no link " * 200}})
     (device,) = next(stream).devices
     assert (device.health, device.message) == (health.UNHEALTHY, ("no link " * 200)[:1024])
+    stream.cancel()
+
+
+def test_health_that_stays(driver: DriverProcess, kubelet: DraKubelet) -> None:
+    """Most of a node's events concern no device of a slice: a pod's veth comes and goes."""
+    stream = kubelet.health()
+    next(stream)
+    driver.has({"vf2": {**VF, "attributes": {}}})
+    driver.has({"vf2": {**VF, "problem": "no link"}})
+    (device,) = next(stream).devices
+    assert device.health == health.UNHEALTHY
     stream.cancel()
 
 

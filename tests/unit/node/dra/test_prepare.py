@@ -13,6 +13,8 @@ import pytest
 import cni
 from base.kernel import rdma_netlink
 from base.state.claims import Claim, Device
+from cni import chain
+from cni import config as cni_config
 from node.dra import prepare
 from node.dra.parameters import Refused
 from node.dra.prepare import Asked, Found
@@ -144,6 +146,36 @@ def test_who_waits_for_an_interface() -> None:
 def test_admin_access_attaches_nothing() -> None:
     (device,) = decide(claim(results=(result(adminAccess=True),))).devices
     assert device.attach == "none"
+
+
+def test_admin_access_to_a_device_that_is_ill() -> None:
+    """An administrator observes such a device; a pod that needs a device gets no sick one."""
+    assert decide(claim(results=(result("broken", adminAccess=True),))).devices[0].id
+    assert "no link" in refused(claim(results=(result("broken"),)))
+
+
+@pytest.mark.parametrize(
+    ("of_class", "attached"),
+    [
+        ({}, {"kind": "sriov", "pfOnly": True}),
+        ({"config": {"kind": "sriov"}}, {"kind": "sriov", "pfOnly": True}),
+        ({"config": {"kind": "host-device"}}, {"kind": "host-device"}),
+    ],
+)
+def test_a_whole_pf_in_chain_mode(
+    of_class: dict[str, Any], attached: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its deviceID alone is that of a VF for ADD, which would refuse it."""
+    monkeypatch.setitem(DEVICES, "pf", replace(VF, id="0000:3b:00.0", kind="pf"))
+    (device,) = decide(claim(config(attach="chain", **of_class), results=(result("pf"),))).devices
+    assert attached.items() <= device.config.items()
+    made = chain._configuration(device, {"cniVersion": "1.1.0", "type": "hpn"})
+    assert cni_config.load(made, "").attach.kind == attached["kind"]
+
+
+def test_a_mac_that_the_kind_cannot_have() -> None:
+    keys = {"attach": "chain", "mac": "02:00:00:00:00:07", "config": {"kind": "host-device"}}
+    assert "host-device moves an interface as it is" in refused(claim(config(**keys)))
 
 
 def test_a_share() -> None:

@@ -119,7 +119,7 @@ def test_at_changes_only(node: Node) -> None:
 def test_whether_the_offers_are_those_of_the_last_round(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then a round compares only versions.  A round that failed, or left devices out, begins anew; and a look that
     published nothing does not count."""
-    monkeypatch.setattr(publisher, "REGISTERED", ())
+    monkeypatch.setattr(publisher, "REGISTERED", 0)
     monkeypatch.setattr(publisher, "AGAIN", 0.01)
     node.report = replace(node.report, known={"a": ("7", b"")})
     node.offer(*DEVICES)
@@ -166,12 +166,48 @@ def test_at_intervals(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_after_a_registration(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """kubelet removes all slices when it starts, in the background, perhaps after the driver has registered."""
-    monkeypatch.setattr(publisher, "REGISTERED", (0.2, 0.4))
+    monkeypatch.setattr(publisher, "OFTEN", 0.01)
     node.offer(*DEVICES)
     node.after(1)
     node.publisher.registered()
-    node.after(4)
+    node.after(5)
     assert not any(one["look"] for one in node.rounds)
+    monkeypatch.setattr(publisher, "REGISTERED", 0)
+    node.publisher.registered()
+    number = len(node.rounds)
+    turn(node.loop, 0.3)
+    assert len(node.rounds) <= number + 2  # one that ran, and that of the registration
+
+
+def test_after_a_cold_start_of_the_cluster(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kubelet's last attempt comes long after the API server, and after the first round that succeeds."""
+    monkeypatch.setattr(publisher, "OFTEN", 0.01)
+    node.report = Report(frozenset(), "the API server is away")
+    node.offer(*DEVICES)
+    node.publisher.registered()
+    node.after(8)  # by then the pauses of failures alone would be minutes
+    node.report = Report(frozenset())
+    node.until(lambda: "dra" not in node.topics.problems)
+    number = len(node.rounds)
+    node.after(number + 3)
+
+
+def test_the_pauses_of_failures(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They double, also with looks between, which do not ask the API server."""
+    pauses, away = list[float](), Report(HELD, "the API server is away")
+    monkeypatch.setattr(node.publisher._background, "after", pauses.append)
+    for _ in range(8):
+        node.publisher._take(away)
+        node.publisher._take(Report(HELD, is_look=True))
+    wanted = [min(publisher.AGAIN * 2**n, publisher.LONGEST) for n in range(8)]
+    assert all(abs(got - one) <= one * publisher.JITTER for got, one in zip(pauses, wanted, strict=True))
+
+
+def test_the_nodes_name(node: Node) -> None:
+    """The first health that kubelet gets lists no device, because they have the node's name."""
+    node.report = Report(frozenset(), node="node1")
+    node.offer(*DEVICES)
+    node.until(lambda: node.freed == 1 and node.publisher.node == "node1")
 
 
 def test_failures(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +353,7 @@ def test_kubelet_removes_slices_that_no_credential_may_remove(
         asked.append(1)
         return needed.pop(0)
 
-    monkeypatch.setattr(publisher, "REGISTERED", (0.05,))
+    monkeypatch.setattr(publisher, "OFTEN", 0.05)
     node.publisher.hosted(leave)
     node.publisher.registered()
     node.publisher.offer((), {})
