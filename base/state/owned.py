@@ -17,6 +17,7 @@ from typing import Final
 from base.kernel import sysfs
 from base.kernel.sysfs import Relatives
 from base.protocol.errors import DeviceInUse
+from base.protocol.spec import Json
 from base.state import claims, durable, journal, locks, places
 from base.state.claims import Claim, Device
 from base.state.locks import Lock
@@ -145,6 +146,12 @@ def devices(state_dirs: Iterable[Path]) -> dict[str, Record]:
 
 
 def owner(state_dirs: Sequence[Path], device: str) -> Record | None:
-    """The attachment that owns a device, by its bus address or the host's name for its interface; None if none does."""
+    """The attachment that owns a device, by its bus address or one of its interface's names on the host, altnames
+    included; None if none does.  Raises IoFailure."""
     named = (r for one in state_dirs for r in journal.naming(one, device)) if device else ()
-    return next((r for r in named if r.device and device in (r.link["device"], r.link.get("netdev"))), None)
+    return next((r for r in named if r.device and device in _names(r.link)), None)
+
+
+def _names(plan: Json) -> Collection[str]:
+    home: Json = plan.get("home") or {}
+    return (plan["device"], plan.get("netdev", ""), *home.get("altnames", ()))
