@@ -6,6 +6,7 @@ and Cilium sends to it without a route.  The kernel reports the namespace of the
 namespace's pod for our attachments, and libcni's results for all others.
 """
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache, partial
@@ -17,9 +18,9 @@ from base.kernel.links import PAIRS, Link
 from base.kernel.rtnl import Rtnl
 from base.kernel.sysfs import Relatives
 from base.protocol.errors import InvalidConfig, LinkUnavailable
-from base.state import journal, libcni_cache
+from base.state import durable, journal, libcni_cache
 from base.state.owned import Use, refuse_held
-from base.state.record import netns_in
+from base.state.record import Record
 
 _NAMED: Final = 4  # routes in a message
 
@@ -114,19 +115,38 @@ def refuse_end_of_pair(
     requesting pod's namespace, which may hold both ends."""
     if own is not None and nsid.number(host, own) == link.parent_nsid:
         return
-    leads_to = cache(partial(_leads_to, link, host))
+    leads_to = cache(partial(_leads_to, link, host, netns.cookie(host.sock)))
     for network, name, sandbox in libcni_cache.all_interfaces():
         if leads_to(sandbox) if sandbox else name == link.name:
             raise _taken(prefix, link, f"network {network}{f', {sandbox}' if sandbox else ''}")
-    for file, text in (found for one in state_dirs for found in journal.texts(one)):
-        if leads_to(netns_in(text)) and (record := journal.decoded(file, text)) and record.of_this_boot:
+    for file, sandbox in (found for one in state_dirs for found in journal.namespaces(one)):
+        if leads_to(sandbox) and (record := _record(file)) and record.of_this_boot:
             raise _taken(prefix, link, record.title)
 
 
-def _leads_to(link: Link, host: Rtnl, sandbox: str) -> bool:
-    """Whether the peer is in the namespace with that path."""
-    with suppress(OSError), netns.hold_open(sandbox) as fd:  # it has ended
-        return nsid.number(host, fd) == link.parent_nsid
+def _record(file: str) -> Record | None:
+    contents = durable.contents(file)
+    return journal.decoded(file, contents) if contents else None
+
+
+# Links and the namespaces that they do not lead to, so a warm worker asks the kernel about new ones only.  A link is
+# its host's namespace, its index, and the host's number for its peer's namespace.  A namespace is its path and inode.
+_ELSEWHERE: Final = dict[tuple[int, int, int | None, str], tuple[int, int]]()
+_MOST: Final = 16384
+
+
+def _leads_to(link: Link, host: Rtnl, own: int, sandbox: str) -> bool:
+    """Whether the peer is in the namespace with that path.  ``own`` is the cookie of the host's namespace."""
+    with suppress(OSError):  # it has ended
+        found, key = os.stat(sandbox), (own, link.index, link.parent_nsid, sandbox)
+        if _ELSEWHERE.get(key) == (found.st_dev, found.st_ino):
+            return False
+        with netns.hold_open(sandbox) as fd:
+            if nsid.number(host, fd) == link.parent_nsid:
+                return True
+        if len(_ELSEWHERE) >= _MOST:
+            _ELSEWHERE.clear()
+        _ELSEWHERE[key] = found.st_dev, found.st_ino
     return False
 
 

@@ -73,7 +73,10 @@ def send(ns_fd: int, ifname: str, frames: Sequence[bytes]) -> None:
             sock.sendto(frame, (ifname, 0))
     finally:
         # Closing a packet socket waits some 20 ms for receivers that may still use it (packet_release).
-        Thread(target=sock.close, name="announced").start()
+        try:
+            Thread(target=sock.close, name="announced").start()
+        except RuntimeError:  # no thread can be started
+            sock.close()
 
 
 def _checksum(data: bytes) -> int:

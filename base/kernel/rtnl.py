@@ -272,9 +272,7 @@ def delete_link(inside: Rtnl, index: int) -> None:
     inside.sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_LINK)
     try:
         try:
-            # A thread sends the request, because sending takes those 20 ms.  Not threading.Thread: its start() waits
-            # until the thread runs.
-            _thread.start_new_thread(_send_and_close, (os.dup(inside.sock.fileno()), request))
+            _send_beside(inside.sock, request)
             _wait_until_gone(inside, {index})
         finally:
             _stop_listening(inside.sock)
@@ -297,11 +295,21 @@ def delete_links(inside: Rtnl, indexes: Sequence[int]) -> set[int]:
     request, left = inside.pack(RTM_DELLINK, NLM_F_ACK, LINK.pack(0, 0, 0, 0, 0) + group), set(indexes)
     inside.sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_LINK)
     try:
-        _thread.start_new_thread(_send_and_close, (os.dup(inside.sock.fileno()), request))
+        _send_beside(inside.sock, request)
         _wait_until_gone(inside, left)
     finally:
         _stop_listening(inside.sock)
     return set(indexes) - left
+
+
+def _send_beside(sock: socket.socket, request: bytes) -> None:
+    """Send the request in a thread, because sending takes those 20 ms; here, where none can be started."""
+    fd = os.dup(sock.fileno())
+    try:
+        # Not threading.Thread: its start() waits until the thread runs.
+        _thread.start_new_thread(_send_and_close, (fd, request))
+    except RuntimeError:
+        _send_and_close(fd, request)
 
 
 def _send_and_close(fd: int, request: bytes) -> None:

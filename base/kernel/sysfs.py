@@ -345,18 +345,21 @@ def link(path: str) -> str:
 
 
 def names(path: str) -> tuple[str, ...]:
-    """A directory's entries, in order; none if there is no directory."""
+    """A directory's entries, in order; none if there is no directory.  Raises OSError only for a shortage."""
     try:
         return tuple(sorted(os.listdir(path)))
-    except OSError:
+    except OSError as e:
+        _refuse_short(e)
         return ()
 
 
 def line(path: Path | str) -> str:
-    """An attribute's value; empty if there is none, or if the driver does not report it."""
+    """An attribute's value; empty if there is none, or if the driver does not report it.  Raises OSError only for a
+    shortage."""
     try:
         fd = os.open(path, os.O_RDONLY)
-    except OSError:
+    except OSError as e:
+        _refuse_short(e)
         return ""
     try:
         return os.read(fd, _PAGE).decode().strip()
@@ -364,6 +367,12 @@ def line(path: Path | str) -> str:
         return ""
     finally:
         os.close(fd)
+
+
+def _refuse_short(error: OSError) -> None:
+    """Raise the error if it reports a shortage of descriptors or memory: then the path may exist."""
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        raise error
 
 
 def number(path: Path | str) -> int:

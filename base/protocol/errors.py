@@ -182,6 +182,10 @@ class Unreachable(TryAgain):
     """The shared store of a cluster's nodes did not answer.  It may have done what was requested, or not."""
 
 
+class DelegateNotStarted(TryAgain, DelegateNotRun):
+    """No process can be started now."""
+
+
 class DelegateError(CniError):
     """An error that the IPAM plugin itself answered, passed on with its own code."""
 
@@ -192,6 +196,8 @@ class DelegateError(CniError):
 
 # The kernel's answers that concern the moment, not the request.
 BUSY = frozenset({errno.EAGAIN, errno.EBUSY})
+# It has no descriptor, or no memory.  Then nothing that was found missing is known to be missing.
+SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def combine(failures: Sequence[Failure]) -> Failure:
@@ -204,13 +210,35 @@ def combine(failures: Sequence[Failure]) -> Failure:
 
 def as_cni_error(error: BaseException) -> CniError:
     """The exception as the caller's error, with its notes.  An OSError becomes KernelRefused, or TryAgain if something
-    is busy.  Any other exception that is not a CniError is a bug, with code 999."""
+    is busy.  Any other exception that is not a CniError is a bug, with code 999.
+
+    An error of any class becomes TryAgain if its cause is a shortage of descriptors or memory.  Its own remedy, such as
+    the removal of a file, would be wrong.
+    """
+    if short := _shortage(error):
+        where = f": {short.filename}" if short.filename else ""
+        return TryAgain(
+            f"{short.strerror}{where}; repeat the call, and if that stays, raise the limit of open files or memory of "
+            "the process that calls hpn, or of hpn-agent",
+            _notes(error),
+        )
     if isinstance(error, CniError):
         return error
     if isinstance(error, OSError):
         refused = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
         return (TryAgain if error.errno in BUSY else KernelRefused)(refused, _notes(error))
     return CniError(f"internal error: {type(error).__name__}: {error}", _notes(error))
+
+
+def _shortage(error: BaseException | None) -> OSError | None:
+    """The shortage among an error and its causes; None without one."""
+    seen = set[int]()
+    while error and id(error) not in seen:
+        if isinstance(error, OSError) and error.errno in SHORT:
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _notes(error: BaseException) -> str:

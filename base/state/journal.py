@@ -24,7 +24,8 @@ from base.protocol.spec import Json, Key
 from base.state import durable, locks, places
 from base.state.locks import Lock
 from base.state.pod import Identity
-from base.state.record import LOST, Record, legible
+from base.state.record import LOST, Record, legible, netns_in
+from base.state.remembered import Remembered
 
 # Seconds: the longest wait of a command for another one on the same attachment.
 LOCK_TIMEOUT = locks.OWN
@@ -264,6 +265,24 @@ def texts(state_dir: Path) -> Iterator[tuple[str, bytes]]:
     for file in _paths(f"{state_dir}/attachments"):
         with suppress(RecordUnreadable):
             yield file, durable.contents(file) or b""
+
+
+def namespaces(state_dir: Path) -> Iterator[tuple[str, str]]:
+    """The file of every record of all networks, and the path of its pod's namespace; empty if that is unreadable.
+    Raises IoFailure."""
+    for file in _paths(f"{state_dir}/attachments"):
+        with suppress(FileNotFoundError):  # it has just gone
+            yield file, _NETNS.get(file)
+
+
+def _netns_of(file: str) -> str:
+    try:
+        return netns_in(durable.contents(file) or b"")
+    except RecordUnreadable:
+        return ""
+
+
+_NETNS: Final = Remembered(_netns_of)
 
 
 def _paths(folder: str, container_id: str = "*") -> Iterator[str]:

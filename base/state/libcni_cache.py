@@ -10,6 +10,7 @@ from pathlib import Path
 
 from base.kernel import sysfs
 from base.protocol.spec import Json, Key
+from base.state.remembered import Remembered
 
 # libcni's default, which all runtimes use, and Multus' own directory.
 RESULTS = ("/var/lib/cni/results", "/var/lib/cni/multus/results")
@@ -27,15 +28,28 @@ def interfaces(network: str, key: Key) -> frozenset[str] | None:
 
 def all_interfaces() -> Iterator[tuple[str, str, str]]:
     """Each interface in all cached results: the network's name, the interface's name, and the path of the pod's
-    namespace.  The path is empty for an interface of the host."""
-    for path in (Path(folder, name) for folder in RESULTS for name in sysfs.names(folder)):
-        with suppress(OSError, ValueError, RecursionError):
-            cached = json.loads(path.read_bytes())
-            result = cached.get("result") if isinstance(cached, dict) else None
-            found = result.get("interfaces") if isinstance(result, dict) else None
-            for one in found if isinstance(found, list) else ():
-                if isinstance(one, dict):
-                    yield f"{cached.get('networkName', '')}", f"{one.get('name', '')}", f"{one.get('sandbox', '')}"
+    namespace.  The path is empty for an interface of the host.  Unreadable results are passed over."""
+    for path in (f"{folder}/{name}" for folder in RESULTS for name in sysfs.names(folder)):
+        with suppress(OSError):
+            yield from _INTERFACES.get(path)
+
+
+def _interfaces_in(path: str) -> tuple[tuple[str, str, str], ...]:
+    """The interfaces in one result; none if it has another form.  Raises OSError."""
+    try:
+        cached = json.loads(Path(path).read_bytes())
+    except (ValueError, RecursionError):
+        return ()
+    result = cached.get("result") if isinstance(cached, dict) else None
+    found = result.get("interfaces") if isinstance(result, dict) else None
+    return tuple(
+        (f"{cached.get('networkName', '')}", f"{one.get('name', '')}", f"{one.get('sandbox', '')}")
+        for one in (found if isinstance(found, list) else ())
+        if isinstance(one, dict)
+    )
+
+
+_INTERFACES = Remembered(_interfaces_in)
 
 
 def result(network: str, key: Key) -> Json | None:

@@ -147,8 +147,8 @@ def devices(state_dirs: Iterable[Path]) -> dict[str, Record]:
 
 
 def owner(state_dirs: Sequence[Path], device: str) -> Record | None:
-    """The attachment that owns a device, by its bus address, or the host's name or altname for its interface; None if
-    none does."""
+    """The attachment that owns a device, by its bus address or one of its interface's names on the host, altnames
+    included; None if none does.  Raises IoFailure."""
     named = (r for one in state_dirs for r in journal.naming(one, device)) if device else ()
     return next((r for r in named if r.device and device in _names(r.link)), None)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from base.kernel import files
-from base.protocol.errors import DelegateFailed, DelegateNotRun
+from base.protocol.errors import DelegateFailed, DelegateNotRun, DelegateNotStarted
 from base.state import trust
 
 # Seconds that a program may take.  The reference plugin dhcp gives up after 62; our launcher waits 120 for the agent.
@@ -51,7 +51,8 @@ def run(fd: int, path: str, stdin: bytes, environ: Mapping[str, str]) -> tuple[i
             process_group=0,
         )
     except OSError as e:
-        raise DelegateNotRun(f"IPAM plugin {path} cannot be run: {_unrunnable(e, fd)}") from e
+        kind = DelegateNotStarted if e.errno == errno.EAGAIN else DelegateNotRun
+        raise kind(f"IPAM plugin {path} cannot be run: {_unrunnable(e, fd)}") from e
     with child:
         try:
             stdout, _ = child.communicate(stdin, TIMEOUT)
@@ -80,6 +81,8 @@ def _unrunnable(e: OSError, fd: int) -> str:
     if e.errno == errno.ENOEXEC and (machine := files.machine(fd)):
         here = os.uname().machine
         return f"it is built for {machine}, and this node is {here}; install the one for {here}"
+    if e.errno == errno.EAGAIN:
+        return "no process can be started now; repeat the call, and if that stays, raise the limit of processes (pids)"
     return f"{e.strerror}"
 
 

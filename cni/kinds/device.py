@@ -241,13 +241,22 @@ def give(host: Rtnl, link: Link, p: Moved, pod: Pod, ifname: str) -> Link:
     InfiniBand the kind moves first.  Raises OSError, LinkUnavailable, InterfaceExists."""
     if ifname in link.altnames:
         host.remove_altname(link.index, ifname)
-    body = [attr(IFLA_NET_NS_FD, u32(pod.fd)), attr(IFLA_IFNAME, text(ifname))]
-    if p.mtu:
-        body.append(attr(IFLA_MTU, u32(p.mtu)))
+    body, tried = [attr(IFLA_NET_NS_FD, u32(pod.fd)), attr(IFLA_IFNAME, text(ifname))], list[Link]()
+    mtu = [attr(IFLA_MTU, u32(p.mtu))] if p.mtu else []
     if p.software:
         body.append(attr(IFLA_NEW_IFINDEX, u32(p.software.in_pod)))
+
+    def move() -> None:
+        # The kernel moves first, so the link may be in the pod although its driver refused the MTU.
+        moved = find(p, pod, ifname) if tried else None
+        tried.append(link)
+        if moved:
+            pod.rtnl.set_link(moved.index, *mtu)
+        else:
+            host.set_link(link.index, *body, *mtu)
+
     with doing(f"moving {link.name} ({_what(p)}) to {pod.path} as {ifname}"):
-        host.set_link(link.index, *body)
+        rtnl.while_resetting(move)
     there = find(p, pod, ifname)
     if there is None or there.name != ifname:
         raise LinkUnavailable(f"{link.name} ({_what(p)}) did not arrive in {pod.path} as {ifname}")

@@ -140,9 +140,10 @@ class Driver:
                 claim = _claim(decided, one)
                 async with choice.alone(_new(claim)):
                     devices = self._keep(claim)
-            except Refused as e:
-                _log_refused(one, str(e))
-                answer.claims[one.uid].error = printable(str(e))  # a claim's JSON may have half a surrogate pair
+            except (Refused, OSError) as e:
+                why = f"{cause(e)}; kubelet tries again" if isinstance(e, OSError) else str(e)
+                _log_refused(one, why)
+                answer.claims[one.uid].error = printable(why)  # a claim's JSON may have half a surrogate pair
             else:
                 answer.claims[one.uid].devices.extend(devices)
         return answer
@@ -195,10 +196,11 @@ class Driver:
 
     def sweep(self) -> None:
         """Remove what is left of ended claims whose attachments have ended too; what fails is tried again."""
-        for claim in claims.all_claims():
-            if claim.ended:
-                with suppress(CniError, OSError):
-                    _give_up(claim.uid)
+        with suppress(CniError, OSError):
+            for claim in claims.all_claims():
+                if claim.ended:
+                    with suppress(CniError, OSError):
+                        _give_up(claim.uid)
 
     def renew(self, granted: Callable[[Device], Mapping[str, Any]]) -> None:
         """Write the claims anew whose devices have other members ``granted`` now.  Raises CniError, OSError.
@@ -279,14 +281,15 @@ def _decide(
     kubeconfig: str, asked: Sequence[Asked], find: Find, latest: float
 ) -> tuple[Mapping[str, Claim | str], Mapping[bytes, str]]:
     """The decisions, and the configurations that are accepted by now (prepare.accepted)."""
-    from node.dra import api  # noqa: PLC0415  # for the child only
-
     signal.alarm(_MOST)
     found = dict[str, Claim | str]()
     try:
+        from node.dra import api  # noqa: PLC0415  # for the child only
+
         server = api.opened(kubeconfig)
-    except CniError as e:
-        return {one.uid: e.msg for one in asked}, prepare.accepted
+    except (CniError, OSError) as e:
+        why = cause(e) if isinstance(e, OSError) else e.msg
+        return {one.uid: why for one in asked}, prepare.accepted
     for one in asked:
         if time.monotonic() > latest:
             found[one.uid] = f"{one.title} was not read: {server.url} answers too slowly; kubelet tries again"
@@ -297,6 +300,8 @@ def _decide(
             found[one.uid] = str(e)
         except CniError as e:
             found[one.uid] = e.msg
+        except OSError as e:
+            found[one.uid] = f"{one.title} was not read: {cause(e)}; kubelet tries again"
         except (KeyError, TypeError, AttributeError, ValueError) as e:
             found[one.uid] = f"{one.title} is not as the API server makes it: {type(e).__name__}: {e}"
     return found, prepare.accepted

@@ -235,12 +235,15 @@ def _own(address: str, host: Rtnl) -> Link:
 def _is_complete(vf: str, *, with_rdma: bool) -> bool:
     """Whether a VF has the devices of its driver.
 
-    If its PF has an RDMA device, it needs one too: else a container would get the VF without RDMA.
+    If its PF has an RDMA device, it needs one too: else a container would get the VF without RDMA.  The kernel makes
+    the device's directory before those of its ports (ib_register_device).
     """
     function = sysfs.function(vf)
     if function is None or function.driver in ("", *sysfs.USERSPACE):
         return True
-    return bool(function.rdma_devs) or (bool(function.netdevs) and not with_rdma)
+    if function.rdma_devs:
+        return all(sysfs.names(f"{scan.path(vf)}/infiniband/{name}/ports") for name in function.rdma_devs)
+    return bool(function.netdevs) and not with_rdma
 
 
 def dry_run(settings: Settings) -> tuple[str, int]:

@@ -76,9 +76,9 @@ class Provisioning:
         self._seen = self._there = frozenset[Seen]()
         self._refused: tuple[str, ...] = ()
         self._held = Held()
-        self._again: asyncio.TimerHandle | None = None
-        self._refusing = frozenset[str]()  # addresses of PFs to try again
-        self._pause = AGAIN
+        # By the address of a PF whose driver refused the number of VFs.
+        self._again = dict[str, asyncio.TimerHandle]()
+        self._pauses = dict[str, float]()
 
     def start(self, settings: Settings) -> None:
         """Set the configuration, and wait until its run has ended, START seconds at most."""
@@ -96,7 +96,8 @@ class Provisioning:
         if not (self._run and self._settings.pfs):
             self._held.pass_all()
         self._settings = settings
-        self._seen, self._refused, self._pause = frozenset(), (), AGAIN
+        self._seen, self._refused = frozenset(), ()
+        self._pauses.clear()
         self._topics.forget(_TOPIC)  # each SIGHUP gets an answer
         if self._run:
             self._is_stale = True
@@ -117,26 +118,29 @@ class Provisioning:
         all_of_them = {one.address for one in self._there}
         return self._held.without(devices, (self._run.alone or all_of_them) if self._run else ())
 
-    def _plan_again(self, addresses: frozenset[str]) -> None:
-        """Try a number of VFs again that a driver refuses: firmware may not be ready at boot.  More and more rarely,
-        because each attempt takes away the VFs that are there."""
-        if addresses:
-            if self._again:
-                self._again.cancel()
-            self._refusing |= addresses
-            self._again = self._loop.call_later(self._pause, self._try_again)
-            self._pause = min(2 * self._pause, LONGEST)
+    def _plan_again(self, begun: Collection[str], refused: Collection[str]) -> None:
+        """Try a number of VFs again that a driver refuses: firmware may not be ready at boot.  More and more rarely for
+        each PF, because each attempt takes away the VFs that are there.  ``begun`` are the PFs of the run."""
+        for address in begun:
+            if timer := self._again.pop(address, None):
+                timer.cancel()
+            if address in refused:
+                pause = self._pauses.get(address, AGAIN)
+                self._again[address] = self._loop.call_later(pause, self._try_again, address)
+                self._pauses[address] = min(2 * pause, LONGEST)
+            else:
+                self._pauses.pop(address, None)
 
-    def _try_again(self) -> None:
-        self._seen = frozenset(one for one in self._seen if one.address not in self._refusing)
-        self._refusing = frozenset()
+    def _try_again(self, address: str) -> None:
+        self._again.pop(address, None)
+        self._seen = frozenset(one for one in self._seen if one.address != address)
         if not self._run:
             self._begin_with_new()
 
     def close(self) -> None:
         """End without waiting for the child."""
-        if self._again:
-            self._again.cancel()
+        for timer in self._again.values():
+            timer.cancel()
         if self._run:
             self._loop.remove_reader(self._run.child.fd)
             self._run.child.leave()
@@ -175,7 +179,7 @@ class Provisioning:
                 log(f"made ready: {change}")
             self._refuse(run, *report.refused)
             self._seen |= report.seen
-            self._plan_again(report.again)
+            self._plan_again({one.address for one in run.begun | report.seen}, report.again)
         if (done or self._held.some) and not is_awaited:
             self._made()
         self._go_on()

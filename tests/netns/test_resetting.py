@@ -17,6 +17,7 @@ from base.kernel.netlink import Change, attr, u32
 from base.kernel.rtnl import Rtnl
 from base.protocol.errors import TryAgain, as_cni_error
 from base.protocol.result import Route
+from cni.kinds import child
 
 INDEX = 7700
 
@@ -54,6 +55,17 @@ def pauses(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
     monkeypatch.setattr(time, "sleep", pause)
     return lambda: len(found)
+
+
+def test_a_move(host: Host, pod: Pod, pauses: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """ADD repeats it too: another link of the pod has the index that ADD chose, until the third pause."""
+    pod.ip("link", "add", "m0", "index", f"{INDEX}", "type", "bridge")
+    monkeypatch.setattr(child, "unlikely_index", lambda: INDEX)
+    conf = host.conf(kind="host-device", master=..., device="rail0", mtu=1400)
+    host.ok("ADD", pod, conf)
+    link = pod.link()
+    assert (link and (link["ifindex"], link["mtu"]), pauses() >= 3) == ((INDEX, 1400), True)
+    host.ok("DEL", pod, conf)
 
 
 def test_one_change(sock: Rtnl, busy: Change, pod: Pod, pauses: Callable[[], int]) -> None:

@@ -1,14 +1,19 @@
 """The host's end of another pod's interface, as Calico and Cilium create it: real veths, and libcni's cache."""
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.topology import Host, Pod, ip
+from unit.base.state.test_owned import decoded
 
+from base.kernel import budget, rtnl
+from base.protocol.errors import LinkUnavailable
 from base.state import libcni_cache
+from hardware import needed
 
 WIRE = "cali123"
 
@@ -106,3 +111,43 @@ def test_one_that_leads_where_no_pod_is(host: Host, pod: Pod, results: Path, nei
         host.ok("ADD", pod, conf)
         host.ok("DEL", pod, conf)
     assert neighbour.links() == {"eth0"}
+
+
+def test_what_a_worker_remembers(host: Host, make_pod: Callable[[], Pod], results: Path, neighbour: Pod) -> None:
+    """It reads each result, record and namespace once, and again after a change."""
+    others = [make_pod() for _ in range(8)]
+    for number, other in enumerate(others):
+        interfaces = [{"name": "eth0", "sandbox": other.path}]
+        cached = {"kind": "cniCacheV1", "networkName": "n", "result": {"interfaces": interfaces}}
+        (results / f"n-c{number}-eth0").write_text(json.dumps(cached))
+        host.ok("ADD", other, host.conf(name=f"fabric{number}", ipam=...), CNI_IFNAME="net1")
+    with rtnl.open_in() as sock:
+        link = sock.link(WIRE)
+        assert link
+        budget.begin()
+
+        def ask() -> None:
+            needed.refuse_end_of_pair(link, sock, [host.state])
+
+        def asked() -> int:
+            before = sock.sequence
+            ask()
+            return sock.sequence - before
+
+        assert (asked() >= len(others), asked(), decoded(ask)) == (True, 0, 0)
+        # In place.
+        file = results / "n-c3-eth0"
+        text = file.read_text()
+        file.write_text(text.replace(others[3].path, neighbour.path))
+        with pytest.raises(LinkUnavailable, match="network n"):
+            ask()
+        file.write_text(text)
+        assert asked() == 0
+        # Another namespace at the path of one.
+        subprocess.run(["mount", "--bind", neighbour.path, others[3].path], check=True)
+        try:
+            with pytest.raises(LinkUnavailable, match=r"network n|fabric3"):
+                ask()
+        finally:
+            subprocess.run(["umount", others[3].path], check=True)
+        assert asked() == 0

@@ -243,7 +243,10 @@ def addresses(host: str, deadline: float) -> list[str]:
 
     found = list[str | Exception]()
     thread = Thread(target=_look_up, args=(host, found), daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as e:
+        raise NotFound(f"the name {host} could not be looked up: {e}; raise the limit of processes (pids)") from e
     thread.join(_left(deadline))
     known = [one for one in found if isinstance(one, str)]
     if not known:

@@ -28,7 +28,12 @@ def vfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def attached(state: Path, number: int, netdev: str = "", **members: Any) -> Record:
     """That VF's attachment, on disk."""
-    link = {"device": VFS[number], "incarnation": sysfs.incarnation(VFS[number]), "netdev": netdev or f"rail0v{number}"}
+    link = {
+        "device": VFS[number],
+        "incarnation": sysfs.incarnation(VFS[number]),
+        "netdev": netdev or f"rail0v{number}",
+        "home": {"altnames": [f"enp59s{number}"]},
+    }
     key = Key(f"c{number}", "hpn0")
     record = Record("rail0", key, "/run/netns/p", Identity(1, 2), kind="sriov", link=link, config={})
     record = replace(record, **members)
@@ -54,10 +59,11 @@ def decoded(work: Callable[[], object]) -> int:
 
 
 def test_whose_it_is(tmp_path: Path) -> None:
-    """By its bus address, or by the host's name for it."""
+    """By its bus address, or by the host's names for it, which /sys does not resolve while a pod has it."""
     record = attached(tmp_path, 1)
     attached(tmp_path, 2)
-    assert owned.owner((tmp_path,), VFS[1]) == owned.owner((tmp_path,), "rail0v1") == record
+    for name in (VFS[1], "rail0v1", "enp59s1"):
+        assert owned.owner((tmp_path,), name) == record
     assert owned.owner((tmp_path,), VFS[3]) is owned.owner((tmp_path,), "") is None
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 from collections.abc import Iterator
 from itertools import count
@@ -250,6 +251,31 @@ def test_a_damaged_claim_beside(driver: DriverProcess, kubelet: DraKubelet, serv
     assert f"{OTHER}.json is not a state file of hpn" in error
     assert error.endswith("; delete the claim's pods")
     assert kubelet.unprepare(("default", "o", OTHER)) == {OTHER: ""}
+    assert not kubelet.prepare(ASKED)[UID].error
+
+
+def test_few_descriptors(driver: DriverProcess, kubelet: DraKubelet, server: Server) -> None:
+    """Each refusal names the shortage and leaves nothing, and the next call works."""
+    server.tell(*[Told(200, claim())] * 64)
+    assert not kubelet.prepare(ASKED)[UID].error
+    assert kubelet.unprepare(ASKED) == {UID: ""}
+    pid, refused = driver.process.pid, 0
+    held = sorted(os.listdir(f"/proc/{pid}/fd"))
+    free = next(number for number in count() if f"{number}" not in held)
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    for number in range(32):
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (free + number, before[1]))
+        error = kubelet.prepare(ASKED)[UID].error
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        assert kubelet.unprepare(ASKED) == {UID: ""}
+        assert [*driver.cdi.iterdir(), *driver.claims.iterdir()] == []
+        assert sorted(os.listdir(f"/proc/{pid}/fd")) == held
+        if not error:
+            break
+        refused += 1
+        # The second is a failed import of the child; the frozen program has all modules in one open file.
+        assert "oo many open files" in error or "the process that reads the claim ended with status 1" in error
+    assert 1 < refused == number
     assert not kubelet.prepare(ASKED)[UID].error
 
 
