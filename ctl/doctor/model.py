@@ -324,6 +324,7 @@ class PreparedClaim:
 
     - ``title``: its name for people.  ``age``: seconds since hpn node prepared it.
     - ``is_stale``: whether an earlier boot prepared it.  ``is_gone``: whether kubelet has none of its pods.
+    - ``is_given_up``: whether kubelet has given it up, and only attachments go on.
     - ``waiting``: its devices without an attachment, each with the way to one, "multus" or "chain".
     """
 
@@ -333,6 +334,7 @@ class PreparedClaim:
     is_stale: bool
     is_gone: bool
     waiting: tuple[tuple[str, str], ...]
+    is_given_up: bool = False
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ def _prepared(read: Reader, file: str, claim: Claim, attached: Collection[str]) 
         is_stale=boot not in ("", claim.boot),
         is_gone=is_gone and not claim.ended,
         waiting=tuple(waiting),
+        is_given_up=claim.ended,
     )
 
 

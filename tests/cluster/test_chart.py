@@ -3,17 +3,14 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 import yaml
-from cluster import claims
-from cluster.host import Host
 from cluster.space import Failed, until
-from cluster.two_nodes import CONTROL, Cluster
+from cluster.two_nodes import Cluster
 from support import crowd, helm
 from support.bare_nodes import (
     NAME,
@@ -27,8 +24,10 @@ from support.bare_nodes import (
     pods_outlive_the_daemons,
     programs,
     put_image,
+    status,
     typed,
 )
+from support.distributions import USUAL, imitated
 from support.doctor_cases import offering
 from support.pages import shown
 
@@ -62,7 +61,7 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
     said = shell(f"{check.strip()} --logs")
     assert said.count("Phase:          Succeeded") == 2
     assert "POD LOGS: hpn-test" in said
-    assert list(tested(bare)) == ["hpn-test"]  # the others have gone
+    assert list(attached_by_helm(bare)) == ["hpn-test"]  # the others have gone
     a_test_that_fails(bare, tree, shell)
     bare.kubectl("apply", "--filename=-", stdin=pair())
     bare.wait("Ready", "pod/a", "pod/b")
@@ -106,7 +105,7 @@ def a_test_that_fails(cluster: Cluster, tree: Path, shell: Shell) -> None:
     cluster.nodes["node1"].run("ip", "link", "add", "rail9", "up", "type", "bridge")
     with pytest.raises(Failed, match=r"pod hpn-test-rail9-[12] failed"):
         shell(f"{check.strip()} --logs")
-    found = tested(cluster)
+    found = attached_by_helm(cluster)
     assert found.pop("hpn-test")[1] == "Succeeded"
     assert sorted(one for name, one in found.items() if "rail0" in name) == [
         ("node1", "Succeeded"), ("node2", "Succeeded"),
@@ -121,7 +120,7 @@ def a_test_that_fails(cluster: Cluster, tree: Path, shell: Shell) -> None:
     cluster.nodes["node1"].run("ip", "link", "delete", "rail9")
 
 
-def tested(cluster: Cluster) -> dict[str, tuple[str, str]]:
+def attached_by_helm(cluster: Cluster) -> dict[str, tuple[str, str]]:
     """The node and the phase of each pod of `helm test`."""
     found = cluster.get("pods", "--namespace=kube-system")["items"]
     pods = {pod["metadata"]["name"]: (pod["spec"].get("nodeName", ""), pod["status"]["phase"]) for pod in found}
@@ -185,36 +184,6 @@ def test_from_kustomize_to_helm_and_another_version_and_back(bare: Cluster, tree
         crowd.await_end(bare, "devices")
         shell(uninstall)
         until(lambda: not daemons(bare), "the DaemonSet's pods to end", 120, 0.2)
-
-
-# The places of this cluster for the values of a distribution, and for what no value names.
-NETWORKS = "/etc/cni/net.d"
-USUAL = {"cniBinDir": "/opt/cni/bin", "kubeletDir": "/var/lib/kubelet"}
-OTHERS = {
-    "k3s": {"/var/lib/rancher/k3s/agent/etc/cni/net.d": NETWORKS},
-    "openshift": {"/etc/kubernetes/cni/net.d": NETWORKS},
-}
-PROTECTED = {"bottlerocket": ["/usr/local"], "talos": ["/usr/local", "/opt/cni/bin"]}
-
-
-@contextmanager
-def imitated(bare: Cluster, name: str) -> Iterator[dict[str, Any]]:
-    """The values for a distribution, whose paths the nodes also have, and whose read-only parts are so here."""
-    values: dict[str, Any] = yaml.safe_load((helm.CHART / "distributions" / f"{name}.yaml").read_text())
-    paths = {values[key]: usual for key, usual in USUAL.items() if key in values} | OTHERS.get(name, {})
-    for node in bare.nodes.values():
-        for path, usual in paths.items():
-            node.run("mkdir", "-p", path)
-            node.run("mount", "--rbind", usual, path)
-        for path in PROTECTED.get(name, ()):
-            node.run("mount", "--bind", path, path)
-            node.run("mount", "-o", "remount,bind,ro", path)
-    yield values
-    for node in bare.nodes.values():
-        for path in paths:
-            node.run("umount", "--recursive", path)
-        for path in PROTECTED.get(name, ()):
-            node.run("umount", path)
 
 
 @pytest.fixture(params=["k3s", "microk8s"])
@@ -313,101 +282,6 @@ def of_another_architecture(tree: Path) -> None:
     data = bytearray(file.read_bytes())
     data[18:20] = (183).to_bytes(2, "little")
     file.write_bytes(data)
-
-
-@pytest.fixture
-def of_another_user(bare: Cluster) -> Iterator[None]:
-    """The directories of CNI belong to another user on both nodes, as kubespray makes them."""
-    for node in bare.nodes.values():
-        node.run("chown", "1000", USUAL["cniBinDir"], NETWORKS)
-    yield
-    for node in bare.nodes.values():
-        node.run("chown", "0", USUAL["cniBinDir"], NETWORKS)
-
-
-@pytest.fixture
-def dirs_of_cdi(bare: Cluster) -> Iterator[Host]:
-    """node1, whose containerd has the cdi_spec_dirs of Talos."""
-    node = bare.nodes["node1"]
-    service = node.service("containerd")
-    before, file = service.command, "/etc/kubernetes/containerd.toml"
-    (given,) = (word.partition("=")[2] for word in before if word.startswith("--config="))
-    section = "[plugins.'io.containerd.cri.v1.runtime']\n"
-    text = Path(given).read_text()
-    assert text.count(section) == 1
-    node.path(file).write_text(
-        text.replace(section, f"{section}  cdi_spec_dirs = ['/var/cdi/static', '/var/cdi/dynamic']\n")
-    )
-
-    def restart(command: Sequence[str]) -> None:
-        service.stop()
-        service.command = command
-        service.start()
-        bare.wait_ready()
-
-    restart([word.replace(given, file) for word in before])
-    yield node
-    restart(before)
-
-
-def test_the_distributions(bare: Cluster, tree: Path, shell: Shell, of_another_user: None, dirs_of_cdi: Host) -> None:
-    """One after the other on the same nodes: each installs hpn, offers devices, and attaches pods on both nodes."""
-    install, check, upgrade, rollback, *_ = typed(TITLE)
-    a_policy_file_that_no_add_reads(bare, shell)
-    shell(install.splitlines()[1])
-    for name in ("", "k0s", "openshift", "bottlerocket", "talos"):
-        with imitated(bare, name) if name else nullcontext({}) as values:
-            if name:
-                helm.write(tree, **values)
-                shell(upgrade)
-            until(lambda: set(offered(bare).values()) == {"100"}, f"devices with the values of {name}", 120, 0.2)
-            assert shell(check).count("Phase:          Succeeded") == 2, name
-            if name == "talos":
-                a_claim_by_cdi(bare, tree, shell, values)
-                shell(rollback)
-                until(lambda: set(offered(bare).values()) == {"100"}, "the plugin's devices after claims", 240, 0.5)
-
-
-def a_policy_file_that_no_add_reads(cluster: Cluster, shell: Shell) -> None:
-    """The pod's status has the sentence, and nothing is installed until the file is corrected."""
-    node, file = cluster.nodes["node2"], "/etc/hpn/policy.json"
-    node.run("sh", "-c", f'mkdir -p /etc/hpn; echo \'{{"allowedPaths": {{"stateDir": ["*"]}}}}\' >{file}')
-    shell(typed(TITLE)[0].splitlines()[0])
-    sentence = f"every ADD of this version would fail; nothing was replaced.  the policy file {file}: allowedPaths."
-    until(lambda: sentence in status(cluster, "node2"), "the pod's status to have the reason", 120, 0.5)
-    assert not node.path("/opt/cni/bin/hpn").exists()
-    node.run("rm", file)
-
-
-def a_claim_by_cdi(cluster: Cluster, tree: Path, shell: Shell, values: dict[str, Any]) -> None:
-    """A container gets a claim's device by a file in the CDI directory of the values."""
-    _, _, upgrade, *_ = typed(TITLE)
-    entry = {"name": RESOURCE, "kind": "master", "by": "dra", "selectors": {"ifNames": ["rail0"]}}
-    # This cluster has no kube-proxy.
-    server = {"KUBERNETES_SERVICE_HOST": CONTROL, "KUBERNETES_SERVICE_PORT": "6443"}
-    by_dra = {"devices": json.dumps({"resources": [entry]}), "claims": {"enabled": True}, "env": server}
-    helm.write(tree, **values, **by_dra)
-    shell(upgrade)
-    until(lambda: cluster.get("resourceslices")["items"], "the nodes' slices", 120, 0.5)
-    cluster.apply(
-        claims.device_class("rail0", RESOURCE, attach="none"),
-        claims.template("rail0", claims.spec("rail0")),
-        claims.pod("claimed", node="node1", template="rail0"),
-    )
-    cluster.wait("Ready", "pod/claimed")
-    files = cluster.nodes["node1"].run("sh", "-c", "ls /var/cdi/dynamic /var/run/cdi").stdout
-    assert [line for line in files.splitlines() if line.startswith("hpn-claim-")], files
-    findings = cluster.nodes["node1"].run("/opt/cni/bin/hpn", "doctor", "--json", check=False).stdout
-    found = {one["id"]: one for one in json.loads(findings)["findings"]}
-    assert not found.keys() & {"slices-missing", "claim-waits", "not-readable"}, found
-    cluster.delete("pod", "claimed")
-    cluster.delete("resourceclaimtemplates,deviceclasses", "rail0")
-
-
-def status(cluster: Cluster, node: str) -> str:
-    """The status of the node's pod of the DaemonSet, as text."""
-    pod = daemons(cluster).get(node, {"status": {}})
-    return json.dumps(pod["status"])
 
 
 @pytest.fixture

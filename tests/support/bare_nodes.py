@@ -1,5 +1,6 @@
 """Nodes without hpn, and the commands that docs/user/kubernetes.md gives for the DaemonSet."""
 
+import json
 import shlex
 import shutil
 import sys
@@ -123,6 +124,12 @@ def daemons(cluster: Cluster) -> dict[str, dict[str, Any]]:
     """Return the DaemonSet's pods by node."""
     found = cluster.get("pods", "--namespace=kube-system", "--selector=app.kubernetes.io/name=hpn")["items"]
     return {pod["spec"]["nodeName"]: pod for pod in found}
+
+
+def status(cluster: Cluster, node: str) -> str:
+    """The status of the node's pod of the DaemonSet, as text."""
+    pod = daemons(cluster).get(node, {"status": {}})
+    return json.dumps(pod["status"])
 
 
 def offered(cluster: Cluster) -> dict[str, str]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from support.doctor_blocks import CASES
-from support.doctor_cases import ERROR, NOTE, WARNING, case
-from support.doctor_node import ALIVE, VF, Node
+from support.doctor_cases import ERROR, NOTE, REGISTRY, WARNING, case, offering
+from support.doctor_node import ALIVE, NODE, VF, Node
 from unit.base.state import test_claims
 
 from base.state import durable
@@ -33,6 +33,22 @@ def claim_unreadable(node: Node) -> Iterator[Severity]:
     file.write_text("{")
     yield ERROR
     file.unlink()  # as Unprepare does
+
+
+@case
+def claim_unserved(node: Node) -> Iterator[Severity]:
+    socket, file = node.at(f"{REGISTRY}/hpn-hpn-cni.io.sock"), node.at("etc/hpn/devices.yaml")
+    file.unlink()
+    # The pod's interface has gone, and it waits for hpn node.
+    chain = replace(CLAIM, devices=(replace(CLAIM.devices[0], attach="chain"),))
+    prepare(node, chain)
+    yield ERROR
+    with offering(socket, "hpn-cni.io"):
+        assert [one for one, _ in node.findings()] == ["claim-waits"]
+    # kubelet gives it up.
+    prepare(node, replace(chain, ended=True))
+    socket.parent.rmdir()
+    file.write_text(NODE)
 
 
 @case

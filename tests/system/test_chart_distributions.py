@@ -93,8 +93,9 @@ def test_the_page_has_them_all() -> None:
     named = {name: how for _, files, how, _ in rows for name in re.findall(r"`([\w-]+)\.yaml`", files)}
     assert named.keys() == EXPECTED.keys() == {one.stem for one in FOLDER.iterdir()}
     assert {how for _, _, how, _ in rows} == {"run", "imitated", "rendered"}
-    # tests/cluster/test_chart.py gives these paths to its nodes.
-    cluster = (ROOT / "tests" / "cluster" / "test_chart.py").read_text()
+    # These give the paths to their nodes.
+    files = (ROOT / "tests" / "cluster" / f"test_chart{end}.py" for end in ("", "_distributions"))
+    cluster = "".join(file.read_text() for file in files)
     assert {name for name, how in named.items() if how == "imitated"} == {
         name for name in named if f'"{name}"' in cluster
     }

@@ -49,6 +49,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "attachment-incomplete": state.attachment_incomplete,
     "attachment-stranded": state.attachment_stranded,
     "claim-unreadable": claims.claim_unreadable,
+    "claim-unserved": claims.claim_unserved,
     "claim-waits": claims.claim_waits,
     "claim-gone": claims.claim_gone,
     "claim-stale": claims.claim_stale,
