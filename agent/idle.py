@@ -44,7 +44,7 @@ def reclaim() -> bool:
         _last[:] = _TIME.pack(now)
         for line in undo_dead(state_dirs, Path(IPAM_DIR)):
             report(line)
-    return bool(copies.networks(folders)[0] or claims.all_claims())
+    return any(copies.networks(folders)) or bool(claims.all_claims())
 
 
 def undo_dead(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:
@@ -78,12 +78,12 @@ def _release_dead(data_dir: Path, network: str) -> Iterator[str]:
 
 def keep_blocks(data_dirs: list[Path]) -> Iterator[str]:
     """Reconcile the blocks of the networks where that is due; yield messages for an operator."""
-    networks, _ = copies.networks(data_dirs)
-    if not networks:
+    networks, problems = copies.networks(data_dirs)
+    if not networks and not problems:
         return
-    from ipam.cluster.reconcile import reconcile  # noqa: PLC0415  # for this process, which ends
+    from ipam.cluster.reconcile import alive, reconcile  # noqa: PLC0415  # for this process, which ends
 
-    for one in reconcile.rounds(networks, sandboxes.gone, due_only=True):
+    for one in (*alive.without_disk(problems), *reconcile.rounds(networks, sandboxes.gone, due_only=True)):
         yield from one.log
         if one.problem:
             yield f"network {one.network}: its blocks could not be reconciled: {one.problem}"

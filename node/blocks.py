@@ -53,13 +53,7 @@ def rounds(due_only: bool = False, kubeconfig: str = "") -> tuple[Report, ...] |
     from ipam import sandboxes  # noqa: PLC0415  # for the child only
     from ipam.cluster.reconcile import alive, reconcile  # noqa: PLC0415
 
-    reports, log = list[Report](), list[str]()
-    if problems and not networks:
-        number, log = alive.answer_without_disk(kubeconfig)
-        log.append(f"{number} blocks of this node are kept by the store's own list")
-    for one in problems:
-        why = f"{one.filename}: {one.strerror}; this node cannot read its blocks there; repair the disk"
-        reports.append(Report(str(one.filename), 0, tuple(log), why))
+    reports = alive.without_disk(problems, kubeconfig)
     every = reconcile.rounds(
         networks, sandboxes.gone, due_only=due_only, kubeconfig=kubeconfig, unsafe=of_another_boot(there)
     )

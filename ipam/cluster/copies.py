@@ -61,6 +61,12 @@ def networks(data_dirs: Iterable[Path]) -> tuple[list[Path], list[OSError]]:
     return sorted(found | copied()), problems
 
 
+def uncopied(problems: Iterable[OSError]) -> list[OSError]:
+    """Return those of the errors of ``networks`` that concern a network, or a whole directory, without any copy."""
+    known = {name for path in copied() for name in (f"{path}/{node_blocks.FILE}", f"{path.parent}")}
+    return [one for one in problems if one.filename not in known]
+
+
 def note_silent(kind: str) -> None:
     """Record that the backend of this kind did not answer just now."""
     with suppress(CniError):

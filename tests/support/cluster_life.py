@@ -1,8 +1,7 @@
 """A cluster over days: nodes come and go, and pods with them, on a clock of its own.
 
-Each node runs the real ADD, DEL, scheduling of rounds and rounds, with its own files.  All share a backend: one in
-memory that behaves as an API server with kubelets, or the real client of an etcd with a member in this process.  The
-link of all pods answers probes for the living ones.
+Each node runs the real ADD, DEL, scheduling of rounds and rounds, with its own files.  All share a backend
+(life_backends.py).  The link of all pods answers probes for the living ones.
 """
 
 import json
@@ -13,32 +12,28 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from support.cluster_nodes import Node
-from support.documents import Memory
-from support.etcd_server import Member
 from support.ipam_calls import of
+from support.life_backends import ApiServer, Gateway
 
 from base.protocol import report
-from base.protocol.errors import Unreachable
 from base.protocol.result import Address, Ip
-from base.protocol.spec import Json
 from base.state import data_dirs, places
 from base.state import node as policy
 from ctl.cluster import release
 from ipam import link
 from ipam.allocation import Allocation
-from ipam.cluster import BLOCK, Document, Documents, Machine, copies
+from ipam.cluster import Documents, Machine, copies
 from ipam.cluster.backends import backend
 from ipam.cluster.backends.etcd import Etcd
-from ipam.cluster.backends.http import Answer
 from ipam.cluster.node_blocks import GRACE
 from ipam.cluster.reconcile import reconcile
-from ipam.cluster.rules.documents import Block
 from ipam.stores import none_gone
 from node import blocks
 
@@ -46,58 +41,16 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 STEP = 5 * MINUTE
 # The time in which the block of a machine that is gone must be free, or a needy node's.
 MOST = GRACE + HOUR
-SIZE = 4
-# Requests per node in the rounds that follow a job's start.
+# Little room is less than two addresses of a block.
+SIZE = 8
+# Requests per node about its other networks in the rounds that follow a job's start.
 JOB = 2.0
 NAMES = [f"web-{number}" for number in range(4)]
-FULL, TRY_AGAIN = 103, 11
-
-
-class ApiServer(Memory):
-    """An API server; kubelets renew their Leases, and garbage collection removes those of removed nodes."""
-
-    is_silent = False
-    requests = 0
-
-    def _call(self, call: str, name: str, act: Callable[[], Any], conflict: Any) -> Any:
-        if self.is_silent:
-            raise Unreachable("the API server does not answer")
-        self.calls.clear()
-        answer = super()._call(call, name, act, conflict)
-        # The real backend reads the Node object and the Lease; it reads again each block in a node's list.
-        self.requests += 2 if call == "machine" else 1 + len(answer) if call == "listed" and len(answer) < 20 else 1
-        return answer
-
-
-class Gateway:
-    """An etcd's gateway without HTTP; leases expire by the simulation's clock."""
-
-    is_silent = False
-    requests = 0
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self.member, self._now, self._until = Member(), now, dict[str, float]()
-
-    @property
-    def date(self) -> float:
-        return float(int(self._now()))
-
-    def call(self, path: str, body: Json, _what: str) -> Answer:
-        if self.is_silent:
-            raise Unreachable("the etcd does not answer")
-        for lease in [lease for lease, until in self._until.items() if until < self._now()]:
-            del self._until[lease]
-            self.member.expire(lease)
-        self.requests += 1
-        status, answer = self.member.done(path, json.loads(json.dumps(body)))
-        assert status == 200, answer
-        lease = str(body.get("ID") or answer.get("ID") or "")
-        if path.startswith("/v3/lease/") and lease in self.member.leases:
-            self._until[lease] = self._now() + self.member.leases[lease]
-        return Answer(200, json.dumps(answer).encode(), self.date)
-
-    def strange(self, what: str, why: str) -> Exception:
-        return AssertionError(f"{what}: {why}")
+# The other networks of a node with GPUs.
+RAILS = [f"rail{number}" for number in range(3)]
+# Addresses of "net" that a later configuration excludes.
+EXCLUDED = ip_network("10.0.0.128/26")
+FULL, TRY_AGAIN, UNKNOWN = 103, 11, 5
 
 
 class Background:
@@ -126,7 +79,7 @@ class Background:
 
 @dataclass
 class Host:
-    """A machine, its pods with their addresses, and what it needs in vain, since when."""
+    """A machine, its pods with their addresses, and the pods that it needs an address for, since when."""
 
     name: str
     machine: str
@@ -138,30 +91,55 @@ class Host:
     # Until then no pod starts or ends there.
     quiet: float = 0.0
     is_broken: bool = False
+    has_gpus: bool = False
+    # How wrong its clock is.
+    clock: float = 0.0
+    # Commands that asked hpn node for a round.
+    datagrams: int = 0
+
+    def run(self, seconds: float = 0) -> None:
+        """Let hpn node do what is due in so many seconds."""
+        if self.daemon:
+            self.daemon._background.run(seconds)  # type: ignore[attr-defined]
 
 
 class Life:
-    """The cluster.  ``wrong`` collects violations, ``counted`` the events."""
+    """The cluster.  ``wrong`` collects violations, ``counted`` the events.
 
-    def __init__(self, root: Path, kind: str, seed: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.root, self.kind, self.draw, self.has_gc = root, kind, random.Random(seed), True
+    ``numbers`` are those of nodes, of spot machines at once, and of blocks in the network of most nodes: all machines
+    together need more.
+    """
+
+    def __init__(
+        self, root: Path, kind: str, seed: int, numbers: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        number, self.spot_machines, self._blocks = numbers
+        self.root, self.kind, self.draw = root, kind, random.Random(seed)
         self.time = self.began = 1_800_000_000.0
         self.wrong, self.counted = list[str](), Counter[str]()
         self.hosts, self.numbers = list[Host](), 0
-        self.subnet = "10.0.0.0/22"
-        # When each machine was gone, without the time in which the backend was silent.
+        self._is_edited = False
+        # The network of nodes in another pool, and those that were retired.
+        self.other, self.retired = "other", set[str]()
+        # Since when the CronJob runs, without the time in which the backend was silent; None if it does not.
+        self._gc: float | None = None
+        # When each machine was gone, without that time.
         self.gone = dict[str, float]()
         self.served, self.node_seconds = 0.0, 0.0
+        # Requests of refused ADDs.
+        self.refused = 0
         # Since when each network has blocks that are free, or of a machine that is gone for long enough.
         self._free = dict[str, float]()
         # Since when a machine with pods has no report in the etcd.
         self._unreported = dict[str, float]()
-        self.api, self.gateway = ApiServer(clock=self.time), Gateway(lambda: self.time)
-        self._clients, self._backup = dict[str, Documents](), list[Callable[[], None]]()
+        # The machine and the pod of each living pod's address, by network and address.
+        self._used = dict[tuple[str, str], tuple[str, str]]()
+        self.api, self.gateway = ApiServer(self.time), Gateway(lambda: self.time)
+        self._clients = dict[str, Documents]()
         self._entered: Host | None = None
         self._patch(monkeypatch)
         for place in range(number):
-            self.arrive(f"node{place}", "net")
+            self.arrive(f"node{place}", "net", has_gpus=place % 4 == 0)
 
     def _patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         module = ModuleType("store_of_life")
@@ -169,7 +147,7 @@ class Life:
         monkeypatch.setitem(sys.modules, "store_of_life", module)
         monkeypatch.setattr(backend, "KINDS", dict.fromkeys(backend.KINDS, "store_of_life"))
         monkeypatch.setattr(backend, "_host", lambda: self._here.machine)
-        monkeypatch.setattr("time.time", lambda: self.time)
+        monkeypatch.setattr("time.time", lambda: self.time + (self._entered.clock if self._entered else 0))
         for module_name, name in ((policy, "FILE"), (copies, "FOLDER"), (data_dirs, "DEFAULT"), (places, "COMMON")):
             monkeypatch.setattr(module_name, name, getattr(module_name, name))
         monkeypatch.setattr(places, "ELSEWHERE", f"{self.root}/none")
@@ -179,6 +157,12 @@ class Life:
         monkeypatch.setattr(blocks, "Background", Background)
         monkeypatch.setattr(blocks.sockets, "Datagrams", lambda *_: None)
         monkeypatch.setattr(blocks.time, "monotonic", lambda: self.time)
+        # The program's random choices repeat with the seed, too.
+        chance = random.Random(self.draw.random())
+        monkeypatch.setattr("secrets.randbelow", chance.randrange)
+        monkeypatch.setattr("secrets.token_hex", lambda number: chance.randbytes(number).hex())
+        for of_module in (random.random, random.uniform):
+            monkeypatch.setattr(random, of_module.__name__, getattr(chance, of_module.__name__))
 
     @property
     def _here(self) -> Host:
@@ -196,10 +180,11 @@ class Life:
 
     def _probed(self, allocation: Allocation, *, again: bool) -> tuple[Ip, ...]:  # noqa: ARG002
         """As ipam.link.hold, on a link on which all living pods answer."""
+        network = Path(allocation.store.directory).name
 
         def ask(addresses: Collection[Address]) -> Mapping[Address, str]:
-            used = {ip: name for host in self.hosts for name, ip in host.pods.items()}
-            return {one: f"02:{hash(used[f'{one}']) & 0xFF:02x}" for one in addresses if f"{one}" in used}
+            used = {one: self._used.get((network, f"{one}")) for one in addresses}
+            return {one: f"02:{hash(owner) & 0xFF:02x}" for one, owner in used.items() if owner}
 
         asked = link.Prober(ask, "the link", [s.all_spans for s in allocation.pool.sets])
         requested = allocation.pool.requested
@@ -210,6 +195,7 @@ class Life:
 
     def _notified(self, is_so: Callable[[], bool], line: bytes) -> None:
         if is_so() and self._here.daemon:
+            self._here.datagrams += 1
             self._here.daemon._receive([line])
 
     def enter(self, host: Host) -> None:
@@ -219,7 +205,7 @@ class Life:
 
     # Nodes
 
-    def arrive(self, name: str, network: str) -> None:
+    def arrive(self, name: str, network: str, *, has_gpus: bool = False) -> Host:
         """Start a new machine of that name, with an empty disk."""
         self.numbers += 1
         machine, state = f"uid-{self.numbers}", self.root / f"{self.numbers}"
@@ -227,11 +213,15 @@ class Life:
         file = self.root / f"{self.numbers}.json"
         file.write_text(json.dumps({"stores": {"nodeName": name}}))
         file.chmod(0o600)
-        host = Host(name, machine, Node(state, {}, {"name": network}, name=name, node_file=file), network)
+        node = Node(state, {}, {"name": network}, name=name, node_file=file)
+        host = Host(name, machine, node, network, has_gpus=has_gpus)
         self.hosts.append(host)
         self.enter(host)
         self._renew(host)
         self.restart(host)
+        for rail in RAILS if has_gpus else ():
+            self._attach(host, f"gpu-{machine}x", rail)
+        return host
 
     def restart(self, host: Host) -> None:
         """Restart hpn node."""
@@ -248,9 +238,9 @@ class Life:
     def leave(self, host: Host) -> None:
         """End the machine and all its pods, minutes after its last pod came."""
         self.enter(host)
-        if host.daemon:
-            host.daemon._background.run(MINUTE)  # type: ignore[attr-defined]
+        host.run(MINUTE)
         self.hosts.remove(host)
+        self._used = {key: owner for key, owner in self._used.items() if owner[0] != host.machine}
         self.gone[host.machine] = self.served
         self.api.machines.pop(host.name, None)
         shutil.rmtree(host.node.state)
@@ -262,7 +252,24 @@ class Life:
         self.counted["replaced"] += 1
         has_same_name = self.draw.random() < 0.5
         name = host.name if has_same_name else f"node{self.numbers + 1000}"
-        self.arrive(name, "other" if self.draw.random() < 0.3 else "net")
+        self.arrive(name, self.other if self.draw.random() < 0.3 else "net", has_gpus=host.has_gpus)
+
+    def spot(self) -> None:
+        """Let spot machines come for half an hour, and as many others after them, each until its pod runs."""
+        self.counted["spot machines"] += 2 * self.spot_machines
+        for lives in (HOUR / 2, 6 * HOUR):
+            new = [self.arrive(f"spot{self.numbers + 1}", "net") for _ in range(self.spot_machines)]
+            until = self.time + lives
+            for host in new:
+                host.quiet = until + DAY
+                self.start(host)
+            while new and self.time < until and not self.wrong:
+                self.step()
+                for host in [host for host in new if lives > HOUR and not host.needs]:
+                    new.remove(host)
+                    self.leave(host)
+            for host in new:
+                self.leave(host)
 
     def _renew(self, host: Host) -> None:
         if not self.api.is_silent:
@@ -270,28 +277,34 @@ class Life:
 
     # Time
 
-    def step(self) -> None:
-        """Let some minutes pass, with what happens in them."""
+    def step(self, *, is_cut: bool = False) -> None:
+        """Let some minutes pass, with what happens in them.
+
+        With ``is_cut``, the backend answers none of the first tenth of the nodes.
+        """
         self.time += STEP
         self.api.clock = self.time
         is_silent = self.store.is_silent
         self.served += 0 if is_silent else STEP
         self.node_seconds += 0 if is_silent else STEP * len(self.hosts)
-        for host in list(self.hosts):
+        for place, host in enumerate(list(self.hosts)):
             self._renew(host)
+            self.store.is_silent = is_silent or (is_cut and place <= len(self.hosts) / 10)
             self.enter(host)
-            if host.daemon:
-                host.daemon._background.run()  # type: ignore[attr-defined]
-            if not host.is_broken and (host.quiet <= self.time or host.needs):
+            host.run()
+            # A runtime repeats a refused ADD all the time; for the spot machines, some of these suffice.
+            if not host.is_broken and (host.quiet <= self.time or (host.needs and self.draw.random() < 0.3)):
                 self._pods(host)
-        if self.has_gc and not is_silent and self.kind == "kubernetes":
+        self.store.is_silent = is_silent
+        self._entered = None
+        if self._gc is not None and not is_silent:
             release.collect(self.api, dry_run=False)
         self._check()
 
     def _pods(self, host: Host) -> None:
-        if host.pods and self.draw.random() < 0.3:
+        if host.quiet <= self.time and host.pods and self.draw.random() < 0.3:
             self.end(host, self.draw.choice(sorted(host.pods)))
-        if len(host.pods) < 8:
+        if host.needs or (len(host.pods) < 8 and self.draw.random() < 0.7):
             for again in [*host.needs][:1] or [""]:
                 self.start(host, again)
 
@@ -299,58 +312,83 @@ class Life:
         """Start a pod; one with the name of a StatefulSet's has its number on all nodes."""
         self.numbers += 0 if pod else 1
         pod = pod or f"pod-{host.machine}-{self.draw.randrange(1 << 30)}x"
-        self.enter(host)
-        cluster = {"store": self.kind, "blockSize": SIZE, "sticky": "0-15"}
-        host.node.ipam = {"subnet": self.subnet, "gateway": None, "sticky": 60, "cluster": cluster}
-        if host.network == "other":
-            host.node.ipam["subnet"] = "10.9.0.0/20"
-        answer = host.node.call("ADD", pod, *of(pod.partition(".")[0]))
+        before = self.store.requests
+        answer = self._attach(host, pod, host.network)
         if "ips" not in answer:
+            self.refused += self.store.requests - before
             self.counted[f"refused {answer['code']}"] += 1
-            if answer["code"] not in (FULL, TRY_AGAIN, 5):
+            if answer["code"] not in (FULL, TRY_AGAIN, UNKNOWN):
                 self.wrong.append(f"{self.at} {host.name} {pod}: {answer}")
             if answer["code"] == FULL or pod.startswith("web"):
                 host.needs.setdefault(pod, self.served)
             return False
         host.needs.pop(pod, None)
         (ip,) = (one["address"].partition("/")[0] for one in answer["ips"])
-        for other in self.hosts:
-            if other.network == host.network and ip in other.pods.values() and other.pods.get(pod) != ip:
-                self.wrong.append(f"{self.at} {ip} of {pod} on {host.name} is of a pod on {other.name} too")
+        if (owner := self._used.setdefault((host.network, ip), (host.machine, pod))) != (host.machine, pod):
+            self.wrong.append(f"{self.at} {ip} of {pod} on {host.name} is of {owner[1]} on {owner[0]} too")
+        if self._is_edited and host.network == "net" and ip_address(ip) in EXCLUDED:
+            self.wrong.append(f"{self.at} {pod} on {host.name} has {ip}, which is excluded")
         host.pods[pod] = ip
         self.counted["started"] += 1
         return True
 
+    def _attach(self, host: Host, pod: str, network: str) -> dict[str, Any]:
+        self.enter(host)
+        cluster = {"store": self.kind, "blockSize": SIZE, "sticky": "0-15"}
+        host.node.ipam = {**self._ranges(network), "gateway": None, "sticky": 60, "cluster": cluster}
+        return host.node.call("ADD", pod, *of(pod.partition(".")[0]), name=network)
+
+    def _ranges(self, network: str) -> dict[str, Any]:
+        if network != "net":
+            return {"subnet": f"10.{100 + RAILS.index(network)}.0.0/16" if network in RAILS else "10.9.0.0/16"}
+        edited = {"exclude": [f"{EXCLUDED}"]} if self._is_edited else {}
+        return {"subnet": "10.0.0.0/16", "rangeEnd": f"{ip_address('10.0.0.0') + self._blocks * SIZE - 1}", **edited}
+
     def end(self, host: Host, pod: str) -> None:
         self.enter(host)
-        if host.node.call("DEL", pod, *of(pod.partition(".")[0])) == {}:
-            del host.pods[pod]
+        if host.node.call("DEL", pod, *of(pod.partition(".")[0]), name=host.network) == {}:
+            del self._used[host.network, host.pods.pop(pod)]
 
     # Faults
 
     def partition(self, seconds: float) -> None:
-        """Cut all nodes off from the backend."""
+        """Cut nodes off from the backend: all of them, or those that ask it in a shorter time."""
         self.counted["partitions"] += 1
+        if seconds < STEP:
+            self.step(is_cut=True)
+            return
         self.store.is_silent = True
-        for _ in range(max(1, int(seconds / STEP))):
+        for _ in range(int(seconds / STEP)):
             self.step()
         self.store.is_silent = False
 
     def job(self) -> None:
-        """Start a job's pods on all nodes at once; count the requests of the rounds that follow within seconds."""
+        """Start a job's pods in one network of all nodes with GPUs.
+
+        Count the requests about their other networks in the rounds that follow within seconds.
+        """
         self.counted["jobs"] += 1
-        able = [host for host in self.hosts if not host.is_broken]
+        able = [host for host in self.hosts if host.has_gpus and not host.is_broken]
         for host in able:
-            for _ in range(SIZE):
-                self.start(host)
-        before = self.store.requests
+            host.run(MINUTE)
+            before = host.datagrams
+            for _ in range(3 * SIZE):
+                if host.datagrams == before:
+                    self.start(host)
+        spent = list[int]()
         self.time = self.api.clock = self.time + 15
-        for host in able:
+        # A node whose round of all networks is due then may ask for all of them.
+        for host in [one for one in able if one.daemon and one.daemon._all_at > self.time]:
+            before = self._about_rails()
             self.enter(host)
-            if host.daemon:
-                host.daemon._background.run()  # type: ignore[attr-defined]
-        if (spent := (self.store.requests - before) / len(able)) > JOB:
-            self.wrong.append(f"{self.at} a job's start caused {spent:.1f} requests per node besides its ADDs")
+            host.run()
+            spent.append(self._about_rails() - before)
+        self.counted["rounds of jobs"] += len(spent)
+        if sum(spent) > JOB * len(spent):
+            self.wrong.append(f"{self.at} a job's start caused {spent} requests about each node's other networks")
+
+    def _about_rails(self) -> int:
+        return sum(self.store.by_network[rail] for rail in RAILS)
 
     def break_disk(self, host: Host) -> None:
         """Make every lock there fail, as a read-only file system does."""
@@ -361,13 +399,38 @@ class Life:
             file.symlink_to(file)
 
     def restore(self, before: float) -> None:
-        """Restore the API server to its state of so many seconds ago."""
+        """Restore the backend to its state of so many seconds ago."""
         self.counted["restores"] += 1
-        undo = self.api.backup()
+        undo = self.store.backup()
         for _ in range(int(before / STEP)):
             self.step()
         undo()
         self.gone = dict.fromkeys(self.gone, self.served)
+
+    def retire(self) -> None:
+        """Retire the other network: its pods end, an operator removes its documents, and its nodes serve "net"."""
+        self.counted["retired"] += 1
+        for host in [host for host in self.hosts if host.network == self.other]:
+            if host.is_broken:
+                self.replace(host)
+                continue
+            for pod in [*host.pods]:
+                self.end(host, pod)
+            host.network, host.needs = "net", {}
+        for host in [host for host in self.hosts if host.network == self.other]:
+            self.leave(host)
+        self.store.forget(self.other)
+        self.retired.add(self.other)
+        self.other = f"other{len(self.retired)}"
+
+    def edit(self) -> None:
+        """Enlarge the range of "net", and exclude a part of it."""
+        self.counted["edited"] += 1
+        self._blocks, self._is_edited = 2 * self._blocks, True
+
+    def turn_gc(self, *, on: bool) -> None:
+        """Switch the CronJob, which is for Kubernetes, on or off."""
+        self._gc = self.served if on and self.kind == "kubernetes" else None
 
     # Checks
 
@@ -377,40 +440,36 @@ class Life:
 
     @property
     def requests(self) -> float:
-        """Requests per node and hour."""
-        return self.store.requests / self.node_seconds * HOUR
-
-    def documents(self) -> list[Block]:
-        if self.kind == "kubernetes":
-            bodies = self.api.bodies(BLOCK)
-        else:
-            keys = [key for key in self.gateway.member.keys if key.startswith(f"/hpn/{BLOCK}/")]
-            bodies = {key.rpartition("/")[2]: json.loads(self.gateway.member.value(key)) for key in keys}
-        return [Block.of(Document(BLOCK, name, body, "u", "1")) for name, body in bodies.items()]
+        """Requests per node and hour, besides those of refused ADDs."""
+        return (self.store.requests - self.refused) / self.node_seconds * HOUR
 
     def _check(self) -> None:
         if self.store.is_silent:
             return
         # An etcd's lease ends an hour after the last report, and another machine of the name may report and end too.
         most = MOST + (2 * GRACE if self.kind == "etcd" else 0)
-        documents = self.documents()
+        documents = self.store.blocks()
         late = [
             one for one in documents
             if one.node and one.machine in self.gone and self.served - self.gone[one.machine] > most
         ]  # fmt: skip
-        if self.has_gc and self.kind == "kubernetes":
+        if self._gc is not None and self.served - self._gc > most:
             self.wrong += [f"{self.at} block {one.name} is held by {one.node}, which is gone" for one in late]
+        self.wrong += [f"{self.at} {one.name} is there again" for one in documents if one.network in self.retired]
         self._check_reports()
         broken = {host.machine for host in self.hosts if host.is_broken}
-        for host in self.hosts:
-            number = sum(one.network == host.network for one in documents)
-            has_free = number < self._most(host) or any(one.network == host.network for one in late)
-            since = self._free.setdefault(host.network, self.served) if has_free else self.served
-            if not has_free:
-                self._free.pop(host.network, None)
+        fresh = {machine for machine, since in self.gone.items() if self.served - since <= most}
+        numbers, of_late = Counter(one.network for one in documents), {one.network for one in late}
+        for network in {host.network for host in self.hosts}:
+            if numbers[network] < self._most(network) or network in of_late:
+                self._free.setdefault(network, self.served)
+            else:
+                self._free.pop(network, None)
+        for host in [host for host in self.hosts if host.needs]:
+            since = self._free.get(host.network, self.served)
             for pod, needy in host.needs.items():
                 # A machine that lives and cannot write keeps the number of a pod that ended there.
-                if any(pod in one.whose and one.machine in broken for one in documents):
+                if any(pod in one.whose and (one.machine in broken or one.machine in fresh) for one in documents):
                     continue
                 if self.served - needy > most and (self.served - since > 2 * STEP or pod in NAMES):
                     self.wrong.append(f"{self.at} {pod} on {host.name} waits for {(self.served - needy) / HOUR:.1f} h")
@@ -423,7 +482,8 @@ class Life:
             elif self.served - self._unreported.setdefault(host.machine, self.served) > 4 * STEP:
                 self.wrong.append(f"{self.at} {host.name} has pods, and its report has ended")
 
-    def _most(self, host: Host) -> int:
-        """Return the number of blocks that surely are in the network's ranges."""
-        bits = 12 if host.network == "other" else 32 - int(self.subnet.partition("/")[2])
-        return (1 << bits) // SIZE - 5
+    def _most(self, network: str) -> int:
+        """Return the number of blocks that surely can be claimed in the network's ranges."""
+        if network != "net":
+            return (1 << 16) // SIZE - 5
+        return self._blocks - self._is_edited * EXCLUDED.num_addresses // SIZE - 5

@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from base64 import b64decode, b64encode
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ class Member:
     bodies: list[Body] = field(default_factory=list)
     url: str = ""
     change: Callable[[Body], Any] | None = None
+    _order: dict[str, None] = field(default_factory=dict)
 
     def expire(self, lease: str) -> None:
         """End the lease, and remove its keys."""
@@ -50,6 +52,12 @@ class Member:
     def value(self, key: str) -> str:
         """Return the text of a key."""
         return b64decode(self.keys[key]["value"]).decode()
+
+    def _in_order(self) -> list[str]:
+        """Return the sorted names of all keys, which are sorted again after a change only."""
+        if self._order.keys() != self.keys.keys():
+            self._order = dict.fromkeys(sorted(self.keys))
+        return [*self._order]
 
     def done(self, path: str, body: Body) -> tuple[int, Body]:
         """Carry out the call; return its answer."""
@@ -77,7 +85,9 @@ class Member:
 
     def _range(self, asked: Body) -> Body:
         first, end = _text(asked["key"]), _text(asked.get("range_end", ""))
-        found = [self.keys[key] for key in sorted(self.keys) if key == first or (end and first <= key < end)]
+        names = self._in_order() if end else [first] if first in self.keys else []
+        some = names[bisect_left(names, first) : bisect_left(names, end)] if end else names
+        found = [self.keys[key] for key in some]
         limit = int(asked.get("limit", 0)) or len(found)
         answer = {"kvs": found[:limit], "more": len(found) > limit, "count": str(len(found))}
         return {key: value for key, value in answer.items() if value not in (False, [], "0")}

@@ -4,13 +4,14 @@ A full, read-only or broken disk does not end the node's pods, so it must not co
 lock and writes to memory only; it works from the copies of what was once read (ipam/cluster/copies.py).
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from base.kernel import budget
 from base.protocol.errors import CniError, InvalidConfig, Unreachable
-from ipam.cluster import Machine, copies, node_blocks
+from ipam.cluster import Machine, Report, copies, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.backends.backend import Shared
 from ipam.cluster.node_blocks import GRACE, NodeBlocks, heartbeat_is_due
@@ -86,19 +87,29 @@ class Backends:
         return self._machines[kind]
 
 
-def answer_without_disk(kubeconfig: str) -> tuple[int, list[str]]:
-    """Report this node alive, and refute suspicions of all blocks that a backend lists for this machine.
+def without_disk(problems: Sequence[OSError], kubeconfig: str = "") -> list[Report]:
+    """Return a report of each file or directory of blocks that cannot be read.
 
-    For a disk that cannot be read, and nothing was read before.  Return the number of blocks, and messages.
+    If nothing was read from one before, report this node alive, and refute suspicions of all blocks that a backend
+    lists for this machine.
     """
-    number, log = 0, list[str]()
+    log = list[str]()
+    if copies.uncopied(problems):
+        number = _answer_all(kubeconfig, log)
+        log.append(f"{number} blocks of this node are kept by the store's own list")
+    why = "this node cannot read its blocks there; repair the disk"
+    return [Report(f"{one.filename}", 0, tuple(log), f"{one.filename}: {one.strerror}; {why}") for one in problems]
+
+
+def _answer_all(kubeconfig: str, log: list[str]) -> int:
+    number = 0
     for kind in backend.KINDS:
         with suppress(CniError):  # the policy file names no such backend, or it does not answer
             shared = backend.opened(kind, kubeconfig)
             budget.begin(is_patient=True)
             shared.documents.keep_alive(shared.node, GRACE, shared.host)
             number += answer_all(shared.documents, shared.machine(), log)
-    return number, log
+    return number
 
 
 def _from_disk(directory: Path) -> NodeBlocks | None:

@@ -72,18 +72,29 @@ def test_the_disk_fails(cluster: Cluster, clock: list[float], one: Node, broken:
     assert cluster.calls().count("keep_alive a") == 1
 
 
-def test_the_disk_fails_before_hpn_node_reads_it(cluster: Cluster, one: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the backend's own list then has the node's blocks."""
+@pytest.mark.parametrize("by", ["hpn node", "the agent"])
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_the_disk_fails_before_hpn_node_reads_it(
+    cluster: Cluster, one: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_alone: bool, by: str
+) -> None:
+    """Only the backend's own list then has the node's blocks, also if another network's directory can be read."""
     monkeypatch.setattr(backend, "KINDS", {"etcd": backend.KINDS["etcd"]})
     other = cluster.node("b")
     other.add("pod")
     one.enter()
+    if not is_alone:
+        more = {**one.ipam, "subnet": "10.1.0.0/24", "dataDir": f"{tmp_path}/none"}
+        one.add("pod", name="more", ipam=more)
+        keep(one)
     shutil.rmtree(copies.FOLDER)
     unreadable(one.dir.parent)
     suspect(cluster)
-    (report,) = blocks.rounds() or ()
-    assert str(one.dir.parent) in report.problem
-    assert "1 blocks of this node are kept by the store's own list" in report.log
+    if by == "hpn node":
+        found = [report for report in blocks.rounds() or () if report.problem]
+        assert [report.network for report in found] == [f"{one.dir.parent}"]
+        assert f"{2 - is_alone} blocks of this node are kept by the store's own list" in found[0].log
+    else:
+        assert idle.reclaim()
     assert suspected(cluster) == list(other.mine.giving)
     assert "keep_alive a" in cluster.calls()
 

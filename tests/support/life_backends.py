@@ -1,0 +1,134 @@
+"""The backends of a simulated cluster: an API server in memory, and the gateway of an etcd without HTTP."""
+
+import json
+import re
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any
+
+from support.documents import Memory
+from support.etcd_server import Member
+
+from base.protocol.errors import Unreachable
+from base.protocol.spec import Json
+from ipam.cluster import BLOCK, Document
+from ipam.cluster.backends.http import Answer
+from ipam.cluster.rules.documents import Block
+
+
+class ApiServer(Memory):
+    """An API server; kubelets renew their Leases, and garbage collection removes those of removed nodes.
+
+    ``requests`` counts all, and ``by_network`` those about a network, by its name.
+    """
+
+    is_silent = False
+    requests = 0
+
+    def __init__(self, clock: float) -> None:
+        super().__init__(clock=clock)
+        self.by_network = Counter[str]()
+
+    def blocks(self) -> list[Block]:
+        """Return all blocks; this counts as no request."""
+        return [Block.of(Document(BLOCK, name, body, "u", "1")) for name, body in self.bodies(BLOCK).items()]
+
+    def forget(self, network: str) -> None:
+        """Remove all documents of a network, as an operator does who retires it."""
+        for key in [key for key, name in self._networks.items() if name.partition("/")[0] == network]:
+            self.documents.pop(key, None)
+        self.changes += 1
+
+    def _call(self, call: str, name: str, act: Callable[[], Any], conflict: Any) -> Any:
+        if self.is_silent:
+            raise Unreachable("the API server does not answer")
+        self.calls.clear()
+        answer = super()._call(call, name, act, conflict)
+        # The real backend reads the Node object and the Lease; it reads again each block in a node's list.
+        number = 2 if call == "machine" else 1 + len(answer) if call == "listed" and len(answer) < 20 else 1
+        self.requests += number
+        self.by_network[name.partition(".")[0]] += number
+        return answer
+
+
+class Gateway:
+    """An etcd's gateway without HTTP; leases expire by the simulation's clock.  The counts as for an API server."""
+
+    is_silent = False
+    requests = 0
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.member, self._now, self._until = Member(), now, dict[str, float]()
+        self.by_network = Counter[str]()
+        # No lease expires before.
+        self._soonest = 0.0
+
+    @property
+    def date(self) -> float:
+        return float(int(self._now()))
+
+    def blocks(self) -> list[Block]:
+        """Return all blocks; this counts as no request."""
+        keys = [key for key in self.member.keys if key.startswith(f"/hpn/{BLOCK}/")]
+        bodies = {key.rpartition("/")[2]: json.loads(self.member.value(key)) for key in keys}
+        return [Block.of(Document(BLOCK, name, body, "u", "1")) for name, body in bodies.items()]
+
+    def forget(self, network: str) -> None:
+        """Remove all documents of a network, as an operator does who retires it."""
+        of = re.compile(rf"/(block|grid)/{network}(\.[0-9]+|-sticky-.*)?$")
+        self.member.keys = {key: pair for key, pair in self.member.keys.items() if not of.search(key)}
+        self.member.revision += 1
+
+    def backup(self) -> Callable[[], None]:
+        """Return a function that restores the present state.  A lease then has its whole time again."""
+        member, keys, leases = self.member, deepcopy(self.member.keys), dict(self.member.leases)
+        revision = member.revision
+
+        def restore() -> None:
+            member.keys, member.leases, member.revision = keys, leases, revision
+            self._until = {lease: self._now() + seconds for lease, seconds in leases.items()}
+            self._soonest = 0.0
+
+        return restore
+
+    def call(self, path: str, body: Json, _what: str) -> Answer:
+        if self.is_silent:
+            raise Unreachable("the etcd does not answer")
+        self._expire()
+        self.requests += 1
+        self.by_network += Counter({_network(key) for key in _keys(body)})
+        status, answer = self.member.done(path, json.loads(json.dumps(body)))
+        assert status == 200, answer
+        lease = str(body.get("ID") or answer.get("ID") or "")
+        if path.startswith("/v3/lease/") and lease in self.member.leases:
+            self._until[lease] = self._now() + self.member.leases[lease]
+            self._soonest = min(self._soonest, self._until[lease])
+        return Answer(200, json.dumps(answer).encode(), self.date)
+
+    def _expire(self) -> None:
+        if self._now() <= self._soonest:
+            return
+        for lease in [lease for lease, until in self._until.items() if until < self._now()]:
+            del self._until[lease]
+            self.member.expire(lease)
+        self._soonest = min(self._until.values(), default=self._now())
+
+    def strange(self, what: str, why: str) -> Exception:
+        return AssertionError(f"{what}: {why}")
+
+
+def _keys(body: Any) -> Iterator[str]:
+    """Yield all keys of a request."""
+    if isinstance(body, dict):
+        if isinstance(body.get("key"), str):
+            yield b64decode(body["key"]).decode()
+        body = [*body.values()]
+    for one in body if isinstance(body, list) else ():
+        yield from _keys(one)
+
+
+def _network(key: str) -> str:
+    """Return the network of a document's key, or of a list of a node's documents."""
+    return key.rpartition("/")[2].partition(".")[0]
