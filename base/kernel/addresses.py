@@ -32,6 +32,11 @@ def adding_address(index: int, address: IPv4Interface | IPv6Interface, flags: in
     return f"adding address {address}", RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, body
 
 
+def index_of(body: bytes) -> int:
+    """The index of the interface of a message about an address."""
+    return int(ADDRESS.unpack_from(body)[4])
+
+
 def parse_address(body: bytes) -> tuple[int, IPv6Address, int]:
     """Decode a message about an IPv6 address: the interface's index, the address, and its flags, IFA_F_*."""
     _, _, few, _, index = ADDRESS.unpack_from(body)

@@ -15,14 +15,14 @@ from node.dra.prepare import Found
 from node.dra.publisher import HELD, Publisher, View
 from node.dra.slices import Entry, Index
 from node.dra.status import Status
-from node.health.status import FIRMWARE, NO_DRIVER, Health
+from node.health.status import FIRMWARE, NEEDED, NO_DRIVER, Health
 from node.kubelet.allocations import Allocations, Name
 from node.kubelet.plugin import HealthKey, Served
 from node.log import Topics
 from node.model import Offer, Sharing, devices_of
 
 _UNREAD: Final = "claims"
-_WORDS: Final = {NO_DRIVER: "no-driver", FIRMWARE: "firmware"}
+_WORDS: Final = {NO_DRIVER: "no-driver", FIRMWARE: "firmware", NEEDED: "needed"}
 
 
 class Service:

@@ -15,6 +15,7 @@ from node.model import Settings
 
 NO_DRIVER: Final = "it has no driver"
 FIRMWARE: Final = "the firmware of "  # a reason's beginning
+NEEDED: Final = "the host needs it: "  # another
 ACTIVE: Final = "ACTIVE"  # a port's state in /sys/class/infiniband/*/ports/*/state, without its number
 
 
@@ -93,7 +94,11 @@ def due(health: Health, settings: Settings) -> float | None:
 
 def observe(device: Device, facts: Facts, *, shared: bool) -> Observation:
     """The faults of an existing device."""
-    return Observation(_lost(device, facts), _own(device, facts) if shared else _link(device, facts))
+    if shared:
+        return Observation(_lost(device, facts), _own(device, facts))
+    # A pod would take it from the host, and ADD refuses that.  A DHCP client of the host may bring it an address.
+    needed = f"{NEEDED}{device.needed}" if device.needed else ""
+    return Observation(_lost(device, facts) or needed, _link(device, facts))
 
 
 def _lost(device: Device, facts: Facts) -> str:

@@ -1,6 +1,7 @@
-"""Watches the kernel's events on links and devices.
+"""Watches the kernel's events on links, addresses and devices.
 
-There are three sockets.  rtnetlink's RTNLGRP_LINK reports links: new, gone, renamed, with or without a carrier.
+There are three sockets.  rtnetlink reports links: new, gone, renamed, with or without a carrier; and addresses, which
+the host would lose with a device, as a DHCP client's on a VF that came home.
 Uevents report PCI functions, RDMA devices and scalable functions: new, gone, bound to a driver.  devlink's "config"
 reports failed and recovered firmware.  Only messages from the kernel count.  An event only triggers a new reading of
 the kernel's state.
@@ -8,7 +9,8 @@ the kernel's state.
 Rejected: RDMA netlink's events (RDMA_NL_GROUP_NOTIFY, Linux 6.12), because uevents report the same devices on older
 kernels too.  No event reports an RDMA port's state.  But a RoCE port follows its interface's carrier, and an IPoIB
 interface that is up has a carrier while its port is active.  Rejected: the ports' own events (ibv_get_async_event),
-because they need open uverbs devices, and a device for a pod must not be open.
+because they need open uverbs devices, and a device for a pod must not be open.  Rejected: the events of routes, because
+a routing daemon changes thousands, and few lead through an interface without an address.
 """
 
 import asyncio
@@ -19,13 +21,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
-from base.kernel import budget, devlink, events, netlink, rtnl
+from base.kernel import addresses, budget, devlink, events, netlink, rtnl
+from base.kernel.addresses import RTM_DELADDR, RTM_NEWADDR
 from base.kernel.links import LINK, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK, Link, get_link, parse_link
 
 # Seconds to wait for further events: a new VF causes some twenty.
 TOGETHER: Final = 0.03
 _ADD_MEMBERSHIP: Final = 1
-_RTNLGRP_LINK: Final = 1
+_RTNLGRPS: Final = (1, 5, 9)  # RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR
 _SO_RCVBUFFORCE: Final = 33
 _IFLA_NEW_NETNSID: Final = 45  # in RTM_DELLINK: the namespace to which the link moved
 _BUFFER: Final = 4 << 20  # bytes of events, for while this process does not run
@@ -63,7 +66,8 @@ class Watch:
         self._family = devlink.family()
         self._sockets = [netlink.open_socket(socket.NETLINK_ROUTE), events.open_devices()]
         readers = [self._read_link_events, self._read_uevents]
-        self._sockets[0].setsockopt(netlink.SOL_NETLINK, _ADD_MEMBERSHIP, _RTNLGRP_LINK)
+        for group in _RTNLGRPS:
+            self._sockets[0].setsockopt(netlink.SOL_NETLINK, _ADD_MEMBERSHIP, group)
         if self._family:
             self._sockets.append(netlink.open_socket(devlink.NETLINK_GENERIC))
             self._sockets[2].setsockopt(netlink.SOL_NETLINK, _ADD_MEMBERSHIP, self._family.config)
@@ -102,8 +106,12 @@ class Watch:
 
     def _read_link_events(self) -> None:
         for kind, body in self._messages(self._sockets[0]):
-            link = _link(body)
-            if not link or kind not in (RTM_NEWLINK, RTM_DELLINK):
+            if kind in (RTM_NEWADDR, RTM_DELADDR):
+                over = self._by_index.get(addresses.index_of(body))
+                if over and (self.software or over.device):
+                    self._schedule(devices=True)
+            link = _link(body) if kind in (RTM_NEWLINK, RTM_DELLINK) else None
+            if not link:
                 continue
             before = self._by_index.pop(link.index, None)
             if kind == RTM_NEWLINK:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hardware.model import Device
-from node.model import Grant, Offer, Resource, devices_of
+from node.model import Grant, Offer, Resource, Sharing, devices_of
 from node.offer import cdi, device_info, needs
 
 ROOT: Final = Path("/")
@@ -41,6 +41,11 @@ def grant(offer: Offer, ids: Sequence[str], root: Path = ROOT) -> Grant:
     devices = devices_of(units)
     for device in devices:
         refuse_gone(resource, device, root)
+        if device.needed and resource.sharing is Sharing.EXCLUSIVE:
+            raise Refused(
+                f"{resource.full_name}: the host needs device {device.id} now: {device.needed}; delete the pod, and "
+                "its successor gets another device"
+            )
     own = {device.id: needs.nodes(resource, device, root) for device in devices}
     common = needs.common_nodes(offer, root)
     nodes = tuple(dict.fromkeys(node for group in (*own.values(), common) for node in group))

@@ -180,8 +180,8 @@ def keep(before: Mapping[str, Offer], now: Iterable[Offer], devices: Mapping[str
     """The present offers by resource, each with the lost units of its earlier offer.
 
     kubelet treats a unit that leaves the list as if the node had never had it, and notifies no pod.  So a device that
-    is gone, or lost its driver, stays in the list, as unhealthy, until the configuration is reloaded.  Software
-    interfaces stay only if a selector names them, because each pod may bring one of a new name.
+    is gone, lost its driver, or became necessary to the host, stays in the list, as unhealthy, until the configuration
+    is reloaded.  Software interfaces stay only if a selector names them, because each pod may bring one of a new name.
 
     ``devices`` are all devices of the node, by id.
     """
@@ -193,9 +193,15 @@ def keep(before: Mapping[str, Offer], now: Iterable[Offer], devices: Mapping[str
         old = before[name].units if name in before else ()
         there = {unit.id for unit in offer.units}
         units = [unit for unit in old if unit.id not in there and _stays(unit, devices, claimed)]
-        units = [unit for unit in units if all(is_lasting(device, offer) for device in unit.devices)]
+        units = [_present(unit, devices) for unit in units if all(is_lasting(one, offer) for one in unit.devices)]
         kept[name] = replace(offer, units=(*offer.units, *units))
     return kept
+
+
+def _present(unit: Unit, devices: Mapping[str, Device]) -> Unit:
+    """The unit with what the host needs of its devices now."""
+    now = tuple(devices[one.id] if one.id in devices and devices[one.id].needed else one for one in unit.devices)
+    return unit if now == unit.devices else replace(unit, devices=now)
 
 
 def is_lasting(device: Device, offer: Offer) -> bool:
@@ -213,4 +219,4 @@ def _is_lost(before: Device, now: Device | None) -> bool:
         return True
     has_lost_its_driver = bool(before.driver and not now.driver)
     is_in_a_pod = bool(before.netdevs and not now.netdevs)  # where a selector may no longer match it
-    return has_lost_its_driver or is_in_a_pod
+    return has_lost_its_driver or is_in_a_pod or bool(now.needed)

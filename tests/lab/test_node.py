@@ -71,6 +71,21 @@ def test_a_pods_vf(kubelet: Kubelet, process: NodeProcess, node: Node, pod: Pod)
     assert len([line for line in process.said if "healthy" in line]) == 2
 
 
+def test_an_address_of_a_dhcp_client(kubelet: Kubelet, process: NodeProcess, node: Node) -> None:
+    """A VF is unhealthy while the host has an address on it.  Setting it up alone changes nothing."""
+    with process:
+        kubelet.until(RAIL0, vfs(), 120)
+        ip("link", "set", NAME, "up")
+        ip("address", "add", "192.168.123.174/24", "dev", NAME)
+        try:
+            kubelet.until(RAIL0, vfs(node.device), SOON)
+            process.says(f"unhealthy: {node.device} of example.com/rail0: the host needs it: the host has 192.168.123.")
+        finally:
+            ip("address", "del", "192.168.123.174/24", "dev", NAME)
+            ip("link", "set", NAME, "down")
+        kubelet.until(RAIL0, vfs(), SOON)
+
+
 def test_vfs_removed_and_made_anew(kubelet: Kubelet, process: NodeProcess) -> None:
     healthy, address = vfs(), pci(PF)
     with process:

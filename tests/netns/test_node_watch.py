@@ -70,6 +70,16 @@ def test_a_carrier(heard: Heard) -> None:
     assert heard.watch.links["rail0"].carrier
 
 
+def test_addresses(heard: Heard) -> None:
+    """An address that the host adds to a device or removes changes what a pod may have."""
+    assert (ip("address", "add", "192.0.2.1/24", "dev", "rail0"), heard.next()) == ([], [])
+    heard.watch.software = True
+    for address in ("192.0.2.2/24", "fd00:7::7/64"):
+        for change in ("add", "del"):
+            ip("address", change, address, "dev", "rail0")
+            assert heard.hears() == {True}
+
+
 def test_links_without_a_device_count_where_they_are_offered(heard: Heard, pod: Pod) -> None:
     ip("link", "add", "link", "rail0", "name", "d0", "type", "macvlan")
     assert (heard.next(), "d0" in heard.watch.links) == ([], True)

@@ -1,6 +1,7 @@
 """What a container gets for its IDs.  Names and JSON are those of sriov-network-device-plugin's README."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,9 @@ def test_refused(root: Path) -> None:
             == f"nvidia.com/rail-0: /dev/infiniband/{node} is missing on this node; load {module}: modprobe {module}"
         )
         (root / "dev/infiniband" / node).touch()
+    needed = exclusive(replace(vf(1), used="the host has 192.0.2.1/24 on it"))
+    said = "the host needs device 0000:3b:00.1 now: the host has 192.0.2.1/24 on it; delete the pod"
+    assert said in refusal(needed, "0000:3b:00.1", root)
     function(root).rmdir()
     assert "device 0000:3b:00.1 was removed from this node; delete the pod" in refusal(offer, "0000:3b:00.1", root)
     assert not (root / "var").exists()

@@ -82,6 +82,13 @@ class TestObservation:
         assert observe(replace(vf(), driver=""), facts(), shared=False) == Observation("it has no driver")
         assert observe(Device("bond0", Kind.NETDEV), facts(), shared=True) == UP
 
+    def test_what_the_host_needs(self) -> None:
+        """Sharing takes nothing from the host."""
+        needed = replace(vf(), used="the host has 192.0.2.1/24 on it")
+        said = Observation("the host needs it: the host has 192.0.2.1/24 on it")
+        assert observe(needed, facts(), shared=False) == said
+        assert observe(needed, facts(), shared=True) == UP
+
     def test_failed_firmware_is_that_of_all_vfs(self) -> None:
         said = f"the firmware of {PF} has failed (devlink health show)"
         assert observe(vf(), facts(failed=PF), shared=False) == Observation(said)

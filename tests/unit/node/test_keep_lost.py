@@ -84,3 +84,12 @@ def test_units_of_all_devices() -> None:
     now = offer(unit(OTHER, name="0"), unit(OTHER, name="1"))
     assert keep(before, [now], devices(OTHER)) == {"rdma/vf": now}
     assert keep(before, [offer()], devices()) == before
+
+
+def test_needed_by_the_host() -> None:
+    """A DHCP client of the host has given it an address: it stays, with the reason, for as long as the address does."""
+    taken = replace(VF, used="the host has 192.0.2.1/24 on it")
+    for before in (BEFORE, {"rdma/vf": offer(unit(OTHER), unit(taken))}):
+        assert keep(before, [offer(unit(OTHER))], devices(OTHER, taken))["rdma/vf"].units == (unit(OTHER), unit(taken))
+    now = offer(unit(OTHER), unit(VF))
+    assert keep({"rdma/vf": offer(unit(OTHER), unit(taken))}, [now], devices(OTHER, VF)) == {"rdma/vf": now}
