@@ -29,7 +29,7 @@ _RUNTIME_KEYS: Final = frozenset({
 # Keys of ib-sriov-cni and ib-kubernetes that are ignored if the kind's model lacks them, each with the reason.
 _PASSED_OVER: Final = {
     "ibKubernetesEnabled": "the plugin takes the GUID from runtimeConfig or args.cni, also without ib-kubernetes",
-    "pkey": "ib-kubernetes reads it from here, and the subnet manager sets partitions",
+    "pkey": "ib-kubernetes reads it from definitions of type ib-sriov, and the subnet manager sets partitions",
     "rdmaIsolation": "rdma.mode does this here",
     "vfioPciMode": "the plugin detects a VF's driver",
 }

@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from base.kernel import budget
-from base.protocol.errors import CniError, IoFailure
+from base.protocol.errors import CniError, IoFailure, StoreRefused
 from base.protocol.spec import Config, Json, network_of
 from base.state import journal
-from ctl.doctor import networks
-from ctl.doctor.model import Blocks, Cluster, Definition, NodeFile, Slices
+from ctl.doctor import controllers, networks
+from ctl.doctor.model import Blocks, Cluster, Controllers, Definition, NodeFile, Slices
 from ctl.doctor.reading import Reader
 from ipam.cluster import BLOCK, copies, node_blocks
 from ipam.cluster.node_blocks import NodeBlocks
 from ipam.stores import access
 
 if TYPE_CHECKING:
+    from ipam.cluster.backends.http import Http
     from ipam.cluster.rules.network import Network
 
 _DEFINITIONS: Final = "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions"
@@ -51,6 +52,8 @@ def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
             definitions = tuple(_definition(one) for one in kubernetes.listed_objects(server, _DEFINITIONS))
             nodes = list(kubernetes.listed_objects(server, _NODES))
             classes = list(kubernetes.listed_objects(server, _CLASSES))
+            are_ours = any(one.is_ours for one in definitions)
+            others = _controllers(read, kubeconfig, server) if are_ours else Controllers()
         finally:
             server.close()
     except CniError as e:
@@ -61,7 +64,15 @@ def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
     )
     of_classes = {f"{name}" for one in classes if (name := _inside(one, "spec").get("extendedResourceName"))}
     of_one_node = {name for name, count in by_node.items() if count == 1} - of_classes
-    return Cluster(len(nodes), frozenset({*by_node, *of_classes}), definitions, frozenset(of_one_node))
+    return Cluster(len(nodes), frozenset({*by_node, *of_classes}), definitions, frozenset(of_one_node), others)
+
+
+def _controllers(read: Reader, kubeconfig: Path, server: "Http") -> Controllers:
+    try:
+        return controllers.controllers(server)
+    except StoreRefused as e:  # few roles may list them
+        read.unread[f"{kubeconfig}"] = e.msg
+        return Controllers()
 
 
 def _definition(body: Json) -> Definition:
@@ -74,6 +85,7 @@ def _definition(body: Json) -> Definition:
         str(_inside(about, "annotations").get(_RESOURCE) or ""),
         is_ours=re.search(_OURS, config) is not None,
         addresses=tuple(found),
+        plugin=f"{next(networks.plugins(config.encode()), {}).get('type', '')}",
     )
 
 

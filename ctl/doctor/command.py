@@ -76,6 +76,7 @@ def facts(root: Path, file: str, build: str, kubeconfig: Path | None = None) -> 
         tuple(networks.renamed_files(read)),
         slices=cluster.slices(read, node_file),
         policy_refused=networks.policy_refused(read),
+        broken=networks.broken(read),
     )
     known = [(one.source, one.conf) for one in found.networks]
     known += [(one.file, one.conf) for one in on_disk.attachments if one.alive]

@@ -37,13 +37,30 @@ class Addresses:
 
 @dataclass(frozen=True)
 class Definition:
-    """A NetworkAttachmentDefinition: "namespace/name", the resource of its pods, whether it is for hpn, and the
-    addresses of its plugins."""
+    """A NetworkAttachmentDefinition: "namespace/name", the resource of its pods, and whether it is for hpn.
+
+    ``addresses``: of its plugins.  ``plugin``: the type of the first one.
+    """
 
     name: str
     resource: str = ""
     is_ours: bool = False
     addresses: tuple[Addresses, ...] = ()
+    plugin: str = ""
+
+
+@dataclass(frozen=True)
+class Controllers:
+    """Controllers of others in the cluster.
+
+    - ``policies``: each MultiNetworkPolicy with a network that it is for, both "namespace/name".
+    - ``enforced``: the types of plugins on whose networks a controller enforces policies.
+    - ``injectors``: the webhooks that add a network's resource to its pods.
+    """
+
+    policies: tuple[tuple[str, str], ...] = ()
+    enforced: frozenset[str] = frozenset()
+    injectors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +74,7 @@ class Cluster:
     offered: frozenset[str]
     definitions: tuple[Definition, ...]
     of_one_node: frozenset[str] = frozenset()
+    controllers: Controllers = Controllers()
 
 
 @dataclass(frozen=True)
@@ -391,6 +409,7 @@ class Facts:
     - ``without_names``: the policy file, if it does not limit the names that configurations use; else empty.
     - ``policy_refused``: the policy file, and why each ADD refuses it; empty if it is valid, or does not exist.
     - ``unread``: the unreadable files, and why.
+    - ``broken``: the first file of the runtime's directory, with the reason, if no runtime can read it.
     - ``addresses``: of the networks in files and attachments.  ``own_addresses``: the host's, with their interfaces.
     """
 
@@ -406,6 +425,7 @@ class Facts:
     unread: tuple[tuple[str, str], ...] = ()
     slices: Slices | None = None
     addresses: tuple[Addresses, ...] = ()
+    broken: tuple[str, str] | None = None
     own_addresses: Mapping[Address, str] = field(default_factory=dict)
     policy_refused: str = ""
 

@@ -32,9 +32,7 @@ _DEVICE: Final = "0000:00:00.0"
 
 def networks(read: Reader) -> tuple[Network, ...]:
     """The networks for hpn, from the runtime's directory."""
-    folders = ([f"{read.at(folder)}/{name}" for name in read.names(read.at(folder))] for folder in places.NETWORKS)
-    files = ([path for path in folder if path.endswith(_SUFFIXES)] for folder in folders)
-    paths = next(filter(None, files), [])
+    paths = _files(read)
     file = _policy_file(read)
     # A refused one is a finding of its own, not of each network.
     file = file if read.data(file) is not None and not policy_refused(read) else ""
@@ -42,13 +40,35 @@ def networks(read: Reader) -> tuple[Network, ...]:
     return tuple(replace(one, is_the_runtimes=one.source == paths[0]) for one in found)
 
 
+def _files(read: Reader) -> list[str]:
+    """The files of the runtime's directory, in its order."""
+    folders = ([f"{read.at(folder)}/{name}" for name in read.names(read.at(folder))] for folder in places.NETWORKS)
+    files = ([path for path in folder if path.endswith(_SUFFIXES)] for folder in folders)
+    return next(filter(None, files), [])
+
+
+def broken(read: Reader) -> tuple[str, str] | None:
+    """The first file of the runtime's directory, with the reason, if it defines no network; else None."""
+    for path in _files(read)[:1]:
+        data = read.data(path)
+        try:
+            document = json.loads(data) if data is not None else None
+        except (ValueError, RecursionError) as e:
+            return path, f"{e}"
+        is_list = path.endswith(".conflist")
+        key = "plugins" if is_list else "type"
+        if data is not None and not (isinstance(document, dict) and document.get(key)):
+            return path, f"it has no {key}"
+    return None
+
+
 def _networks(path: str, data: bytes, node_file: str) -> Iterator[Network]:
-    for plugin in _plugins(data):
+    for plugin in plugins(data):
         if plugin.get("type") == _OURS:
             yield _network(path, plugin, node_file)
 
 
-def _plugins(data: bytes) -> Iterator[Json]:
+def plugins(data: bytes) -> Iterator[Json]:
     """The configurations of its plugins, each as libcni builds it; none for a document that is not a network."""
     with suppress(ValueError, RecursionError):
         yield from _plugins_of(json.loads(data))
@@ -67,7 +87,7 @@ def _plugins_of(document: object) -> Iterator[Json]:
 
 def addresses_in(source: str, data: bytes) -> Iterator[Addresses]:
     """The addresses of each plugin with hpn-ipam; none of a refused one."""
-    for plugin in _plugins(data):
+    for plugin in plugins(data):
         yield from addresses_of(source, plugin)
 
 

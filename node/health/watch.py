@@ -1,7 +1,7 @@
 """Watches the kernel's events on links, addresses and devices.
 
-There are three sockets.  rtnetlink reports links: new, gone, renamed, with or without a carrier; and addresses, which
-the host would lose with a device, as a DHCP client's on a VF that came home.
+There are three sockets.  rtnetlink reports links: new, gone, renamed, with or without a carrier.  It also reports
+addresses, which the host would lose with a device, as a DHCP client's on a VF that came home.
 Uevents report PCI functions, RDMA devices and scalable functions: new, gone, bound to a driver.  devlink's "config"
 reports failed and recovered firmware.  Only messages from the kernel count.  An event only triggers a new reading of
 the kernel's state.

@@ -179,9 +179,9 @@ def _some(devices: Sequence[Device]) -> str:
 def keep(before: Mapping[str, Offer], now: Iterable[Offer], devices: Mapping[str, Device]) -> dict[str, Offer]:
     """The present offers by resource, each with the lost units of its earlier offer.
 
-    kubelet treats a unit that leaves the list as if the node had never had it, and notifies no pod.  So a device that
-    is gone, lost its driver, or became necessary to the host, stays in the list, as unhealthy, until the configuration
-    is reloaded.  Software interfaces stay only if a selector names them, because each pod may bring one of a new name.
+    kubelet treats a unit that leaves the list as if the node had never had it, and notifies no pod.  So a device stays
+    as unhealthy if it is gone, lost its driver, or became necessary to the host.  A reload of the configuration removes
+    it.  Software interfaces stay only if a selector names them, because each pod may bring one of a new name.
 
     ``devices`` are all devices of the node, by id.
     """

@@ -228,7 +228,42 @@ def vf_guid_zero(node: Node) -> Iterator[Severity]:
     hca = node.pci(VF) / "infiniband/mlx5_2"
     write(hca, node_guid="0000:0000:0000:0000")
     yield WARNING
+    write(node.pci(VF) / "net/rail0v0", type=1)
+    ((name, found),) = node.findings()
+    assert (name, "vf 0 mac MAC" in found.remedy) == ("vf-guid-zero", True)
     write(hca, node_guid="0200:0000:0000:0007")
+
+
+@case
+def vf_port_down(node: Node) -> Iterator[Severity]:
+    for path in (node.pci(PFS[0]) / "net/rail0", node.pci(VF) / "net/rail0v0"):
+        write(path, type=32)
+    (port,) = (node.pci(VF) / "infiniband").glob("*/ports/1")
+    write(port, state="1: DOWN")
+    yield WARNING
+    write(port, state="4: ACTIVE")
+    for path in (node.pci(PFS[0]) / "net/rail0", node.pci(VF) / "net/rail0v0"):
+        write(path, type=1)
+
+
+@case
+def vf_needed(node: Node) -> Iterator[Severity]:
+    over = node.sys.root / "class/net/rail0v0.7"
+    node.sys.netdev("rail0v0.7", below=["rail0v0"])
+    yield WARNING
+    over.unlink()
+
+
+@case
+def network_broken(node: Node) -> Iterator[Severity]:
+    for name, text in (("00-new.conflist", "{"), ("00-new.conflist", '{"name": "a"}'), ("00-new.conf", "[]")):
+        path = node.at(f"etc/cni/net.d/{name}")
+        path.write_text(text)
+        assert [one for one, _ in node.findings()] == ["network-broken"]
+        path.unlink()
+    path.write_text("{}")
+    yield ERROR
+    path.unlink()
 
 
 @case

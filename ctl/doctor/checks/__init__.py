@@ -6,7 +6,7 @@ docs/user/operations.md explains each finding by its id.
 from collections.abc import Mapping
 from typing import Final
 
-from ctl.doctor.checks import claims, devices, node, pci, pools, programs, rdma, state
+from ctl.doctor.checks import claims, controllers, devices, node, pci, pools, programs, rdma, state
 from ctl.doctor.model import Check
 
 # Causes that keep pods from starting come first.
@@ -20,9 +20,12 @@ CHECKS: Final[Mapping[str, Check]] = {
     "resource-twice": programs.resource_twice,
     "resource-nobody-has": node.resource_nobody_has,
     "range-on-each-node": pools.range_on_each_node,
+    "policy-unenforced": controllers.policy_unenforced,
+    "resource-injected": controllers.resource_injected,
     "names-unlisted": node.names_unlisted,
     "policy-refused": node.policy_refused,
     "configuration-refused": node.configuration_refused,
+    "network-broken": node.network_broken,
     "runtime-too-old": node.runtime_too_old,
     "node-file-refused": node.node_file_refused,
     "file-renamed": node.file_renamed,
@@ -36,6 +39,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "memlock": rdma.memlock,
     "gid-table-full": rdma.gid_table_full,
     "vf-guid-zero": rdma.vf_guid_zero,
+    "vf-port-down": rdma.vf_port_down,
     "device-nodes-differ": rdma.device_nodes_differ,
     "state-unsafe": state.state_unsafe,
     "record-unreadable": state.record_unreadable,
@@ -67,6 +71,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "traffic-class-lossy": devices.traffic_class_lossy,
     "pfc-differs": devices.pfc_differs,
     "vf-elsewhere": devices.vf_elsewhere,
+    "vf-needed": devices.vf_needed,
     "irqbalance": pci.irqbalance,
     "irq-elsewhere": pci.irq_elsewhere,
     "pcie-link": pci.pcie_link,

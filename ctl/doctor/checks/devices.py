@@ -9,6 +9,8 @@ from itertools import combinations
 from ctl.doctor.model import Facts, Finding, Nic, Severity
 from hardware.model import Kind
 from hardware.rdma_devices import ACTIVE
+from node.model import Sharing
+from node.offer.offers import agrees
 
 _OLDEST = (5, 14)
 _WRITTEN = 1767225600  # 2026-01-01T00:00:00Z
@@ -145,6 +147,25 @@ def vf_elsewhere(facts: Facts) -> Iterator[Finding]:
                 Severity.NOTE,
                 f"{nic.path}/net: the interface is in another namespace, and no attachment holds {nic.device.id}",
                 "nothing, if another CNI plugin moved it into a pod; otherwise it returns when that namespace ends",
+            )
+
+
+def vf_needed(facts: Facts) -> Iterator[Finding]:
+    """The host has come to need a VF that the device file offers, mostly by an address of a DHCP client."""
+    file = facts.node_file
+    offered = (
+        [one for one in file.settings.resources if one.sharing is Sharing.EXCLUSIVE] if file and file.settings else []
+    )
+    selectors = [selector for one in offered for selector in one.selectors]
+    for nic in facts.hardware.nics:
+        device = nic.device
+        if file and device.kind is Kind.VF and device.used and any(agrees(one, device) for one in selectors):
+            name = next(iter(device.netdevs), device.id)
+            yield Finding(
+                Severity.WARNING,
+                f"{nic.path}/net/{name}: {device.used}, so no pod gets this VF of {file.path}",
+                "exclude VFs in NetworkManager or systemd-networkd; then, unless the host needs it: ip address flush "
+                f"dev {name}",
             )
 
 

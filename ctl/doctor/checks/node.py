@@ -60,6 +60,17 @@ def configuration_refused(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def network_broken(facts: Facts) -> Iterator[Finding]:
+    """containerd reads the files in order, and drops every network at a broken one (go-cni, loadFromConfDir)."""
+    if facts.broken:
+        path, why = facts.broken
+        yield Finding(
+            Severity.ERROR,
+            f"{path}, which sorts first, is broken: {why}; the runtime then has no network",
+            f"correct it, or: rm {path}",
+        )
+
+
 def runtime_too_old(facts: Facts) -> Iterator[Finding]:
     """The runtime does not support the cniVersion of its own network, and fails only after ADD has succeeded."""
     machine = facts.machine

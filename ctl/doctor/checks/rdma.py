@@ -6,6 +6,7 @@ from cni import attachment_state
 from ctl.doctor.machine import RUNTIMES
 from ctl.doctor.model import Facts, Finding, Severity
 from hardware.model import Kind
+from hardware.rdma_devices import ACTIVE, Hca
 from node.model import Sharing, Verbs
 
 # In a fuller GID table, a few more pods find no free entry.
@@ -104,16 +105,38 @@ def gid_table_full(facts: Facts) -> Iterator[Finding]:
 
 
 def vf_guid_zero(facts: Facts) -> Iterator[Finding]:
-    """The port of an InfiniBand VF without a GUID never becomes active."""
+    """The port of an InfiniBand VF without a GUID never becomes active.  Over Ethernet, RDMA CM fails.  mlx5 derives
+    the GUID from the MAC that the VF's PF had for it when the driver was bound."""
     for nic in facts.hardware.nics:
         device = nic.device
-        for hca in nic.hcas if device.kind is Kind.VF and device.link_type == "infiniband" else ():
+        for hca in nic.hcas if device.kind is Kind.VF else ():
             if hca.node_guid == _NO_GUID:
+                remedy = "set guids: true in pfs of the device file, or guid in the network's configuration"
+                if device.link_type != "infiniband":
+                    pf, at = device.pf_netdev or "PF", f"/sys/bus/pci/drivers/{device.driver}"
+                    remedy = f"ip link set {pf} vf {device.index} mac MAC; echo {device.id} >{at}/unbind, >{at}/bind"
+                yield Finding(Severity.WARNING, f"{hca.path}/node_guid: {hca.node_guid}", remedy)
+
+
+def vf_port_down(facts: Facts) -> Iterator[Finding]:
+    """The port of an InfiniBand VF with a GUID is not active, although its PF's is."""
+    active = {nic.device.id for nic in facts.hardware.nics if any(map(_is_active, nic.hcas))}
+    for nic in facts.hardware.nics:
+        device = nic.device
+        if device.kind is not Kind.VF or device.link_type != "infiniband" or device.pf not in active:
+            continue
+        for hca in nic.hcas:
+            if hca.node_guid != _NO_GUID and hca.ports and not _is_active(hca):
                 yield Finding(
                     Severity.WARNING,
-                    f"{hca.path}/node_guid: {hca.node_guid}",
-                    "set guids: true in pfs of the device file, or guid in the network's configuration",
+                    f"{hca.path}/ports/{hca.ports[0].number}/state: {hca.ports[0].state_name}; the PF's is active",
+                    f"ip link set {device.pf_netdev or 'PF'} vf {device.index} state auto, or guids: true in pfs of "
+                    "the device file; if it stays, the subnet manager does not support virtual ports",
                 )
+
+
+def _is_active(hca: Hca) -> bool:
+    return any(port.state == ACTIVE for port in hca.ports)
 
 
 def device_nodes_differ(facts: Facts) -> Iterator[Finding]:

@@ -437,7 +437,7 @@ ROWS: dict[str, list[Row]] = {
         (infiniband(), WARNING, "/sys/ib/mlx5_9/node_guid"),
         (infiniband(guid="0216:3eff:fe10:f8b0"), None, ""),
         (infiniband(kind=Kind.PF), None, ""),
-        (infiniband(link_type="ether"), None, ""),
+        (infiniband(link_type="ether"), WARNING, " mac MAC; echo 0000:09:00.0 >/sys/bus/pci/drivers/mlx5_core/unbind"),
     ],
     "device-nodes-differ": [
         (Facts(state=state(attached(lost_nodes=("/dev/x",)))), WARNING, "has lost /dev/x"),

@@ -8,10 +8,12 @@ from support.documents_of_api import definition, listed, node
 from support.tls_server import Server, Told
 
 from ctl.doctor import cluster, networks
+from ctl.doctor.checks.controllers import policy_unenforced, resource_injected
 from ctl.doctor.checks.node import names_unlisted, resource_nobody_has
 from ctl.doctor.checks.programs import not_readable
-from ctl.doctor.model import Cluster, Facts, Severity
+from ctl.doctor.model import Cluster, Facts, NodeFile, Severity
 from ctl.doctor.reading import Reader
+from node import config as node_config
 
 
 @pytest.fixture
@@ -86,7 +88,7 @@ def test_a_node_that_allows_all_names(
     server: Server, kubeconfig: Path, tmp_path: Path, config: str | None, file: str, is_noted: bool
 ) -> None:
     """A node that allows all names gives a note, if there are definitions for hpn."""
-    server.tell(listed(definition("a", None) | {"spec": {"config": config}}), listed(node()), listed())
+    server.tell(listed(definition("a", None) | {"spec": {"config": config}}), listed(node()), *[listed()] * 4)
     path = tmp_path / "etc" / "hpn" / "policy.json"
     path.parent.mkdir(parents=True)
     if file:
@@ -96,3 +98,64 @@ def test_a_node_that_allows_all_names(
     findings = list(names_unlisted(facts))
     assert [one.severity for one in findings] == [Severity.NOTE] * is_noted
     assert all(f"{path}" in one.evidence and "ml/a" in one.evidence for one in findings)
+
+
+def policy(name: str, networks: str) -> dict[str, Any]:
+    about = {"namespace": "ml", "name": name, "annotations": {"k8s.v1.cni.cncf.io/policy-for": networks}}
+    return {"metadata": about}
+
+
+def daemon(*args: str) -> dict[str, Any]:
+    return {"spec": {"template": {"spec": {"containers": [{"args": [*args]}]}}}}
+
+
+@pytest.mark.parametrize(
+    ("args", "found"),
+    [
+        (("--host-prefix=/host", "--network-plugins=macvlan,ipvlan"), ["ml/deny", "ml/other"]),
+        (("--network-plugins=macvlan,hpn",), []),
+        (("--network-plugins", "hpn"), []),
+        ((), ["ml/deny", "ml/other"]),
+    ],
+)
+def test_a_policy_that_nobody_enforces(
+    server: Server, kubeconfig: Path, args: tuple[str, ...], found: list[str]
+) -> None:
+    """Only networks of type hpn count: the controllers look at the first plugin's type."""
+    ours, theirs = {"plugins": [{"type": "hpn"}]}, {"type": "macvlan", "ipam": {"type": "hpn-ipam"}}
+    server.tell(
+        listed(definition("rail0", None, ours), definition("old", None, theirs)), listed(node()), listed(),
+        listed(policy("deny", "rail0, old"), policy("another", "old")), listed(policy("other", "ml/rail0")),
+        listed(daemon("--unrelated"), daemon(*args)), listed(),
+    )  # fmt: skip
+    findings = list(policy_unenforced(Facts(cluster=cluster.cluster(Reader(Path("/")), kubeconfig))))
+    assert [one.evidence.split()[1] for one in findings] == found
+    assert all("is for network ml/rail0, whose type is hpn" in one.evidence for one in findings)
+
+
+@pytest.mark.parametrize(("by", "is_noted"), [("dra", True), ("devicePlugin", False)])
+@pytest.mark.parametrize("webhook", ["network-resources-injector-config", "another"])
+def test_a_webhook_that_adds_a_claims_resource(
+    server: Server, kubeconfig: Path, by: str, is_noted: bool, webhook: str
+) -> None:
+    text = f"resources: [{{name: example.com/vf, kind: vf, by: {by}, selectors: {{pfNames: [rail0]}}}}]"
+    file = NodeFile("/etc/hpn/devices.yaml", node_config.settings(text.encode(), is_yaml=True))
+    hook = {"metadata": {"name": webhook}, "webhooks": [{"name": f"{webhook}.k8s.io"}]}
+    nad = definition("rail0", "example.com/vf", {"type": "hpn"})
+    server.tell(listed(nad), listed(node()), listed(), listed(), listed(), listed(hook))
+    facts = Facts(cluster=cluster.cluster(Reader(Path("/")), kubeconfig), node_file=file)
+    found = [one.evidence for one in resource_injected(facts)]
+    assert len(found) == (is_noted and webhook != "another")
+    assert all("adds example.com/vf to the limits of pods of NetworkAttachmentDefinition ml/rail0" in e for e in found)
+
+
+def test_who_may_not_list_controllers(server: Server, kubeconfig: Path) -> None:
+    """The rest counts all the same."""
+    server.tell(
+        listed(definition("a", None, {"type": "hpn"})), listed(node()), listed(), Told(403, {"message": "no policies"})
+    )
+    read = Reader(Path("/"))
+    found = cluster.cluster(read, kubeconfig)
+    assert found
+    assert [one.name for one in found.definitions] == ["ml/a"]
+    assert "does not list multi-networkpolicies" in read.unread[f"{kubeconfig}"]

@@ -26,7 +26,7 @@ from ctl.main import main
 # server's; test_blocks.py a store's.
 ELSEWHERE = {
     *("disk-nearly-full", "clock-wrong", "clock-differs", "clock-unsynchronized", "pfc-differs", "traffic-class-lossy"),
-    *("range-on-each-node", "pools-overlap", "pool-of-own-address"),
+    *("range-on-each-node", "pools-overlap", "pool-of-own-address", "policy-unenforced", "resource-injected"),
     *("resource-nobody-has", "names-unlisted", "slices-missing", "slices-foreign"),
 }
 OLD = "2026-01-02T03:04:05.678+00:00"
