@@ -56,7 +56,7 @@ def planned(root: Path, *words: str) -> Planned:
     assert status == 0
     first, *rest = text.split("---\n")
     by_kind = defaultdict[str, list[Any]](list)
-    for one in map(yaml.safe_load, rest):
+    for one in filter(None, map(yaml.safe_load, rest)):  # without a network, its document is empty
         by_kind[one["kind"]].append(one)
     networks = {}
     for definition in by_kind["NetworkAttachmentDefinition"]:

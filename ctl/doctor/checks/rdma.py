@@ -71,7 +71,9 @@ def rdma_cm_missing(facts: Facts) -> Iterator[Finding]:
     hardware = facts.hardware
     if hardware.rdma_cm or hardware.rdma_cm_path in dict(facts.unread):
         return
-    if hardware.rdma_mode and any(nic.device.rdma for nic in hardware.nics):
+    # An EFA has no RDMA CM, and its port no link layer.
+    layers = {port.link_layer for nic in hardware.nics for hca in nic.hcas for port in hca.ports}
+    if hardware.rdma_mode and any(nic.device.rdma for nic in hardware.nics) and layers != {"Unknown"}:
         yield Finding(
             Severity.WARNING,
             f"{hardware.rdma_cm_path} does not exist",

@@ -39,6 +39,7 @@ from node.model import PfRule, Resource, Selector, Settings, Sharing, Verbs
 ERROR, WARNING, NOTE = Severity
 OF_DEVICE = {one.name for one in fields(Device)} - {"id"}
 RDMA = (RdmaDevice("mlx5_0"),)
+EFA = (Hca("efa_0", "/sys/ib/efa_0", ports=(Port(1, "", ACTIVE, "ACTIVE", link_layer="Unknown"),)),)
 
 
 def nic(number: int = 0, **keys: Any) -> Nic:
@@ -420,6 +421,7 @@ ROWS: dict[str, list[Row]] = {
     "rdma-cm-missing": [
         (Facts(hardware=Hardware((nic(),), rdma_mode="shared", rdma_cm_path="/c")), WARNING, "/c does not"),
         (Facts(hardware=Hardware((nic(rdma=()),), rdma_mode="shared")), None, ""),
+        (Facts(hardware=Hardware((nic(hcas=EFA),), rdma_mode="shared")), None, ""),
         (Facts(hardware=Hardware((nic(),))), None, ""),
         (Facts(hardware=Hardware((nic(),), rdma_mode="shared", rdma_cm_path="/c"), unread=(("/c", "no"),)), None, ""),
     ],
