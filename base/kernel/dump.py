@@ -18,13 +18,11 @@ from base.kernel.addresses import (
     IFA_LOCAL,
     RT_SCOPE_UNIVERSE,
     RT_TABLE_MAIN,
-    RTA_TABLE,
     RTM_GETADDR,
-    RTN_UNICAST,
     scope_of,
 )
 from base.kernel.links import RTM_GETLINK, get_link, parse_link
-from base.kernel.netlink import HEADER, attr, attributes, u32
+from base.kernel.netlink import HEADER, attributes
 from base.kernel.rtnl import Rtnl, open_in
 from base.kernel.rules import RTM_GETROUTE, RTM_GETRULE
 from base.protocol.result import Address, Network, Route
@@ -157,20 +155,6 @@ def rules(ns_fd: int) -> list[Rule]:
         return [_rule(message) for body in bodies for message in _decoded(inside, RTM_GETRULE, body, fibmsg)]
 
 
-def default_route_link(ns_fd: int | None) -> str:
-    """The name of the default route's interface; empty without a default route.  IPv4's route comes before IPv6's, and
-    the lowest metric first."""
-    with open_in(ns_fd, strictly=True) as inside:
-        found = [
-            m
-            for m in _routes(inside, RT_TABLE_MAIN)
-            if m["dst_len"] == 0 and m["type"] == RTN_UNICAST and _ways(m)[0][0]
-        ]
-        best = min(found, key=lambda m: (m["family"] != AF_INET, m.get("RTA_PRIORITY") or 0), default=None)
-        link = inside.link(index=_ways(best)[0][0]) if best else None
-        return link.name if link else ""
-
-
 def link_of_device(ns_fd: int, address: str) -> int:
     """The index of the interface of the device with this bus address; 0 if there is none."""
     with open_in(ns_fd, strictly=True) as inside:
@@ -178,14 +162,12 @@ def link_of_device(ns_fd: int, address: str) -> int:
         return next((link.index for link in links if link.device == address), 0)
 
 
-def _routes(inside: Rtnl, table: int = 0) -> list[Any]:
-    """The routes of one table, or of all tables for 0, as pyroute2 decodes them."""
+def _routes(inside: Rtnl) -> list[Any]:
+    """The routes of all tables, as pyroute2 decodes them."""
     from pyroute2.netlink.rtnl.rtmsg import rtmsg  # noqa: PLC0415
 
-    wanted = attr(RTA_TABLE, u32(table)) if table else b""
-    bodies = [struct.pack("=B11x", family) + wanted for family in _FAMILIES]
-    found = [message for body in bodies for message in _decoded(inside, RTM_GETROUTE, body, rtmsg)]
-    return [message for message in found if not table or _table(message) == table]
+    bodies = [struct.pack("=B11x", family) for family in _FAMILIES]
+    return [message for body in bodies for message in _decoded(inside, RTM_GETROUTE, body, rtmsg)]
 
 
 def _decoded(inside: Rtnl, kind: int, body: bytes, decoder: Any) -> Iterator[Any]:

@@ -26,6 +26,7 @@ from base.kernel.addresses import (
     RT_TABLE_MAIN,
     RTA_DST,
     RTA_OIF,
+    RTA_PRIORITY,
     RTA_TABLE,
     RTM_GETADDR,
     RTN_UNICAST,
@@ -56,8 +57,8 @@ _OUTSIDE: Final = 0  # outside of VRFs: no table has this number
 class Route:
     """A unicast route.
 
-    - ``outputs``: the indexes of its interfaces, without those of its nexthop object.
-    - ``nexthop``: the nexthop object's number, 0 for none.
+    - ``outputs``: the indexes of its interfaces in their order, without those of its nexthop object.
+    - ``nexthop``: the nexthop object's number, 0 for none.  ``priority``: its metric.
     """
 
     family: int
@@ -65,8 +66,9 @@ class Route:
     protocol: int
     table: int
     destination: bytes
-    outputs: frozenset[int]
+    outputs: tuple[int, ...]
     nexthop: int
+    priority: int
 
     @cached_property
     def network(self) -> Network:
@@ -119,8 +121,9 @@ def _route(body: bytes) -> Route:
         protocol,
         table_of(body, RTA_TABLE),
         found.get(RTA_DST, b""),
-        frozenset(_outputs(found)),
+        tuple(_outputs(found)),
         read_u32(found.get(_RTA_NH_ID, b"")),
+        read_u32(found.get(RTA_PRIORITY, b"")),
     )
 
 
@@ -145,7 +148,7 @@ class Nexthops:
 
     def outputs(self, route: Route) -> frozenset[int]:
         """The indexes of all interfaces of the route.  Raises OSError."""
-        return route.outputs | (self._of(route.nexthop) if route.nexthop else set())
+        return frozenset(route.outputs) | (self._of(route.nexthop) if route.nexthop else set())
 
     def _of(self, number: int) -> set[int]:
         if number in self._known:
@@ -212,6 +215,22 @@ def uplinks() -> set[str]:
         first, second = _uplinks(host, AF_INET), _uplinks(host, AF_INET6)
     places = first.keys() | second.keys()
     return {name for place in places for index in first.get(place) or second[place] for name in _name_of(index)}
+
+
+def default_route_link(ns_fd: int | None) -> str:
+    """The name of the interface of the main table's default route in a namespace; empty without one.
+
+    IPv4's route comes before IPv6's, and the lowest metric first.
+    """
+    with rtnl.open_in(ns_fd, strictly=True) as inside:
+        nexthops = Nexthops(inside)
+        for family in _FAMILIES:
+            routes = [one for one in unicast(inside, family, default=True) if one.table == RT_TABLE_MAIN]
+            for route in sorted(routes, key=lambda one: one.priority):
+                if found := [*route.outputs, *sorted(nexthops.outputs(route))]:
+                    link = inside.link(index=found[0])
+                    return link.name if link else ""
+    return ""
 
 
 def _uplinks(host: Rtnl, family: int) -> dict[int, set[int]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from base.kernel import dump, links, nsid, rtnl, sysctl, sysfs
+from base.kernel import links, nsid, routes, rtnl, sysctl, sysfs
 from base.kernel.links import RTM_NEWLINK, Link
 from base.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, attributes
 from base.kernel.rtnl import Rtnl
@@ -306,7 +306,7 @@ def find_master(attach: "Child", where: Rtnl, ns_fd: int | None, fits: Callable[
     """Return the master, which is up and has the MTU.  ``fits`` raises for an unsuitable master; by default that is any
     but an Ethernet interface.  Raises LinkUnavailable, InvalidConfig."""
     place = "the pod (linkInContainer)" if attach.linkInContainer else "the host"
-    name = attach.master or dump.default_route_link(ns_fd)
+    name = attach.master or routes.default_route_link(ns_fd)
     if not name:
         raise LinkUnavailable(f"master is not set and {place} has no default route to take it from; set master")
     link = where.link(name)

@@ -37,6 +37,15 @@ def test_ready_by_the_default_route(host: Host) -> None:
     assert host.call("STATUS", None, host.conf(master=...)).exit_code == 0
 
 
+def test_ready_by_the_default_route_of_an_object(host: Host) -> None:
+    """Such a route names no interface with nexthop_compat_mode=0, which FRR recommends."""
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")
+    ip("addr", "add", "192.0.2.2/24", "dev", "rail0")
+    ip("nexthop", "add", "id", "7", "via", "192.0.2.1", "dev", "rail0")
+    ip("route", "add", "default", "nhid", "7")
+    assert host.call("STATUS", None, host.conf(master=...)).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
