@@ -267,6 +267,7 @@ def _configure(
     if record.rules:
         features.routing.add(pod, record.rules)
         placed = features.routing.placed(result, record.rules)
+    log += addressing.replaced_defaults(pod, link, placed)
     with gids.watch(pod, record.rdma_devs) as tables:
         sysctls = {path: setting["value"] for path, setting in record.sysctl.items()}
         yield from addressing.apply(pod, link, placed, wanted.attach, sysctls, log)

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from ipaddress import IPv6Address
+from socket import AF_INET, AF_INET6
 from typing import TYPE_CHECKING, Final
 
 from base.kernel import addresses, links, neighbors, sysctl
-from base.kernel.addresses import IFA_F_NODAD, IFA_F_OPTIMISTIC
+from base.kernel.addresses import IFA_F_NODAD, IFA_F_OPTIMISTIC, RT_TABLE_MAIN
 from base.kernel.links import Link
 from base.kernel.neighbors import Detection
 from base.kernel.netlink import Change
@@ -178,6 +179,26 @@ def settings(ifname: str, *, needs_v6: bool, dad: str) -> dict[str, str]:
 
 def _optimistic(ifname: str) -> dict[str, str]:
     return {f"ipv6/conf/{ifname}/{name}": "1" for name in ("optimistic_dad", "use_optimistic")}
+
+
+def replaced_defaults(pod: Pod, link: Link, result: Result) -> Iterator[str]:
+    """Yield a note for each default route of the pod that ours, which comes first, replaces."""
+    in_main = [one for one in result.routes if one.table in (None, RT_TABLE_MAIN)]
+    families = {one.dst.version for one in in_main if not one.dst.prefixlen}
+    if not families:
+        return
+    # Few attachments beside the pod's own have one.
+    from base.kernel import routes  # noqa: PLC0415
+
+    for version in sorted(families):
+        there = routes.unicast(pod.rtnl, AF_INET if version == 4 else AF_INET6, default=True)
+        outputs = {index for one in there if one.table == RT_TABLE_MAIN for index in one.outputs} - {link.index}
+        names = [other.name for index in sorted(outputs) if (other := pod.rtnl.link(index=index))]
+        if names:
+            yield (
+                f"the pod's default route by {', '.join(names)} comes after that of {link.name} now, which ipam.routes "
+                "has; if that was not intended, remove it there, or set multiRail or policyRouting"
+            )
 
 
 def with_gateways(result: Result) -> list[Route]:

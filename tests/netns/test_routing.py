@@ -238,3 +238,18 @@ def test_check_misses(host: Host, pod: Pod, command: tuple[str, ...], said: str)
     assert error["code"] == 107
     assert said in error["msg"]
     host.ok("DEL", pod, conf)
+
+
+def test_two_default_routes(host: Host, pod: Pod, make_pod: Callable[[], Pod]) -> None:
+    """ADD notes that its default route comes before the pod's; rules keep both."""
+    pod.ip("link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
+    pod.ip("link", "set", "eth0", "up")
+    pod.ip("address", "add", "10.244.1.2/24", "dev", "eth0")
+    pod.ip("route", "add", "default", "via", "10.244.1.1")
+    default, note = [{"dst": "0.0.0.0/0"}], "the pod's default route by eth0 comes after that of hpn0 now"
+    for routing, noted in ((True, False), (False, True)):
+        conf = routed(host, V4, routes=default, routing=routing)
+        reply = host.call("ADD", pod, conf)
+        assert (reply.exit_code, note in "\n".join(reply.log)) == (0, noted), reply
+        host.ok("DEL", pod, conf)
+    assert "default route" not in "\n".join(host.call("ADD", make_pod(), conf).log)
