@@ -49,8 +49,8 @@ def read(path: Path, *, prefix: str = "", cdi: bool = False) -> Settings:
         data = trust.read_trusted(str(path), _MOST)
         _refuse_both(path)
         found = settings(data, is_yaml=_is_yaml(path, data or b""), prefix=prefix, cdi=cdi)
-        notes = (f"this is the file's name in older versions; rename it: mv {OLD} {OURS}",) if path == OLD else ()
-        return replace(found, notes=(*notes, *found.notes))
+        notes = [f"this is the file's name in older versions; rename it: mv {OLD} {OURS}"] if path == OLD else []
+        return replace(found, notes=(*notes, *_unread(path), *found.notes))
     except Refused as e:
         raise _in_file(path, e.msg, e) from e
     except InvalidConfig as e:  # which names the file
@@ -107,6 +107,12 @@ def _refuse_both(path: Path) -> None:
     """Raise Refused if both names of hpn's file exist."""
     if path == OURS and path.exists() and OLD.exists():
         raise Refused(f"{OLD} exists too, the file's name in older versions; remove one")
+
+
+def _unread(path: Path) -> list[str]:
+    """A note for each other file that a device plugin would read from its own place."""
+    others = [one for one in DEFAULTS if one != path and one.exists()] if path in DEFAULTS else []
+    return [f"{one} exists too and is not read; for both, write their resources into {OURS}" for one in others]
 
 
 def _is_yaml(path: Path, data: bytes) -> bool:

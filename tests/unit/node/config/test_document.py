@@ -236,6 +236,22 @@ def test_the_name_of_older_versions(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert config.read(new) == read(OWN)
 
 
+def test_the_files_of_two_plugins(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first is read, with a note."""
+    ours, one, other = (folder / name for name in ("devices.yaml", "shared.json", "sriov.json"))
+    monkeypatch.setattr(config, "OURS", ours)
+    monkeypatch.setattr(config, "DEFAULTS", (ours, one, other))
+    for file in (one, other):
+        file.write_text(json.dumps(OWN))
+        said = config.read(one).notes
+        note = f"{other} exists too and is not read; for both, write their resources into {ours}"
+        assert said == (note,) * other.exists()
+    assert config.read(folder / "shared.json", cdi=True).notes[:1] == (note,)
+    elsewhere = folder / "mine.json"
+    elsewhere.write_text(json.dumps(OWN))
+    assert config.read(elsewhere).notes == ()
+
+
 @pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
 def test_a_file_that_others_can_write(folder: Path, mode: int) -> None:
     file = folder / "node.yaml"
