@@ -56,6 +56,7 @@ CHANGED = {
         ({"networks": [{"name": "rail0", "namespace": "a.b", "config": RAIL}]}, "/networks/0/namespace"),
         ({"networks": [{"name": "rail0", "config": {"plugins": []}}]}, "/networks/0/config/plugins"),
         ({"networks": [{"name": "rail0", "config": {"plugins": [{"tpye": "hpn"}]}}]}, "type"),
+        ({"networks": [{"name": "rail0", "config": {"plugins": [{"type": "hpn", "guid": 638265253311}]}}]}, "guid"),
         ({"networks": [{"name": "rail0", "config": RAIL | {"cniversion": "1.1.0"}}]}, "cniversion"),
         ({"image": {"digest": "0123"}}, "/image/digest"),
         ({"imagePullSecrets": [{"name": "s", "namespace": "n"}]}, "namespace"),
