@@ -180,6 +180,8 @@ def _steps(
 
 def _complete(entry: Entry, record: Record, interfaces: tuple[Interface, ...], result: Result, dns: Json) -> Made:
     """Write the device information and the complete record."""
+    if record.host_network:
+        result = features.host_network.with_taken(result, record)
     ips = tuple(replace(ip, interface=0) for ip in result.ips)
     own = Result(interfaces, ips, result.routes, dns or result.dns)
     device_info.write(record.device_info, record.link, record.rdma_devs, record.gids)
@@ -270,7 +272,12 @@ def _configure(
     log += addressing.replaced_defaults(pod, link, placed)
     with gids.watch(pod, record.rdma_devs) as tables:
         sysctls = {path: setting["value"] for path, setting in record.sysctl.items()}
+        if record.host_network:
+            sysctls = features.host_network.settings(record, link) | sysctls
         yield from addressing.apply(pod, link, placed, wanted.attach, sysctls, log)
+        if record.host_network:
+            features.host_network.make(record, pod, link)
+            result = features.host_network.with_taken(result, record)
         found = tables.find(link.name, [ip.address.ip for ip in result.ips], wanted.attach.rdma, log)
     if record.sysctl:
         record = replace(record, sysctl=features.tuning.read_back(pod, record.sysctl))
@@ -332,6 +339,8 @@ def _check_features(record: Record, pod: Pod, link: links.Link, still: "Expected
         features.rxe.check(record)
     if record.sysctl:
         features.tuning.check(record, pod)
+    if record.host_network:
+        features.host_network.check(record, pod)
     if record.gids:
         gids.check(record, pod, link, still)
     if record.steering:

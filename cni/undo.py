@@ -166,6 +166,8 @@ def _undo_features(entry: Entry, record: Record, pod: Pod) -> Record:
         features.rxe.undo(entry, record)
     if record.rules:
         features.routing.undo(record, pod)
+    if record.host_network:
+        features.host_network.undo(entry, record, pod)
     return features.tuning.undo(entry, record, pod) if record.sysctl else record
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from base.kernel import netns, nsid, rtnl, sysfs
 from base.kernel.links import PAIRS, Link
@@ -22,14 +22,21 @@ from base.state import durable, journal, libcni_cache
 from base.state.owned import Use, refuse_held
 from base.state.record import Record
 
+if TYPE_CHECKING:
+    from base.kernel.routes import Route
+
 _NAMED: Final = 4  # routes in a message
+_TAKEN: Final = 500  # addresses, or routes, that move with an interface
 
 
-def refuse(link: Link, asked: Relatives, use: Use, host: Rtnl, *, prefix: str = "", other: str) -> None:
+def refuse(  # noqa: PLR0913  # the facts, and the message's parts
+    link: Link, asked: Relatives, use: Use, host: Rtnl, *, prefix: str = "", other: str, takes: bool | None = None
+) -> None:
     """Raise CniError for an interface that another pod has, or that is needed on the host.
 
     ``asked`` are the relatives of its device, only its name for software, and ``use`` has their holders.  The message
-    begins with ``prefix``, and ``other`` is the default remedy.
+    begins with ``prefix``, and ``other`` is the default remedy.  ``takes``: the pod takes its addresses and routes too
+    (useInterfaceNetwork); None if it cannot.
     """
     refuse_held(use, asked, prefix=prefix)
     # The holder of a PF decides what its VFs may do.
@@ -37,7 +44,7 @@ def refuse(link: Link, asked: Relatives, use: Use, host: Rtnl, *, prefix: str = 
         what = f"{prefix}{'VF' if ':' in part else 'SF'} {part} of {link.name!r}: "
         for below in _links(sysfs.device(part), host):
             _refuse_needed(below, part, use, host, what, other)
-    _refuse_needed(link, asked.own[0], use, host, prefix, other)
+    _refuse_needed(link, asked.own[0], use, host, prefix, other, takes)
 
 
 def refuse_function(
@@ -56,7 +63,15 @@ def _links(function: sysfs.Function | None, host: Rtnl) -> Iterator[Link]:
     return filter(None, map(host.link, function.netdevs if function else ()))
 
 
-def _refuse_needed(link: Link, address: str, use: Use, host: Rtnl, prefix: str, other: str) -> None:
+def _refuse_needed(  # noqa: PLR0913, PLR0917  # as for refuse
+    link: Link,
+    address: str,
+    use: Use,
+    host: Rtnl,
+    prefix: str,
+    other: str,
+    takes: bool | None = None,  # noqa: FBT001
+) -> None:
     """Raise CniError for an interface that the host, or a pod over it, needs."""
     name = link.name
     if link.enslaved:
@@ -66,13 +81,14 @@ def _refuse_needed(link: Link, address: str, use: Use, host: Rtnl, prefix: str, 
         raise LinkUnavailable(f"{prefix}{name!r} is a port of the host's {master}; {other}")
     if record := next(use.attached_over(link.index), None):
         raise LinkUnavailable(f"{prefix}{name!r} is the master of {record.title}; delete that first")
-    _refuse_in_use(link, prefix, other)
+    _refuse_in_use(link, prefix, other, takes)
     if uppers := _uppers(link, address, host):
         raise InvalidConfig(f"{prefix}{name!r} carries {', '.join(uppers)} of the host; remove them first, or {other}")
 
 
-def _refuse_in_use(link: Link, prefix: str, other: str) -> None:
-    """Raise InvalidConfig for the host's losses: its addresses and routes on the interface."""
+def _refuse_in_use(link: Link, prefix: str, other: str, takes: bool | None) -> None:  # noqa: FBT001
+    """Raise InvalidConfig for the host's losses: its addresses and routes on the interface; or for those that a pod
+    cannot take."""
     # Deferred: DEL does without it.
     from base.kernel import routes  # noqa: PLC0415
     from base.table import abridged  # noqa: PLC0415
@@ -83,15 +99,38 @@ def _refuse_in_use(link: Link, prefix: str, other: str) -> None:
         by_it = routes.routes_by(host, link.index) if link.up else []
     if any(route.is_default for route in by_it) and name in routes.uplinks():
         raise InvalidConfig(f"{prefix}the host's default route uses {name!r}; {other}")
+    if takes:
+        _refuse_untakable(link, lost, by_it, prefix)
+        return
+    if takes is not None:
+        other = f"{other}, or set useInterfaceNetwork to take them along"
     if lost:
+        along = ", or set useInterfaceNetwork to take them along" if takes is not None else ""
         raise InvalidConfig(
-            f"{prefix}{name!r} has {', '.join(lost)} on the host, which a move would lose; remove them first"
+            f"{prefix}{name!r} has {', '.join(lost)} on the host, which a move would lose; remove them first{along}"
         )
     if shown := [f"{route.network}" for route in by_it if not route.is_kernels]:
         raise InvalidConfig(
             f"{prefix}the host has routes through {name!r}, which a move would lose: {abridged(shown, _NAMED)}; "
             f"remove them first, or {other}"
         )
+
+
+def _refuse_untakable(link: Link, lost: list[str], by_it: "list[Route]", prefix: str) -> None:
+    """Raise InvalidConfig for routes that cannot move with the interface, and for more than a record should hold."""
+    for what, number in (("addresses", len(lost)), ("routes", len(by_it))):
+        if number > _TAKEN:
+            raise InvalidConfig(
+                f"{prefix}useInterfaceNetwork: {link.name!r} has {number} {what} on the host, above {_TAKEN}; "
+                "remove some, or set useInterfaceNetwork to false and use ipam"
+            )
+    for route in by_it:
+        if route.nexthop or route.outputs - {link.index}:
+            how = f"the nexthop object {route.nexthop}" if route.nexthop else "several interfaces"
+            raise InvalidConfig(
+                f"{prefix}useInterfaceNetwork: the host's route to {route.network} in table {route.table} is by {how}, "
+                f"so it cannot move with {link.name!r}; replace it by one through {link.name!r} only"
+            )
 
 
 def _uppers(link: Link, address: str, host: Rtnl) -> list[str]:

@@ -94,6 +94,7 @@ class Resource:
     - ``source``: the resource's place in the file, for messages: "resourceList[2]".
     - ``kind``: the word of hpn's own file for its devices: "vf", "master"; empty for another dialect.
     - ``by_dra``: whether ResourceSlices offer its devices, and not the device plugin.
+    - ``takes_network``: its devices may have addresses and routes of the host, which their pods take.
     """
 
     prefix: str
@@ -110,6 +111,7 @@ class Resource:
     source: str = ""
     kind: str = ""
     by_dra: bool = False
+    takes_network: bool = False
 
     @property
     def full_name(self) -> str:

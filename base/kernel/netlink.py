@@ -100,7 +100,7 @@ def receive(sock: socket.socket, request: bytes = b"", seconds: float = _FOR_EVE
     if request:
         sock.sendto(request, (0, 0))
         budget.excuse(since)
-    began, since = budget.clock(), time.monotonic()
+    began, since, idle = budget.clock(), time.monotonic(), 0.0
     try:
         while True:
             # Mostly the kernel has answered before ``sendto`` returns.
@@ -115,14 +115,17 @@ def receive(sock: socket.socket, request: bytes = b"", seconds: float = _FOR_EVE
             if not sender:
                 if seconds == _FOR_EVER:
                     budget.excuse(since)
+                idle = budget.clock()
                 yield data
+                idle = 0.0
             since = time.monotonic()
             if budget.clock() - began > seconds:
                 return
             if _rest(began) <= 0:
                 raise _late()
     finally:
-        budget.spend(budget.clock() - began)
+        # A failure's traceback may hold this generator, where it stopped, until after later requests.
+        budget.spend((idle or budget.clock()) - began)
 
 
 def attr(kind: int, payload: bytes) -> bytes:

@@ -40,10 +40,11 @@ from base.protocol.result import Network
 
 RTM_GETNEXTHOP: Final = 106
 RTPROT_RA: Final = 9
-_RTA_MULTIPATH, _RTA_NH_ID = 9, 30
+RTA_MULTIPATH: Final = 9
+_RTA_NH_ID: Final = 30
 _NHA_ID, _NHA_GROUP, _NHA_OIF = 1, 2, 5
 _TYPE: Final = 7  # its offset in struct rtmsg
-_HOP: Final = struct.Struct("=HBBi")  # struct rtnexthop: length, flags, hops, index
+HOP: Final = struct.Struct("=HBBi")  # struct rtnexthop: length, flags, hops, index
 _NEXTHOP: Final = struct.Struct("=BBBBI")  # struct nhmsg: family, scope, protocol, reserved, flags
 _MEMBER: Final = struct.Struct("=IBBH")  # struct nexthop_grp: id, weight, its high part, reserved
 _FAMILIES: Final = (AF_INET, AF_INET6)
@@ -105,14 +106,15 @@ def unicast(host: Rtnl, family: int, *, output: int = 0, default: bool = False) 
         for answer in host.dump(RTM_GETROUTE, body):
             # An old kernel answers with all routes.
             if answer[_TYPE] == RTN_UNICAST and not (default and answer[1]):
-                found.append(_route(answer))
+                found.append(route_of(answer))
     except OSError as e:
         if e.errno not in (ENOENT, EAFNOSUPPORT, EOPNOTSUPP):
             raise
     return found
 
 
-def _route(body: bytes) -> Route:
+def route_of(body: bytes) -> Route:
+    """The route that a message describes."""
     family, length, _, _, _, protocol, _, _, _ = ROUTE.unpack_from(body)
     found = attributes(body[ROUTE.size :])
     return Route(
@@ -130,11 +132,11 @@ def _route(body: bytes) -> Route:
 def _outputs(found: dict[int, bytes]) -> Iterator[int]:
     if output := read_u32(found.get(RTA_OIF, b"")):
         yield output
-    hops = found.get(_RTA_MULTIPATH, b"")
-    while len(hops) >= _HOP.size:
-        size, _, _, index = _HOP.unpack_from(hops)
+    hops = found.get(RTA_MULTIPATH, b"")
+    while len(hops) >= HOP.size:
+        size, _, _, index = HOP.unpack_from(hops)
         yield index
-        if size < _HOP.size:
+        if size < HOP.size:
             return
         hops = hops[size + (-size & 3) :]
 

@@ -81,6 +81,11 @@ class Record:
         return [self.rxe] if self.rxe else list(self.link.get("rdma_devs", ()))
 
     @property
+    def host_network(self) -> Json:
+        """The host's network that its device took into the pod (base/kernel/host_network.py); empty for none."""
+        return (self.link.get("home") or {}).get("network") or {}
+
+    @property
     def of_this_boot(self) -> bool:
         """Whether its devices and namespaces can still be the same ones."""
         return self.boot == durable.boot_id()

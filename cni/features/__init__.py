@@ -11,9 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cni.features import claimed, expected, program, routing, rxe, steering, tuning
+    from cni.features import claimed, expected, host_network, program, routing, rxe, steering, tuning
 
-__all__ = ["claimed", "expected", "program", "routing", "rxe", "steering", "tuning"]
+__all__ = ["claimed", "expected", "host_network", "program", "routing", "rxe", "steering", "tuning"]
 
 if not TYPE_CHECKING:
 

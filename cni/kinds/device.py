@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from base.kernel import bpf, netns, nsid, rtnl, sysfs
@@ -36,11 +36,14 @@ from base.kernel.sysfs import Function
 from base.protocol.errors import CheckFailed, CniError, InterfaceExists, InvalidConfig, LinkUnavailable, TryAgain, doing
 from base.protocol.spec import Json
 from base.state.pod import Pod
+from cni import features
 from cni.features import rdma
 from cni.features.rdma import Devices
+from cni.kinds import escaped
+from cni.kinds.escaped import Search
 
 if TYPE_CHECKING:
-    from cni.models import Common
+    from cni.models.device import Device
 
 # Flags that people set.  A move clears only the first.
 FLAGS: Final = IFF_UP | IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI
@@ -57,7 +60,8 @@ _IFNAME: Final = 15
 @dataclass(frozen=True)
 class Netdev:
     """The state of a netdev on the host; ``flags`` are some of ``FLAGS``.  ``programs`` are the ids of the BPF programs
-    on it, by XDP and tcx; the kernel never reuses an id."""
+    on it, by XDP and tcx; the kernel never reuses an id.  ``network`` is empty, or what the pod takes of its network
+    (cni/features/host_network.py)."""
 
     name: str
     mac: str
@@ -67,12 +71,13 @@ class Netdev:
     flags: int
     altnames: tuple[str, ...]
     programs: tuple[int, ...] = ()
+    network: Json = field(default_factory=dict)
 
     @classmethod
-    def of(cls, link: Link) -> "Netdev":
+    def of(cls, link: Link, network: Json) -> "Netdev":
         """Read the state of a link in our namespace.  Raises OSError."""
         flags, programs = link.flags & FLAGS, (*link.xdp_programs.values(), *bpf.on_tcx(link.index))
-        return cls(link.name, link.mac, link.mtu, link.txqlen, link.alias, flags, link.altnames, programs)
+        return cls(link.name, link.mac, link.mtu, link.txqlen, link.alias, flags, link.altnames, programs, network)
 
     @classmethod
     def from_json(cls, body: Json | None) -> "Netdev | None":
@@ -134,10 +139,14 @@ class Moved:
         return self.software is not None or sysfs.incarnation(self.device) == self.incarnation
 
     def to_json(self) -> Json:
-        return asdict(self)
+        """The plan as a JSON object.  It omits a rare member, so that an older version can read most records."""
+        body = asdict(self)
+        if self.home and not self.home.network:
+            del body["home"]["network"]
+        return body
 
     @staticmethod
-    def common(wanted: "Common", function: Function, link: Link | None, pod: Pod) -> dict[str, Any]:
+    def common(wanted: "Device", function: Function, link: Link | None, pod: Pod) -> dict[str, Any]:
         """Return the members that all plans have, for a function with this interface.
 
         Raises InterfaceExists if the pod uses one of the interface's altnames, which move with it.  Raises
@@ -154,12 +163,13 @@ class Moved:
                     f"{pod.path} has an interface named {altname!r}, an altname of {what}; remove either"
                 )
         moved, rdma_devs = rdma.of_function(wanted.rdma, function)
+        network = features.host_network.read(link) if link and wanted.useInterfaceNetwork else {}
         return {
             "device": function.address,
             "incarnation": sysfs.incarnation(function.address) if function.address else 0,
             "pf": function.pf,
             "netdev": link.name if link else "",
-            "home": Netdev.of(link) if link else None,
+            "home": Netdev.of(link, network) if link else None,
             "mtu": wanted.mtu,
             "rdma": moved,
             "rdma_devs": rdma_devs,
@@ -347,6 +357,15 @@ def put_back(p: Moved, work: Callable[[Rtnl], int]) -> int:
     return 0
 
 
+def settled(p: Moved, index: int, pod: Pod | None, *notes: str) -> Search | None:
+    """Give the host's network back to the device of that index at home, 0 if it is not home.  Returns the search for
+    links that the pod stacked on it, with the notes for the log; None for neither.  Raises OSError."""
+    if index and p.home and p.home.network:
+        notes = (*notes, features.host_network.give_back(p.home.network, index, p.netdev))
+    search, note = escaped.stacked(index, pod), "; ".join(filter(None, notes))
+    return replace(search or Search(0), note=note) if note else search
+
+
 def name_at_home(address: str) -> str:
     """Return the name of the device's netdev on the host; empty if it no longer has one.  Waits for a dying namespace.
     Raises TryAgain."""
@@ -371,6 +390,8 @@ def set_mac(host: Rtnl, link: Link, mac: str) -> None:
 
 def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], None] | None) -> None:
     """Restore the netdev's state on the host; keep the MAC if ``set_mac`` is None.  Raises OSError."""
+    if Netdev.of(link, was.network) == was:
+        return  # it never left: to set it down would cost the host its routes
     # First, because a driver that runs XDP refuses some MTUs.
     with doing(f"detaching the pod's BPF programs from {link.name} ({link.device or was.name})"):
         _detach_programs(host, link, was)

@@ -12,7 +12,7 @@ A device of a userspace driver (vfio-pci) has no interface, and the pod drives i
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, cast
@@ -28,7 +28,7 @@ from base.protocol.spec import Json
 from base.state import journal, owned, places
 from base.state.pod import Pod
 from cni.features import rdma
-from cni.kinds import child, device, escaped
+from cni.kinds import child, device
 from cni.kinds.device import Moved, Netdev, Software
 from cni.kinds.escaped import Search
 from hardware import needed
@@ -104,10 +104,7 @@ def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None])
     index = device.put_back(p, partial(_put_back, p, p.home, pod, ifname))
     if not index and p.software:
         return _ended(p, p.software, pod)
-    search = escaped.stacked(index, pod)
-    if note := _renamed(p, index):
-        search = replace(search or Search(0), note=note)
-    return search
+    return device.settled(p, index, pod, _renamed(p, index))
 
 
 def check(plan: Json, _host: Rtnl, pod: Pod, ifname: str) -> Link | None:
@@ -229,7 +226,8 @@ def _find(wanted: "HostDevice", conf: "NetConf", host: Rtnl, own: int | None = N
     _refuse_unmovable(link, function.address)
     asked = sysfs.relatives(function.address) if function.address else Relatives((name,))
     use = owned.use(state_dirs, asked.all, conf.claim)
-    needed.refuse(link, asked, use, host, other="name another interface")
+    takes = wanted.useInterfaceNetwork
+    needed.refuse(link, asked, use, host, other="name another interface", takes=takes)
     if needed.is_pair(link):
         needed.refuse_end_of_pair(link, host, use.state_dirs, own=own)
     return function, link

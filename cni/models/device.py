@@ -4,7 +4,7 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, model_validator
 
 from base.protocol.spec import Json
 from cni.models import Common, processors
@@ -19,10 +19,23 @@ class Device(Common):
     Default: unchanged
     Refused: 7: malformed, not of this machine; 101: no interrupts of its own, refused by the kernel"""
 
+    useInterfaceNetwork: bool = False
+    """Take the interface's addresses, routes and rules from the host into the pod; DEL gives them back
+    ([below](#useinterfacenetwork)).
+    Refused: 7: [these](#useinterfacenetwork)"""
+
     @property
     def irq_affinity(self) -> str:
         return self.irqAffinity
 
     @property
     def of_the_interface(self) -> Json:
-        return super().of_the_interface | ({"irqAffinity": self.irqAffinity} if self.irqAffinity else {})
+        asked = {"irqAffinity": self.irqAffinity, "useInterfaceNetwork": self.useInterfaceNetwork}
+        return super().of_the_interface | {key: value for key, value in asked.items() if value}
+
+    @model_validator(mode="after")
+    def _one_source_of_rules(self) -> "Device":
+        if self.useInterfaceNetwork and self.source_routing:
+            other = "policyRouting" if self.policyRouting else "multiRail"
+            raise ValueError(f"useInterfaceNetwork takes the host's rules, and {other} makes others; remove one")
+        return self

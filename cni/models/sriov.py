@@ -90,6 +90,8 @@ class Sriov(Device):
             raise ValueError("vf needs pf, the PF's interface; set pf")
         if self.pfOnly and (of_a_vf := self.attributes().keys() | ({"vf"} if self.vf is not None else set())):
             raise ValueError(f"pfOnly moves the PF itself, which has no {', '.join(sorted(of_a_vf))}; remove one")
+        if self.useInterfaceNetwork and not self.pfOnly:
+            raise ValueError("useInterfaceNetwork takes the network of a whole PF; set pfOnly, or use kind host-device")
         for key, value, default in (("vlanQoS", self.vlanQoS, 0), ("vlanProto", self.vlanProto, "802.1q")):
             if value != default and not self.vlan:
                 raise ValueError(f"{key} {value!r} needs a vlan other than 0; set vlan")

@@ -76,6 +76,10 @@ class Entry(Object):
     `management`: also umad and issm, with which it can manage the whole InfiniBand subnet.
     Default: `verbs`; of `master` `none`
     Refused: `none` with `shared`"""
+    useInterfaceNetwork: bool = False  # noqa: N815
+    """Offer devices with addresses and routes of the host too, for a network with
+    [that key](reference.md#useinterfacenetwork).
+    Refused: with other kinds than `pf`"""
     topology: bool = True
     """Report the NUMA nodes to kubelet, so that it can choose a device near the pod's processors and GPUs."""
     cdi: bool = False
@@ -203,6 +207,7 @@ def _resource(value: Any, path: str, prefix: str, *, cdi: bool) -> Resource:
         source=path,
         kind=entry.kind,
         by_dra=entry.by == "dra",
+        takes_network=entry.useInterfaceNetwork,
     )
 
 
@@ -216,6 +221,8 @@ def _refuse_foreign_keys(entry: Entry, path: str) -> None:
         raise Refused(f"{path}.count {entry.count} {of_kind}: each of these devices is for one container; remove count")
     if entry.pooled and entry.kind != "shared":
         raise Refused(f"{path}.pooled true {of_kind}: only shared HCAs can be pooled; remove pooled")
+    if entry.useInterfaceNetwork and entry.kind != "pf":
+        raise Refused(f"{path}.useInterfaceNetwork true {of_kind}: only a whole PF takes it along; remove the key")
     if entry.rdma == "none" and entry.kind == "shared":
         raise Refused(f'{path}.rdma "none" {of_kind}: nothing would be shared; remove rdma, or use kind master')
     if entry.selectors is None and entry.kind in ("pf", "master"):

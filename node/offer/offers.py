@@ -77,14 +77,14 @@ def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device
     asked = {device.id for device, by in found if any(s.kinds == {Kind.PF} for s in by)}
     kept = [device for device, _ in found if device.vfs and device.id not in asked and not device.reserved]
     rest = [device for device, _ in found if not (device.vfs and device in kept)]
+    needed = [d for d in rest if (d.reserved if resource.takes_network else d.needed)]
     remarks = [
         f"{_title(resource)} does not offer {_named(device)}: {device.needed}, and a pod would take it from the "
-        f"host; share it instead, or {'give the host another uplink' if device.reserved else 'remove that'}"
+        f"host; share it instead, or {'give the host another uplink' if device.reserved else _other(resource)}"
         "; then run: systemctl reload hpn-node, or delete the pod of hpn node"
-        for device in rest
-        if device.needed
+        for device in needed
     ]
-    free = [device for device in rest if not device.needed]
+    free = [device for device in rest if device not in needed]
     given = [device for device in free if device.vfs]
     if kept:
         remarks.append(
@@ -97,6 +97,11 @@ def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device
             "VFs"
         )
     return free, remarks
+
+
+def _other(resource: Resource) -> str:
+    """The remedy for a device with addresses or routes of the host."""
+    return "remove that" + (", or set useInterfaceNetwork here and in the network" if resource.kind == "pf" else "")
 
 
 def _has_verbs(device: Device) -> bool:

@@ -131,6 +131,39 @@ def test_a_pf_itself(node: Node, make_pod: Callable[[], Pod], by: str) -> None:
     until(lambda: netdev(OTHER_PF) == before, 120)
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["by DEL", "its pod's namespace is lost"])
+def test_a_pf_with_the_hosts_network(node: Node, make_pod: Callable[[], Pod], lost: bool) -> None:
+    """The host gets addresses and routes again, also if the kernel brings the PF home, down and without them."""
+
+    def network() -> tuple[Any, ...]:
+        (link,) = ip("address", "show", "dev", OTHER_PF)
+        shown = [(a["local"], a["prefixlen"]) for a in link["addr_info"] if a["scope"] == "global"]
+        routes = ip("-4", "route", "show", "table", "all", "dev", OTHER_PF)  # the flags follow the carrier, later
+        return shown, [{**route, "flags": []} for route in routes], ip("rule")
+
+    conf = node.conf(deviceID=..., pf=OTHER_PF, pfOnly=True, useInterfaceNetwork=True, ipam=...)
+    flags = netdev(OTHER_PF)["flags"]
+    try:
+        ip("link", "set", OTHER_PF, "up")
+        for address in ("10.1.0.5/31", "10.1.0.7/31", "fd00:1::5/64"):
+            ip("address", "add", address, "dev", OTHER_PF)
+        ip("route", "add", "default", "via", "10.1.0.4", "table", "101")
+        ip("rule", "add", "from", "10.1.0.5", "lookup", "101")
+        before, pod = network(), make_pod()
+        result = node.ok("ADD", pod, conf)
+        assert {i["address"] for i in result["ips"]} == {"10.1.0.5/31", "10.1.0.7/31", "fd00:1::5/64"}
+        assert node.checked(pod, conf, result).exit_code == 0
+        if lost:
+            pod.gone()
+        node.ok("DEL", pod, conf, **({"CNI_NETNS": ""} if lost else {}))
+        assert network() == before
+    finally:
+        ip("rule", "delete", "from", "10.1.0.5", "lookup", "101")
+        ip("address", "flush", "dev", OTHER_PF)
+        if "UP" not in flags:
+            ip("link", "set", OTHER_PF, "down")
+
+
 def test_a_pf_that_others_depend_on(node: Node, make_pod: Callable[[], Pod]) -> None:
     conf, pod = node.conf(deviceID=..., pf=PF, pfOnly=True), make_pod()
     ip("address", "add", "192.0.2.1/24", "dev", PF)

@@ -1,6 +1,7 @@
 """Sockets receive only the kernel's messages, in bounded time, whatever other processes send to them."""
 
 import errno
+import gc
 import signal
 import socket
 import struct
@@ -9,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from ipaddress import IPv4Interface
 from typing import cast
 
 import pytest
 from support.topology import Pod
 
-from base.kernel import budget, links, netlink, netns, rdma_netlink, rtnl
+from base.kernel import addresses, budget, links, netlink, netns, rdma_netlink, rtnl
 from base.protocol.spec import Program, Request
 from cni import main
 from ipam import main as ipam
@@ -172,6 +174,19 @@ def test_patience_ends(inside: rtnl.Rtnl) -> None:
     with pytest.raises(netlink.AnswerLost, match="it works on links elsewhere"):
         next(netlink.receive(inside.sock))
     assert budget.kernel_left() == budget.left() == 0
+
+
+def test_a_failure_that_is_kept_does_not_wait(inside: rtnl.Rtnl) -> None:
+    """The traceback of a failure holds the wait for its answer, which ended with the answer."""
+    budget.begin()
+    address = IPv4Interface("192.0.2.1/32")
+    with pytest.raises(FileExistsError) as kept:
+        inside.change_all([addresses.adding_address(1, address)] * 2)
+    time.sleep(WAIT)  # time: the clock is what must not count
+    left = budget.left()
+    del kept
+    gc.collect()
+    assert left - budget.left() < WAIT  # time: only the answer's own wait is spent
 
 
 def test_attempts_come_out_of_one_budget() -> None:

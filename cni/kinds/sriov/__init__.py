@@ -26,7 +26,7 @@ from base.protocol.spec import Json
 from base.state import owned, places
 from base.state.pod import Pod
 from cni.features import rdma
-from cni.kinds import device, escaped
+from cni.kinds import device
 from cni.kinds.escaped import Search
 from cni.kinds.sriov import attributes, infiniband
 from cni.kinds.sriov.attributes import Plan
@@ -111,7 +111,7 @@ def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None])
     p = Plan.from_json(plan)
     if not p.exists:
         return None
-    return escaped.stacked(device.put_back(p, partial(_put_back, p, pod, ifname)), pod)
+    return device.settled(p, device.put_back(p, partial(_put_back, p, pod, ifname)), pod)
 
 
 def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
@@ -311,5 +311,6 @@ def _find_pf(wanted: "Sriov", state_dirs: Sequence[Path], claim: str, host: Rtnl
         raise InvalidConfig(f"pf {pf!r} is a VF; give it as deviceID {function.address!r}, without pfOnly")
     asked = sysfs.relatives(function.address)
     use = owned.use(state_dirs, asked.all, claim)
-    needed.refuse(link, asked, use, host, prefix="pfOnly: ", other="choose another PF")
+    takes = wanted.useInterfaceNetwork
+    needed.refuse(link, asked, use, host, prefix="pfOnly: ", other="choose another PF", takes=takes)
     return function

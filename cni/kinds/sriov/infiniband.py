@@ -75,6 +75,10 @@ def refuse(conf: "NetConf", function: sysfs.Function) -> None:
         )
     if conf.attach.soft_roce:
         raise InvalidConfig(f"rdma.mode rxe: {function.address} is InfiniBand, which has no RoCE; set auto")
+    if "useInterfaceNetwork" in conf.attach.of_the_interface:
+        raise InvalidConfig(
+            f"useInterfaceNetwork: {function.address} is InfiniBand, where no interface moves with it; remove the key"
+        )
     if conf.guid and not function.pf:
         raise InvalidConfig(f"guid {conf.guid!r}: {function.address} is a PF, which has its own; remove guid")
 

@@ -130,6 +130,7 @@ def test_guid_that_cannot_be(keys: dict[str, Any], args: str, msg: str) -> None:
         ({"kind": "sriov"}, ("deviceID", "resourceName", "pf")),
         (VF | {"pf": "ens1f0"}, ("deviceID", "0000:3b:00.2", "pf", "ens1f0", "remove one")),
         (VF | {"vf": 1}, ("vf", "set pf")),
+        (VF | {"useInterfaceNetwork": True}, ("useInterfaceNetwork", "set pfOnly, or use kind host-device")),
         ({"pf": "ens1f0", "pfOnly": True, "vf": 1, "trust": "on"}, ("pfOnly", "trust, vf")),
         (VF | {"vlan": 4095}, ("vlan 4095", "4094")),
         (VF | {"vlan": -1}, ("vlan -1",)),

@@ -56,6 +56,11 @@ def test_which_device(keys: dict[str, Any], named: dict[str, str]) -> None:
         ({"deviceID": "../x"}, 'deviceID "../x": is not a bus address; write 0000:3b:00.2'),
         ({"deviceID": ".."}, 'deviceID "..": is not a bus address; write 0000:3b:00.2'),
         ({"deviceID": 5}, "deviceID 5: input should be a valid string"),
+        ({"device": "eth1", "useInterfaceNetwork": "yes"}, 'useInterfaceNetwork "yes": input should be a valid'),
+        (
+            {"device": "eth1", "useInterfaceNetwork": True, "multiRail": True, "ipam": {"type": "hpn-ipam"}},
+            "useInterfaceNetwork takes the host's rules, and multiRail makes others; remove one",
+        ),
         ({"device": "eth1", "runtimeConfig": {"mac": MAC}}, f"mac '{MAC}': host-device moves an interface as it is"),
         ({"device": "eth1", "args": {"cni": {"guid": "00:11:22:33:44:55:66:77"}}}, "requested guid"),
     ],

@@ -162,6 +162,17 @@ def test_a_vf_that_the_host_uses() -> None:
     assert (ids(made[0]), "the host has 192.0.2.5/24 on it" in only) == ([], True)
 
 
+def test_a_pf_with_its_hosts_network() -> None:
+    """A resource for networks with useInterfaceNetwork offers it, but not the interface of the default route."""
+    wanted = resource("pf", Selector(kinds=frozenset({Kind.PF})))
+    used = replace(FREE, used="the host has 192.0.2.5/24 on it")
+    made, said = offers([replace(wanted, takes_network=True)], (used, UPLINK))
+    assert ids(made[0]) == [used.id]
+    assert ["the host's default route" in one for one in said] == [True]
+    made, (only,) = offers([replace(wanted, kind="pf")], (used,))
+    assert (ids(made[0]), "remove that, or set useInterfaceNetwork here and in the network" in only) == ([], True)
+
+
 def test_pfs_that_have_vfs() -> None:
     """They are left out, as with sriov-network-device-plugin, unless a selector is for PFs only."""
     by = {"vendors": frozenset({"15b3"})}

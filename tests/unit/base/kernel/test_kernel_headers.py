@@ -111,10 +111,10 @@ STRUCTS = {
     "struct ifreq": links._BY_INDEX,
     "struct nlmsghdr": netlink.HEADER,
     "struct nlattr": netlink.ATTR,
-    "struct fib_rule_hdr": rules._RULE,
+    "struct fib_rule_hdr": rules.RULE,
     "struct itimerspec": server._ITIMERSPEC,
     "struct ucred": unix_sockets.UCRED,
-    "struct rtnexthop": routes._HOP,
+    "struct rtnexthop": routes.HOP,
     "struct ifla_vf_guid": Struct("=I4xQ"),
     "struct packet_mreq": Struct("=iHH8s"),
 }

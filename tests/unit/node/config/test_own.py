@@ -55,6 +55,11 @@ def test_every_kind() -> None:
     assert (accelerator.sharing, accelerator.verbs) == (Sharing.EXCLUSIVE, Verbs.CHOSEN)
 
 
+def test_a_pf_with_its_hosts_network() -> None:
+    keys = {"kind": "pf", "selectors": {"ifNames": ["rail1"]}}
+    assert [only(own(**keys, **more)).takes_network for more in ({}, {"useInterfaceNetwork": True})] == [False, True]
+
+
 def test_a_bond_is_shared_only_by_name() -> None:
     """Without a name its PFs' HCAs would be shared twice."""
     kinds = {only(own(kind="shared", selectors=one)).selectors[0].kinds for one in ({}, {"vendors": ["15b3"]})}
@@ -138,6 +143,7 @@ def test_yaml_needs_no_quotes() -> None:
         (own(Kind="vf"), 'resources[0].Kind "vf" is not a key that hpn knows; did you mean kind?'),
         (own(zzz=1), "resources[0].zzz 1 is not a key that hpn knows; correct it, or remove it"),
         (own(count=5), "resources[0].count 5 with kind vf"),
+        (own(useInterfaceNetwork=True), "resources[0].useInterfaceNetwork true with kind vf: only a whole PF takes it"),
         (own(pooled=True), "resources[0].pooled true with kind vf"),
         (own(kind="master", selectors={"ifNames": ["x"]}, pooled=True), "pooled true with kind master"),
         (own(kind="shared", count=0), "resources[0].count 0: it must be greater than or equal to 1"),
