@@ -125,7 +125,7 @@ def _refuse_untakable(link: Link, lost: list[str], by_it: "list[Route]", prefix:
                 "remove some, or set useInterfaceNetwork to false and use ipam"
             )
     for route in by_it:
-        if route.nexthop or route.outputs - {link.index}:
+        if route.nexthop or set(route.outputs) - {link.index}:
             how = f"the nexthop object {route.nexthop}" if route.nexthop else "several interfaces"
             raise InvalidConfig(
                 f"{prefix}useInterfaceNetwork: the host's route to {route.network} in table {route.table} is by {how}, "

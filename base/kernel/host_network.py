@@ -267,7 +267,7 @@ def _rules(inside: Rtnl) -> list[bytes]:
 
 def _is_kept(body: bytes, index: int) -> bool:
     route, found = route_of(body), attributes(body[ROUTE.size :])
-    if route.outputs != {index} or route.nexthop or route.table == RT_TABLE_LOCAL:
+    if set(route.outputs) != {index} or route.nexthop or route.table == RT_TABLE_LOCAL:
         return False
     if route.protocol in (RTPROT_RA, _RTPROT_REDIRECT) or _EXPIRES.unpack_from(found.get(_RTA_CACHEINFO, bytes(12)))[0]:
         return False

@@ -47,7 +47,7 @@ def with_taken(result: Result, record: Record) -> Result:
 def settings(record: Record, link: Link) -> dict[str, str]:
     """Return the sysctls that the addresses need in the pod.  Raises InvalidConfig."""
     ips, _ = host_network.results(HostNetwork(**record.host_network))
-    return addressing.settings(link.name, needs_v6=any(ip.address.version == 6 for ip in ips), dad="off")
+    return addressing.settings(link, needs_v6=any(ip.address.version == 6 for ip in ips), dad="off")
 
 
 def make(record: Record, pod: Pod, link: Link) -> None:
