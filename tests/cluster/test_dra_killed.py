@@ -116,6 +116,7 @@ class Checker:
         self.count, self.faults, self._over = 0, list[str](), threading.Event()
 
     def run(self) -> None:
+        # time: the pace of a loop that ends with the test
         while not self._over.wait(0.3):
             with suppress(Failed, OSError, KubeletFailed, KeyError):
                 before = self._claims()

@@ -16,7 +16,7 @@ import pytest
 from support import chained
 from support.chained import conf, variables
 from support.killing import killed_at
-from support.topology import PROGRAMS, Host, Pod, ip, leases, until
+from support.topology import PROGRAMS, Host, Pod, ip, until
 
 from base.protocol.errors import IoFailure
 from base.state import claims, durable, journal, places
@@ -294,29 +294,6 @@ def test_gc_without_a_list_undoes_a_dead_pods(host: Host, make_pod: Callable[[],
     assert host.state_files() == set()
 
 
-def test_a_damaged_chain_is_found_by_its_records(host: Host, pod: Pod) -> None:
-    chained.prepared(host, pod)
-    add(host, pod)
-    file = host.state / "chains/cluster" / f"{pod.name}:eth0.json"
-    file.write_text(file.read_text()[:-20])
-    delete(host, pod)
-    assert pod.links() == set()
-    assert [Path(name).parts[0] for name in host.state_files()] == ["quarantine"]
-
-
-def test_a_damaged_chain_of_records_elsewhere(host: Host, pod: Pod) -> None:
-    """A class's network may have its own state directory."""
-    elsewhere = host.tmp_path / "other"
-    durable.directory(elsewhere)
-    chained.prepared(host, pod, [chained.device(host, 0, config={"stateDir": f"{elsewhere}"}), chained.device(host, 1)])
-    add(host, pod)
-    file = host.state / "chains/cluster" / f"{pod.name}:eth0.json"
-    file.write_text(file.read_text()[:-20])
-    delete(host, pod)
-    assert pod.links() == set()
-    assert [*(elsewhere / "attachments").rglob("*.json"), *leases(elsewhere / "ipam")] == []
-
-
 def test_a_second_chain_of_a_pod(host: Host, pod: Pod) -> None:
     """A definition with claims beside the cluster's network: its ADD fails, and its DEL removes only its own."""
     chained.prepared(host, pod)
@@ -329,18 +306,6 @@ def test_a_second_chain_of_a_pod(host: Host, pod: Pod) -> None:
     assert not [name for name in host.state_files() if "definition" in name]
     delete(host, pod)
     assert (pod.links(), host.state_files()) == (set(), set())
-
-
-def test_a_damaged_record_of_one(host: Host, pod: Pod) -> None:
-    """DEL reports it once, and undoes the others and what it finds of the damaged one."""
-    chained.prepared(host, pod)
-    add(host, pod)
-    record = host.state / "attachments/net0" / f"{pod.name}:hpn0.json"
-    record.write_text(record.read_text().replace('"mtu":0', '"mtu":1'))
-    assert refused(host, "DEL", pod)["code"] == 108
-    assert (pod.links(), host.leases()) == (set(), set())
-    delete(host, pod)
-    assert [Path(name).parts[0] for name in host.state_files()] == ["quarantine"]
 
 
 def test_one_that_cannot_be_undone_holds_up_no_other(host: Host, pod: Pod) -> None:

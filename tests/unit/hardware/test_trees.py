@@ -1,4 +1,4 @@
-"""The readers of /sys on devices of other machines (trees/README.md)."""
+"""The readers of /sys on devices of other machines (the folder trees)."""
 
 import json
 from pathlib import Path

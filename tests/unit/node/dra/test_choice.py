@@ -169,6 +169,7 @@ def test_an_add_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     async def others() -> None:
         while not waiting.done():
             answered.append("other")
+            # time: the pace of a loop that ends by an event
             await asyncio.sleep(0.01)
 
     async def both(name: str) -> None:
