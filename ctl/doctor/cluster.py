@@ -44,10 +44,10 @@ def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
     """The API server's facts, read with the kubeconfig's credential; None if they cannot be read, which is noted."""
     from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, which few runs need
 
-    budget.begin()
     try:
         whom = credentials.read(f"{kubeconfig.absolute()}", as_operator=True)
-        server = http.Http([whom.server], whom.tls, whom.headers)
+        # Thousands of Node objects come in many pages.
+        server = http.Http([whom.server], whom.tls, whom.headers, is_patient=True)
         try:
             definitions = tuple(_definition(one) for one in kubernetes.listed_objects(server, _DEFINITIONS))
             nodes = list(kubernetes.listed_objects(server, _NODES))

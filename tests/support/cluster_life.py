@@ -292,8 +292,9 @@ class Life:
             self.store.is_silent = is_silent or (is_cut and place <= len(self.hosts) / 10)
             self.enter(host)
             host.run()
-            # A runtime repeats a refused ADD all the time; for the spot machines, some of these suffice.
-            if not host.is_broken and (host.quiet <= self.time or (host.needs and self.draw.random() < 0.3)):
+            # A runtime repeats a refused ADD all the time; for the spot machines, every third step suffices.
+            is_turn = (self.time // STEP + int(host.machine.removeprefix("uid-"))) % 3 == 0
+            if not host.is_broken and (host.quiet <= self.time or (host.needs and is_turn)):
                 self._pods(host)
         self.store.is_silent = is_silent
         self._entered = None
@@ -391,9 +392,9 @@ class Life:
         return sum(self.store.by_network[rail] for rail in RAILS)
 
     def break_disk(self, host: Host) -> None:
-        """Make every lock there fail, as a read-only file system does."""
+        """Make every lock there fail, as a read-only file system does; no other pod starts there."""
         self.counted["disks broken"] += 1
-        host.is_broken = True
+        host.is_broken, host.needs = True, {}
         for file in host.node.state.rglob("*lock"):
             file.unlink()
             file.symlink_to(file)
@@ -471,7 +472,7 @@ class Life:
                 # A machine that lives and cannot write keeps the number of a pod that ended there.
                 if any(pod in one.whose and (one.machine in broken or one.machine in fresh) for one in documents):
                     continue
-                if self.served - needy > most and (self.served - since > 2 * STEP or pod in NAMES):
+                if self.served - needy > most and (self.served - since > 4 * STEP or pod in NAMES):
                     self.wrong.append(f"{self.at} {pod} on {host.name} waits for {(self.served - needy) / HOUR:.1f} h")
 
     def _check_reports(self) -> None:

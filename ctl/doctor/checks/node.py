@@ -27,7 +27,7 @@ def resource_nobody_has(facts: Facts) -> Iterator[Finding]:
                 f"NetworkAttachmentDefinition {one.name} names the resource {one.resource}, which none of the "
                 f"{cluster.nodes} nodes offers",
                 "offer it (resources in the device file, or in another device plugin's), or correct the annotation "
-                "k8s.v1.cni.cncf.io/resourceName",
+                "k8s.v1.cni.cncf.io/resourceName; ignore this if its nodes come only on demand",
             )
 
 

@@ -158,7 +158,8 @@ def _in_order(found: Sequence[Found], silent: Collection[Owner], now: float) -> 
     In every other search, nodes with a suspected block go first: a dead node's other blocks then need no random find.
     """
     suspected = {block.node for _, block in found if block.suspect} if secrets.randbelow(2) else set[str]()
-    order = {node: (node not in suspected, secrets.randbelow(1 << 30)) for node in {block.node for _, block in found}}
+    nodes = dict.fromkeys(block.node for _, block in found)
+    order = {node: (node not in suspected, secrets.randbelow(1 << 30)) for node in nodes}
     ranked = [(rank, one) for one in found if (rank := _rank(one[1], silent, now)) is not None]
     return [one for _, one in sorted(ranked, key=lambda r: (r[0], order[r[1][1].node]))]
 

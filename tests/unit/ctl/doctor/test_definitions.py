@@ -7,12 +7,14 @@ import pytest
 from support.documents_of_api import definition, listed, node
 from support.tls_server import Server, Told
 
+from base.kernel import budget
 from ctl.doctor import cluster, networks
 from ctl.doctor.checks.controllers import policy_unenforced, resource_injected
 from ctl.doctor.checks.node import names_unlisted, resource_nobody_has
 from ctl.doctor.checks.programs import not_readable
 from ctl.doctor.model import Cluster, Facts, NodeFile, Severity
 from ctl.doctor.reading import Reader
+from ipam.cluster.backends import http
 from node import config as node_config
 
 
@@ -43,6 +45,20 @@ def test_a_resource_that_nobody_has(server: Server, kubeconfig: Path) -> None:
     assert "ml/c" in other
     assert server.asked[1].path.endswith("&continue=there%2Fis%20more")
     assert {asked.headers["Authorization"] for asked in server.asked} == {"Bearer a-token"}
+
+
+def test_each_page_of_a_large_cluster_has_its_own_time(
+    server: Server, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Node objects alone take longer to list than a command's requests may together."""
+    pages = [listed(node(), more=f"page-{number}") for number in range(9)]
+    server.tell(listed(), *pages[:5], Told(is_silent=True), *pages[5:], listed(node()), listed())
+    monkeypatch.setattr(http, "_TIMEOUT", 1.0)
+    budget.begin()
+    known = cluster.cluster(Reader(Path("/")), kubeconfig)
+    assert known
+    assert known.nodes == 10
+    assert budget.left() > budget.REQUEST - 1.0
 
 
 def test_a_cluster_without_these_kinds(server: Server, kubeconfig: Path) -> None:
