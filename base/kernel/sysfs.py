@@ -80,15 +80,14 @@ def relatives(address: str, root: Path = SYS, *, has_parts: bool = True) -> Rela
     return Relatives(tuple(own), tuple(above), tuple(_parts(pci, root)) if pci and has_parts and not is_part else ())
 
 
-def relatives_of_netdev(netdev: str, root: Path = SYS) -> Relatives:
+def relatives_of_netdev(netdev: str, devices: Iterable[str]) -> Relatives:
     """The relatives of an interface that pods share as a master, without those below.
 
-    They are its own name, and the relatives of its device, or of the devices below a VLAN, bond or bridge.  Raises
-    OSError.
+    They are its own name, and the relatives of the ``devices`` under it (``devices_under``).  Raises OSError.
     """
-    found = Relatives((netdev, *all_uppers(netdev, root)))
-    for address in devices_under(netdev, root):
-        one = relatives(address, root, has_parts=False)
+    found = Relatives((netdev, *all_uppers(netdev)))
+    for address in devices:
+        one = relatives(address, has_parts=False)
         found = Relatives(found.own + one.own, found.above + one.above)
     return found
 

@@ -95,9 +95,10 @@ def plan_over(link: Link, conf: "NetConf", *, kind: str, mac: str, data: bytes, 
     sysctl.refuse_hidden()
     attach = cast("Child", conf.attach)
     inside = attach.linkInContainer
-    functions = [] if inside else sysfs.functions_under(link.name)
+    devices = [] if inside else sysfs.devices_under(link.name)
+    functions = [function for one in devices if (function := sysfs.function(one))]
     if not inside:
-        asked = sysfs.relatives_of_netdev(link.name)
+        asked = sysfs.relatives_of_netdev(link.name, devices)
         # Only a part of a device can be on the host while an attachment has the device.
         dirs = places.state_dirs_with(conf.where.state_dir) if asked.above else ()
         owned.refuse_held(owned.use(dirs, asked.all, conf.claim), asked, prefix="master: ", is_alone=False)

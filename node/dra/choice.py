@@ -81,7 +81,7 @@ def refuse_taken(claim: Claim, devices: Sequence[Device]) -> None:
 
 def _relatives(device: Device) -> Relatives:
     if device.kind == "master":
-        return sysfs.relatives_of_netdev(device.id)
+        return sysfs.relatives_of_netdev(device.id, sysfs.devices_under(device.id))
     return sysfs.relatives(device.id, has_parts=not device.is_shared)
 
 
