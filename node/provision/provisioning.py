@@ -78,6 +78,7 @@ class Provisioning:
         self._held = Held()
         self._again: asyncio.TimerHandle | None = None
         self._refusing = frozenset[str]()  # addresses of PFs to try again
+        self._has_failed = False  # a run for all has not ended by itself
         self._pause = AGAIN
 
     def start(self, settings: Settings) -> None:
@@ -117,21 +118,23 @@ class Provisioning:
         all_of_them = {one.address for one in self._there}
         return self._held.without(devices, (self._run.alone or all_of_them) if self._run else ())
 
-    def _plan_again(self, addresses: frozenset[str]) -> None:
-        """Try a number of VFs again that a driver refuses: firmware may not be ready at boot.  More and more rarely,
-        because each attempt takes away the VFs that are there."""
-        if addresses:
+    def _plan_again(self, addresses: frozenset[str], *, is_all: bool = False) -> None:
+        """Try PFs again: a driver refuses a number of VFs, because firmware may not be ready at boot.  Or the process
+        could not be started, or was killed for memory.  More and more rarely, because each attempt takes away the VFs
+        that are there."""
+        if addresses or is_all:
             if self._again:
                 self._again.cancel()
             self._refusing |= addresses
+            self._has_failed |= is_all
             self._again = self._loop.call_later(self._pause, self._try_again)
             self._pause = min(2 * self._pause, LONGEST)
 
     def _try_again(self) -> None:
         self._seen = frozenset(one for one in self._seen if one.address not in self._refusing)
-        self._refusing = frozenset()
-        if not self._run:
-            self._begin_with_new()
+        self._is_stale |= self._has_failed
+        self._refusing, self._has_failed = frozenset(), False
+        self._go_on()
 
     def close(self) -> None:
         """End without waiting for the child."""
@@ -155,7 +158,9 @@ class Provisioning:
         try:
             run = _Run(Child(partial(_work, settings)), begun, alone)
         except OSError as e:
-            self._topics.problem(_TOPIC, f"the node cannot be made ready: {e.strerror}; run: systemctl reload hpn-node")
+            self._topics.problem(_TOPIC, f"the node cannot be made ready: {e.strerror}; it is tried again")
+            self._seen |= begun
+            self._plan_again(frozenset(one.address for one in begun), is_all=not alone)
             return
         self._run = run
         self._loop.add_reader(run.child.fd, partial(self._end, run))
@@ -168,7 +173,8 @@ class Provisioning:
         try:
             report = run.child.answer()
         except (ChildProcessError, OSError) as e:
-            self._refuse(run, f"the process that makes the node ready {e}; run: systemctl reload hpn-node")
+            self._refuse(run, f"the process that makes the node ready {e}; it is tried again")
+            self._plan_again(frozenset(one.address for one in run.begun), is_all=not run.alone)
         else:
             done = report.done
             for change in done:
