@@ -24,6 +24,7 @@ START: Final = 60.0
 AGAIN: Final = 60.0
 LONGEST: Final = 3600.0
 _TOPIC: Final = "provisioning"
+_ALL: Final = ""  # in place of an address: a whole run, with the RDMA mode
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,10 @@ class Provisioning:
 
     def _try_again(self, address: str) -> None:
         self._again.pop(address, None)
+        if address == _ALL:
+            self._is_stale = True
+            self._go_on()
+            return
         self._seen = frozenset(one for one in self._seen if one.address != address)
         if not self._run:
             self._begin_with_new()
@@ -159,7 +164,9 @@ class Provisioning:
         try:
             run = _Run(Child(partial(_work, settings)), begun, alone)
         except OSError as e:
-            self._topics.problem(_TOPIC, f"the node cannot be made ready: {e.strerror}; run: systemctl reload hpn-node")
+            self._topics.problem(_TOPIC, f"the node cannot be made ready: {e.strerror}; it is tried again")
+            self._seen |= begun
+            self._plan_again(alone or {_ALL}, alone or {_ALL})
             return
         self._run = run
         self._loop.add_reader(run.child.fd, partial(self._end, run))
@@ -172,7 +179,9 @@ class Provisioning:
         try:
             report = run.child.answer()
         except (ChildProcessError, OSError) as e:
-            self._refuse(run, f"the process that makes the node ready {e}; run: systemctl reload hpn-node")
+            # The kernel may have killed it for memory.
+            self._refuse(run, f"the process that makes the node ready {e}; it is tried again")
+            self._plan_again(run.alone or {_ALL}, run.alone or {_ALL})
         else:
             done = report.done
             for change in done:

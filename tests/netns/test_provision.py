@@ -3,6 +3,7 @@ lock of an ADD's choice.  The functions are the test's own tree, and their inter
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -296,6 +297,37 @@ def test_a_number_that_may_not_be_written_is_not_tried_again(host: Host, tree: T
     report = apply.apply(settings(num_vfs=2))
     assert (report.done, report.again) == ((), frozenset())
     assert f"{RAIL0}: numVfs 0 -> 2: /sys is closed to it by AppArmor or SELinux" in report.refused[0]
+
+
+def test_a_killed_process_is_tried_again(
+    host: Host, tree: Tree, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kernel kills the child for memory, as any process.  Nobody has to reload the file."""
+    monkeypatch.setattr(provisioning, "AGAIN", 0.05)
+    loop, topics = asyncio.new_event_loop(), Topics()
+    node = provisioning.Provisioning(loop, topics, lambda: None)
+    with owned.lock(PF):
+        node.configure(settings(mtu=1600))
+        node.update(inventory.devices(tree.root))
+        assert node._run
+        os.kill(node._run.child._pid, signal.SIGKILL)
+
+        async def until_noted() -> None:
+            while "provisioning" not in topics.problems:
+                # time: the pace of a loop with a deadline
+                await asyncio.sleep(0.01)
+
+        loop.run_until_complete(asyncio.wait_for(until_noted(), SOON))
+
+    async def until_made() -> None:
+        while "provisioning" in topics.problems or mtus("rail0") != [1600]:
+            # time: the pace of a loop with a deadline
+            await asyncio.sleep(0.01)
+
+    loop.run_until_complete(asyncio.wait_for(until_made(), SOON))
+    node.close()
+    loop.close()
+    assert "the process that makes the node ready ended with status -9; it is tried again" in capsys.readouterr().err
 
 
 def test_a_refused_number_is_tried_again(
