@@ -59,7 +59,7 @@ class LeftToLauncher(BaseException):
     """This process may not open a TUN device, so a request ends without an answer, as if the process were killed.  Its
     launcher then does the work itself.
 
-    The agent's container may not: since 1.2 runc lets no container open one, and Kubernetes has no field for it.
+    The agent's container may not with runc 1.2.0 to 1.2.3, and Kubernetes has no field for it.
     """
 
 
