@@ -23,8 +23,8 @@ START: Final = 60.0
 # Seconds until a number of VFs that the driver refuses is tried again; twice as long after each time, up to LONGEST.
 AGAIN: Final = 60.0
 LONGEST: Final = 3600.0
-_ALL: Final = ""  # in place of an address: a run for all
 _TOPIC: Final = "provisioning"
+_ALL: Final = ""  # in place of an address: a whole run, with the RDMA mode
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Provisioning:
         self._seen = self._there = frozenset[Seen]()
         self._refused: tuple[str, ...] = ()
         self._held = Held()
-        # By the address of a PF whose run failed, or whose driver refused the number of VFs; _ALL for a run for all.
+        # By the address of a PF whose driver refused the number of VFs.
         self._again = dict[str, asyncio.TimerHandle]()
         self._pauses = dict[str, float]()
 
@@ -119,30 +119,28 @@ class Provisioning:
         all_of_them = {one.address for one in self._there}
         return self._held.without(devices, (self._run.alone or all_of_them) if self._run else ())
 
-    def _plan_again(self, begun: Collection[str], failed: Collection[str]) -> None:
-        """Try PFs again: a driver refuses a number of VFs, because firmware may not be ready at boot.  Or the process
-        could not be started, or was killed for memory.  More and more rarely for each PF, because each attempt takes
-        away the VFs that are there.  ``begun`` are the PFs of the run."""
+    def _plan_again(self, begun: Collection[str], refused: Collection[str]) -> None:
+        """Try a number of VFs again that a driver refuses: firmware may not be ready at boot.  More and more rarely for
+        each PF, because each attempt takes away the VFs that are there.  ``begun`` are the PFs of the run."""
         for address in begun:
             if timer := self._again.pop(address, None):
                 timer.cancel()
-            if address in failed:
+            if address in refused:
                 pause = self._pauses.get(address, AGAIN)
                 self._again[address] = self._loop.call_later(pause, self._try_again, address)
                 self._pauses[address] = min(2 * pause, LONGEST)
             else:
                 self._pauses.pop(address, None)
 
-    def _plan_whole(self, begun: frozenset[Seen], alone: frozenset[str]) -> None:
-        """Try a run again that did not end by itself, the RDMA mode included if it was for all."""
-        names = _names(begun, alone)
-        self._plan_again(names, names if alone else {_ALL})
-
     def _try_again(self, address: str) -> None:
         self._again.pop(address, None)
+        if address == _ALL:
+            self._is_stale = True
+            self._go_on()
+            return
         self._seen = frozenset(one for one in self._seen if one.address != address)
-        self._is_stale |= address == _ALL
-        self._go_on()
+        if not self._run:
+            self._begin_with_new()
 
     def close(self) -> None:
         """End without waiting for the child."""
@@ -168,7 +166,7 @@ class Provisioning:
         except OSError as e:
             self._topics.problem(_TOPIC, f"the node cannot be made ready: {e.strerror}; it is tried again")
             self._seen |= begun
-            self._plan_whole(begun, alone)
+            self._plan_again(alone or {_ALL}, alone or {_ALL})
             return
         self._run = run
         self._loop.add_reader(run.child.fd, partial(self._end, run))
@@ -181,15 +179,16 @@ class Provisioning:
         try:
             report = run.child.answer()
         except (ChildProcessError, OSError) as e:
+            # The kernel may have killed it for memory.
             self._refuse(run, f"the process that makes the node ready {e}; it is tried again")
-            self._plan_whole(run.begun, run.alone)
+            self._plan_again(run.alone or {_ALL}, run.alone or {_ALL})
         else:
             done = report.done
             for change in done:
                 log(f"made ready: {change}")
             self._refuse(run, *report.refused)
             self._seen |= report.seen
-            self._plan_again(_names(run.begun | report.seen, run.alone), report.again)
+            self._plan_again({one.address for one in run.begun | report.seen}, report.again)
         if (done or self._held.some) and not is_awaited:
             self._made()
         self._go_on()
@@ -207,11 +206,6 @@ class Provisioning:
         """Log the refusals of a run.  Earlier ones about other PFs still hold."""
         self._refused = (*(without(self._refused, run.alone) if run.alone else ()), *sentences)
         self._topics.report(_TOPIC, *self._refused, is_problem=bool(self._refused))
-
-
-def _names(begun: frozenset[Seen], alone: frozenset[str]) -> set[str]:
-    """What a run is for: addresses of PFs, and _ALL unless it was for some alone."""
-    return {*(one.address for one in begun), *(() if alone else (_ALL,))}
 
 
 def _work(settings: Settings) -> object:
