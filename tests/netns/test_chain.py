@@ -277,7 +277,8 @@ def test_the_end_of_an_earlier_sandbox(host: Host, pod: Pod, make_pod: Callable[
     found, new = chained.prepared(host, pod), make_pod()
     add(host, pod)
     pod.gone()
-    host.ok("ADD", new, conf(host), **variables(pod))
+    # Until the kernel has removed the old interfaces, the new ones find their addresses in use.
+    until(lambda: not host.call("ADD", new, conf(host), **variables(pod)).exit_code, 120)
     host.ok("GC", None, chained.gc(host, new))
     assert gates(found) == [True, True]
     host.ok("CHECK", new, conf(host), **variables(pod))

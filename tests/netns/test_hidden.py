@@ -34,7 +34,7 @@ ANSWERS = {
     "no /proc/sys": ((105, 50, 5), "something hides it"),
     "processes alone": ((105, 50, 5), "something hides it"),
     "/proc/sys read-only": ((105, 50, 0), "/proc/sys is mounted read-only"),
-    "no /sys": ((0, 0, 0), ""),
+    "no /sys": ((105, 0, 0), "something hides it"),
     "no IPv6": ((7, 50, 0), "boot it without ipv6.disable=1, or remove that range from ipam"),
 }
 
