@@ -200,6 +200,9 @@ def pods(one: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The specification of the object's pods."""
     if one["kind"] == "Pod":
         yield one["spec"]
+    elif one["kind"] == "List":
+        for item in one["items"]:
+            yield from pods(item)
     elif one["kind"] in ("DaemonSet", "CronJob"):
         template = one["spec"].get("jobTemplate", one)["spec"]["template"]
         yield template["spec"]
@@ -210,7 +213,7 @@ def of_container(pod: dict[str, Any], container: dict[str, Any]) -> Iterator[str
     assert not security["allowPrivilegeEscalation"]
     assert security["capabilities"]["drop"] == ["ALL"]
     token = pod.get("automountServiceAccountToken", True)
-    for mount in sorted(container["volumeMounts"], key=lambda it: it["mountPath"]):
+    for mount in sorted(container.get("volumeMounts", ()), key=lambda it: it["mountPath"]):
         volume = volumes[mount["name"]]
         if "hostPath" in volume:
             yield f"{'read-only ' if mount.get('readOnly') else ''}`{volume['hostPath']['path']}`"

@@ -17,7 +17,7 @@ DEFINITIONS = sorted((ROOT / "conf").glob("nad-*.yaml"))
 # Other tiers test these.  VFs and InfiniBand VFs are in the lab only: tests/lab/test_examples.py.  Kind host-device is
 # in tests/netns/test_host_device.py.  A pool for a cluster needs the cluster: tests/cluster/test_cluster_addresses.py.
 # Claims are in test_claimed.py.
-ELSEWHERE = ("sriov", "ipoib", "host-device", "cluster")
+ELSEWHERE = ("sriov", "ipoib", "host-device", "host-network", "cluster")
 HERE = [path for path in (*CONFLISTS, *DEFINITIONS) if not any(kind in path.name for kind in ELSEWHERE)]
 
 
@@ -42,6 +42,17 @@ def test_example_attaches_and_detaches(machine: Machine, path: Path) -> None:
     result = machine.ok("add", pod, name)
     assert {ip["address"] for ip in result["ips"]} == machine.addresses(pod)
     machine.ok("del", pod, name)
+
+
+def test_a_nic_with_its_hosts_network(machine: Machine) -> None:
+    conflist = json.loads((ROOT / "conf" / "host-network.conflist").read_text())
+    machine.network(*conflist["plugins"], version=conflist["cniVersion"], name=conflist["name"])
+    address, pod = "10.99.0.4/31", machine.pod()
+    assert not machine.node.run(["ip", "address", "add", address, "dev", "rail0"], {}).returncode
+    result = machine.ok("add", pod, conflist["name"])
+    assert {ip["address"] for ip in result["ips"]} == machine.addresses(pod) == {address}
+    machine.ok("del", pod, conflist["name"])
+    assert address in machine.node.run(["ip", "-brief", "address", "show", "rail0"], {}).stdout
 
 
 @pytest.mark.parametrize("where", texts())
