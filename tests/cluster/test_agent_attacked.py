@@ -24,7 +24,7 @@ def test_the_promises_against_attackers(bare: Cluster, tree: Path) -> None:
     until(lambda: node.run("sh", "-c", ASK, check=False).returncode == 0, "the agent", 120, 0.2)
     node.run("ip", "link", "set", "rail0", "name", "kept")  # each test makes its own rail0
     try:
-        run(node, {}, *attacked.SEARCHES, *attacked.OTHERS)
+        run(node, {}, *attacked.chosen())
         deny_tun(node)
         run(node, PROGRAM, "escaped/test_hidden.py::test_two_levels_deep")
     finally:

@@ -15,6 +15,11 @@ OTHERS = (
 )  # fmt: skip
 
 
+def chosen() -> list[str]:
+    """The day's share of these tests, with all searches."""
+    return [*SEARCHES, *drawn.share(OTHERS, "attacked by the agent")]
+
+
 def words(*tests: str) -> list[str]:
     """The command that runs them."""
     named = [f"tests/attack/{name}" for name in tests]
