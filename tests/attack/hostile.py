@@ -218,8 +218,9 @@ def addresses() -> None:
             body = struct.pack("=BBBBI", socket.AF_INET6, 64, 0, 0, index) + address
             do(sock, message(NEWADDR, body, CREATE))
             if n % 20 == 0:
-                subprocess.run(["ip", "address", "flush", "dev", socket.if_indextoname(index)], check=False,
-                               stderr=subprocess.DEVNULL)  # fmt: skip
+                with suppress(OSError):  # the link has gone
+                    name = socket.if_indextoname(index)
+                    subprocess.run(["ip", "address", "flush", "dev", name], check=False, stderr=subprocess.DEVNULL)
 
 
 def spoofs() -> None:

@@ -151,3 +151,6 @@ def shell(bare: Cluster, tree: Path) -> Iterator[Callable[[str], str]]:
     program = f'helm() {{ {helm.built("cluster")} --kubeconfig={two_nodes.ADMIN} "$@"; }}'
     yield lambda lines: "".join(bare.shell(f"cd {tree}\n{program}\n{line}") for line in lines.splitlines())
     bare.shell(f"{program}\nhelm uninstall hpn --namespace kube-system --ignore-not-found --wait")
+    # What helm test leaves.
+    bare.delete("pod", "hpn-test", "--namespace=kube-system")
+    bare.delete("pods", "--selector=hpn-cni.io/test", "--namespace=kube-system")
