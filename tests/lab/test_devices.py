@@ -124,7 +124,7 @@ def test_a_pf_itself(node: Node, make_pod: Callable[[], Pod], by: str) -> None:
     assert node.checked(pod, conf, result).exit_code == 0
     # The PF's VFs cannot be attached while their PF is in the pod.
     error = node.refused("ADD", make_pod(), node.conf(deviceID=pci(f"{OTHER_PF}v0")), CNI_IFNAME="hpn1")
-    assert (error["code"], "no network interface" in error["msg"]) == (101, True)
+    assert (error["code"], "which it is a part of" in error["msg"]) == (109, True)
     assert node.refused("ADD", make_pod(), conf)["code"] in (101, 109)
     node.ok("DEL", pod, conf)
     # The kernel changes the flags of a carrier after the state.
