@@ -156,7 +156,8 @@ def policy(cluster: Cluster) -> Iterator[Cluster]:
     cluster.kubectl("apply", f"--kustomize={MANIFESTS}")
     until(lambda: refusal(cluster, vlan=5), "the API server to see the policy", 120, 0.2)
     yield cluster
-    cluster.kubectl("delete", f"--filename={MANIFESTS}/policy.yaml")
+    # All of it but nodes.yaml, which is the module's.
+    cluster.kubectl("delete", *(f"--filename={MANIFESTS}/{name}.yaml" for name in ("policy", "slices", "status")))
     until(lambda: not refusal(cluster, vlan=5), "the API server to forget the policy", 120, 0.2)
 
 
