@@ -102,17 +102,15 @@ def _refuse_in_use(link: Link, prefix: str, other: str, takes: bool | None) -> N
     if takes:
         _refuse_untakable(link, lost, by_it, prefix)
         return
-    if takes is not None:
-        other = f"{other}, or set useInterfaceNetwork to take them along"
+    along = ", or set useInterfaceNetwork to take them along" if takes is not None else ""
     if lost:
-        along = ", or set useInterfaceNetwork to take them along" if takes is not None else ""
         raise InvalidConfig(
             f"{prefix}{name!r} has {', '.join(lost)} on the host, which a move would lose; remove them first{along}"
         )
     if shown := [f"{route.network}" for route in by_it if not route.is_kernels]:
         raise InvalidConfig(
             f"{prefix}the host has routes through {name!r}, which a move would lose: {abridged(shown, _NAMED)}; "
-            f"remove them first, or {other}"
+            f"remove them first, or {other}{along}"
         )
 
 

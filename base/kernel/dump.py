@@ -7,7 +7,6 @@ which accept a pod's messages as the kernel's answers, and wait without a limit.
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from errno import EAFNOSUPPORT, ENOENT, EOPNOTSUPP
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface, ip_network
 from socket import AF_INET, AF_INET6
 from typing import Any, Final
@@ -19,6 +18,7 @@ from base.kernel.addresses import (
     RT_SCOPE_UNIVERSE,
     RT_TABLE_MAIN,
     RTM_GETADDR,
+    index_of,
     scope_of,
 )
 from base.kernel.links import RTM_GETLINK, get_link, parse_link
@@ -120,7 +120,7 @@ def own_addresses() -> dict[Address, int]:
     found = dict[Address, int]()
     with open_in() as here:
         for body in here.dump(RTM_GETADDR, ADDRESS.pack(0, 0, 0, 0, 0)):
-            attrs, index = attributes(body[ADDRESS.size :]), ADDRESS.unpack_from(body)[-1]
+            attrs, index = attributes(body[ADDRESS.size :]), index_of(body)
             found[ip_address(attrs.get(IFA_LOCAL) or attrs[IFA_ADDRESS])] = index
     return found
 
@@ -172,14 +172,10 @@ def _routes(inside: Rtnl) -> list[Any]:
 
 def _decoded(inside: Rtnl, kind: int, body: bytes, decoder: Any) -> Iterator[Any]:
     """The answers to a dump request; none if the kernel lacks the table or the family."""
-    try:
-        for answer in inside.dump(kind, body):
-            message = decoder(HEADER.pack(HEADER.size + len(answer), 0, 0, 0, 0) + answer)
-            message.decode()
-            yield message
-    except OSError as e:
-        if e.errno not in (ENOENT, EAFNOSUPPORT, EOPNOTSUPP):
-            raise
+    for answer in inside.dump_known(kind, body):
+        message = decoder(HEADER.pack(HEADER.size + len(answer), 0, 0, 0, 0) + answer)
+        message.decode()
+        yield message
 
 
 def _table(message: Any) -> int:

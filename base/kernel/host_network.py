@@ -8,7 +8,6 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from errno import EAFNOSUPPORT, ENOENT, EOPNOTSUPP
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface, ip_network
 from socket import AF_INET, AF_INET6
 from typing import Final
@@ -28,7 +27,6 @@ from base.kernel.addresses import (
     RTA_GATEWAY,
     RTA_METRICS,
     RTA_OIF,
-    RTA_PRIORITY,
     RTA_TABLE,
     RTAX_ADVMSS,
     RTAX_MTU,
@@ -37,6 +35,7 @@ from base.kernel.addresses import (
     RTM_NEWROUTE,
     RTN_UNICAST,
     RTPROT_KERNEL,
+    index_of,
 )
 from base.kernel.netlink import (
     NLM_F_CREATE,
@@ -50,7 +49,7 @@ from base.kernel.netlink import (
     text,
     u32,
 )
-from base.kernel.routes import HOP, RTA_MULTIPATH, RTPROT_RA, route_of
+from base.kernel.routes import HOP, RTA_MULTIPATH, RTPROT_RA, hops_in, route_of
 from base.kernel.rtnl import Rtnl
 from base.kernel.rules import FRA_SRC, FRA_TABLE, RTM_GETROUTE, RTM_GETRULE, RTM_NEWRULE, RULE, table_of
 from base.protocol.result import Address, Ip, Network, Route
@@ -90,7 +89,7 @@ def read(host: Rtnl, index: int) -> HostNetwork:
     another interface or a nexthop object are left out.  The socket must answer strictly."""
     at = time.monotonic()
     # A dump that is interrupted begins again, with other lifetimes.
-    everywhere = {(ADDRESS.unpack_from(body)[-1], address_of(body)): body for body in _addresses(host)}
+    everywhere = {(index_of(body), address_of(body)): body for body in _addresses(host)}
     own, by_it = [b for (i, _), b in everywhere.items() if i == index], sorted(routes(host, index), key=_has_gateway)
     others = {address.ip for other, address in everywhere if other != index}
     shared = tuple(f"{ip}" for ip in (address_of(body).ip for body in own) if ip in others)
@@ -101,7 +100,7 @@ def read(host: Rtnl, index: int) -> HostNetwork:
 
 def addresses(host: Rtnl) -> list[tuple[int, IPv4Interface | IPv6Interface]]:
     """The addresses of a namespace that the kernel did not make, each with its interface's index."""
-    return [(ADDRESS.unpack_from(body)[-1], address_of(body)) for body in _addresses(host)]
+    return [(index_of(body), address_of(body)) for body in _addresses(host)]
 
 
 def address_of(body: bytes) -> IPv4Interface | IPv6Interface:
@@ -161,16 +160,11 @@ def route_for(body: bytes, index: int) -> Change:
     fields[-1] &= _RTNH_F_ONLINK
     new: dict[int, bytes | None] = {RTA_OIF: u32(index), _RTA_CACHEINFO: None}
     if hops := attributes(body[ROUTE.size :]).get(RTA_MULTIPATH):
-        new[RTA_MULTIPATH] = b"".join(_hops_for(hops, index))
+        new[RTA_MULTIPATH] = b"".join(
+            HOP.pack(hop.size, hop.flags & _RTNH_F_ONLINK, hop.weight, index) + hop.rest for hop in hops_in(hops)
+        )
     what = f"adding route {route_of(body).network} in table {table_of(body, RTA_TABLE)}"
     return what, RTM_NEWROUTE, NLM_F_CREATE | _NLM_F_APPEND, _rewritten(ROUTE.pack(*fields), body[ROUTE.size :], new)
-
-
-def _hops_for(hops: bytes, index: int) -> Iterator[bytes]:
-    while len(hops) >= HOP.size:
-        size, flags, weight, _ = HOP.unpack_from(hops)
-        yield HOP.pack(size, flags & _RTNH_F_ONLINK, weight, index) + hops[HOP.size : size + (-size & 3)]
-        hops = hops[max(size + (-size & 3), HOP.size) :]
 
 
 def rule_for(body: bytes, netdev: str, ifname: str) -> Change:
@@ -203,8 +197,8 @@ def in_order(network: HostNetwork) -> list[bytes]:
 
 def key_of(body: bytes) -> tuple[object, ...]:
     """What only one route should have: table, destination, TOS and metric."""
-    priority = read_u32(attributes(body[ROUTE.size :]).get(RTA_PRIORITY, b""))
-    return table_of(body, RTA_TABLE), route_of(body).network, ROUTE.unpack_from(body)[3], priority
+    route = route_of(body)
+    return route.table, route.network, ROUTE.unpack_from(body)[3], route.priority
 
 
 def routes(host: Rtnl, index: int) -> list[bytes]:
@@ -212,7 +206,7 @@ def routes(host: Rtnl, index: int) -> list[bytes]:
     found = dict.fromkeys(
         body
         for family in _FAMILIES
-        for body in _dumped(host, RTM_GETROUTE, ROUTE.pack(family, *bytes(8)) + attr(RTA_OIF, u32(index)))
+        for body in host.dump_known(RTM_GETROUTE, ROUTE.pack(family, *bytes(8)) + attr(RTA_OIF, u32(index)))
     )
     return [body for body in found if _is_kept(body, index)]
 
@@ -233,13 +227,13 @@ def _listed(body: bytes) -> Iterator[Route]:
     if source or tos or protocol == RTPROT_KERNEL or kind != RTN_UNICAST:
         return
     route, found = route_of(body), attributes(body[ROUTE.size :])
-    priority, metrics = read_u32(found.get(RTA_PRIORITY, b"")) or None, attributes(found.get(RTA_METRICS, b""))
+    metrics = attributes(found.get(RTA_METRICS, b""))
     mtu, advmss = (read_u32(metrics.get(key, b"")) or None for key in (RTAX_MTU, RTAX_ADVMSS))
     for gateway in _gateways(found):
         # Without this scope, an on-link route of IPv6 would stand for one by the result's gateway.
         reach = scope or (RT_SCOPE_LINK if family == AF_INET6 and not gateway else None)
         if gateway or reach:
-            yield Route(route.network, gateway, mtu, advmss, priority, route.table, reach)
+            yield Route(route.network, gateway, mtu, advmss, route.priority or None, route.table, reach)
 
 
 def _gateways(found: dict[int, bytes]) -> Iterator[Address | None]:
@@ -247,11 +241,9 @@ def _gateways(found: dict[int, bytes]) -> Iterator[Address | None]:
     if not hops:
         gateway = found.get(RTA_GATEWAY)
         yield ip_address(gateway) if gateway else None
-    while len(hops) >= HOP.size:
-        size = max(HOP.unpack_from(hops)[0], HOP.size)
-        gateway = attributes(hops[HOP.size : size]).get(RTA_GATEWAY)
+    for hop in hops_in(hops):
+        gateway = attributes(hop.rest).get(RTA_GATEWAY)
         yield ip_address(gateway) if gateway else None
-        hops = hops[size + (-size & 3) :]
 
 
 def _addresses(host: Rtnl) -> list[bytes]:
@@ -261,7 +253,7 @@ def _addresses(host: Rtnl) -> list[bytes]:
 
 def _rules(inside: Rtnl) -> list[bytes]:
     """All rules, IPv4's first, in the order in which the kernel tries them."""
-    found = (_dumped(inside, RTM_GETRULE, RULE.pack(family, *bytes(6))) for family in _FAMILIES)
+    found = (inside.dump_known(RTM_GETRULE, RULE.pack(family, *bytes(6))) for family in _FAMILIES)
     return list(dict.fromkeys(body for bodies in found for body in bodies))
 
 
@@ -296,12 +288,3 @@ def _rewritten(header: bytes, rest: bytes, new: Mapping[int, bytes | None]) -> b
     """The message with another header, and other payloads for the attributes that it has; None removes one."""
     replaced = ((kind, new.get(kind, payload)) for kind, payload in pairs(rest))
     return header + b"".join(attr(kind, payload) for kind, payload in replaced if payload is not None)
-
-
-def _dumped(host: Rtnl, kind: int, body: bytes) -> Iterator[bytes]:
-    """The answers to a dump request; none if the kernel lacks the family."""
-    try:
-        yield from host.dump(kind, body)
-    except OSError as e:
-        if e.errno not in (ENOENT, EAFNOSUPPORT, EOPNOTSUPP):
-            raise

@@ -11,11 +11,11 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from errno import EAFNOSUPPORT, ENOENT, EOPNOTSUPP
+from errno import ENOENT
 from functools import cached_property
 from ipaddress import ip_interface, ip_network
 from socket import AF_INET, AF_INET6, if_indextoname
-from typing import Final
+from typing import Final, NamedTuple
 
 from base.kernel import rtnl
 from base.kernel.addresses import (
@@ -100,17 +100,10 @@ def unicast(host: Rtnl, family: int, *, output: int = 0, default: bool = False) 
     ``output``: only those through the interface of this index, also by a nexthop object.  ``default``: only default
     routes.  The socket must answer strictly (``rtnl.open_in``).
     """
-    found = list[Route]()
     body = ROUTE.pack(family, 0, 0, 0, 0, 0, 0, RTN_UNICAST, 0) + (attr(RTA_OIF, u32(output)) if output else b"")
-    try:
-        for answer in host.dump(RTM_GETROUTE, body):
-            # An old kernel answers with all routes.
-            if answer[_TYPE] == RTN_UNICAST and not (default and answer[1]):
-                found.append(route_of(answer))
-    except OSError as e:
-        if e.errno not in (ENOENT, EAFNOSUPPORT, EOPNOTSUPP):
-            raise
-    return found
+    # An old kernel answers with all routes.
+    answers = (one for one in host.dump_known(RTM_GETROUTE, body) if one[_TYPE] == RTN_UNICAST)
+    return [route_of(one) for one in answers if not (default and one[1])]
 
 
 def route_of(body: bytes) -> Route:
@@ -132,13 +125,29 @@ def route_of(body: bytes) -> Route:
 def _outputs(found: dict[int, bytes]) -> Iterator[int]:
     if output := read_u32(found.get(RTA_OIF, b"")):
         yield output
-    hops = found.get(RTA_MULTIPATH, b"")
+    for hop in hops_in(found.get(RTA_MULTIPATH, b"")):
+        yield hop.output
+
+
+class RouteHop(NamedTuple):
+    """A hop of a route: the fields of struct rtnexthop, and the attributes after them."""
+
+    size: int
+    flags: int
+    weight: int
+    output: int
+    rest: bytes
+
+
+def hops_in(hops: bytes) -> Iterator[RouteHop]:
+    """Decode RTA_MULTIPATH."""
     while len(hops) >= HOP.size:
-        size, _, _, index = HOP.unpack_from(hops)
-        yield index
+        size, flags, weight, output = HOP.unpack_from(hops)
+        after = size + (-size & 3)
+        yield RouteHop(size, flags, weight, output, hops[HOP.size : after])
         if size < HOP.size:
             return
-        hops = hops[size + (-size & 3) :]
+        hops = hops[after:]
 
 
 class Nexthops:

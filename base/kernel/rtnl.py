@@ -116,6 +116,14 @@ class Rtnl:
             if (yield from self._dump_once(self.pack(kind, NLM_F_DUMP, body))):
                 return
 
+    def dump_known(self, kind: int, body: bytes) -> Iterator[bytes]:
+        """As ``dump``; nothing if the kernel lacks the table or the family."""
+        try:
+            yield from self.dump(kind, body)
+        except OSError as e:
+            if e.errno not in (errno.ENOENT, errno.EAFNOSUPPORT, errno.EOPNOTSUPP):
+                raise
+
     def _dump_once(self, request: bytes) -> Generator[bytes, None, bool]:
         """Yield the bodies of one dump; return whether nothing changed meanwhile."""
         whole, received = True, netlink.receive(self.sock, request)

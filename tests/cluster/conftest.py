@@ -129,16 +129,22 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
 
 
 @pytest.fixture
-def tree(cluster: Cluster) -> Iterator[Path]:
+def booted(cluster: Cluster) -> Cluster:
+    """The cluster for ``bare``; a file may boot a node otherwise."""
+    return cluster
+
+
+@pytest.fixture
+def tree(booted: Cluster) -> Iterator[Path]:
     """A writable source tree to build images from."""
-    with bare_nodes.made_tree(cluster) as it:
+    with bare_nodes.made_tree(booted) as it:
         yield it
 
 
 @pytest.fixture
-def bare(cluster: Cluster, tree: Path) -> Iterator[Cluster]:
+def bare(booted: Cluster, tree: Path) -> Iterator[Cluster]:
     """The cluster on nodes without any part of hpn."""
-    with bare_nodes.bared(cluster, tree) as it:
+    with bare_nodes.bared(booted, tree) as it:
         yield it
 
 

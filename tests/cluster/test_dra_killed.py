@@ -22,7 +22,7 @@ from cluster.multus.podresources import KubeletFailed, devices
 from cluster.space import Failed, until
 from cluster.two_nodes import CONTROL, Cluster
 from support import helm
-from support.bare_nodes import RESOURCE, bared, made_tree
+from support.bare_nodes import RESOURCE
 from support.systemd_nodes import under_systemd
 
 SHARES, PATIENCE = 2, 300
@@ -51,20 +51,14 @@ def booted(cluster: Cluster, way: str) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def tree(booted: Cluster) -> Iterator[Path]:
-    with made_tree(booted) as it:
-        yield it
-
-
-@pytest.fixture
-def bare(booted: Cluster, tree: Path, way: str) -> Iterator[Cluster]:
-    with bared(booted, tree) as it:
-        yield it
-        booted.delete("pods", "--all", "--namespace=default", "--grace-period=1")
-        booted.kubectl("delete", "deviceclasses,resourceslices", "--all")
-        if way == "service":
-            booted.nodes["node1"].run("hpn", "uninstall", "--force", check=False)
-        booted.nodes["node1"].run("rm", "-f", "/var/lib/kubelet/plugins_registry/.hpn-dra.json")
+def bare(bare: Cluster, way: str) -> Iterator[Cluster]:
+    """Nothing of the way's is left either."""
+    yield bare
+    bare.delete("pods", "--all", "--namespace=default", "--grace-period=1")
+    bare.kubectl("delete", "deviceclasses,resourceslices", "--all")
+    if way == "service":
+        bare.nodes["node1"].run("hpn", "uninstall", "--force", check=False)
+    bare.nodes["node1"].run("rm", "-f", "/var/lib/kubelet/plugins_registry/.hpn-dra.json")
 
 
 class Node:

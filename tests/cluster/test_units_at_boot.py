@@ -14,11 +14,9 @@ from support.bare_nodes import (
     NAME,
     RESOURCE,
     address,
-    bared,
     choose,
     daemons,
     kubectl,
-    made_tree,
     make_another,
     offered,
     put_image,
@@ -47,17 +45,6 @@ def booted(cluster: Cluster) -> Iterator[Cluster]:
     with under_systemd(cluster, cluster.nodes["node1"]):
         yield cluster
 
-
-@pytest.fixture
-def tree(booted: Cluster) -> Iterator[Path]:
-    with made_tree(booted) as it:
-        yield it
-
-
-@pytest.fixture
-def bare(booted: Cluster, tree: Path) -> Iterator[Cluster]:
-    with bared(booted, tree) as it:
-        yield it
         booted.delete("pods", "--all", "--namespace=default", "--grace-period=1")
         # After a failure.
         booted.nodes["node1"].run("hpn", "uninstall", "--force", check=False)

@@ -9,30 +9,13 @@ from typing import Any
 import drawn
 from guest.machine import Guest
 from support.killing import killed_at
+from support.recovery import by_a_new_add, by_del, by_gc
 from support.topology import Pod
-
-
-def by_del(node: Guest, pod: Pod, conf: dict[str, Any]) -> None:
-    node.ok("DEL", pod, conf)
 
 
 def by_del_after_the_namespace(node: Guest, pod: Pod, conf: dict[str, Any]) -> None:
     pod.remade()
     node.ok("DEL", pod, conf, CNI_NETNS="")
-
-
-def by_gc(node: Guest, pod: Pod, conf: dict[str, Any]) -> None:
-    node.ok("GC", None, conf | {"cni.dev/valid-attachments": []})
-
-
-def by_a_new_add(node: Guest, pod: Pod, conf: dict[str, Any]) -> None:
-    """ADD of the same key, which refuses a second attachment while the first one still exists."""
-    reply = node.call("ADD", pod, conf)
-    if reply.exit_code:
-        assert '"code":100' in reply.stdout, reply.stdout
-        node.ok("DEL", pod, conf)
-        node.ok("ADD", pod, conf)
-    node.ok("DEL", pod, conf)
 
 
 def by_an_add_elsewhere(node: Guest, pod: Pod, conf: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import drawn
 import pytest
 from support.killing import killed_at
+from support.recovery import Recovery, by_a_new_add, by_del, by_gc
 from support.shipped import CONF, requests
 from support.topology import Host, Pod, ip, until
 
@@ -147,32 +148,15 @@ def test_the_pod_has_deleted_the_hosts_interface(host: Host, pod: Pod, eth9: dic
     assert pod.addresses() == {"10.56.0.3/24", "fd00:56::3/64"}
 
 
-def by_del(host: Host, pod: Pod) -> None:
-    host.ok("DEL", pod, conf(host))
-
-
-def by_gc(host: Host, pod: Pod) -> None:
-    host.ok("GC", None, conf(host, **{"cni.dev/valid-attachments": []}))
-
-
-def by_a_new_add(host: Host, pod: Pod) -> None:
-    """Recover by ADD of the same key, which must refuse an attachment that DEL had not begun to undo."""
-    reply = host.call("ADD", pod, conf(host))
-    assert reply.exit_code == 0 or '"code":100' in reply.stdout, reply.stdout
-    host.ok("DEL", pod, conf(host))
-
-
 @pytest.mark.parametrize("recover", [by_del, by_gc, by_a_new_add])
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
 @pytest.mark.parametrize("eth9", ["veth"], indirect=True)
-def test_killed_at_every_step(
-    host: Host, pod: Pod, eth9: dict[str, Any], command: str, recover: Callable[[Host, Pod], None]
-) -> None:
+def test_killed_at_every_step(host: Host, pod: Pod, eth9: dict[str, Any], command: str, recover: Recovery) -> None:
     for step in drawn.steps():
         if command == "DEL":
             host.ok("ADD", pod, conf(host))
         killed = killed_at(step, host.request(command, pod, conf(host)))
-        recover(host, pod)
+        recover(host, pod, conf(host))
         assert pod.links() == set(), f"it is in the pod after step {step}"
         assert state() == eth9, f"it is not as it was after step {step}"
         assert (host.state_files(), host.leases()) == (set(), set()), f"left after step {step}"

@@ -9,6 +9,7 @@ from typing import Any
 import drawn
 import pytest
 from support.killing import killed_at
+from support.recovery import Recovery, by_a_new_add, by_del, by_gc
 from support.topology import Host, Pod, ip
 
 from base.state import durable
@@ -149,30 +150,14 @@ def test_the_lifetimes_go_on(host: Host, pod: Pod, eth9: dict[str, Any]) -> None
     assert network() == eth9
 
 
-def by_del(host: Host, pod: Pod) -> None:
-    host.ok("DEL", pod, conf(host))
-
-
-def by_gc(host: Host, pod: Pod) -> None:
-    host.ok("GC", None, conf(host, **{"cni.dev/valid-attachments": []}))
-
-
-def by_a_new_add(host: Host, pod: Pod) -> None:
-    reply = host.call("ADD", pod, conf(host))
-    assert reply.exit_code == 0 or '"code":100' in reply.stdout, reply.stdout
-    host.ok("DEL", pod, conf(host))
-
-
 @pytest.mark.parametrize("recover", [by_del, by_gc, by_a_new_add])
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
-def test_killed_at_every_step(
-    host: Host, pod: Pod, eth9: dict[str, Any], command: str, recover: Callable[[Host, Pod], None]
-) -> None:
+def test_killed_at_every_step(host: Host, pod: Pod, eth9: dict[str, Any], command: str, recover: Recovery) -> None:
     for step in drawn.steps():
         if command == "DEL":
             host.ok("ADD", pod, conf(host))
         killed = killed_at(step, host.request(command, pod, conf(host)))
-        recover(host, pod)
+        recover(host, pod, conf(host))
         assert pod.links() == set(), f"it is in the pod after step {step}"
         assert network() == eth9, f"it is not as it was after step {step}"
         assert not own_rules(pod), f"rules are left in the pod after step {step}"

@@ -9,6 +9,7 @@ from typing import Any
 import drawn
 import pytest
 from support.killing import killed_at
+from support.recovery import by_del, by_gc
 from support.topology import Host, Pod, ip
 
 # One address per family, so that a lost one shows at once.
@@ -24,10 +25,6 @@ _NAMESPACE = {"policyRouting": True, "sysctl": {"net.core.somaxconn": "77", "net
 def of_namespace(pod: Pod) -> tuple[list[str], str]:
     shown = [*pod.ip("-4", "rule", "show"), *pod.ip("-6", "rule", "show")]
     return [r["src"] for r in shown if r["src"] != "all"], pod.sysctl("core/somaxconn")
-
-
-def by_del(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
-    host.ok("DEL", pod, conf)
 
 
 def by_del_without_netns(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
@@ -60,10 +57,6 @@ def by_an_add_elsewhere(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
     host.ok("ADD", pod, conf)
     assert pod.addresses() == {"10.56.0.2/30", "fd00:56::2/126"}
     host.ok("DEL", pod, conf)
-
-
-def by_gc(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
-    host.ok("GC", None, conf | {"cni.dev/valid-attachments": []})
 
 
 def by_del_beside_a_stranger(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
