@@ -88,8 +88,14 @@ def of_store(options: argparse.Namespace, documents: Documents, own: Mapping[str
     """Return the output and exit status of a command that uses the store; ``own`` is this node's blocks there."""
     if options.command == "show":
         return _show(options, documents, own)
-    commands = {"blocks": _all_blocks, "gc": _collect, "pods": pods.answer, "release-node": _release_node}
-    return {**commands, "retire": retire.answer}[options.command](options, documents)
+    commands = {
+        "blocks": _all_blocks,
+        "gc": _collect,
+        "pods": pods.answer,
+        "release-node": _release_node,
+        "retire": retire.answer,
+    }
+    return commands[options.command](options, documents)
 
 
 def _show(options: argparse.Namespace, documents: Documents, own: Mapping[str, NodeBlocks]) -> tuple[str, int]:

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 from base.protocol.errors import IoFailure, StoreRefused
 from base.protocol.spec import Json
 from base.table import abridged
+from ctl.api_objects import inside
 from ctl.command_line import as_document
 from ctl.screen import Table, text
 from ipam.cluster import BLOCK, GRID, Documents
@@ -96,20 +97,20 @@ def attached(pods: Iterable[Json], definitions: Mapping[str, str]) -> Iterator[A
     ``definitions``: each definition's network.  The annotations are untrusted: who may change a pod can change them.
     """
     for pod in pods:
-        about = _inside(pod, "metadata")
-        if _inside(pod, "status").get("phase") in _ENDED:
+        about = inside(pod, "metadata")
+        if inside(pod, "status").get("phase") in _ENDED:
             continue
-        for one in _statuses(_inside(about, "annotations").get(_STATUS)):
+        for one in _statuses(inside(about, "annotations").get(_STATUS)):
             name = _word(one, "name")
             if addresses := tuple(dict.fromkeys(_addresses(one.get("ips")))):
                 yield Attached(
                     pod=f"{_word(about, 'namespace')}/{_word(about, 'name')}",
-                    node=_word(_inside(pod, "spec"), "nodeName"),
+                    node=_word(inside(pod, "spec"), "nodeName"),
                     network=definitions.get(name, name),
                     definition=name,
                     ifname=_word(one, "interface"),
                     mac=_word(one, "mac"),
-                    device=_word(_inside(one, "device-info", "pci"), "pci-address"),
+                    device=_word(inside(one, "device-info", "pci"), "pci-address"),
                     addresses=addresses,
                     is_default=one.get("default") is True,
                 )
@@ -184,8 +185,8 @@ def of_all_pods(kubeconfig: Path) -> list[Attached]:
 def _network(definition: Json) -> tuple[str, str]:
     """Return the definition's name, as in the annotation, and its network's; Multus gives a nameless one the
     definition's name."""
-    about = _inside(definition, "metadata")
-    conf = _parsed(_inside(definition, "spec").get("config"))
+    about = inside(definition, "metadata")
+    conf = _parsed(inside(definition, "spec").get("config"))
     name = _word(about, "name")
     return f"{_word(about, 'namespace')}/{name}", (_word(conf, "name") if isinstance(conf, dict) else "") or name
 
@@ -210,11 +211,3 @@ def _parsed(document: object) -> Any:
 def _word(body: Json, key: str) -> str:
     found = body.get(key)
     return found[:_LONGEST] if isinstance(found, str) else ""
-
-
-def _inside(body: Json, *keys: str) -> Json:
-    """Return the object at the end of these keys; an empty one if there is none."""
-    found: Any = body
-    for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from base.kernel import budget
 from base.protocol.errors import CniError, IoFailure, StoreRefused
 from base.protocol.spec import Config, Json, network_of
 from base.state import journal
+from ctl.api_objects import inside
 from ctl.doctor import controllers, networks
 from ctl.doctor.model import Blocks, Cluster, Controllers, Definition, NodeFile, Slices
 from ctl.doctor.reading import Reader
@@ -60,9 +61,9 @@ def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
         read.unread[f"{kubeconfig}"] = e.msg
         return None
     by_node = Counter(
-        name for node in nodes for name, count in _inside(node, "status", "allocatable").items() if count != "0"
+        name for node in nodes for name, count in inside(node, "status", "allocatable").items() if count != "0"
     )
-    of_classes = {f"{name}" for one in classes if (name := _inside(one, "spec").get("extendedResourceName"))}
+    of_classes = {f"{name}" for one in classes if (name := inside(one, "spec").get("extendedResourceName"))}
     of_one_node = {name for name, count in by_node.items() if count == 1} - of_classes
     return Cluster(len(nodes), frozenset({*by_node, *of_classes}), definitions, frozenset(of_one_node), others)
 
@@ -76,25 +77,17 @@ def _controllers(read: Reader, kubeconfig: Path, server: "Http") -> Controllers:
 
 
 def _definition(body: Json) -> Definition:
-    about = _inside(body, "metadata")
+    about = inside(body, "metadata")
     name = f"{about.get('namespace', '')}/{about.get('name', '')}"
-    config = f"{_inside(body, 'spec').get('config')}"
+    config = f"{inside(body, 'spec').get('config')}"
     found = networks.addresses_in(f"NetworkAttachmentDefinition {name}", config.encode())
     return Definition(
         name,
-        str(_inside(about, "annotations").get(_RESOURCE) or ""),
+        str(inside(about, "annotations").get(_RESOURCE) or ""),
         is_ours=re.search(_OURS, config) is not None,
         addresses=tuple(found),
         plugin=f"{next(networks.plugins(config.encode()), {}).get('type', '')}",
     )
-
-
-def _inside(body: Json, *keys: str) -> Json:
-    """The object at the end of these keys; an empty one if there is none."""
-    found: Any = body
-    for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
 
 
 def slices(read: Reader, file: NodeFile | None) -> Slices | None:

@@ -7,9 +7,10 @@ to its limits.
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from base.protocol.spec import Json
+from ctl.api_objects import inside
 from ctl.doctor.model import Controllers
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ def controllers(server: "Http") -> Controllers:
     """What the API server reports; nothing of a kind that it does not know.  Raises Unreachable, StoreRefused."""
     from ipam.cluster.backends.kubernetes import listed_objects  # noqa: PLC0415  # it loads TLS, which few runs need
 
-    policies = dict(found for path in _POLICIES for one in listed_objects(server, path) for found in _networks(one))
+    policies = dict.fromkeys(
+        found for path in _POLICIES for one in listed_objects(server, path) for found in _networks(one)
+    )
     # Without policies, nothing of the daemons is of interest.
     daemons = listed_objects(server, _DAEMONS) if policies else ()
     webhooks = listed_objects(server, _WEBHOOKS)
@@ -36,20 +39,20 @@ def controllers(server: "Http") -> Controllers:
     )
 
 
-def _networks(policy: Json) -> Iterator[tuple[tuple[str, str], None]]:
+def _networks(policy: Json) -> Iterator[tuple[str, str]]:
     """A policy's name, with each network that it is for, both "namespace/name"."""
-    about = _of(policy, "metadata")
+    about = inside(policy, "metadata")
     space = f"{about.get('namespace', '')}"
-    for network in f"{_of(about, 'annotations').get(_FOR, '')}".split(","):
+    for network in f"{inside(about, 'annotations').get(_FOR, '')}".split(","):
         name = network.strip()
         if name:
-            yield (f"{space}/{about.get('name', '')}", name if "/" in name else f"{space}/{name}"), None
+            yield f"{space}/{about.get('name', '')}", name if "/" in name else f"{space}/{name}"
 
 
 def _types(daemons: Iterable[Json]) -> Iterator[str]:
     """The types of plugins that the daemons' options name."""
     for daemon in daemons:
-        containers = _of(_of(_of(daemon, "spec"), "template"), "spec").get("containers")
+        containers = inside(daemon, "spec", "template", "spec").get("containers")
         for one in containers if isinstance(containers, list) else ():
             words = [*(one.get("command") or ()), *(one.get("args") or ())] if isinstance(one, dict) else []
             for found in _PLUGINS.findall(" ".join(map(str, words))):
@@ -57,13 +60,8 @@ def _types(daemons: Iterable[Json]) -> Iterator[str]:
 
 
 def _injectors(webhook: Json) -> Iterator[str]:
-    name = f"{_of(webhook, 'metadata').get('name', '')}"
+    name = f"{inside(webhook, 'metadata').get('name', '')}"
     parts = webhook.get("webhooks")
     hooks = [f"{one.get('name', '')}" for one in parts if isinstance(one, dict)] if isinstance(parts, list) else []
     if any(one.startswith(_INJECTOR) for one in (name, *hooks)):
         yield name
-
-
-def _of(body: Json, key: str) -> dict[str, Any]:
-    found = body.get(key)
-    return found if isinstance(found, dict) else {}

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Final
 
+from base.state.gates import DRIVER
 from base.table import abridged
 from ctl.doctor.model import Facts, Finding, Severity
 
 _NAMED: Final = 3  # claims in one finding
-_DRIVER: Final = "hpn-cni.io"
 _LONG: Final = 600.0  # seconds; no ADD takes this long, and kubelet tries again every minute
 _MULTUS: Final = (
     "kubectl describe pod shows why; check its annotation k8s.v1.cni.cncf.io/networks, and the resourceName of the "
@@ -51,7 +51,7 @@ def claim_unreadable(facts: Facts) -> Iterator[Finding]:
 def claim_unserved(facts: Facts) -> Iterator[Finding]:
     """No driver serves kubelet, so the pods of prepared claims stay in Terminating, without an event."""
     if titles := _unserved(facts):
-        evidence = f"{facts.programs.registry} has no socket of {_DRIVER}, and claims are prepared: "
+        evidence = f"{facts.programs.registry} has no socket of {DRIVER}, and claims are prepared: "
         remedy = "install hpn again, or start hpn-node.service; remove it only after the pods with claims have ended"
         yield Finding(Severity.ERROR, evidence + abridged(titles, _NAMED), remedy)
 
@@ -59,7 +59,7 @@ def claim_unserved(facts: Facts) -> Iterator[Finding]:
 def _unserved(facts: Facts) -> list[str]:
     """The claims that kubelet cannot give up, because it runs here without the driver."""
     programs = facts.programs
-    is_served = any(one.listens and one.resource == _DRIVER for one in programs.sockets)
+    is_served = any(one.listens and one.resource == DRIVER for one in programs.sockets)
     held = [one.title for one in facts.state.claims if not (one.is_stale or one.is_given_up)]
     return [] if is_served or not programs.registry else held
 
