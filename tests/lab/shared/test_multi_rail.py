@@ -97,8 +97,7 @@ def test_each_rail_carries_its_own(node: Node, make_pod: Callable[[], Pod], kind
         # One rail at a time: a busy guest loses packets under load, and soft-RoCE may answer a repeated packet with an
         # error.
         reports = [verbs.ib_write_bw(b.ends[number], a.ends[number], port=18600 + number) for number in RAILS]
-        # On a loaded machine the rate is 0.00; the bytes and packets below prove the transfer.
-        assert len([verbs.bandwidth(report) for report in reports]) == len(RAILS)
+        assert all(verbs.bandwidth(report) > 0 for report in reports), reports
         for number, wire in enumerate(wires):
             own = (a.macs[number], a.ends[number].address)
             answers = wire.seen("ARP reply") & {(mac, end.address) for mac in a.macs for end in a.ends}
