@@ -45,9 +45,13 @@ def booted(cluster: Cluster) -> Iterator[Cluster]:
     with under_systemd(cluster, cluster.nodes["node1"]):
         yield cluster
 
-        booted.delete("pods", "--all", "--namespace=default", "--grace-period=1")
-        # After a failure.
-        booted.nodes["node1"].run("hpn", "uninstall", "--force", check=False)
+
+@pytest.fixture
+def bare(bare: Cluster) -> Iterator[Cluster]:
+    """Nothing is left after a failure either."""
+    yield bare
+    bare.delete("pods", "--all", "--namespace=default", "--grace-period=1")
+    bare.nodes["node1"].run("hpn", "uninstall", "--force", check=False)
 
 
 def test_a_pod_keeps_its_device_until_hpn_leaves(bare: Cluster, tree: Path) -> None:

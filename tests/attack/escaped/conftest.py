@@ -16,23 +16,27 @@ from base.state import libcni_cache
 
 
 @pytest.fixture(autouse=True)
-def results(host: Host, monkeypatch: pytest.MonkeyPatch) -> Path:
+def results(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The runtime's cache, which holds ADD's result until DEL succeeds, as libcni's does."""
     is_served, call = by_agent.VARIABLE in os.environ, Host.call
     folder = Path(libcni_cache.RESULTS[0]) if is_served else host.tmp_path / "results"
     folder.mkdir(parents=True, exist_ok=True)
+    made = set[Path]()
 
     def called(self: Host, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> Any:
         reply = call(self, command, pod, conf, **environ)
         if pod and reply.exit_code == 0 and command in ("ADD", "DEL"):
             name = json.loads(conf)["name"] if isinstance(conf, bytes) else (conf or self.conf())["name"]
             path = folder / f"{name}-{pod.name}-{environ.get('CNI_IFNAME', 'hpn0')}"
+            made.add(path)
             path.touch() if command == "ADD" else path.unlink(missing_ok=True)
         return reply
 
     monkeypatch.setattr(Host, "call", called)
     monkeypatch.setattr(libcni_cache, "RESULTS", (str(folder),))
-    return folder
+    yield folder
+    for path in made:  # of an agent's node, they would stay
+        path.unlink(missing_ok=True)
 
 
 @pytest.fixture
