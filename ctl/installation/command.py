@@ -190,6 +190,8 @@ def remove(root: Path, units: Mapping[str, str]) -> list[str]:
     kept, claimed = state.holders(root), [*state.claimed(root)]
     gone = [] if kept else [Step(path) for path in present(root, state_files)]
     files.do(root, gone, Path())
+    with suppress(OSError):  # an administrator's files are there
+        (root / layout.NETWORKS).rmdir()
     left = [*others, *present(root, (*state_files, *layout.CONFIGURATION))]
     return [
         *(f"{step}" for step in (*done, *gone)),

@@ -39,8 +39,10 @@ STATE: Final = (
     *("run/hpn", "var/lib/cni/hpn", "var/log/hpn", *(f"var/lib/kubelet/{name}" for name in _REGISTRY)),
     "etc/modprobe.d/hpn-node.conf",
 )
+# The networks that DeviceClasses name.  kubelet makes the directory for the DaemonSet's pod with claims.
+NETWORKS: Final = "etc/cni/hpn.d"
 # What administrators write.
-CONFIGURATION: Final = ("etc/hpn", "etc/cni/hpn.json")
+CONFIGURATION: Final = ("etc/hpn", "etc/cni/hpn.json", NETWORKS)
 # The device file, which the DaemonSet installs where it installs the units.
 DEVICES: Final = "etc/hpn/devices.yaml"
 # dpkg's list of the files of the Debian package hpn-cni (packaging/deb/control), and the path of its program.

@@ -38,6 +38,7 @@ def test_nothing_is_left(installed: Path) -> None:
     for path in (*state, OPTION_FILE.lstrip("/")):
         (installed / path).parent.mkdir(parents=True)
         (installed / path).touch()
+    (installed / "etc" / "cni" / "hpn.d").mkdir(parents=True)
     (installed / "var" / "lib" / "kubelet" / "plugins_registry").mkdir(parents=True)
     for name in (".hpn-node.lock", ".hpn-node.json", ".hpn-dra.json"):
         (installed / "var" / "lib" / "kubelet" / "plugins_registry" / name).touch()
@@ -73,6 +74,7 @@ def test_what_others_wrote_stays_and_is_named(installed: Path) -> None:
     others = {
         "etc/hpn/devices.yaml": "# not yet",
         "etc/cni/hpn.json": "{}",
+        "etc/cni/hpn.d/rail0.conflist": "{}",
         "etc/cni/net.d/10-rail0.conf": "{}",
         "opt/cni/bin/macvlan": "theirs",
         f"{layout.UNITS}/{layout.AGENT}": "[Service]\n",
@@ -84,10 +86,9 @@ def test_what_others_wrote_stays_and_is_named(installed: Path) -> None:
         (installed / path).write_text(text)
     said = uninstall(installed)
     assert tree(installed) == others
-    left = {
-        f"/{path}" for path in others if "net.d" not in path and "macvlan" not in path and "devices.yaml" not in path
-    }
-    assert {line.removeprefix("left: ") for line in said if line.startswith("left")} == left | {"/etc/hpn"}
+    left = {f"/{path}" for path in others if ".d/" not in path and "macvlan" not in path and "devices.yaml" not in path}
+    left |= {"/etc/hpn", "/etc/cni/hpn.d"}
+    assert {line.removeprefix("left: ") for line in said if line.startswith("left")} == left
 
 
 def test_what_was_copied_by_hand(root: Path, tmp_path: Path) -> None:
