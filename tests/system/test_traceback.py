@@ -37,9 +37,9 @@ def test_a_bug_in_a_command(machine: Machine, tmp_path: Path) -> None:
     """Code 999, and the log gives the place."""
     pod, network = machine.pod(), conf(machine, dad="off")
     environ = {**os.environ, **machine.command("ADD", pod), "HPN_AGENT": ""}
-    unpacking = {"HPN_PROGRAM_DIR": os.environ["HPN_PROGRAM_DIR"]}
-    subprocess.run([machine.tools.hpn, "version"], env=unpacking, check=True, capture_output=True)
-    (unpacked,) = Path(os.environ["HPN_PROGRAM_DIR"]).glob("*/boot.pyc")
+    place = tmp_path / "unpacked"  # its own: the tests' common one may have other versions' programs too
+    subprocess.run([machine.tools.hpn, "version"], env={"HPN_PROGRAM_DIR": f"{place}"}, check=True, capture_output=True)
+    (unpacked,) = place.glob("*/boot.pyc")
     program = shutil.copytree(unpacked.parent, tmp_path / "program")
     (program / "bug.py").write_text(BUG)
     words = [
