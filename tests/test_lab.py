@@ -177,7 +177,7 @@ def status(*words: str) -> int:
     return done.returncode
 
 
-@pytest.mark.parametrize(("code", "seen"), [(0, 0), (7, 7), (BROKEN, 122), (255, 255)])
+@pytest.mark.parametrize(("code", "seen"), drawn.share([(0, 0), (7, 7), (BROKEN, 122), (255, 255)], "statuses"))
 def test_the_commands_status(code: int, seen: int) -> None:
     assert status("sh", "-c", f"exit {code}") == seen
 
@@ -194,11 +194,14 @@ def test_an_emulator_that_does_not_start(emulator: Callable[[str], None], line: 
 
 @pytest.mark.parametrize(
     "end",
-    [
-        "echo c >/proc/sysrq-trigger",
-        "echo triple >/sys/kernel/reboot/type; echo b >/proc/sysrq-trigger",
-        "echo o >/proc/sysrq-trigger; sleep 3000",
-    ],
+    drawn.share(
+        [
+            "echo c >/proc/sysrq-trigger",
+            "echo triple >/sys/kernel/reboot/type; echo b >/proc/sysrq-trigger",
+            "echo o >/proc/sysrq-trigger; sleep 3000",
+        ],
+        "early ends",
+    ),
 )
 def test_a_guest_that_ends_early(end: str) -> None:
     assert status("sh", "-c", end) == BROKEN
@@ -221,7 +224,7 @@ def test_the_limit(emulator: Callable[[str], None], monkeypatch: pytest.MonkeyPa
     assert status("sleep", "3000") == 124
 
 
-@pytest.mark.parametrize("factor", ["103/100", "97/100"])
+@pytest.mark.parametrize("factor", drawn.share(["103/100", "97/100"], "wrong clocks"))
 def test_a_clock_that_is_wrong(emulator: Callable[[str], None], factor: str) -> None:
     """The guest's kernel gets another frequency of its TSC than the true one."""
     emulator(
@@ -260,13 +263,15 @@ def test_in_the_lab(tmp_path: Path, boot: str) -> None:
 
 @pytest.mark.parametrize(
     "stop",
-    [
-        # The only processor answers no more.
-        """echo '{"execute": "qmp_capabilities"} {"execute": "stop"}' >/dev/vport0p2""",
-        # Another processor's kernel reports it.
-        "echo '<3>rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:' >/dev/kmsg",
-    ],
-    ids=["silent", "said"],
+    drawn.share(
+        [
+            # The only processor answers no more.
+            """echo '{"execute": "qmp_capabilities"} {"execute": "stop"}' >/dev/vport0p2""",
+            # Another processor's kernel reports it.
+            "echo '<3>rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:' >/dev/kmsg",
+        ],
+        "stops",
+    ),
 )
 def test_a_processor_that_stands_still(stop: str) -> None:
     """The lab ends before its time limit."""

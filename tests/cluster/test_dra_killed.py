@@ -38,7 +38,7 @@ def device_file(by: str) -> str:
     return json.dumps({"resources": [entry]})
 
 
-@pytest.fixture(params=["service", "pod"])
+@pytest.fixture(params=drawn.share(["service", "pod"], "ways of running"))
 def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

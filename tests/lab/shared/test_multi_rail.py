@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import drawn
 import pytest
 from guest.machine import verbs
 from guest.node import Node
@@ -74,7 +75,7 @@ def at_once(work: Callable[[int], str]) -> list[str]:
         return list(threads.map(work, RAILS))
 
 
-@pytest.mark.parametrize("kind", ["macvlan", "sriov"])
+@pytest.mark.parametrize("kind", drawn.share(["macvlan", "sriov"], "kinds of rails"))
 def test_each_rail_carries_its_own(node: Node, make_pod: Callable[[], Pod], kind: str) -> None:
     pods = make_pod(), make_pod()
     for number, pod in enumerate(pods):
