@@ -4,6 +4,7 @@ models.py has the keys of ``ipam``.  The key ``strict`` beside it is ours too: f
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,13 +29,9 @@ Named = Mapping[Parent, str]
 Find = Callable[[Config, Named], Mapping[Parent, Prefix]]
 
 
-def of_no_node(_conf: Config, _named: Named) -> Mapping[Parent, Prefix]:
-    """A ``Find`` for callers that read a configuration for all nodes."""
-    return {}
-
-
-def load(conf: Config, args: Mapping[str, str], find: Find = of_no_node) -> Pool:
-    """The pool of a configuration and its CNI_ARGS, without the subnets of the parent that ``find`` does not find.
+def load(conf: Config, args: Mapping[str, str], find: Find | None = None) -> Pool:
+    """The pool of a configuration and its CNI_ARGS, on this node.  Without ``find``, what differs between nodes is left
+    out: ranges of the parent's subnets, and of some nodes.
 
     Raises InvalidConfig, UnsupportedField, BadEnvironment: the message is the first problem, the details are the rest.
     """
@@ -44,9 +41,10 @@ def load(conf: Config, args: Mapping[str, str], find: Find = of_no_node) -> Pool
     # All attachments of a node share this part, so it is parsed once.
     shared: Json = {"runtimeConfig": runtime, **{key: conf[key] for key in ("ipam", "strict") if key in conf}}
     text = json.dumps(shared)
-    parsed = _parsed(text)
-    if parsed.named and (found := find(conf, parsed.named)):
-        parsed = _parsed(text, tuple(found.items()))
+    node = os.uname().nodename.lower() if find else ""
+    parsed = _parsed(text, node)
+    if find and parsed.named:
+        parsed = _parsed(text, node, tuple(find(conf, parsed.named).items()))
     ipam = parsed.conf.ipam
     return Pool(
         parsed.sets,
@@ -77,18 +75,25 @@ class _Parsed:
 
 
 @lru_cache(64)
-def _parsed(text: str, found: tuple[tuple[Parent, Prefix], ...] = ()) -> _Parsed:
+def _parsed(text: str, node: str, found: tuple[tuple[Parent, Prefix], ...] = ()) -> _Parsed:
     conf, prefixes = _parse(json.loads(text)), dict(found)
     runtime = listed("runtimeConfig.ipRanges", (conf.runtime and conf.runtime.ip_ranges) or [])
     rails = _rails(conf)
     written = [] if rails else [*runtime, *conf.ipam.written("ipam")]
+    of_some = [key for _, items in written for key, bounds, _ in items if bounds.node]
+    _refuse_alone(written)
+    if of_some:
+        if of_all := _placed(written, {}):
+            range_sets(of_all)  # those of different nodes must not overlap either
+        written = _of_node(written, node)
     named = {at: f"{key}.subnet" for _, items in written for key, _, at in items if isinstance(at, Parent)}
     if not (sets := tuple(s for rail in rails for s in rail.sets)):
-        _refuse_alone(written)
         placed = _placed(written, prefixes)
-        sets = range_sets(placed) if placed or not named else ()
+        sets = range_sets(placed) if placed or not (named or of_some) else ()
     if not (keys := conf.ipam.cluster):
         return _Parsed(conf, named, rails, sets)
+    if of_some:
+        raise InvalidConfig(f"{of_some[0]}.node with ipam.cluster, in which all nodes have all ranges; remove one")
     for key, bounds, place in (item for _, items in written for item in items):
         if isinstance(place, Parent) and not (bounds.eui64 or bounds.embed_ipv4):
             raise InvalidConfig(
@@ -104,6 +109,16 @@ def _parsed(text: str, found: tuple[tuple[Parent, Prefix], ...] = ()) -> _Parsed
         pool, aside = block_math.divided(pool, cluster.sticky)
     block_math.refuse(pool.sets, cluster.size)
     return _Parsed(conf, named, pool.rails, pool.sets, cluster, aside)
+
+
+def _of_node(written: Sequence[tuple[str, Sequence[Item]]], node: str) -> list[tuple[str, list[Item]]]:
+    """The sets without the ranges of other nodes.  Raises InvalidConfig if a set has none for this one."""
+    found = [(key, [item for item in items if (item[1].node or node).lower() == node]) for key, items in written]
+    for (key, rest), (_, items) in zip(found, written, strict=True):
+        if node and items and not rest:
+            names = ", ".join(f"{bounds.node}" for _, bounds, _ in items)
+            raise InvalidConfig(f'{key} has no range for node {node}, only for {names}; add one with "node": "{node}"')
+    return [(key, rest) for key, rest in found if rest]
 
 
 def _placed(
@@ -174,6 +189,8 @@ def _rails(conf: Conf) -> tuple[Rail, ...]:
             raise InvalidConfig(
                 f"{key}.subnet {place} in ipam.rails, but the parent is the rail; set ipam.ranges without rails"
             )
+    if mixed := [key for sets in by_rail.values() for _, items in sets for key, bounds, _ in items if bounds.node]:
+        raise InvalidConfig(f"{mixed[0]}.node in ipam.rails; write a network for each rail, with ranges for each node")
     for sets in by_rail.values():
         _refuse_alone(sets)
     written = [(key, keys[key].device(), _placed(sets, {})) for key, sets in by_rail.items()]

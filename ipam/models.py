@@ -1,8 +1,9 @@
 """The keys of a configuration's ipam section: a pydantic model per object, with the keys in camelCase as in JSON.
 
 The keys and the order of the sets (runtimeConfig's, subnet's, ranges') are host-local's; ``exclude``, ``reserved``,
-``eui64``, ``embedIPv4``, the parent's ``subnet``, ``"gateway": null``, ``rails``, ``align``, ``releaseCooldown``,
-``sticky``, ``probe``, ``overlaps`` and ``cluster`` are ours.  Other modules read ipam.type and ipam.dataDir.
+``eui64``, ``embedIPv4``, ``node``, the parent's ``subnet``, ``"gateway": null``, ``rails``, ``align``,
+``releaseCooldown``, ``sticky``, ``probe``, ``overlaps`` and ``cluster`` are ours.  Other modules read ipam.type and
+ipam.dataDir.
 """
 
 import re
@@ -162,6 +163,11 @@ class Bounds(Section):
     Default: `false`
     Refused: 7: no set of IPv4 addresses; not an IPv6 prefix of at most 96 bits; with `eui64`, `rangeStart`, `rangeEnd`,
     `exclude`, `reserved` or `align`; another range in its set.  102: held by another attachment"""
+    node: Annotated[str, Field(min_length=1)] | None = None
+    """The name of the only node that has this range, as `uname -n` shows it
+    ([a range per node](addresses.md#a-range-per-node)).
+    Default: none: all nodes have it
+    Refused: 7: empty, with `rails` or `ipam.cluster`; a set without a range for this node"""
 
     def range(self, key: str, place: Network | Prefix) -> Range:
         subnet, prefix = (place.subnet, place) if isinstance(place, Prefix) else (place, None)

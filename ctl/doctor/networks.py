@@ -95,7 +95,7 @@ def addresses_in(source: str, data: bytes) -> Iterator[Addresses]:
 def addresses_of(source: str, conf: spec.Config, *, is_here: bool = False) -> Iterator[Addresses]:
     """The addresses of a configuration with hpn-ipam; nothing if it has another IPAM, or is refused.
 
-    ``is_here``: the parent that it names is an interface of the running kernel.
+    ``is_here``: its node, and its parent, are those of the running kernel.
     """
     from ipam import config as ipam_config  # noqa: PLC0415  # few nodes have a definition or a file
 
@@ -107,29 +107,29 @@ def addresses_of(source: str, conf: spec.Config, *, is_here: bool = False) -> It
             ranges = {key: value for key, value in ipam.items() if key != "resolvConf"}
             pool = ipam_config.load({"ipam": ranges}, {})
             sets = [s for s in (*pool.sets, *(pool.aside.sets if pool.aside else ())) if not s.ranges[0].is_derived]
+            spans = tuple(span for s in sets for span in s.all_spans)
             yield Addresses(
                 source,
                 f"{asked.get('name', '')}",
-                tuple(span for s in sets for span in s.all_spans),
+                spans,
                 tuple(span for s in sets for span in s.spans),
                 is_shared=bool(pool.cluster),
                 overlaps=bool(ipam.get("overlaps")),
-                of_parent=_of_parent(asked) if is_here else (),
+                of_node=tuple(span for span in _of_node(asked) if span not in spans) if is_here else (),
             )
     except CniError:
         return
 
 
-def _of_parent(conf: spec.Config) -> tuple[Span, ...]:
-    """The addresses of the parent's subnets; none if the configuration names no parent that has them here."""
+def _of_node(conf: spec.Config) -> tuple[Span, ...]:
+    """The addresses with those that only this node has; none if the configuration names no parent here."""
     from ipam import config as ipam_config  # noqa: PLC0415  # as above
     from ipam import parent  # noqa: PLC0415  # as above
 
     with suppress(CniError, OSError):
         ipam = {key: value for key, value in conf["ipam"].items() if key != "resolvConf"}
         pool = ipam_config.load({**conf, "ipam": ipam}, {}, parent.find)
-        pairs = [pair for s in pool.sets for pair in zip(s.ranges, s.usable, strict=True)]
-        return tuple(span for r, spans in pairs if r.prefix and not r.is_derived for span in spans)
+        return tuple(span for s in pool.sets if not s.ranges[0].is_derived for span in s.all_spans)
     return ()
 
 

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -25,6 +26,7 @@ from ctl.doctor.networks import addresses_of
 from ipam.main import run as hpn_ipam
 
 V4, V6 = {"subnet": "parent-ipv4"}, {"subnet": "parent-ipv6", "embedIPv4": True}
+CLONE_NEWUTS = 0x04000000
 NODES = {"a": ("10.1.0.5/24", "fd00:1::5/64"), "b": ("10.2.0.5/24", "fd00:2::5/64")}
 
 
@@ -102,6 +104,19 @@ def node(name: str) -> Iterator[None]:
         os.close(own)
 
 
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Be on a node of this name."""
+    libc, own = ctypes.CDLL(None, use_errno=True), os.open("/proc/self/ns/uts", os.O_RDONLY)
+    try:
+        assert libc.unshare(CLONE_NEWUTS) == 0
+        socket.sethostname(name)
+        yield
+    finally:
+        assert libc.setns(own, 0) == 0
+        os.close(own)
+
+
 def test_one_network_for_two_nodes(host: Host, make_pod: Callable[[], Pod], tmp_path: Path) -> None:
     """Each node allocates from its own subnets, with one configuration."""
     nodes, results = {name: make_pod() for name in NODES}, dict[str, list[str]]()
@@ -118,6 +133,31 @@ def test_one_network_for_two_nodes(host: Host, make_pod: Callable[[], Pod], tmp_
             of_node.ok("DEL", pod, mine)
             assert of_node.leases() == set()
     assert results == {"a": ["10.1.0.2/24", "fd00:1::a01:2/64"], "b": ["10.2.0.2/24", "fd00:2::a02:2/64"]}
+
+
+def test_a_link_of_two_for_each_node(host: Host, make_pod: Callable[[], Pod], tmp_path: Path) -> None:
+    """A /31 per node, by the node's name: the leaf has the gateway, and the pod the other address."""
+    links = [
+        {"subnet": f"10.1.0.{at}/31", "gateway": f"10.1.0.{at}", "node": name}
+        for at, name in ((0, "node-a"), (2, "node-b"))
+    ]
+    config = host.conf(ipam={"type": "hpn-ipam", "ranges": [links]})
+    results = dict[str, dict[str, Any]]()
+    for name in ("node-a", "node-b", "node-c"):
+        inside, pod = make_pod(), make_pod()
+        with node(inside.name), named(name):
+            of_node = Host(tmp_path / name)
+            mine = config | {"stateDir": f"{of_node.state}"}
+            reply = of_node.call("ADD", pod, mine)
+            results[name] = json.loads(reply.stdout)
+            of_node.ok("DEL", pod, mine)
+            assert of_node.leases() == set()
+    assert [results[name]["ips"] for name in ("node-a", "node-b")] == [
+        [{"address": "10.1.0.1/31", "gateway": "10.1.0.0", "interface": 0}],
+        [{"address": "10.1.0.3/31", "gateway": "10.1.0.2", "interface": 0}],
+    ]
+    assert results["node-c"]["code"] == 7
+    assert "ipam.ranges[0] has no range for node node-c" in results["node-c"]["msg"]
 
 
 @pytest.mark.parametrize(
@@ -285,7 +325,7 @@ def test_two_pods_and_two_networks(host: Host, make_pod: Callable[[], Pod]) -> N
     # A node on which the parent has none, as another node sees the network.
     ip("address", "flush", "dev", "rail0", "scope", "global")
     known = [found for one in (conf(host), other) for found in addresses_of(one["name"], one, is_here=True)]
-    assert [one.of_parent for one in known] == [(), ()]
+    assert [one.of_node for one in known] == [(), ()]
 
 
 def test_the_subnets_of_two_parents_are_shown(host: Host, make_pod: Callable[[], Pod]) -> None:

@@ -36,7 +36,7 @@ def pools_overlap(facts: Facts) -> Iterator[Finding]:
     named = {one.network: one for one in reversed(_all(facts))}
     spans = {network: list(one.spans) for network, one in named.items()}
     for one in _all(facts):
-        spans[one.network] += one.of_parent
+        spans[one.network] += one.of_node
     for one, other in combinations(sorted(named.values(), key=lambda of: of.network), 2):
         shared = [(a, b) for a in spans[one.network] for b in spans[other.network] if a.overlaps(b)]
         if shared and not (one.overlaps or other.overlaps):

@@ -102,11 +102,11 @@ which every API server has. */}}
 {{- end -}}
 {{- end -}}
 
-{{- /* Whether an ipam has a range that is the same on each node: a subnet that is no parent's, and no derived address. */}}
+{{- /* Whether an ipam has a range that is the same on each node: of no parent, of no node, and with no derived address. */}}
 {{- define "hpn.sameOnEachNode" -}}
-{{- range append (.ranges | default list) (list (pick . "subnet" "eui64" "embedIPv4")) -}}
+{{- range append (.ranges | default list) (list (pick . "subnet" "eui64" "embedIPv4" "node")) -}}
 {{- range . -}}
-{{- if and .subnet (not (hasPrefix "parent-" (toString .subnet))) (not .eui64) (not .embedIPv4) }}true{{ end -}}
+{{- if and .subnet (not (hasPrefix "parent-" (toString .subnet))) (not .eui64) (not .embedIPv4) (not .node) }}true{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- if .rails }}true{{ end -}}
