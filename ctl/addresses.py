@@ -206,7 +206,8 @@ def _pictured(network: Contents) -> Iterator[str]:
         which = "unreadable" if blocks is None else ", ".join(map(str, blocks))
         yield f"  nodes share this pool, and this node allocates from its own blocks ({which}); see: hpn ipam blocks"
     for pool in pools(network):
-        yield f"  {', '.join(pool['ranges']) or 'outside its ranges'}"
+        of_parent = f"  of {pool['parent']}" if "parent" in pool else ""
+        yield f"  {', '.join(pool['ranges']) or 'outside its ranges'}{of_parent}"
         yield f"    {_bar(pool)}"
     if network.listed:
         taken = [one for one in network.listed if state(one) != "free"]

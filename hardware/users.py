@@ -99,7 +99,7 @@ def lag(address: str, root: Path) -> str:
     path = f"{root}/bus/pci/devices/{address}"
     driver = sysfs.link(f"{path}/driver")
     for name in sysfs.names(f"{path}/net"):
-        bond = sysfs.link(f"{root}/class/net/{name}/master")
+        bond = sysfs.master_of(name, root)
         if bond and os.path.exists(f"{root}/class/net/{bond}/bonding"):
             members = [one for one in sysfs.functions_under(bond, root) if one.driver == driver]
             if 0 < sum(bool(sysfs.rdma_names(one.address, root)) for one in members) < len(members):

@@ -59,7 +59,7 @@ class Allocation:
         Raises what ``choose`` and Store.reserve raise.
         """
         choose = partial(self.choose, requested)
-        reserve = partial(self.store.reserve, self.owner, choose, self.ranges)
+        reserve = partial(self.store.reserve, self.owner, choose, self.ranges, self.pool.parent)
         return _without_dead(self.store, self.pool, self.log, reserve)
 
     def choose(self, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:

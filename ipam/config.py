@@ -4,7 +4,9 @@ models.py has the keys of ``ipam``.  The key ``strict`` beside it is ours too: f
 """
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from pydantic import ValidationError
@@ -16,14 +18,20 @@ from base.protocol.location import is_absolute
 from base.protocol.result import Address
 from base.protocol.spec import Config, Json
 from base.state import node
-from ipam.models import Conf, address_of, listed
-from ipam.pool import Cluster, Pool, Rail, RangeSet, rails_of, range_sets
+from ipam.models import Conf, Item, Parent, address_of, listed
+from ipam.pool import Cluster, Pool, Prefix, Rail, Range, RangeSet, rails_of, range_sets
 
 _RESOLV_CONF_MOST = 1 << 16  # bytes of a resolv.conf
 
+# For each subnet of the parent that a configuration names, the key that names it.
+Named = Mapping[Parent, str]
+# Finds these subnets on this node.
+Find = Callable[[Config, Named], Mapping[Parent, Prefix]]
 
-def load(conf: Config, args: Mapping[str, str]) -> Pool:
-    """The pool of a configuration and its CNI_ARGS.
+
+def load(conf: Config, args: Mapping[str, str], find: Find | None = None) -> Pool:
+    """The pool of a configuration and its CNI_ARGS, on this node.  Without ``find``, what differs between nodes is left
+    out: ranges of the parent's subnets, and of some nodes.
 
     Raises InvalidConfig, UnsupportedField, BadEnvironment: the message is the first problem, the details are the rest.
     """
@@ -32,31 +40,65 @@ def load(conf: Config, args: Mapping[str, str]) -> Pool:
         runtime = {"ipRanges": runtime.get("ipRanges")}
     # All attachments of a node share this part, so it is parsed once.
     shared: Json = {"runtimeConfig": runtime, **{key: conf[key] for key in ("ipam", "strict") if key in conf}}
-    parsed, rails, sets, cluster, aside = _parsed(json.dumps(shared))
+    text = json.dumps(shared)
+    node = os.uname().nodename.lower() if find else ""
+    parsed = _parsed(text, node)
+    if find and parsed.named:
+        parsed = _parsed(text, node, tuple(find(conf, parsed.named).items()))
+    ipam = parsed.conf.ipam
     return Pool(
-        sets,
+        parsed.sets,
         _requested(conf, args),
-        tuple(route.route() for route in parsed.ipam.routes or ()),
-        _dns(parsed.ipam.resolv_conf) if parsed.ipam.resolv_conf else {},
-        parsed.ipam.release_cooldown or 0,
-        parsed.ipam.sticky or 0,
-        _sticky_name(conf, args) if parsed.ipam.sticky else "",
-        rails,
-        bool(parsed.ipam.align),
-        parsed.ipam.probe or 0.0,
-        cluster,
-        aside,
+        tuple(route.route() for route in ipam.routes or ()),
+        _dns(ipam.resolv_conf) if ipam.resolv_conf else {},
+        ipam.release_cooldown or 0,
+        ipam.sticky or 0,
+        _sticky_name(conf, args) if ipam.sticky else "",
+        parsed.rails,
+        bool(ipam.align),
+        ipam.probe or 0.0,
+        parsed.cluster,
+        parsed.aside,
     )
 
 
+@dataclass(frozen=True)
+class _Parsed:
+    """The part of a pool that attachments share, and the subnets of the parent that it names."""
+
+    conf: Conf
+    named: Named
+    rails: tuple[Rail, ...]
+    sets: tuple[RangeSet, ...]
+    cluster: Cluster | None = None
+    aside: Pool | None = None
+
+
 @lru_cache(64)
-def _parsed(text: str) -> tuple[Conf, tuple[Rail, ...], tuple[RangeSet, ...], Cluster | None, Pool | None]:
-    conf = _parse(json.loads(text))
-    rails = _rails(conf)
+def _parsed(text: str, node: str, found: tuple[tuple[Parent, Prefix], ...] = ()) -> _Parsed:
+    conf, prefixes = _parse(json.loads(text)), dict(found)
     runtime = listed("runtimeConfig.ipRanges", (conf.runtime and conf.runtime.ip_ranges) or [])
-    sets = tuple(s for rail in rails for s in rail.sets) or range_sets([*runtime, *conf.ipam.written("ipam")])
+    rails = _rails(conf)
+    written = [] if rails else [*runtime, *conf.ipam.written("ipam")]
+    of_some = [key for _, items in written for key, bounds, _ in items if bounds.node]
+    _refuse_alone(written)
+    if of_some:
+        if of_all := _placed(written, {}):
+            range_sets(of_all)  # those of different nodes must not overlap either
+        written = _of_node(written, node)
+    named = {at: f"{key}.subnet" for _, items in written for key, _, at in items if isinstance(at, Parent)}
+    if not (sets := tuple(s for rail in rails for s in rail.sets)):
+        placed = _placed(written, prefixes)
+        sets = range_sets(placed) if placed or not (named or of_some) else ()
     if not (keys := conf.ipam.cluster):
-        return conf, rails, sets, None, None
+        return _Parsed(conf, named, rails, sets)
+    if of_some:
+        raise InvalidConfig(f"{of_some[0]}.node with ipam.cluster, in which all nodes have all ranges; remove one")
+    for key, bounds, place in (item for _, items in written for item in items):
+        if isinstance(place, Parent) and not (bounds.eui64 or bounds.embed_ipv4):
+            raise InvalidConfig(
+                f"{key}.subnet {place} with ipam.cluster, but each node has a subnet of its own; remove one of them"
+            )
     cluster = Cluster(keys.store, keys.block_size, keys.sticky or "", bool(conf.ipam.overlaps))
     from ipam.cluster.rules import block_math  # noqa: PLC0415  # only where nodes share the pool
 
@@ -66,7 +108,41 @@ def _parsed(text: str) -> tuple[Conf, tuple[Rail, ...], tuple[RangeSet, ...], Cl
             raise InvalidConfig("ipam.cluster.sticky: of no effect without ipam.sticky; set that too, in seconds")
         pool, aside = block_math.divided(pool, cluster.sticky)
     block_math.refuse(pool.sets, cluster.size)
-    return conf, pool.rails, pool.sets, cluster, aside
+    return _Parsed(conf, named, pool.rails, pool.sets, cluster, aside)
+
+
+def _of_node(written: Sequence[tuple[str, Sequence[Item]]], node: str) -> list[tuple[str, list[Item]]]:
+    """The sets without the ranges of other nodes.  Raises InvalidConfig if a set has none for this one."""
+    found = [(key, [item for item in items if (item[1].node or node).lower() == node]) for key, items in written]
+    for (key, rest), (_, items) in zip(found, written, strict=True):
+        if node and items and not rest:
+            names = ", ".join(f"{bounds.node}" for _, bounds, _ in items)
+            raise InvalidConfig(f'{key} has no range for node {node}, only for {names}; add one with "node": "{node}"')
+    return [(key, rest) for key, rest in found if rest]
+
+
+def _placed(
+    written: Sequence[tuple[str, Sequence[Item]]], prefixes: Mapping[Parent, Prefix]
+) -> list[tuple[str, list[Range]]]:
+    """The ranges of each set, without those, and without sets of only those, whose subnet is not known."""
+    found = list[tuple[str, list[Range]]]()
+    for key, items in written:
+        known = ((one, bounds, prefixes.get(at) if isinstance(at, Parent) else at) for one, bounds, at in items)
+        ranges = [bounds.range(one, place) for one, bounds, place in known if place]
+        if ranges or not items:
+            found.append((key, ranges))
+    return found
+
+
+def _refuse_alone(written: Sequence[tuple[str, Sequence[Item]]]) -> None:
+    """Raise InvalidConfig if an address cannot have an IPv4 address in it, because no set provides one."""
+    if any(place.version == 4 for _, items in written for _, _, place in items):
+        return
+    for key in (key for _, items in written for key, bounds, _ in items if bounds.embed_ipv4):
+        raise InvalidConfig(
+            f"{key}.embedIPv4 true: no range set has IPv4 addresses, so this ADD has none; add one, such as "
+            '[{"subnet": "10.56.0.0/16"}]'
+        )
 
 
 def _parse(conf: Json) -> Conf:
@@ -107,7 +183,17 @@ def _rails(conf: Conf) -> tuple[Rail, ...]:
     if not ipam.rails:
         raise InvalidConfig("ipam.rails [] has no rail; add one or remove it")
     keys = {f"ipam.rails[{i}]": rail for i, rail in enumerate(ipam.rails)}
-    written = [(key, rail.device(), list(rail.written(key))) for key, rail in keys.items()]
+    by_rail = {key: list(rail.written(key)) for key, rail in keys.items()}
+    for key, place in ((key, at) for sets in by_rail.values() for _, items in sets for key, _, at in items):
+        if isinstance(place, Parent):
+            raise InvalidConfig(
+                f"{key}.subnet {place} in ipam.rails, but the parent is the rail; set ipam.ranges without rails"
+            )
+    if mixed := [key for sets in by_rail.values() for _, items in sets for key, bounds, _ in items if bounds.node]:
+        raise InvalidConfig(f"{mixed[0]}.node in ipam.rails; write a network for each rail, with ranges for each node")
+    for sets in by_rail.values():
+        _refuse_alone(sets)
+    written = [(key, keys[key].device(), _placed(sets, {})) for key, sets in by_rail.items()]
     return rails_of(written, align=bool(ipam.align))
 
 

@@ -52,11 +52,12 @@ def pools(network: Contents) -> list[Json]:
     """For each range set the number of addresses by state, and last those outside of all sets; sizes may be huge."""
     rest = {address: state(one) for one in network.listed for address in one.holding.ips}
     found = list[Json]()
-    for spans in network.sets:
+    for spans, parent in zip(network.sets, network.parents or ("",) * len(network.sets), strict=True):
         inside = {address: of for address, of in rest.items() if any(address in span for span in spans)}
         rest = {address: of for address, of in rest.items() if address not in inside}
         size, free = count(spans), sum(of == "free" for of in inside.values())
         about: Json = {"ranges": [str(span) for span in spans], "size": size, **_counted(inside)}
+        about |= {"parent": parent} if parent else {}
         found.append(about | {"free": size - len(inside) + free})
     rest = {address: of for address, of in rest.items() if of != "free"}
     if rest or not network.sets:

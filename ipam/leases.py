@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from base.protocol.errors import AddressHeld, AddressUnavailable, BadEnvironment, PoolExhausted
 from base.protocol.result import Address, Ip
-from ipam.pool import NEVER, Pool, RangeSet
-from ipam.ranges import count, next_free, unassignable
+from ipam.pool import NEVER, Pool, RangeSet, embedding
+from ipam.ranges import Span, count, next_free, unassignable
 from ipam.stores import Book, Terms
 
 # A pod's namespace and name have at most 63 and 253 characters; a line of the store has room for this many.
@@ -21,7 +21,30 @@ def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -
     Raises AddressUnavailable for a requested address, PoolExhausted for a set.
     """
     asked = asked_for(sets, requested, book)
-    return tuple(s.ip(asked.get(s.key) or kept(s, book) or _next(s, book)) for s in sets)
+    embedding_it = [s for s in sets if s.ranges[0].embeds]
+    # The address that all of them embed.
+    first = next((s for s in sets if s.ranges[0].subnet.version == 4), None) if embedding_it else None
+    given = dict[str, Address]()
+    for s in sets:
+        if s not in embedding_it:
+            beside = embedding_it if s is first else ()
+            given[s.key] = asked.get(s.key) or kept(s, book) or _next(s, book, beside)
+    if first:
+        given |= {s.key: _embedded(s, given[first.key], asked.get(s.key), book) for s in embedding_it}
+    return tuple(s.ip(given[s.key]) for s in sets if s.key in given)
+
+
+def _embedded(s: RangeSet, ipv4: Address, asked: Address | None, book: Book) -> Address:
+    """The set's address with the IPv4 address in it."""
+    address = embedding(s, ipv4)
+    because = f"{s.ranges[0].key}.embedIPv4 true: this ADD has {ipv4}"
+    if asked not in (None, address):
+        raise AddressUnavailable(f"{because}, and requested address {asked} is not {address}; request one of them only")
+    if address not in s:
+        raise AddressUnavailable(f"{because}, and {address} {why_not([s], address)}; exclude {ipv4} from its range")
+    if address not in book.mine and (owner := book.holder(address)):
+        raise AddressHeld(f"{because}, and {address} is held by {owner}; request another address, or delete that")
+    return address
 
 
 def asked_for(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -> dict[str, Address]:
@@ -45,19 +68,23 @@ def asked_for(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book
 def why_not(sets: Sequence[RangeSet], address: Address) -> str:
     """Why no set has the address; the most specific reason."""
     ranges = [r for s in sets for r in s.ranges]
-    for r in ranges:
-        if address == r.gateway:
-            return f"is the gateway of {r.key}"
-    for r in ranges:
-        if address in r.span and any(address in hole for hole in r.exclude):
-            return f"is excluded by {r.key}.exclude"
-    for r in ranges:
-        if any(address in span for span in unassignable(r.subnet)):
-            return f"is one of the {NEVER} in {r.key}.subnet {r.subnet}"
-    for r in ranges:
-        if address in r.subnet:
-            return f"is outside {r.span}, rangeStart to rangeEnd of {r.key}"
-    return f"is in no range: {', '.join(f'{r.key} is {r.subnet}' for r in ranges)}"
+    reasons = [
+        *(f"is the gateway of {r.key}" for r in ranges if address == r.gateway),
+        *(f"is {r.prefix.parent}'s own, the parent's" for r in ranges if r.prefix and address in r.prefix.own),
+        *(
+            f"is excluded by {r.key}.exclude"
+            for r in ranges
+            if address in r.span and any(address in hole for hole in r.exclude)
+        ),
+        *(
+            f"is one of the {NEVER} in {r.key}.subnet {r.subnet}"
+            for r in ranges
+            if any(address in span for span in unassignable(r.subnet))
+        ),
+        *(f"is outside {r.span}, rangeStart to rangeEnd of {r.key}" for r in ranges if address in r.subnet),
+        f"is in no range: {', '.join(f'{r.key} is {r.subnet}' for r in ranges)}",
+    ]
+    return reasons[0]
 
 
 def kept(range_set: RangeSet, book: Book) -> Address | None:
@@ -65,9 +92,20 @@ def kept(range_set: RangeSet, book: Book) -> Address | None:
     return next((address for address in book.mine if address in range_set), None)
 
 
-def _next(range_set: RangeSet, book: Book) -> Address:
+def _next(range_set: RangeSet, book: Book, embedding_it: Sequence[RangeSet] = ()) -> Address:
+    """The next free address.  In these sets, the addresses with it in them are free too."""
+
+    def is_free(address: Address) -> bool:
+        found = ((s, embedding(s, address)) for s in embedding_it)
+        return all(one in s and not book.holder(one) for s, one in found)
+
+    def first_free(span: Span) -> Address | None:
+        while (address := book.first_free(span)) and not is_free(address):
+            span = Span(span.version, int(address) + 1, span.last)
+        return address
+
     after = next((address for address in book.last if address in range_set), None)
-    address = next_free(range_set.spans, after, book.first_free)
+    address = next_free(range_set.spans, after, first_free if embedding_it else book.first_free)
     if address is None:
         subnets = ", ".join(str(r.subnet) for r in range_set.ranges)
         raise PoolExhausted(

@@ -21,6 +21,9 @@ from ipam.stores.access import directory, open_store
 
 if TYPE_CHECKING:
     from ipam.cluster.rules.network import Network
+    from ipam.config import Find, Named
+    from ipam.models import Parent
+    from ipam.pool import Prefix
 
 
 def run(request: Request) -> Reply:
@@ -91,7 +94,7 @@ def status(_request: Request, conf: Config, log: list[str]) -> None:
     UnsupportedField."""
     if _is_stripped(conf):
         return
-    pool = _pool(conf, {})
+    pool = _pool(conf, {}, _parent_if_named)
     _refuse_without_ipv6(pool)
     store = _store(conf, log)
     try:
@@ -179,7 +182,7 @@ def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
     from ipam import sandboxes  # noqa: PLC0415
 
     args = arguments.cni_args(request.var("CNI_ARGS"))
-    pool, pod = _pool(conf, args), arguments.pod_name(args)
+    pool, pod = _pool(conf, args, _parent), arguments.pod_name(args)
     log.extend(line for s in pool.sets for line in s.left_out)
     rail = None
     if pool.rails:
@@ -221,10 +224,23 @@ def _network(conf: Config, pool: Pool, cluster: Cluster) -> "Network":
     return Network(spec.network_of(conf), directory(conf), cluster, pool)
 
 
-def _pool(conf: Config, args: Mapping[str, str]) -> Pool:
+def _pool(conf: Config, args: Mapping[str, str], find: "Find") -> Pool:
     from ipam.config import load  # noqa: PLC0415
 
-    return load(conf, args)
+    return load(conf, args, find)
+
+
+def _parent(conf: Config, named: "Named") -> "Mapping[Parent, Prefix]":
+    from ipam import parent  # noqa: PLC0415  # few configurations name a subnet of the parent
+
+    return parent.find(conf, named)
+
+
+def _parent_if_named(conf: Config, named: "Named") -> "Mapping[Parent, Prefix]":
+    """As ``_parent``; nothing if only an ADD names the device."""
+    from ipam import parent  # noqa: PLC0415  # as above
+
+    return parent.find(conf, named) if parent.is_named(conf) else {}
 
 
 def _store(conf: Config, log: list[str]) -> Store:

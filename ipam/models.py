@@ -1,13 +1,15 @@
 """The keys of a configuration's ipam section: a pydantic model per object, with the keys in camelCase as in JSON.
 
 The keys and the order of the sets (runtimeConfig's, subnet's, ranges') are host-local's; ``exclude``, ``reserved``,
-``eui64``, ``"gateway": null``, ``rails``, ``align``, ``releaseCooldown``, ``sticky``, ``probe``, ``overlaps`` and
-``cluster`` are ours.  Other modules read ipam.type and ipam.dataDir.
+``eui64``, ``embedIPv4``, ``node``, the parent's ``subnet``, ``"gateway": null``, ``rails``, ``align``,
+``releaseCooldown``, ``sticky``, ``probe``, ``overlaps`` and ``cluster`` are ours.  Other modules read ipam.type and
+ipam.dataDir.
 """
 
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Annotated, Any, Literal
 
@@ -18,7 +20,7 @@ from base.protocol import spec
 from base.protocol.errors import InvalidConfig
 from base.protocol.result import Address, Network, Route
 from base.protocol.spec import Json
-from ipam.pool import Range
+from ipam.pool import Prefix, Range
 from ipam.ranges import Span, default_gateway, whole
 
 # Seconds to listen for another host that uses an address: default, least, most.
@@ -44,6 +46,25 @@ def _subnet(value: object) -> Network:
     if subnet.network_address != address:
         raise ValueError(f"host bits are set; write {subnet}")
     return subnet
+
+
+class Parent(StrEnum):
+    """A subnet that this node's parent has: the interface under the pod's."""
+
+    IPV4 = "parent-ipv4"
+    IPV6 = "parent-ipv6"
+
+    @property
+    def version(self) -> int:
+        return 4 if self is Parent.IPV4 else 6
+
+
+def _place(value: object) -> Network | Parent:
+    if str(value).startswith("parent"):
+        with suppress(ValueError):
+            return Parent(str(value))
+        raise ValueError(f"not a subnet; write {Parent.IPV4} or {Parent.IPV6} for a subnet of the parent")
+    return _subnet(value)
 
 
 def _excluded(value: object) -> Span:
@@ -85,6 +106,7 @@ def _listening(value: object) -> float:
 
 _Address = Annotated[IPv4Address | IPv6Address, PlainValidator(address_of)]
 _Subnet = Annotated[IPv4Network | IPv6Network, PlainValidator(_subnet)]
+_Place = Annotated[IPv4Network | IPv6Network | Parent, PlainValidator(_place)]
 _Excluded = Annotated[Span, PlainValidator(_excluded)]
 _Seconds = Annotated[int, Field(strict=True, ge=0, le=10 * 366 * 86400)]
 _Listening = Annotated[float, PlainValidator(_listening)]
@@ -135,29 +157,47 @@ class Bounds(Section):
     Default: `false`
     Refused: 7: not an IPv6 /64, with `rangeStart`, `rangeEnd`, `exclude`, `reserved` or `align`, another range in its
     set; 101: no such interface; 102: held by another attachment"""
+    embed_ipv4: Annotated[bool, Field(strict=True)] | None = Field(None, alias="embedIPv4")
+    """Derive the address from the subnet and the IPv4 address of the same ADD, which becomes its last 32 bits
+    ([parent](addresses.md#subnets-of-the-parent)).
+    Default: `false`
+    Refused: 7: no set of IPv4 addresses; not an IPv6 prefix of at most 96 bits; with `eui64`, `rangeStart`, `rangeEnd`,
+    `exclude`, `reserved` or `align`; another range in its set.  102: held by another attachment"""
+    node: Annotated[str, Field(min_length=1)] | None = None
+    """The name of the only node that has this range, as `uname -n` shows it
+    ([a range per node](addresses.md#a-range-per-node)).
+    Default: none: all nodes have it
+    Refused: 7: empty, with `rails` or `ipam.cluster`; a set without a range for this node"""
 
-    def range(self, key: str, subnet: Network) -> Range:
-        given = "gateway" in self.model_fields_set
-        gateway = self.gateway if given else default_gateway(subnet)
+    def range(self, key: str, place: Network | Prefix) -> Range:
+        subnet, prefix = (place.subnet, place) if isinstance(place, Prefix) else (place, None)
+        default = prefix.gateway if prefix else default_gateway(subnet)
+        gateway = self.gateway if "gateway" in self.model_fields_set else default
         spans = tuple(self.exclude or ()), tuple(self.reserved or ())
-        return Range(key, subnet, self.range_start, self.range_end, gateway, *spans, bool(self.eui64))
+        derived = bool(self.eui64), bool(self.embed_ipv4)
+        return Range(key, subnet, self.range_start, self.range_end, gateway, *spans, *derived, prefix)
 
 
 class RangeKeys(Bounds):
-    subnet: _Subnet
-    """CIDR; IPv4 or IPv6 of any length, /31, /32, /127 and /128 too.
-    Refused: 7: host bits set"""
+    subnet: _Place
+    """CIDR; IPv4 or IPv6 of any length, /31, /32, /127 and /128 too.  `parent-ipv4` and `parent-ipv6` stand for the
+    subnet of [the parent](addresses.md#subnets-of-the-parent) on each node.
+    Refused: 7: host bits set; the parent has no such subnet, or no address left"""
 
 
-def listed(key: str, sets: list[list[RangeKeys]]) -> Iterator[tuple[str, list[Range]]]:
+# A range as written: its key, its keys, and its subnet.
+Item = tuple[str, Bounds, Network | Parent]
+
+
+def listed(key: str, sets: list[list[RangeKeys]]) -> Iterator[tuple[str, list[Item]]]:
     for i, items in enumerate(sets):
-        yield f"{key}[{i}]", [item.range(f"{key}[{i}][{j}]", item.subnet) for j, item in enumerate(items)]
+        yield f"{key}[{i}]", [(f"{key}[{i}][{j}]", item, item.subnet) for j, item in enumerate(items)]
 
 
 class Sets(Bounds):
     """One range in place, and sets of ranges."""
 
-    subnet: _Subnet | None = None
+    subnet: _Place | None = None
     """One range, as the first set; the other keys of a range can stand beside it.
     Default: none
     Refused: 7: as of a range; those keys without it"""
@@ -166,12 +206,12 @@ class Sets(Bounds):
     Default: none
     Refused: 7: empty, two families in a set, overlaps anywhere"""
 
-    def written(self, key: str) -> Iterator[tuple[str, list[Range]]]:
+    def written(self, key: str) -> Iterator[tuple[str, list[Item]]]:
         """The key and the ranges of every set."""
         if self.subnet is not None:
-            yield key, [self.range(key, self.subnet)]
+            yield key, [(key, self, self.subnet)]
         elif stray := self.model_fields_set & Bounds.model_fields.keys():
-            names = ", ".join(sorted(to_camel(name) for name in stray))
+            names = ", ".join(sorted(f"{Bounds.model_fields[name].alias}" for name in stray))
             raise InvalidConfig(
                 f"{key}.{names}: of no effect without {key}.subnet; set that, or move it into {key}.ranges"
             )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from ipaddress import IPv4Interface, IPv6Address, IPv6Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from itertools import islice, pairwise
 from typing import Final
 
@@ -13,7 +13,21 @@ from base.protocol.spec import Json
 from ipam.ranges import Span, assignable, common, subtract, unassignable, whole
 
 _UNIVERSAL = 0x02
+_EMBEDDABLE: Final = 96  # bits of a prefix, beside those of an IPv4 address
 NEVER: Final = "addresses that no host can have (network, broadcast, multicast, loopback, unspecified, IPv4 in IPv6)"
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A subnet that ``parent``, the interface under the pod's, has on this node.
+
+    ``own`` are the parent's addresses in it.  ``gateway`` is the parent's next hop, or as of any subnet.
+    """
+
+    parent: str
+    subnet: Network
+    own: tuple[Address, ...]
+    gateway: Address | None
 
 
 @dataclass(frozen=True)
@@ -29,9 +43,29 @@ class Range:
     reserved: tuple[Span, ...] = ()
     # Whether the address is derived from the interface's MAC.
     eui64: bool = False
+    # Whether the address has the IPv4 address of the same ADD as its last 32 bits.
+    embeds: bool = False
+    # The subnet's origin, if the configuration names the parent.
+    prefix: Prefix | None = None
+
+    @property
+    def derivation(self) -> tuple[str, str] | None:
+        """The key with which something else determines the address, and that; None if it is chosen."""
+        return ("eui64", "MAC") if self.eui64 else ("embedIPv4", "IPv4 address") if self.embeds else None
+
+    @property
+    def is_derived(self) -> bool:
+        return self.eui64 or self.embeds
+
+    @property
+    def own(self) -> tuple[Span, ...]:
+        """The addresses that the parent has itself."""
+        return tuple(Span.of(address, address) for address in self.prefix.own) if self.prefix else ()
 
     @property
     def span(self) -> Span:
+        if self.embeds:
+            return Span.of(_embedded(self.subnet, IPv4Address(1)), _embedded(self.subnet, IPv4Address(2**32 - 1)))
         default = assignable(self.subnet)
         first = default.first if self.start is None else int(self.start)
         return Span(default.version, first, default.last if self.end is None else int(self.end))
@@ -70,7 +104,7 @@ class RangeSet:
     def subnets(self) -> tuple[str, ...]:
         """As text, for a pool that nodes share.  Cached: each ADD compares them, and formatting takes as long as the
         choice."""
-        return tuple(str(r.subnet) for r in self.ranges if not r.eui64)
+        return tuple(str(r.subnet) for r in self.ranges if not r.is_derived)
 
     @cached_property
     def left_out(self) -> tuple[str, ...]:
@@ -143,6 +177,11 @@ class Pool:
     aside: "Pool | None" = None
 
     @property
+    def parent(self) -> str:
+        """The interface of this node with subnets of the pool; empty if the configuration has all of them."""
+        return next((r.prefix.parent for s in self.sets for r in s.ranges if r.prefix), "")
+
+    @property
     def needs_link(self) -> bool:
         return bool(self.probe) or any(r.eui64 for s in self.sets for r in s.ranges)
 
@@ -154,17 +193,24 @@ def range_sets(written: Sequence[tuple[str, Sequence[Range]]]) -> tuple[RangeSet
     _refuse([why for r in ranges for why in _misplaced(r)] or list(_at_odds(written)))
     # No pod gets a gateway, even if another range of the subnet names it.
     gateways = [Span.of(r.gateway, r.gateway) for r in ranges if r.gateway is not None]
-    sets = [
-        RangeSet(key, tuple(members), tuple(subtract(r.span, [*gateways, *r.exclude, *r.never]) for r in members))
-        for key, members in written
-    ]
-    _refuse([
-        f"{r.key}: gateway, exclude and {NEVER} leave nothing of {r.span}; widen the range or exclude less"
-        for s in sets
-        for r, usable in zip(s.ranges, s.usable, strict=True)
-        if not usable
-    ])  # fmt: skip
+    sets = [RangeSet(key, tuple(members), tuple(_usable(r, gateways) for r in members)) for key, members in written]
+    pairs = (pair for s in sets for pair in zip(s.ranges, s.usable, strict=True))
+    _refuse([_nothing_left(r) for r, usable in pairs if not usable])
     return tuple(sets)
+
+
+def _usable(r: Range, gateways: Sequence[Span]) -> tuple[Span, ...]:
+    return subtract(r.span, [*gateways, *r.exclude, *r.never, *r.own])
+
+
+def _nothing_left(r: Range) -> str:
+    if r.prefix is None:
+        return f"{r.key}: gateway, exclude and {NEVER} leave nothing of {r.span}; widen the range or exclude less"
+    own = ", ".join(map(str, r.prefix.own))
+    return (
+        f"{r.key}: {r.prefix.parent}, the parent, has {own} of {r.subnet}, and with the gateway {r.gateway} no address "
+        f"is left for a pod; write a subnet for the pods, or move {r.prefix.parent} itself with useInterfaceNetwork"
+    )
 
 
 def rails_of(written: Sequence[Written], *, align: bool) -> tuple[Rail, ...]:
@@ -194,8 +240,9 @@ def _unalignable(rails: Sequence[Rail]) -> Iterator[str]:
     for s in (s for rail in rails for s in rail.sets):
         if len(s.ranges) > 1:
             yield f"ipam.align: {s.key} has {len(s.ranges)} ranges; an aligned set has one range; remove the others"
-        elif s.ranges[0].eui64:
-            yield f"ipam.align: {s.key} has eui64, but each rail's interface has its own MAC; remove one"
+        elif derivation := s.ranges[0].derivation:
+            name, what = derivation
+            yield f"ipam.align: {s.key} has {name}, but each rail's interface has its own {what}; remove one"
     first, families = rails[0], [[s.ranges[0].subnet.version for s in rail.sets] for rail in rails]
     for rail, versions in zip(rails, families, strict=True):
         if versions != families[0]:
@@ -240,8 +287,17 @@ def _misplaced(r: Range) -> Iterator[str]:
         yield f"{r.key}.{name} leaves {r.span}, which is not a range; rangeStart must not be above rangeEnd"
     if r.eui64 and (r.subnet.version, r.subnet.prefixlen) != (6, 64):
         yield f"{r.key}.eui64 true with subnet {r.subnet}, which is not an IPv6 /64; change the subnet, or remove eui64"
-    if r.eui64 and (r.start or r.end or r.exclude or r.reserved):
-        yield f"{r.key}.eui64 true: the MAC determines the address; remove rangeStart, rangeEnd, exclude and reserved"
+    if r.embeds and (r.subnet.version == 4 or r.subnet.prefixlen > _EMBEDDABLE):
+        yield (
+            f"{r.key}.embedIPv4 true with subnet {r.subnet}, which is not an IPv6 prefix of at most {_EMBEDDABLE} "
+            "bits; change the subnet, or remove embedIPv4"
+        )
+    if r.eui64 and r.embeds:
+        yield f"{r.key} has eui64 and embedIPv4, which both determine the address; remove one"
+    if r.derivation and (r.start or r.end or r.exclude or r.reserved):
+        name, what = r.derivation
+        remedy = "remove rangeStart, rangeEnd, exclude and reserved"
+        yield f"{r.key}.{name} true: the {what} determines the address; {remedy}"
 
 
 def _at_odds(written: Sequence[tuple[str, Sequence[Range]]]) -> Iterator[str]:
@@ -254,8 +310,8 @@ def _at_odds(written: Sequence[tuple[str, Sequence[Range]]]) -> Iterator[str]:
         if len({r.subnet.version for r in members}) > 1:
             subnets = ", ".join(str(r.subnet) for r in members)
             yield f"{key} mixes IPv4 and IPv6 ({subnets}); a set provides one address; make it two sets"
-        if len(members) > 1 and any(r.eui64 for r in members):
-            yield f"{key} has {len(members)} ranges, one with eui64; a set provides one address; make each range a set"
+        for name, _ in [r.derivation for r in members if r.derivation and members[1:]][:1]:
+            yield f"{key} has {len(members)} ranges, one with {name}; a set provides one address; make each range a set"
     # In ascending order, a range that overlaps any other overlaps a neighbour.
     ordered = sorted((r for _, members in written for r in members), key=lambda r: r.span)
     for low, high in pairwise(ordered):
@@ -274,6 +330,15 @@ def interface_id(mac: str) -> bytes:
     guid = link_layer[-8:]
     # Set, not inverted as for a MAC, because some GUIDs have the bit already (RFC 4391, section 8).
     return bytes([guid[0] | _UNIVERSAL]) + guid[1:]
+
+
+def embedding(s: RangeSet, address: Address) -> Address:
+    """The address of an ``embedIPv4`` set with that IPv4 address as its last 32 bits; the bits between are 0."""
+    return _embedded(s.ranges[0].subnet, address)
+
+
+def _embedded(subnet: Network, address: Address) -> Address:
+    return IPv6Address(int(subnet.network_address) | int(address))
 
 
 def eui64_addresses(sets: Sequence[RangeSet], mac: str) -> tuple[Address, ...]:

@@ -29,17 +29,13 @@ def device_of(conf: Config, root: Path = sysfs.SYS) -> Device:
 
     Its sources are the main plugin's configuration, of whichever plugin, and /sys.
     """
-    # host-device moves a device, other kinds keep a master; a rail names either.
-    named = "device" if "host-device" in (conf.get("kind"), conf.get("type")) else "master"
-    master, pf = _interface(conf.get(named)), rtnl.real_name(_interface(conf.get("pf")))
-    if not conf.get("linkInContainer"):
-        master = rtnl.real_name(master)
+    master, pf = interface_of(conf), rtnl.real_name(interface(conf.get("pf")))
     if master:
         under = [] if conf.get("linkInContainer") else sysfs.functions_under(master, root)
         # A bond's packets leave by several devices, so only its name identifies the rail.
         return {"master": [master], **(_behind(under[0], root) if len(under) == 1 else {})}
     device = arguments.chosen_device(conf, "deviceID", "pciBusID")
-    if isinstance(device, str) and device and not _defaults_to_a_master(conf):
+    if isinstance(device, str) and device and not defaults_to_a_master(conf):
         # A subfunction is a part of a PCI function.
         function = sysfs.function(sysfs.pci_of(device, root) or device.lower(), root)
         return _behind(function, root) if function else {"pciAddress": [device.lower()]}
@@ -60,11 +56,18 @@ def _behind(function: sysfs.Function, root: Path) -> Device:
     }
 
 
-def _defaults_to_a_master(conf: Config) -> bool:
+def interface_of(conf: Config) -> str:
+    """The interface that the configuration names; empty if none."""
+    # host-device moves a device, other kinds keep a master; a rail names either.
+    named = interface(conf.get("device" if "host-device" in (conf.get("kind"), conf.get("type")) else "master"))
+    return named if conf.get("linkInContainer") else rtnl.real_name(named)
+
+
+def defaults_to_a_master(conf: Config) -> bool:
     return not _OVER_A_MASTER.isdisjoint(str(conf.get(key)) for key in ("kind", "type")) or "mode" in conf
 
 
-def _interface(name: Any) -> str:
+def interface(name: Any) -> str:
     return name if isinstance(name, str) and not spec.bad_ifname(name, spec.ALTNAME) else ""
 
 

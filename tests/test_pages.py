@@ -1,7 +1,8 @@
 """The pages are whole: links lead somewhere, and configurations are valid."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,12 @@ import pytest
 from support.pages import PAGES, ROOT, anchor, anchors, blocks, is_network, links, sections, without_code
 from support.shipped import DEVICE, plugins
 
+from base.protocol.spec import Config
 from cni import config
 from ipam import config as ipam_config
+from ipam.config import Named
+from ipam.models import Parent
+from ipam.pool import Prefix
 from node.config import settings
 
 NETWORKS = [
@@ -86,6 +91,12 @@ def test_every_page_can_be_found() -> None:
     assert set(PAGES) <= seen, f"no link leads to {sorted(p.name for p in set(PAGES) - seen)}"
 
 
+def of_parent(_conf: Config, named: Named) -> Mapping[Parent, Prefix]:
+    """The subnets of a node's interface."""
+    of_both = (Prefix("rail0", ip_network(subnet), (), None) for subnet in ("10.56.8.0/24", "2001:db8:56:8::/64"))
+    return {place: one for place, one in zip(Parent, of_both, strict=True) if place in named}
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_configuration_that_is_shown_is_one_we_take(network: dict[str, Any]) -> None:
     for plugin in plugins(network):
@@ -94,7 +105,7 @@ def test_a_configuration_that_is_shown_is_one_we_take(network: dict[str, Any]) -
             attach = config.load(plugin | ({"deviceID": DEVICE} if needs_device else {}), "").attach
             assert attach.strict, "an example shows keys we know"
         if plugin.get("ipam", {}).get("type") == "hpn-ipam":
-            assert ipam_config.load(plugin, {}).sets
+            assert ipam_config.load(plugin, {}, of_parent).sets
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,11 +1,26 @@
-"""The addresses of this namespace itself: ask the kernel about one of them (man 7 rtnetlink, RTM_GETROUTE)."""
+"""The addresses of this namespace itself: ask the kernel about one of them, or about those of an interface (man 7
+rtnetlink, RTM_GETROUTE and RTM_GETADDR)."""
 
 import socket
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import Final
 
-from base.kernel.addresses import ROUTE, RTA_DST, RTA_OIF, RTN_LOCAL
+from base.kernel.addresses import (
+    ADDRESS,
+    IFA_ADDRESS,
+    IFA_F_DADFAILED,
+    IFA_F_DEPRECATED,
+    IFA_FLAGS,
+    IFA_LOCAL,
+    ROUTE,
+    RT_SCOPE_UNIVERSE,
+    RTA_DST,
+    RTA_OIF,
+    RTM_GETADDR,
+    RTN_LOCAL,
+)
 from base.kernel.netlink import attr, attributes, read_u32
-from base.kernel.rtnl import open_in
+from base.kernel.rtnl import Rtnl, open_in
 from base.kernel.rules import RTM_GETROUTE
 from base.protocol.result import Address
 
@@ -25,3 +40,22 @@ def interface_with(address: Address) -> str:
         return socket.if_indextoname(read_u32(attributes(answer[ROUTE.size :])[RTA_OIF]))
     except (OSError, KeyError):  # no route, or no such family
         return ""
+
+
+def addresses_on(host: Rtnl, index: int) -> list[IPv4Interface | IPv6Interface]:
+    """The interface's addresses that other hosts can reach: global, not link-local, neither deprecated nor duplicate.
+
+    One with a peer is left out: its subnet is the peer's.  The socket must answer strictly.  Raises OSError.
+    """
+    found = list[IPv4Interface | IPv6Interface]()
+    for body in host.dump(RTM_GETADDR, ADDRESS.pack(0, 0, 0, 0, index)):
+        family, length, few, scope, _ = ADDRESS.unpack_from(body)
+        attrs = attributes(body[ADDRESS.size :])
+        flags = read_u32(attrs[IFA_FLAGS]) if IFA_FLAGS in attrs else few
+        own = attrs.get(IFA_LOCAL) or attrs[IFA_ADDRESS]
+        if family not in (socket.AF_INET, socket.AF_INET6) or scope != RT_SCOPE_UNIVERSE or own != attrs[IFA_ADDRESS]:
+            continue
+        address = ip_interface((own, length))
+        if not (flags & (IFA_F_DEPRECATED | IFA_F_DADFAILED) or address.is_link_local):
+            found.append(address)
+    return found

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from errno import ENOENT
 from functools import cached_property
-from ipaddress import ip_interface, ip_network
+from ipaddress import ip_address, ip_interface, ip_network
 from socket import AF_INET, AF_INET6, if_indextoname
 from typing import Final, NamedTuple
 
@@ -25,6 +25,7 @@ from base.kernel.addresses import (
     ROUTE,
     RT_TABLE_MAIN,
     RTA_DST,
+    RTA_GATEWAY,
     RTA_OIF,
     RTA_PRIORITY,
     RTA_TABLE,
@@ -36,7 +37,7 @@ from base.kernel.links import IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, LIN
 from base.kernel.netlink import attr, attributes, read_text, read_u32, text, u32
 from base.kernel.rtnl import Rtnl
 from base.kernel.rules import RTM_GETROUTE, table_of, tables_of_all
-from base.protocol.result import Network
+from base.protocol.result import Address, Network
 
 RTM_GETNEXTHOP: Final = 106
 RTPROT_RA: Final = 9
@@ -188,6 +189,21 @@ def addresses_on(host: Rtnl, index: int) -> list[str]:
 def routes_by(host: Rtnl, index: int) -> list[Route]:
     """The routes through the interface, also by a nexthop object."""
     return [route for family in _FAMILIES for route in unicast(host, family, output=index)]
+
+
+def next_hops(host: Rtnl, index: int) -> list[Address]:
+    """The gateways of the interface's routes in all tables, those of default routes first, then by metric.  A gateway
+    of a nexthop object is left out."""
+    found = list[tuple[bool, int, Address]]()
+    for family in _FAMILIES:
+        for body in host.dump_known(RTM_GETROUTE, ROUTE.pack(family, *bytes(8)) + attr(RTA_OIF, u32(index))):
+            route, attrs = route_of(body), attributes(body[ROUTE.size :])
+            hops = [attributes(hop.rest) for hop in hops_in(attrs.get(RTA_MULTIPATH, b"")) if hop.output == index]
+            if read_u32(attrs.get(RTA_OIF, b"")) == index:  # an old kernel answers with all routes
+                hops.append(attrs)
+            gateways = [gateway for hop in hops if (gateway := hop.get(RTA_GATEWAY))]
+            found += [(not route.is_default, route.priority, ip_address(one)) for one in gateways]
+    return [gateway for _, _, gateway in sorted(found, key=lambda one: one[:2])]
 
 
 def uses(host: Rtnl) -> dict[int, str]:

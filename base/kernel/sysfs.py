@@ -197,6 +197,11 @@ def uppers(netdev: str, root: Path = SYS) -> list[str]:
     return [name.removeprefix("upper_") for name in entries if name.startswith("upper_")]
 
 
+def master_of(netdev: str, root: Path = SYS) -> str:
+    """The bond, bridge or VRF that an interface is in; empty if it is in none."""
+    return link(f"{root}/class/net/{netdev}/master")
+
+
 def lowers(netdev: str, root: Path | str = SYS) -> list[str]:
     """The interfaces directly below this one: a VLAN's, a bond's or a bridge's."""
     entries = names(f"{root}/class/net/{netdev}")

@@ -37,7 +37,7 @@ def _shape(keys: str, empty: str = "", null: str = "", **below: Shape) -> Shape:
     return Shape(all_keys, tuple(below.items()), folded, frozenset(empty.split()), frozenset(null.split()))
 
 
-_RANGE_KEYS: Final = "subnet exclude reserved eui64"
+_RANGE_KEYS: Final = "subnet exclude reserved eui64 embedIPv4 node"
 _RANGE_EMPTY: Final = "rangeStart rangeEnd gateway"
 RANGE: Final = _shape(_RANGE_KEYS, _RANGE_EMPTY, "gateway")
 RAIL: Final = _shape(f"{_RANGE_KEYS} pf master pciAddress numaNode", _RANGE_EMPTY, "gateway", ranges=RANGE)

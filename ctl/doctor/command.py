@@ -80,9 +80,10 @@ def facts(root: Path, file: str, build: str, kubeconfig: Path | None = None) -> 
     )
     known = [(one.source, one.conf) for one in found.networks]
     known += [(one.file, one.conf) for one in on_disk.attachments if one.alive]
+    here = read.is_this_kernel
     return replace(
         found,
-        addresses=tuple(one for source, conf in known for one in networks.addresses_of(source, conf)),
+        addresses=tuple(one for source, conf in known for one in networks.addresses_of(source, conf, is_here=here)),
         own_addresses=machine.own_addresses(read),
         unread=tuple(sorted(read.unread.items())),
     )

@@ -24,6 +24,7 @@ class Addresses:
     """The addresses that a network can allocate, from the configuration in ``source``.
 
     - ``unrequested``: those for pods that request none.  ``is_shared``: the nodes share them.
+    - ``of_node``: more of them, on this node only: of the parent's subnets, and of ranges for this node.
     - ``overlaps``: the configuration permits that another network has them.
     """
 
@@ -33,6 +34,7 @@ class Addresses:
     unrequested: tuple[Span, ...] = ()
     is_shared: bool = False
     overlaps: bool = False
+    of_node: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from cni import config
 from ctl.doctor import places
 from ctl.doctor.model import Addresses, Network, NodeFile, Process, RenamedFile
 from ctl.doctor.reading import Reader
+from ipam.ranges import Span
 from node import config as node_config
 from node.flags import Flags, Wrong, parse
 
@@ -91,8 +92,11 @@ def addresses_in(source: str, data: bytes) -> Iterator[Addresses]:
         yield from addresses_of(source, plugin)
 
 
-def addresses_of(source: str, conf: spec.Config) -> Iterator[Addresses]:
-    """The addresses of a configuration with hpn-ipam; nothing if it has another IPAM, or is refused."""
+def addresses_of(source: str, conf: spec.Config, *, is_here: bool = False) -> Iterator[Addresses]:
+    """The addresses of a configuration with hpn-ipam; nothing if it has another IPAM, or is refused.
+
+    ``is_here``: its node, and its parent, are those of the running kernel.
+    """
     from ipam import config as ipam_config  # noqa: PLC0415  # few nodes have a definition or a file
 
     try:
@@ -102,17 +106,31 @@ def addresses_of(source: str, conf: spec.Config) -> Iterator[Addresses]:
             # Its resolv.conf is of no interest here.
             ranges = {key: value for key, value in ipam.items() if key != "resolvConf"}
             pool = ipam_config.load({"ipam": ranges}, {})
-            sets = [s for s in (*pool.sets, *(pool.aside.sets if pool.aside else ())) if not s.ranges[0].eui64]
+            sets = [s for s in (*pool.sets, *(pool.aside.sets if pool.aside else ())) if not s.ranges[0].is_derived]
+            spans = tuple(span for s in sets for span in s.all_spans)
             yield Addresses(
                 source,
                 f"{asked.get('name', '')}",
-                tuple(span for s in sets for span in s.all_spans),
+                spans,
                 tuple(span for s in sets for span in s.spans),
                 is_shared=bool(pool.cluster),
                 overlaps=bool(ipam.get("overlaps")),
+                of_node=tuple(span for span in _of_node(asked) if span not in spans) if is_here else (),
             )
     except CniError:
         return
+
+
+def _of_node(conf: spec.Config) -> tuple[Span, ...]:
+    """The addresses with those that only this node has; none if the configuration names no parent here."""
+    from ipam import config as ipam_config  # noqa: PLC0415  # as above
+    from ipam import parent  # noqa: PLC0415  # as above
+
+    with suppress(CniError, OSError):
+        ipam = {key: value for key, value in conf["ipam"].items() if key != "resolvConf"}
+        pool = ipam_config.load({**conf, "ipam": ipam}, {}, parent.find)
+        return tuple(span for s in pool.sets if not s.ranges[0].is_derived for span in s.all_spans)
+    return ()
 
 
 def _network(path: str, conf: Json, node_file: str) -> Network:

@@ -127,7 +127,7 @@ def _nic(one: Device, devices: Sequence[Device], root: Path) -> Nic:
         one,
         tuple(sorted(below, key=lambda d: d.index)),
         max(sysfs.number(f"{root}/bus/pci/devices/{one.id}/sriov_totalvfs"), 0),
-        next((sysfs.link(f"{root}/class/net/{name}/master") for name in one.netdevs), ""),
+        next((sysfs.master_of(name, root) for name in one.netdevs), ""),
         users.lag(one.id, root),
         users.user(one.id, {}, root, _NOWHERE),
         tuple(f"GPU {gpu.address} {gpu.word}" for gpu in near),

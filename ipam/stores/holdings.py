@@ -131,6 +131,8 @@ class Contents:
     listed: tuple[Listed, ...] = ()
     # The ranges of each set at the latest ADD; empty if unknown.
     sets: tuple[tuple[Span, ...], ...] = ()
+    # For each set, the interface of this node with its subnet; empty if the configuration has it.
+    parents: tuple[str, ...] = ()
     # The unreadable lines, and the files in quarantine.
     unreadable: tuple[int, ...] = ()
     quarantined: tuple[str, ...] = ()

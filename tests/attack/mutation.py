@@ -25,7 +25,7 @@ VALUES: Sequence[Any] = (
 )  # fmt: skip
 KEYS: Sequence[str] = (
     *("master", "mode", "mtu", "kind", "mac", "ipam", "dns", "dad", "sysctl", "policyRouting", "logFile", "logLevel"),
-    *("multiRail", "useInterfaceNetwork"),
+    *("multiRail", "useInterfaceNetwork", "embedIPv4", "node"),
     *("strict", "rdma", "linkInContainer", "bcqueuelen", "deviceID", "pf", "vf", "pfOnly", "vlan", "vlanQoS", "trust"),
     *("runtimeConfig", "args", "prevResult", "capabilities", "name", "cniVersion", "type", "cni.dev/attachments"),
     *("cni.dev/valid-attachments", "ranges", "subnet", "rangeStart", "rangeEnd", "gateway", "exclude", "reserved"),

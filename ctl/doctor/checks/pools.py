@@ -34,8 +34,11 @@ def range_on_each_node(facts: Facts) -> Iterator[Finding]:
 def pools_overlap(facts: Facts) -> Iterator[Finding]:
     """Two networks can allocate one address."""
     named = {one.network: one for one in reversed(_all(facts))}
+    spans = {network: list(one.spans) for network, one in named.items()}
+    for one in _all(facts):
+        spans[one.network] += one.of_node
     for one, other in combinations(sorted(named.values(), key=lambda of: of.network), 2):
-        shared = [(a, b) for a in one.spans for b in other.spans if a.overlaps(b)]
+        shared = [(a, b) for a in spans[one.network] for b in spans[other.network] if a.overlaps(b)]
         if shared and not (one.overlaps or other.overlaps):
             yield Finding(
                 Severity.WARNING,

@@ -60,26 +60,26 @@ def block_of(sets: Sequence[RangeSet], size: int, address: Address) -> int | Non
     """Return the index of the address's block; None if no set can allocate the address, or it needs no block."""
     for s in sets:
         for r, spans in zip(s.ranges, s.usable, strict=True):
-            if not r.eui64 and any(address in span for span in spans):
+            if not r.is_derived and any(address in span for span in spans):
                 return (int(address) - _base(r)) // size
     return None
 
 
 def candidates(sets: Sequence[RangeSet], size: int) -> tuple[Span, ...]:
     """Return the indexes of the blocks with an address for each of the sets: ascending, disjoint spans."""
-    each = [_blocks(s, size) for s in sets if any(not r.eui64 for r in s.ranges)]
+    each = [_blocks(s, size) for s in sets if any(not r.is_derived for r in s.ranges)]
     return reduce(common, each) if each else ()
 
 
 def refuse(sets: Sequence[RangeSet], size: int) -> None:
     """Raise InvalidConfig if nodes cannot share the sets by blocks of that size."""
     for s in sets:
-        if any(not r.eui64 for r in s.ranges) and (has := count(s.spans)) < size:
+        if any(not r.is_derived for r in s.ranges) and (has := count(s.spans)) < size:
             raise InvalidConfig(
                 f"ipam.cluster.blockSize {size}: {s.key} has {has} addresses, less than one block, and every node "
                 "needs its own; give it more addresses, or choose a blockSize that leaves each node a block"
             )
-    ordered = sorted((r for s in sets for r in s.ranges if not r.eui64), key=lambda r: whole(r.subnet))
+    ordered = sorted((r for s in sets for r in s.ranges if not r.is_derived), key=lambda r: whole(r.subnet))
     # In this order, if any two overlap and begin at different addresses, then so do two neighbours.
     for low, high in pairwise(ordered):
         if low.subnet.overlaps(high.subnet) and _base(low) != _base(high):
@@ -125,7 +125,7 @@ def _cut(s: RangeSet, numbers: Span, *, keep: bool) -> RangeSet:
 
     def cut(r: Range, usable: Sequence[Span]) -> tuple[Span, ...]:
         inside = _addresses(r, [numbers])
-        if r.eui64:
+        if r.is_derived:
             return tuple(usable)
         return common(usable, inside) if keep else tuple(part for span in usable for part in subtract(span, inside))
 
@@ -142,7 +142,7 @@ def _range(
     r: Range, usable: Sequence[Span], giving: Sequence[Span], draining: Sequence[Span]
 ) -> tuple[Range, tuple[Span, ...]]:
     """Return the range, and the addresses that it can allocate."""
-    if r.eui64:
+    if r.is_derived:
         return r, tuple(usable)
     kept = _addresses(r, draining) if draining else ()
     left = common(usable, (*_addresses(r, giving), *kept))
@@ -164,7 +164,7 @@ def _blocks(s: RangeSet, size: int) -> tuple[Span, ...]:
     """Return the indexes of the blocks with an address of the set that needs no request by the pod."""
     found = list[Span]()
     for r, spans in zip(s.ranges, s.usable, strict=True):
-        if r.eui64:
+        if r.is_derived:
             continue
         free = [part for span in spans for part in subtract(span, r.reserved)]
         most = _base(r) + MOST - 1

@@ -60,7 +60,7 @@ def without_leases(mine: NodeBlocks, indexes: Collection[int], held: CountHeld) 
 
 def needing_blocks(known: Pool) -> Pool:
     """Return the pool without the sets whose addresses all come from MACs."""
-    return Pool(tuple(s for s in known.sets if not all(r.eui64 for r in s.ranges)))
+    return Pool(tuple(s for s in known.sets if not all(r.is_derived for r in s.ranges)))
 
 
 def pool(mine: NodeBlocks, sets: Ranges) -> Pool:

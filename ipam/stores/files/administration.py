@@ -41,8 +41,9 @@ def networks(data_dir: Path) -> list[str]:
 
 def contents(directory: Path, gone: Gone) -> Contents:
     """All that a network holds.  Raises OSError if the quarantine cannot be read."""
-    sets = tuple(tuple(map(parsed, spans)) for spans in read_ranges(directory))
-    about = Contents(directory.name, str(directory), sets=sets, quarantined=_quarantined(directory))
+    recorded = read_ranges(directory)
+    sets, parents = tuple(tuple(map(parsed, one.spans)) for one in recorded), tuple(one.parent for one in recorded)
+    about = Contents(directory.name, str(directory), sets=sets, parents=parents, quarantined=_quarantined(directory))
     try:
         bodies, unreadable = _bodies(f"{directory}/{LEASES}")
     except OSError as e:

@@ -1,13 +1,17 @@
-"""The file ``ranges``: a network's ranges at the latest ADD, for people (hpn ipam show)."""
+"""The file ``ranges``: a network's ranges at the latest ADD, for people (hpn ipam show).
+
+Where the ranges are those of a parent, each parent's latest ones.
+"""
 
 import json
 from contextlib import suppress
 from hashlib import blake2b
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from base.protocol.errors import IoFailure
+from base.protocol.spec import Json
 from ipam.ranges import Span
 from ipam.stores import Ranges
 from ipam.stores.files.lines import open_file, reading
@@ -18,14 +22,23 @@ RANGES: Final = "ranges"
 _MOST: Final = 1 << 22
 
 
-def record(table: Table, ranges: Ranges) -> None:
+class Recorded(NamedTuple):
+    """The spans of a range set, as "first-last", and its parent's name; empty without one."""
+
+    spans: list[str]
+    parent: str
+
+
+def record(table: Table, ranges: Ranges, parent: str) -> None:
     """Write the ranges if they have changed; held addresses stay held.  The table must be clean."""
     numbers = [[(span.version, span.first, span.last) for span in spans] for spans in ranges]
-    digest = blake2b(repr(numbers).encode(), digest_size=8).digest()
+    digest = blake2b(repr((numbers, parent) if parent else numbers).encode(), digest_size=8).digest()
     if table.index.ranges == digest:
         return
-    path = table.directory / RANGES
-    now, before = [[str(span) for span in spans] for spans in ranges], read(table.directory)
+    path, all_before = table.directory / RANGES, read(table.directory)
+    others = [one for one in all_before if parent and one.parent not in ("", parent)]
+    now = [Recorded([str(span) for span in spans], parent) for spans in ranges]
+    before = [one for one in all_before if one not in others]
     if before and before != now:
         table.log.append(
             f"{table.directory.name}: its ranges changed from {_text(before)} to {_text(now)}; "
@@ -34,20 +47,26 @@ def record(table: Table, ranges: Ranges) -> None:
     # Only people read the file, so it is not synced, and a full disk fails no ADD.
     with suppress(OSError, IoFailure):
         if before != now:
+            document: Json = {"sets": [one.spans for one in (*others, *now)]}
+            if parent:
+                document["parents"] = [one.parent for one in (*others, *now)]
             with open(open_file(f"{path}", table.log), "wb") as f:
                 f.truncate(0)
-                f.write(json.dumps({"sets": now}).encode() + b"\n")
+                f.write(json.dumps(document).encode() + b"\n")
         table.index.ranges = digest
         table.mark_clean()
 
 
-def read(directory: Path) -> list[list[str]]:
-    """The spans of each range set, as "first-last"; empty if unknown."""
-    sets = list[list[str]]()
+def read(directory: Path) -> list[Recorded]:
+    """The range sets; empty if unknown."""
+    sets = list[Recorded]()
     try:
         with open(reading(directory / RANGES), "rb") as f:
-            sets = json.loads(f.read(_MOST))["sets"]
-        right = all([parsed(text) for text in spans] for spans in sets)
+            document = json.loads(f.read(_MOST))
+        spans = document["sets"]
+        parents = document.get("parents") or [""] * len(spans)
+        sets = [Recorded(one, f"{parent}") for one, parent in zip(spans, parents, strict=True)]
+        right = all([parsed(text) for text in one.spans] for one in sets)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         right = False  # truncated by a crash, or damaged; the next ADD with other ranges rewrites it
     return sets if right else []
@@ -62,5 +81,5 @@ def parsed(text: str) -> Span:
     return Span.of(low, high)
 
 
-def _text(sets: list[list[str]]) -> str:
-    return "; ".join(", ".join(spans) for spans in sets)
+def _text(sets: list[Recorded]) -> str:
+    return "; ".join(", ".join(one.spans) for one in sets)

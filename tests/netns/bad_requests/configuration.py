@@ -101,6 +101,10 @@ IPAM = [
     Bad("subnet without length", 7, ("ipam.subnet", "10.56.0.0", "10.0.0.0/24"), ipam(subnet="10.56.0.0")),
     Bad("subnet too long", 7, ("ipam.subnet", "10.56.0.0/33"), ipam(subnet="10.56.0.0/33")),
     Bad("host bits set", 7, ("ipam.subnet", "10.56.0.9/24", "10.56.0.0/24"), ipam(subnet="10.56.0.9/24")),
+    Bad("no parent's", 7, ("ipam.subnet", "parent", "parent-ipv4"), ipam(subnet="parent")),
+    Bad("a parent without one", 7, ("ipam.subnet parent-ipv6", "rail0 on node"), ipam(subnet="parent-ipv6")),
+    Bad("nothing to embed", 7, ("ipam.embedIPv4 true", "IPv4"), ipam(subnet="fd00::/64", embedIPv4=True)),
+    Bad("embedding in IPv4", 7, ("ipam.embedIPv4 true", "10.56.0.0/24"), subnet(embedIPv4=True)),
     Bad("overlap within a set", 7, ("ipam.ranges[0][1]", "overlaps", "ipam.ranges[0][0]"), ranges([V4, V4])),
     Bad(
         "overlap across sets",

@@ -101,3 +101,13 @@ which every API server has. */}}
 {{- if and (.Has "apiregistration.k8s.io/v1") (not (.Has "k8s.cni.cncf.io/v1/NetworkAttachmentDefinition")) }}true{{ end -}}
 {{- end -}}
 {{- end -}}
+
+{{- /* Whether an ipam has a range that is the same on each node: of no parent, of no node, and with no derived address. */}}
+{{- define "hpn.sameOnEachNode" -}}
+{{- range append (.ranges | default list) (list (pick . "subnet" "eui64" "embedIPv4" "node")) -}}
+{{- range . -}}
+{{- if and .subnet (not (hasPrefix "parent-" (toString .subnet))) (not .eui64) (not .embedIPv4) (not .node) }}true{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- if .rails }}true{{ end -}}
+{{- end -}}

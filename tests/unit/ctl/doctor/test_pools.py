@@ -48,6 +48,9 @@ def kubeconfig(asked: tuple[Server, Path]) -> Path:
         (SHARED, 2, "", False),
         ({**RANGE, "reserved": ["10.56.0.0/24"]}, 2, "", False),  # each pod requests its own
         ({"type": "hpn-ipam", "subnet": "fd00::/64", "eui64": True}, 2, "", False),
+        ({"type": "hpn-ipam", "subnet": "parent-ipv4"}, 2, "", False),  # another one on each node
+        ({**RANGE, "node": "node-a"}, 2, "", False),
+        ({**RANGE, "ranges": [[{"subnet": "parent-ipv6"}], [{"subnet": "fd00::/64", "embedIPv4": True}]]}, 2, "", True),
         ({"type": "hpn-ipam", "rails": [{"pf": "rail0", "subnet": "10.56.0.0/24"}]}, 2, "", True),
         ({"type": "host-local", "subnet": "10.56.0.0/24"}, 2, "", False),
         ({"type": "hpn-ipam", "subnet": "no"}, 2, "", False),
