@@ -210,9 +210,10 @@ class Claimer:
     def _try(self, claim: Claim) -> bool:
         """Claim that block; return whether this node owns it now."""
         self._write(replace(self.mine, claim=claim))
+        is_new = claim != self.mine.claim  # no answer to it was lost: ``create`` finds those of its own attempts
         block = Block(self.network.name, claim.index, self.mine.size, self.mine.node, self.mine.machine, claim.nonce)
         made = self.shared.documents.create(BLOCK, block.name, block.network, block.to_json())
-        if not (made or (made := self._find_own(claim))):
+        if not (made or (not is_new and (made := self._find_own(claim)))):
             self.mine = replace(self.mine, claim=None)
             return False
         self.log.append(f"block {claim.index} of network {self.network.name} is this node's ({self.mine.node}) now")
