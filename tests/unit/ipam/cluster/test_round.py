@@ -209,6 +209,13 @@ def test_no_block_is_left_to_claim(tmp_path: Path) -> None:
         node.reserve(f"p{number}", number)
     node.round()
     assert node.ours == {0}
+    node.documents.calls.clear()
+    node.round(node_blocks.AHEAD // 2)
+    asked = node.documents.counted()
+    assert "create" not in asked, "a node of a full pool would ask for each of its blocks in each round"
+    assert asked["listed"] == 1, "of the heartbeat"
+    node.round(node_blocks.AHEAD)
+    assert node.documents.counted()["create"] > 1
 
 
 def test_a_dead_nodes_block_is_taken_when_none_is_left(tmp_path: Path) -> None:
@@ -221,7 +228,7 @@ def test_a_dead_nodes_block_is_taken_when_none_is_left(tmp_path: Path) -> None:
     node.round()
     node.round(node_blocks.GRACE)
     assert node.ours == {0}
-    node.round(2 * node_blocks.EXHAUSTED)
+    node.round(node_blocks.AHEAD)
     (taken,) = node.ours - {0}
     assert node.documents.bodies(BLOCK)[f"net.{taken}"]["taken"]
     assert node.mine.block(taken).taken  # type: ignore[union-attr]
