@@ -119,7 +119,7 @@ def _send(network: Network, log: list[str]) -> InvalidConfig | None:
 def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
     """Return this node's blocks as the backend holds them.  Raises InvalidConfig if it belongs to another cluster."""
     documents = shared.documents
-    machine, identity = shared.machine(), documents.identity()
+    identity, machine = documents.identity(), shared.machine()
     if mine is None:
         size, place = network.cluster.size, node_blocks.place_of(network.directory)
         about = network.cluster.store, identity, shared.node, machine.uid, size

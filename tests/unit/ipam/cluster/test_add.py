@@ -24,8 +24,8 @@ def test_first_use_claims_a_block(cluster: Cluster) -> None:
     one = cluster.node("node1")
     (given,) = one.add("a")
     assert cluster.calls() == [
-        "machine node1",
         "identity",
+        "machine_uid node1",
         "read net",
         "listed",
         "create net",
