@@ -64,7 +64,7 @@ def test_off_for_long(cluster: Cluster, clock: list[float], monkeypatch: pytest.
     assert "this host was off" in said
     cluster.store.faults = every("", None)  # type: ignore[arg-type]
     assert one.add("c")
-    assert cluster.store.calls.count("listed net") == 2
+    assert cluster.store.calls.count("listed net") == 3
 
 
 @pytest.mark.parametrize(("seen", "now"), [(30, 40), (1_800_000_000, 40), (1_800_000_000, 1_800_000_010)])
