@@ -185,7 +185,7 @@ def _refusal(network: "Network") -> str:
     budget.begin()
     try:
         shared = backend.opened(network.cluster.store)
-        shared.machine()
+        shared.documents.machine(shared.node)
         sync.refuse_disagreeing(shared.documents, network.name, network.cluster, network.subnets)
         shared.documents.listed(BLOCK, network.name, shared.node)
     except CniError as e:

@@ -93,8 +93,14 @@ class Documents(Protocol):
     def remove(self, document: Document) -> bool:
         """Remove the document; return False if it changed since it was read, or is gone."""
 
-    def machine(self, name: str) -> Machine:
-        """Return what the backend knows of the named node."""
+    def machine(self, name: str, owner: str = "") -> Machine:
+        """Return what the backend knows of the named node.
+
+        ``owner`` is the UID of a machine.  Ask no more if one answer shows that this machine has the name and lives.
+        """
+
+    def machine_uid(self, name: str) -> str:
+        """Return the UID of the named node's machine; empty for an unknown node."""
 
     def silent(self, owners: Collection[Owner]) -> Collection[Owner]:
         """Return those of these owners that may be dead, or whose name another machine has, by one list of all nodes.

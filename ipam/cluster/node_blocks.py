@@ -35,6 +35,8 @@ SILENT: Final = 30
 # Seconds for which a node remembers that no block is free, plus or minus half.  Otherwise each ADD without room lists
 # all blocks, on every node of a full pool.
 EXHAUSTED: Final = 30
+# Seconds for which a round claims nothing ahead after that: an ADD without room asks itself.
+AHEAD: Final = GRACE // 2
 
 # States of a block on this node.  Only a held block serves new addresses.  A returning block has no lease, and its
 # document may be gone already.  A lost block belongs to another node or to none; leases may remain.
@@ -108,9 +110,10 @@ class Exhausted:
     suspected: int = 0
     available: int = 0
 
-    def is_of(self, wanted: str) -> bool:
-        """Whether it describes these blocks, and is still valid."""
-        return self.wanted == wanted and self.at <= time.time() < self.until
+    def is_of(self, wanted: str, *, is_ahead: bool = False) -> bool:
+        """Whether it describes these blocks, and is still valid, for an ADD or for a claim ahead of need."""
+        until = max(self.until, self.at + AHEAD) if is_ahead else self.until
+        return self.wanted == wanted and self.at <= time.time() < until
 
 
 @dataclass(frozen=True)

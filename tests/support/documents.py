@@ -115,8 +115,12 @@ class Memory:
 
         return self._call("remove", document.name, act, False)  # the call's answer
 
-    def machine(self, name: str) -> Machine:
-        return self._call("machine", name, lambda: self.machines.get(name, Machine(name)), Machine(name))
+    def machine(self, name: str, owner: str = "") -> Machine:
+        about = f"{name} {owner}".rstrip()
+        return self._call("machine", about, lambda: self.machines.get(name, Machine(name)), Machine(name))
+
+    def machine_uid(self, name: str) -> str:
+        return self._call("machine_uid", name, lambda: self.machines.get(name, Machine(name)).uid, "")
 
     def silent(self, owners: Collection[Owner]) -> Collection[Owner]:
         def act() -> set[Owner]:

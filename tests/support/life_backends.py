@@ -4,7 +4,7 @@ import json
 import re
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -13,9 +13,13 @@ from support.etcd_server import Member
 
 from base.protocol.errors import Unreachable
 from base.protocol.spec import Json
-from ipam.cluster import BLOCK, Document
+from ipam.cluster import BLOCK, Document, Machine
 from ipam.cluster.backends.http import Answer
+from ipam.cluster.node_blocks import GRACE
 from ipam.cluster.rules.documents import Block
+
+# Objects in a page of an API server's list.
+PAGE = 500
 
 
 class ApiServer(Memory):
@@ -46,11 +50,25 @@ class ApiServer(Memory):
             raise Unreachable("the API server does not answer")
         self.calls.clear()
         answer = super()._call(call, name, act, conflict)
-        # The real backend reads the Node object and the Lease; it reads again each block in a node's list.
-        number = 2 if call == "machine" else 1 + len(answer) if call == "listed" and len(answer) < 20 else 1
+        self._count(name, 1)
+        return answer
+
+    def listed(self, kind: str, network: str | None = None, node: str | None = None) -> Sequence[Document]:
+        """Count as the real backend does: it reads each block in a node's list again, and another list by pages."""
+        found = super().listed(kind, network, node)
+        self._count(network or node or "", (max(0, len(found) - 1) // PAGE) if node is None else len(found))
+        return found
+
+    def machine(self, name: str, owner: str = "") -> Machine:
+        """Count as the real backend does: it reads the Lease first if it knows an owner, then the Node object."""
+        found = super().machine(name)
+        is_sure = owner and found.uid == owner and (found.last_seen or 0) >= self.clock - GRACE
+        self._count(name, 0 if is_sure else 2 if owner else 1)
+        return found
+
+    def _count(self, name: str, number: int) -> None:
         self.requests += number
         self.by_network[name.partition(".")[0]] += number
-        return answer
 
 
 class Gateway:

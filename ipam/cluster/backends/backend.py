@@ -5,7 +5,7 @@ Only commands that send requests import this module.
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -38,13 +38,13 @@ class Shared:
     host: str = ""
 
     def machine(self) -> Machine:
-        """Return what the backend knows of this node, with this machine's UID.
+        """Return this machine, which lives now.
 
         By the UID, two machines with the same name keep their blocks apart.  Raises Unreachable, StoreRefused.
         """
-        known = self.documents.machine(self.node)
         # The last report of this name may be another machine's.
-        return replace(known, uid=self.host or known.uid)
+        uid = self.host or self.documents.machine_uid(self.node)
+        return Machine(self.node, uid, self.documents.now())
 
 
 def opened(kind: str, kubeconfig: str = "") -> Shared:

@@ -95,7 +95,7 @@ class Etcd:
         # If the key is gone, an earlier sending removed it.
         return answer.succeeded or (answer.again and answer.pair is None)
 
-    def machine(self, name: str) -> Machine:
+    def machine(self, name: str, owner: str = "") -> Machine:  # noqa: ARG002  # one request anyway
         """Return what etcd knows of the named node.
 
         For a node that is no longer reported alive, ``last_seen`` is when it first was.  A node with documents that
@@ -108,6 +108,9 @@ class Etcd:
         if alive or (documents and not told):
             return Machine(name, _machine(alive[0]) if alive else "", self.now(), has_reported=bool(alive))
         return Machine(name, "", told[0].last_seen() if told else None)
+
+    def machine_uid(self, name: str) -> str:
+        return self.machine(name).uid
 
     def silent(self, owners: Collection[Owner]) -> Collection[Owner]:
         """Return those of these owners whose nodes were reported alive and no longer are, or by another machine."""

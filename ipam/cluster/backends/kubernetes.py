@@ -85,11 +85,19 @@ class Kubernetes:
         self._good(answer, "delete", document.kind)
         return True
 
-    def machine(self, name: str) -> Machine:
-        found = self._ask("GET", f"{_NODES}/{quote(name, safe='')}")
-        uid = "" if found.is_absent else self._uid(found, "node")
-        lease = self._ask("GET", f"{_LEASES}/{quote(name, safe='')}")
+    def machine(self, name: str, owner: str = "") -> Machine:
+        path = f"{_LEASES}/{quote(name, safe='')}"
+        if owner and not (lease := self._ask("GET", path)).is_absent:
+            there = self._read(lease, "get", "lease", objects.machine)
+            if there.uid == owner and (there.last_seen or 0.0) >= self._clock - GRACE:
+                return there
+        # The Lease last: a later answer would make it seem old.
+        uid, lease = self.machine_uid(name), self._ask("GET", path)
         return Machine(name, uid, None if lease.is_absent else self._last_seen(lease))
+
+    def machine_uid(self, name: str) -> str:
+        found = self._ask("GET", f"{_NODES}/{quote(name, safe='')}")
+        return "" if found.is_absent else self._uid(found, "node")
 
     def silent(self, owners: Collection[Owner]) -> Collection[Owner]:
         """Return those of these owners without a Lease, or with one of another machine, or not renewed for the grace.

@@ -109,17 +109,18 @@ def last_seen(lease: Json) -> float | None:
 
 
 def machines(found: Json) -> dict[str, Machine]:
-    """Return each node by name, from a list of Leases.
+    """Return each node by name, from a list of Leases."""
+    return {one.name: one for one in map(machine, objects(found, "items"))}
+
+
+def machine(lease: Json) -> Machine:
+    """Return the node of that Lease.
 
     kubelet makes its Node object the owner of its Lease; the UID is empty without such an owner.
     """
-    known = dict[str, Machine]()
-    for one in objects(found, "items"):
-        metadata = _metadata(one)
-        uids = [text(owner, "uid") for owner in objects(metadata, "ownerReferences") if owner.get("kind") == "Node"]
-        name = _named(metadata, "name")
-        known[name] = Machine(name, uids[0] if len(uids) == 1 else "", last_seen(one))
-    return known
+    metadata = _metadata(lease)
+    uids = [text(owner, "uid") for owner in objects(metadata, "ownerReferences") if owner.get("kind") == "Node"]
+    return Machine(_named(metadata, "name"), uids[0] if len(uids) == 1 else "", last_seen(lease))
 
 
 def lease(name: str, now: float, blocks: Iterable[Document]) -> Json:

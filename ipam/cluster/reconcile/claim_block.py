@@ -90,7 +90,7 @@ class Claimer:
     """This node's claims in one network; the caller holds ``blocks.lock``.
 
     ``found_some``: the node owns more blocks than its file recorded.  ``others``: the network's blocks as last listed,
-    or as a search left them.
+    or as a search left them.  ``is_ahead``: no ADD waits for the block.
     """
 
     network: Network
@@ -100,6 +100,7 @@ class Claimer:
     is_sparing: bool = False
     found_some: bool = False
     others: Sequence[Block] = ()
+    is_ahead: bool = False
 
     @classmethod
     def begin(cls, network: Network, log: list[str], *, is_sparing: bool = False) -> "Claimer":
@@ -134,7 +135,7 @@ class Claimer:
         sets = self.network.pool.sets
         short = block_math.candidates([s for s in sets if s.key in need.sets], self.mine.size)
         known = self.mine.exhausted
-        is_known = known is not None and known.is_of(_digest(short))
+        is_known = known is not None and known.is_of(_digest(short), is_ahead=self.is_ahead)
         for wanted in dict.fromkeys([block_math.candidates(sets, self.mine.size), short]):
             if wanted and (self._hold_again(wanted) or (not is_known and self._claim_from(wanted))):
                 return
@@ -209,10 +210,11 @@ class Claimer:
 
     def _try(self, claim: Claim) -> bool:
         """Claim that block; return whether this node owns it now."""
+        is_new = claim != self.mine.claim  # no answer to it was lost: ``create`` finds those of its own attempts
         self._write(replace(self.mine, claim=claim))
         block = Block(self.network.name, claim.index, self.mine.size, self.mine.node, self.mine.machine, claim.nonce)
         made = self.shared.documents.create(BLOCK, block.name, block.network, block.to_json())
-        if not (made or (made := self._find_own(claim))):
+        if not (made or (not is_new and (made := self._find_own(claim)))):
             self.mine = replace(self.mine, claim=None)
             return False
         self.log.append(f"block {claim.index} of network {self.network.name} is this node's ({self.mine.node}) now")

@@ -119,20 +119,22 @@ def _search(
     """As ``search``.  Raises StoreRefused too."""
 
     @cache
-    def asked(node: str) -> tuple[Machine, float]:
+    def asked(node: str, uid: str) -> tuple[Machine, float]:
         # With the time of this answer: later answers do not renew it.
-        owner = documents.machine(node)
+        owner = documents.machine(node, uid)
         # The backend may know no machines, and every report of our name is ours.
         return replace(owner, uid=us.uid, last_seen=None) if node == us.name else owner, documents.now()
 
     others = [one for one in found if one[1].node and _owner(one[1]) != (us.name, us.uid)]
     owners, nodes, may_clear = {_owner(block) for _, block in others}, set[str](), True
+    # A Lease can show the former machine for a moment, which must refute no suspicion.
+    doubted = {block.node for _, block in others if block.suspect}
     silent = {*documents.silent(owners)} if len({name for name, _ in owners}) > FEW else owners
     for document, block in _in_order(others, silent | {one for one in owners if one[0] == us.name}, documents.now()):
         nodes.add(block.node)
         if len(nodes) > FEW:
             return
-        owner, now = asked(block.node)
+        owner, now = asked(block.node, "" if block.node in doubted else block.machine)
         after: Document | None = None
         if ownership.may_take(block, owner, now):
             yield document, block

@@ -119,7 +119,8 @@ class Round:
         # Only for the sets that are short: the others need no block.
         some = Network(mine.network, str(self._directory), Cluster(mine.store, mine.size), Pool(sets))
         with suppress(PoolExhausted):
-            Claimer(some, self._shared, mine, self._log).claim(Need("there is little room", tuple(s.key for s in sets)))
+            need = Need("there is little room", tuple(s.key for s in sets))
+            Claimer(some, self._shared, mine, self._log, is_ahead=True).claim(need)
 
     def _patrol(self, mine: NodeBlocks, known: Pool) -> None:
         """Check the owner of one random block of the network, so that dead nodes are suspected before a node needs

@@ -17,7 +17,7 @@ from base.state import durable, node
 from ipam.cluster import BLOCK, GRID, Document, Documents, copies, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
 from ipam.cluster.node_blocks import RETURNING, SILENT, NodeBlocks, heartbeat_is_due, is_late, must_sync
-from ipam.cluster.reconcile.heartbeat import Heartbeat
+from ipam.cluster.reconcile.heartbeat import Heartbeat, readable
 from ipam.cluster.rules import block_math, counting
 from ipam.cluster.rules.documents import PoolLayout, layout_name, overlapping, readable_layouts
 from ipam.cluster.rules.network import FOLDER, Network, Numbers, directory_in, refuse_another
@@ -119,7 +119,7 @@ def _send(network: Network, log: list[str]) -> InvalidConfig | None:
 def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
     """Return this node's blocks as the backend holds them.  Raises InvalidConfig if it belongs to another cluster."""
     documents = shared.documents
-    machine, identity = shared.machine(), documents.identity()
+    identity, machine = documents.identity(), shared.machine()
     if mine is None:
         size, place = network.cluster.size, node_blocks.place_of(network.directory)
         about = network.cluster.store, identity, shared.node, machine.uid, size
@@ -231,6 +231,8 @@ def agree(
         found, layout, new = _layouts(documents, network, cluster, subnets)
         if found and new == layout:
             return
+        if not found and "/" not in network:
+            _refuse_unlike(documents, network, cluster)
         _refuse_overlapping(documents, network, cluster, set(new.subnets) - {*layout.subnets, *known})
         # After a lost answer, or if another node was faster, the next read finds it.
         if documents.replace(found, new.to_json()) if found else documents.create(GRID, name, network, new.to_json()):
@@ -265,6 +267,24 @@ def _layouts(
     found = documents.read(GRID, layout_name(network))
     layout = PoolLayout.of(found) if found else PoolLayout(network, cluster.size, (), cluster.sticky)
     return found, layout, joined(layout, cluster, subnets)
+
+
+def _refuse_unlike(documents: Documents, network: str, cluster: Cluster) -> None:
+    """Refuse a new layout that contradicts the network's blocks: an operator can remove a layout while pods run.
+
+    Blocks of two sizes, or a block with a name's number, would contain one address twice.
+    """
+    for _, block in readable(documents.listed(BLOCK, network)):
+        where = f"block {block.index} in the cluster's store"
+        refuse_another(network, cluster, block.size, cluster.sticky, where)
+    low, _, high = cluster.sticky.partition("-")
+    for _, number in readable(documents.listed(BLOCK, f"{network}/{FOLDER}")):
+        if not cluster.sticky or not int(low) <= number.index <= int(high):
+            raise InvalidConfig(
+                f"ipam.cluster.sticky {cluster.sticky or 'is not set'}: host number {number.index} of network "
+                f"{network} is reserved for {number.whose} in the cluster's store; set the sticky that the network "
+                "had, or give the network another name"
+            )
 
 
 def _refuse_overlapping(documents: Documents, network: str, cluster: Cluster, added: Iterable[str]) -> None:

@@ -24,9 +24,11 @@ def test_first_use_claims_a_block(cluster: Cluster) -> None:
     one = cluster.node("node1")
     (given,) = one.add("a")
     assert cluster.calls() == [
-        "machine node1",
         "identity",
+        "machine_uid node1",
         "read net",
+        "listed net",
+        "listed net/sticky",
         "listed",
         "create net",
         "listed net",
@@ -57,7 +59,7 @@ def test_with_room_nobody_is_asked(cluster: Cluster) -> None:
 def test_without_room_one_call_claims_another(cluster: Cluster) -> None:
     one = cluster.node("node1")
     given = [*one.add("a"), *one.fill()]
-    assert cluster.calls()[8:] == [f"create net.{index(given[-1])}"]
+    assert cluster.calls()[10:] == [f"create net.{index(given[-1])}"]
     assert len(set(given)) == len(given)
     assert {index(address) for address in given} == set(cluster.owners()) == set(one.mine.giving)
 
@@ -155,7 +157,7 @@ def test_conflicts_are_passed_over(cluster: Cluster) -> None:
     given_to_another(cluster, [(index(given) + n) % 16 for n in (1, 2, 3)])
     cluster.calls()
     one.fill()
-    assert [call.partition(" ")[0] for call in cluster.calls()] == ["create", "read"] * 3 + ["create"]
+    assert [call.partition(" ")[0] for call in cluster.calls()] == ["create"] * 4
     assert cluster.owners()[(index(given) + 4) % 16] == "node1"
 
 
@@ -166,7 +168,7 @@ def test_after_four_conflicts_all_are_listed(cluster: Cluster) -> None:
     given_to_another(cluster, {*range(16)} - {free, index(given)})
     cluster.calls()
     one.fill()
-    assert [call.partition(" ")[0] for call in cluster.calls()] == ["create", "read"] * 4 + ["listed", "create"]
+    assert [call.partition(" ")[0] for call in cluster.calls()] == ["create"] * 4 + ["listed", "create"]
     assert set(one.mine.giving) == {index(given), free}
 
 
@@ -181,7 +183,7 @@ def test_in_a_large_network_some_are_tried_before_all_are_listed(cluster: Cluste
         cluster.calls()
         one.add("a")
         calls = cluster.calls()
-        assert calls.count("listed net") == 1  # its own blocks
+        assert calls.count("listed net") == (1 if n else 2)  # its own blocks, and all for a new pool layout
         tried.append(sum(call.startswith("create net.") for call in calls))
     assert max(tried) > 4  # some reached random blocks
     assert len(cluster.owners()) == 2048 + 12
@@ -195,7 +197,7 @@ def test_of_a_large_network_all_is_taken(cluster: Cluster) -> None:
     code, said = one.refused("ADD", "a")
     assert (code, "1 nodes own all 4096 usable blocks of network net (16 numbers each)" in said) == (103, True), said
     asked = [call.partition(" ")[0] for call in cluster.calls()]
-    assert asked.count("listed") == 4
+    assert asked.count("listed") == 6
     assert asked.count("create") == 1 + 4 + 64  # the pool layout, the node's first blocks, and random ones
 
 
@@ -233,7 +235,7 @@ def test_no_answer(cluster: Cluster, fault: Fault, code: int, said: str) -> None
 
 def test_a_lost_answer_is_found_again(cluster: Cluster) -> None:
     one = cluster.node("node1")
-    cluster.store.faults = at(7, Fault.LOST)
+    cluster.store.faults = at(9, Fault.LOST)
     assert one.refused("ADD", "a")[0] == 11
     assert one.mine.claim is not None
     assert one.mine.blocks == ()

@@ -72,7 +72,7 @@ def test_the_store_does_not_answer(cluster: Cluster, clock: list[float], quiet: 
         reply = quiet.reply("ADD", name)
         assert reply.exit_code == 0
         assert any("heartbeat to the cluster's store failed" in line for line in reply.log) == (name == "b")
-    assert cluster.calls() == ["machine quiet"]
+    assert cluster.calls() == ["identity"]
     (lost,) = quiet.mine.giving
     cluster.store.faults = every("", None)  # type: ignore[arg-type]
     taken(cluster, lost)
@@ -90,17 +90,17 @@ def test_a_pod_with_many_networks_waits_for_one_answer(cluster: Cluster, clock: 
     cluster.store.faults = every("", Fault.UNREACHABLE)
     for more in many:
         assert "ips" in quiet.call("ADD", "c", **more)
-    assert cluster.calls() == ["machine quiet"]
+    assert cluster.calls() == ["identity"]
     clock[0] += SILENT
     assert "ips" in quiet.call("ADD", "d", **many[7])
-    assert cluster.calls() == ["machine quiet"]
+    assert cluster.calls() == ["identity"]
 
 
 @pytest.mark.parametrize("hours", [0.5, 5])
 def test_the_store_refuses(cluster: Cluster, clock: list[float], quiet: Node, hours: float) -> None:
     """It answers, so others may own the blocks: after the grace every ADD fails."""
     clock[0] += hours * GRACE
-    cluster.store.faults = every("machine", Fault.FORBIDDEN)
+    cluster.store.faults = every("machine_uid", Fault.FORBIDDEN)
     codes = {quiet.call("ADD", name).get("code") for name in ("b", "c", "d")}
     assert codes == ({None} if hours < 1 else {StoreRefused.code})
     cluster.store.faults = every("", None)  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ def test_first_use(cluster: Cluster, fault: Fault, call: int) -> None:
     except Killed:
         assert fault in (Fault.KILLED, Fault.KILLED_AFTER)
     reached = len(cluster.store.calls) > call
-    assert reached == (call < 8), "the ADD makes eight calls"
+    assert reached == (call < 10), "the ADD makes ten calls"
     cluster.store.faults = none
     assert node.add("a")
     all_is_well(cluster, node, 1)

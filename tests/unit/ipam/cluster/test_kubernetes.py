@@ -152,6 +152,24 @@ def test_a_machine(server: Server, store: Kubernetes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("uid", "at", "requests"),
+    [("machine-1", "05:10:00", 1), ("machine-1", "04:50:00", 3), ("machine-0", "05:50:00", 3), ("", "05:50:00", 3)],
+)
+def test_a_recent_lease_of_the_owner_says_enough(
+    server: Server, store: Kubernetes, uid: str, at: str, requests: int
+) -> None:
+    """Nodes check random owners all the time, and most owners live."""
+    owner = [{"kind": "Node", "uid": uid}] if uid else []
+    about = {"name": "node1", "managedFields": [{"time": f"2026-11-23T{at}Z"}], "ownerReferences": owner}
+    lease = Told(200, {"metadata": about})
+    server.tell(lease, Told(200, {"metadata": {"uid": "machine-2"}}), lease)
+    found = store.machine("node1", "machine-1")
+    assert found.uid == ("machine-1" if requests == 1 else "machine-2")
+    assert found.last_seen
+    assert len(server.asked) == requests
+
+
+@pytest.mark.parametrize(
     ("owners", "kind"),
     [
         ([{"kind": "Node", "controller": False}, {"kind": "StatefulSet", "controller": True}], "StatefulSet"),

@@ -61,7 +61,7 @@ def test_it_is_noticed_at_a_look(cluster: Cluster, clock: list[float], node: Nod
     """Also if the backend counted past the old revision before a claim."""
     cluster.calls()
     assert look(node, clock).count("restored to an older state") == 1
-    assert cluster.calls() == ["machine one", "identity", "read net", "listed net"], "nothing is asked for that"
+    assert cluster.calls() == ["identity", "machine_uid one", "read net", "listed net"], "nothing is asked for that"
     cluster.store.changes += 1000
     assert "restored" not in look(node, clock)
     cluster.store.clock += GRACE - 1

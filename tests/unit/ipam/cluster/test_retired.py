@@ -1,7 +1,10 @@
 """A network that is retired, and a pool layout that a mistake changed: each leaves the store, and nothing is allocated
 twice."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cluster_nodes import SHARED, SMALL, Cluster, Node
@@ -134,6 +137,56 @@ def test_a_subnet_by_mistake(cluster: Cluster) -> None:
     assert len(set(given)) == 36
     assert all(address.startswith("10.0.4.") for address in given)
     assert cluster.store.bodies(GRID)["net"]["subnets"] == ["10.0.4.0/24"]
+
+
+@pytest.mark.parametrize(
+    ("typo", "said"),
+    [
+        ({"subnets": ["10.0.0/24"]}, "pool layout net in the cluster's store cannot be read: .* remove or repair it"),
+        ({"blockSize": 0}, "pool layout net in the cluster's store cannot be read: .* remove or repair it"),
+        ({"subnets": ["10.0.0.16/28"]}, "if 10.0.0.16/28 was a mistake .* remove the pool layout net from the store"),
+        ({"subnets": ["10.0.1.0/24"]}, ""),  # the next ADD adds the right one
+        ({"blockSize": 61}, "set blockSize 61, or give the network another name"),
+        ({"sticky": "0-7"}, "set sticky 0-7, or give the network another name"),
+    ],
+)
+def test_a_layout_that_a_typo_changed(cluster: Cluster, clock: list[float], typo: dict[str, Any], said: str) -> None:
+    """An etcd has no rules for an operator's edit.  A node with room goes on, and an error has the remedy."""
+    one, other = cluster.node("a"), cluster.node("b")
+    given = [*one.add("pod")]
+    right = cluster.store.documents[GRID, "net"]
+    cluster.store.documents[GRID, "net"] = replace(right, body=right.body | typo, version="edited")
+    if said:
+        assert re.search(said, other.refused("ADD", "x")[1])
+    else:
+        given += other.add("x")
+    given += one.add("more")
+    clock[0] += HEARTBEAT
+    del cluster.store.documents[GRID, "net"]
+    given += [node.add(f"{n}")[0] for node in (one, other) for n in range(20)]
+    assert len(set(given)) == len(given)
+    assert cluster.store.bodies(GRID)["net"] == right.body
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({"blockSize": 64, "sticky": "64-127"}, "blocks of network net have 16 host numbers .block [0-9]+ in the"),
+        ({}, "ipam.cluster.sticky is not set: host number [0-9]+ of network net is reserved for ns/web-0:net1"),
+        ({"sticky": "0-15"}, "sticky 0-15: host number [0-9]+ of network net is reserved for ns/web-0:net1"),
+    ],
+)
+def test_a_layout_is_not_written_again_with_other_blocks(cluster: Cluster, about: dict[str, Any], said: str) -> None:
+    """Errors advise to remove a layout.  Blocks of two sizes would contain one address twice."""
+    had = {**SMALL, "sticky": 60, "cluster": {**SHARED, "sticky": "64-127"}}
+    one = cluster.node("a", **had)
+    given = [*one.add("web-0", *of("web-0")), *(one.add(f"p{n}x", *of(f"p{n}x"))[0] for n in range(20))]
+    del cluster.store.documents[GRID, "net"]
+    code, why = cluster.node("b", **had | {"cluster": SHARED | about}).refused("ADD", "x", *of("x"))
+    assert (code, bool(re.search(said, why))) == (7, True), why
+    assert (GRID, "net") not in cluster.store.documents
+    given += cluster.node("b", **had).add("x", *of("x"))
+    assert len(set(given)) == len(given)
 
 
 def test_one_machine_with_two_names(cluster: Cluster, clock: list[float], tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_node_with_room_asks_little(tmp_path: Path) -> None:
     node.round()
     counted = node.documents.counted()
     assert counted.pop("read", 0) <= 1, "of the patrol, unless it draws a block of its own"
-    assert counted == {"identity": 1, "keep_alive": 1, "machine": 1, "listed": 1}
+    assert counted == {"identity": 1, "keep_alive": 1, "machine_uid": 1, "listed": 1}
     assert (node.states, node.said, node.mine.looked) == ({0: HELD, 1: HELD}, [], NOW)
 
 
@@ -209,6 +209,13 @@ def test_no_block_is_left_to_claim(tmp_path: Path) -> None:
         node.reserve(f"p{number}", number)
     node.round()
     assert node.ours == {0}
+    node.documents.calls.clear()
+    node.round(node_blocks.AHEAD // 2)
+    asked = node.documents.counted()
+    assert "create" not in asked, "a node of a full pool would ask for each of its blocks in each round"
+    assert asked["listed"] == 1, "of the heartbeat"
+    node.round(node_blocks.AHEAD)
+    assert node.documents.counted()["create"] > 1
 
 
 def test_a_dead_nodes_block_is_taken_when_none_is_left(tmp_path: Path) -> None:
@@ -221,7 +228,7 @@ def test_a_dead_nodes_block_is_taken_when_none_is_left(tmp_path: Path) -> None:
     node.round()
     node.round(node_blocks.GRACE)
     assert node.ours == {0}
-    node.round(2 * node_blocks.EXHAUSTED)
+    node.round(node_blocks.AHEAD)
     (taken,) = node.ours - {0}
     assert node.documents.bodies(BLOCK)[f"net.{taken}"]["taken"]
     assert node.mine.block(taken).taken  # type: ignore[union-attr]
@@ -236,7 +243,7 @@ def test_rounds_of_all_nodes_suspect_the_dead_before_a_node_needs_their_blocks(t
     for _ in range(60):  # all fail to draw block 3 once in 30 million times
         node.documents.calls.clear()
         node.round()
-        assert node.documents.counted()["machine"] <= 2
+        assert node.documents.counted().get("machine", 0) <= 1
     found = {body["index"]: body["suspect"] for body in node.documents.bodies(BLOCK).values()}
     assert {index for index, suspect in found.items() if suspect} == {3}
     assert found[3] >= NOW

@@ -48,6 +48,20 @@ def test_another_machine_of_our_name_where_the_backend_knows_no_machines(cluster
     assert cluster.block(3).suspect
 
 
+def test_one_answer_suffices_only_for_an_owner_without_a_suspicion(cluster: Cluster) -> None:
+    """A Lease can name the former machine for a moment."""
+    cluster.make(3, "node2", "uid-2")
+    cluster.make(4, "gone", "uid-0")
+    cluster.search()
+    cluster.store.calls.clear()
+    cluster.search()
+    assert sorted(call for call in cluster.store.calls if call.startswith("machine")) == ["machine node2 uid-2"]
+    cluster.store.clock += GRACE + 2
+    cluster.store.calls.clear()
+    assert cluster.search() == [4]
+    assert "machine gone" in cluster.store.calls
+
+
 def test_a_search_asks_about_few_nodes(cluster: Cluster) -> None:
     for i in range(20):
         cluster.make(2 * i, f"gone-{i}", "uid")
