@@ -3,10 +3,10 @@
 A child process does each round, because the API server and kubelet may answer late.  Rounds come at events and at
 intervals, because others may remove slices.
 
-They also come often for some minutes after each registration at kubelet.  A starting kubelet removes all slices of the
-node in the background, once.  It tries that until the API server answers, with pauses that double, for 306 s at most
-(kubernetes: pkg/kubelet/cm/dra/plugin, wipeResourceSlices).  So after a cold start of the cluster its attempt may come
-minutes after the first round that succeeds.
+They also come often for some minutes after each registration at kubelet, while they succeed.  A starting kubelet
+removes all slices of the node in the background, once.  It tries that until the API server answers, with pauses that
+double, for 306 s at most (kubernetes: pkg/kubelet/cm/dra/plugin, wipeResourceSlices).  So after a cold start of the
+cluster its attempt may come minutes after the first round that succeeds.
 
 Without a resource by DRA all slices must go.  After a rollback of the chart no credential may remove them.  Then the
 driver leaves kubelet, which removes them 30 s later (kubernetes: pkg/kubelet/cm/dra/plugin).  A device that is in a
@@ -32,12 +32,12 @@ from node.model import Offer, devices_of
 
 # All times are in seconds.
 EVERY: Final = 600.0  # between rounds
-JITTER: Final = 0.2  # of EVERY and AGAIN, so that the rounds of many nodes do not coincide
+JITTER: Final = 0.2  # of EVERY, OFTEN and AGAIN, so that the rounds of many nodes do not coincide
 AGAIN: Final = 5.0  # from a failed round to the next; twice as long after each further failure, up to LONGEST
 LONGEST: Final = 120.0
 REST: Final = 0.5  # from an event to its round
 HELD: Final = 5.0  # between looks at kubelet's list, while a pod has a device from the plugin
-# After a registration: so long, and from one round to the next.  kubelet's own heartbeat asks as often.
+# After a registration: so long, and from a round that succeeded to the next.  kubelet's own heartbeat asks as often.
 REGISTERED: Final = 330.0
 OFTEN: Final = 10.0
 WIPED: Final = 35.0  # after the driver has left kubelet, which then removes the slices
@@ -152,6 +152,7 @@ class Publisher:
         """Compare the slices often for a while, because kubelet may have started."""
         self._forget_wipe()
         self._often_until = self._loop.time() + REGISTERED
+        self._failures = 0
         self._has_changed = True
         self._background.after(REST)
 
@@ -176,11 +177,6 @@ class Publisher:
         if self._wiped:
             self._wiped.cancel()
         self._wiped = None
-
-    def _about(self, seconds: float) -> float:
-        """So many seconds at random, or fewer after a registration."""
-        is_often = self._loop.time() < self._often_until
-        return min(seconds, OFTEN if is_often else seconds) * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
 
     def _start(self, *, is_look: bool = False) -> None:
         if is_look:
@@ -237,7 +233,7 @@ class Publisher:
         self._view = replace(self._view, known=report.known, is_same=self._view.is_same and not report.notes)
         self._topics.report(TOPIC, *report.notes, *report.strangers, is_problem=bool(report.strangers))
         if self._view.offers:
-            self._background.after(self._about(EVERY))
+            self._background.after(_about(OFTEN if self._loop.time() < self._often_until else EVERY))
         ids = _ids(self._running.offers)
         if ids != self.published:
             try:
@@ -274,7 +270,7 @@ class Publisher:
         self._view = replace(self._view, is_same=False, known={})
         self._topics.problem(TOPIC, why)
         self._failures += 1
-        self._background.after(self._about(min(AGAIN * 2 ** min(self._failures - 1, 16), LONGEST)))
+        self._background.after(_about(min(AGAIN * 2 ** min(self._failures - 1, 16), LONGEST)))
 
     def _keep(self, ids: set[str]) -> None:
         """Note the devices that may be in slices, for a start without their resources.  Raises CniError."""
@@ -284,6 +280,10 @@ class Publisher:
             else:
                 durable.remove(self._file)
             self.published = ids
+
+
+def _about(seconds: float) -> float:
+    return seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
 
 
 def _read(file: Path) -> set[str]:
