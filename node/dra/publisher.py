@@ -15,7 +15,7 @@ slice even then cannot get to a claim's pod: no driver prepares the claim.
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from base.protocol.errors import CniError
 from base.state import durable
 from hardware.model import Device
 from node.background import Background
+from node.dra import ledger
 from node.kubelet.allocations import Allocations, Name
 from node.log import Topics, cause, some
 from node.model import Offer, devices_of
@@ -156,6 +157,19 @@ class Publisher:
         self._has_changed = True
         self._background.after(REST)
 
+    def granted(self, units: Collection[Name]) -> None:
+        """Give no claim these units, which the plugin has given, or a relative, until a round has asked kubelet."""
+        if self._withhold(units):
+            self._has_changed = True
+            self._background.after(REST)
+
+    def _withhold(self, units: Collection[Name]) -> bool:
+        """Whether a unit of DRA's offers is one of these, or a relative; those are no longer cleared."""
+        held = ledger.withheld(self._view.offers, ledger.Holds(frozenset(), frozenset()), units)
+        for name, one in held:
+            self._cleared[name] = self._cleared.get(name, frozenset()) - {one}
+        return bool(held)
+
     def is_cleared(self, unit: Name) -> bool:
         """Whether no pod has the unit from the plugin."""
         return unit[1] in self._cleared.get(unit[0], ())
@@ -217,6 +231,8 @@ class Publisher:
             self._view = replace(self._view, withheld=report.withheld)
             for name, units in _units(self._running.offers).items():
                 self._cleared[name] = frozenset(one for one in units if (name, one) not in report.withheld)
+            # The round did not know of these.
+            self._withhold(self._allocations.units - self._running.allocated)
         if report.problem:
             if not (self._leave and report.is_barred) or self._view.offers:
                 self._failed(report.problem)

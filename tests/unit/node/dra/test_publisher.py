@@ -152,6 +152,17 @@ def test_a_look_between_a_change_and_its_round(node: Node) -> None:
     assert [one["same"] for one in node.rounds[:3]] == [False, False, False]
 
 
+def test_an_allocation_beside_a_round(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round that has begun before does not know of it, and kubelet may not list it yet."""
+    node.allocations.granted = node.publisher.granted
+    node.offer(*DEVICES)
+    node.until(lambda: node.publisher._background.is_at_work)
+    monkeypatch.setattr(publisher, "REST", MOST)
+    node.allocations.note(VF.full_name, [DEVICES[0].id])
+    node.after(1)
+    assert [node.publisher.is_cleared(key) for key in KEYS] == [False, True]
+
+
 def test_at_intervals(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "EVERY", 0.02)
     node.offer(*DEVICES)
