@@ -83,8 +83,8 @@ def user(address: str, attached: Owners, root: Path = sysfs.SYS, vfio: Path = _V
     # Vendors have VFIO drivers too, and without an IOMMU the node has another name (vfio_group_init).
     group = sysfs.link(f"{path}/iommu_group")
     for node in (vfio / group, vfio / f"noiommu-{group}") if group else ():
-        if _is_open(node):
-            return f"a process that has {node} open"
+        if why := _why_not_free(node):
+            return f"a process that {why}"
     driver = sysfs.link(f"{path}/driver")
     # The kernel does not report whether a process has opened it.
     return f"a process that may use it through {driver}" if driver in sysfs.UIO else ""
@@ -127,14 +127,18 @@ def needed(address: str, host: Rtnl, above: Mapping[int, str]) -> str:
     return ""
 
 
-def _is_open(group: Path) -> bool:
-    """Whether a process has a VFIO group open, or may have it open.
+def _why_not_free(group: Path) -> str:
+    """Whether a process has a VFIO group open, as a clause about it; empty if none has.
 
     The kernel opens a group once (vfio_group_fops_open).  If we may not open it ourselves, as in a container without
-    its device, the answer is unknown.
+    its device, one may have it open.
     """
     try:
         os.close(os.open(group, os.O_RDWR))
     except OSError as e:
-        return e.errno not in (errno.ENOENT, errno.ENXIO, errno.ENODEV)
-    return False
+        if e.errno in (errno.ENOENT, errno.ENXIO, errno.ENODEV):
+            return ""
+        if e.errno == errno.EBUSY:
+            return f"has {group} open"
+        return f"may have {group} open, which hpn cannot check here ({e.strerror})"
+    return ""

@@ -36,7 +36,7 @@ PROBLEMS: Final = ("configuration", "devices", "dra", "files", "kubelet", "provi
 
 
 class Daemon:
-    """Serves the resources of a configuration until ``close``."""
+    """Serves the resources of a configuration from ``start`` until ``close``."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, registry: Path, read: Callable[[], Settings], kubeconfig: str = ""
@@ -59,9 +59,10 @@ class Daemon:
         self._unread: asyncio.TimerHandle | None = None
         self._devices_changed = self._is_scheduled = False
         self._rests_until = 0.0
-        began = time.monotonic()
-        settings = read()
-        self._directory = Directory(loop, registry, self._open)
+        self._began = time.monotonic()
+        self._first = read()
+        self._is_started = False
+        self._directory = Directory(loop, registry, self._appeared)
         self._resources = Registry(loop, self._directory, self._topics)
         # First, so that no file of another process of this program is overwritten.
         try:
@@ -70,13 +71,21 @@ class Daemon:
         except Taken:
             self._directory.close()
             raise
-        self._awaited = Awaited(loop, registry, began)
-        self._watch = Watch(loop, self._changed)
         # VFs that provisioning removed do not count as lost, so nothing of before is kept.
         self._provisioning = Provisioning(loop, self._topics, lambda: self._scan(before={}))
-        self._provisioning.start(settings)
-        self._configure(settings)
+
+    async def start(self) -> None:
+        """Make the node ready, which may take a minute, and begin to serve.  Raises OSError."""
+        await self._provisioning.start(self._first)
+        self._awaited = Awaited(self._loop, self._registry, self._began)
+        self._watch = Watch(self._loop, self._changed)
+        self._is_started = True
+        self._configure(self._first)
         self._awaited.then(self._open)
+
+    def _appeared(self) -> None:
+        if self._is_started:
+            self._open()
 
     def when_shown(self, call: Callable[[], None]) -> None:
         """Call once kubelet can see the resources, which may be now."""
@@ -94,7 +103,8 @@ class Daemon:
         if self._dra:
             self._dra.close()
         self._provisioning.close()
-        self._watch.close()
+        if self._is_started:
+            self._watch.close()
         self._directory.close()
 
     @property

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -107,6 +107,8 @@ async def _serve(asked: Flags, version: str) -> None:
         return await ended
     metrics, blocks = None, Blocks(loop, partial(rounds, kubeconfig=asked.kubeconfig) if asked.blocks else _none)
     try:
+        if not await _is_done(daemon.start(), ended):
+            return await ended
         if asked.metrics:
             from node.metrics.service import Metrics  # noqa: PLC0415  # most nodes have no metrics
 
@@ -139,6 +141,18 @@ async def _begun(begin: Callable[[], Daemon], ended: asyncio.Future[None]) -> Da
                 log(said := f"{e}")
         if (await asyncio.wait({ended}, timeout=AGAIN))[0]:
             return None
+
+
+async def _is_done(work: Coroutine[Any, Any, None], ended: asyncio.Future[None]) -> bool:
+    """Do the work; return False if ``ended`` comes first, which ends the work.  Raises the work's exceptions."""
+    task = asyncio.ensure_future(work)
+    await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        task.result()
+        return True
+    task.cancel()
+    await asyncio.wait({task})
+    return False
 
 
 def _none(_: bool) -> None:  # noqa: FBT001

@@ -25,6 +25,9 @@ _KINDS: Final = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+# The label of a file (man 7 xattr, security attributes), and that of container-selinux for images' files.
+_SELINUX: Final = "security.selinux"
+_OF_CONTAINERS: Final = b"system_u:object_r:container_ro_file_t:s0\0"
 # (word size, byte order) -> machine number -> the machine's name in `uname -m`.
 _MACHINES: Final = {
     (2, 1): {0x3E: "x86_64", 0xB7: "aarch64", 0xF3: "riscv64", 0x15: "ppc64le", 0x102: "loongarch64"},
@@ -71,19 +74,35 @@ def read(name: str, limit: int, at: int | None = None) -> bytes:
         os.close(fd)
 
 
-def replace(folder: int, name: str, text: str) -> None:
+def replace(folder: int, name: str, text: str, *, for_containers: bool = False) -> None:
     """Put a file with that text, readable by all users under any umask, into an open directory, in place of any file of
-    that name.  The file is whole or absent, but not synced: a power cut may lose it.  Raises OSError."""
+    that name.  The file is whole or absent, but not synced: a power cut may lose it.  Raises OSError.
+
+    ``for_containers``: SELinux lets containers read it too, where it is on.
+    """
     temporary = _temporary(name)
     remove(folder, temporary)
     try:
         with open(os.open(temporary, _NEW, 0o644, dir_fd=folder), "w") as f:
             os.fchmod(f.fileno(), 0o644)
+            if for_containers:
+                _label(f.fileno())
             f.write(text)
         os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
         remove(folder, temporary)
         raise
+
+
+def _label(file: int) -> None:
+    """Give a new file the SELinux label of an image's files, which every container may read and none may write.
+
+    SELinux gives each new file a label; without SELinux there is none.  A policy may lack this type or forbid it, and
+    the file keeps its label.
+    """
+    with suppress(OSError):
+        os.getxattr(file, _SELINUX)
+        os.setxattr(file, _SELINUX, _OF_CONTAINERS)
 
 
 def remove(folder: int, name: str) -> None:

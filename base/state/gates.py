@@ -60,7 +60,7 @@ def _open_if_whole(claim: Claim, number: int, found: Callable[[], Iterable[Recor
     try:
         # Below root's directory of mode 700; a container sees the file only by its mount.
         with files.open_directory(os.path.dirname(path), make=0o755) as folder:
-            files.replace(folder, os.path.basename(path), text)
+            files.replace(folder, os.path.basename(path), text, for_containers=True)
     except OSError as e:
         raise IoFailure(f"writing {path}: {e.strerror}; it must be writable and have room") from e
     return True

@@ -3,10 +3,10 @@
 A child process does each round, because the API server and kubelet may answer late.  Rounds come at events and at
 intervals, because others may remove slices.
 
-They also come often for some minutes after each registration at kubelet.  A starting kubelet removes all slices of the
-node in the background, once.  It tries that until the API server answers, with pauses that double, for 306 s at most
-(kubernetes: pkg/kubelet/cm/dra/plugin, wipeResourceSlices).  So after a cold start of the cluster its attempt may come
-minutes after the first round that succeeds.
+They also come often for some minutes after each registration at kubelet, while they succeed.  A starting kubelet
+removes all slices of the node in the background, once.  It tries that until the API server answers, with pauses that
+double, for 306 s at most (kubernetes: pkg/kubelet/cm/dra/plugin, wipeResourceSlices).  So after a cold start of the
+cluster its attempt may come minutes after the first round that succeeds.
 
 Without a resource by DRA all slices must go.  After a rollback of the chart no credential may remove them.  Then the
 driver leaves kubelet, which removes them 30 s later (kubernetes: pkg/kubelet/cm/dra/plugin).  A device that is in a
@@ -15,7 +15,7 @@ slice even then cannot get to a claim's pod: no driver prepares the claim.
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,18 +26,19 @@ from base.protocol.errors import CniError
 from base.state import durable
 from hardware.model import Device
 from node.background import Background
+from node.dra import ledger
 from node.kubelet.allocations import Allocations, Name
 from node.log import Topics, cause, some
 from node.model import Offer, devices_of
 
 # All times are in seconds.
 EVERY: Final = 600.0  # between rounds
-JITTER: Final = 0.2  # of EVERY and AGAIN, so that the rounds of many nodes do not coincide
+JITTER: Final = 0.2  # of EVERY, OFTEN and AGAIN, so that the rounds of many nodes do not coincide
 AGAIN: Final = 5.0  # from a failed round to the next; twice as long after each further failure, up to LONGEST
 LONGEST: Final = 120.0
 REST: Final = 0.5  # from an event to its round
 HELD: Final = 5.0  # between looks at kubelet's list, while a pod has a device from the plugin
-# After a registration: so long, and from one round to the next.  kubelet's own heartbeat asks as often.
+# After a registration: so long, and from a round that succeeded to the next.  kubelet's own heartbeat asks as often.
 REGISTERED: Final = 330.0
 OFTEN: Final = 10.0
 WIPED: Final = 35.0  # after the driver has left kubelet, which then removes the slices
@@ -152,8 +153,22 @@ class Publisher:
         """Compare the slices often for a while, because kubelet may have started."""
         self._forget_wipe()
         self._often_until = self._loop.time() + REGISTERED
+        self._failures = 0
         self._has_changed = True
         self._background.after(REST)
+
+    def granted(self, units: Collection[Name]) -> None:
+        """Give no claim these units, which the plugin has given, or a relative, until a round has asked kubelet."""
+        if self._withhold(units):
+            self._has_changed = True
+            self._background.after(REST)
+
+    def _withhold(self, units: Collection[Name]) -> bool:
+        """Whether a unit of DRA's offers is one of these, or a relative; those are no longer cleared."""
+        held = ledger.withheld(self._view.offers, ledger.Holds(frozenset(), frozenset()), units)
+        for name, one in held:
+            self._cleared[name] = self._cleared.get(name, frozenset()) - {one}
+        return bool(held)
 
     def is_cleared(self, unit: Name) -> bool:
         """Whether no pod has the unit from the plugin."""
@@ -176,11 +191,6 @@ class Publisher:
         if self._wiped:
             self._wiped.cancel()
         self._wiped = None
-
-    def _about(self, seconds: float) -> float:
-        """So many seconds at random, or fewer after a registration."""
-        is_often = self._loop.time() < self._often_until
-        return min(seconds, OFTEN if is_often else seconds) * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
 
     def _start(self, *, is_look: bool = False) -> None:
         if is_look:
@@ -221,6 +231,8 @@ class Publisher:
             self._view = replace(self._view, withheld=report.withheld)
             for name, units in _units(self._running.offers).items():
                 self._cleared[name] = frozenset(one for one in units if (name, one) not in report.withheld)
+            # The round did not know of these.
+            self._withhold(self._allocations.units - self._running.allocated)
         if report.problem:
             if not (self._leave and report.is_barred) or self._view.offers:
                 self._failed(report.problem)
@@ -237,7 +249,7 @@ class Publisher:
         self._view = replace(self._view, known=report.known, is_same=self._view.is_same and not report.notes)
         self._topics.report(TOPIC, *report.notes, *report.strangers, is_problem=bool(report.strangers))
         if self._view.offers:
-            self._background.after(self._about(EVERY))
+            self._background.after(_about(OFTEN if self._loop.time() < self._often_until else EVERY))
         ids = _ids(self._running.offers)
         if ids != self.published:
             try:
@@ -274,7 +286,7 @@ class Publisher:
         self._view = replace(self._view, is_same=False, known={})
         self._topics.problem(TOPIC, why)
         self._failures += 1
-        self._background.after(self._about(min(AGAIN * 2 ** min(self._failures - 1, 16), LONGEST)))
+        self._background.after(_about(min(AGAIN * 2 ** min(self._failures - 1, 16), LONGEST)))
 
     def _keep(self, ids: set[str]) -> None:
         """Note the devices that may be in slices, for a start without their resources.  Raises CniError."""
@@ -284,6 +296,10 @@ class Publisher:
             else:
                 durable.remove(self._file)
             self.published = ids
+
+
+def _about(seconds: float) -> float:
+    return seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
 
 
 def _read(file: Path) -> set[str]:

@@ -41,6 +41,7 @@ class Service:
         self.served = dict[str, Served]()
         self._index: Index | None = None  # of the offers, made when a claim is prepared
         self._publisher = Publisher(loop, topics, View(kubelet, kubeconfig), allocations, changed)
+        allocations.granted = self._publisher.granted
         self._health: Mapping[HealthKey, Health] = {}
         self._loop, self._topics, self._kubeconfig = loop, topics, kubeconfig
         self._driver: Driver | None = None

@@ -1,7 +1,7 @@
 """The plugin's latest allocations, for as long as kubelet's list of pods' devices may lack them."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 # Seconds from an Allocate until kubelet lists it for certain.
@@ -17,11 +17,16 @@ class Allocations:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._times = dict[Name, float]()
+        self.granted: Callable[[Collection[Name]], None] | None = None
+        """Called with the units of each Allocate."""
 
     def note(self, resource: str, ids: Iterable[str]) -> None:
         """Note an Allocate that was granted."""
+        names = [(resource, one) for one in ids]
         self._times = {name: at for name, at in self._times.items() if at > self._clock() - LONGEST}
-        self._times.update(dict.fromkeys([(resource, one) for one in ids], self._clock()))
+        self._times.update(dict.fromkeys(names, self._clock()))
+        if self.granted:
+            self.granted(names)
 
     @property
     def units(self) -> frozenset[Name]:

@@ -11,7 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from hardware.model import Device
+from base.kernel import sysfs
+from base.kernel.sysfs import Relatives
+from base.protocol.errors import CniError
+from base.protocol.location import CLAIMS_DIR
+from hardware.model import Device, Kind
 from node.model import Grant, Offer, Resource, Sharing, devices_of
 from node.offer import cdi, device_info, needs
 
@@ -46,6 +50,7 @@ def grant(offer: Offer, ids: Sequence[str], root: Path = ROOT) -> Grant:
                 f"{resource.full_name}: the host needs device {device.id} now: {device.needed}; delete the pod, and "
                 "its successor gets another device"
             )
+    _refuse_claimed(resource, devices, root)
     own = {device.id: needs.nodes(resource, device, root) for device in devices}
     common = needs.common_nodes(offer, root)
     nodes = tuple(dict.fromkeys(node for group in (*own.values(), common) for node in group))
@@ -81,6 +86,35 @@ def refuse_gone(resource: Resource, device: Device, root: Path = ROOT) -> None:
             f"{resource.full_name}: device {device.id} was removed from this node; delete the pod, and its successor "
             "gets another device"
         )
+
+
+def _refuse_claimed(resource: Resource, devices: Sequence[Device], root: Path) -> None:
+    """Raise Refused if a prepared claim has one of the devices, or a relative of it.  No event reports a claim, so the
+    offer may be older.
+
+    An attachment is ADD's concern: it ends with its pod, and a pod that this refuses never starts.
+    """
+    if not any(one.endswith(".json") for one in sysfs.names(CLAIMS_DIR)):
+        return
+    from base.state import owned  # noqa: PLC0415  # most nodes have no claims
+
+    is_alone = resource.sharing is Sharing.EXCLUSIVE
+    for device in devices:
+        try:
+            asked = _relatives(device, root / "sys", has_parts=is_alone)
+            by = owned.held(owned.use((), asked.all, ""), asked, is_alone=is_alone)
+        except (CniError, OSError) as e:
+            why = e.msg if isinstance(e, CniError) else f"{e}"
+            raise Refused(f"{resource.full_name}: device {device.id} may be a claim's: {why}") from e
+        if by:
+            remedy = by.remedy or "delete the pod, and its successor gets another device"
+            raise Refused(f"{resource.full_name}: device {device.id}: {by.fact}; {remedy}")
+
+
+def _relatives(device: Device, sys: Path, *, has_parts: bool) -> Relatives:
+    if device.kind is Kind.NETDEV:
+        return sysfs.relatives_of_netdev(device.id, sysfs.devices_under(device.id))
+    return sysfs.relatives(device.id, sys, has_parts=has_parts)
 
 
 def refuse_missing(resource: Resource, node: str, root: Path = ROOT) -> None:

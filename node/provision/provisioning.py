@@ -5,7 +5,6 @@ others stay: two programs that both repaired them would never end.
 """
 
 import asyncio
-import select
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
@@ -81,16 +80,19 @@ class Provisioning:
         self._again = dict[str, asyncio.TimerHandle]()
         self._pauses = dict[str, float]()
 
-    def start(self, settings: Settings) -> None:
+    async def start(self, settings: Settings) -> None:
         """Set the configuration, and wait until its run has ended, START seconds at most."""
         self.configure(settings)
         if run := self._run:
-            poll = select.poll()
-            poll.register(run.child.fd, select.POLLIN)
-            if poll.poll(START * 1000):
-                self._end(run, is_awaited=True)
-            else:
+            is_over = asyncio.Event()
+            self._loop.add_reader(run.child.fd, is_over.set)
+            try:
+                await asyncio.wait_for(is_over.wait(), START)
+            except TimeoutError:
+                self._loop.add_reader(run.child.fd, partial(self._end, run))
                 log(f"not ready after {START:g} s: VFs that are made from now on are offered when all are ready")
+            else:
+                self._end(run, is_awaited=True)
 
     def configure(self, settings: Settings) -> None:
         """Set the configuration, and begin a run for all of it."""

@@ -93,10 +93,14 @@ def why_not_prepared(cluster: Cluster, pod: str) -> str:
 
 
 def test_two_pods_on_two_nodes(cluster: Cluster) -> None:
-    """Each pod gets a share of its node's rail0, an interface by Multus, and the claim's own address."""
+    """Each pod gets a share of its node's rail0, an interface by Multus, and the claim's own address.  The user of one
+    is not root, in a user namespace."""
     for name, node, number in (("a", "node1", 11), ("b", "node2", 12)):
         asked = claims.spec("rail0", ips=[f"10.60.0.{number}/24"], mac=f"02:00:00:00:00:{number}")
-        cluster.apply(claims.template(name, asked), claims.pod(name, node=node, networks="rail0@hpn0", template=name))
+        pod = claims.pod(name, node=node, networks="rail0@hpn0", template=name)
+        if name == "b":
+            pod["spec"] |= {"hostUsers": False, "securityContext": {"runAsUser": 1000, "runAsNonRoot": True}}
+        cluster.apply(claims.template(name, asked), pod)
     cluster.wait("Ready", "pod/a", "pod/b")
     assert " 0% packet loss" in cluster.execute("a", "ping", "-I", "hpn0", "-c", "1", "-w", "60", "10.60.0.12")
     shown = cluster.execute("a", "ip", "address", "show", "hpn0")
@@ -108,6 +112,8 @@ def test_two_pods_on_two_nodes(cluster: Cluster) -> None:
     assert device["networkData"] == data
     until(lambda: [one["networkData"] for one in shown_devices(cluster, "a")] == [data], "the claim's status", 120)
     assert device["attributes"]["kind"] == {"string": "master"}
+    assert cluster.execute("b", "cat", "/proc/self/uid_map").split()[1] != "0"
+    assert "10.60.0.12/24" in cluster.execute("b", "cat", METADATA)
     node1 = cluster.nodes["node1"]
     assert len(left(node1)) == 3
     for state, health in (("down", ("Unhealthy", "rail0 is set down (ip link set rail0 up)")), ("up", ("Healthy", ""))):

@@ -20,9 +20,10 @@ MANIFESTS = ROOT / "packaging" / "kubernetes" / "dra"
 SLICES = MANIFESTS / "slices.yaml"
 CLAIMS = MANIFESTS / "policy.yaml"
 STATUS = MANIFESTS / "status.yaml"
+NODES = MANIFESTS / "nodes.yaml"
 # Off it is as in Kubernetes 1.34 and 1.35: who may patch a claim's status may write all of it.
 GATE = "--feature-gates=DRAResourceClaimGranularStatusAuthorization=false"
-READS = "nodes-read-claims"
+WRITES = "nodes-write-claims"
 # Kubernetes sets it on the claims of pods, and removes it by an update of the claim.
 FINALIZER = "resource.kubernetes.io/delete-protection"
 ACCOUNT = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "hpn", "namespace": "kube-system"}}
@@ -121,31 +122,37 @@ def restarted(cluster: Cluster, command: Sequence[str]) -> None:
 
 @pytest.fixture
 def older(account: Cluster) -> Iterator[Cluster]:
-    """The cluster with an API server that checks no driver, and both credentials of a node."""
+    """The cluster with an API server that checks no driver.  Somebody else's permission lets both credentials of a node
+    write claims."""
     command = [*account.control.service("kube-apiserver").command]
     restarted(account, [*command, GATE])
-    account.kubectl("apply", f"--filename={MANIFESTS}/nodes.yaml")
     # kubectl patch reads the claim first.
-    account.kubectl("create", "clusterrole", READS, "--verb=get", "--resource=resourceclaims,resourceclaims/status")
+    account.kubectl(
+        "create", "clusterrole", WRITES, "--verb=get,patch", "--resource=resourceclaims,resourceclaims/status"
+    )
     whom = ("--group=system:nodes", "--serviceaccount=kube-system:hpn")
-    account.kubectl("create", "clusterrolebinding", READS, f"--clusterrole={READS}", *whom)
+    account.kubectl("create", "clusterrolebinding", WRITES, f"--clusterrole={WRITES}", *whom)
     yield account
-    account.kubectl("delete", f"clusterrolebinding/{READS}", f"clusterrole/{READS}")
-    for file in (MANIFESTS / "nodes.yaml", STATUS):
-        account.kubectl("delete", f"--filename={file}")
+    account.kubectl("delete", f"clusterrolebinding/{WRITES}", f"clusterrole/{WRITES}")
+    for file in (NODES, STATUS):
+        account.kubectl("delete", f"--filename={file}", "--ignore-not-found")
     restarted(account, command)
 
 
 def test_what_a_node_writes_in_a_claim(older: Cluster, tmp_path: Path) -> None:
-    """Kubernetes 1.34 and 1.35: this driver's entry of a claim of its own node, and nothing else of any claim."""
-    for node in ("node1", "node2"):
-        older.apply(claims.claim(node, claims.spec("none")))
+    """Kubernetes 1.34 and 1.35: this driver's entry of a claim of its own node, and nothing else of any claim.
+
+    kubelet's credential is restricted only if this driver may use it.  Even then another driver shows its devices.
+    """
+    another = {"request": "rails", "driver": "gpu.example.com", "pool": "p", "device": "g"}
+    theirs = [{"driver": "gpu.example.com", "pool": "p", "device": "g", "data": {"theirs": 1}}]
+    for claim, node in (("node1", "node1"), ("node2", "node2"), ("gpu", "node1")):
+        older.apply(claims.claim(claim, claims.spec("none")))
         whole = allocation(node)
-        another = {"request": "rails", "driver": "gpu.example.com", "pool": "p", "device": "g"}
-        whole["devices"]["results"].append(another)
-        theirs = [{"driver": "gpu.example.com", "pool": "p", "device": "g", "data": {"theirs": 1}}]
+        results = whole["devices"]["results"]
+        results[:] = [another] if claim == "gpu" else [*results, another]
         status = {"allocation": whole, "devices": theirs}
-        words = ("patch", "resourceclaim", node, "--subresource=status", "--type=merge")
+        words = ("patch", "resourceclaim", claim, "--subresource=status", "--type=merge")
         older.kubectl(*words, f"--patch={json.dumps({'status': status})}")
     words = ("create", "token", "hpn", "--namespace=kube-system")
     bound = older.kubectl(*words, "--bound-object-kind=Node", "--bound-object-name=node1").strip()
@@ -153,23 +160,33 @@ def test_what_a_node_writes_in_a_claim(older: Cluster, tmp_path: Path) -> None:
     # Nothing is reserved before, because Kubernetes ends what is reserved for no pod.
     reserved = {"reservedFor": [{"resource": "pods", "name": "a", "uid": "a1b2c3d4-0000-4000-8000-000000000001"}]}
     gone = {"allocation": None}
+    changed = {"devices": [{**theirs[0], "data": {"b": 2}}]}
     refusals = {
         "not allocated to it": [("node2", {"devices": [*theirs, ours]}), ("node2", gone), ("node2", {"devices": []})],
-        "only status.devices": [("node1", reserved), ("node1", gone)],
-        "another driver's": [("node1", {"devices": [ours]}), ("node1", {"devices": [{**theirs[0], "data": {"b": 2}}]})],
+        "only status.devices": [("node1", reserved), ("node1", gone), ("gpu", gone)],
+        "another driver's": [("node1", {"devices": [ours]}), ("node1", changed)],
     }
-    all_of = [(why, node, patch) for why, patches in refusals.items() for node, patch in patches]
+    all_of = [(why, claim, patch) for why, patches in refusals.items() for claim, patch in patches]
     file = older.control.path("/etc/kubernetes/node.conf")
+
+    def are_refused() -> None:
+        for why, claim, patch in all_of:
+            # A policy or a permission counts a moment after it is made.
+            until(lambda w=why, c=claim, p=patch: w in refusal_of(older, c, p), why, 120, 0.5)  # type: ignore[misc]
+
     for token in (bound, NODE1):
         write_kubeconfig(file, older, token)
-        for _, node, patch in all_of:  # without the policy
-            until(lambda n=node, p=patch: not refusal_of(older, n, p), "the role", 120, 0.5)  # type: ignore[misc]
+        for _, claim, patch in all_of:  # without the policy
+            until(lambda c=claim, p=patch: not refusal_of(older, c, p), "the role", 120, 0.5)  # type: ignore[misc]
     older.kubectl("apply", f"--filename={STATUS}")
-    for token in (bound, NODE1):
-        write_kubeconfig(file, older, token)
-        for why, node, patch in all_of:
-            # It is enforced a moment after it is made.
-            until(lambda w=why, n=node, p=patch: w in refusal_of(older, n, p), why, 120, 0.5)  # type: ignore[misc]
+    write_kubeconfig(file, older, bound)
+    are_refused()
+    assert "another driver's" in refusal_of(older, "gpu", changed)
+    write_kubeconfig(file, older, NODE1)
+    assert [refusal_of(older, claim, patch) for _, claim, patch in all_of] == [""] * len(all_of)
+    older.kubectl("apply", f"--filename={NODES}")
+    are_refused()
+    assert refusal_of(older, "gpu", changed) == ""
     # What hpn node sends.
     assert older.control.space
     with inside(older.control.space.pid):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -36,21 +37,27 @@ def api(tmp_path: Path) -> Iterator[tuple[DraApi, Path]]:
         yield found
 
 
-@pytest.fixture
-def kubelet(node: Node, api: tuple[DraApi, Path]) -> Iterator[GoKubelet]:
-    """A kubelet connected to hpn node, which offers the VFs by DRA."""
+@contextmanager
+def offering(resource: dict[str, Any], kubeconfig: Path) -> Iterator[Path]:
+    """The socket of hpn node's driver.  It offers the resource by DRA."""
     # A socket's path has at most 107 bytes.
     with TemporaryDirectory(prefix="hpn-test-") as folder, listing(Path(folder)):
-        process = NodeProcess(Path(folder), [], "--kubeconfig", str(api[1]))
+        process = NodeProcess(Path(folder), [], "--kubeconfig", str(kubeconfig))
         process.kubelet, process.registry = Path(folder), Path(folder, "plugins_registry")
         process.registry.mkdir()
-        process.write([VFS | {"by": "dra"}], health={"downAfter": 1, "upAfter": 1})
+        process.write([resource | {"by": "dra"}], health={"downAfter": 1, "upAfter": 1})
         process.mounts.clear()  # /sys and /run are the guest's own
         with process:
             socket = process.registry / "hpn-hpn-cni.io.sock"
             until(socket.is_socket, 120)
-            with go_kubelet("lab", socket) as one:
-                yield one
+            yield socket
+
+
+@pytest.fixture
+def kubelet(node: Node, api: tuple[DraApi, Path]) -> Iterator[GoKubelet]:
+    """A kubelet connected to hpn node, which offers the VFs by DRA."""
+    with offering(VFS, api[1]) as socket, go_kubelet("lab", socket) as one:
+        yield one
 
 
 def claim(*allocated: tuple[str, str], **of_class: Any) -> dict[str, Any]:

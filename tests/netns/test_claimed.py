@@ -117,6 +117,19 @@ def test_metadata_under_the_units_umask(host: Host, pod: Pod, folder: Path) -> N
     host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
 
 
+@pytest.mark.parametrize("has_selinux", [False, True])
+def test_metadatas_label(
+    host: Host, pod: Pod, folder: Path, monkeypatch: pytest.MonkeyPatch, *, has_selinux: bool
+) -> None:
+    """Only SELinux gives a new file a label: a container may read it then."""
+    if has_selinux:
+        monkeypatch.setattr(os, "getxattr", lambda *_: b"system_u:object_r:var_run_t:s0\0")
+    claims.save(CLAIM)
+    host.ok("ADD", pod, conf(host), CNI_ARGS=ARGS)
+    assert ("security.selinux" in os.listxattr(folder / f"{UID}.d/0")) == has_selinux
+    host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
+
+
 def test_a_pod_that_may_do_without_an_interface(host: Host, pod: Pod, folder: Path) -> None:
     """An extended resource's: its gate is open before ADD and after DEL, and describes the interface in between."""
     claim = replace(CLAIM, devices=(replace(MASTER, waits=False),))

@@ -3,16 +3,19 @@ claim."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import grpc
 import pytest
 from support.dra_api import DraApi, serving
 from support.node_dra import dra_kubelet
 from support.node_kubelet import kubelet
 from support.node_process import NodeProcess
 from support.pod_resources import entry, keep, listing
+from support.sysfs_tree import Tree
 from support.topology import Host, until
 
 UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
@@ -71,6 +74,41 @@ def test_a_pods_device_goes_to_no_claim(server: tuple[DraApi, Path]) -> None:
                 )
                 made.claim = claim(pool, device)
                 until(lambda: not dra.prepare(ASKED)[UID].error)
+
+
+PF, VF = "0000:3b:00.0", "0000:3b:00.2"
+WHOLE: dict[str, Any] = {"name": "example.com/whole", "kind": "pf", "selectors": {"pciAddresses": [PF]}}
+PARTS: dict[str, Any] = {"name": "example.com/parts", "kind": "vf", "selectors": {"rootDevices": [PF]}}
+
+
+@pytest.mark.parametrize("by_plugin", ["whole", "parts"])
+def test_a_part_of_a_device(server: tuple[DraApi, Path], by_plugin: str) -> None:
+    """The plugin has a PF and claims have its VF, or the other way round.  The second of both is refused, whichever it
+    is, although no event has told hpn node to read anything."""
+    made, kubeconfig = server
+    ids = {"whole": PF, "parts": VF}
+    claimed = ids.pop("parts" if by_plugin == "whole" else "whole")
+    given = ids[by_plugin]
+    resources = [{**one, "by": "devicePlugin" if by_plugin in one["name"] else "dra"} for one in (PARTS, WHOLE)]
+    with TemporaryDirectory(prefix="hpn-test-") as folder:
+        process, tree = NodeProcess(Path(folder), resources, "--kubeconfig", str(kubeconfig)), Tree(Path(folder, "sys"))
+        tree.netdev("wide0", tree.pci(PF, sriov_totalvfs=7))
+        tree.pci(VF, pf=PF)
+        process.show(tree.root)
+        process.registry.mkdir(parents=True)
+        socket = process.registry / f"hpn-example.com_{by_plugin}.sock"
+        with listing(process.kubelet), process, ExitStack() as stack:
+            until(lambda: claimed in made.devices() and socket.is_socket())
+            plugin, dra = stack.enter_context(kubelet(socket)), process.registry / "hpn-hpn-cni.io.sock"
+            driver = stack.enter_context(dra_kubelet(dra))
+            pool, device = made.devices()[claimed]
+            made.claim = claim(pool, device["name"])
+            until(lambda: not driver.prepare(ASKED)[UID].error)
+            with pytest.raises(grpc.RpcError, match=f"device {given}: Kubernetes allocated .* to claim default/rails"):
+                plugin.allocate(given)
+            assert driver.unprepare(ASKED)[UID] == ""
+            plugin.allocate(given)
+            assert "a pod has it from the device plugin" in driver.prepare(ASKED)[UID].error
 
 
 @pytest.fixture

@@ -134,3 +134,16 @@ def test_hpn_node_ends_meanwhile(node: Node) -> None:
             assert process.process.wait(SOON) == 0
         until(lambda: not Path(f"/proc/{child}").exists(), SOON)
     assert (node.tree.root / f"bus/pci/devices/{PF}/sriov_numvfs").read_text() == "1\n"
+
+
+def test_the_end_comes_before_the_node_is_ready(node: Node) -> None:
+    """The start waits for a driver for up to a minute, and a service manager for none of it."""
+    node.tree.netdev("rail0", node.tree.pci(PF, sriov_totalvfs=7))
+    node.write(numVfs=1)
+    process = node.process
+    with owned.lock(PF), process:
+        child = until(node._waiting, SOON)
+        process.process.terminate()
+        assert process.process.wait(2 * SOON) == 0
+        until(lambda: not Path(f"/proc/{child}").exists(), SOON)
+    assert not any("not ready after" in line for line in process.said)

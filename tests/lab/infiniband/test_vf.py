@@ -1,5 +1,6 @@
 """InfiniBand VFs in pods: stock ib_ipoib over a simulated HCA, so no carrier and no traffic."""
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -11,7 +12,13 @@ from guest import hca
 from guest.hca import GUID, NAME, OTHER_GUID, PF, RDMA, Node
 from guest.machine import Guest, rdma
 from guest.node import pci, rdma_devs
+from lab.test_node_claims import ARGS, ASKED, UID, claim, offering
+from support import chained
+from support.dra_api import serving
+from support.node_dra import dra_kubelet
 from support.topology import Pod, ip, until
+
+from base.state import claims
 
 
 def test_an_hca_with_vfs(guest: Guest) -> None:
@@ -111,6 +118,34 @@ def test_the_hca_itself(node: Node, pod: Pod) -> None:
     assert node.checked(pod, wanted | {"pfOnly": True}, result).exit_code == 0
     node.ok("DEL", pod, wanted | {"pfOnly": True})
     until(lambda: "testib0" in rdma_devs() and Path(f"/sys/class/net/{PF}").exists())
+
+
+def test_a_claims_hca(node: Node, make_pod: Callable[[], Pod], tmp_path: Path) -> None:
+    """A whole function by a claim: by Multus with the same key as from the device plugin, and in chain mode without."""
+    whole, of_chain = pci(PF), {"attach": "chain", "config": {"stateDir": str(node.state)}}
+    by_multus = node.conf(deviceID=whole, pfOnly=True)
+    resource = {"name": "example.com/hca", "kind": "pf", "selectors": {"ifNames": [PF]}}
+    with (
+        serving(tmp_path) as (api, kubeconfig),
+        offering(resource, kubeconfig) as socket,
+        dra_kubelet(socket) as kubelet,
+    ):
+        until(lambda: whole in api.devices(), 120)
+        pool, device = api.devices()[whole]
+        assert device["attributes"]["linkType"] == {"string": "infiniband"}
+        for keys, conf in (({}, by_multus), (of_chain, chained.conf(node))):
+            pod, api.claim = make_pod(), claim((pool, device["name"]), **keys)
+            until(lambda: not kubelet.prepare(ASKED)[UID].error, 120)
+            result = node.ok("ADD", pod, conf, CNI_ARGS=ARGS)
+            (told,) = json.loads(Path(claims.gate(UID, 0)).read_text().partition("\n")[0])["requests"][0]["devices"]
+            link = pod.link(told["networkData"]["interfaceName"]) or {}
+            assert (link["parentdev"], told["attributes"]["rdmaDevice"]) == (whole, {"string": "testib0"})
+            assert rdma_devs(pod.name) == {"testib0"}
+            assert node.call("CHECK", pod, conf | {"prevResult": result}, CNI_ARGS=ARGS).exit_code == 0
+            node.ok("DEL", pod, conf, CNI_ARGS=ARGS)
+            until(lambda: "testib0" in rdma_devs() and Path(f"/sys/class/net/{PF}").exists())
+            assert kubelet.unprepare(ASKED) == {UID: ""}
+    assert claims.all_claims() == []
 
 
 def test_any_free_vf_of_a_pf(node: Node, make_pod: Callable[[], Pod]) -> None:

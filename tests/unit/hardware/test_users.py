@@ -53,7 +53,7 @@ def test_without_ib_uverbs(tree: Tree) -> None:
 
 
 def test_vfio(tree: Tree, tmp_path: Path) -> None:
-    """A group that can be opened is free; one that cannot be may be anybody's."""
+    """A group that can be opened is free.  One that cannot be may be in use, for another reason than a process."""
     vf = tree.pci(VF, pf=PF, driver="vfio-pci")
     (vf / "iommu_group").symlink_to("../../../kernel/iommu_groups/7")
     (tmp_path / "7").touch()
@@ -61,7 +61,8 @@ def test_vfio(tree: Tree, tmp_path: Path) -> None:
     (tmp_path / "7").unlink()
     assert users.user(VF, {}, tree.root, tmp_path) == ""
     (tmp_path / "7").mkdir()
-    assert users.user(VF, {}, tree.root, tmp_path) == f"a process that has {tmp_path / '7'} open"
+    why = f"may have {tmp_path / '7'} open, which hpn cannot check here (Is a directory)"
+    assert users.user(VF, {}, tree.root, tmp_path) == f"a process that {why}"
 
 
 @pytest.mark.parametrize("driver", ["vfio-pci", "mlx5_vfio_pci"])
@@ -69,7 +70,7 @@ def test_vfio_without_an_iommu_and_by_another_driver(tree: Tree, tmp_path: Path,
     vf = tree.pci(VF, pf=PF, driver=driver)
     (vf / "iommu_group").symlink_to("../../../kernel/iommu_groups/0")
     (tmp_path / "noiommu-0").mkdir()
-    assert users.user(VF, {}, tree.root, tmp_path) == f"a process that has {tmp_path / 'noiommu-0'} open"
+    assert f"a process that may have {tmp_path / 'noiommu-0'} open" in users.user(VF, {}, tree.root, tmp_path)
 
 
 @pytest.mark.parametrize("driver", ["igb_uio", "uio_pci_generic"])

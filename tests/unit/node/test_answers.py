@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.node_host import exclusive, function, host, nodes, resource, vf
 
+from base.state import claims
 from hardware.model import Device, Kind
 from node.model import Offer, Selector, Sharing, Unit, Verbs
 from node.offer import answers
@@ -34,6 +35,22 @@ def test_an_rdma_vf(root: Path) -> None:
     for name in ("", "_INFO"):  # for a shell
         assert granted.env[f"PCIDEVICE_NVIDIA_COM_RAIL_0{name}"] == granted.env[f"PCIDEVICE_NVIDIA_COM_RAIL-0{name}"]
     assert (len(granted.env), granted.cdi) == (4, ())
+
+
+def test_a_claims_device(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offer is older than the claim.  Who cannot read a claim does not know whose the device is."""
+    for module, name in ((claims, "FOLDER"), (answers, "CLAIMS_DIR")):
+        monkeypatch.setattr(module, name, f"{tmp_path}/claims")
+    uid = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
+    one = claims.Device("r", "n/p", "d", "", "0000:3b:00.1", "vf", "example.com/r", "none")
+    claims.save(claims.Claim(uid, "default", "c", (), (one,)))
+    offer = exclusive(vf(1), vf(2))
+    with pytest.raises(Refused, match=r"Kubernetes allocated '0000:3b:00.1' to claim default/c; delete the pod"):
+        answers.grant(offer, ["0000:3b:00.1"], root)
+    assert answers.grant(offer, ["0000:3b:00.2"], root).nodes
+    (tmp_path / "claims" / f"{uid}.json").write_text('{"id":"0000:3b:00.2"')
+    with pytest.raises(Refused, match=r"device 0000:3b:00.2 may be a claim's: "):
+        answers.grant(offer, ["0000:3b:00.2"], root)
 
 
 def test_several_in_the_order_of_multus(root: Path) -> None:
