@@ -22,7 +22,7 @@ from typing import Final
 from base.protocol.errors import IoFailure, RecordUnreadable
 from base.protocol.spec import Json, Key
 from base.state import durable, locks, places
-from base.state.locks import Lock
+from base.state.locks import Lock, Mode
 from base.state.pod import Identity
 from base.state.record import LOST, Record, legible, netns_in
 from base.state.remembered import Remembered
@@ -172,12 +172,12 @@ def at_work(state_dir: Path, network: str, key: Key) -> str:
     return locks.holder(_lock_file(state_dir, "attachment", name), locks.byte_of(name))
 
 
-def locked(state_dir: Path, what: str, name: str, timeout: float | None = None, *, is_shared: bool = False) -> Lock:
-    """Lock the name, among those of its kind ``what``; ``is_shared`` as in ``Lock``.  Raises TryAgain after ``timeout``
+def locked(state_dir: Path, what: str, name: str, timeout: float | None = None, mode: Mode = Mode.ALONE) -> Lock:
+    """Lock the name, among those of its kind ``what``.  Raises TryAgain after ``timeout``
     seconds (LOCK_TIMEOUT by default), IoFailure."""
     path, most = _lock_file(state_dir, what, name), LOCK_TIMEOUT if timeout is None else timeout
     try:
-        return durable.with_directory(path, lambda: Lock(path, most, name, is_shared=is_shared))
+        return durable.with_directory(path, lambda: Lock(path, most, name, mode))
     except OSError as e:
         raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
 

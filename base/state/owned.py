@@ -20,23 +20,23 @@ from base.protocol.errors import DeviceInUse
 from base.protocol.spec import Json
 from base.state import claims, durable, journal, locks, places
 from base.state.claims import Claim, Device
-from base.state.locks import Lock
+from base.state.locks import Lock, Mode
 from base.state.record import Record
 
 _PARENT: Final = re.compile(rb'"parent":(\d+)')
 _DEVICE: Final = re.compile(rb'"device":("[^"]*")')
 
 
-def lock(device: str, timeout: float | None = None, *, is_shared: bool = False) -> Lock:
+def lock(device: str, timeout: float | None = None, mode: Mode = Mode.ALONE) -> Lock:
     """Lock the choice of devices, by a device's bus address or the name of an interface of software.
 
-    A device and its relatives have one lock, for claims and for attachments in any stateDir.  ``is_shared``: for users
-    of a master, which do not exclude each other.  Take it inside an attachment's lock, never around one.  Raises
-    TryAgain after ``timeout`` seconds (locks.SHARED by default), IoFailure.
+    A device and its relatives have one lock, for claims and for attachments in any stateDir.  Users of a master take it
+    with Mode.SHARED.  Take it inside an attachment's lock, never around one.  Raises TryAgain after ``timeout`` seconds
+    (locks.SHARED by default), IoFailure.
     """
     most = locks.SHARED if timeout is None else timeout
     # A configuration may name no device that is there.  Without a name, the lock is that of many devices.
-    return journal.locked(Path(places.COMMON), "device", sysfs.top(device) or "none", most, is_shared=is_shared)
+    return journal.locked(Path(places.COMMON), "device", sysfs.top(device) or "none", most, mode)
 
 
 def rebinding(device: str) -> int:

@@ -17,6 +17,7 @@ from base.protocol.errors import CheckFailed, InvalidConfig, LinkUnavailable, do
 from base.protocol.result import Interface
 from base.protocol.spec import Json
 from base.state import journal, owned, places
+from base.state.locks import Mode
 from base.state.pod import Pod
 from cni.features import gids, rdma
 from cni.kinds import escaped
@@ -78,7 +79,7 @@ def claiming(conf: "NetConf") -> Iterator[None]:
     name = "" if attach.linkInContainer else rtnl.real_name(attach.master)
     with ExitStack() as locks:
         for top in sorted({sysfs.top(one) for one in sysfs.devices_under(name)}) if name else ():
-            locks.enter_context(owned.lock(top, is_shared=True))
+            locks.enter_context(owned.lock(top, mode=Mode.SHARED))
         yield
 
 

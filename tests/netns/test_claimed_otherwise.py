@@ -19,6 +19,7 @@ from base.kernel import sysfs
 from base.protocol.spec import Key
 from base.state import claims, journal, locks, owned
 from base.state.claims import Claim, Device
+from base.state.locks import Mode
 from base.state.pod import Identity
 from base.state.record import Record
 from cni import commands
@@ -153,7 +154,7 @@ def test_under_one_lock(host: Host, pod: Pod, relatives: None, name: str, monkey
 
 
 def test_a_master_is_for_several_at_once(host: Host, pod: Pod, sys_tree: Path) -> None:
-    with owned.lock(pci.PF, is_shared=True):
+    with owned.lock(pci.PF, mode=Mode.SHARED):
         host.ok("ADD", pod)
     host.ok("DEL", pod)
 
