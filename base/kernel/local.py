@@ -5,12 +5,14 @@ from typing import Final
 
 from base.kernel.addresses import ROUTE, RTA_DST, RTA_OIF, RTN_LOCAL
 from base.kernel.netlink import attr, attributes, read_u32
-from base.kernel.rtnl import open_in
+from base.kernel.rtnl import Rtnl, open_in
 from base.kernel.rules import RTM_GETROUTE
 from base.protocol.result import Address
 
 # The entry of the table local instead of a route through lo.
 _RTM_F_FIB_MATCH: Final = 0x2000
+# Kinds of interfaces that are on the link of the interface below them.
+_ON_THE_SAME: Final = ("macvlan", "macvtap", "ipvlan", "ipvtap")
 
 
 def interface_with(address: Address) -> str:
@@ -25,3 +27,23 @@ def interface_with(address: Address) -> str:
         return socket.if_indextoname(read_u32(attributes(answer[ROUTE.size :])[RTA_OIF]))
     except (OSError, KeyError):  # no route, or no such family
         return ""
+
+
+def is_on_link_of(name: str, master: str) -> bool:
+    """Whether two interfaces of this namespace, each by its name or altname, are on one link.
+
+    A macvlan or ipvlan is on the link of the interface below it.  False if there is no such interface.
+    """
+    try:
+        with open_in() as here:
+            one = _lowest(here, name)
+            return bool(one) and one == _lowest(here, master)
+    except OSError:
+        return False
+
+
+def _lowest(here: Rtnl, name: str) -> int:
+    link = here.link(name)
+    while link and link.parent and link.parent_nsid is None and link.kind in _ON_THE_SAME:
+        link = here.link(index=link.parent)
+    return link.index if link else 0

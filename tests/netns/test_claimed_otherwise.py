@@ -44,6 +44,12 @@ def host_device(host: Host, **keys: Any) -> dict[str, Any]:
     return host.conf(kind="host-device", master=..., **keys)
 
 
+def by_default_route(host: Host) -> dict[str, Any]:
+    """No master: the default route leaves by the PF."""
+    ip("route", "replace", "default", "dev", "rail0")
+    return host.conf(master=...)
+
+
 def mac(name: str) -> str:
     (link,) = ip("link", "show", "dev", name)
     return str(link["address"])
@@ -69,6 +75,7 @@ OVER_PF: dict[str, Callable[[Host], dict[str, Any]]] = {
     "any VF": by_pf,
     "over the PF": lambda host: host.conf(master="rail0"),
     "a VLAN over it": lambda host: host.conf(master="rail0.7"),
+    "the default route's": by_default_route,
 }
 NAMES = OF_VF | OF_PF | OVER_PF
 SF = "mlx5_core.sf.4"
