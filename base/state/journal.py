@@ -259,12 +259,24 @@ def decoded(file: str, contents: bytes) -> Record | None:
     return record if path.name.startswith(f"{record.key}.json") and path.parent.name == record.network else None
 
 
-def texts(state_dir: Path) -> Iterator[tuple[str, bytes]]:
-    """The file and the bytes of every record of all networks, for ``decoded``, which takes ten times as long.  Raises
-    IoFailure: a record that cannot be read now may be that of the device in question."""
+def texts(state_dir: Path, lost: list[str] | None = None) -> Iterator[tuple[str, bytes]]:
+    """The file and the bytes of every record of all networks, for ``decoded``, which takes ten times as long.
+
+    Files whose contents the disk has lost are added to ``lost``.  Raises IoFailure for any other failure: a record that
+    cannot be read now may be that of the device in question.
+    """
     for file in _paths(f"{state_dir}/attachments"):
-        with suppress(RecordUnreadable):
-            yield file, durable.contents(file) or b""
+        try:
+            body = durable.contents(file) or b""
+        except RecordUnreadable:
+            continue
+        except IoFailure as e:
+            if not durable.is_lost(e):
+                raise
+            if lost is not None:
+                lost.append(file)
+            continue
+        yield file, body
 
 
 def namespaces(state_dir: Path) -> Iterator[tuple[str, str]]:
@@ -280,6 +292,10 @@ def _netns_of(file: str) -> str:
         return netns_in(durable.contents(file) or b"")
     except RecordUnreadable:
         return ""
+    except IoFailure as e:
+        if durable.is_lost(e):
+            return ""
+        raise
 
 
 _NETNS: Final = Remembered(_netns_of)

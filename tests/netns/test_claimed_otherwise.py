@@ -3,8 +3,11 @@
 The holder is an attachment, or a claim that is prepared and not attached yet.
 """
 
+import errno
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -211,3 +214,54 @@ def test_a_master_with_a_claim(host: Host, pod: Pod, kind: str, code: int) -> No
     host.ok("DEL", pod, host.conf(master="fabric"))
     error = host.refused("ADD", pod, host_device(host, device="fabric"))
     assert (error["code"], WORDS in error["msg"]) == (109, True), error
+
+
+@contextmanager
+def lost(file: Path, number: int = errno.EIO) -> Iterator[None]:
+    """While the file cannot be opened, by default because of the disk."""
+
+    def read(path: Any, *rest: Any, **more: Any) -> int:
+        if os.fspath(path) == f"{file}":
+            raise OSError(number, os.strerror(number))
+        return opened(path, *rest, **more)
+
+    opened = os.open
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "open", read)
+        yield
+
+
+def damaged(file: Path) -> AbstractContextManager[None]:
+    file.write_bytes(file.read_bytes()[:-9])
+    return nullcontext()
+
+
+@pytest.mark.parametrize("spoil", [lost, damaged])
+def test_a_record_that_cannot_be_read(host: Host, pod: Pod, sys_tree: Path, spoil: Any) -> None:
+    """It keeps no device that is on the host from others.  It keeps one that a pod may have.  A veth in place of a VF
+    fails for another reason, as without that record."""
+    moved = (host_device(host, pciBusID=pci.VF), by_device(host), by_pf(host, vf=0))
+    without = [host.refused("ADD", pod, named) for named in moved]
+    attached(pci.VF)(host)
+    (record,) = (host.state / "attachments/fabric").glob("*.json")
+    ip("link", "set", "vf0", "up")
+    with spoil(record):
+        host.ok("ADD", pod, host.conf(master="vf0"))
+        host.ok("DEL", pod, host.conf(master="vf0"))
+        ip("link", "set", "vf0", "down")
+        assert [host.refused("ADD", pod, named) for named in moved] == without
+    function = sys_tree / "bus/pci/devices" / pci.VF
+    (function / "net/vf0").rmdir()
+    (function / "driver").symlink_to("/sys/bus/pci/drivers/vfio-pci")
+    for named in (host_device(host, pciBusID=pci.VF), by_pf(host, vf=0), by_pf(host, pfOnly=True)):
+        with spoil(record):
+            error = host.refused("ADD", pod, named)
+        assert (error["code"], f"{record}; if that pod has ended" in error["msg"]) == (5, True), error
+
+
+def test_a_record_that_cannot_be_read_now(host: Host, pod: Pod) -> None:
+    """The next attempt may find that it is the device's."""
+    attached(pci.VF)(host)
+    (record,) = (host.state / "attachments/fabric").glob("*.json")
+    with lost(record, errno.EMFILE):
+        assert host.refused("ADD", pod, by_device(host))["code"] == 11
