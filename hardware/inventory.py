@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from base.kernel import sysfs
+from base.kernel import rtnl, sysfs
 from base.protocol.errors import CniError
 from base.protocol.location import STATE_DIR
 from base.state import durable
@@ -33,10 +33,11 @@ _VIRTUAL = "virtual"  # the kernel's parent for devices of software
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A device's interface names, and its ports' partition keys."""
+    """A device's interface names, its ports' partition keys, and the altnames of its interfaces."""
 
     names: tuple[str, ...] = ()
     pkeys: tuple[int, ...] = ()
+    altnames: tuple[str, ...] = ()
 
 
 class Memory:
@@ -68,17 +69,20 @@ class Memory:
         if self._file and self._writes and self._now != self._before:
             with suppress(CniError):
                 devices = {device: [life, seen.names, seen.pkeys] for device, (life, seen) in self._now.items()}
-                durable.write(self._file, {"boot": durable.boot_id(), "devices": devices})
+                # An older version reads the entries of devices as they are.
+                more = {device: seen.altnames for device, (_, seen) in self._now.items() if seen.altnames}
+                durable.write(self._file, {"boot": durable.boot_id(), "devices": devices, "altnames": more})
         self._before, self._now = self._now, {}
 
 
 def _read_memory(file: Path) -> dict[str, tuple[str, Seen]]:
     """The file's entries of this boot; none if the file is unreadable or older."""
-    with suppress(CniError, LookupError, TypeError, ValueError):
+    with suppress(CniError, LookupError, TypeError, ValueError, AttributeError):
         body = durable.read(file) or {}
         if body.get("boot") == durable.boot_id():
+            more = body.get("altnames", {})
             return {
-                device: (life, Seen(tuple(names), tuple(pkeys)))
+                device: (life, Seen(tuple(names), tuple(pkeys), tuple(more.get(device, ()))))
                 for device, (life, names, pkeys) in body["devices"].items()
             }
     return {}
@@ -151,6 +155,7 @@ class _Scan:
         self._vdpa = _vdpa(root)
         self._reserved = users.reserved_interfaces(root)
         self._used = users.in_use_by_the_host()
+        self._altnames = rtnl.altnames()
         # The numbers of a PF's VFs.
         self._numbers = cache(lambda pf: {vf: number for number, vf in enumerate(sysfs.vfs(pf, Path(root)))})
 
@@ -209,15 +214,17 @@ class _Scan:
         netdevs = tuple(sysfs.own_netdevs(sysfs.names(f"{holder}/net"), Path(self.root)))
         link_type = self._link_type(netdevs) or (pf.link_type if pf else "") or fixed.link_type
         pkeys = _pkeys(path) if netdevs and link_type == "infiniband" else ()
-        seen = self._memory.complete(fixed.id, incarnation, driver, Seen(netdevs, pkeys))
+        seen = self._memory.complete(fixed.id, incarnation, driver, Seen(netdevs, pkeys, self._altnames_of(netdevs)))
         return replace(
             fixed,
             driver=driver,
             netdevs=netdevs,
             names=seen.names,
+            altnames=seen.altnames,
             link_type=link_type,
             rdma=self._rdma_of(os.path.basename(holder), *netdevs),
             pf_netdev=next(iter(pf.names if pf else seen.names if fixed.kind is Kind.PF else ()), ""),
+            pf_altnames=pf.altnames if pf else seen.altnames if fixed.kind is Kind.PF else (),
             vfs=max(sysfs.number(f"{path}/sriov_numvfs"), 0) if fixed.kind is Kind.PF else 0,
             pkeys=frozenset(seen.pkeys) if seen.pkeys else _NONE,
             vdpa=self._vdpa.get(fixed.id, ""),
@@ -252,6 +259,7 @@ class _Scan:
                 driver=sysfs.link(f"{path}/device/driver"),
                 netdevs=(name,),
                 names=(name,),
+                altnames=self._altnames_of((name,)),
                 link_type=link_type,
                 rdma=tuple(dict.fromkeys((*self._rdma_of(name), *(r for device in below for r in device.rdma)))),
                 numa=next((device.numa for device in below), -1),
@@ -267,6 +275,9 @@ class _Scan:
     def _rdma_of(self, *names: str) -> tuple[RdmaDevice, ...]:
         """The RDMA devices of a device and of its interfaces: soft-RoCE belongs to an interface, even to a NIC's."""
         return tuple(rdma for name in names for rdma in self._rdma.get(name, ()))
+
+    def _altnames_of(self, netdevs: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(altname for name in netdevs for altname in self._altnames.get(name, ()))
 
     def _link_type(self, netdevs: tuple[str, ...]) -> str:
         return next((_LINK_TYPES.get(sysfs.line(f"{self.root}/class/net/{n}/type"), "") for n in netdevs), "")

@@ -35,10 +35,11 @@ class Device:
     - ``vendor``, ``product``: four hexadecimal digits without 0x, as in sysfs; an SF has its PCI parent's.
     - ``netdevs``: its interfaces in the host's namespace, without representors of other functions; none while a pod has
       them.
-    - ``names``: its interfaces' names on the host, also while a pod has them.
+    - ``names``: its interfaces' names on the host, also while a pod has them; ``altnames``: their altnames, likewise.
     - ``link_type``: "ether" or "infiniband"; for a VF or SF without a visible interface, its PF's.
     - ``pf``: the PCI address of its PF or parent; its own for a PF, empty for a NETDEV.
     - ``pf_netdev``: that function's interface (the uplink representor in switchdev mode); empty if it has none.
+      ``pf_altnames``: the altnames of that function.
     - ``index``: a VF's number on the PF, an SF's sfnum; -1 otherwise.
     - ``vfs``: a PF's current number of VFs.
     - ``numa``: its NUMA node, -1 if the machine does not report one.
@@ -55,10 +56,12 @@ class Device:
     driver: str = ""
     netdevs: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    altnames: tuple[str, ...] = ()
     link_type: str = ""
     rdma: tuple[RdmaDevice, ...] = ()
     pf: str = ""
     pf_netdev: str = ""
+    pf_altnames: tuple[str, ...] = ()
     index: int = -1
     vfs: int = 0
     numa: int = -1

@@ -1,7 +1,7 @@
 """Addresses that the store counts as free, and that another user of this node has.
 
-- This node itself, on the attachment's master.  No probe finds that, because a macvlan cannot reach its host.  On
-  another interface the address is on another link, or a probe finds it.
+- This node itself, on the attachment's master, or on another interface of its link.  No probe finds that on the master,
+  because a macvlan cannot reach its host.  On another interface the address is on another link.
 - host-local, between an import and the change of the network's configuration.  Its directory is the file IMPORTED_FROM,
   a link, beside the leases.
 """
@@ -52,10 +52,10 @@ class Withheld:
 
     def _other_user(self, address: Address) -> str:
         """Describe the address's user beside this store; empty if there is none."""
-        from base.kernel import local, rtnl  # noqa: PLC0415  # CHECK, DEL and VERSION need no socket
+        from base.kernel import local  # noqa: PLC0415  # CHECK, DEL and VERSION need no socket
 
         has = local.interface_with(address)
-        if has and rtnl.real_name(self.master) in ("", has):
+        if has and (not self.master or local.is_on_link_of(has, self.master)):
             return f"this node itself, on {has}"
         file = f"{self.directory}/{IMPORTED_FROM}/{address}"
         return f"a pod of host-local's ({os.path.realpath(file)})" if os.path.lexists(file) else ""

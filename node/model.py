@@ -50,9 +50,9 @@ class Selector:
     """Selects the devices that match every field that is not empty, by any one of the field's values.
 
     - ``rdma``: only devices with an RDMA device; ``vdpa``: only devices with a vDPA device of this type.
-    - ``netdevs``: matches one of ``Device.names``.
-    - ``pf_names``, ``pf_addresses``: match the device's PF, by name in any case, or by PCI address.  A PF is not its
-      own VF, so neither selects a PF.
+    - ``netdevs``: matches one of ``Device.names`` or ``altnames``.
+    - ``pf_names``, ``pf_addresses``: match the device's PF, by name or altname in any case, or by PCI address.  A PF is
+      not its own VF, so neither selects a PF.
     """
 
     kinds: frozenset[Kind] = frozenset()

@@ -58,6 +58,8 @@ def open_directories() -> int:
     try:
         return checked(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as e:
+        if not _has_descriptors():
+            raise
         raise _full(e, errno.EMFILE, "root has no inotify instance left; raise fs.inotify.max_user_instances") from e
 
 
@@ -67,6 +69,14 @@ def watch_directory(fd: int, directory: str, mask: int) -> int:
         return checked(libc.inotify_add_watch(fd, os.fsencode(directory), mask | IN_ONLYDIR))
     except OSError as e:
         raise _full(e, errno.ENOSPC, "root has no inotify watch left; raise fs.inotify.max_user_watches") from e
+
+
+def _has_descriptors() -> bool:
+    """Whether the process may open one more file.  The limit of inotify instances has the same error number."""
+    with suppress(OSError):
+        os.close(os.open("/", os.O_PATH))
+        return True
+    return False
 
 
 def _full(error: OSError, number: int, why: str) -> OSError:

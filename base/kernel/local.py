@@ -26,6 +26,8 @@ from base.protocol.result import Address
 
 # The entry of the table local instead of a route through lo.
 _RTM_F_FIB_MATCH: Final = 0x2000
+# Kinds of interfaces that are on the link of the interface below them.
+_ON_THE_SAME: Final = ("macvlan", "macvtap", "ipvlan", "ipvtap")
 
 
 def interface_with(address: Address) -> str:
@@ -59,3 +61,23 @@ def addresses_on(host: Rtnl, index: int) -> list[IPv4Interface | IPv6Interface]:
         if not (flags & (IFA_F_DEPRECATED | IFA_F_DADFAILED) or address.is_link_local):
             found.append(address)
     return found
+
+
+def is_on_link_of(name: str, master: str) -> bool:
+    """Whether two interfaces of this namespace, each by its name or altname, are on one link.
+
+    A macvlan or ipvlan is on the link of the interface below it.  False if there is no such interface.
+    """
+    try:
+        with open_in() as here:
+            one = _lowest(here, name)
+            return bool(one) and one == _lowest(here, master)
+    except OSError:
+        return False
+
+
+def _lowest(here: Rtnl, name: str) -> int:
+    link = here.link(name)
+    while link and link.parent and link.parent_nsid is None and link.kind in _ON_THE_SAME:
+        link = here.link(index=link.parent)
+    return link.index if link else 0

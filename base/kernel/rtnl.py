@@ -19,6 +19,7 @@ from base.kernel.budget import REQUEST, attempts
 from base.kernel.links import (
     IFF_UP,
     IFLA_IFNAME,
+    IFLA_PROP_LIST,
     LINK,
     RTEXT_FILTER_SKIP_STATS,
     RTM_DELLINK,
@@ -259,6 +260,14 @@ def real_name(name: str) -> str:
     with open_in() as host:
         link = host.link(name)
     return link.name if link else name
+
+
+def altnames() -> dict[str, tuple[str, ...]]:
+    """The altnames of our namespace's interfaces, by name; without interfaces that have none.  Raises OSError."""
+    with open_in() as host:
+        bodies = host.dump(RTM_GETLINK, get_link())
+        named = [parse_link(body) for body in bodies if IFLA_PROP_LIST in attributes(body[LINK.size :])]
+    return {link.name: link.altnames for link in named}
 
 
 def adopt(fd: int) -> Rtnl:

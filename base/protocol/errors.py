@@ -197,7 +197,14 @@ class DelegateError(CniError):
 # The kernel's answers that concern the moment, not the request.
 BUSY = frozenset({errno.EAGAIN, errno.EBUSY})
 # It has no descriptor, or no memory.  Then nothing that was found missing is known to be missing.
-SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+# The remedies are by error number: the limits are the process's, the system's, and those of its memory.
+_WHOSE = "of the process that calls hpn, or of hpn-agent"
+_MORE = {
+    errno.EMFILE: f"raise the limit of open files {_WHOSE}",
+    errno.ENFILE: "raise fs.file-max",
+    errno.ENOMEM: f"free memory on the node, or raise the limit of memory {_WHOSE}",
+}
+SHORT = frozenset(_MORE)
 
 
 def combine(failures: Sequence[Failure]) -> Failure:
@@ -218,8 +225,7 @@ def as_cni_error(error: BaseException) -> CniError:
     if short := _shortage(error):
         where = f": {short.filename}" if short.filename else ""
         return TryAgain(
-            f"{short.strerror}{where}; repeat the call, and if that stays, raise the limit of open files or memory of "
-            "the process that calls hpn, or of hpn-agent",
+            f"{short.strerror}{where}; repeat the call, and if that stays, {_MORE[short.errno or 0]}",
             _notes(error),
         )
     if isinstance(error, CniError):

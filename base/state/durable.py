@@ -25,6 +25,8 @@ from base.state import trust
 
 SCHEMA = 1
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# From a bad sector, and from file systems with checksums (EFSCORRUPTED, EFSBADCRC).
+_LOST = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
 _MOST = 1 << 26
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -134,6 +136,11 @@ def contents(path: Path | str) -> bytes | None:
         return None
     except OSError as e:
         raise IoFailure(f"reading {path}: {e.strerror}") from e
+
+
+def is_lost(failure: IoFailure) -> bool:
+    """Whether the disk has lost the file's contents, so that a later attempt finds no more than this one."""
+    return isinstance(failure.__cause__, OSError) and failure.__cause__.errno in _LOST
 
 
 def parsed(text: bytes, path: Path | str) -> dict[str, Any]:

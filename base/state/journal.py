@@ -22,7 +22,7 @@ from typing import Final
 from base.protocol.errors import IoFailure, RecordUnreadable
 from base.protocol.spec import Json, Key
 from base.state import durable, locks, places
-from base.state.locks import Lock
+from base.state.locks import Lock, Mode
 from base.state.pod import Identity
 from base.state.record import LOST, Record, legible, netns_in
 from base.state.remembered import Remembered
@@ -172,12 +172,12 @@ def at_work(state_dir: Path, network: str, key: Key) -> str:
     return locks.holder(_lock_file(state_dir, "attachment", name), locks.byte_of(name))
 
 
-def locked(state_dir: Path, what: str, name: str, timeout: float | None = None, *, is_shared: bool = False) -> Lock:
-    """Lock the name, among those of its kind ``what``; ``is_shared`` as in ``Lock``.  Raises TryAgain after ``timeout``
+def locked(state_dir: Path, what: str, name: str, timeout: float | None = None, mode: Mode = Mode.ALONE) -> Lock:
+    """Lock the name, among those of its kind ``what``.  Raises TryAgain after ``timeout``
     seconds (LOCK_TIMEOUT by default), IoFailure."""
     path, most = _lock_file(state_dir, what, name), LOCK_TIMEOUT if timeout is None else timeout
     try:
-        return durable.with_directory(path, lambda: Lock(path, most, name, is_shared=is_shared))
+        return durable.with_directory(path, lambda: Lock(path, most, name, mode))
     except OSError as e:
         raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
 
@@ -259,12 +259,24 @@ def decoded(file: str, contents: bytes) -> Record | None:
     return record if path.name.startswith(f"{record.key}.json") and path.parent.name == record.network else None
 
 
-def texts(state_dir: Path) -> Iterator[tuple[str, bytes]]:
-    """The file and the bytes of every record of all networks, for ``decoded``, which takes ten times as long.  Raises
-    IoFailure: a record that cannot be read now may be that of the device in question."""
+def texts(state_dir: Path, lost: list[str] | None = None) -> Iterator[tuple[str, bytes]]:
+    """The file and the bytes of every record of all networks, for ``decoded``, which takes ten times as long.
+
+    Files whose contents the disk has lost are added to ``lost``.  Raises IoFailure for any other failure: a record that
+    cannot be read now may be that of the device in question.
+    """
     for file in _paths(f"{state_dir}/attachments"):
-        with suppress(RecordUnreadable):
-            yield file, durable.contents(file) or b""
+        try:
+            body = durable.contents(file) or b""
+        except RecordUnreadable:
+            continue
+        except IoFailure as e:
+            if not durable.is_lost(e):
+                raise
+            if lost is not None:
+                lost.append(file)
+            continue
+        yield file, body
 
 
 def namespaces(state_dir: Path) -> Iterator[tuple[str, str]]:
@@ -280,6 +292,10 @@ def _netns_of(file: str) -> str:
         return netns_in(durable.contents(file) or b"")
     except RecordUnreadable:
         return ""
+    except IoFailure as e:
+        if durable.is_lost(e):
+            return ""
+        raise
 
 
 _NETNS: Final = Remembered(_netns_of)

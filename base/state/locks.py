@@ -14,6 +14,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from enum import Enum
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -38,6 +39,21 @@ OWN: Final = 10.0
 SHARED: Final = 60.0
 
 
+class Mode(Enum):
+    """How one holds a name: the kind of its byte's lock, and the byte's distance from the name's.
+
+    ``SHARED`` excludes only holders that do not share it.  ``NEXT`` is not the name's lock: while one holds it, no
+    other begins to share the name.  So those that share it in turns delay another holder once, and not without end.
+    """
+
+    ALONE = fcntl.F_WRLCK, 0
+    SHARED = fcntl.F_RDLCK, 0
+    NEXT = fcntl.F_WRLCK, 1 << 56
+
+    def __init__(self, how: int, distance: int) -> None:
+        self.how, self.distance = how, distance
+
+
 def preload() -> None:
     """Import filelock.  It takes 2 MB of memory, and hpn node itself takes locks of names only."""
     import filelock  # noqa: F401, PLC0415
@@ -48,17 +64,17 @@ class Lock:
 
     __slots__ = ("_byte", "_fd")
 
-    def __init__(self, path: str, timeout: float, name: str = "", *, is_shared: bool = False) -> None:
-        """Take the lock of the file at ``path``, or of the name in it, making the file if it is missing.  A shared lock
-        of a name excludes only holders that do not share it.  Raises TryAgain after ``timeout`` seconds, InvalidConfig
-        if others than root could take the lock, IoFailure, OSError.
+    def __init__(self, path: str, timeout: float, name: str = "", mode: Mode = Mode.ALONE) -> None:
+        """Take the lock of the file at ``path``, or of the name in it, making the file if it is missing.  A file has no
+        other mode than ALONE.  Raises TryAgain after ``timeout`` seconds, InvalidConfig if others than root could take
+        the lock, IoFailure, OSError.
         """
         # Open the file for every use: the locks work between openings, so they exclude threads of one process too.
         # filelock's own objects do this and more, at ten times the cost.
         self._fd = opened(path)
-        self._byte = byte_of(name)
+        self._byte = byte_of(name, mode)
         try:
-            take(self._fd, path, timeout, self._byte, fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK)
+            take(self._fd, path, timeout, self._byte, mode)
         except BaseException:
             os.close(self._fd)
             raise
@@ -79,14 +95,21 @@ class Lock:
         self._fd = -1
 
 
-def byte_of(name: str) -> int | None:
+def byte_of(name: str, mode: Mode = Mode.ALONE) -> int | None:
     """The byte that the name locks; None for the whole file, without a name.  Two names have the same byte once in
     2**56 pairs."""
-    return int.from_bytes(blake2b(name.encode(), digest_size=7).digest()) if name else None
+    return int.from_bytes(blake2b(name.encode(), digest_size=7).digest()) + mode.distance if name else None
 
 
 def _set(fd: int, how: int, byte: int) -> None:
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(how, os.SEEK_SET, byte, 1, 0))
+
+
+def _is_next(fd: int, byte: int) -> bool:
+    """Whether another holder of the byte waits for those that share it."""
+    asked = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, byte + Mode.NEXT.distance, 1, 0)
+    how, *_ = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))
+    return bool(how == fcntl.F_WRLCK)
 
 
 def opened(path: str) -> int:
@@ -140,21 +163,29 @@ def _make_ours(fd: int, path: str) -> None:
         os.fchmod(fd, 0o600)
 
 
-def take(fd: int, path: str, timeout: float, byte: int | None = None, how: int = fcntl.F_WRLCK) -> None:
-    """Take the lock of an open file, or of a byte in it: ``how`` is F_RDLCK for a shared one.  ``path`` is for the
-    message.  Raises TryAgain after ``timeout`` seconds, which restart after a wait for the kernel's lock of links."""
+def take(fd: int, path: str, timeout: float, byte: int | None = None, mode: Mode = Mode.ALONE) -> None:
+    """Take the lock of an open file, or of a byte in it.  ``path`` is for the message.  Raises TryAgain after
+    ``timeout`` seconds, which restart after a wait for the kernel's lock of links."""
     deadline, pause = time.monotonic() + timeout, _POLL
-    while not _is_taken(fd, byte, how):
-        if time.monotonic() > deadline:
-            if not timeout or not _is_the_kernels_taken():
-                by = holder(fd, byte) or "others"
-                raise TryAgain(f"{path} was held by {by} for {timeout:g} s; try again, and see: lslocks")
-            deadline = time.monotonic() + timeout
-        time.sleep(pause)
-        pause = min(2 * pause, _POLL_MOST)
+    turn = byte + Mode.NEXT.distance if byte is not None and mode is Mode.ALONE else None
+    try:
+        while not _is_taken(fd, byte, mode):
+            if time.monotonic() > deadline:
+                if not timeout or not _is_the_kernels_taken():
+                    by = holder(fd, byte) or "others"
+                    raise TryAgain(f"{path} was held by {by} for {timeout:g} s; try again, and see: lslocks")
+                deadline = time.monotonic() + timeout
+            if turn:
+                with suppress(BlockingIOError):  # another one waits too
+                    _set(fd, fcntl.F_WRLCK, turn)
+            time.sleep(pause)
+            pause = min(2 * pause, _POLL_MOST)
+    finally:
+        if turn and pause > _POLL:
+            _set(fd, fcntl.F_UNLCK, turn)
 
 
-def _is_taken(fd: int, byte: int | None, how: int) -> bool:
+def _is_taken(fd: int, byte: int | None, mode: Mode) -> bool:
     """Whether this call took the lock.  Raises OSError."""
     if byte is None:
         from filelock import lock_descriptor  # noqa: PLC0415  # as in preload
@@ -164,12 +195,14 @@ def _is_taken(fd: int, byte: int | None, how: int) -> bool:
         # An older version takes the whole file for a name.  While a node is upgraded both may run, and exclude each
         # other.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        _set(fd, how, byte)
+        if mode is not Mode.SHARED or not _is_next(fd, byte):
+            _set(fd, mode.how, byte)
+            return True
     except BlockingIOError:
-        # On NFS the kernel makes an flock of locks of bytes, so two that wait with it would stop each other.
-        fcntl.flock(fd, fcntl.LOCK_UN)
-        return False
-    return True
+        pass
+    # On NFS the kernel makes an flock of locks of bytes, so two that wait with it would stop each other.
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return False
 
 
 def _is_the_kernels_taken() -> bool:

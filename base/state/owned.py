@@ -16,27 +16,27 @@ from typing import Final
 
 from base.kernel import sysfs
 from base.kernel.sysfs import Relatives
-from base.protocol.errors import DeviceInUse
+from base.protocol.errors import DeviceInUse, IoFailure
 from base.protocol.spec import Json
 from base.state import claims, durable, journal, locks, places
 from base.state.claims import Claim, Device
-from base.state.locks import Lock
+from base.state.locks import Lock, Mode
 from base.state.record import Record
 
 _PARENT: Final = re.compile(rb'"parent":(\d+)')
 _DEVICE: Final = re.compile(rb'"device":("[^"]*")')
 
 
-def lock(device: str, timeout: float | None = None, *, is_shared: bool = False) -> Lock:
+def lock(device: str, timeout: float | None = None, mode: Mode = Mode.ALONE) -> Lock:
     """Lock the choice of devices, by a device's bus address or the name of an interface of software.
 
-    A device and its relatives have one lock, for claims and for attachments in any stateDir.  ``is_shared``: for users
-    of a master, which do not exclude each other.  Take it inside an attachment's lock, never around one.  Raises
-    TryAgain after ``timeout`` seconds (locks.SHARED by default), IoFailure.
+    A device and its relatives have one lock, for claims and for attachments in any stateDir.  Users of a master take it
+    with Mode.SHARED.  Take it inside an attachment's lock, never around one.  Raises TryAgain after ``timeout`` seconds
+    (locks.SHARED by default), IoFailure.
     """
     most = locks.SHARED if timeout is None else timeout
     # A configuration may name no device that is there.  Without a name, the lock is that of many devices.
-    return journal.locked(Path(places.COMMON), "device", sysfs.top(device) or "none", most, is_shared=is_shared)
+    return journal.locked(Path(places.COMMON), "device", sysfs.top(device) or "none", most, mode)
 
 
 def rebinding(device: str) -> int:
@@ -53,12 +53,15 @@ class Use:
     - ``devices``: the attachment that owns a device, by its bus address.
     - ``claimed``: the claim that another pod has a device by, and the device, by its ID.
     - ``below``: the indexes of the interfaces that records name below theirs.
+    - ``lost``: the files of records that may own any device, because the disk has lost their contents, or one of the
+      devices, because they are damaged.
     """
 
     state_dirs: Sequence[Path]
     devices: dict[str, Record] = field(default_factory=dict)
     claimed: Mapping[str, tuple[Claim, Device]] = field(default_factory=dict)
     below: set[int] = field(default_factory=set)
+    lost: list[str] = field(default_factory=list)
 
     def attached_over(self, index: int) -> Iterator[Record]:
         """The attachments with this interface of the host as their master."""
@@ -85,10 +88,13 @@ def use(state_dirs: Sequence[Path], among: Collection[str], claim: str | None = 
     written = {durable.canonical(device).encode() for device in among}
     found = Use(state_dirs, claimed={} if claim is None else claims.allocated(among, claim))
     for state_dir in state_dirs:
-        for file, body in journal.texts(state_dir):
-            is_one = not written.isdisjoint(_DEVICE.findall(body))
-            if is_one and (record := journal.decoded(file, body)) and (device := record.device):
-                found.devices[device] = record
+        for file, body in journal.texts(state_dir, found.lost):
+            if not written.isdisjoint(_DEVICE.findall(body)):
+                record = journal.decoded(file, body)
+                if not record:
+                    found.lost.append(file)
+                elif device := record.device:
+                    found.devices[device] = record
             found.below.update(map(int, _PARENT.findall(body)))
     return found
 
@@ -111,7 +117,20 @@ def held(use: Use, asked: Relatives, *, is_alone: bool = True) -> Holder | None:
             shares = device and device.is_shared and (not is_alone or name in asked.above)
             if claim and not shares and (remedy := _remedy(claim)) is not None:
                 return Holder(f"Kubernetes allocated {name!r}{which} to {claim.title}", remedy)
+        if use.lost and (away := _away(names)):
+            raise IoFailure(
+                f"{away!r}{which} has no interface on this host, and may belong to an attachment whose record cannot "
+                f"be read: {use.lost[0]}; if that pod has ended, remove the file"
+            )
     return None
+
+
+def _away(names: Iterable[str]) -> str:
+    """A device among these names whose interface is not on the host, so that a pod may have it; empty if none is.  A
+    virtio NIC's interface belongs to one of its two addresses."""
+    found = [one for name in names if (one := sysfs.device(name))]
+    there = {sysfs.pci_of(one.address) for one in found if one.netdevs}
+    return next((one.address for one in found if sysfs.pci_of(one.address) not in there), "")
 
 
 def _remedy(claim: Claim) -> str | None:

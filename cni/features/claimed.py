@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from base.kernel import rtnl
 from base.protocol import arguments
 from base.protocol.errors import CheckFailed, DeviceInUse, InvalidConfig, TryAgain
 from base.protocol.spec import Config, Json, Request
@@ -116,7 +117,7 @@ def with_keys(claimed: Claimed, request: Request, conf: Config) -> tuple[Request
         new["runtimeConfig"] = {**(conf.get("runtimeConfig") or {}), **given}
     if device.kind == "master":
         master = conf.get("master", device.id)
-        if master != device.id:
+        if rtnl.real_name(master) != device.id:
             raise InvalidConfig(
                 f"master {master!r}: Kubernetes allocated {device.id!r} by {claimed.claim.title}; remove master"
             )

@@ -17,6 +17,7 @@ from base.protocol.errors import CheckFailed, InvalidConfig, LinkUnavailable, do
 from base.protocol.result import Interface
 from base.protocol.spec import Json
 from base.state import journal, owned, places
+from base.state.locks import Mode
 from base.state.pod import Pod
 from cni.features import gids, rdma
 from cni.kinds import escaped
@@ -75,10 +76,10 @@ class Plan:
 def claiming(conf: "NetConf") -> Iterator[None]:
     """Kind.claiming: attachments share a master, and no pod or claim takes its devices meanwhile."""
     attach = cast("Child", conf.attach)
-    name = "" if attach.linkInContainer else rtnl.real_name(attach.master)
+    name = "" if attach.linkInContainer else rtnl.real_name(_name_of_master(attach, None))
     with ExitStack() as locks:
         for top in sorted({sysfs.top(one) for one in sysfs.devices_under(name)}) if name else ():
-            locks.enter_context(owned.lock(top, is_shared=True))
+            locks.enter_context(owned.lock(top, mode=Mode.SHARED))
         yield
 
 
@@ -307,7 +308,7 @@ def find_master(attach: "Child", where: Rtnl, ns_fd: int | None, fits: Callable[
     """Return the master, which is up and has the MTU.  ``fits`` raises for an unsuitable master; by default that is any
     but an Ethernet interface.  Raises LinkUnavailable, InvalidConfig."""
     place = "the pod (linkInContainer)" if attach.linkInContainer else "the host"
-    name = attach.master or routes.default_route_link(ns_fd)
+    name = _name_of_master(attach, ns_fd)
     if not name:
         raise LinkUnavailable(f"master is not set and {place} has no default route to take it from; set master")
     link = where.link(name)
@@ -321,6 +322,11 @@ def find_master(attach: "Child", where: Rtnl, ns_fd: int | None, fits: Callable[
     if attach.mtu > link.mtu:
         raise InvalidConfig(f"mtu {attach.mtu} is above {link.mtu}, that of master {name!r}; lower it or raise that")
     return link
+
+
+def _name_of_master(attach: "Child", ns_fd: int | None) -> str:
+    """Its name or altname; empty if none is set, and the namespace has no default route."""
+    return attach.master or routes.default_route_link(ns_fd)
 
 
 def _refuse_a_pods(link: Link, host: Rtnl) -> None:

@@ -154,7 +154,8 @@ def answer_uninstall(words: Sequence[str]) -> tuple[str, int]:
     parser = parser_for("uninstall", about, "example: hpn uninstall --check", fails=fails)
     parser.add_argument("--root", type=Path, default=Path("/"), help="uninstall below this directory; default /")
     parser.add_argument("--force", action="store_true", help="also while pods have interfaces; the state then stays")
-    parser.add_argument("--check", action="store_true", help="only list pods with interfaces or addresses; 1 if any")
+    about_check = "only list pods with interfaces, addresses or claims; 1 if any"
+    parser.add_argument("--check", action="store_true", help=about_check)
     options = parser.parse_args(words)
     if options.check:
         lines = state.holders(options.root)

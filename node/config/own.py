@@ -99,13 +99,13 @@ class Selectors(Object):
     """An object of ``selectors``."""
 
     pfNames: list[values.Pf] = []  # noqa: N815
-    """Interfaces of the devices' PFs; `rail0#0,2-7` selects some VFs or scalable functions of a PF.
+    """Interfaces of the devices' PFs, by name or altname; `rail0#0,2-7` selects some VFs or scalable functions of a PF.
     Refused: with other kinds than `vf`, `sf` and `shared`"""
     rootDevices: list[values.RootDevice] = []  # noqa: N815
     """PCI addresses of the devices' PFs, likewise.
     Refused: likewise"""
     ifNames: list[values.Interface] = []  # noqa: N815
-    """The devices' own interfaces.
+    """The devices' own interfaces, by name or altname.
     Refused: with `accelerator`"""
     pciAddresses: list[values.PciAddress] = []  # noqa: N815
     """The devices' own PCI addresses.
@@ -305,7 +305,7 @@ class PfSelectors(Object):
     """``selectors`` of an entry of ``pfs``."""
 
     ifNames: list[values.Interface] = []  # noqa: N815
-    """Interfaces of the PFs."""
+    """Interfaces of the PFs, by name or altname."""
     pciAddresses: list[values.PciAddress] = []  # noqa: N815
     """PCI addresses of the PFs."""
     vendors: list[values.PciId] = []

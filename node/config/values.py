@@ -79,7 +79,7 @@ def _pci_address(text: str) -> str:
 
 
 def _interface(name: str) -> str:
-    if not name.isprintable() or (why := spec.bad_ifname(name)):
+    if not name.isprintable() or (why := spec.bad_ifname(name, spec.ALTNAME)):
         raise ValueError(f"cannot name an interface: {'it is not printable' if not name.isprintable() else why}")
     return name
 

@@ -17,7 +17,7 @@ from base.protocol.errors import CniError, TryAgain
 from base.state import owned, places
 from base.state import pod as pods
 from base.state.claims import Claim, Device
-from base.state.locks import Lock
+from base.state.locks import Lock, Mode
 from base.state.owned import Use
 from base.state.record import Record
 from node.dra.parameters import Refused
@@ -38,23 +38,27 @@ async def alone(devices: Sequence[Device]) -> AsyncIterator[None]:
             names[name] = names.get(name, True) and device.is_shared
     with ExitStack() as locks:
         for name in sorted(names):
-            locks.enter_context(await _lock(name, latest, is_shared=names[name]))
+            locks.enter_context(await _lock(name, latest, Mode.SHARED if names[name] else Mode.ALONE))
         yield
 
 
-async def _lock(name: str, latest: float, *, is_shared: bool) -> Lock:
-    while True:
-        try:
-            return owned.lock(name, 0, is_shared=is_shared)
-        except TryAgain as e:
-            if time.monotonic() > latest:
-                raise Refused(
-                    f"a pod's ADD has chosen among the devices of {name} for more than {_LONGEST:g} s; kubelet tries "
-                    f"again ({e.msg})"
-                ) from e
-        except CniError as e:
-            raise Refused(e.msg) from e
-        await asyncio.sleep(_POLL)
+async def _lock(name: str, latest: float, mode: Mode) -> Lock:
+    with ExitStack() as turn:
+        while True:
+            try:
+                return owned.lock(name, 0, mode)
+            except TryAgain as e:
+                if time.monotonic() > latest:
+                    raise Refused(
+                        f"a pod's ADD has chosen among the devices of {name} for more than {_LONGEST:g} s; kubelet "
+                        f"tries again ({e.msg})"
+                    ) from e
+            except CniError as e:
+                raise Refused(e.msg) from e
+            if mode is Mode.ALONE:
+                with suppress(CniError):  # as from its second attempt on: it waits next itself
+                    turn.enter_context(owned.lock(name, 0, Mode.NEXT))
+            await asyncio.sleep(_POLL)
 
 
 def _lockable(device: Device) -> Sequence[str]:

@@ -120,7 +120,7 @@ class Watch:
                 self.moved.add(link.name)
             else:
                 self.moved.discard(link.name)
-            if kind == RTM_DELLINK or not before or before.name != link.name:
+            if kind == RTM_DELLINK or not before or _names(before) != _names(link):
                 if self.software or link.device:
                     self._schedule(devices=True)
             elif (before.flags, before.enslaved) != (link.flags, link.enslaved):
@@ -174,6 +174,10 @@ class Watch:
         if devices:
             self._read_firmware()  # of new devices
         self._changed(devices)
+
+
+def _names(link: Link) -> tuple[str, ...]:
+    return link.name, *link.altnames
 
 
 def _link(body: bytes) -> Link | None:

@@ -50,20 +50,21 @@ def agrees(selector: Selector, device: Device) -> bool:
         and (not selector.addresses or device.id in selector.addresses)
         and (not selector.acpi_indexes or device.acpi_index in selector.acpi_indexes)
         and (not selector.link_types or device.link_type in selector.link_types)
-        and (not selector.netdevs or not selector.netdevs.isdisjoint(device.names))
+        and (not selector.netdevs or not selector.netdevs.isdisjoint((*device.names, *device.altnames)))
         and (not selector.pkeys or not selector.pkeys.isdisjoint(device.pkeys))
-        and (not selector.pf_names or _is_of_pf(selector.pf_names, device.pf_netdev, device))
-        and (not selector.pf_addresses or _is_of_pf(selector.pf_addresses, device.pf, device))
+        and (not selector.pf_names or _is_of_pf(selector.pf_names, (device.pf_netdev, *device.pf_altnames), device))
+        and (not selector.pf_addresses or _is_of_pf(selector.pf_addresses, (device.pf,), device))
         and (not selector.rdma or _has_verbs(device))
         and (not selector.vdpa or selector.vdpa == device.vdpa)
     )
 
 
-def _is_of_pf(entries: Sequence[PfName], pf: str, device: Device) -> bool:
-    """Whether the first entry with the PF's name, in any case, covers the device.  A PF is not its own VF."""
-    if device.kind not in (Kind.VF, Kind.SF) or not pf:
+def _is_of_pf(entries: Sequence[PfName], pf: Sequence[str], device: Device) -> bool:
+    """Whether the first entry with one of the PF's names, in any case, covers the device.  A PF is not its own VF."""
+    names = {name.casefold() for name in pf if name}
+    if device.kind not in (Kind.VF, Kind.SF):
         return False
-    return next((entry.has(device.index) for entry in entries if entry.name.casefold() == pf.casefold()), False)
+    return next((entry.has(device.index) for entry in entries if entry.name.casefold() in names), False)
 
 
 def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device], list[str]]:
@@ -211,7 +212,8 @@ def _present(unit: Unit, devices: Mapping[str, Device]) -> Unit:
 
 def is_lasting(device: Device, offer: Offer) -> bool:
     """Whether the device keeps its id: software interfaces do only if a selector names them."""
-    return device.kind is not Kind.NETDEV or any(device.id in one.netdevs for one in offer.resource.selectors)
+    names = {device.id, *device.altnames}
+    return device.kind is not Kind.NETDEV or not all(one.netdevs.isdisjoint(names) for one in offer.resource.selectors)
 
 
 def _stays(unit: Unit, devices: Mapping[str, Device], claimed: set[str]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import drawn
 import pytest
 from support.killing import killed_at
-from support.topology import Host, Pod
+from support.topology import Host, Pod, ip
 
 from base.protocol.errors import IoFailure
 from base.state import claims, durable, gates
@@ -260,6 +260,13 @@ def test_a_shared_device_is_for_other_pods_too(host: Host, pod: Pod, folder: Pat
 def test_an_ended_claim_gives_nothing(host: Host, pod: Pod) -> None:
     claims.save(replace(CLAIM, ended=True, devices=(replace(MASTER, kind="vf"),)))
     assert host.refused("ADD", pod, conf(host), CNI_ARGS=ARGS)["code"] == 109
+
+
+def test_the_claims_master_by_its_altname(host: Host, pod: Pod) -> None:
+    claims.save(CLAIM)
+    ip("link", "property", "add", "dev", "rail0", "altname", "the-fabric-of-rail-0")
+    host.ok("ADD", pod, conf(host) | {"master": "the-fabric-of-rail-0"}, CNI_ARGS=ARGS)
+    host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
 
 
 @pytest.mark.parametrize(

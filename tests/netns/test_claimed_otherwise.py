@@ -3,8 +3,11 @@
 The holder is an attachment, or a claim that is prepared and not attached yet.
 """
 
+import errno
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from base.kernel import sysfs
 from base.protocol.spec import Key
 from base.state import claims, journal, locks, owned
 from base.state.claims import Claim, Device
+from base.state.locks import Mode
 from base.state.pod import Identity
 from base.state.record import Record
 from cni import commands
@@ -41,6 +45,12 @@ def folder(host: Host, sys_tree: Path, two_vfs: None, monkeypatch: pytest.Monkey
 
 def host_device(host: Host, **keys: Any) -> dict[str, Any]:
     return host.conf(kind="host-device", master=..., **keys)
+
+
+def by_default_route(host: Host) -> dict[str, Any]:
+    """No master: the default route leaves by the PF."""
+    ip("route", "replace", "default", "dev", "rail0")
+    return host.conf(master=...)
 
 
 def mac(name: str) -> str:
@@ -68,6 +78,7 @@ OVER_PF: dict[str, Callable[[Host], dict[str, Any]]] = {
     "any VF": by_pf,
     "over the PF": lambda host: host.conf(master="rail0"),
     "a VLAN over it": lambda host: host.conf(master="rail0.7"),
+    "the default route's": by_default_route,
 }
 NAMES = OF_VF | OF_PF | OVER_PF
 SF = "mlx5_core.sf.4"
@@ -153,7 +164,7 @@ def test_under_one_lock(host: Host, pod: Pod, relatives: None, name: str, monkey
 
 
 def test_a_master_is_for_several_at_once(host: Host, pod: Pod, sys_tree: Path) -> None:
-    with owned.lock(pci.PF, is_shared=True):
+    with owned.lock(pci.PF, mode=Mode.SHARED):
         host.ok("ADD", pod)
     host.ok("DEL", pod)
 
@@ -203,3 +214,54 @@ def test_a_master_with_a_claim(host: Host, pod: Pod, kind: str, code: int) -> No
     host.ok("DEL", pod, host.conf(master="fabric"))
     error = host.refused("ADD", pod, host_device(host, device="fabric"))
     assert (error["code"], WORDS in error["msg"]) == (109, True), error
+
+
+@contextmanager
+def lost(file: Path, number: int = errno.EIO) -> Iterator[None]:
+    """While the file cannot be opened, by default because of the disk."""
+
+    def read(path: Any, *rest: Any, **more: Any) -> int:
+        if os.fspath(path) == f"{file}":
+            raise OSError(number, os.strerror(number))
+        return opened(path, *rest, **more)
+
+    opened = os.open
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "open", read)
+        yield
+
+
+def damaged(file: Path) -> AbstractContextManager[None]:
+    file.write_bytes(file.read_bytes()[:-9])
+    return nullcontext()
+
+
+@pytest.mark.parametrize("spoil", [lost, damaged])
+def test_a_record_that_cannot_be_read(host: Host, pod: Pod, sys_tree: Path, spoil: Any) -> None:
+    """It keeps no device that is on the host from others.  It keeps one that a pod may have.  A veth in place of a VF
+    fails for another reason, as without that record."""
+    moved = (host_device(host, pciBusID=pci.VF), by_device(host), by_pf(host, vf=0))
+    without = [host.refused("ADD", pod, named) for named in moved]
+    attached(pci.VF)(host)
+    (record,) = (host.state / "attachments/fabric").glob("*.json")
+    ip("link", "set", "vf0", "up")
+    with spoil(record):
+        host.ok("ADD", pod, host.conf(master="vf0"))
+        host.ok("DEL", pod, host.conf(master="vf0"))
+        ip("link", "set", "vf0", "down")
+        assert [host.refused("ADD", pod, named) for named in moved] == without
+    function = sys_tree / "bus/pci/devices" / pci.VF
+    (function / "net/vf0").rmdir()
+    (function / "driver").symlink_to("/sys/bus/pci/drivers/vfio-pci")
+    for named in (host_device(host, pciBusID=pci.VF), by_pf(host, vf=0), by_pf(host, pfOnly=True)):
+        with spoil(record):
+            error = host.refused("ADD", pod, named)
+        assert (error["code"], f"{record}; if that pod has ended" in error["msg"]) == (5, True), error
+
+
+def test_a_record_that_cannot_be_read_now(host: Host, pod: Pod) -> None:
+    """The next attempt may find that it is the device's."""
+    attached(pci.VF)(host)
+    (record,) = (host.state / "attachments/fabric").glob("*.json")
+    with lost(record, errno.EMFILE):
+        assert host.refused("ADD", pod, by_device(host))["code"] == 11

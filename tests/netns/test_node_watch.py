@@ -70,6 +70,14 @@ def test_a_carrier(heard: Heard) -> None:
     assert heard.watch.links["rail0"].carrier
 
 
+def test_an_altname(heard: Heard) -> None:
+    """udev gives an interface its altnames after the event of the interface, and a selector may have one."""
+    heard.watch.software = True
+    for change in ("add", "del"):
+        ip("link", "property", change, "dev", "rail0", "altname", "the-fabric-of-rail-0")
+        assert heard.hears() == {True}
+
+
 def test_addresses(heard: Heard) -> None:
     """An address that the host adds to a device or removes changes what a pod may have."""
     assert (ip("address", "add", "192.0.2.1/24", "dev", "rail0"), heard.next()) == ([], [])

@@ -63,6 +63,26 @@ def test_an_address_elsewhere_is_no_conflict(host: Host, pod: Pod) -> None:
     assert given(host.ok("ADD", pod, one)) == ["10.56.0.2"]
 
 
+@pytest.mark.parametrize(
+    ("master", "at"), [("rail0", "shim"), ("shim", "rail0"), ("shim", "shim2"), ("rail0", "shim2")]
+)
+def test_the_hosts_interface_beside_the_pods(host: Host, pod: Pod, master: str, at: str) -> None:
+    """Hosts have one to reach their own pods; it is on the master's link, and so is one over it."""
+    for name, over in (("shim", "rail0"), ("shim2", "shim")):
+        ip("link", "add", name, "link", over, "type", "macvlan")
+        ip("link", "set", name, "up")
+    ip("addr", "add", "10.56.0.2/24", "dev", at)
+    named = conf(host) | {"master": master}
+    assert given(host.ok("ADD", pod, named))[0] == "10.56.0.3"
+
+
+def test_the_hosts_interface_on_another_link(host: Host, pod: Pod) -> None:
+    ip("link", "add", "shim", "link", "fabric", "type", "macvlan")
+    ip("link", "set", "shim", "up")
+    ip("addr", "add", "10.56.0.2/24", "dev", "shim")
+    assert given(host.ok("ADD", pod, conf(host)))[0] == "10.56.0.2"
+
+
 def test_without_a_known_master_all_interfaces_count(host: Host, pod: Pod) -> None:
     ip("addr", "add", "10.56.0.2/24", "dev", "fabric")
     ip("route", "add", "default", "dev", "rail0")

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from base.protocol.errors import CniError, IoFailure
+from base.protocol.errors import CniError, IoFailure, RecordUnreadable
 from base.protocol.result import Address
-from base.protocol.spec import Json, Key
+from base.protocol.spec import Key
 from base.state import durable
 from base.state.locks import passing, take
 from ipam.stores import LOCK_TIMEOUT
@@ -33,7 +33,7 @@ def recorded(directory: Path, to: Path, keys: Mapping[Address, Key]) -> Iterator
     with _alone(directory):
         files = {f"{to / str(address)}": [key.container_id, key.ifname] for address, key in keys.items()}
         if files:  # no DEL would remove a record of none
-            durable.write(directory / FILE, {"files": _files(durable.read(directory / FILE) or {"files": {}}) | files})
+            durable.write(directory / FILE, {"files": _recorded(directory) | files})
         yield
 
 
@@ -45,9 +45,9 @@ def remove(directory: Path, ended: Callable[[Mapping[str, Key]], Collection[str]
     """
     try:
         with _alone(directory):
-            if body := durable.read(directory / FILE):  # else another command removed the last
-                _end(directory, _files(body), ended)
-    except (CniError, OSError, KeyError, TypeError, ValueError, AttributeError) as e:
+            if files := _recorded(directory):  # else another command removed the last
+                _end(directory, files, ended)
+    except (CniError, OSError, ValueError) as e:  # a name has a zero byte
         return [f"{directory / FILE}: files of host-local could not be removed: {getattr(e, 'msg', e)}"]
     return []
 
@@ -63,10 +63,18 @@ def _alone(directory: Path) -> Iterator[None]:
         raise IoFailure(f"{e.filename or path}: {e.strerror}") from e
 
 
-def _files(body: Json) -> dict[str, list[str]]:
-    """Return the attachment in each file.  Earlier versions recorded one directory, and names in it.  Raises KeyError,
-    TypeError, AttributeError."""
-    return {f"{Path(body.get('directory', ''), name)}": of for name, of in body["files"].items()}
+def _recorded(directory: Path) -> dict[str, list[str]]:
+    """Return the attachment in each file that the record names; empty without a record.  Earlier versions recorded one
+    directory, and names in it.  Raises RecordUnreadable, IoFailure."""
+    path = directory / FILE
+    body = durable.read(path) or {"files": {}}
+    try:
+        files = {f"{Path(body.get('directory', ''), name)}": [*of] for name, of in body["files"].items()}
+        for of in files.values():
+            Key(*of)
+    except (KeyError, TypeError, AttributeError) as e:
+        raise RecordUnreadable(f"{path} is not a record of exported files ({type(e).__name__}); remove it") from e
+    return files
 
 
 def _end(

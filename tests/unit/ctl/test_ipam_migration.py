@@ -14,7 +14,7 @@ from support.ipam_calls import Net
 from support.pages import ROOT
 from support.topology import until
 
-from base.protocol.errors import TryAgain
+from base.protocol.errors import RecordUnreadable, TryAgain
 from base.protocol.spec import Key
 from base.state import durable
 from base.state.locks import passing
@@ -323,6 +323,28 @@ def test_exported_addresses_of_many_pods_end_at_once(tmp_path):
         assert [line for lines in threads.map(end, [*held]) for line in lines] == []
     assert [path.name for path in there.iterdir()] == ["lock"]
     assert [*net.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"directory": "/d"},
+        {"files": 1},
+        {"files": []},
+        {"files": {"a": 1}},
+        {"files": {"a": ["c"]}},
+        {"directory": 1, "files": {"a": ["c", "i"]}},
+    ],
+)
+def test_an_odd_record_of_exported_files(tmp_path, body):
+    """An intact state file without the members that it should have, as a later version may write."""
+    (net := tmp_path / "net").mkdir()
+    durable.write(net / "exported", body)
+    record = exported.recorded(net, tmp_path, {ip_address("10.0.0.2"): Key("c", "net1")})
+    with pytest.raises(RecordUnreadable, match="exported is not a record of exported files"), record:
+        pass
+    (message,) = exported.remove(net, list)
+    assert message.startswith(f"{net}/exported: files of host-local could not be removed: ")
 
 
 def test_an_end_while_the_files_are_exported(tmp_path):

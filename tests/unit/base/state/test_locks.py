@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from base.child_process import Child
 from base.protocol.errors import IoFailure, TryAgain
 from base.protocol.spec import Key
 from base.state import journal, locks, owned, places
+from base.state.locks import Mode
 from base.state.pod import Identity
 
 KEY = Key("c1", "hpn0")
@@ -231,8 +233,62 @@ def test_alone_in_a_namespace_and_over_a_device(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
     with owned.lock(pci.PF):
         with pytest.raises(TryAgain):
-            owned.lock(pci.PF)
+            owned.lock(pci.PF).release()
         owned.lock(pci.VF).release()
+
+
+def test_holders_that_share_in_turns_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each begins before the one before ends, as the ADDs of a node that boots do."""
+    monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
+    with ThreadPoolExecutor(1) as threads, ExitStack() as held:
+        before = held.enter_context(owned.lock(pci.PF, 0, Mode.SHARED))
+        alone = threads.submit(lambda: owned.lock(pci.PF, 30).release())
+
+        def is_kept_out() -> bool:
+            nonlocal before
+            try:
+                now = held.enter_context(owned.lock(pci.PF, 0, Mode.SHARED))
+            except TryAgain:
+                return True
+            before.release()
+            before = now
+            return alone.done()
+
+        until(is_kept_out)
+        before.release()
+        alone.result()
+        owned.lock(pci.PF, 0, Mode.SHARED).release()
+
+
+def test_a_child_that_outlives_one_that_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the lock's file open, as one that hangs in a driver, and others share the lock nevertheless."""
+    monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
+    with ThreadPoolExecutor(1) as threads:
+        with owned.lock(pci.PF, 0, Mode.SHARED):
+            waiting = threads.submit(owned.lock, pci.PF)
+            until(lambda: not can_be_shared())
+        with waiting.result():
+            child = Child(signal.pause)
+    try:
+        assert can_be_shared()
+    finally:
+        child.end()
+
+
+def can_be_shared() -> bool:
+    try:
+        owned.lock(pci.PF, 0, Mode.SHARED).release()
+    except TryAgain:
+        return False
+    return True
+
+
+def test_one_that_waited_in_vain_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
+    with owned.lock(pci.PF, 0, Mode.SHARED):
+        with pytest.raises(TryAgain):
+            owned.lock(pci.PF, 0.1)
+        owned.lock(pci.PF, 0, Mode.SHARED).release()
 
 
 def test_no_device_excludes_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

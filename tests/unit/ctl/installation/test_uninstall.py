@@ -125,6 +125,7 @@ def test_refused_while_a_claim_is_prepared(installed: Path) -> None:
     durable.write(path, claim.to_json())
     with pytest.raises(NotAvailable, match="addresses of hpn: claim default/rails, which is prepared"):
         uninstall(installed)
+    assert answer_uninstall([f"--root={installed}", "--check"]) == ("claim default/rails, which is prepared\n", 1)
     path.write_text("{")
     with pytest.raises(NotAvailable, match=f"{path}, which cannot be read"):
         uninstall(installed)

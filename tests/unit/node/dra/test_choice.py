@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from support import pci
 from unit.node.dra.test_prepare import POD, UID
 
 from base.kernel import netns, sysfs
-from base.protocol.errors import IoFailure, RecordUnreadable
+from base.protocol.errors import IoFailure, RecordUnreadable, TryAgain
 from base.protocol.spec import Key
 from base.state import claims, journal, owned, places
 from base.state.claims import Claim, Device
+from base.state.locks import Mode
 from base.state.pod import Identity
 from base.state.record import Record
 from node.dra import choice
@@ -193,6 +195,34 @@ def test_masters_do_not_wait_for_each_other() -> None:
         async with choice.alone(claim(name).devices):
             pass
 
-    with owned.lock("rail0", is_shared=True), owned.lock(pci.PF, is_shared=True):
+    with owned.lock("rail0", mode=Mode.SHARED), owned.lock(pci.PF, mode=Mode.SHARED):
         for name in SHARED:
             asyncio.run(prepare(name))
+
+
+def test_adds_over_a_master_keep_no_claim_out() -> None:
+    """Each ADD begins before the one before ends."""
+
+    async def prepare() -> None:
+        async with choice.alone(claim("vf").devices):
+            pass
+
+    async def both() -> None:
+        before, waiting = owned.lock(pci.PF, 0, Mode.SHARED), asyncio.ensure_future(prepare())
+        try:
+            while not waiting.done():
+                # time: the pace of a loop that ends by an event
+                await asyncio.sleep(0.001)
+                with suppress(TryAgain):
+                    now = owned.lock(pci.PF, 0, Mode.SHARED)
+                    before.release()
+                    before = now
+                    continue
+                break
+        finally:
+            before.release()
+        await waiting
+
+    asyncio.run(both())
+    with owned.lock(pci.PF, 0, Mode.SHARED):
+        owned.lock(pci.PF, 0, Mode.SHARED).release()
