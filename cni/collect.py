@@ -47,7 +47,7 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
     # before it has a lease.  An attachment with both is undone below, which releases its addresses.
     try:
         request.refuse_if_abandoned()
-        delegate.ask_if_it_can(where.ipam, _sparing(request, conf, where), programs)
+        delegate.ask_if_it_can(_asked(where.ipam, valid, programs), _sparing(request, conf, where), programs)
     except (CniError, OSError) as e:
         failures.append(e)
     for seen, version in there:
@@ -118,19 +118,26 @@ def _is_since(version: Version, began: float) -> bool:
     return version is not None and began < version[1] / 1e9 <= time.time()
 
 
+def _asked(ipam: str, valid: Collection[Key] | None, programs: Programs) -> str:
+    """Return the IPAM plugin that GC asks; empty for none.  Without a list it asks our own only.
+
+    Another plugin may treat no list as an empty one: host-local 1.10.0 then frees the addresses of all pods.
+    """
+    return ipam if valid is not None or ipam in programs else ""
+
+
 def _sparing(request: Request, conf: Config, where: Location) -> Request:
-    """Return GC's request with every attachment that has a record as valid."""
+    """Return GC's request with every attachment that has a record as valid, under both names of the list: host-local
+    reads only the first."""
 
     def attached() -> list[Key]:
         return journal.keys(where.state_dir, where.network)
 
     keys = sorted(attached(), key=str)
     listed = [{"containerID": key.container_id, "ifname": key.ifname} for key in keys]
-    lists = {
-        name: conf[name] + [one for one in listed if one not in conf[name]]
-        for name in spec.VALID_ATTACHMENTS
-        if conf.get(name) is not None
-    }
+    given = next((conf[name] for name in spec.VALID_ATTACHMENTS if conf.get(name) is not None), None)
+    valid = None if given is None else [*given, *(one for one in listed if one not in given)]
+    lists = {} if valid is None else dict.fromkeys(spec.VALID_ATTACHMENTS, valid)
     return replace(request, stdin=json.dumps({**conf, **lists}).encode(), attached=attached)
 
 

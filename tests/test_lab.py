@@ -96,6 +96,7 @@ BOOTS = {
             "tests/netns/test_check_link.py::test_mtu",
             "tests/netns/test_check_link.py::test_arp_of_an_ipvlan",
             "tests/netns/test_check_link.py::test_vrf",
+            "tests/netns/test_check_link.py::test_tables_in_a_vrf",
             "tests/netns/test_node_uplinks.py::test_vrf",
         ),
     ),

@@ -57,6 +57,11 @@ class Wanted:
         table = self.values.get("table")
         return f"route {self.dst}" + (f" in table {table}" if table else "")
 
+    @property
+    def lost(self) -> str:
+        """The problem that there is no such route."""
+        return f"{self.name} is lost"
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -102,7 +107,7 @@ def check_carries(link: Link) -> None:
 def check(pod: Pod, link: Link, expected: Expected) -> None:
     """Compare with the kernel.  Raises CheckFailed for the first difference; OSError."""
     _check_link(link, expected)
-    vrf_table = _vrf_table(pod, link)
+    vrf = pod.rtnl.link(index=link.enslaved) if link.enslaved else None
     assigned = dump.addresses(pod.fd, link.index) if expected.ips else {}
     _check_addresses(link, expected.ips, assigned)
     if not expected.ips and not expected.routes:
@@ -112,7 +117,7 @@ def check(pod: Pod, link: Link, expected: Expected) -> None:
     for rule in expected.rules:
         if problem := misplaced(rule, rules):
             raise CheckFailed(f"{pod.path} has {problem}: from {rule['from']} lookup {rule['table']}")
-    for problem in _problems(link, expected, received, rules, routes, {vrf_table} if vrf_table else set()):
+    for problem in _problems(link, expected, received, rules, routes, vrf):
         raise CheckFailed(f"{link.name}: {problem}")
     connected = {ip.address.network for ip in expected.ips}
     ways = {hop.route.table for hop in routes if hop.output == link.index} - {RT_TABLE_LOCAL}
@@ -126,15 +131,23 @@ def check(pod: Pod, link: Link, expected: Expected) -> None:
 
 
 def _problems(
-    link: Link, expected: Expected, received: Sequence[Ip], rules: Sequence[Rule], routes: Sequence[Hop], vrf: set[int]
+    link: Link,
+    expected: Expected,
+    received: Sequence[Ip],
+    rules: Sequence[Rule],
+    routes: Sequence[Hop],
+    vrf: Link | None,
 ) -> Iterator[str]:
-    """Yield what keeps packets from the addresses or the interface; ``vrf`` is the table that a VRF leads to."""
-    led = {version: tables(rules, version, expected.ips) | vrf for version in (4, 6)}
+    """Yield what keeps packets from the addresses or the interface; ``vrf`` is the VRF that the link is in."""
+    in_vrf = {_vrf_table(vrf)} if vrf else set[int]()
+    led = {version: tables(rules, version, expected.ips) | in_vrf for version in (4, 6)}
     for ip in received:
         yield from unreachable(ip, rules, routes)
     for wanted in expected.routes:
         if problem := differing(wanted, routes, link.index, led[wanted.dst.version]):
-            yield problem
+            # Linux sets a link down that enters a VRF, and with it go the link's routes in every table.
+            why = f", since {link.name} is in the VRF {vrf.name}; add it again in the pod" if vrf else ""
+            yield problem + (why if problem == wanted.lost else "")
     for network in {ip.address.network for ip in expected.ips}:
         if problem := _of_connected(network, routes, link.index, led[network.version]):
             yield problem
@@ -151,7 +164,7 @@ def differing(wanted: Wanted, there: Sequence[Hop], index: int, led: set[int]) -
     ]
     found = [(list(_differences(wanted, hop, led)), position) for position, hop in same]
     if not found:
-        return f"{wanted.name} is lost"
+        return wanted.lost
     differences, position = min(found, key=lambda one: len(one[0]))
     if differences:
         return f"{wanted.name} differs: " + ", ".join(differences)
@@ -204,10 +217,9 @@ def _check_link(link: Link, expected: Expected) -> None:
         raise CheckFailed(f"{link.name} has MTU {link.mtu}, expected {interface.mtu}")
 
 
-def _vrf_table(pod: Pod, link: Link) -> int:
-    """The table of the link's VRF, into which the chained plugin vrf puts it; 0 if it has none."""
-    over = pod.rtnl.link(index=link.enslaved) if link.enslaved else None
-    return read_u32(attributes(over.data).get(_IFLA_VRF_TABLE, b"")) if over else 0
+def _vrf_table(vrf: Link) -> int:
+    """The table of a VRF, into which the chained plugin vrf puts a link."""
+    return read_u32(attributes(vrf.data).get(_IFLA_VRF_TABLE, b""))
 
 
 def _tuned(key: Key) -> bool:

@@ -239,7 +239,7 @@ def _guids(pf: Pf, rule: PfRule) -> Iterator[_Step]:
         return
     key = f"{rule.source}.guids true: {pf.title}"
     if pf.device.link_type != "infiniband":
-        yield f"{key} is Ethernet, which has no GUIDs; remove guids"
+        yield f"{key} is Ethernet, whose GUIDs derive from the MAC that the PF sets; remove guids"
         return
     without = [vf for vf in pf.vfs if vf.has_guids is False]
     if without and not pf.guid:

@@ -131,8 +131,18 @@ def test_a_pf_itself(node: Node, make_pod: Callable[[], Pod], by: str) -> None:
     until(lambda: netdev(OTHER_PF) == before, 120)
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["by DEL", "its pod's namespace is lost"])
-def test_a_pf_with_the_hosts_network(node: Node, make_pod: Callable[[], Pod], lost: bool) -> None:
+NAMED: dict[str, Callable[[], dict[str, Any]]] = {
+    "pf": lambda: {"pf": OTHER_PF, "pfOnly": True},
+    "pciBusID": lambda: {"kind": "host-device", "pciBusID": pci(OTHER_PF)},
+    "kernelpath": lambda: {"kind": "host-device", "kernelpath": os.path.realpath(f"/sys/class/net/{OTHER_PF}/device")},
+    "hwaddr": lambda: {"kind": "host-device", "hwaddr": netdev(OTHER_PF)["address"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "lost"), [*((key, False) for key in NAMED), ("pf", True)], ids=[*NAMED, "its pod's namespace is lost"]
+)
+def test_a_pf_with_the_hosts_network(node: Node, make_pod: Callable[[], Pod], key: str, lost: bool) -> None:
     """The host gets addresses and routes again, also if the kernel brings the PF home, down and without them."""
 
     def network() -> tuple[Any, ...]:
@@ -141,7 +151,7 @@ def test_a_pf_with_the_hosts_network(node: Node, make_pod: Callable[[], Pod], lo
         routes = ip("-4", "route", "show", "table", "all", "dev", OTHER_PF)  # the flags follow the carrier, later
         return shown, [{**route, "flags": []} for route in routes], ip("rule")
 
-    conf = node.conf(deviceID=..., pf=OTHER_PF, pfOnly=True, useInterfaceNetwork=True, ipam=...)
+    conf = node.conf(deviceID=..., useInterfaceNetwork=True, ipam=..., **NAMED[key]())
     flags = netdev(OTHER_PF)["flags"]
     try:
         ip("link", "set", OTHER_PF, "up")

@@ -11,6 +11,14 @@ from support.topology import Host, Pod, ip
 
 OTHER_MAC = "02:00:00:00:00:aa"
 TUNED = Path("/run/cni/tuning")
+# The routes of an interface's own table: to its networks, and by its gateways.
+TABLES = {
+    "10.56.0.0/24": "scope link",
+    "default": "via 10.56.0.1",
+    "fd00:56::/64": "",
+    "fe80::/64": "",
+    "::/0": "via fd00:56::1",
+}
 
 
 def master(*words: str) -> Any:
@@ -159,6 +167,27 @@ def test_vrf(host: Host, pod: Pod) -> None:
         "route add 10.60.0.0/16 via 10.56.0.1 dev hpn0 vrf blue",
     )
     passes(host, pod, conf, in_pod(*commands))
+
+
+@pytest.mark.parametrize("key", ["policyRouting", "multiRail"])
+def test_tables_in_a_vrf(host: Host, pod: Pod, key: str) -> None:
+    """Linux removes the routes of all tables when the interface enters a VRF, and CHECK names the VRF.  CHECK passes,
+    and packets leave by the interface, if the pod adds the routes again."""
+    if pod.run("ip", "link", "add", "blue", "type", "vrf", "table", "10").returncode:
+        pytest.skip("this kernel has no vrf; runs in the lab")
+    conf = host.conf(**{key: True})
+    result = host.ok("ADD", pod, conf)
+    in_pod("link set blue up", "link set hpn0 master blue")(host, pod, result)
+    error = host.refused("CHECK", pod, conf | {"prevResult": result})
+    assert error["code"] == 107
+    assert "in table 100 is lost, since hpn0 is in the VRF blue; add it again in the pod" in error["msg"]
+    for family in "-4", "-6":
+        assert pod.ip(family, "route", "show", "table", "100") == []
+    for network, way in TABLES.items():
+        pod.ip("route", "add", network, *way.split(), "dev", "hpn0", "table", "100")
+    assert host.checked(pod, conf, result).exit_code == 0
+    (way,) = pod.ip("route", "get", "203.0.113.9", "from", "10.56.0.2")
+    assert (way["dev"], way["gateway"], way["table"]) == ("hpn0", "10.56.0.1", "100")
 
 
 def test_a_record_that_does_not_know_the_mtu(host: Host, pod: Pod) -> None:

@@ -202,6 +202,32 @@ def test_the_ipam_gets_the_list(host: Host, make_pod: Callable[[], Pod]) -> None
     assert {k: v for k, v in json.loads(seen.read_text()).items() if k in LISTS} == dict.fromkeys(LISTS, listed(stays))
 
 
+@pytest.mark.parametrize("key", LISTS)
+def test_the_ipam_gets_either_list_under_both_names(host: Host, make_pod: Callable[[], Pod], key: str) -> None:
+    """host-local 1.10.0 reads only the first name, and frees every address without it."""
+    stays, other, seen = make_pod(), {"containerID": "c9", "ifname": "net1"}, host.tmp_path / "seen"
+    path = host.program("script", f"[ $CNI_COMMAND = GC ] && cat > {seen} || echo '{DOCUMENT}'")
+    conf = host.conf(ipam={"type": "script"})
+    host.ok("ADD", stays, conf, CNI_PATH=path)
+    host.ok("GC", None, conf | {key: [other]}, CNI_PATH=path)
+    body = json.loads(seen.read_text())
+    assert [body.get(name) for name in LISTS] == [[other, *listed(stays)]] * 2
+
+
+def test_without_a_list_no_other_ipam_is_asked(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """A plugin may take no list for an empty one.  DEL releases the address of an attachment that GC undoes."""
+    stays, dies = make_pod(), make_pod()
+    calls = host.tmp_path / "calls"
+    path = host.program("script", f"cat >/dev/null; echo $CNI_COMMAND >> {calls}; echo '{DOCUMENT}'")
+    conf = host.conf(ipam={"type": "script"})
+    for pod in (stays, dies):
+        host.ok("ADD", pod, conf, CNI_PATH=path)
+    dies.gone()
+    host.ok("GC", None, conf, CNI_PATH=path)
+    assert calls.read_text().split() == ["ADD", "ADD", "DEL"]
+    assert stays.links() == {"hpn0"}
+
+
 def test_the_ipam_is_told_the_pod(host: Host, pod: Pod) -> None:
     """The IPAM's DEL names the pod of the attachment, although GC itself names none."""
     seen = host.tmp_path / "seen"

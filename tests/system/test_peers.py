@@ -1,5 +1,7 @@
 """Our plugin under other IPAM plugins, our IPAM under other plugins, and other plugins after ours in a chain."""
 
+import json
+
 import pytest
 from system.machine import RANGES, Machine, fabric, ours
 
@@ -21,6 +23,31 @@ def test_ours_with_an_ipam_of_the_peers(machine: Machine, ipam: dict, expected: 
     machine.ok("check", pod)
     machine.ok("status", pod)
     machine.ok("del", pod)
+
+
+@pytest.mark.parametrize("name", [None, "cni.dev/attachments", "cni.dev/valid-attachments"])
+def test_gc_of_ours_with_host_local(machine: Machine, name: str | None) -> None:
+    """GC frees the address of an attachment that only host-local knows, and never that of a pod with a record.
+
+    host-local implements GC since 1.10.0: without cni.dev/valid-attachments it frees all addresses.
+    """
+    machine.network(ours(ipam={"type": "host-local", "ranges": RANGES[:1]}))
+    pods = machine.pod(), machine.pod()
+    for pod in pods:
+        machine.ok("add", pod)
+    held = machine.scratch / "host-local/rail0"
+    (held / "10.56.0.9").write_text("lost\r\nhpn0")
+    listed = [{"containerID": fabric.container_id(pods[0]), "ifname": "hpn0"}]
+    conf = json.loads((machine.scratch / "net.d/rail0.conflist").read_text())
+    stdin = {**conf["plugins"][0], "cniVersion": "1.1.0", "name": "rail0"} | ({name: listed} if name else {})
+    done = machine.node.run([str(machine.tools.hpn)], machine.env | {"CNI_COMMAND": "GC"}, stdin=json.dumps(stdin))
+    assert done.returncode == 0, done.stdout
+    there = {path.name for path in held.glob("10.*")}
+    assert ("10.56.0.2" in there, "10.56.0.9" in there) == (True, name is None)
+    assert name or "10.56.0.3" in there
+    (held / "10.56.0.9").unlink(missing_ok=True)
+    for pod in pods:
+        machine.ok("del", pod)
 
 
 @pytest.mark.parametrize("version", ["0.3.1", "0.4.0", "1.0.0", "1.1.0"])

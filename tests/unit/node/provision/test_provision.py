@@ -157,7 +157,7 @@ def test_other_settings_while_pods_have_vfs() -> None:
         ),
         (pf(vfs=vfs(2, trust=None)), rule(trust=True), "does not report whether it trusts VF 0-1; remove trust"),
         (infiniband(), rule(trust=True), "is InfiniBand, and its VFs have no MAC to trust; remove trust"),
-        (pf(2), rule(guids=True), "is Ethernet, which has no GUIDs; remove guids"),
+        (pf(2), rule(guids=True), "is Ethernet, whose GUIDs derive from the MAC that the PF sets; remove guids"),
         (replace(infiniband(), guid=""), rule(guids=True), "has no GUID to derive others from"),
         (replace(infiniband(), vfs=vfs(1, has_guids=False, user=POD)), rule(guids=True), "belongs to"),
     ],
