@@ -1,5 +1,4 @@
-"""The addresses of this namespace itself: ask the kernel about one of them, or about those of an interface (man 7
-rtnetlink, RTM_GETROUTE and RTM_GETADDR)."""
+"""The addresses and links of this namespace itself (man 7 rtnetlink, RTM_GETROUTE, RTM_GETADDR and RTM_GETLINK)."""
 
 import socket
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
