@@ -163,7 +163,7 @@ def test_yaml_needs_no_quotes() -> None:
         (own(selectors={"rootDevices": ["rail0"]}), "is not a PCI address"),
         (own(selectors={"vendors": ["Mellanox"]}), 'resources[0].selectors.vendors[0] "Mellanox" is not a PCI ID'),
         (own(selectors={"vendors": [True]}), "resources[0].selectors.vendors[0] true is not text"),
-        (own(selectors={"ifNames": ["a" * 16]}), "1 to 15 bytes"),
+        (own(selectors={"ifNames": ["a" * 128]}), "1 to 127 bytes"),  # an altname (ALTIFNAMSIZ)
         (own(selectors={"ifNames": ["a\x00"]}), "not printable"),
         (own(selectors={"drivers": ["../x"]}), "cannot name a driver"),
         (own(selectors={"acpiIndexes": ["eno1"]}), "is not an ACPI index"),
