@@ -122,7 +122,7 @@ def test_an_api_server(make: Makes, clock: list[float], tmp_path: Path) -> None:
         for user, said in (
             ({"token": "nobody"}, ("does not know this node's credential", "name a known one")),
             (pair, ("which expired at 2021-01-01T00:00:00Z", "renew it")),
-            ({"token": "somebody"}, ('"somebody" cannot get resource "nodes"', apply, "ClusterRole hpn-node")),
+            ({"token": "somebody"}, ('"somebody" cannot get resource "namespaces"', apply, "ClusterRole hpn-node")),
         ):
             refuse(make("node1", who(user)), 111, *said)
         absent = {"kubernetes": {"kubeconfig": str(tmp_path / "absent")}}
