@@ -1,6 +1,7 @@
 """Our plugin under other IPAM plugins, our IPAM under other plugins, and other plugins after ours in a chain."""
 
 import json
+import os
 
 import pytest
 from system.machine import RANGES, Machine, fabric, ours
@@ -35,6 +36,8 @@ def test_gc_of_ours_with_host_local(machine: Machine, name: str | None) -> None:
     pods = machine.pod(), machine.pod()
     for pod in pods:
         machine.ok("add", pod)
+    for record in (machine.state / "attachments").rglob("*.json"):
+        os.utime(record, (0, 0))  # GC spares what an ADD wrote since it began, within a tick of the kernel's clock
     held = machine.scratch / "host-local/rail0"
     (held / "10.56.0.9").write_text("lost\r\nhpn0")
     listed = [{"containerID": fabric.container_id(pods[0]), "ifname": "hpn0"}]
@@ -44,7 +47,7 @@ def test_gc_of_ours_with_host_local(machine: Machine, name: str | None) -> None:
     assert done.returncode == 0, done.stdout
     there = {path.name for path in held.glob("10.*")}
     assert ("10.56.0.2" in there, "10.56.0.9" in there) == (True, name is None)
-    assert name or "10.56.0.3" in there
+    assert ("10.56.0.3" in there) == (name is None), "a pod that is not listed"
     (held / "10.56.0.9").unlink(missing_ok=True)
     for pod in pods:
         machine.ok("del", pod)
