@@ -106,10 +106,16 @@ def _set(fd: int, how: int, byte: int) -> None:
 
 
 def _is_next(fd: int, byte: int) -> bool:
-    """Whether another holder of the byte waits for those that share it."""
-    asked = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, byte + Mode.NEXT.distance, 1, 0)
+    """Whether others share the byte, and another holder of it waits for them.  While no process shares it, those that
+    want to need not give way: otherwise holders in turns would keep them out."""
+    return _other(fd, byte) == fcntl.F_RDLCK and _other(fd, byte + Mode.NEXT.distance) == fcntl.F_WRLCK
+
+
+def _other(fd: int, byte: int) -> int:
+    """How another one has locked the byte, or F_UNLCK."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     how, *_ = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))
-    return bool(how == fcntl.F_WRLCK)
+    return int(how)
 
 
 def opened(path: str) -> int:

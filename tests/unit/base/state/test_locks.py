@@ -260,6 +260,15 @@ def test_holders_that_share_in_turns_keep_nobody_out(tmp_path: Path, monkeypatch
         owned.lock(pci.PF, 0, Mode.SHARED).release()
 
 
+def test_only_those_that_share_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Holders in turns, of which one always waits, keep nobody out either."""
+    monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
+    with owned.lock(pci.PF, 0, Mode.NEXT):
+        assert can_be_shared()
+        with owned.lock(pci.PF, 0, Mode.SHARED):
+            assert not can_be_shared()
+
+
 def test_a_child_that_outlives_one_that_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the lock's file open, as one that hangs in a driver, and others share the lock nevertheless."""
     monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
