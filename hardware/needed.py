@@ -79,6 +79,7 @@ def _refuse_needed(  # noqa: PLR0913, PLR0917  # as for refuse
         # Of a bridge, bond, VRF, netvsc or Open vSwitch.  No remedy takes it away: the host's traffic may leave by it.
         master = repr(over.name) if over else "bridge, bond or VRF"
         raise LinkUnavailable(f"{prefix}{name!r} is a port of the host's {master}; {other}")
+    use.refuse_unknown(address)
     if record := next(use.attached_over(link.index), None):
         raise LinkUnavailable(f"{prefix}{name!r} is the master of {record.title}; delete that first")
     _refuse_in_use(link, prefix, other, takes)

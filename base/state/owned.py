@@ -63,6 +63,18 @@ class Use:
     below: set[int] = field(default_factory=set)
     lost: list[str] = field(default_factory=list)
 
+    def refuse_unknown(self, address: str) -> None:
+        """Raise IoFailure if a record that cannot be read may have this device as its master.
+
+        A master stays on the host, so its interface there proves nothing.  A VF counts as no master, or one such record
+        would keep each pod from its VF.
+        """
+        if self.lost and not sysfs.is_vf(sysfs.pci_of(address)):
+            raise IoFailure(
+                f"{address!r} may be the master of an attachment whose record cannot be read: {self.lost[0]}; if that "
+                "pod has ended, remove the file"
+            )
+
     def attached_over(self, index: int) -> Iterator[Record]:
         """The attachments with this interface of the host as their master."""
         dirs = self.state_dirs if index in self.below else ()

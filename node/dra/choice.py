@@ -79,6 +79,11 @@ def refuse_taken(claim: Claim, devices: Sequence[Device]) -> None:
         if by := owned.held(use, relatives, is_alone=not device.is_shared):
             ended = "if its pod has ended, run hpn gc on the node; else " if by.device else ""
             raise Refused(f"{what}: {by.fact}; {by.remedy or ended + _SUCCESSOR}")
+        try:
+            if not device.is_shared:
+                use.refuse_unknown(device.id)
+        except CniError as e:
+            raise Refused(f"{what}: {e.msg}") from e
         if over := next(iter(_of_others(claim, _over(use, device, relatives))), None):
             raise Refused(f"{what}: {over}; {_SUCCESSOR}")
 

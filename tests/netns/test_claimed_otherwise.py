@@ -259,6 +259,16 @@ def test_a_record_that_cannot_be_read(host: Host, pod: Pod, sys_tree: Path, spoi
         assert (error["code"], f"{record}; if that pod has ended" in error["msg"]) == (5, True), error
 
 
+def test_a_master_that_a_lost_record_may_have(host: Host, pod: Pod) -> None:
+    """A master stays on the host, so only its record shows that a pod is over it."""
+    host.ok("ADD", pod, host.conf())
+    (record,) = (host.state / "attachments").glob("*/*.json")
+    with lost(record):
+        error = host.refused("ADD", pod, host_device(host, device="rail0"), CNI_IFNAME="net9")
+    assert (error["code"], "may be the master of an attachment" in error["msg"]) == (5, True), error
+    host.ok("DEL", pod, host.conf())
+
+
 def test_a_record_that_cannot_be_read_now(host: Host, pod: Pod) -> None:
     """The next attempt may find that it is the device's."""
     attached(pci.VF)(host)
