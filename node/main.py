@@ -107,6 +107,8 @@ async def _serve(asked: Flags, version: str) -> None:
         return await ended
     metrics, blocks = None, Blocks(loop, partial(rounds, kubeconfig=asked.kubeconfig) if asked.blocks else _none)
     try:
+        changed = asyncio.Event()
+        loop.add_signal_handler(signal.SIGHUP, changed.set)
         if not await _is_done(daemon.start(), ended):
             return await ended
         if asked.metrics:
@@ -114,6 +116,8 @@ async def _serve(asked: Flags, version: str) -> None:
 
             metrics = Metrics(loop, daemon, blocks, asked.metrics, version)
         loop.add_signal_handler(signal.SIGHUP, daemon.reload)
+        if changed.is_set():
+            daemon.reload()
         # All objects of now stay in use, and a collection of them would be the longest pause of the daemon.
         gc.collect()
         gc.freeze()

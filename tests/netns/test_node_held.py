@@ -136,6 +136,17 @@ def test_hpn_node_ends_meanwhile(node: Node) -> None:
     assert (node.tree.root / f"bus/pci/devices/{PF}/sriov_numvfs").read_text() == "1\n"
 
 
+def test_a_reload_before_the_node_is_ready(node: Node) -> None:
+    """It follows the start."""
+    node.tree.netdev("rail0", node.tree.pci(PF, sriov_totalvfs=7))
+    node.write(numVfs=1)
+    with node.process:
+        with owned.lock(PF):
+            until(node._waiting, SOON)
+            node.process.reload()
+        node.process.says("reloads its configuration", 2 * SOON)
+
+
 def test_the_end_comes_before_the_node_is_ready(node: Node) -> None:
     """The start waits for a driver for up to a minute, and a service manager for none of it."""
     node.tree.netdev("rail0", node.tree.pci(PF, sriov_totalvfs=7))
