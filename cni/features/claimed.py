@@ -14,7 +14,7 @@ from typing import Any, Final
 from base.kernel import rtnl
 from base.protocol import arguments
 from base.protocol.errors import CheckFailed, DeviceInUse, InvalidConfig, TryAgain
-from base.protocol.spec import Config, Json, Request
+from base.protocol.spec import ALTNAME, Config, Json, Request, bad_ifname
 from base.state import claims, gates
 from base.state.claims import Claim, Device
 from base.state.journal import Entry
@@ -117,7 +117,8 @@ def with_keys(claimed: Claimed, request: Request, conf: Config) -> tuple[Request
         new["runtimeConfig"] = {**(conf.get("runtimeConfig") or {}), **given}
     if device.kind == "master":
         master = conf.get("master", device.id)
-        if rtnl.real_name(master) != device.id:
+        is_name = isinstance(master, str) and not bad_ifname(master, ALTNAME)
+        if (rtnl.real_name(master) if is_name else master) != device.id:
             raise InvalidConfig(
                 f"master {master!r}: Kubernetes allocated {device.id!r} by {claimed.claim.title}; remove master"
             )

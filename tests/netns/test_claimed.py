@@ -279,6 +279,8 @@ def test_the_claims_master_by_its_altname(host: Host, pod: Pod) -> None:
             "device rail0: claim default/a-rails-x7f2k has it with attach 'none', so its network is not for Multus",
         ),
         ({}, {"master": "fabric"}, "master 'fabric': Kubernetes allocated 'rail0' by claim default/a-rails-x7f2k"),
+        ({}, {"master": ["fabric"]}, "master ['fabric']: Kubernetes allocated 'rail0'"),
+        ({}, {"master": "y" * 200}, "Kubernetes allocated 'rail0'"),
         ({}, {"runtimeConfig": {"ips": ["10.56.0.8/24"]}}, 'ips ["10.56.0.8/24"]: claim default/a-rails-x7f2k has ips'),
         ({}, {"runtimeConfig": {"mac": "02:00:00:00:00:08"}}, 'has mac "02:00:00:00:00:77"; remove one'),
     ],
