@@ -72,8 +72,11 @@ def _recorded(directory: Path) -> dict[str, list[str]]:
         files = {f"{Path(body.get('directory', ''), name)}": [*of] for name, of in body["files"].items()}
         for of in files.values():
             Key(*of)
+        is_odd = any(not isinstance(part, str) for of in files.values() for part in of)
     except (KeyError, TypeError, AttributeError) as e:
         raise RecordUnreadable(f"{path} is not a record of exported files ({type(e).__name__}); remove it") from e
+    if is_odd:
+        raise RecordUnreadable(f"{path} is not a record of exported files (a key is not text); remove it")
     return files
 
 

@@ -333,6 +333,7 @@ def test_exported_addresses_of_many_pods_end_at_once(tmp_path):
         {"files": []},
         {"files": {"a": 1}},
         {"files": {"a": ["c"]}},
+        {"files": {"a": [["c"], "i"]}},
         {"directory": 1, "files": {"a": ["c", "i"]}},
     ],
 )
