@@ -82,14 +82,15 @@ def _parsed(text: str, node: str, found: tuple[tuple[Parent, Prefix], ...] = ())
     written = [] if rails else [*runtime, *conf.ipam.written("ipam")]
     of_some = [key for _, items in written for key, bounds, _ in items if bounds.node]
     _refuse_alone(written)
+    of_all: tuple[RangeSet, ...] = ()
     if of_some:
-        if of_all := _placed(written, {}):
-            range_sets(of_all)  # those of different nodes must not overlap either
+        if every := _placed(written, {}):
+            of_all = range_sets(every)  # those of different nodes must not overlap either
         written = _of_node(written, node)
     named = {at: f"{key}.subnet" for _, items in written for key, _, at in items if isinstance(at, Parent)}
     if not (sets := tuple(s for rail in rails for s in rail.sets)):
         placed = _placed(written, prefixes)
-        sets = range_sets(placed) if placed or not (named or of_some) else ()
+        sets = range_sets(placed, of_all) if placed or not (named or of_some) else ()
     if not (keys := conf.ipam.cluster):
         return _Parsed(conf, named, rails, sets)
     if of_some:

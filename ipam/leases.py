@@ -2,7 +2,7 @@
 after their release.  Pure."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from base.protocol.errors import AddressHeld, AddressUnavailable, BadEnvironment, PoolExhausted
 from base.protocol.result import Address, Ip
@@ -28,10 +28,23 @@ def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -
     for s in sets:
         if s not in embedding_it:
             beside = embedding_it if s is first else ()
-            given[s.key] = asked.get(s.key) or kept(s, book) or _next(s, book, beside)
+            before = kept(s, book)
+            if before and any(one not in e or not _is_ours(one, book) for e, one in _embedded_in(before, beside)):
+                before = None
+            given[s.key] = asked.get(s.key) or before or _next(s, book, beside)
     if first:
         given |= {s.key: _embedded(s, given[first.key], asked.get(s.key), book) for s in embedding_it}
     return tuple(s.ip(given[s.key]) for s in sets if s.key in given)
+
+
+def _embedded_in(ipv4: Address, sets: Sequence[RangeSet]) -> Iterator[tuple[RangeSet, Address]]:
+    """Each set's address with the IPv4 address in it."""
+    return ((s, embedding(s, ipv4)) for s in sets)
+
+
+def _is_ours(address: Address, book: Book) -> bool:
+    """Whether the attachment has the address, or no other one has it."""
+    return address in book.mine or not book.holder(address)
 
 
 def _embedded(s: RangeSet, ipv4: Address, asked: Address | None, book: Book) -> Address:
@@ -42,7 +55,7 @@ def _embedded(s: RangeSet, ipv4: Address, asked: Address | None, book: Book) -> 
         raise AddressUnavailable(f"{because}, and requested address {asked} is not {address}; request one of them only")
     if address not in s:
         raise AddressUnavailable(f"{because}, and {address} {why_not([s], address)}; exclude {ipv4} from its range")
-    if address not in book.mine and (owner := book.holder(address)):
+    if not _is_ours(address, book) and (owner := book.holder(address)):
         raise AddressHeld(f"{because}, and {address} is held by {owner}; request another address, or delete that")
     return address
 
@@ -71,6 +84,7 @@ def why_not(sets: Sequence[RangeSet], address: Address) -> str:
     reasons = [
         *(f"is the gateway of {r.key}" for r in ranges if address == r.gateway),
         *(f"is {r.prefix.parent}'s own, the parent's" for r in ranges if r.prefix and address in r.prefix.own),
+        *(f"is a router of {r.prefix.parent}, the parent" for r in ranges if r.prefix and address in r.prefix.routers),
         *(
             f"is excluded by {r.key}.exclude"
             for r in ranges
@@ -96,8 +110,7 @@ def _next(range_set: RangeSet, book: Book, embedding_it: Sequence[RangeSet] = ()
     """The next free address.  In these sets, the addresses with it in them are free too."""
 
     def is_free(address: Address) -> bool:
-        found = ((s, embedding(s, address)) for s in embedding_it)
-        return all(one in s and not book.holder(one) for s, one in found)
+        return all(one in s and not book.holder(one) for s, one in _embedded_in(address, embedding_it))
 
     def first_free(span: Span) -> Address | None:
         while (address := book.first_free(span)) and not is_free(address):

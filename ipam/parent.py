@@ -62,7 +62,10 @@ def _prefix(place: Parent, key: str, names: list[str]) -> Prefix:
             has = local.addresses_on(host, link.index) if link else []
             if link and (found := _chosen(place, has)):
                 own = tuple(one.ip for one in has if one.ip in found)
-                return Prefix(name, found, own, _gateway(found, own, routes.next_hops(host, link.index)))
+                hops = routes.next_hops(host, link.index)
+                gateway = _gateway(found, own, hops)
+                routers = {hop for hop in hops if hop in found and hop != gateway}
+                return Prefix(name, found, own, gateway, tuple(sorted(routers, key=int)))
     raise InvalidConfig(
         f"{key} {place}: {' and '.join(names)} {here}, the parent, has no such subnet, neither link-local nor "
         f"deprecated nor of one address; give it one, or write a subnet, see: ip address show dev {names[0]}"

@@ -21,13 +21,15 @@ NEVER: Final = "addresses that no host can have (network, broadcast, multicast, 
 class Prefix:
     """A subnet that ``parent``, the interface under the pod's, has on this node.
 
-    ``own`` are the parent's addresses in it.  ``gateway`` is the parent's next hop, or as of any subnet.
+    ``own`` are the parent's addresses in it.  ``gateway`` is the parent's next hop, or as of any subnet, and
+    ``routers`` are its other next hops.
     """
 
     parent: str
     subnet: Network
     own: tuple[Address, ...]
     gateway: Address | None
+    routers: tuple[Address, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class Range:
     @property
     def own(self) -> tuple[Span, ...]:
         """The addresses that the parent has itself."""
-        return tuple(Span.of(address, address) for address in self.prefix.own) if self.prefix else ()
+        taken = (*self.prefix.own, *self.prefix.routers) if self.prefix else ()
+        return tuple(Span.of(address, address) for address in taken)
 
     @property
     def span(self) -> Span:
@@ -186,13 +189,19 @@ class Pool:
         return bool(self.probe) or any(r.eui64 for s in self.sets for r in s.ranges)
 
 
-def range_sets(written: Sequence[tuple[str, Sequence[Range]]]) -> tuple[RangeSet, ...]:
-    """Check the sets, each with its key, and compute the usable addresses.  Raises InvalidConfig with all problems."""
+def range_sets(
+    written: Sequence[tuple[str, Sequence[Range]]], of_others: Sequence[RangeSet] = ()
+) -> tuple[RangeSet, ...]:
+    """Check the sets, each with its key, and compute the usable addresses.  ``of_others``: those of other nodes.
+
+    Raises InvalidConfig with all problems.
+    """
     ranges = [r for _, members in written for r in members]
     # Comparing ranges requires that each is valid by itself.
     _refuse([why for r in ranges for why in _misplaced(r)] or list(_at_odds(written)))
     # No pod gets a gateway, even if another range of the subnet names it.
-    gateways = [Span.of(r.gateway, r.gateway) for r in ranges if r.gateway is not None]
+    every = (*ranges, *(r for s in of_others for r in s.ranges))
+    gateways = [Span.of(r.gateway, r.gateway) for r in every if r.gateway is not None]
     sets = [RangeSet(key, tuple(members), tuple(_usable(r, gateways) for r in members)) for key, members in written]
     pairs = (pair for s in sets for pair in zip(s.ranges, s.usable, strict=True))
     _refuse([_nothing_left(r) for r, usable in pairs if not usable])

@@ -274,12 +274,22 @@ def _refuse_unlike(documents: Documents, network: str, cluster: Cluster) -> None
 
     Blocks of two sizes, or a block with a name's number, would contain one address twice.
     """
-    for _, block in readable(documents.listed(BLOCK, network)):
+    low, high = map(int, cluster.sticky.split("-")) if cluster.sticky else (0, -1)
+    blocks = [block for _, block in readable(documents.listed(BLOCK, network))]
+    numbers = [number for _, number in readable(documents.listed(BLOCK, f"{network}/{FOLDER}"))]
+    for block in blocks:
         where = f"block {block.index} in the cluster's store"
         refuse_another(network, cluster, block.size, cluster.sticky, where)
-    low, _, high = cluster.sticky.partition("-")
-    for _, number in readable(documents.listed(BLOCK, f"{network}/{FOLDER}")):
-        if not cluster.sticky or not int(low) <= number.index <= int(high):
+        first, last = block.index * block.size, (block.index + 1) * block.size - 1
+        # With this sticky, no node claims a block of such numbers only, and a name's number shows that it was set.
+        if first <= high and last >= low and (not numbers or low <= first <= last <= high):
+            raise InvalidConfig(
+                f"ipam.cluster.sticky {cluster.sticky}: node {block.node} has host numbers {first} to {last} of "
+                f"network {network} ({where}), and its pods may have addresses of them; choose others, delete these "
+                "pods and wait for the block's release, or give the network another name"
+            )
+    for number in numbers:
+        if not low <= number.index <= high:
             raise InvalidConfig(
                 f"ipam.cluster.sticky {cluster.sticky or 'is not set'}: host number {number.index} of network "
                 f"{network} is reserved for {number.whose} in the cluster's store; set the sticky that the network "

@@ -181,3 +181,24 @@ def test_refused(ipam: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConfig) as e:
         pool(**ipam)
     assert said in e.value.msg
+
+
+@pytest.mark.parametrize(("held", "kept"), [("", "10.0.0.3"), ("fd00:56::a00:3", "10.0.0.2")])
+def test_a_kept_address_whose_other_one_is_another_hosts(held: str, kept: str) -> None:
+    """The attachment gets another pair, because its pod could not start with this one."""
+    book = Held(*filter(None, [held]), mine=("10.0.0.3",))
+    assert chosen(pool(ranges=[[V4], [V6]]), book)[0].partition("/")[0] == kept
+
+
+def test_no_pod_gets_a_routers_address() -> None:
+    """The parent has routes through two routers; the first is the gateway."""
+    routers = tuple(map(ip_address, ("10.1.0.3", "10.1.0.4")))
+    found = {
+        Parent.IPV4: Prefix(
+            "rail0", ip_network("10.1.0.0/29"), (ip_address("10.1.0.2"),), ip_address("10.1.0.1"), routers
+        )
+    }
+    of = pool(found, ranges=[[{"subnet": "parent-ipv4"}]])
+    assert [str(span) for span in of.sets[0].all_spans] == ["10.1.0.5-10.1.0.6"]
+    with pytest.raises(AddressUnavailable, match="is a router of rail0, the parent"):
+        chosen(of, Held(), "10.1.0.3")

@@ -48,6 +48,14 @@ def test_beside_a_range_of_all(pool: Any) -> None:
     assert spans(pool("node-c", **ipam)) == [["10.9.0.2-10.9.0.254"]]
 
 
+def test_another_nodes_gateway(pool: Any) -> None:
+    """No pod gets a gateway, even if only another node's range of the subnet names it."""
+    mine = {"subnet": "10.0.0.0/24", "node": "node-a", "gateway": "10.0.0.254", "rangeEnd": "10.0.0.99"}
+    theirs = {"subnet": "10.0.0.0/24", "node": "node-b", "rangeStart": "10.0.0.100"}
+    assert spans(pool("node-a", ranges=[[mine, theirs]])) == [["10.0.0.2-10.0.0.99"]]
+    assert spans(pool("node-b", ranges=[[mine, theirs]])) == [["10.0.0.100-10.0.0.253"]]
+
+
 def test_the_parents_subnet_of_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that lacks the range does not ask for it."""
     monkeypatch.setattr(os, "uname", lambda: Kernel("node-b"))

@@ -189,6 +189,21 @@ def test_a_layout_is_not_written_again_with_other_blocks(cluster: Cluster, about
     assert len(set(given)) == len(given)
 
 
+@pytest.mark.parametrize("numbers", [(0, 15), (2, 20)], ids=["all", "some"])
+def test_a_layout_with_names_numbers_in_a_block(cluster: Cluster, numbers: tuple[int, int]) -> None:
+    """The network had no sticky, so a name's number could be an address of a pod in the block."""
+    one = cluster.node("a")
+    given = one.add("p0")
+    del cluster.store.documents[GRID, "net"]
+    low, high = (one.mine.giving[0] * 16 + number for number in numbers)
+    if low > 200:
+        low, high = low - 16, high - 16
+    named = {**SMALL, "sticky": 60, "cluster": {**SHARED, "sticky": f"{low}-{high}"}}
+    code, why = cluster.node("b", **named).refused("ADD", "x", *of("web-0"))
+    assert (code, "node a has host numbers" in why) == (7, True), why
+    assert cluster.node("b").add("x", *of("web-0")) != given
+
+
 def test_one_machine_with_two_names(cluster: Cluster, clock: list[float], tmp_path: Path) -> None:
     """The policy file names it so, and then otherwise, and back: no block is used under both names."""
     one = cluster.node("old")
