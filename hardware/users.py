@@ -14,7 +14,7 @@ from typing import Final
 
 from base.kernel import budget, routes, rtnl, sysfs
 from base.kernel.rtnl import Rtnl
-from base.protocol.errors import CniError
+from base.protocol.errors import CniError, IoFailure
 from base.state import claims, owned, places
 from base.state.claims import Claim
 from base.state.record import Record
@@ -66,8 +66,12 @@ Owners = Mapping[str, Record | Claim]
 def owners() -> Owners:
     """The attachments that own a device, by its bus address, and the claims that have one alone without any.  Raises
     IoFailure, RecordUnreadable."""
+    lost = list[str]()
+    attached = owned.devices(places.distinct_state_dirs(), lost)
+    if lost:  # the kernel may not show who has such a device: a VM opens a VFIO group late
+        raise IoFailure(f"{lost[0]} cannot be read, and may be of any device; if its pod has ended, remove the file")
     claimed = {one.id: claim for claim in claims.prepared() for one in claim.own if not one.is_shared}
-    return {**claimed, **owned.devices(places.distinct_state_dirs())}
+    return {**claimed, **attached}
 
 
 def user(address: str, attached: Owners, root: Path = sysfs.SYS, vfio: Path = _VFIO) -> str:

@@ -171,9 +171,9 @@ def _is_the_hosts(record: Record) -> bool:
     return not record.link.get("in_container")
 
 
-def devices(state_dirs: Iterable[Path]) -> dict[str, Record]:
-    """All devices that attachments own: bus address -> record.  Raises IoFailure."""
-    texts = ((file, body) for one in state_dirs for file, body in journal.texts(one) if _DEVICE.search(body))
+def devices(state_dirs: Iterable[Path], lost: list[str] | None = None) -> dict[str, Record]:
+    """All devices that attachments own: bus address -> record; ``lost`` as in ``journal.texts``.  Raises IoFailure."""
+    texts = ((file, body) for one in state_dirs for file, body in journal.texts(one, lost) if _DEVICE.search(body))
     return {device: r for file, body in texts if (r := journal.decoded(file, body)) and (device := r.device)}
 
 

@@ -19,6 +19,7 @@ from support import pci
 from support.topology import Host, Pod, ip
 
 from base.kernel import sysfs
+from base.protocol.errors import IoFailure
 from base.protocol.spec import Key
 from base.state import claims, journal, locks, owned
 from base.state.claims import Claim, Device
@@ -26,6 +27,7 @@ from base.state.locks import Mode
 from base.state.pod import Identity
 from base.state.record import Record
 from cni import commands
+from hardware import users
 
 UID, POD = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f", "a1b2c3d4-0000-4000-8000-000000000001"
 VF = Device("rails", "n/p", "vf0", "", pci.VF, "vf", "example.com/vf", "multus")
@@ -267,6 +269,14 @@ def test_a_master_that_a_lost_record_may_have(host: Host, pod: Pod) -> None:
         error = host.refused("ADD", pod, host_device(host, device="rail0"), CNI_IFNAME="net9")
     assert (error["code"], "may be the master of an attachment" in error["msg"]) == (5, True), error
     host.ok("DEL", pod, host.conf())
+
+
+def test_provisioning_beside_a_lost_record(host: Host) -> None:
+    """It changes no number of VFs, because no one knows which of them the record's pod has."""
+    attached(pci.VF)(host)
+    (record,) = (host.state / "attachments/fabric").glob("*.json")
+    with lost(record), pytest.raises(IoFailure, match="if its pod has ended, remove the file"):
+        users.owners()
 
 
 def test_a_record_that_cannot_be_read_now(host: Host, pod: Pod) -> None:
