@@ -92,6 +92,14 @@ def relatives_of_netdev(netdev: str, devices: Iterable[str]) -> Relatives:
     return found
 
 
+def relatives_of(name: str, root: Path = SYS, *, is_interface: bool, has_parts: bool) -> Relatives:
+    """The relatives of what a pod can be given: an interface that pods share, or a device by its address.  Raises
+    OSError."""
+    if is_interface:
+        return relatives_of_netdev(name, devices_under(name))
+    return relatives(name, root, has_parts=has_parts)
+
+
 def _parts(pci: str, root: Path) -> Iterator[str]:
     """A PCI function's VFs and SFs with their interfaces, and those of its VFs."""
     for address in names(f"{root}/bus/pci/devices/{pci}"):

@@ -89,9 +89,7 @@ def refuse_taken(claim: Claim, devices: Sequence[Device]) -> None:
 
 
 def _relatives(device: Device) -> Relatives:
-    if device.kind == "master":
-        return sysfs.relatives_of_netdev(device.id, sysfs.devices_under(device.id))
-    return sysfs.relatives(device.id, has_parts=not device.is_shared)
+    return sysfs.relatives_of(device.id, is_interface=device.kind == "master", has_parts=not device.is_shared)
 
 
 def _over(use: Use, device: Device, relatives: Relatives) -> Mapping[str, Record]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from base.kernel import sysfs
-from base.kernel.sysfs import Relatives
 from base.protocol.errors import CniError
 from base.protocol.location import CLAIMS_DIR
 from hardware.model import Device, Kind
@@ -101,7 +100,8 @@ def _refuse_claimed(resource: Resource, devices: Sequence[Device], root: Path) -
     is_alone = resource.sharing is Sharing.EXCLUSIVE
     for device in devices:
         try:
-            asked = _relatives(device, root / "sys", has_parts=is_alone)
+            is_interface = device.kind is Kind.NETDEV
+            asked = sysfs.relatives_of(device.id, root / "sys", is_interface=is_interface, has_parts=is_alone)
             by = owned.held(owned.use((), asked.all, ""), asked, is_alone=is_alone)
         except (CniError, OSError) as e:
             why = e.msg if isinstance(e, CniError) else f"{e}"
@@ -109,12 +109,6 @@ def _refuse_claimed(resource: Resource, devices: Sequence[Device], root: Path) -
         if by:
             remedy = by.remedy or "delete the pod, and its successor gets another device"
             raise Refused(f"{resource.full_name}: device {device.id}: {by.fact}; {remedy}")
-
-
-def _relatives(device: Device, sys: Path, *, has_parts: bool) -> Relatives:
-    if device.kind is Kind.NETDEV:
-        return sysfs.relatives_of_netdev(device.id, sysfs.devices_under(device.id))
-    return sysfs.relatives(device.id, sys, has_parts=has_parts)
 
 
 def refuse_missing(resource: Resource, node: str, root: Path = ROOT) -> None:
