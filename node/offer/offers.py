@@ -60,11 +60,13 @@ def agrees(selector: Selector, device: Device) -> bool:
 
 
 def _is_of_pf(entries: Sequence[PfName], pf: Sequence[str], device: Device) -> bool:
-    """Whether the first entry with one of the PF's names, in any case, covers the device.  A PF is not its own VF."""
+    """Whether the first entry with any one of the PF's names, in any case, covers the device.  A PF is not its own
+    VF."""
     names = {name.casefold() for name in pf if name}
     if device.kind not in (Kind.VF, Kind.SF):
         return False
-    return next((entry.has(device.index) for entry in entries if entry.name.casefold() in names), False)
+    first = {entry.name.casefold(): entry for entry in reversed(entries)}
+    return any(name in first and first[name].has(device.index) for name in names)
 
 
 def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device], list[str]]:

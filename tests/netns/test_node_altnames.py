@@ -41,6 +41,7 @@ def check(found: tuple[Device, ...]) -> None:
     assert selected(found, "vf", ifNames=["enp59s0f0v0"]) == [VF]
     assert selected(found, "vf", pfNames=[f"{LONG.upper()}#0"]) == [VF]
     assert selected(found, "vf", pfNames=[f"{LONG}#1"]) == []
+    assert selected(found, "vf", pfNames=["rail0#1", f"{LONG}#0"]) == [VF], "two names of one PF"
     assert selected(found, "master", ifNames=["the-bridge"]) == ["br0"]
 
 
