@@ -59,7 +59,7 @@ class Allocation:
         Raises what ``choose`` and Store.reserve raise.
         """
         choose = partial(self.choose, requested)
-        reserve = partial(self.store.reserve, self.owner, choose, self.ranges, self.pool.parent)
+        reserve = partial(self.store.reserve, self.owner, choose, self.ranges, self.pool.parents)
         return _without_dead(self.store, self.pool, self.log, reserve)
 
     def choose(self, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:

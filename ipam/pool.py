@@ -61,7 +61,7 @@ class Range:
 
     @property
     def own(self) -> tuple[Span, ...]:
-        """The addresses that the parent has itself."""
+        """The addresses that the parent has itself, and those of its other routers."""
         taken = (*self.prefix.own, *self.prefix.routers) if self.prefix else ()
         return tuple(Span.of(address, address) for address in taken)
 
@@ -180,9 +180,9 @@ class Pool:
     aside: "Pool | None" = None
 
     @property
-    def parent(self) -> str:
-        """The interface of this node with subnets of the pool; empty if the configuration has all of them."""
-        return next((r.prefix.parent for s in self.sets for r in s.ranges if r.prefix), "")
+    def parents(self) -> tuple[str, ...]:
+        """For each set, the interface of this node with a subnet of it; empty if the configuration has all of them."""
+        return tuple(next((r.prefix.parent for r in s.ranges if r.prefix), "") for s in self.sets)
 
     @property
     def needs_link(self) -> bool:
@@ -215,10 +215,12 @@ def _usable(r: Range, gateways: Sequence[Span]) -> tuple[Span, ...]:
 def _nothing_left(r: Range) -> str:
     if r.prefix is None:
         return f"{r.key}: gateway, exclude and {NEVER} leave nothing of {r.span}; widen the range or exclude less"
-    own = ", ".join(map(str, r.prefix.own))
+    own, routers = (", ".join(map(str, some)) for some in (r.prefix.own, r.prefix.routers))
+    more = f" and the routers {routers}" if routers else ""
     return (
-        f"{r.key}: {r.prefix.parent}, the parent, has {own} of {r.subnet}, and with the gateway {r.gateway} no address "
-        f"is left for a pod; write a subnet for the pods, or move {r.prefix.parent} itself with useInterfaceNetwork"
+        f"{r.key}: {r.prefix.parent}, the parent, has {own} of {r.subnet}, and with the gateway {r.gateway}{more} no "
+        f"address is left for a pod; write a subnet for the pods, or move {r.prefix.parent} itself with "
+        "useInterfaceNetwork"
     )
 
 

@@ -358,6 +358,22 @@ def test_the_subnets_of_two_parents_are_shown(host: Host, make_pod: Callable[[],
     assert "outside its ranges\n    1 held" in shown
 
 
+def test_a_fixed_range_beside_those_of_two_parents(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """It has one bar, in which the pods over both parents count."""
+    ip("link", "add", "rail1", "type", "veth", "peer", "name", "fabric1")
+    ip("link", "set", "rail1", "up")
+    address("10.1.0.5/24"), address("10.2.0.5/24", dev="rail1")
+    ranges = [[{"subnet": "fd00:56::/64"}], [V4]]
+    for master in ("rail0", "rail1"):
+        host.ok("ADD", make_pod(), host.conf(ipam={"type": "hpn-ipam", "ranges": ranges}, master=master))
+    shown = show(host)
+    lines = shown.splitlines()
+    (at,) = (n for n, line in enumerate(lines) if line.startswith("  fd00:56::2-fd00:56::"))
+    assert (lines[at].endswith("ffff:ffff"), "2 held" in lines[at + 1]) == (True, True), shown
+    assert shown.count("1 held") == 2, "of each parent"
+    assert "outside its ranges" not in shown
+
+
 def test_no_message_without_the_key(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     """A configuration that names no parent asks the kernel for none of its subnets."""
     asked = list[int]()

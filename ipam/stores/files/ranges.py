@@ -4,6 +4,7 @@ Where the ranges are those of a parent, each parent's latest ones.
 """
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from ipaddress import ip_address
@@ -29,15 +30,21 @@ class Recorded(NamedTuple):
     parent: str
 
 
-def record(table: Table, ranges: Ranges, parent: str) -> None:
-    """Write the ranges if they have changed; held addresses stay held.  The table must be clean."""
+def record(table: Table, ranges: Ranges, parents: Sequence[str]) -> None:
+    """Write the ranges if they have changed; held addresses stay held.  The table must be clean.
+
+    ``parents``: the parent of each, or none at all.
+    """
     numbers = [[(span.version, span.first, span.last) for span in spans] for spans in ranges]
-    digest = blake2b(repr((numbers, parent) if parent else numbers).encode(), digest_size=8).digest()
+    digest = blake2b(repr((numbers, *parents) if any(parents) else numbers).encode(), digest_size=8).digest()
     if table.index.ranges == digest:
         return
     path, all_before = table.directory / RANGES, read(table.directory)
-    others = [one for one in all_before if parent and one.parent not in ("", parent)]
-    now = [Recorded([str(span) for span in spans], parent) for spans in ranges]
+    others = [one for one in all_before if any(parents) and one.parent not in ("", *parents)]
+    now = [
+        Recorded([str(span) for span in spans], parent)
+        for spans, parent in zip(ranges, parents or [""] * len(ranges), strict=True)
+    ]
     before = [one for one in all_before if one not in others]
     if before and before != now:
         table.log.append(
@@ -48,7 +55,7 @@ def record(table: Table, ranges: Ranges, parent: str) -> None:
     with suppress(OSError, IoFailure):
         if before != now:
             document: Json = {"sets": [one.spans for one in (*others, *now)]}
-            if parent:
+            if any(parents):
                 document["parents"] = [one.parent for one in (*others, *now)]
             with open(open_file(f"{path}", table.log), "wb") as f:
                 f.truncate(0)

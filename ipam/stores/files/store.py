@@ -61,11 +61,11 @@ class FileStore:
     def directory(self) -> str:
         return f"{self._directory}"
 
-    def reserve(self, owner: Owner, choose: Choose, ranges: Ranges = (), parent: str = "") -> tuple[Ip, ...]:
+    def reserve(self, owner: Owner, choose: Choose, ranges: Ranges = (), parents: Sequence[str] = ()) -> tuple[Ip, ...]:
         """Hold exactly the addresses that ``choose`` returns for the owner; durable on return.
 
         ``choose`` sees the earlier addresses of the owner's sticky name as the owner's own.  The store records
-        ``ranges``, from which it chooses, for people.  If they are ``parent``'s, those of other parents stay.
+        ``ranges``, from which it chooses, for people.  ``parents`` has the parent of each; those of other parents stay.
 
         An exception of ``choose`` passes through, and nothing has changed.  Raises RecordUnreadable if the owner's
         lease cannot be read.
@@ -82,10 +82,10 @@ class FileStore:
             now = time.strftime("%FT%TZ", time.gmtime())
             new = Lease(owner, tuple(ip.address for ip in ips), durable.boot_id(), now)
             if ranges:
-                ranges_file.record(table, ranges, parent)
+                ranges_file.record(table, ranges, parents)
             if new != old:
                 # With rails or parents an ADD uses some sets only; the search of each other one continues where it was.
-                some = parent or len(ranges) > len(ips)
+                some = any(parents) or len(ranges) > len(ips)
                 rest = elsewhere(table.index.last, ranges, new.ips) if some else ()
                 table.put(held, new, rest, late=held is None)
             else:

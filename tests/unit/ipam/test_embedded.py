@@ -1,5 +1,6 @@
 """IPv6 addresses with the IPv4 address of the same ADD in them, and subnets of the parent, without an interface."""
 
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -108,12 +109,12 @@ def test_subnets_of_the_parent() -> None:
     of = pool(ranges=[[{"subnet": "parent-ipv4"}], [OF_PARENT]])
     assert chosen(of, Held()) == ["10.1.0.3/29", "2001:db8:1::a01:3/64"]
     assert [str(r.gateway) for s in of.sets for r in s.ranges] == ["10.1.0.1", "fe80::1"]
-    assert of.parent == "rail0"
+    assert of.parents == ("rail0", "rail0")
     assert [str(span) for span in of.sets[0].all_spans] == ["10.1.0.3-10.1.0.6"], "neither gateway nor parent"
     with pytest.raises(AddressUnavailable) as e:
         chosen(of, Held(), "10.1.0.2")
     assert "requested address 10.1.0.2 is rail0's own, the parent's" in e.value.msg
-    assert not pool(ranges=[[V4]]).parent
+    assert pool(ranges=[[V4]]).parents == ("",)
 
 
 def test_keys_beside_the_parents_subnet() -> None:
@@ -191,14 +192,15 @@ def test_a_kept_address_whose_other_one_is_another_hosts(held: str, kept: str) -
 
 
 def test_no_pod_gets_a_routers_address() -> None:
-    """The parent has routes through two routers; the first is the gateway."""
-    routers = tuple(map(ip_address, ("10.1.0.3", "10.1.0.4")))
-    found = {
-        Parent.IPV4: Prefix(
-            "rail0", ip_network("10.1.0.0/29"), (ip_address("10.1.0.2"),), ip_address("10.1.0.1"), routers
-        )
-    }
-    of = pool(found, ranges=[[{"subnet": "parent-ipv4"}]])
-    assert [str(span) for span in of.sets[0].all_spans] == ["10.1.0.5-10.1.0.6"]
+    """The parent has routes through several routers; the first is the gateway."""
+
+    def of(*routers: str) -> Pool:
+        whole = replace(FOUND[Parent.IPV4], routers=tuple(map(ip_address, routers)))
+        return pool({Parent.IPV4: whole}, ranges=[[{"subnet": "parent-ipv4"}]])
+
+    some = of("10.1.0.3", "10.1.0.4")
+    assert [str(span) for span in some.sets[0].all_spans] == ["10.1.0.5-10.1.0.6"]
     with pytest.raises(AddressUnavailable, match="is a router of rail0, the parent"):
-        chosen(of, Held(), "10.1.0.3")
+        chosen(some, Held(), "10.1.0.3")
+    with pytest.raises(InvalidConfig, match=r"gateway 10\.1\.0\.1 and the routers 10\.1\.0\.3, .* no address is left"):
+        of(*(f"10.1.0.{n}" for n in range(3, 7)))
