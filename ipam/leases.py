@@ -2,7 +2,7 @@
 after their release.  Pure."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from base.protocol.errors import AddressHeld, AddressUnavailable, BadEnvironment, PoolExhausted
 from base.protocol.result import Address, Ip
@@ -29,7 +29,7 @@ def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -
         if s not in embedding_it:
             beside = embedding_it if s is first else ()
             before = kept(s, book)
-            if before and any(one not in e or not _is_ours(one, book) for e, one in _embedded_in(before, beside)):
+            if before and not _is_embeddable(before, beside, book):
                 before = None
             given[s.key] = asked.get(s.key) or before or _next(s, book, beside)
     if first:
@@ -37,9 +37,9 @@ def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -
     return tuple(s.ip(given[s.key]) for s in sets if s.key in given)
 
 
-def _embedded_in(ipv4: Address, sets: Sequence[RangeSet]) -> Iterator[tuple[RangeSet, Address]]:
-    """Each set's address with the IPv4 address in it."""
-    return ((s, embedding(s, ipv4)) for s in sets)
+def _is_embeddable(ipv4: Address, sets: Sequence[RangeSet], book: Book) -> bool:
+    """Whether the attachment can have each set's address with the IPv4 address in it."""
+    return all((one := embedding(s, ipv4)) in s and _is_ours(one, book) for s in sets)
 
 
 def _is_ours(address: Address, book: Book) -> bool:
@@ -109,11 +109,8 @@ def kept(range_set: RangeSet, book: Book) -> Address | None:
 def _next(range_set: RangeSet, book: Book, embedding_it: Sequence[RangeSet] = ()) -> Address:
     """The next free address.  In these sets, the addresses with it in them are free too."""
 
-    def is_free(address: Address) -> bool:
-        return all(one in s and not book.holder(one) for s, one in _embedded_in(address, embedding_it))
-
     def first_free(span: Span) -> Address | None:
-        while (address := book.first_free(span)) and not is_free(address):
+        while (address := book.first_free(span)) and not _is_embeddable(address, embedding_it, book):
             span = Span(span.version, int(address) + 1, span.last)
         return address
 

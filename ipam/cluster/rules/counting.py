@@ -59,7 +59,7 @@ def without_leases(mine: NodeBlocks, indexes: Collection[int], held: CountHeld) 
 
 
 def needing_blocks(known: Pool) -> Pool:
-    """Return the pool without the sets whose addresses all come from MACs."""
+    """Return the pool without the sets whose addresses are all derived."""
     return Pool(tuple(s for s in known.sets if not all(r.is_derived for r in s.ranges)))
 
 
