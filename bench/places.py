@@ -17,7 +17,7 @@ from cluster import two_nodes
 from support.shared_stores import Api, Etcds, api_server, etcds
 
 from base.protocol.spec import Request
-from base.state import node
+from base.state import policy
 from ipam.cluster import Documents
 from ipam.cluster.backends import backend
 from ipam.main import run
@@ -40,7 +40,7 @@ class Place:
         home.mkdir(parents=True, exist_ok=True)
         file = home / "hpn.json"
         file.write_text(json.dumps({"stores": {self.kind: self.about, "nodeName": name}}))
-        node.FILE = str(file)
+        policy.FILE = str(file)
         return home
 
     def documents(self) -> Documents:

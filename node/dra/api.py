@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from base.protocol.errors import StoreRefused
 from base.protocol.spec import Json
-from base.state import node
+from base.state import policy
 from ipam.cluster.backends import backend, credentials
 from ipam.cluster.backends.credentials import Kubeconfig
 from ipam.cluster.backends.http import Answer, Http
@@ -170,7 +170,7 @@ def opened(kubeconfig: str = "", of_pod: Mapping[str, str] = os.environ) -> Api:
 
     Raises InvalidConfig for wrong keys in the policy file, and StoreRefused without a credential.
     """
-    about, name = node.store("kubernetes", backend.KINDS)
+    about, name = policy.store("kubernetes", backend.KINDS)
     return Api(*credentials.of_node({**about, **({"kubeconfig": kubeconfig} if kubeconfig else {})}, name, of_pod))
 
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 from cluster import two_nodes
 from cluster.space import Failed
 
-from base.state import node as nodes_file
+from base.state import policy
 from ipam.cluster import node_blocks
 
 MANIFESTS = Path(__file__).parents[2] / "packaging" / "kubernetes" / "cluster"
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Makes:
-    monkeypatch.setattr(nodes_file, "FILE", nodes_file.FILE)
+    monkeypatch.setattr(policy, "FILE", policy.FILE)
 
     def of(name: str, settings: Mapping[str, Any], **ipam: Any) -> Node:
         file, state = tmp_path / f"{name}.json", tmp_path / name
@@ -80,7 +80,7 @@ def test_an_etcd(make: Makes, clock: list[float], tmp_path: Path) -> None:
         mine = node1.mine
         for _ in range(2):
             code, said = node1.refused("ADD", "elsewhere")
-            assert (code, f"correct stores.etcd in {nodes_file.policy_path()}" in said) == (7, True), said
+            assert (code, f"correct stores.etcd in {policy.policy_path()}" in said) == (7, True), said
             node1.call("DEL", "elsewhere")
         assert (node1.mine.identity, node1.mine.blocks) == (mine.identity, mine.blocks)
         assert ThreeMembers(other).blocks() == {}

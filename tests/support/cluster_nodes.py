@@ -12,7 +12,7 @@ from support.documents import Memory
 from support.ipam_calls import Net
 
 from base.protocol.spec import Reply
-from base.state import node
+from base.state import policy
 from ipam.cluster import BLOCK, Documents, Machine, copies, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.node_blocks import NodeBlocks
@@ -35,7 +35,7 @@ class Node(Net):
 
     def enter(self) -> None:
         """Continue on this node."""
-        node.FILE = str(self.node_file)
+        policy.FILE = str(self.node_file)
         copies.FOLDER = f"{self.state}.copies"
 
     def refused(self, command: str, *args: str, **more: Any) -> tuple[int, str]:
@@ -73,7 +73,7 @@ class Cluster:
         monkeypatch.setitem(sys.modules, "store_in_memory", module)
         monkeypatch.setattr(backend, "KINDS", dict.fromkeys(backend.KINDS, "store_in_memory"))
         monkeypatch.setattr(backend, "MACHINE_ID", "/nonexistent")  # the backend in memory records machines
-        monkeypatch.setattr(node, "FILE", node.FILE)
+        monkeypatch.setattr(policy, "FILE", policy.FILE)
         monkeypatch.setattr(copies, "FOLDER", copies.FOLDER)
 
     def node(self, name: str, **ipam: Any) -> Node:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from base.protocol.errors import doing
-from base.state import node
+from base.state import policy
 from ipam.cluster import Documents, Machine
 
 # The module of each backend.  Its ``opened`` takes the policy file's keys for the backend and its nodeName, if any, and
@@ -52,7 +52,7 @@ def opened(kind: str, kubeconfig: str = "") -> Shared:
 
     Raises InvalidConfig for wrong keys in the policy file, and StoreRefused without a credential.
     """
-    about, name = node.store(kind, KINDS)
+    about, name = policy.store(kind, KINDS)
     if kubeconfig and kind in _KNOWING:
         about = {**about, "kubeconfig": kubeconfig}
     module_opened: Opened = import_module(KINDS[kind]).opened

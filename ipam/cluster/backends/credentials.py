@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from base.protocol.errors import InvalidConfig, StoreRefused, Unreachable
 from base.protocol.spec import Json
-from base.state import node as policy
-from base.state import trust
+from base.state import policy, trust
 from ipam.cluster.backends.http import is_url, shown
 from ipam.cluster.backends.tls import Tls, certificate
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from base.protocol.errors import InvalidConfig, RecordUnreadable, StoreRefused
 from base.protocol.spec import Json
-from base.state import node, trust
+from base.state import policy, trust
 from ipam.cluster.backends import tls
 from ipam.cluster.backends.http import Answer as Reply
 from ipam.cluster.backends.http import Http, is_url, shown
@@ -95,7 +95,7 @@ class Gateway:
         """Return the error for an answer that no etcd gives, with the request and the reason."""
         return StoreRefused(
             f"what answers at {self._http.server} is not an etcd: the request was to {what}, and in its answer {why}; "
-            f"correct stores.etcd.endpoints in {node.policy_path()}"
+            f"correct stores.etcd.endpoints in {policy.policy_path()}"
         )
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class Gateway:
         elif reply.status == 404:
             remedy = "it must be etcd 3.4 or later, without --enable-grpc-gateway=false"
         return StoreRefused(
-            f"etcd at {self._http.server} did not {what}: {reply.reason}; {remedy} in {node.policy_path()}"
+            f"etcd at {self._http.server} did not {what}: {reply.reason}; {remedy} in {policy.policy_path()}"
         )
 
     def _headers(self) -> Mapping[str, str]:
@@ -145,7 +145,7 @@ class Gateway:
     def _tls(self) -> tls.Tls:
         files = (self._settings.ca, self._settings.cert, self._settings.key)
         ca, cert, key = (_contents(path) if path else b"" for path in files)
-        return tls.Tls(ca, cert, key, source=f"stores.etcd in {node.policy_path()}")
+        return tls.Tls(ca, cert, key, source=f"stores.etcd in {policy.policy_path()}")
 
 
 def _contents(path: str) -> bytes:
@@ -153,14 +153,14 @@ def _contents(path: str) -> bytes:
     try:
         found = trust.read_trusted(path)
     except OSError as e:
-        raise InvalidConfig(f"{path}, which stores.etcd in {node.policy_path()} names: {e.strerror}") from e
+        raise InvalidConfig(f"{path}, which stores.etcd in {policy.policy_path()} names: {e.strerror}") from e
     if found is None:
-        raise InvalidConfig(f"{path}, which stores.etcd in {node.policy_path()} names, does not exist; create it")
+        raise InvalidConfig(f"{path}, which stores.etcd in {policy.policy_path()} names, does not exist; create it")
     return found
 
 
 def _wrong(key: str, why: str) -> InvalidConfig:
-    return InvalidConfig(f"the policy file {node.policy_path()}: stores.etcd.{key} {why}")
+    return InvalidConfig(f"the policy file {policy.policy_path()}: stores.etcd.{key} {why}")
 
 
 @dataclass(frozen=True)

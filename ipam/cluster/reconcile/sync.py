@@ -13,7 +13,7 @@ from typing import Final
 
 from base.protocol.errors import CniError, InvalidConfig, RecordUnreadable, TryAgain, Unreachable
 from base.protocol.result import Address
-from base.state import durable, node
+from base.state import durable, policy
 from ipam.cluster import BLOCK, GRID, Document, Documents, copies, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
 from ipam.cluster.node_blocks import RETURNING, SILENT, NodeBlocks, heartbeat_is_due, is_late, must_sync
@@ -128,7 +128,7 @@ def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[s
         file = f"{network.directory}/{node_blocks.FILE}"
         raise InvalidConfig(
             f"ipam.cluster.store {network.cluster.store!r}: it belongs to cluster {identity}, and this node's blocks "
-            f"({file}) to cluster {mine.identity}; correct stores.{network.cluster.store} in {node.policy_path()}; "
+            f"({file}) to cluster {mine.identity}; correct stores.{network.cluster.store} in {policy.policy_path()}; "
             f"if the node moved, delete the network's pods on it, then {file}"
         )
     agree(documents, network.name, network.cluster, network.subnets, mine.subnets)

@@ -313,9 +313,9 @@ def etcd() -> Iterator[Member]:
 # Reads another node's file than the machine's; a command's connections end with its process.
 PROGRAM = """
 import sys
-from base.state import node
+from base.state import policy
 from ctl.main import main
-node.FILE = sys.argv.pop(1)
+policy.FILE = sys.argv.pop(1)
 sys.exit(main(sys.argv))
 """
 

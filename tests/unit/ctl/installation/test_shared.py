@@ -15,7 +15,7 @@ from support.tls_server import Server, Told, api_server
 from unit.ctl.test_inspect import VF, save
 from unit.ipam.cluster.test_kubernetes import NO_PAGE, status
 
-from base.state import node
+from base.state import policy
 from ctl.installation.command import NOT_ASKED, checked
 
 # A command's connections end with its process.
@@ -46,7 +46,7 @@ def server(asked: tuple[Server, Path], tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "hpn.json").write_text(
         json.dumps({"stores": {"kubernetes": {"kubeconfig": str(kubeconfig)}, "nodeName": "node1"}})
     )
-    monkeypatch.setattr(node, "FILE", str(tmp_path / "hpn.json"))
+    monkeypatch.setattr(policy, "FILE", str(tmp_path / "hpn.json"))
     return server
 
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from support.cluster_nodes import SHARED, SMALL, Cluster, Node
 
-from base.state import durable
-from base.state import node as nodes_file
+from base.state import durable, policy
 from ipam.cluster import BLOCK, GRID, node_blocks
 
 
@@ -120,7 +119,7 @@ def test_another_clusters_store(cluster: Cluster, clock: list[float]) -> None:
         code, said = one.refused("ADD", name)
         assert code == 7
         assert "it belongs to cluster cluster-2, and this node's blocks" in said
-        assert f"to cluster cluster-1; correct stores.etcd in {nodes_file.policy_path()}" in said
+        assert f"to cluster cluster-1; correct stores.etcd in {policy.policy_path()}" in said
     cluster.store.cluster = "cluster-1"
     assert one.add("f")
     cluster.calls()
