@@ -100,7 +100,7 @@ def _parsed(text: str, node: str, found: tuple[tuple[Parent, Prefix], ...] = ())
             raise InvalidConfig(
                 f"{key}.subnet {place} with ipam.cluster, but each node has a subnet of its own; remove one of them"
             )
-    cluster = Cluster(keys.store, keys.block_size, keys.sticky or "", bool(conf.ipam.overlaps))
+    cluster = Cluster(keys.backend, keys.block_size, keys.sticky or "", bool(conf.ipam.overlaps))
     from ipam.cluster.rules import block_math  # noqa: PLC0415  # only where nodes share the pool
 
     pool, aside = Pool(sets, rails=rails, align=bool(conf.ipam.align)), None

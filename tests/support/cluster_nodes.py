@@ -17,7 +17,7 @@ from ipam.cluster import BLOCK, Documents, Machine, copies, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.node_blocks import NodeBlocks
 
-SHARED = {"store": "etcd"}
+SHARED = {"backend": "etcd"}
 # 16 blocks of 16; the first and the last have fewer addresses.
 SMALL = {"subnet": "10.0.0.0/24", "cluster": SHARED}
 
@@ -81,7 +81,7 @@ class Cluster:
         state = self._root / name
         state.mkdir(exist_ok=True)
         file = self._root / f"{name}.json"
-        file.write_text(json.dumps({"stores": {"nodeName": name}}))
+        file.write_text(json.dumps({"backends": {"nodeName": name}}))
         file.chmod(0o600)
         self.store.machines.setdefault(name, Machine(name, f"uid of {name}", self.store.clock))
         return Node(state, ipam or SMALL, name=name, node_file=file)
