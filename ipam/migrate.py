@@ -87,7 +87,8 @@ def whereabouts_pools(kubeconfig: Path) -> Json:
 
     Raises InvalidConfig, StoreRefused, Unreachable.
     """
-    from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, which few need
+    from base.kubernetes import credentials, http  # noqa: PLC0415  # they load TLS, which few need
+    from ipam.cluster.backends import kubernetes  # noqa: PLC0415  # they load TLS, which few need
 
     admin = credentials.read(f"{kubeconfig.absolute()}", as_operator=True)
     server = http.Http([admin.server], admin.tls, admin.headers, is_patient=True)

@@ -169,7 +169,8 @@ def answer(options: argparse.Namespace, documents: Documents) -> tuple[str, int]
 def of_all_pods(kubeconfig: Path) -> list[Attached]:
     """Return the interfaces of all pods of the API server.  Raises StoreRefused, Unreachable, InvalidConfig."""
     # Imported here, because they load TLS.
-    from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415
+    from base.kubernetes import credentials, http  # noqa: PLC0415
+    from ipam.cluster.backends import kubernetes  # noqa: PLC0415
 
     whom = credentials.read(f"{kubeconfig.absolute()}", as_operator=True)
     server = http.Http([whom.server], whom.tls, whom.headers, is_patient=True)

@@ -27,7 +27,7 @@ from ipam.cluster.node_blocks import NodeBlocks
 from ipam.stores import access
 
 if TYPE_CHECKING:
-    from ipam.cluster.backends.http import Http
+    from base.kubernetes.http import Http
     from ipam.cluster.rules.network import Network
 
 _DEFINITIONS: Final = "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions"
@@ -43,7 +43,8 @@ _KEPT = (
 
 def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
     """The API server's facts, read with the kubeconfig's credential; None if they cannot be read, which is noted."""
-    from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, which few runs need
+    from base.kubernetes import credentials, http  # noqa: PLC0415  # they load TLS, which few runs need
+    from ipam.cluster.backends import kubernetes  # noqa: PLC0415  # they load TLS, which few runs need
 
     try:
         whom = credentials.read(f"{kubeconfig.absolute()}", as_operator=True)

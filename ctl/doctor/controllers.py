@@ -14,7 +14,7 @@ from ctl.api_objects import inside
 from ctl.doctor.model import Controllers
 
 if TYPE_CHECKING:
-    from ipam.cluster.backends.http import Http
+    from base.kubernetes.http import Http
 
 _POLICIES: Final = tuple(f"/apis/k8s.cni.cncf.io/{one}/multi-networkpolicies" for one in ("v1beta1", "v1beta2"))
 _DAEMONS: Final = "/apis/apps/v1/daemonsets"

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, urlencode
 
+from base.kubernetes import credentials
+from base.kubernetes.credentials import Kubeconfig
+from base.kubernetes.http import Answer, Http
 from base.protocol.errors import StoreRefused
 from base.protocol.spec import Json
 from base.state import node
-from ipam.cluster.backends import backend, credentials
-from ipam.cluster.backends.credentials import Kubeconfig
-from ipam.cluster.backends.http import Answer, Http
+from ipam.cluster.backends import backend
 from node.dra import DRIVER, VERSION
 
 _SLICES: Final = f"/apis/{VERSION}/resourceslices"

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from base.kubernetes import tls
+from base.kubernetes.http import Answer as Reply
+from base.kubernetes.http import Http, is_url, shown
 from base.protocol.errors import InvalidConfig, RecordUnreadable, StoreRefused
 from base.protocol.spec import Json
 from base.state import node, trust
-from ipam.cluster.backends import tls
-from ipam.cluster.backends.http import Answer as Reply
-from ipam.cluster.backends.http import Http, is_url, shown
 from ipam.cluster.rules import documents
 
 PREFIX: Final = "/hpn"

@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
+from base.kubernetes import credentials
+from base.kubernetes.http import Answer, Http
 from base.protocol.errors import StoreRefused, Unreachable
 from base.protocol.spec import Json
 from ipam.cluster import BLOCK, Document, Documents, Machine, Owner
-from ipam.cluster.backends import credentials, objects
-from ipam.cluster.backends.http import Answer, Http
+from ipam.cluster.backends import objects
 from ipam.cluster.backends.objects import GROUP, KINDS, VERSION
 from ipam.cluster.node_blocks import GRACE
 

@@ -9,8 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from support.tls_server import Asked, Server, Told, api_server
 
+from base.kubernetes import http
 from base.protocol.errors import StoreRefused, Unreachable
-from ipam.cluster.backends import http
 from node.dra import api
 from node.dra.api import Api
 
