@@ -1,4 +1,4 @@
-"""etcd's JSON gateway: calls of its API over HTTP, to any member that answers.
+"""etcd's key-value API over its JSON gateway: calls by HTTP, to any member that answers.
 
 Every member serves it on the client port and forwards each call to the leader.  Keys and values are in base64, and
 64-bit numbers are strings.  A field that is false, 0 or empty is left out (etcd's guide "Why gRPC gateway", rpc.proto).
