@@ -44,7 +44,7 @@ OURS = {
     "agent": {"agent", "cni", "ipam", *BASE},
     "node": {"node", "ipam", "hardware", "base"},
     # A claim's configuration is refused as ADD would refuse it.
-    "node.dra": {"node", "cni.config", "ipam", "hardware", "base"},
+    "node.dra": {"node", "cni.config", "hardware", "base"},
     "ctl": {
         "ctl",
         "agent.main",

@@ -17,7 +17,7 @@ configuration requires it.
 import errno
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,7 @@ _PATHS: Final = "allowedPaths"
 NAMES: Final = "allowedNames"
 CHOICES: Final = "podMayChoose"
 _STORES: Final = "stores"
+BACKENDS: Final = ("kubernetes", "etcd")  # the kinds of stores
 _NODE_NAME: Final = "nodeName"
 
 
@@ -114,14 +115,14 @@ def listed_paths(document: Mapping[str, Any], key: str) -> tuple[str, ...] | Non
     return tuple(entries)
 
 
-def store(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
-    """The file's settings for a shared store of one of these kinds, and the node's name in it; empty if missing.
+def store(kind: str) -> tuple[Mapping[str, Any], str]:
+    """The file's settings for a shared store of this kind, and the node's name in it; empty if missing.
     Raises InvalidConfig if the policy file is broken."""
     stores = document().get(_STORES, {})
     if not isinstance(stores, dict):
         raise broken(f"{_STORES} {stores!r} is not an object of stores")
-    if unknown := sorted(stores.keys() - {*kinds, _NODE_NAME}):
-        raise broken(f"{_STORES}.{unknown[0]} is not one of {', '.join(kinds)}, {_NODE_NAME}")
+    if unknown := sorted(stores.keys() - {*BACKENDS, _NODE_NAME}):
+        raise broken(f"{_STORES}.{unknown[0]} is not one of {', '.join(BACKENDS)}, {_NODE_NAME}")
     about, name = stores.get(kind, {}), stores.get(_NODE_NAME, "")
     if not isinstance(about, dict):
         raise broken(f"{_STORES}.{kind} {about!r} is not an object")
