@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from base.protocol.errors import CniError
 from base.state import claims
-from node.dra import devices, ledger, slices, status
-from node.dra.driver import Driver
-from node.dra.prepare import Found
-from node.dra.publisher import HELD, Publisher, View
-from node.dra.slices import Entry, Index
-from node.dra.status import Status
+from node.dra.claims import devices, status
+from node.dra.claims.driver import Driver
+from node.dra.claims.prepare import Found
+from node.dra.claims.status import Status
+from node.dra.slices import content, ledger
+from node.dra.slices.content import Entry, Index
+from node.dra.slices.publisher import HELD, Publisher, View
 from node.health.status import FIRMWARE, NEEDED, NO_DRIVER, Health
 from node.kubelet.allocations import Allocations, Name
 from node.kubelet.plugin import HealthKey, Served
@@ -100,7 +101,7 @@ class Service:
 
         @cache  # only with claims, because a node may have thousands of devices
         def among() -> Mapping[tuple[str, str], Entry]:
-            return {(one.resource.full_name, one.multus_id): one for one in slices.entries("", offers)}
+            return {(one.resource.full_name, one.multus_id): one for one in content.entries("", offers)}
 
         def granted(one: claims.Device) -> Mapping[str, Any]:
             found = among().get((one.resource, one.id))
@@ -124,8 +125,8 @@ class Service:
     def find(self, pool: str, name: str) -> tuple[Entry, str] | None:
         """A device of the slices, and why no claim may have it now; None if this node offers none of that name."""
         if self._index is None:
-            self._index = slices.index(self.offers)
-        found = slices.find(self._index, pool, name)
+            self._index = content.index(self.offers)
+        found = content.find(self._index, pool, name)
         return (found, self._problem(found)) if found else None
 
     def found(self, pool: str, name: str) -> Found | None:
@@ -135,7 +136,7 @@ class Service:
 
     def states(self) -> Iterator[tuple[str, str, str]]:
         """Each device's pool and name, and why it is unhealthy; empty if it is healthy."""
-        for entry in slices.entries(self._publisher.node, self.offers) if self._publisher.node else ():
+        for entry in content.entries(self._publisher.node, self.offers) if self._publisher.node else ():
             yield entry.pool, entry.name, self._fault(entry, lambda health: health.reason)
 
     def close(self) -> None:

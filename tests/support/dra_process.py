@@ -17,10 +17,10 @@ from support.daemons import Daemon
 from support.topology import until
 
 from base.state import claims, places
-from node.dra import cdi, status
-from node.dra.driver import Driver
-from node.dra.prepare import Found
-from node.dra.status import Status
+from node.dra.claims import cdi, status
+from node.dra.claims.driver import Driver
+from node.dra.claims.prepare import Found
+from node.dra.claims.status import Status
 from node.log import Topics
 
 ROOT = Path(__file__).parents[2]

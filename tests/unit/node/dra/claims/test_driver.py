@@ -16,7 +16,7 @@ from support.go_kubelet import GoKubelet, go_kubelet
 from support.node_dra import DraKubelet, dra_kubelet
 from support.tls_server import Server, Told, api_server
 from support.topology import until
-from unit.node.dra.test_prepare import POD, UID, claim, config, result
+from unit.node.dra.claims.test_prepare import POD, UID, claim, config, result
 
 from base.kubelet import drahealth_pb2 as health
 from base.protocol.spec import Key
@@ -24,8 +24,8 @@ from base.state import claims, durable, gates, journal, places
 from base.state.pod import Identity
 from base.state.record import Record
 from node.dra import api
-from node.dra import driver as dra_driver
-from node.dra.prepare import Asked, Found
+from node.dra.claims import driver as dra_driver
+from node.dra.claims.prepare import Asked, Found
 
 OTHER, BAD = UID.replace("0d", "1d"), UID.replace("0d", "2d")
 ASKED = ("default", "rails", UID)

@@ -3,9 +3,9 @@
 from typing import Any, Final
 
 from hardware import functions
-from node.dra import slices
-from node.dra.prepare import Found
-from node.dra.slices import Entry
+from node.dra.claims.prepare import Found
+from node.dra.slices import content
+from node.dra.slices.content import Entry
 from node.offer import answers, needs
 
 _ID: Final = "k8s.cni.cncf.io/deviceID"
@@ -14,7 +14,7 @@ _ID: Final = "k8s.cni.cncf.io/deviceID"
 def found(entry: Entry, problem: str) -> Found:
     """The device, with the ``problem`` that is known, or another one."""
     resource = entry.resource
-    attributes = slices.attributes(entry, root)
+    attributes = content.attributes(entry, functions.root)
     granted = granted_now(entry)
     try:
         for device in entry.devices:
@@ -31,8 +31,3 @@ def granted_now(entry: Entry) -> dict[str, Any]:
     """The members ``nodes`` and ``info`` of claims.Device, which change with the numbers of RDMA devices."""
     nodes = (node for device in entry.devices for node in needs.nodes(entry.resource, device, answers.ROOT))
     return {"nodes": tuple(dict.fromkeys(nodes)), "info": answers.information(entry.resource, entry.devices)}
-
-
-def root(address: str) -> str:
-    """The root of a PCI function, "pci0000:3a"; empty if it is unknown."""
-    return next(iter(functions.place(address).above), "")

@@ -12,8 +12,8 @@ import pytest
 from support.node_loop import turn
 
 from hardware.model import Device, Kind
-from node.dra import publisher
-from node.dra.publisher import Publisher, Report, View
+from node.dra.slices import publisher
+from node.dra.slices.publisher import Publisher, Report, View
 from node.kubelet.allocations import Allocations, Name
 from node.log import Topics
 from node.model import Offer, Resource, Sharing, Unit

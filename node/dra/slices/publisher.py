@@ -26,7 +26,7 @@ from base.protocol.errors import CniError
 from base.state import durable
 from hardware.model import Device
 from node.background import Background
-from node.dra import ledger
+from node.dra.slices import ledger
 from node.kubelet.allocations import Allocations, Name
 from node.log import Topics, cause, some
 from node.model import Offer, devices_of
@@ -99,9 +99,9 @@ class Report:
 
 
 def _publish(view: View) -> Report:
-    from node.dra import reconcile  # noqa: PLC0415  # for the child only
+    from node.dra.slices.round import publish  # noqa: PLC0415  # for the child only
 
-    return reconcile.publish(view)
+    return publish(view)
 
 
 class Publisher:

@@ -12,10 +12,12 @@ from typing import Final
 from base.protocol.errors import CniError, InvalidConfig, StoreRefused, TryAgain
 from base.protocol.spec import Json
 from base.table import abridged
-from node.dra import DRIVER, VERSION, api, devices, ledger, names, slices
-from node.dra.changes import Changes, changes, stranger
-from node.dra.publisher import Known, Report, View
-from node.dra.slices import Features
+from hardware import functions
+from node.dra import DRIVER, VERSION, api
+from node.dra.slices import content, ledger, names
+from node.dra.slices.changes import Changes, changes, stranger
+from node.dra.slices.content import Features
+from node.dra.slices.publisher import Known, Report, View
 from node.kubelet import directory
 from node.kubelet.allocations import Name
 from node.model import Offer, Sharing
@@ -88,14 +90,14 @@ def _publish(
     versions = {name: about["resourceVersion"] for name, about in there.items()}
     if view.is_same and withheld == view.withheld and versions == {name: one for name, (one, _) in view.known.items()}:
         return view.known, (), strangers
-    root, known = cache(devices.root), dict[str, Known]()
-    facts = slices.Facts(server.node, root, lambda of, one: view.unhealthy.get((of.full_name, one.id), ""))
+    root, known = cache(functions.root), dict[str, Known]()
+    facts = content.Facts(server.node, root, lambda of, one: view.unhealthy.get((of.full_name, one.id), ""))
     uid, left_out = str((own.get("metadata") or {}).get("uid", "")), defaultdict[str, list[str]](list)
     features, stems = _features(server, view), defaultdict[str, list[str]](list)
     for name in there:
         stems[names.stem_of(name)].append(name)
-    entries, problems = slices.entries(server.node, view.offers, withheld), list[CniError]()
-    for pool, parts in slices.pools(entries, facts, features, lambda one, why: left_out[why].append(one)):
+    entries, problems = content.entries(server.node, view.offers, withheld), list[CniError]()
+    for pool, parts in content.pools(entries, facts, features, lambda one, why: left_out[why].append(one)):
         found = stems.pop(names.stem(server.node, pool), [])
         digests = {names.slice_name(server.node, pool, number): _digest(parts, number) for number in range(len(parts))}
         wanted = {name: (versions.get(name), digest) for name, digest in digests.items()}
@@ -159,9 +161,9 @@ def _features(server: api.Api, view: View) -> Features:
     device = {
         "name": _PROBE,
         "allowMultipleAllocations": True,
-        "capacity": {slices.SHARES: {"value": "1", "requestPolicy": {"default": "1", "validValues": ["1"]}}},
+        "capacity": {content.SHARES: {"value": "1", "requestPolicy": {"default": "1", "validValues": ["1"]}}},
         "consumesCounters": counters,
-        "taints": [{"key": slices.TAINT, "value": _PROBE, "effect": "NoSchedule"}],
+        "taints": [{"key": content.TAINT, "value": _PROBE, "effect": "NoSchedule"}],
     }
     pool = names.of_node(server.node, _PROBE)
     about = {"name": pool, "generation": 1, "resourceSliceCount": 1}

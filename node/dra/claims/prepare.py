@@ -20,9 +20,10 @@ from base.protocol.errors import CniError, InvalidConfig
 from base.protocol.spec import Json
 from base.state import durable, trust
 from base.state.claims import Claim, Device
-from node.dra import DRIVER, parameters
-from node.dra.names import label
-from node.dra.parameters import CHAIN, MULTUS, NONE, Refused
+from node.dra import DRIVER
+from node.dra.claims import parameters
+from node.dra.claims.parameters import CHAIN, MULTUS, NONE, Refused
+from node.dra.slices.names import label
 
 # Configurations of this node that a DeviceClass names by ``network``.
 FOLDER: Final = "/etc/cni/hpn.d"

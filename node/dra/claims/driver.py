@@ -26,10 +26,11 @@ from base.protocol.errors import CniError, RecordUnreadable
 from base.state import claims, durable, gates
 from base.state.claims import Claim, Device
 from base.table import printable
-from node.dra import DRIVER, cdi, choice, prepare
-from node.dra.parameters import Refused
-from node.dra.prepare import Asked, Find
-from node.dra.status import Status
+from node.dra import DRIVER
+from node.dra.claims import cdi, choice, prepare
+from node.dra.claims.parameters import Refused
+from node.dra.claims.prepare import Asked, Find
+from node.dra.claims.status import Status
 from node.kubelet import sockets
 from node.log import cause, log
 
