@@ -27,7 +27,8 @@ from hardware.model import Device, Kind
 from node import background
 from node.dra.slices import ledger
 from node.dra.slices import round as a_round
-from node.dra.slices.publisher import Publisher, Report, View
+from node.dra.slices.publisher import Publisher
+from node.dra.slices.view import Report, View
 from node.kubelet.allocations import Allocations
 from node.log import Topics
 from node.model import Offer, Resource, Sharing, Unit
@@ -71,8 +72,8 @@ class Herd:
         self.waiting = {*range(nodes)}
         for number in range(nodes):
             view = View(self.folder / f"{number}", f"{self.folder}/{number}/kubeconfig")
-            publish = partial(self._publish, number)
-            made = Publisher(self.loop, self.topics, view, Allocations(), lambda: None, publish)
+            made = Publisher(self.loop, self.topics, view, Allocations(), lambda: None)
+            made._round = partial(self._publish, number)  # type: ignore[method-assign]  # noqa: SLF001
             self.publishers.append(made)
             made.offer(offers(number), {})
 

@@ -15,7 +15,8 @@ from node.dra.claims.prepare import Found
 from node.dra.claims.status import Status
 from node.dra.slices import content, ledger
 from node.dra.slices.content import Entry, Index
-from node.dra.slices.publisher import HELD, Publisher, View
+from node.dra.slices.publisher import HELD, Publisher
+from node.dra.slices.view import View
 from node.health.status import FIRMWARE, NEEDED, NO_DRIVER, Health
 from node.kubelet.allocations import Allocations, Name
 from node.kubelet.plugin import HealthKey, Served

@@ -1,29 +1,27 @@
-"""A round over the node's ResourceSlices, in a child process: what pods have, what the API server has, what changes."""
+"""A round over the node's ResourceSlices, in a child process: what pods have, what the API server has, what it gets."""
 
-import hashlib
-import json
 import signal
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from base.protocol.errors import CniError, InvalidConfig, StoreRefused, TryAgain
+from base.protocol.errors import CniError, InvalidConfig, StoreRefused
 from base.protocol.spec import Json
 from base.table import abridged
 from hardware import functions
-from node.dra import DRIVER, VERSION, api
-from node.dra.slices import content, ledger, names
-from node.dra.slices.changes import Changes, changes, stranger
-from node.dra.slices.content import Features
-from node.dra.slices.publisher import Known, Report, View
+from node.dra import DRIVER, api
+from node.dra.slices import content, ledger, update
+from node.dra.slices.changes import stranger
+from node.dra.slices.content import Facts, Features
+from node.dra.slices.view import Report, View
 from node.kubelet import directory
 from node.kubelet.allocations import Name
 from node.model import Offer, Sharing
 
 _MOST: Final = 300  # seconds for a round
-_PROBE: Final = "probe"
 _NAMED: Final = 8  # slices that one sentence names
 
 
@@ -49,8 +47,7 @@ def publish(view: View) -> Report:
         with closing(api.opened(view.kubeconfig)) as server:
             own = server.own_node() if view.offers else {}
             withheld |= _allocatable(view.offers, own)
-            known, notes, strangers = _publish(server, view, withheld, own)
-            return Report(withheld, node=server.node, notes=notes, strangers=strangers, known=known)
+            return _publish(server, view, withheld, own)
     except CniError as e:
         why = f"the node's ResourceSlices cannot be brought up to date: {e.msg}"
         return Report(withheld, why, is_barred=isinstance(e, StoreRefused | InvalidConfig))
@@ -76,48 +73,35 @@ def _other_driver(view: View) -> object:
     return None
 
 
-def _publish(
-    server: api.Api, view: View, withheld: frozenset[Name], own: Json
-) -> tuple[Mapping[str, Known], tuple[str, ...], tuple[str, ...]]:
-    """Return the slices, remarks, and remarks on other programs.  Raises StoreRefused, Unreachable, TryAgain."""
+def _publish(server: api.Api, view: View, withheld: frozenset[Name], own: Json) -> Report:
+    """Make the slices as wanted, if they are not.  Raises StoreRefused, Unreachable, TryAgain."""
+    there, strangers = _listed(server, view, withheld)
+    report = Report(withheld, node=server.node, strangers=strangers, known=view.known)
+    versions = {name: version for name, (version, _) in view.known.items()}
+    is_known = versions == {name: about["resourceVersion"] for name, about in there.items()}
+    if view.is_same and withheld == view.withheld and is_known:
+        return report
+    facts = Facts(server.node, cache(functions.root), lambda of, one: view.unhealthy.get((of.full_name, one.id), ""))
+    left_out = defaultdict[str, list[str]](list)
+    wanted = content.pools(
+        content.entries(server.node, view.offers, withheld),
+        facts,
+        update.features(server) if view.unhealthy or any(map(_is_special, view.offers)) else Features(),
+        lambda one, why: left_out[why].append(one),
+    )
+    made = update.Update(server, str((own.get("metadata") or {}).get("uid", "")), view.known)
+    known = made.all(there, wanted)
+    return replace(report, known=known, notes=tuple(f"{', '.join(ids)}: {why}" for why, ids in left_out.items()))
+
+
+def _listed(server: api.Api, view: View, withheld: frozenset[Name]) -> tuple[dict[str, Json], tuple[str, ...]]:
+    """The metadata of our slices by name, and a remark on those of other programs."""
     # An older list can lack a slice that must go.  Else the next round sees what this one has missed.
     may_be_old = not (withheld or view.leaves)
     newest = max((version for version, _ in view.known.values()), key=_order, default="0")
-    since = newest if may_be_old else ""
-    listed = {str(about["name"]): (stranger(server.node, about), about) for about in server.slices(since)}
-    there = {name: about for name, (of_another, about) in listed.items() if not of_another}
-    strangers = tuple(_about([of_another for of_another, _ in listed.values() if of_another]))
-    versions = {name: about["resourceVersion"] for name, about in there.items()}
-    if view.is_same and withheld == view.withheld and versions == {name: one for name, (one, _) in view.known.items()}:
-        return view.known, (), strangers
-    root, known = cache(functions.root), dict[str, Known]()
-    facts = content.Facts(server.node, root, lambda of, one: view.unhealthy.get((of.full_name, one.id), ""))
-    uid, left_out = str((own.get("metadata") or {}).get("uid", "")), defaultdict[str, list[str]](list)
-    features, stems = _features(server, view), defaultdict[str, list[str]](list)
-    for name in there:
-        stems[names.stem_of(name)].append(name)
-    entries, problems = content.entries(server.node, view.offers, withheld), list[CniError]()
-    for pool, parts in content.pools(entries, facts, features, lambda one, why: left_out[why].append(one)):
-        found = stems.pop(names.stem(server.node, pool), [])
-        digests = {names.slice_name(server.node, pool, number): _digest(parts, number) for number in range(len(parts))}
-        wanted = {name: (versions.get(name), digest) for name, digest in digests.items()}
-        if {name: view.known.get(name) for name in {*found, *wanted}} != wanted:
-            try:
-                full = [one for name in found if (one := server.slice(name))]
-                new = _apply(server, changes(server.node, uid, pool, full, parts))
-            except (StoreRefused, TryAgain) as e:  # the other pools can do without this one
-                problems.append(e)
-                continue
-            versions |= {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in full} | new
-        known |= {name: (versions[name], digest) for name, digest in digests.items()}
-    for name in [name for left in stems.values() for name in left]:
-        try:
-            server.delete({"metadata": there[name]})
-        except StoreRefused as e:
-            problems.append(e)
-    if problems:
-        raise problems[0]
-    return known, tuple(f"{', '.join(ids)}: {why}" for why, ids in left_out.items()), strangers
+    listed = [(about, stranger(server.node, about)) for about in server.slices(newest if may_be_old else "")]
+    ours = {str(about["name"]): about for about, of_another in listed if not of_another}
+    return ours, tuple(_about([of_another for _, of_another in listed if of_another]))
 
 
 def _about(strangers: Sequence[str]) -> Iterator[str]:
@@ -132,48 +116,6 @@ def _about(strangers: Sequence[str]) -> Iterator[str]:
 def _order(version: str) -> tuple[int, str]:
     """The order of resourceVersions, which are numbers (KEP-5504)."""
     return len(version), version
-
-
-def _digest(parts: Sequence[Json], number: int) -> bytes:
-    """A digest of a pool's slice with this number."""
-    return hashlib.sha256(json.dumps([len(parts), parts[number]]).encode()).digest()
-
-
-def _apply(server: api.Api, made: Changes) -> dict[str, str]:
-    """Send the changes, and return the new versions of slices by name.  Raises StoreRefused, Unreachable; TryAgain if
-    another program changed a slice just now."""
-    for one in made.removed:
-        server.delete(one)
-    sent = [(one, server.replace(one)) for one in made.replaced]
-    sent += [(one, server.create(one)) for one in made.created]
-    for one, stored in sent:
-        if stored is None:
-            it = one["metadata"]["name"]
-            raise TryAgain(f"another program made or changed {it}; if this stays: kubectl delete resourceslice {it}")
-    return {one["metadata"]["name"]: stored["resourceVersion"] for one, stored in sent if stored}
-
-
-def _features(server: api.Api, view: View) -> Features:
-    """What the API server stores of a device with everything."""
-    if not view.unhealthy and not any(_is_special(offer) for offer in view.offers):
-        return Features()
-    counters = [{"counterSet": _PROBE, "counters": {_PROBE: {"value": "1"}}}]
-    device = {
-        "name": _PROBE,
-        "allowMultipleAllocations": True,
-        "capacity": {content.SHARES: {"value": "1", "requestPolicy": {"default": "1", "validValues": ["1"]}}},
-        "consumesCounters": counters,
-        "taints": [{"key": content.TAINT, "value": _PROBE, "effect": "NoSchedule"}],
-    }
-    pool = names.of_node(server.node, _PROBE)
-    about = {"name": pool, "generation": 1, "resourceSliceCount": 1}
-    wanted = {"driver": DRIVER, "nodeName": server.node, "pool": about, "devices": [device]}
-    metadata = {"name": names.slice_name(server.node, pool, 0)}
-    made = {"apiVersion": VERSION, "kind": "ResourceSlice", "metadata": metadata, "spec": wanted}
-    spec: Json = server.would_store(made).get("spec") or {}
-    stored: Json = next(iter(spec.get("devices") or ()), {})
-    is_shared = bool(stored.get("allowMultipleAllocations")) and "requestPolicy" in f"{stored.get('capacity')}"
-    return Features("taints" in stored, is_shared, "consumesCounters" in stored)
 
 
 def _is_special(offer: Offer) -> bool:

@@ -14,8 +14,8 @@ from support.pod_resources import listing
 from support.tls_server import Server, Told, api_server
 
 from hardware.model import Device, Kind
-from node.dra.slices.publisher import Report, View
 from node.dra.slices.round import publish
+from node.dra.slices.view import Report, View
 from node.model import Offer, Resource, Sharing, Unit
 
 VF = Resource("example.com", "vf", Sharing.EXCLUSIVE, (), kind="vf", by_dra=True)
