@@ -351,7 +351,7 @@ def test_the_same_name_in_one_pod() -> None:
 
 def test_an_accepted_configuration_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its parser takes most of the time of a Prepare, and each child process would import it."""
-    monkeypatch.setattr(prepare, "accepted", {})
+    monkeypatch.setattr(prepare, "_accepted", {})
     first = decide(claim(config(attach="chain", mtu=1500)))
     monkeypatch.delattr(cni, "config")
     monkeypatch.setitem(sys.modules, "cni.config", None)  # an import fails now
