@@ -17,9 +17,9 @@ from node.dra.slices import content, ledger
 from node.dra.slices.content import Entry
 from node.dra.slices.publisher import HELD, Publisher
 from node.dra.slices.view import View
-from node.health.status import FIRMWARE, NEEDED, NO_DRIVER, Health
+from node.health.status import FIRMWARE, NEEDED, NO_DRIVER, Health, HealthKey
 from node.kubelet.allocations import Allocations, Name
-from node.kubelet.plugin import HealthKey, Served
+from node.kubelet.served import Served
 from node.log import Topics
 from node.model import Offer, devices_of
 

@@ -8,8 +8,7 @@ from node.dra.claims.prepare import Found
 from node.dra.slices import content
 from node.dra.slices.content import Entry, Index
 from node.dra.slices.publisher import Publisher
-from node.health.status import Health
-from node.kubelet.plugin import HealthKey
+from node.health.status import Health, HealthKey
 from node.model import Offer, Sharing
 from node.offer import answers, needs
 

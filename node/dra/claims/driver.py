@@ -29,6 +29,7 @@ from node.dra.claims.parameters import Refused
 from node.dra.claims.prepare import Asked
 from node.dra.claims.status import Status
 from node.kubelet import sockets
+from node.kubelet.service import Shell
 from node.log import cause, log
 
 SERVICES: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
@@ -58,9 +59,8 @@ class Driver:
         self._devices, self._registered, self._kubeconfig = devices, registered, kubeconfig
         # kubelet's directory is above that of the sockets.
         self._status, self._kubelet = status, f"{socket_path.parent.parent}"
-        self._watchers = set[asyncio.Event]()
+        self._shell = Shell(f"the driver {DRIVER}", "a claim prepared", log)
         self._children = asyncio.Semaphore(_AT_ONCE)
-        self._logged = ""
         kept.sweep_earlier_boots()
         kept.sweep()
         for claim in claims.all_claims():
@@ -72,8 +72,7 @@ class Driver:
 
     def changed(self) -> None:
         """Send kubelet the present health."""
-        for watcher in self._watchers:
-            watcher.set()
+        self._shell.changed()
 
     def close(self) -> None:
         """Remove the socket, so that kubelet notices at once.  Prepared claims stay, and ``open`` may follow."""
@@ -106,16 +105,10 @@ class Driver:
         )
 
     def _note_status(self, status: registration.RegistrationStatus) -> registration.RegistrationStatusResponse:
-        if not status.plugin_registered:
-            self._log_once(
-                f"kubelet refuses the driver {DRIVER}: {' '.join(status.error.split())}; no pod gets a claim prepared "
-                "until that is corrected, and kubelet tries again by itself"
-            )
-            return registration.RegistrationStatusResponse()
-        if self._logged:
-            self._log_once(f"kubelet has accepted the driver {DRIVER}")
-        self._registered()
-        return registration.RegistrationStatusResponse()
+        answer = self._shell.note(status)
+        if status.plugin_registered:
+            self._registered()
+        return answer
 
     # Claims
 
@@ -181,22 +174,14 @@ class Driver:
 
     async def _watch(self, stream: Stream) -> None:
         """Send the health of all devices now and after each change; a slow peer gets only the newest list."""
-        watcher, sent = asyncio.Event(), None
-        self._watchers.add(watcher)
-        try:
+        sent = None
+        with self._shell.watcher() as watcher:
             while True:
                 watcher.clear()
                 if (states := [*self._devices.states()]) != sent:  # most events concern no device of a slice
                     await stream.send_message(health.NodeWatchResourcesResponse(devices=map(_health, states)))
                     sent = states
                 await watcher.wait()
-        finally:
-            self._watchers.discard(watcher)
-
-    def _log_once(self, sentence: str) -> None:
-        if self._logged != sentence:
-            self._logged = sentence
-            log(sentence)
 
 
 _GONE: Final = (
