@@ -23,6 +23,7 @@ _OF_NUMBERS: Final = frozenset({"whose", "keep", "free"})
 # Marks a block's owner as suspected, since an unknown time.
 SAID: Final = 1
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_INDEX: Final = re.compile(r".*\.([0-9]{1,16})", re.DOTALL)
 # A name in Kubernetes has 253 characters at most, including the block's number.
 _LONGEST: Final = 200
 _DIGEST: Final = 16
@@ -46,6 +47,11 @@ def layout_name(network: str) -> str:
 
 def block_name(network: str, index: int) -> str:
     return f"{layout_name(network)}.{index}"
+
+
+def indexes(documents: Iterable[Document]) -> set[int]:
+    """Return the indexes of these blocks by their names: a block that cannot be read is not free."""
+    return {int(found[1]) for one in documents if (found := _INDEX.fullmatch(one.name))}
 
 
 @dataclass(frozen=True)
