@@ -34,6 +34,7 @@ class Backends:
         self._kubeconfig = kubeconfig
         self._opened = dict[str, Shared]()
         self._identities, self._machines, self._silent = dict[str, str](), dict[str, Machine](), dict[str, str]()
+        self._told = set[str]()
         self.alive = dict[Path, Alive]()
 
     def answer(self, directory: Path, *, due_only: bool) -> None:
@@ -67,6 +68,9 @@ class Backends:
         if kind in self._silent:
             raise Unreachable(self._silent[kind])
         shared = self._opened[kind] = self._opened.get(kind) or backend.opened(kind, self._kubeconfig)
+        # No other cluster gave a Node object this UID.  An etcd knows only what this node reports.
+        if not shared.host and mine.machine and self._machine(kind, shared).uid == mine.machine:
+            return shared
         identity = self._identities[kind] = self._identities.get(kind) or shared.documents.identity()
         if mine.identity != identity:
             raise InvalidConfig(
@@ -81,8 +85,13 @@ class Backends:
 
         Raises Unreachable, BackendRefused.
         """
-        if kind not in self._machines:
+        if kind not in self._told:
             shared.documents.keep_alive(shared.node, GRACE, shared.host)
+            self._told.add(kind)
+        return self._machine(kind, shared)
+
+    def _machine(self, kind: str, shared: Shared) -> Machine:
+        if kind not in self._machines:
             self._machines[kind] = shared.machine()
         return self._machines[kind]
 

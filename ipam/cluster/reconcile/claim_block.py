@@ -37,7 +37,7 @@ from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import is_anothers, read_block, readable
 from ipam.cluster.reconcile.sync import confirm, load, refuse_disagreeing, refuse_second, refuse_uncovered
 from ipam.cluster.rules import block_math, ownership
-from ipam.cluster.rules.documents import Block, block_name
+from ipam.cluster.rules.documents import Block, block_name, indexes
 from ipam.cluster.rules.network import Need, Network
 from ipam.ranges import Span, count
 
@@ -67,11 +67,11 @@ def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> Non
         refuse_disagreeing(documents, network.name, network.cluster, network.subnets)
         if any(documents.read(BLOCK, block_name(network.name, index)) is None for index in guesses(wanted)):
             return
-        all_of_them = [block for _, block in readable(documents.listed(BLOCK, network.name))]
+        listed = list(documents.listed(BLOCK, network.name))
     except (TryAgain, BackendRefused, RecordUnreadable) as e:
         raise NotAvailable(f"{need.why}; and no block can be claimed: {e.msg}", e.details) from e
-    if not block_math.without(wanted, {one.index for one in all_of_them} - returning):
-        none = _exhausted(wanted, all_of_them, documents.now())
+    if not block_math.without(wanted, indexes(listed) - returning):
+        none = _exhausted(wanted, [block for _, block in readable(listed)], documents.now())
         _remember(network, none)
         raise NotAvailable(f"{need.why}; and {_in_words(network, none)}")
 
@@ -170,10 +170,10 @@ class Claimer:
             if not self.mine.block(index) and self._try(self._new_claim(index)):
                 return True
         for _ in range(_LISTS):
-            listed = self.shared.documents.listed(BLOCK, self.network.name)
+            listed = list(self.shared.documents.listed(BLOCK, self.network.name))
             self.others = [block for _, block in readable(listed)]
-            taken = {*(block.index for block in self.others), *(block.index for block in self.mine.blocks)}
-            free = block_math.without(wanted, taken)
+            self._note_unreadable(len(listed) - len(self.others))
+            free = block_math.without(wanted, indexes(listed) | {block.index for block in self.mine.blocks})
             if not free:
                 # Sparing, the node would not use a dead node's block.
                 return not self.is_sparing and self._reclaim_any(wanted, listed)
@@ -182,6 +182,13 @@ class Claimer:
                     return True
         self._forget_claim()
         raise TryAgain(f"other nodes claim blocks of network {self.network.name} faster than this one; try again")
+
+    def _note_unreadable(self, number: int) -> None:
+        if number:
+            self.log.append(
+                f"{number} blocks of network {self.network.name} cannot be read, so no node can claim them: "
+                "hpn ipam show --cluster"
+            )
 
     def _reclaim_any(self, wanted: Sequence[Span], listed: Sequence[Document]) -> bool:
         """Reclaim one of those blocks from a dead node; False if there is none."""

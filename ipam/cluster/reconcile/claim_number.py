@@ -19,8 +19,9 @@ from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import Found, readable
 from ipam.cluster.reconcile.sync import confirm, load, refuse_second, refuse_uncovered
 from ipam.cluster.rules import block_math, ownership
-from ipam.cluster.rules.documents import Block
+from ipam.cluster.rules.documents import Block, indexes
 from ipam.cluster.rules.network import Need, Numbers
+from ipam.ranges import count
 
 # Attempts when other nodes are faster.
 _TRIES: Final = 8
@@ -55,10 +56,9 @@ class Claimer:
     def serve(self, _need: Need) -> None:
         """Claim the name's number.  Raises TryAgain if another node owns it; PoolExhausted if no number is free."""
         for _ in range(_TRIES):
-            documents = self.shared.documents.listed(BLOCK, self.network.name)
-            all_of_them = list(readable(documents))
-            named = [one for one in all_of_them if one[1].whose == self.network.owner]
-            if self._claim_old(named) if named else self._claim_new(all_of_them):
+            documents = list(self.shared.documents.listed(BLOCK, self.network.name))
+            named = [one for one in readable(documents) if one[1].whose == self.network.owner]
+            if self._claim_old(named) if named else self._claim_new(documents):
                 return
         raise TryAgain(
             f"other nodes change the numbers of network {self.network.parent.name} faster than this one; try again"
@@ -79,14 +79,14 @@ class Claimer:
             f"hpn ipam release-node {block.node}"
         )
 
-    def _claim_new(self, listed: Sequence[Found]) -> bool:
+    def _claim_new(self, listed: Sequence[Document]) -> bool:
         """Claim a number without a name; False if another node was faster.  Raises PoolExhausted."""
         wanted = block_math.candidates(self.network.pool.sets, 1)
-        taken = {*(block.index for _, block in listed), *(block.index for block in self.mine.blocks)}
-        if free := block_math.without(wanted, taken):
+        if free := block_math.without(wanted, indexes(listed) | {block.index for block in self.mine.blocks}):
             begin = int.from_bytes(hashlib.sha256(self.network.owner.encode()).digest()[:8])
             return self._create(block_math.nth(free, begin))
-        now, theirs = self.shared.documents.now(), [one for one in listed if block_math.has(wanted, one[1].index)]
+        now = self.shared.documents.now()
+        theirs = [one for one in readable(listed) if block_math.has(wanted, one[1].index)]
         for document, block in sorted(theirs, key=lambda one: one[1].free):
             if block.is_over(now):
                 return self._claim(document, block)
@@ -94,7 +94,7 @@ class Claimer:
         for document, block in reclaim.search(self.shared.documents, us, [one[0] for one in theirs], self.log):
             return self._claim(document, replace(block, taken=True))
         raise PoolExhausted(
-            f"{self.network.owner}: other names use or keep all {len(theirs)} host numbers that network "
+            f"{self.network.owner}: other names use or keep all {count(wanted)} host numbers that network "
             f"{self.network.parent.name} reserves ({self.network.parent.cluster.sticky}, ipam.cluster.sticky); delete "
             "pods, or wait until one expires (ipam.sticky seconds): hpn ipam show --cluster"
         )

@@ -229,7 +229,7 @@ def agree(
     name = layout_name(network)
     for _ in range(_ATTEMPTS):
         found, layout, new = _layouts(documents, network, cluster, subnets)
-        if found and new == layout:
+        if found and found.body == new.to_json():
             return
         if not found and "/" not in network:
             _refuse_unlike(documents, network, cluster)
@@ -266,7 +266,22 @@ def _layouts(
     """Return the document of the network's layout, the layout, and the layout with these subnets."""
     found = documents.read(POOL, layout_name(network))
     layout = PoolLayout.of(found) if found else PoolLayout(network, cluster.size, (), cluster.sticky)
+    if layout.is_edited:
+        _refuse_edited(documents, layout)
     return found, layout, joined(layout, cluster, subnets)
+
+
+def _refuse_edited(documents: Documents, layout: PoolLayout) -> None:
+    """Refuse a layout that was edited while blocks of the former one can exist.
+
+    A block has a size, but no subnet, so the blocks alone would not show that they are of another layout.
+    """
+    if number := len([*documents.listed(BLOCK, layout.network)]):
+        raise InvalidConfig(
+            f"pool layout {layout_name(layout.network)} in the cluster's backend was edited, and blocks of the "
+            f"former one exist ({number}): pods would share addresses; write the former values back into all "
+            "configurations, and then remove the pool layout from the backend: nodes write it again"
+        )
 
 
 def _refuse_unlike(documents: Documents, network: str, cluster: Cluster) -> None:

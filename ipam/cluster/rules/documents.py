@@ -1,10 +1,11 @@
 """The documents of a network: its pool layout and its blocks, and the check of what a backend answers.  Pure."""
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 from typing import Final, TypeVar
 
@@ -22,6 +23,7 @@ _OF_NUMBERS: Final = frozenset({"whose", "keep", "free"})
 # Marks a block's owner as suspected, since an unknown time.
 SAID: Final = 1
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_INDEX: Final = re.compile(r".*\.([0-9]{1,16})", re.DOTALL)
 # A name in Kubernetes has 253 characters at most, including the block's number.
 _LONGEST: Final = 200
 _DIGEST: Final = 16
@@ -47,6 +49,11 @@ def block_name(network: str, index: int) -> str:
     return f"{layout_name(network)}.{index}"
 
 
+def indexes(documents: Iterable[Document]) -> set[int]:
+    """Return the indexes of these blocks by their names: a block that cannot be read is not free."""
+    return {int(found[1]) for one in documents if (found := _INDEX.fullmatch(one.name))}
+
+
 @dataclass(frozen=True)
 class PoolLayout:
     """How a network's host numbers form blocks.
@@ -55,24 +62,37 @@ class PoolLayout:
     - ``subnets``: each subnet's first address, with the widest prefix that any configuration had ("10.1.0.0/16").  The
       first address defines the host numbers.
     - ``sticky``: the numbers reserved for names, which are in no block ("256-511"); empty if there are none.
+    - ``digest``: of all that must not change, as the document has it; empty in an older version's.
     """
 
     network: str
     size: int
     subnets: tuple[str, ...]
     sticky: str = ""
+    digest: str = field(default="", compare=False)
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether another program changed the size, the reserved numbers or a first address."""
+        return bool(self.digest) and self.digest != self._digested()
 
     def to_json(self) -> Json:
         body: Json = {"network": self.network, "blockSize": self.size, "subnets": list(self.subnets)}
-        return body | ({"sticky": self.sticky} if self.sticky else {})
+        return body | ({"sticky": self.sticky} if self.sticky else {}) | {"digest": self._digested()}
+
+    def _digested(self) -> str:
+        firsts = sorted({one.partition("/")[0] for one in self.subnets})
+        about = json.dumps([self.network, self.size, firsts, self.sticky])
+        return hashlib.sha256(about.encode()).hexdigest()[:_DIGEST]
 
     @classmethod
     def of(cls, document: Document) -> "PoolLayout":
         """Parse the document.  Raises RecordUnreadable."""
         try:
-            body = {"sticky": "", **document.body}
+            body = {"sticky": "", "digest": "", **document.body}
             subnets = tuple(str(ip_network(text({"subnets": one}, "subnets"))) for one in typed(body, "subnets", list))
-            return cls(text(body, "network"), number(body, "blockSize", 1), subnets, text(body, "sticky"))
+            about = text(body, "network"), number(body, "blockSize", 1), subnets
+            return cls(*about, text(body, "sticky"), text(body, "digest"))
         except ValueError as e:
             raise _unreadable("pool layout", document, e) from e
 

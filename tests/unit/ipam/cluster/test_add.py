@@ -36,7 +36,7 @@ def test_first_use_claims_a_block(cluster: Cluster) -> None:
         f"create net.{index(given)}",
     ]
     assert cluster.store.bodies(POOL) == {
-        "net": {"network": "net", "blockSize": 16, "subnets": ["10.0.0.0/24"]},
+        "net": {"network": "net", "blockSize": 16, "subnets": ["10.0.0.0/24"], "digest": "01fefb1ed01ae3bd"},
     }
     (body,) = cluster.store.bodies(BLOCK).values()
     assert (body["node"], body["machine"], body["start"]) == ("node1", "uid of node1", 16 * index(given))

@@ -12,7 +12,8 @@ from ipam.cluster.rules.documents import SAID, Block, PoolLayout
 
 FOLDER = Path(__file__).parents[4] / "packaging" / "kubernetes" / "cluster"
 BLOCK = Block("net", 3, 16, "node1", "machine", "nonce").to_json()
-POOL = PoolLayout("net", 16, ("10.0.0.0/24",)).to_json()
+# As an older version wrote it: without a digest.
+POOL = {"network": "net", "blockSize": 16, "subnets": ["10.0.0.0/24"]}
 # Optional fields: of a reserved number, and of a pool layout with such numbers.
 NAMED = Block("net", 3, 1, "node1", "machine", "nonce", whose="default/web-0:net1", keep=60).to_json()
 ASIDE = PoolLayout("net", 16, ("10.0.0.0/24",), "64-127").to_json()

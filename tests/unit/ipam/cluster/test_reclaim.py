@@ -52,6 +52,16 @@ def test_one_block_is_taken(cluster: Cluster, clock: list[float], full: Node) ->
     assert full.mine.claim is None
 
 
+def test_one_is_taken_beside_unreadable_ones(cluster: Cluster, clock: list[float], full: Node) -> None:
+    for n in range(8):
+        document = cluster.store.read(BLOCK, f"net.{n}")
+        assert document
+        cluster.store.replace(document, document.body | {"index": "?"})
+    after_the_grace(cluster, clock, full)
+    assert "/run/netns/p" in full.refused("ADD", "a")[1]
+    assert full.mine.giving[0] >= 8
+
+
 @pytest.mark.parametrize("fault", [Fault.KILLED, Fault.KILLED_AFTER, Fault.LOST, Fault.UNREACHABLE])
 def test_killed_while_it_takes_one(cluster: Cluster, clock: list[float], full: Node, fault: Fault) -> None:
     after_the_grace(cluster, clock, full)

@@ -17,6 +17,7 @@ from ipam.cluster import BLOCK, POOL, Machine, Report, node_blocks
 from ipam.cluster.backends import objects
 from ipam.cluster.node_blocks import HEARTBEAT
 from ipam.cluster.reconcile import reconcile
+from ipam.cluster.rules.documents import PoolLayout
 
 
 def kept(node: Node) -> list[Report]:
@@ -144,10 +145,11 @@ def test_a_subnet_by_mistake(cluster: Cluster) -> None:
     [
         ({"subnets": ["10.0.0/24"]}, "pool layout net in the cluster's backend cannot be read: .* remove or repair it"),
         ({"blockSize": 0}, "pool layout net in the cluster's backend cannot be read: .* remove or repair it"),
-        ({"subnets": ["10.0.0.16/28"]}, "if 10.0.0.16/28 was a mistake .* remove the pool layout net from the backend"),
-        ({"subnets": ["10.0.1.0/24"]}, ""),  # the next ADD adds the right one
-        ({"blockSize": 61}, "set blockSize 61, or give the network another name"),
-        ({"sticky": "0-7"}, "set sticky 0-7, or give the network another name"),
+        ({"subnets": ["10.0.0.16/28"]}, "was edited, .* exist .1.: .* remove the pool layout"),
+        ({"subnets": ["10.0.1.0/24"]}, "was edited"),
+        ({"subnets": ["10.0.0.0/25"]}, ""),  # the next ADD makes it wide again
+        ({"blockSize": 61}, "was edited"),
+        ({"sticky": "0-7"}, "was edited"),
     ],
 )
 def test_a_layout_that_a_typo_changed(cluster: Cluster, clock: list[float], typo: dict[str, Any], said: str) -> None:
@@ -166,6 +168,37 @@ def test_a_layout_that_a_typo_changed(cluster: Cluster, clock: list[float], typo
     given += [node.add(f"{n}")[0] for node in (one, other) for n in range(20)]
     assert len(set(given)) == len(given)
     assert cluster.store.bodies(POOL)["net"] == right.body
+
+
+@pytest.mark.parametrize(
+    ("edit", "ipam"),
+    [
+        ({"blockSize": 32}, {"subnet": "10.0.0.0/24", "cluster": {**SHARED, "blockSize": 32}}),
+        ({"subnets": ["10.0.0.128/25"]}, {"subnet": "10.0.0.128/25", "cluster": SHARED}),
+        (
+            {"subnets": ["10.0.0.0/16"], "blockSize": 8},
+            {"subnet": "10.0.0.0/16", "cluster": {**SHARED, "blockSize": 8}},
+        ),
+    ],
+    ids=["size", "subnet", "both"],
+)
+def test_a_layout_that_was_edited_with_the_configuration(
+    cluster: Cluster, edit: dict[str, Any], ipam: dict[str, Any]
+) -> None:
+    """Blocks of both layouts would contain one address twice.  Without blocks, the edited layout counts."""
+    one, other = cluster.node("a"), cluster.node("b", **ipam)
+    for n in range(40):
+        one.add(f"p{n}")
+    right = cluster.store.documents[POOL, "net"]
+    cluster.store.documents[POOL, "net"] = replace(right, body=right.body | edit, version="edited")
+    code, said = other.refused("ADD", "x")
+    assert (code, "write the former values back into all configurations" in said) == (7, True), said
+    assert other.refused("STATUS")[0] == 7
+    assert set(cluster.owners().values()) == {"a"}
+    for key in [key for key in cluster.store.documents if key[0] == BLOCK]:
+        del cluster.store.documents[key]
+    assert other.add("x")
+    assert not PoolLayout.of(cluster.store.documents[POOL, "net"]).is_edited
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Node:
     """node1, with blocks of four numbers."""
 
     def __init__(self, folder: Path, *blocks: int) -> None:
-        self.folder = folder / "net"
+        self.folder, self.host = folder / "net", ""
         machines = {f"node{i}": Machine(f"node{i}", f"uid-{i}", NOW) for i in (1, 2)}
         self.documents, self.time, self.said = Memory(machines=machines, clock=NOW), NOW, list[str]()
         mine = MINE
@@ -81,7 +81,8 @@ class Node:
         self.documents.clock += later
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("time.time", lambda: float(self.time))
-            patch.setattr("ipam.cluster.backends.backend.opened", lambda _kind, _: Shared(self.documents, "node1"))
+            shared = Shared(self.documents, "node1", self.host)
+            patch.setattr("ipam.cluster.backends.backend.opened", lambda _kind, _: shared)
             for one in rounds([self.folder], none_gone, due_only=due_only):
                 self.said += one.log
                 return one.problem
@@ -96,7 +97,7 @@ def test_a_node_with_room_asks_little(tmp_path: Path) -> None:
     node.round()
     counted = node.documents.counted()
     assert counted.pop("read", 0) <= 1, "of the patrol, unless it draws a block of its own"
-    assert counted == {"identity": 1, "keep_alive": 1, "machine_uid": 1, "listed": 1}
+    assert counted == {"keep_alive": 1, "machine_uid": 1, "listed": 1}
     assert (node.states, node.said, node.mine.looked) == ({0: HELD, 1: HELD}, [], NOW)
 
 
@@ -270,9 +271,18 @@ def test_a_lost_block_is_forgotten_when_nobody_has_an_address_of_it(tmp_path: Pa
     assert node.documents.bodies(BLOCK)["net.1"]["node"] == "node2"
 
 
-def test_another_clusters_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("uid", ["uid of its node1", ""])
+def test_another_clusters_store(tmp_path: Path, uid: str) -> None:
     node = Node(tmp_path, 0)
-    node.documents.cluster = "cluster-2"
+    node.documents.cluster, node.documents.machines["node1"] = "cluster-2", Machine("node1", uid, NOW)
+    assert "to cluster cluster-1, and backend 'kubernetes' to cluster cluster-2" in node.round()
+    assert node.ours == {0}
+
+
+def test_another_clusters_etcd(tmp_path: Path) -> None:
+    """A machine reports itself with one digest in each."""
+    node = Node(tmp_path, 0)
+    node.documents.cluster, node.host = "cluster-2", node.mine.machine
     assert "to cluster cluster-1, and backend 'kubernetes' to cluster cluster-2" in node.round()
     assert node.ours == {0}
 

@@ -9,6 +9,7 @@ from support.sticky_nodes import ASIDE, WEB, keep, named, node, number, numbers
 
 from base.protocol.arguments import is_ordinal
 from ipam.cluster import BLOCK, node_blocks
+from ipam.cluster.rules.documents import Block
 
 
 def test_it_moves_with_its_pod(cluster: Cluster) -> None:
@@ -209,3 +210,12 @@ def test_what_was_given_before(cluster: Cluster) -> None:
         assert code == 7
         assert "this node allocated 10.0.0.70 before these numbers were reserved" in said
     assert cluster.store.bodies(BLOCK) == {}
+
+
+def test_a_number_that_nobody_can_read_is_not_free(cluster: Cluster) -> None:
+    few = {"cluster": SHARED | {"sticky": "64-65"}}
+    name = Block("net/sticky", 64, 1, "", "", "").name
+    cluster.store.create(BLOCK, name, "net/sticky", {"network": "net/sticky", "index": "?"})
+    assert node(cluster, "node1", **few).add("c", *WEB) == ("10.0.0.65",)
+    code, said = node(cluster, "node1", **few).refused("ADD", "d", *of("web-1"))
+    assert (code, "all 2 host numbers" in said) == (103, True), said

@@ -163,7 +163,7 @@ def test_a_request_about_one_network_sends_no_heartbeat(cluster: Cluster, one: N
     cluster.calls()
     assert [report.problem for report in keep(one, due_only=True)] == [""]
     assert len(one.mine.giving) == 2
-    assert [call.partition(" ")[0] for call in cluster.calls()] == ["identity", "create"]
+    assert [call.partition(" ")[0] for call in cluster.calls()] == ["machine_uid", "create"]
     assert keep(one, due_only=True) == []
     assert cluster.calls() == []
     assert {block.state for block in one.mine.blocks} == {HELD}
