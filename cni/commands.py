@@ -144,8 +144,8 @@ def _steps(
     kind = kinds.named(wanted.attach.kind)
     undo.settle(entry, pod, request, log, programs)
     yield None
-    with kind.claiming(wanted):
-        plan = _plan(kind, wanted, host, pod, key.ifname)
+    with kind.claiming(wanted) as chosen:
+        plan = _plan(kind, chosen, host, pod, key.ifname)
         record = _record(entry, asked, pod, plan)
     ipam = delegate.Ipam(wanted.where.ipam, request, programs, log)
     try:

@@ -39,6 +39,10 @@ class Allocation:
     def sets(self) -> tuple[RangeSet, ...]:
         return self.pool.sets if self.rail is None else self.pool.rails[self.rail].sets
 
+    @property
+    def requested(self) -> Sequence[Address]:
+        return leases.with_embedded(self.sets, self.pool.requested)
+
     def hold(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
         """Hold the addresses and return them; a repeated call returns the same.
 

@@ -87,6 +87,7 @@ def _parsed(text: str, node: str, found: tuple[tuple[Parent, Prefix], ...] = ())
         if every := _placed(written, {}):
             of_all = range_sets(every)  # those of different nodes must not overlap either
         written = _of_node(written, node)
+    _refuse_beside(written)
     named = {at: f"{key}.subnet" for _, items in written for key, _, at in items if isinstance(at, Parent)}
     if not (sets := tuple(s for rail in rails for s in rail.sets)):
         placed = _placed(written, prefixes)
@@ -96,7 +97,7 @@ def _parsed(text: str, node: str, found: tuple[tuple[Parent, Prefix], ...] = ())
     if of_some:
         raise InvalidConfig(f"{of_some[0]}.node with ipam.cluster, in which all nodes have all ranges; remove one")
     for key, bounds, place in (item for _, items in written for item in items):
-        if isinstance(place, Parent) and not (bounds.eui64 or bounds.embed_ipv4):
+        if isinstance(place, Parent) and not bounds.derivation:
             raise InvalidConfig(
                 f"{key}.subnet {place} with ipam.cluster, but each node has a subnet of its own; remove one of them"
             )
@@ -144,6 +145,17 @@ def _refuse_alone(written: Sequence[tuple[str, Sequence[Item]]]) -> None:
             f"{key}.embedIPv4 true: no range set has IPv4 addresses, so this ADD has none; add one, such as "
             '[{"subnet": "10.56.0.0/16"}]'
         )
+
+
+def _refuse_beside(written: Sequence[tuple[str, Sequence[Item]]]) -> None:
+    """Raise InvalidConfig if a set of this node has a derived address, and another range."""
+    for key, items in written:
+        name = next((bounds.derivation for _, bounds, _ in items if bounds.derivation), "")
+        if name and items[1:]:
+            raise InvalidConfig(
+                f"{key} has {len(items)} ranges on this node, one with {name}; a set provides one address; make each "
+                "range a set"
+            )
 
 
 def _parse(conf: Json) -> Conf:
@@ -194,6 +206,7 @@ def _rails(conf: Conf) -> tuple[Rail, ...]:
         raise InvalidConfig(f"{mixed[0]}.node in ipam.rails; write a network for each rail, with ranges for each node")
     for sets in by_rail.values():
         _refuse_alone(sets)
+        _refuse_beside(sets)
     written = [(key, keys[key].device(), _placed(sets, {})) for key, sets in by_rail.items()]
     return rails_of(written, align=bool(ipam.align))
 

@@ -3,6 +3,7 @@ after their release.  Pure."""
 
 import json
 from collections.abc import Sequence
+from ipaddress import IPv4Address
 
 from base.protocol.errors import AddressHeld, AddressUnavailable, BadEnvironment, PoolExhausted
 from base.protocol.result import Address, Ip
@@ -21,9 +22,7 @@ def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -
     Raises AddressUnavailable for a requested address, PoolExhausted for a set.
     """
     asked = asked_for(sets, requested, book)
-    embedding_it = [s for s in sets if s.ranges[0].embeds]
-    # The address that all of them embed.
-    first = next((s for s in sets if s.ranges[0].subnet.version == 4), None) if embedding_it else None
+    first, embedding_it = _embedding(sets)
     given = dict[str, Address]()
     for s in sets:
         if s not in embedding_it:
@@ -35,6 +34,25 @@ def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -
     if first:
         given |= {s.key: _embedded(s, given[first.key], asked.get(s.key), book) for s in embedding_it}
     return tuple(s.ip(given[s.key]) for s in sets if s.key in given)
+
+
+def _embedding(sets: Sequence[RangeSet]) -> tuple[RangeSet | None, list[RangeSet]]:
+    """The sets whose addresses embed an IPv4 address, after the set that it comes from; None without such sets."""
+    found = [s for s in sets if s.ranges[0].embeds]
+    return next((s for s in sets if s.ranges[0].subnet.version == 4), None) if found else None, found
+
+
+def with_embedded(sets: Sequence[RangeSet], requested: Sequence[Address]) -> Sequence[Address]:
+    """The requested addresses, and the IPv4 address that one of them embeds, unless its set's is requested too."""
+    first, embedding_it = _embedding(sets)
+    if not first or any(one in first for one in requested):
+        return requested
+    return (*requested, *list(_embedded_in(embedding_it, requested))[:1])
+
+
+def _embedded_in(embedding_it: Sequence[RangeSet], requested: Sequence[Address]) -> dict[Address, Address]:
+    """Map each IPv4 address that a requested address of these sets embeds to that one."""
+    return {IPv4Address(int(one) & 0xFFFFFFFF): one for one in requested if any(one in s for s in embedding_it)}
 
 
 def _is_embeddable(ipv4: Address, sets: Sequence[RangeSet], book: Book) -> bool:
@@ -63,17 +81,21 @@ def _embedded(s: RangeSet, ipv4: Address, asked: Address | None, book: Book) -> 
 def asked_for(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -> dict[str, Address]:
     """Map the key of each set to the address requested from it.  Raises AddressUnavailable."""
     asked = dict[str, Address]()
+    embedded = _embedded_in(_embedding(sets)[1], requested)
     for address in requested:
         range_set = next((s for s in sets if address in s), None)
+        what = f"requested address {address}"
+        if whole := embedded.get(address):
+            what += f" ({whole} has it, by embedIPv4)"
         if range_set is None:
-            raise AddressUnavailable(f"requested address {address} {why_not(sets, address)}; request another")
+            raise AddressUnavailable(f"{what} {why_not(sets, address)}; request another")
         if range_set.key in asked:
             raise AddressUnavailable(
                 f"requested addresses {asked[range_set.key]} and {address} are both in {range_set.key}, "
                 "and a range set provides one address; request one of each set"
             )
         if address not in book.mine and (owner := book.holder(address)):
-            raise AddressHeld(f"requested address {address} is held by {owner}; request another or delete that")
+            raise AddressHeld(f"{what} is held by {owner}; request another or delete that")
         asked[range_set.key] = address
     return asked
 

@@ -61,7 +61,7 @@ def hold(allocation: Allocation, *, again: bool) -> tuple[Ip, ...]:
         link = pod.rtnl.link(ifname)
         if link is None:
             if not (pool.needs_link or again):
-                return allocation.hold_unprobed(f"{ifname} is not there", pool.requested)
+                return allocation.hold_unprobed(f"{ifname} is not there", allocation.requested)
             raise LinkUnavailable(
                 f"CNI_IFNAME={ifname}: {request.netns} has no such interface yet, which ipam.probe and eui64 need; "
                 "remove these, or use a main plugin that creates the interface before it calls IPAM"
@@ -69,7 +69,7 @@ def hold(allocation: Allocation, *, again: bool) -> tuple[Ip, ...]:
         own = eui64_addresses(sets, link.mac)
         if own:
             stack.enter_context(doing(f"allocating the address of {ifname} by its MAC {link.mac} (eui64)"))
-        requested = (*pool.requested, *own)
+        requested = (*allocation.requested, *own)
         if not pool.probe:
             if pool.needs_link and (ips := allocation.hold(requested)):
                 return ips

@@ -56,7 +56,7 @@ def add(request: Request, conf: Config, log: list[str], *, again: bool = False) 
     """
     wanted = _allocation(request, conf, log)
     pool = wanted.pool
-    ips = () if pool.needs_link else wanted.hold(pool.requested)
+    ips = () if pool.needs_link else wanted.hold(wanted.requested)
     if not ips:
         from ipam import link  # noqa: PLC0415  # few configurations need it
 

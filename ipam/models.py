@@ -155,19 +155,24 @@ class Bounds(Section):
     """Derive the address from the subnet and the modified EUI-64 of the interface's MAC or the InfiniBand port's GUID.
     For sites where firewalls and DNS need a device's address before a pod has it.
     Default: `false`
-    Refused: 7: not an IPv6 /64, with `rangeStart`, `rangeEnd`, `exclude`, `reserved` or `align`, another range in its
-    set; 101: no such interface; 102: held by another attachment"""
+    Refused: 7: not an IPv6 /64, with `rangeStart`, `rangeEnd`, `exclude`, `reserved` or `align`, another range on
+    its node; 101: no such interface; 102: held by another attachment"""
     embed_ipv4: Annotated[bool, Field(strict=True)] | None = Field(None, alias="embedIPv4")
     """Derive the address from the subnet and the IPv4 address of the same ADD, which becomes its last 32 bits
     ([parent](addresses.md#subnets-of-the-parent)).
     Default: `false`
     Refused: 7: no set of IPv4 addresses; not an IPv6 prefix of at most 96 bits; with `eui64`, `rangeStart`, `rangeEnd`,
-    `exclude`, `reserved` or `align`; another range in its set.  102: held by another attachment"""
+    `exclude`, `reserved` or `align`; another range on its node.  102: held by another attachment"""
     node: Annotated[str, Field(min_length=1)] | None = None
     """The name of the only node that has this range, as `uname -n` shows it
     ([a range per node](addresses.md#a-range-per-node)).
     Default: none: all nodes have it
     Refused: 7: empty, with `rails` or `ipam.cluster`; a set without a range for this node"""
+
+    @property
+    def derivation(self) -> str:
+        """The key with which something else determines the address; empty if it is chosen."""
+        return "eui64" if self.eui64 else "embedIPv4" if self.embed_ipv4 else ""
 
     def range(self, key: str, place: Network | Prefix) -> Range:
         subnet, prefix = (place.subnet, place) if isinstance(place, Prefix) else (place, None)

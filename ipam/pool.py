@@ -321,8 +321,6 @@ def _at_odds(written: Sequence[tuple[str, Sequence[Range]]]) -> Iterator[str]:
         if len({r.subnet.version for r in members}) > 1:
             subnets = ", ".join(str(r.subnet) for r in members)
             yield f"{key} mixes IPv4 and IPv6 ({subnets}); a set provides one address; make it two sets"
-        for name, _ in [r.derivation for r in members if r.derivation and members[1:]][:1]:
-            yield f"{key} has {len(members)} ranges, one with {name}; a set provides one address; make each range a set"
     # In ascending order, a range that overlaps any other overlaps a neighbour.
     ordered = sorted((r for _, members in written for r in members), key=lambda r: r.span)
     for low, high in pairwise(ordered):

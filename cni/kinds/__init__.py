@@ -68,8 +68,11 @@ _OVER_A_MASTER: Final = frozenset({"master", "mode"})
 class Kind(Protocol):
     """The functions of a kind's module, which cni/commands.py and cni/undo.py call."""
 
-    def claiming(self, conf: "NetConf") -> AbstractContextManager[None]:
-        """Hold this from before ``plan`` until the journal has the plan, so no two attachments choose one device."""
+    def claiming(self, conf: "NetConf") -> AbstractContextManager["NetConf"]:
+        """Hold this from before ``plan`` until the journal has the plan, so no two attachments choose one device.
+
+        The value is the configuration for ``plan``, with what was chosen already.
+        """
 
     def plan(self, conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
         """Read the facts, decide everything and return the plan; change nothing.  Raises CniError."""

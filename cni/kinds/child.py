@@ -73,14 +73,18 @@ class Plan:
 
 
 @contextmanager
-def claiming(conf: "NetConf") -> Iterator[None]:
-    """Kind.claiming: attachments share a master, and no pod or claim takes its devices meanwhile."""
+def claiming(conf: "NetConf") -> Iterator["NetConf"]:
+    """Kind.claiming: attachments share a master, and no pod or claim takes its devices meanwhile.  The default route's
+    master is the one that is claimed, even if the route changes."""
     attach = cast("Child", conf.attach)
-    name = "" if attach.linkInContainer else rtnl.real_name(_name_of_master(attach, None))
+    master = "" if attach.linkInContainer else _name_of_master(attach, None)
+    if master and not attach.master:
+        conf = replace(conf, attach=attach.model_copy(update={"master": master}))
+    name = rtnl.real_name(master)
     with ExitStack() as locks:
         for top in sorted({sysfs.top(one) for one in sysfs.devices_under(name)}) if name else ():
             locks.enter_context(owned.lock(top, mode=Mode.SHARED))
-        yield
+        yield conf
 
 
 def plan(conf: "NetConf", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: Pod) -> Json:

@@ -53,11 +53,11 @@ class Plan(Moved):
 
 
 @contextmanager
-def claiming(conf: "NetConf") -> Iterator[None]:
+def claiming(conf: "NetConf") -> Iterator["NetConf"]:
     """Kind.claiming: one ADD at a time chooses a device, by whichever key, or one of a PF and its VFs."""
     address, name = _locate(cast("HostDevice", conf.attach))
     with owned.lock(address or name):
-        yield
+        yield conf
 
 
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:

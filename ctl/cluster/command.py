@@ -16,6 +16,7 @@ from ctl.screen import Table, moment, text
 from ipam import sandboxes
 from ipam.cluster import BLOCK, POOL, Document, Documents, node_blocks
 from ipam.cluster.node_blocks import HEARTBEAT, LOST, RETURNING, NodeBlocks, OwnedBlock
+from ipam.cluster.rules import counting
 from ipam.cluster.rules.documents import SAID, Block, block_name
 from ipam.cluster.rules.network import directory_in
 from ipam.cluster.rules.overview import Overview, named, overviews, spans_in
@@ -349,6 +350,6 @@ def owned(data_dir: Path, network: str, has: NodeBlocks) -> Iterator[Own]:
         spans = tuple(span for subnet in has.subnets for span in spans_in(subnet, [numbered]))
         held = max((sum(one in span for one in used) for span in spans), default=0)
         # Each free number serves one attachment with an address of every set.
-        usable = [common(one_set, spans) for one_set in contents.sets]
+        usable = [common(one_set.all_spans, spans) for one_set in counting.pool(has, contents.sets).sets]
         free = (count(here) - sum(any(one in span for span in here) for one in used) for here in usable)
         yield Own(network, block, spans, held, min(free, default=None))

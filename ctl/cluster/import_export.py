@@ -39,10 +39,11 @@ def enter(
 
     ``others`` are leases of other nodes.  Raises as ipam.cluster.reconcile.adopt.enter.
     """
-    listed = store.contents().listed
+    contents = store.contents()
+    listed = contents.listed
     given = {ip: "a lease that is here" for one in listed if state(one) != "free" for ip in one.holding.ips}
     given |= _named(leases)
-    wrong = [*store.adopt(leases, dry_run=True), *adopt.conflicts(into, given, _named(others))]
+    wrong = [*store.adopt(leases, dry_run=True), *adopt.conflicts(into, given, _named(others), contents)]
     if wrong or dry_run:
         return Moved((), tuple(wrong)) if wrong else adopt.enter(into, given, log, dry_run=True)
     before = {one.holding.owner.key for one in listed if isinstance(one.holding, Lease)}

@@ -1,13 +1,15 @@
 """macvlan in a pod: every key of the reference plugin, and hpn's own."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from support.namespaces import with_both
 from support.topology import Host, Pod, ip, until
 
+from base.kernel import rtnl
+from base.kernel.rules import RTM_GETROUTE
 from base.state import durable
 
 MAC = "02:00:00:00:00:0%d"
@@ -169,6 +171,26 @@ def test_the_host_has_an_interface_of_that_name(host: Host, pod: Pod) -> None:
     host.ok("DEL", pod)
     assert pod.links() == set()
     assert ip("-d", "link", "show", "hpn0") == before
+
+
+def test_the_default_route_is_asked_for_once(
+    host: Host, make_pod: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ip("route", "replace", "default", "dev", "rail0")
+    dump, asked = rtnl.Rtnl.dump, list[int]()
+
+    def counting(self: rtnl.Rtnl, kind: int, body: bytes) -> Iterator[bytes]:
+        asked.append(kind)
+        return dump(self, kind, body)
+
+    monkeypatch.setattr(rtnl.Rtnl, "dump", counting)
+
+    def questions(**keys: Any) -> int:
+        asked.clear()
+        host.ok("ADD", make_pod(), host.conf(**keys))
+        return asked.count(RTM_GETROUTE)
+
+    assert questions(kind="macvlan", master=...) == questions(kind="macvlan") + 1
 
 
 @with_both

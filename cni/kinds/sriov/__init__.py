@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def claiming(conf: "NetConf") -> Iterator[None]:
+def claiming(conf: "NetConf") -> Iterator["NetConf"]:
     """Kind.claiming: one ADD at a time chooses among a PF and its VFs."""
     wanted = _wanted(conf)
     with owned.lock(sysfs.address_of(wanted.pf) if wanted.pf else wanted.deviceID):
-        yield
+        yield conf
 
 
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_network
 from pathlib import Path
 
 from base.kernel import budget
@@ -17,7 +16,9 @@ from ipam.cluster.reconcile.sync import blocks_of
 from ipam.cluster.rules import block_math
 from ipam.cluster.rules.documents import Block, block_name
 from ipam.cluster.rules.network import Need, Network
+from ipam.ranges import whole
 from ipam.stores import LOCK_TIMEOUT
+from ipam.stores.holdings import Contents
 
 # Addresses, and the owner of each, in words.
 Given = Mapping[Address, str]
@@ -31,14 +32,17 @@ class Moved:
     conflicts: tuple[str, ...] = ()
 
 
-def conflicts(network: Network, given: Given, others: Given) -> Iterator[str]:
+def conflicts(network: Network, given: Given, others: Given, contents: Contents) -> Iterator[str]:
     """Yield, in words, each reason why blocks cannot cover these addresses.  Pure.
 
-    An address may be in no subnet, or in a block with addresses of other nodes.
+    An address may be in no subnet, or in a block with addresses of other nodes.  ``contents`` is what this node holds
+    of the network: the subnets of its parents are not in the configuration.
     """
-    subnets = [ip_network(text) for text in network.subnets]
+    parents = zip(contents.sets, contents.parents, strict=False)
+    places = [span for spans, parent in parents if parent for span in spans]
+    places += [whole(r.subnet) for s in network.pool.sets for r in s.ranges]
     for address, whose in given.items():
-        if not any(address in subnet for subnet in subnets):
+        if not any(address in place for place in places):
             yield f"{address} of {whose} is in no subnet of {network.name}; add its range"
     blocks = blocks_of(network, given)
     for address, whose in others.items():

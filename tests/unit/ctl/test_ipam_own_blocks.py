@@ -38,6 +38,18 @@ def test_this_nodes_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert (first["held"], first["free"], second["state"]) == (3, 10, "lost")
 
 
+def test_derived_addresses_need_no_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their range is recorded like others, and leaves the block's numbers free."""
+    ranges = [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:2::/64", "embedIPv4": True}]]
+    net = Net(tmp_path, {"ranges": ranges})
+    net.add("a")
+    has = NodeBlocks("net", "etcd", "cluster-1", "node1", "", 16, SUBNETS[:1], (OwnedBlock(0, "u", "node1"),))
+    node_blocks.write(net.dir, has)
+    assert main(["hpn", "ipam", "blocks", "--data-dir", str(tmp_path / "ipam"), "--json"]) == 0
+    (block,) = json.loads(capsys.readouterr().out)["blocks"]
+    assert (block["held"], block["free"]) == (1, 13)
+
+
 def test_more_subnets_than_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An attachment with an address of each subnet uses one host number of the block."""
     subnets = tuple(f"10.{n}.0.0/24" for n in range(1, 6))

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ipam_calls import Net
 
 from base.protocol.errors import AddressHeld, AddressUnavailable, InvalidConfig, PoolExhausted
 from ipam import leases
@@ -92,6 +94,33 @@ def test_requested() -> None:
     assert "fd00:56::a00:7 is held by another pod" in held.value.msg
 
 
+def test_only_the_ipv6_address_is_requested(tmp_path: Path) -> None:
+    """The IPv4 address follows from it."""
+    net = Net(tmp_path, {"ranges": [[V4], [V6]]})
+
+    def refused(address: str, cid: str) -> str:
+        answer = net.call("ADD", cid, args=f"IP={address}")
+        assert answer["code"] == 102, answer
+        return str(answer["msg"])
+
+    assert net.add("a", args="IP=fd00:56::a00:7") == ("10.0.0.7", "fd00:56::a00:7")
+    assert net.add("a", args="IP=fd00:56::a00:7") == ("10.0.0.7", "fd00:56::a00:7")
+    assert net.add("b", args="IP=fd00:56::a00:8,10.0.0.8") == ("10.0.0.8", "fd00:56::a00:8")
+    assert "requested address fd00:56::a00:7 is held by net1 of container a" in refused("fd00:56::a00:7", "c")
+    assert refused("fd00:56::a00:63", "d") == (
+        "requested address 10.0.0.99 (fd00:56::a00:63 has it, by embedIPv4) is outside 10.0.0.1-10.0.0.9, "
+        "rangeStart to rangeEnd of ipam.ranges[0][0]; request another"
+    )
+    assert "10.0.0.1 (fd00:56::a00:1 has it, by embedIPv4) is the gateway" in refused("fd00:56::a00:1", "e")
+    assert set(net.leases()) == {"a:net1", "b:net1"}
+    net.ipam = {"ranges": [[V4]]}
+    assert net.add("f", args="IP=10.0.0.9") == ("10.0.0.9",)
+    net.ipam = {"ranges": [[V4], [V6]]}
+    assert "requested address 10.0.0.9 (fd00:56::a00:9 has it, by embedIPv4) is held by net1 of container f" in (
+        refused("fd00:56::a00:9", "g")
+    )
+
+
 def test_a_gateway_with_an_ipv4_address_in_it() -> None:
     of = pool(ranges=[[V4], [V6 | {"gateway": "fd00:56::a00:2"}]])
     assert chosen(of, Held()) == ["10.0.0.3/24", "fd00:56::a00:3/64"]
@@ -160,7 +189,10 @@ def test_in_a_clusters_pool() -> None:
         ({"ranges": [[V6]]}, "ipam.ranges[0][0].embedIPv4 true: no range set has IPv4 addresses"),
         ({"ranges": [[V4], [V6 | {"eui64": True}]]}, "eui64 and embedIPv4, which both determine the address"),
         ({"ranges": [[V4], [V6 | {"rangeEnd": "fd00:56::9"}]]}, "embedIPv4 true: the IPv4 address determines"),
-        ({"ranges": [[V4], [V6, {"subnet": "fd00:57::/64"}]]}, "ipam.ranges[1] has 2 ranges, one with embedIPv4"),
+        (
+            {"ranges": [[V4], [V6, {"subnet": "fd00:57::/64"}]]},
+            "ipam.ranges[1] has 2 ranges on this node, one with embedIPv4",
+        ),
         ({"ranges": [[V4], [V6], [V6]]}, "overlaps"),
         ({"embedIPv4": True, "ranges": [[V4]]}, "ipam.embedIPv4: of no effect without ipam.subnet"),
         ({"ranges": [[V4], [V6 | {"embedIPv4": "yes"}]]}, 'embedIPv4 "yes"'),

@@ -44,7 +44,7 @@ def test_addresses_of_a_mac():
         ({"ranges": [[EUI | {"rangeEnd": "fd00:56::9"}]]}, "the MAC determines the address"),
         ({"ranges": [[EUI | {"exclude": ["fd00:56::9"]}]]}, "the MAC determines the address"),
         ({"ranges": [[EUI | {"reserved": ["fd00:56::9"]}]]}, "the MAC determines the address"),
-        ({"ranges": [[EUI, {"subnet": "fd00:57::/64"}]]}, "ipam.ranges[0] has 2 ranges, one with eui64"),
+        ({"ranges": [[EUI, {"subnet": "fd00:57::/64"}]]}, "ipam.ranges[0] has 2 ranges on this node, one with eui64"),
         ({"eui64": True, "ranges": [[SMALL]]}, "of no effect without ipam.subnet"),
         ({"subnet": "fd00::/64", "eui64": "yes"}, 'ipam.eui64 "yes"'),
         (

@@ -56,6 +56,18 @@ def test_another_nodes_gateway(pool: Any) -> None:
     assert spans(pool("node-b", ranges=[[mine, theirs]])) == [["10.0.0.100-10.0.0.253"]]
 
 
+@pytest.mark.parametrize("key", ["embedIPv4", "eui64"])
+def test_each_nodes_prefix_with_a_derived_address(pool: Any, key: str) -> None:
+    """As of the parent: in each node's set, the one range of this node."""
+    there = [{"subnet": f"fd00:{n}::/64", key: True, "node": f"node-{n}"} for n in "ab"]
+    ipam = {"ranges": [[A, B], there]}
+    for n in "ab":
+        of = pool(f"node-{n}", **ipam)
+        assert [str(r.subnet) for s in of.sets for r in s.ranges][1:] == [f"fd00:{n}::/64"]
+    plain = [there[0], {"subnet": "fd00:b::/64", "node": "node-b"}]
+    assert not pool("node-b", ranges=[[A, B], plain]).sets[1].ranges[0].is_derived
+
+
 def test_the_parents_subnet_of_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that lacks the range does not ask for it."""
     monkeypatch.setattr(os, "uname", lambda: Kernel("node-b"))
@@ -88,6 +100,10 @@ def test_of_no_node() -> None:
     [
         ({"ranges": [[A, A | {"node": "node-b"}]]}, "overlaps"),
         ({"ranges": [[A, B | {"gateway": "10.9.0.1"}]]}, "ipam.ranges[0][1].gateway 10.9.0.1 is outside"),
+        (
+            {"ranges": [[A], [V6 | {"embedIPv4": True, "node": "node-a"}, {"subnet": "fd00:2::/64"}]]},
+            "ipam.ranges[1] has 2 ranges on this node, one with embedIPv4; a set provides one address; make each",
+        ),
         ({"ranges": [[A | {"node": ""}]]}, 'ipam.ranges[0][0].node ""'),
         ({"ranges": [[A | {"node": ["node-a"]}]]}, 'ipam.ranges[0][0].node ["node-a"]'),
         ({"node": "node-a", "ranges": [[A]]}, "ipam.node: of no effect without ipam.subnet"),

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from ipaddress import ip_interface, ip_network
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,10 +13,14 @@ from support.documents import Fault, Memory, every, whose
 from support.ipam_calls import Net
 
 from base.protocol.errors import BackendRefused
+from base.protocol.result import Ip
+from base.protocol.spec import Key
 from ctl.addresses import answer
 from ipam.cluster import BLOCK, POOL, Machine, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.rules.documents import Block
+from ipam.ranges import assignable
+from ipam.stores import Owner, Terms, access
 
 RANGES = [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64", "gateway": None}]]
 SHARED = {"ranges": RANGES, "cluster": {"backend": "etcd", "blockSize": 4}}
@@ -147,6 +152,33 @@ def test_an_address_of_no_range(hpn: Hpn, store: Memory, tmp_path: Path) -> None
     said = hpn(*enter(tmp_path), status=1)
     assert "fd00:1::1 of a lease that is here is in no subnet of net; add its range" in said
     assert whose(store) == {}
+
+
+def test_derived_addresses(hpn: Hpn, net: Net, store: Memory, tmp_path: Path) -> None:
+    """They need no block, and their subnet is of no block."""
+    ranges = [[RANGES[0][0] | {"subnet": "10.2.0.0/24"}], [{"subnet": "fd00:2::/64", "embedIPv4": True}]]
+    other = Net(net.state, {"type": "hpn-ipam", "ranges": ranges}, {"name": "other"})
+    assert other.add("a") == ("10.2.0.2", "fd00:2::a02:2")
+    (tmp_path / "conf").write_text(json.dumps(conf(ranges=ranges) | {"name": "other"}))
+    assert hpn(*enter(tmp_path))[-2:] == ["this node has block 0: 10.2.0.0-10.2.0.3", "other: imported 0 leases"]
+    assert whose(store) == {"other.0": "node1"}
+
+
+@pytest.mark.parametrize(("key", "ipv6"), [("embedIPv4", "fd00:3::a02:2"), ("eui64", "fd00:3::ff:fe00:1")])
+def test_derived_addresses_of_the_parents_subnet(
+    hpn: Hpn, net: Net, store: Memory, tmp_path: Path, key: str, ipv6: str
+) -> None:
+    """The configuration does not have the subnet, and the record of the latest ADD does."""
+    subnet = ip_network("fd00:3::/96" if key == "embedIPv4" else "fd00:3::/64")
+    ips = tuple(Ip(ip_interface(one), None) for one in ("10.2.0.2/24", f"{ipv6}/64"))
+    there = access.open_in(net.state / "ipam", "other", [])
+    spans = tuple((assignable(one),) for one in (ip_network("10.2.0.0/24"), subnet))
+    owner = Owner(Key("c", "net1"), "ns/pod", "/run/netns/p", None, Terms(0))
+    there.reserve(owner, lambda _: ips, spans, ("", "rail0"))
+    parent = [{"subnet": "parent-ipv6", key: True}]
+    (tmp_path / "conf").write_text(json.dumps(conf(ranges=[[{"subnet": "10.2.0.0/24"}], parent]) | {"name": "other"}))
+    assert hpn(*enter(tmp_path))[-1] == "other: imported 0 leases"
+    assert whose(store) == {"other.0": "node1"}
 
 
 def test_a_definition_of_kubernetes(hpn: Hpn, store: Memory, tmp_path: Path) -> None:
