@@ -178,6 +178,18 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class Containerd:
+    """The running containerd's configuration.
+
+    - ``file``: its path.  ``cdi``: whether it enables CDI, in the file ``cdi_path``; None if no file has the key.
+    """
+
+    file: str
+    cdi: bool | None = None
+    cdi_path: str = ""
+
+
+@dataclass(frozen=True)
 class Link:
     """A PCIe link: GT/s per lane, and lanes."""
 
@@ -413,6 +425,7 @@ class Facts:
     - ``without_names``: the policy file, if it does not limit the names that configurations use; else empty.
     - ``policy_refused``: the policy file, and why each ADD refuses it; empty if it is valid, or does not exist.
     - ``unread``: the unreadable files, and why.
+    - ``containerd``: None if it does not run.
     - ``broken``: the first file of the runtime's directory, with the reason, if no runtime can read it.
     - ``addresses``: of the networks in files and attachments.  ``own_addresses``: the host's, with their interfaces.
     """
@@ -431,6 +444,7 @@ class Facts:
     addresses: tuple[Addresses, ...] = ()
     broken: tuple[str, str] | None = None
     own_addresses: Mapping[Address, str] = field(default_factory=dict)
+    containerd: Containerd | None = None
     policy_refused: str = ""
 
 

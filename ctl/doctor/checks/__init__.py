@@ -27,6 +27,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "configuration-refused": node.configuration_refused,
     "network-broken": node.network_broken,
     "runtime-too-old": node.runtime_too_old,
+    "cdi-disabled": node.cdi_disabled,
     "node-file-refused": node.node_file_refused,
     "file-renamed": node.file_renamed,
     "node-not-running": node.node_not_running,
