@@ -338,6 +338,8 @@ class PreparedClaim:
 
     - ``title``: its name for people.  ``age``: seconds since hpn node prepared it.
     - ``is_stale``: whether an earlier boot prepared it.  ``is_gone``: whether kubelet has none of its pods.
+    - ``boot``: the boot id that hpn node read, if it is another than the node's here, although the node has been
+      running since before; else empty.
     - ``is_given_up``: whether kubelet has given it up, and only attachments go on.
     - ``waiting``: its devices without an attachment, each with the way to one, "multus" or "chain".
     """
@@ -349,6 +351,7 @@ class PreparedClaim:
     is_gone: bool
     waiting: tuple[tuple[str, str], ...]
     is_given_up: bool = False
+    boot: str = ""
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "claim-waits": claims.claim_waits,
     "claim-gone": claims.claim_gone,
     "claim-stale": claims.claim_stale,
+    "boot-id-differs": claims.boot_id_differs,
     "pools-overlap": pools.pools_overlap,
     "pool-of-own-address": pools.pool_of_own_address,
     "pool-nearly-full": state.pool_nearly_full,
