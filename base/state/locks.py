@@ -172,7 +172,7 @@ def _make_ours(fd: int, path: str) -> None:
 def take(fd: int, path: str, timeout: float, byte: int | None = None, mode: Mode = Mode.ALONE) -> None:
     """Take the lock of an open file, or of a byte in it.  ``path`` is for the message.  Raises TryAgain after
     ``timeout`` seconds, which restart after a wait for the kernel's lock of links."""
-    deadline, pause = time.monotonic() + timeout, _POLL
+    deadline, pause, turn_ends = time.monotonic() + timeout, _POLL, time.monotonic() + OWN
     turn = byte + Mode.NEXT.distance if byte is not None and mode is Mode.ALONE else None
     try:
         while not _is_taken(fd, byte, mode):
@@ -182,8 +182,9 @@ def take(fd: int, path: str, timeout: float, byte: int | None = None, mode: Mode
                     raise TryAgain(f"{path} was held by {by} for {timeout:g} s; try again, and see: lslocks")
                 deadline = time.monotonic() + timeout
             if turn:
+                # No holder needs OWN seconds.  One that takes longer hangs, and others can go on beside it.
                 with suppress(BlockingIOError):  # another one waits too
-                    _set(fd, fcntl.F_WRLCK, turn)
+                    _set(fd, fcntl.F_WRLCK if time.monotonic() < turn_ends else fcntl.F_UNLCK, turn)
             time.sleep(pause)
             pause = min(2 * pause, _POLL_MOST)
     finally:

@@ -7,7 +7,7 @@ from typing import Final
 
 from ctl import screen
 from ctl.command_line import as_document, parser_for
-from ctl.doctor import cluster, hardware, machine, networks, programs, state
+from ctl.doctor import cluster, containerd, hardware, machine, networks, programs, state
 from ctl.doctor.checks import CHECKS
 from ctl.doctor.model import Facts, Finding, Severity
 from ctl.doctor.reading import Reader
@@ -77,6 +77,7 @@ def facts(root: Path, file: str, build: str, kubeconfig: Path | None = None) -> 
         slices=cluster.slices(read, node_file),
         policy_refused=networks.policy_refused(read),
         broken=networks.broken(read),
+        containerd=containerd.containerd(read, running.processes),
     )
     known = [(one.source, one.conf) for one in found.networks]
     known += [(one.file, one.conf) for one in on_disk.attachments if one.alive]

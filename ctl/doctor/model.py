@@ -178,6 +178,18 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class Containerd:
+    """The running containerd's configuration.
+
+    - ``file``: its path.  ``cdi``: whether it enables CDI, in the file ``cdi_path``; None if no file has the key.
+    """
+
+    file: str
+    cdi: bool | None = None
+    cdi_path: str = ""
+
+
+@dataclass(frozen=True)
 class Link:
     """A PCIe link: GT/s per lane, and lanes."""
 
@@ -326,6 +338,8 @@ class PreparedClaim:
 
     - ``title``: its name for people.  ``age``: seconds since hpn node prepared it.
     - ``is_stale``: whether an earlier boot prepared it.  ``is_gone``: whether kubelet has none of its pods.
+    - ``boot``: the boot id that hpn node read, if it is another than the node's here, although the node has been
+      running since before; else empty.
     - ``is_given_up``: whether kubelet has given it up, and only attachments go on.
     - ``waiting``: its devices without an attachment, each with the way to one, "multus" or "chain".
     """
@@ -337,6 +351,7 @@ class PreparedClaim:
     is_gone: bool
     waiting: tuple[tuple[str, str], ...]
     is_given_up: bool = False
+    boot: str = ""
 
 
 @dataclass(frozen=True)
@@ -413,6 +428,7 @@ class Facts:
     - ``without_names``: the policy file, if it does not limit the names that configurations use; else empty.
     - ``policy_refused``: the policy file, and why each ADD refuses it; empty if it is valid, or does not exist.
     - ``unread``: the unreadable files, and why.
+    - ``containerd``: None if it does not run.
     - ``broken``: the first file of the runtime's directory, with the reason, if no runtime can read it.
     - ``addresses``: of the networks in files and attachments.  ``own_addresses``: the host's, with their interfaces.
     """
@@ -431,6 +447,7 @@ class Facts:
     addresses: tuple[Addresses, ...] = ()
     broken: tuple[str, str] | None = None
     own_addresses: Mapping[Address, str] = field(default_factory=dict)
+    containerd: Containerd | None = None
     policy_refused: str = ""
 
 

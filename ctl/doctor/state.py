@@ -73,15 +73,24 @@ def _prepared(read: Reader, file: str, claim: Claim, attached: Collection[str]) 
     pods = read.at(f"{claim.kubelet}/pods")
     is_gone = bool(claim.pods and read.names(pods)) and not any(read.stat(f"{pods}/{one}") for one in claim.pods)
     found, boot = read.stat(file), read.line(read.at(BOOT))
+    is_of_another, began = boot not in ("", claim.boot), _began(read)
+    is_of_this_run = bool(is_of_another and found and began and found.st_mtime > began)
     return PreparedClaim(
         file,
         claim.title,
         age=time.time() - found.st_mtime if found else 0.0,
-        is_stale=boot not in ("", claim.boot),
+        is_stale=is_of_another,
         is_gone=is_gone and not claim.ended,
         waiting=tuple(waiting),
         is_given_up=claim.ended,
+        boot=claim.boot if is_of_this_run else "",
     )
+
+
+def _began(read: Reader) -> float:
+    """When the machine started, in seconds since 1970; 0 if unknown.  LXC shows its container's start."""
+    lines = read.line(read.at("/proc/stat")).splitlines()
+    return next((float(line.split()[1]) for line in lines if line.startswith("btime ")), 0.0)
 
 
 def _data_dirs(read: Reader, state_dirs: Sequence[Path], attached: Sequence[Attachment]) -> list[Path]:

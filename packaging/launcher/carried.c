@@ -92,6 +92,8 @@ static int is_as_unpacked(int dir)
 {
     uint64_t found, noted = 0;
     int fd = openat(dir, STAMP, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); /* it may be a FIFO */
+    if (fd < 0 && is_short(errno))
+        FAIL("11", errno, "cannot open ", place, "/", carried.version, "/" STAMP);
     if (fd < 0)
         return 0;
     int is_noted = read(fd, &noted, sizeof noted) == sizeof noted;
@@ -104,6 +106,8 @@ static int open_version(int base)
 {
     struct stat st, linked;
     int dir = openat(base, carried.version, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir < 0 && is_short(errno))
+        FAIL("11", errno, "cannot open ", place, "/", carried.version);
     if (dir < 0)
         return -1;
     /* Check the mode first, because another user who can open it might hold its lock. */

@@ -20,6 +20,10 @@ extern const char *cni; /* CNI_COMMAND, which a runtime sets */
 extern struct carried carried;
 extern uid_t me;
 
+/* Whether the error is a shortage of descriptors or memory.  Then it concerns the moment, and nothing that could not be
+ * opened is known to be missing. */
+int is_short(int number);
+
 /* Ends with an error that the caller understands.  The code is a number as text; the texts are joined, and errno's text
  * goes behind them. */
 _Noreturn void fail_with(const char *code, int number, const char *const *texts);

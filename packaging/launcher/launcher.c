@@ -42,9 +42,15 @@ static char *join(char *end, const char *limit, const char *more)
     return end;
 }
 
+int is_short(int number)
+{
+    return number == EMFILE || number == ENFILE || number == ENOMEM;
+}
+
 void fail_with(const char *code, int number, const char *const *texts)
 {
     static char line[4 * PATH_MAX];
+    code = is_short(number) ? "11" : code;
     const char *limit = line + sizeof line - 4; /* room for its end */
     char *end = cni ? stpcpy(stpcpy(stpcpy(line, "{\"cniVersion\":\"1.1.0\",\"code\":"), code), ",\"msg\":\"") :
                       stpcpy(line, "hpn: ");

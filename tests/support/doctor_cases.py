@@ -158,6 +158,18 @@ def runtime_too_old(node: Node) -> Iterator[Severity]:
 
 
 @case
+def cdi_disabled(node: Node) -> Iterator[Severity]:
+    status = "Package: containerd\nStatus: install ok installed\nVersion: 1.7.24~ds1-1\n\n"
+    node.at("var/lib/dpkg/status").write_text(status)
+    file, drop_in = node.at("etc/containerd/config.toml"), node.at("etc/containerd/conf.d/hpn.toml")
+    file.write_text('version = 2\n# enable_cdi = true\nimports = ["conf.d/*.toml"]\n')
+    assert node.findings() == [], "no container gets a device by CDI"
+    node.at("etc/hpn/devices.yaml").write_text(NODE.replace("kind: vf,", "kind: vf, cdi: true,"))
+    yield ERROR
+    drop_in.write_text('[plugins."io.containerd.grpc.v1.cri"]\n  enable_cdi = true\n')
+
+
+@case
 def node_file_refused(node: Node) -> Iterator[Severity]:
     with changed(node.at("etc/hpn/devices.yaml"), "resourcess: []\n"):
         yield ERROR

@@ -70,6 +70,19 @@ def claim_gone(node: Node) -> Iterator[Severity]:
 @case
 def claim_stale(node: Node) -> Iterator[Severity]:
     node.at("proc/sys/kernel/random/boot_id").write_text("another\n")
+    node.at("proc/stat").write_text(f"cpu  1 2\nbtime {time.time() - 300:.0f}\n")
     file = prepare(node)
     yield NOTE
     file.unlink()
+
+
+@case
+def boot_id_differs(node: Node) -> Iterator[Severity]:
+    """LXC gives a container a boot id of its own, and a pod in it reads the kernel's."""
+    node.at("proc/sys/kernel/random/boot_id").write_text("another\n")
+    node.at("proc/stat").write_text(f"cpu  1 2\nbtime {time.time() - 3000:.0f}\n")
+    prepare(node)
+    node.save(ALIVE, claim=f"{CLAIM.uid}/0")
+    yield ERROR
+    # hpn node runs on the host, and prepares the claim again.
+    prepare(node, replace(CLAIM, boot="another"))

@@ -97,7 +97,19 @@ def claim_gone(facts: Facts) -> Iterator[Finding]:
 def claim_stale(facts: Facts) -> Iterator[Finding]:
     """An earlier boot prepared a claim, and /run is on a disk.  It counts as none, and hpn node removes it."""
     for one in facts.state.claims:
-        if one.is_stale:
+        if one.is_stale and not one.boot:
             evidence = f"{one.file}: {one.title}: an earlier boot prepared it"
             remedy = f"none: hpn node removes it at its start; on a node without one: rm {one.file}"
             yield Finding(Severity.NOTE, evidence, remedy)
+
+
+def boot_id_differs(facts: Facts) -> Iterator[Finding]:
+    """hpn node reads another boot id than CNI commands, so ADD finds no claim, and no container of its pod starts."""
+    for one in facts.state.claims:
+        if one.boot:
+            yield Finding(
+                Severity.ERROR,
+                f"{one.file}: {one.title}: hpn node prepared it in boot {one.boot}, and this boot, which began before, "
+                "has another id here: a container shows its own",
+                "run hpn node on the node, or show its container the node's /proc/sys/kernel/random/boot_id",
+            )

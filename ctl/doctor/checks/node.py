@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from base.table import abridged
-from ctl.doctor.model import Facts, Finding, Nic, Severity
+from ctl.doctor.model import Facts, Finding, Machine, Nic, Severity
 from hardware.model import Kind
 from node.model import DRAIN, THEN, PfRule
 from node.offer.offers import agrees
@@ -73,20 +73,45 @@ def network_broken(facts: Facts) -> Iterator[Finding]:
 
 def runtime_too_old(facts: Facts) -> Iterator[Finding]:
     """The runtime does not support the cniVersion of its own network, and fails only after ADD has succeeded."""
-    machine = facts.machine
-    if not any(process.words[0] == _PACKAGED for process in machine.processes):
-        return
     for network in facts.networks:
         asked = network.conf.get("cniVersion")
-        for package, version in machine.packages.items():
-            # cniVersion 1.1.0 needs containerd 2.  A Debian version may begin with an epoch.
-            if network.is_the_runtimes and asked == "1.1.0" and version.rpartition(":")[2].startswith(("0.", "1.")):
+        for package, version in _older(facts.machine):
+            if network.is_the_runtimes and asked == "1.1.0":
                 yield Finding(
                     Severity.ERROR,
-                    f"{network.source}: cniVersion is {asked}; {machine.packages_path}: {package} is {version}, which "
-                    "supports 1.0.0 at most",
+                    f"{network.source}: cniVersion is {asked}; {facts.machine.packages_path}: {package} is {version}, "
+                    "which supports 1.0.0 at most",
                     'set "cniVersion": "1.0.0", and for newer runtimes also "cniVersions": ["1.0.0", "1.1.0"]',
                 )
+
+
+def _older(machine: Machine) -> list[tuple[str, str]]:
+    """The packages and versions of a running containerd before 2.0."""
+    if not any(process.words[0] == _PACKAGED for process in machine.processes):
+        return []
+    # A Debian version may begin with an epoch.
+    return [one for one in machine.packages.items() if one[1].rpartition(":")[2].startswith(("0.", "1."))]
+
+
+def cdi_disabled(facts: Facts) -> Iterator[Finding]:
+    """containerd ignores CDI files, so a container starts without its device nodes and, with a claim, without waiting
+    for its interface.  containerd 1.7 enables CDI only if its file does; containerd 2 unless its file does not."""
+    runtime, settings = facts.containerd, facts.node_file and facts.node_file.settings
+    resources = settings.resources if settings else ()
+    if not runtime or not (facts.state.claims or any(one.by_dra or one.cdi for one in resources)):
+        return
+    older, restart = _older(facts.machine), "then: systemctl restart containerd"
+    if runtime.cdi is False:
+        evidence = f"{runtime.cdi_path} has enable_cdi = false"
+        remedy = f"set enable_cdi = true there, {restart}"
+    elif runtime.cdi is None and older:
+        package, version = older[0]
+        evidence = f"{runtime.file} has no enable_cdi, and {package} {version} enables CDI only if it is true"
+        section = '[plugins."io.containerd.grpc.v1.cri"]'
+        remedy = f"with containerd 1.7 or later, set enable_cdi = true in {section} of that file, {restart}"
+    else:
+        return
+    yield Finding(Severity.ERROR, f"{evidence}; resources or claims give devices by CDI", remedy)
 
 
 def node_file_refused(facts: Facts) -> Iterator[Finding]:

@@ -269,6 +269,19 @@ def test_only_those_that_share_give_way(tmp_path: Path, monkeypatch: pytest.Monk
             assert not can_be_shared()
 
 
+def test_a_holder_that_hangs_keeps_others_out_for_a_while_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One waits for it, and the others could go on beside it."""
+    monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
+    monkeypatch.setattr(locks, "OWN", 0.5)
+    with ThreadPoolExecutor(1) as threads:
+        with owned.lock(pci.PF, 0, Mode.SHARED):
+            waiting = threads.submit(owned.lock, pci.PF, 20)
+            until(lambda: not can_be_shared())
+            until(can_be_shared)
+            assert not waiting.done()
+        waiting.result().release()
+
+
 def test_a_child_that_outlives_one_that_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the lock's file open, as one that hangs in a driver, and others share the lock nevertheless."""
     monkeypatch.setattr(places, "COMMON", f"{tmp_path}")

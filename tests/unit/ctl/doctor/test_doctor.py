@@ -128,6 +128,23 @@ def test_found_and_gone(node: Node, name: str, monkeypatch: pytest.MonkeyPatch) 
     assert node.findings() == []
 
 
+@pytest.mark.parametrize(("version", "text", "is_found"), [
+    ("2.0.0", "", False),
+    ("2.0.0", "enable_cdi = true", False),
+    ("2.0.0", "enable_cdi = false", True),
+    ("1.7.24", "enable_cdi = false", True),
+    ("1.7.24", "  enable_cdi = true # see CDI", False),
+])  # fmt: skip
+def test_cdi_of_containerd(node: Node, version: str, text: str, is_found: bool) -> None:
+    """In the file of containerd's option, which is not the default one."""
+    node.process(811, "containerd", "unlimited", "--config", "/etc/other.toml")
+    node.at("var/lib/dpkg/status").write_text(f"Package: containerd\nStatus: a b installed\nVersion: {version}\n\n")
+    node.at("etc/containerd/config.toml").write_text("enable_cdi = false\n")
+    node.at("etc/other.toml").write_text(f"{text}\n")
+    node.at("etc/hpn/devices.yaml").write_text(NODE.replace("kind: vf,", "kind: vf, cdi: true,"))
+    assert [name for name, _ in node.findings()] == ["cdi-disabled"] * is_found
+
+
 def test_a_network_that_the_policy_file_does_not_allow(node: Node) -> None:
     file = node.at("etc/hpn/policy.json")
     for name, text in (
