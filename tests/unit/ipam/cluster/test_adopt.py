@@ -12,7 +12,7 @@ from support.documents import Fault, Memory, every, whose
 from support.ipam_calls import Net
 
 from base.protocol.errors import StoreRefused
-from ctl.addresses import answer
+from ctl.ipam.command import answer
 from ipam.cluster import BLOCK, GRID, Machine, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.rules.documents import Block
