@@ -17,7 +17,7 @@ from cluster import two_nodes
 from support.shared_stores import Api, Etcds, api_server, etcds
 
 from base.protocol.spec import Request
-from base.state import node
+from base.state import policy
 from ipam.cluster import Documents
 from ipam.cluster.backends import backend
 from ipam.main import run
@@ -39,8 +39,8 @@ class Place:
         home = self.folder / self.kind / name
         home.mkdir(parents=True, exist_ok=True)
         file = home / "hpn.json"
-        file.write_text(json.dumps({"stores": {self.kind: self.about, "nodeName": name}}))
-        node.FILE = str(file)
+        file.write_text(json.dumps({"backends": {self.kind: self.about, "nodeName": name}}))
+        policy.FILE = str(file)
         return home
 
     def documents(self) -> Documents:
@@ -48,7 +48,7 @@ class Place:
         return backend.opened(self.kind).documents
 
     def ipam(self, subnet: str, size: int) -> dict[str, Any]:
-        return {"ranges": [[{"subnet": subnet}]], "cluster": {"store": self.kind, "blockSize": size}}
+        return {"ranges": [[{"subnet": subnet}]], "cluster": {"backend": self.kind, "blockSize": size}}
 
 
 def added(home: Path, cid: str, ipam: Mapping[str, Any], network: str, verb: str = "ADD") -> dict[str, Any]:
@@ -83,7 +83,7 @@ def places(folder: Path) -> Iterator[tuple[Place, Place, Api]]:
             (folder / name).mkdir()
         one = stack.enter_context(etcds(folder / "a"))
         api = stack.enter_context(api_server(folder / "b", two_nodes.built(), {}))
-        api.apply(*(MANIFESTS / name for name in ("blocks.yaml", "grids.yaml")))
+        api.apply(*(MANIFESTS / name for name in ("blocks.yaml", "pools.yaml")))
         api.run("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
         file = folder / "kubeconfig"
         file.write_text(json.dumps(api.kubeconfig("root")))

@@ -17,7 +17,7 @@ from base.protocol.errors import BadEnvironment, CniError, InvalidConfig, Unsupp
 from base.protocol.location import is_absolute
 from base.protocol.result import Address
 from base.protocol.spec import Config, Json
-from base.state import node
+from base.state import policy
 from ipam.models import Conf, Item, Parent, address_of, listed
 from ipam.pool import Cluster, Pool, Prefix, Rail, Range, RangeSet, rails_of, range_sets
 
@@ -100,7 +100,7 @@ def _parsed(text: str, node: str, found: tuple[tuple[Parent, Prefix], ...] = ())
             raise InvalidConfig(
                 f"{key}.subnet {place} with ipam.cluster, but each node has a subnet of its own; remove one of them"
             )
-    cluster = Cluster(keys.store, keys.block_size, keys.sticky or "", bool(conf.ipam.overlaps))
+    cluster = Cluster(keys.backend, keys.block_size, keys.sticky or "", bool(conf.ipam.overlaps))
     from ipam.cluster.rules import block_math  # noqa: PLC0415  # only where nodes share the pool
 
     pool, aside = Pool(sets, rails=rails, align=bool(conf.ipam.align)), None
@@ -227,7 +227,7 @@ def _dns(path: str) -> Json:
     label = "ipam.resolvConf"
     if not is_absolute(path):
         raise InvalidConfig(f"{label} {json.dumps(path)} must be an absolute path")
-    place = node.place(label, path, node.allowed_paths("resolvConf"))
+    place = policy.place(label, path, policy.allowed_paths("resolvConf"))
     try:
         lines = place.read(_RESOLV_CONF_MOST).decode().splitlines()
     except (OSError, ValueError) as e:

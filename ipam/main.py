@@ -52,7 +52,7 @@ def add(request: Request, conf: Config, log: list[str], *, again: bool = False) 
 
     Raises InvalidConfig, UnsupportedField, BadEnvironment, AddressUnavailable, PoolExhausted, RecordUnreadable,
     IoFailure, TryAgain.  Raises AddressConflict, and LinkUnavailable if a necessary interface does not exist (yet).
-    Raises StoreRefused for a pool that nodes share.
+    Raises BackendRefused for a pool that nodes share.
     """
     wanted = _allocation(request, conf, log)
     pool = wanted.pool

@@ -85,7 +85,7 @@ def set_aside(directory: Path, taken: Sequence[Lease], ifname: str) -> None:
 def whereabouts_pools(kubeconfig: Path) -> Json:
     """The IPPools of all namespaces in the kubeconfig's cluster, in the form of kubectl's dump.
 
-    Raises InvalidConfig, StoreRefused, Unreachable.
+    Raises InvalidConfig, BackendRefused, Unreachable.
     """
     from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, which few need
 

@@ -267,10 +267,10 @@ class RouteKeys(Section):
 
 
 class ClusterKeys(Section):
-    store: Literal["kubernetes", "etcd"]
+    backend: Literal["kubernetes", "etcd"]
     """The backend that records the owner of each block: the cluster's API server, or an etcd.  The
     [policy file](node.md#the-policy-file) has its address and the credentials.
-    Refused: 7: this node has blocks of another store"""
+    Refused: 7: this node has blocks of another backend"""
     block_size: Annotated[int, Field(strict=True, ge=1, le=4096)] = 16
     """The host numbers per block.  The first node that allocates an address fixes it forever.
     Refused: 7: another than the network's, more than a range set has"""

@@ -145,11 +145,11 @@ Written = tuple[str, Device, Sequence[tuple[str, Sequence[Range]]]]
 class Cluster:
     """The sharing of a pool by all nodes of a cluster.
 
-    ``store`` is the kind of store, ``size`` the host numbers per block.  ``sticky`` are the numbers reserved for names,
+    ``backend`` is its kind, ``size`` the host numbers per block.  ``sticky`` are the numbers reserved for names,
     which are in no block ("256-511", or empty).  With ``overlaps``, another network may have the same subnets.
     """
 
-    store: str
+    backend: str
     size: int
     sticky: str = ""
     overlaps: bool = False

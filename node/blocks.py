@@ -1,6 +1,6 @@
 """Rounds over this node's blocks of networks that a cluster's nodes share (ipam/cluster).
 
-A child process does each round, because a remote store may answer late.  A node without such a network never wakes up
+A child process does each round, because a remote backend may answer late.  A node without such a network never wakes up
 for this; a datagram reports its first one.
 """
 

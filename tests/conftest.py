@@ -11,7 +11,7 @@ from pathlib import Path
 import drawn
 import pytest
 
-from base.state import node
+from base.state import policy
 
 NOTES = "/run/hpn/elsewhere"
 
@@ -66,9 +66,9 @@ def pytest_collection_finish() -> None:
 def node_file(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The policy file, which lets configurations name paths in the test's own directory."""
     file = tmp_path_factory.mktemp("node") / "hpn.json"
-    file.write_text(json.dumps({"allowedPaths": {key: [str(tmp_path)] for key in node.DEFAULTS}}))
-    monkeypatch.setattr(node, "FILE", str(file))
-    monkeypatch.setattr(node, "OLD_FILE", f"{file}.old")
+    file.write_text(json.dumps({"allowedPaths": {key: [str(tmp_path)] for key in policy.DEFAULTS}}))
+    monkeypatch.setattr(policy, "FILE", str(file))
+    monkeypatch.setattr(policy, "OLD_FILE", f"{file}.old")
     return file
 
 

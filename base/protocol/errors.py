@@ -172,14 +172,14 @@ class GidTableFull(CniError):
     code = 110
 
 
-class StoreRefused(CniError):
-    """The shared store of a cluster's nodes refuses a request, and would refuse it again."""
+class BackendRefused(CniError):
+    """The shared backend of a cluster's nodes refuses a request, and would refuse it again."""
 
     code = 111
 
 
 class Unreachable(TryAgain):
-    """The shared store of a cluster's nodes did not answer.  It may have done what was requested, or not."""
+    """The shared backend of a cluster's nodes did not answer.  It may have done what was requested, or not."""
 
 
 class DelegateNotStarted(TryAgain, DelegateNotRun):

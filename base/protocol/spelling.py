@@ -42,7 +42,7 @@ _RANGE_EMPTY: Final = "rangeStart rangeEnd gateway"
 RANGE: Final = _shape(_RANGE_KEYS, _RANGE_EMPTY, "gateway")
 RAIL: Final = _shape(f"{_RANGE_KEYS} pf master pciAddress numaNode", _RANGE_EMPTY, "gateway", ranges=RANGE)
 ROUTE: Final = _shape("dst mtu advmss priority table scope", "gw")
-CLUSTER: Final = _shape("store blockSize sticky")
+CLUSTER: Final = _shape("backend blockSize sticky")
 IPAM: Final = _shape(
     f"{_RANGE_KEYS} align releaseCooldown sticky probe overlaps",
     f"{_RANGE_EMPTY} type dataDir resolvConf",

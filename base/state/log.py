@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from base.protocol.errors import InvalidConfig, as_cni_error
 from base.protocol.location import is_absolute
 from base.protocol.spec import Config, Request
-from base.state import node
+from base.state import policy
 
 if TYPE_CHECKING:
     from base.state.log_file import LogFile
@@ -88,7 +88,7 @@ def _open(request: Request, path: str, lines: list[str]) -> "LogFile | None":
     from base.state import log_file  # noqa: PLC0415  # as above
 
     try:
-        return log_file.open_for_append(node.place("logFile", path, _allowed(request, lines)))
+        return log_file.open_for_append(policy.place("logFile", path, _allowed(request, lines)))
     except InvalidConfig as e:
         if request.command not in _FORGIVING:
             raise
@@ -103,9 +103,9 @@ def _open(request: Request, path: str, lines: list[str]) -> "LogFile | None":
 
 def _allowed(request: Request, lines: list[str]) -> tuple[str, ...]:
     try:
-        return node.allowed_paths("logFile")
+        return policy.allowed_paths("logFile")
     except InvalidConfig as e:
         if request.command not in _FORGIVING:
             raise
         lines.append(e.msg)
-        return node.DEFAULTS["logFile"]
+        return policy.DEFAULTS["logFile"]

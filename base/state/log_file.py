@@ -23,7 +23,7 @@ from base.protocol.errors import InvalidConfig
 from base.protocol.location import location
 from base.protocol.spec import Config, Json, Request
 from base.state import journal
-from base.state.node import Place
+from base.state.policy import Place
 
 # Bytes: some 50,000 commands.
 LIMIT: Final = 1 << 24

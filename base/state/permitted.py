@@ -21,7 +21,7 @@ from base.protocol import arguments, spelling
 from base.protocol.errors import InvalidConfig
 from base.protocol.location import IPAM_DIR, PROGRAM_DIR, STATE_DIR, is_absolute
 from base.protocol.spec import Config, Request
-from base.state import node
+from base.state import policy
 
 # The keys of args.cni that hpn reads, so an administrator can let a pod choose them.
 CHOICES: Final = ("mac", "ips", "mtu", "vf", "vlan", "guid", "infinibandGUID", "sticky")
@@ -92,33 +92,33 @@ class Permits:
         for key, label, path, folder in _written(conf, has_leases=has_leases):
             _refuse_another_purpose(label, path, folder, request.var("HPN_PROGRAM_DIR"))
             if key in self.places:
-                node.place(label, path, self.places[key])
+                policy.place(label, path, self.places[key])
 
 
 def read(file: str = "") -> Permits:
     """Read the policy file, or another in its place.  Raises InvalidConfig if it is broken."""
-    document = node.document(file)
-    keys = (*node.DEFAULTS, *node.UNBOUNDED)
-    places = {key: paths for key in keys if (paths := node.listed_paths(document, key)) is not None}
-    names = document.get(node.NAMES, {})
+    document = policy.document(file)
+    keys = (*policy.DEFAULTS, *policy.UNBOUNDED)
+    places = {key: paths for key in keys if (paths := policy.listed_paths(document, key)) is not None}
+    names = document.get(policy.NAMES, {})
     if not isinstance(names, dict):
-        raise node.broken(f"{node.NAMES} {names!r} is not an object of lists of names")
-    patterns = {key: _list(f"{node.NAMES}.{key}", listed) for key, listed in names.items()}
-    _refuse_unknown(node.NAMES, patterns, LISTS)
-    choices = _list(node.CHOICES, document[node.CHOICES]) if node.CHOICES in document else None
-    _refuse_unknown(node.CHOICES, choices or (), CHOICES)
+        raise policy.broken(f"{policy.NAMES} {names!r} is not an object of lists of names")
+    patterns = {key: _list(f"{policy.NAMES}.{key}", listed) for key, listed in names.items()}
+    _refuse_unknown(policy.NAMES, patterns, LISTS)
+    choices = _list(policy.CHOICES, document[policy.CHOICES]) if policy.CHOICES in document else None
+    _refuse_unknown(policy.CHOICES, choices or (), CHOICES)
     return Permits(choices, patterns, places)
 
 
 def _list(key: str, listed: Any) -> tuple[str, ...]:
     if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-        raise node.broken(f"{key} {listed!r} is not a list of names")
+        raise policy.broken(f"{key} {listed!r} is not a list of names")
     return tuple(listed)
 
 
 def _refuse_unknown(key: str, found: Collection[str], known: Collection[str]) -> None:
     if unknown := [one for one in found if one not in known]:
-        raise node.broken(f"{key}: {unknown[0]!r} is not one of {', '.join(known)}")
+        raise policy.broken(f"{key}: {unknown[0]!r} is not one of {', '.join(known)}")
 
 
 def _refuse_choice(key: str, value: Any, request: Request, conf: Config, listed: Collection[str] | None) -> None:
@@ -138,7 +138,7 @@ def _refuse_choice(key: str, value: Any, request: Request, conf: Config, listed:
     also = f", or set {_IB_KUBERNETES} in the configuration if ib-kubernetes gives it" if key in _GUIDS else ""
     raise InvalidConfig(
         f"{asked}: this node lets {who} {key}; {_REMEDY}{also}, or have the node's administrator add {key!r} to "
-        f"{node.CHOICES} in {node.policy_path()}"
+        f"{policy.CHOICES} in {policy.policy_path()}"
     )
 
 
@@ -151,7 +151,7 @@ def _refuse_name(listed: str, key: str, value: str, patterns: Collection[str] | 
         what = f"{key} {value!r}" if value else f"{key} is not set, so it is the default route's, which"
         raise InvalidConfig(
             f"{what} is none of those that this node allows ({', '.join(patterns) or 'none'}); choose one of them, or "
-            f"have the node's administrator add it to {node.NAMES}.{listed} in {node.policy_path()}"
+            f"have the node's administrator add it to {policy.NAMES}.{listed} in {policy.policy_path()}"
         )
 
 

@@ -4,7 +4,7 @@ Multus names the file (runtimeConfig.CNIDeviceInfoFile), and copies the device p
 ADD it reads the file into the pod's network-status, and removes it.  We keep members that are not ours.  The GIDs are
 our own member, which the specification's readers ignore.
 
-A network's configuration can name the file too, so its path must be allowed by the node (base/state/node.py).
+A network's configuration can name the file too, so its path must be allowed by the node (base/state/policy.py).
 """
 
 import json
@@ -16,7 +16,7 @@ from base.protocol import device_info
 from base.protocol.errors import InvalidConfig, IoFailure
 from base.protocol.location import is_absolute
 from base.protocol.spec import Config, Json
-from base.state import node
+from base.state import policy
 
 _KEY = "runtimeConfig.CNIDeviceInfoFile"
 # Bytes.  A device plugin's file has a few hundred.
@@ -36,7 +36,7 @@ def plan(conf: Config, link: Json) -> Json:
         raise InvalidConfig(f"{_KEY} {path!r} must be an absolute path")
     if not path:
         return {}
-    place = node.place(_KEY, path, node.allowed_paths("CNIDeviceInfoFile"))
+    place = policy.place(_KEY, path, policy.allowed_paths("CNIDeviceInfoFile"))
     if not place.names:
         raise InvalidConfig(f"{_KEY} {path!r} is a directory of this node; name a file in it")
     if not _address(link):

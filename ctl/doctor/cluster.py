@@ -1,4 +1,4 @@
-"""Facts from the cluster: its API server, and the store of its shared pools.
+"""Facts from the cluster: its API server, and the backend of its shared pools.
 
 A NetworkAttachmentDefinition names the resource of its pods in an annotation (section 3.2.2 of the Network Plumbing
 WG's "De-facto Standard").  The status of a Node object lists the node's resources.  A DeviceClass names the resources
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from base.kernel import budget
-from base.protocol.errors import CniError, IoFailure, StoreRefused
+from base.protocol.errors import BackendRefused, CniError, IoFailure
 from base.protocol.spec import Config, Json, network_of
 from base.state import journal
 from ctl.api_objects import inside
@@ -37,7 +37,8 @@ _RESOURCE: Final = "k8s.v1.cni.cncf.io/resourceName"
 _OURS: Final = r'"type"\s*:\s*"hpn(-ipam)?"'
 
 _KEPT = (
-    "hpn node keeps this node's blocks by a copy in memory or by the store's list, until the next boot; repair the disk"
+    "hpn node keeps this node's blocks by a copy in memory or by the backend's list, until the next boot; "
+    "repair the disk"
 )
 
 
@@ -71,7 +72,7 @@ def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
 def _controllers(read: Reader, kubeconfig: Path, server: "Http") -> Controllers:
     try:
         return controllers.controllers(server)
-    except StoreRefused as e:  # few roles may list them
+    except BackendRefused as e:  # few roles may list them
         read.unread[f"{kubeconfig}"] = e.msg
         return Controllers()
 
@@ -107,7 +108,7 @@ def slices(read: Reader, file: NodeFile | None) -> Slices | None:
 
 
 def blocks(read: Reader, data_dirs: Iterable[Path]) -> Iterator[Blocks]:
-    """The blocks of each network.  A store is read only for this node's own files."""
+    """The blocks of each network.  A backend is read only for this node's own files."""
     ask = cache(asked if read.root == Path("/") else lambda _: ("", 0.0))
     folders = set(data_dirs)
     networks, problems = copies.networks(folders)
@@ -119,7 +120,7 @@ def blocks(read: Reader, data_dirs: Iterable[Path]) -> Iterator[Blocks]:
         try:
             mine = node_blocks.read(directory)
             if mine:
-                yield _counted(file, mine, *ask(mine.store))
+                yield _counted(file, mine, *ask(mine.backend))
         except CniError as e:
             read.unread[f"{file}"] = f"{e.msg}; {_KEPT}"
 
@@ -136,12 +137,12 @@ def _counted(file: Path, mine: NodeBlocks, silent: str, ahead: float) -> Blocks:
 
 
 def silence(kind: str) -> str:
-    """Why the store cannot be read; empty if it answers."""
+    """Why the backend cannot be read; empty if it answers."""
     return asked(kind)[0]
 
 
 def asked(kind: str) -> tuple[str, float]:
-    """Why the store cannot be read, empty if it answers; and this node's clock minus the store's, in seconds."""
+    """Why the backend cannot be read, empty if it answers; and this node's clock minus the backend's, in seconds."""
     from ipam.cluster.backends import backend  # noqa: PLC0415  # few nodes have such a network
 
     budget.begin()
@@ -168,7 +169,7 @@ def refusals(root: Path) -> list[str] | None:
             if not pool.cluster:
                 continue
             network = Network(network_of(conf), access.directory(conf), pool.cluster, pool)
-            why = silent(pool.cluster.store) or _refusal(network)
+            why = silent(pool.cluster.backend) or _refusal(network)
         except CniError as e:
             why = e.msg
         if why:
@@ -177,14 +178,14 @@ def refusals(root: Path) -> list[str] | None:
 
 
 def _refusal(network: "Network") -> str:
-    """Why an answering store would refuse a claim; empty if it would not."""
+    """Why an answering backend would refuse a claim; empty if it would not."""
     # Few nodes have such a network.
     from ipam.cluster.backends import backend  # noqa: PLC0415
     from ipam.cluster.reconcile import sync  # noqa: PLC0415
 
     budget.begin()
     try:
-        shared = backend.opened(network.cluster.store)
+        shared = backend.opened(network.cluster.backend)
         shared.documents.machine(shared.node)
         sync.refuse_disagreeing(shared.documents, network.name, network.cluster, network.subnets)
         shared.documents.listed(BLOCK, network.name, shared.node)

@@ -25,7 +25,7 @@ _INJECTOR: Final = "network-resources-injector"
 
 
 def controllers(server: "Http") -> Controllers:
-    """What the API server reports; nothing of a kind that it does not know.  Raises Unreachable, StoreRefused."""
+    """What the API server reports; nothing of a kind that it does not know.  Raises Unreachable, BackendRefused."""
     from ipam.cluster.backends.kubernetes import listed_objects  # noqa: PLC0415  # it loads TLS, which few runs need
 
     policies = dict.fromkeys(

@@ -96,9 +96,9 @@ class Blocks:
     """This node's blocks of a shared network.
 
     - ``states``: the number of blocks in each state.  ``room``: attachments that still fit; -1 if unknown.
-    - ``seen``: seconds since the store confirmed the blocks.  ``silent``: why the store cannot be read now; empty if it
-      can.
-    - ``ahead``: this node's clock minus the store's, in seconds.
+    - ``seen``: seconds since the backend confirmed the blocks.  ``silent``: why the backend cannot be read now; empty
+      if it can.
+    - ``ahead``: this node's clock minus the backend's, in seconds.
     """
 
     file: str

@@ -14,7 +14,7 @@ from base.kernel import sysfs
 from base.protocol import spec
 from base.protocol.errors import CniError
 from base.protocol.spec import Json, Request
-from base.state import node, permitted
+from base.state import permitted, policy
 from cni import config
 from ctl.doctor import places
 from ctl.doctor.model import Addresses, Network, NodeFile, Process, RenamedFile
@@ -154,7 +154,7 @@ def _needs_device(conf: spec.Config) -> bool:
 def without_names(read: Reader) -> str:
     """The policy file if it does not limit names, or does not exist; else empty."""
     path = _policy_file(read)
-    return "" if f'"{node.NAMES}"'.encode() in (read.data(path) or b"") else path
+    return "" if f'"{policy.NAMES}"'.encode() in (read.data(path) or b"") else path
 
 
 def policy_refused(read: Reader) -> str:
@@ -163,18 +163,18 @@ def policy_refused(read: Reader) -> str:
     try:
         permitted.read(path)
     except CniError as e:
-        return f"{path}: {e.msg.removeprefix(f'the policy file {node.policy_path()}: ')}"
+        return f"{path}: {e.msg.removeprefix(f'the policy file {policy.policy_path()}: ')}"
     return ""
 
 
 def _policy_file(read: Reader) -> str:
     """The existing policy file; its new name if there is none."""
-    return node.in_force(read.at(node.FILE), read.at(node.OLD_FILE))
+    return policy.in_force(read.at(policy.FILE), read.at(policy.OLD_FILE))
 
 
 def renamed_files(read: Reader) -> Iterator[RenamedFile]:
     """The files with the name of an older version."""
-    for old, new in ((node.OLD_FILE, node.FILE), (f"{node_config.OLD}", f"{node_config.OURS}")):
+    for old, new in ((policy.OLD_FILE, policy.FILE), (f"{node_config.OLD}", f"{node_config.OURS}")):
         if read.stat(read.at(old)):
             yield RenamedFile(read.at(old), read.at(new), is_alone=not read.stat(read.at(new)))
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from base.kernel.files import machine
 from base.protocol.errors import InvalidConfig, IoFailure, NotAvailable
-from base.state import node, permitted
+from base.state import permitted, policy
 from ctl.command_line import parser_for
 from ctl.installation import files, layout, state, systemd
 from ctl.installation.files import Step, present
@@ -266,7 +266,7 @@ def _refuse_unknown_state(root: Path) -> None:
 def refuse_policy(root: Path) -> None:
     """Raise IoFailure if every ADD of this version would refuse the policy file."""
     try:
-        permitted.read(node.in_force(*(f"{state.below(root, path)}" for path in (node.FILE, node.OLD_FILE))))
+        permitted.read(policy.in_force(*(f"{state.below(root, path)}" for path in (policy.FILE, policy.OLD_FILE))))
     except InvalidConfig as e:
         raise IoFailure(f"every ADD of this version would fail; nothing was replaced.  {e.msg}") from e
 

@@ -139,7 +139,7 @@ def _unreadable_leases(network: Contents) -> Iterator[str]:
 
 
 def claimed(root: Path) -> Iterator[str]:
-    """A line for each name of this node under which the cluster's stores still list blocks.  Raises IoFailure."""
+    """A line for each name of this node under which the cluster's backends still list blocks.  Raises IoFailure."""
     by_node = defaultdict[str, list[str]](list)
     for file in sorted(file for data_dir in data_dirs(root) for file in data_dir.glob(f"*/{node_blocks.FILE}")):
         try:
@@ -151,6 +151,6 @@ def claimed(root: Path) -> Iterator[str]:
             by_node[mine.node].append(mine.network)
     for node, networks_of in by_node.items():
         yield (
-            f"the cluster's store still lists blocks of {abridged(networks_of, _NAMED)} for node {node}; to free them "
-            f"at once, run on another node: hpn ipam release-node {node} --force"
+            f"the cluster's backend still lists blocks of {abridged(networks_of, _NAMED)} for node {node}; to free "
+            f"them at once, run on another node: hpn ipam release-node {node} --force"
         )

@@ -14,7 +14,7 @@ from ctl.command_line import as_document, word
 from ctl.ipam import pods, release, retire
 from ctl.screen import Table, moment, text
 from ipam import sandboxes
-from ipam.cluster import BLOCK, GRID, Document, Documents, node_blocks
+from ipam.cluster import BLOCK, POOL, Document, Documents, node_blocks
 from ipam.cluster.node_blocks import HEARTBEAT, LOST, RETURNING, NodeBlocks, OwnedBlock
 from ipam.cluster.rules.documents import SAID, Block, block_name
 from ipam.cluster.rules.network import directory_in
@@ -32,36 +32,36 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", comm
     command = commands.add_parser("blocks", help=about, description=about, parents=[common])
     command.add_argument("network", nargs="*", help="default: all")
     command.add_argument("--json", action="store_true", help="one JSON document")
-    add_cluster(command, "the blocks of all nodes, from the cluster's store")
+    add_cluster(command, "the blocks of all nodes, from the cluster's backend")
     about = "which pod of the cluster has which address, on which node, and in which block"
     command = commands.add_parser("pods", help=about, description=about, parents=[common])
     command.add_argument(
         "network", nargs="*", help="a network or NetworkAttachmentDefinition (namespace/name); default: all"
     )
     command.add_argument("--json", action="store_true", help="one JSON document")
-    _add_store(command, needs_kubeconfig=True)
+    _add_backend(command, needs_kubeconfig=True)
     about = "release all blocks of a node that is dead for good"
     command = commands.add_parser("release-node", help=about, description=about, parents=[common])
     command.add_argument("node", type=word, metavar="NAME", help="its name in hpn ipam show --cluster")
     command.add_argument("network", nargs="*", help="those of these networks only; default: of every network")
     command.add_argument("--force", action="store_true", help="also if the node counts as living")
     command.add_argument("--json", action="store_true", help="one JSON document")
-    _add_store(command)
-    about = "remove all that the cluster's store holds of a network without pods: its blocks and its pool layout"
+    _add_backend(command)
+    about = "remove all that the cluster's backend holds of a network without pods: its blocks and its pool layout"
     command = commands.add_parser("retire", help=about, description=about, parents=[common])
     command.add_argument("network", type=word, metavar="NETWORK", help="its name in hpn ipam show --cluster")
     command.add_argument("--force", action="store_true", help="without a look at the cluster's pods")
     command.add_argument("--json", action="store_true", help="one JSON document")
-    _add_store(command)
+    _add_backend(command)
 
 
 def add_cluster(command: argparse.ArgumentParser, what: str) -> None:
     command.add_argument("--cluster", action="store_true", help=what)
-    _add_store(command)
+    _add_backend(command)
 
 
-def _add_store(command: argparse.ArgumentParser, *, needs_kubeconfig: bool = False) -> None:
-    command.add_argument("--store", choices=("kubernetes", "etcd"), help="default: that of this node's networks")
+def _add_backend(command: argparse.ArgumentParser, *, needs_kubeconfig: bool = False) -> None:
+    command.add_argument("--backend", choices=("kubernetes", "etcd"), help="default: that of this node's networks")
     as_whom = "credential for the API server, instead of this node's; an administrator's may remove blocks of any node"
     if needs_kubeconfig:
         as_whom = "credential for the API server that may list all pods"
@@ -73,19 +73,19 @@ def answer(options: argparse.Namespace) -> tuple[str, int]:
     if options.command == "blocks" and not options.cluster:
         return _own_blocks(options)
     has = networks(options.data_dir)
-    kinds = {one.store for one in has.values()}
+    kinds = {one.backend for one in has.values()}
     # These two need it for the pods, also if the blocks are in an etcd.
     is_for_pods = options.command in ("pods", "retire")
     of_node = kinds.pop() if len(kinds) == 1 and (is_for_pods or not options.kubeconfig) else "kubernetes"
-    kind = options.store or of_node
-    own = {name: one for name, one in has.items() if one.store == kind}
+    kind = options.backend or of_node
+    own = {name: one for name, one in has.items() if one.backend == kind}
     kubeconfig = None if is_for_pods and kind == "etcd" else options.kubeconfig
     budget.begin(is_patient=True)
-    return of_store(options, _opened(kind, kubeconfig), own)
+    return of_backend(options, _opened(kind, kubeconfig), own)
 
 
-def of_store(options: argparse.Namespace, documents: Documents, own: Mapping[str, NodeBlocks]) -> tuple[str, int]:
-    """Return the output and exit status of a command that uses the store; ``own`` is this node's blocks there."""
+def of_backend(options: argparse.Namespace, documents: Documents, own: Mapping[str, NodeBlocks]) -> tuple[str, int]:
+    """Return the output and exit status of a command that uses the backend; ``own`` is this node's blocks there."""
     if options.command == "show":
         return _show(options, documents, own)
     commands = {
@@ -104,16 +104,16 @@ def _show(options: argparse.Namespace, documents: Documents, own: Mapping[str, N
     status = 1 if any(lost.values()) or any(one.wrong for one in found) else 0
     if options.json:
         of_all = [one.to_json() | {"lost": sorted(lost[one.network])} for one in found]
-        return as_document({"store": documents.identity(), "networks": of_all}), status
+        return as_document({"backend": documents.identity(), "networks": of_all}), status
     lines = [part for one in found for part in pictured(one, lost[one.network])]
-    return text(lines or ["no network has a pool in the cluster's store"]), status
+    return text(lines or ["no network has a pool in the cluster's backend"]), status
 
 
 def _all_blocks(options: argparse.Namespace, documents: Documents) -> tuple[str, int]:
     found, _ = _overviews(documents, options.network)
     if options.json:
         blocks = [one.described(block) for one in found for block in one.blocks]
-        return as_document({"store": documents.identity(), "blocks": blocks}), 0
+        return as_document({"backend": documents.identity(), "blocks": blocks}), 0
     return text([listed(found)]), 0
 
 
@@ -132,7 +132,7 @@ def _collect(options: argparse.Namespace, documents: Documents) -> tuple[str, in
     done = [one for name in names for one in release.collect(documents, name, dry_run=options.dry_run)]
     status = 1 if any(one.what == release.FAILED for one in done) else 0
     if options.json:
-        body = {"store": documents.identity(), "dryRun": options.dry_run, "blocks": [one.to_json() for one in done]}
+        body = {"backend": documents.identity(), "dryRun": options.dry_run, "blocks": [one.to_json() for one in done]}
         return as_document(body), status
     lines = [one.words(dry_run=options.dry_run) for one in done]
     return text(lines or ["every node with blocks is alive"]), status
@@ -153,7 +153,7 @@ def _release_node(options: argparse.Namespace, documents: Documents) -> tuple[st
     if not found:
         of = f" of {', '.join(options.network)}" if options.network else ""
         return text(
-            [f"node {options.node} has no block{of} in the cluster's store; see: hpn ipam show --cluster"]
+            [f"node {options.node} has no block{of} in the cluster's backend; see: hpn ipam show --cluster"]
         ), status
     if why:
         return text([f"{why}; nothing is released; if you know that it is dead, add --force"]), status
@@ -168,12 +168,12 @@ def _release_node(options: argparse.Namespace, documents: Documents) -> tuple[st
 def _overviews(documents: Documents, names: Sequence[str]) -> tuple[list[Overview], list[Document]]:
     """Return the named networks, or all, and the documents of all blocks.  Raises IoFailure for an unknown name."""
     blocks = documents.listed(BLOCK)
-    found = overviews(documents.listed(GRID), blocks)
+    found = overviews(documents.listed(POOL), blocks)
     if not names:
         return found, list(blocks)
     wanted = {name: named(found, name) for name in names}
     if missing := [name for name, one in wanted.items() if one is None]:
-        raise IoFailure(f"no network {', '.join(missing)} in the cluster's store; see: hpn ipam show --cluster")
+        raise IoFailure(f"no network {', '.join(missing)} in the cluster's backend; see: hpn ipam show --cluster")
     return [one for one in wanted.values() if one], list(blocks)
 
 
@@ -185,9 +185,9 @@ def _lost(has: NodeBlocks | None, blocks: Sequence[Document]) -> Mapping[int, st
     for block in has.blocks:
         document = there.get(block_name(has.network, block.index))
         if document is None and block.state != RETURNING:
-            lost[block.index] = "no node owns it in the store"
+            lost[block.index] = "no node owns it in the backend"
         elif document is not None and document.uid != block.uid:
-            lost[block.index] = f"node {document.body.get('node')} owns it in the store"
+            lost[block.index] = f"node {document.body.get('node')} owns it in the backend"
     return lost
 
 
@@ -198,7 +198,7 @@ def _opened(kind: str, kubeconfig: Path | None) -> Documents:
 
         return backend.opened(kind).documents
     if kind != "kubernetes":
-        raise InvalidConfig(f"--kubeconfig has no effect with --store {kind}; leave out one of them")
+        raise InvalidConfig(f"--kubeconfig has no effect with --backend {kind}; leave out one of them")
     from ipam.cluster.backends import credentials, kubernetes  # noqa: PLC0415
 
     return kubernetes.Kubernetes(credentials.read(f"{kubeconfig.absolute()}", as_operator=True))

@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
         if name in ("show", "lease", "gc"):
             command.add_argument("--json", action="store_true", help="one JSON document")
         if name == "show":
-            cluster.add_cluster(command, "the cluster's shared pools, from its store")
+            cluster.add_cluster(command, "the cluster's shared pools, from its backend")
         if name == "gc":
             command.add_argument("--dry-run", action="store_true", help="only report what would be released")
             cluster.add_cluster(command, "suspect dead nodes, and remove their blocks after the grace")

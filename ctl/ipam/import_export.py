@@ -51,7 +51,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", comm
 
 
 def import_leases(options: argparse.Namespace) -> tuple[str, int]:
-    """hpn ipam import.  Raises IoFailure, InvalidConfig, TryAgain, RecordUnreadable, StoreRefused, Unreachable."""
+    """hpn ipam import.  Raises IoFailure, InvalidConfig, TryAgain, RecordUnreadable, BackendRefused, Unreachable."""
     _refuse_unless_one(options)
     conf = options.path if options.source == "node" else options.into
     into: Network | None = None

@@ -15,13 +15,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from base.protocol.errors import IoFailure, StoreRefused
+from base.protocol.errors import BackendRefused, IoFailure
 from base.protocol.spec import Json
 from base.table import abridged
 from ctl.api_objects import inside
 from ctl.command_line import as_document
 from ctl.screen import Table, text
-from ipam.cluster import BLOCK, GRID, Documents
+from ipam.cluster import BLOCK, POOL, Documents
 from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import FOLDER
 from ipam.cluster.rules.overview import Overview, overviews
@@ -140,10 +140,10 @@ def _faults(one: Attached, owners: Owners, users: Mapping[tuple[str, Address], S
 
 
 def answer(options: argparse.Namespace, documents: Documents) -> tuple[str, int]:
-    """Return the command's output and exit status.  Raises IoFailure, StoreRefused, Unreachable, InvalidConfig."""
+    """Return the command's output and exit status.  Raises IoFailure, BackendRefused, Unreachable, InvalidConfig."""
     pods = of_all_pods(options.kubeconfig)
     # Later than the pods, because a node claims a block before a pod has an address of it.
-    owners = Owners(overviews(documents.listed(GRID), documents.listed(BLOCK)))
+    owners = Owners(overviews(documents.listed(POOL), documents.listed(BLOCK)))
     found = [one for one in pods if not one.is_default or owners.has(one.network)]
     faults = wrong(found, owners)
     if options.network:
@@ -155,7 +155,7 @@ def answer(options: argparse.Namespace, documents: Documents) -> tuple[str, int]
     status = 1 if any(one in faults for one in found) else 0
     if options.json:
         shown = [one.to_json() | {"blocks": owners.blocks(one), "wrong": faults.get(one, [])} for one in found]
-        return as_document({"store": documents.identity(), "pods": shown}), status
+        return as_document({"backend": documents.identity(), "pods": shown}), status
     rows = [
         (one.pod, one.node, one.network, one.ifname, abridged([*map(str, one.addresses)], _SHOWN),
          abridged(owners.blocks(one), _SHOWN) or "-")
@@ -167,7 +167,7 @@ def answer(options: argparse.Namespace, documents: Documents) -> tuple[str, int]
 
 
 def of_all_pods(kubeconfig: Path) -> list[Attached]:
-    """Return the interfaces of all pods of the API server.  Raises StoreRefused, Unreachable, InvalidConfig."""
+    """Return the interfaces of all pods of the API server.  Raises BackendRefused, Unreachable, InvalidConfig."""
     # Imported here, because they load TLS.
     from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415
 
@@ -176,8 +176,8 @@ def of_all_pods(kubeconfig: Path) -> list[Attached]:
     try:
         definitions = dict(map(_network, kubernetes.listed_objects(server, _DEFINITIONS)))
         return list(attached(kubernetes.listed_objects(server, _PODS, "it knows no pods"), definitions))
-    except StoreRefused as e:
-        raise StoreRefused(f"{e.msg}; {_MAY}") from e
+    except BackendRefused as e:
+        raise BackendRefused(f"{e.msg}; {_MAY}") from e
     finally:
         server.close()
 

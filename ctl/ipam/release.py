@@ -152,7 +152,7 @@ def _final(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 
 def blocks_of(documents: Documents, node: str, networks: Sequence[str]) -> list[Document]:
-    """Return the node's blocks in these networks, or in all.  Raises Unreachable, StoreRefused."""
+    """Return the node's blocks in these networks, or in all.  Raises Unreachable, BackendRefused."""
     names = {layout_name(network) for network in networks}
     found = [one for one in documents.listed(BLOCK, node=node) if not names or one.name.rpartition(".")[0] in names]
     return sorted(found, key=lambda one: one.name)

@@ -1,4 +1,4 @@
-"""hpn ipam retire: remove all that the cluster's store holds of a network without pods.
+"""hpn ipam retire: remove all that the cluster's backend holds of a network without pods.
 
 The blocks go first, and numbers reserved for names, then the pool layout, which fixes the network's addresses.  A node
 makes a removed block again while it has a lease (reconcile/heartbeat.py), so pods that were overlooked keep theirs.
@@ -14,7 +14,7 @@ from base.table import abridged
 from ctl.command_line import as_document
 from ctl.ipam import pods, release
 from ctl.screen import text
-from ipam.cluster import BLOCK, GRID, Documents
+from ipam.cluster import BLOCK, POOL, Documents
 from ipam.cluster.rules.documents import layout_name
 from ipam.cluster.rules.network import FOLDER
 from ipam.cluster.rules.overview import named, overviews
@@ -23,10 +23,10 @@ _PODS: Final = 3  # pods that a refusal names
 
 
 def answer(options: argparse.Namespace, documents: Documents) -> tuple[str, int]:
-    """Return the command's output and exit status.  Raises IoFailure, StoreRefused, Unreachable, InvalidConfig."""
+    """Return the command's output and exit status.  Raises IoFailure, BackendRefused, Unreachable, InvalidConfig."""
     network, blocks = options.network, documents.listed(BLOCK)
-    if named(overviews(documents.listed(GRID), blocks), network) is None:
-        raise IoFailure(f"no network {network} in the cluster's store; see: hpn ipam show --cluster")
+    if named(overviews(documents.listed(POOL), blocks), network) is None:
+        raise IoFailure(f"no network {network} in the cluster's backend; see: hpn ipam show --cluster")
     why = "" if options.force else _use(options.kubeconfig, network)
     names = {layout_name(name) for name in (network, f"{network}/{FOLDER}")}
     own = [one for one in blocks if one.name.rpartition(".")[0] in names]
@@ -56,5 +56,5 @@ def _use(kubeconfig: Path | None, network: str) -> str:
 def _remove_layouts(documents: Documents, names: Collection[str]) -> bool:
     """Remove these pool layouts, the network's and that of its reserved numbers; return False if one changed
     meanwhile."""
-    own = [one for one in documents.listed(GRID) if one.name in names]
+    own = [one for one in documents.listed(POOL) if one.name in names]
     return all(documents.remove(one) for one in own)

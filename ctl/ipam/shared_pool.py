@@ -75,7 +75,7 @@ def leave(data_dir: Path, name: str, *, dry_run: bool) -> list[str]:
     blocks = [Block(name, one.index, has.size, one.node, "", "") for one in has.blocks if one.state == HELD]
     lost = [one.index for one in has.blocks if one.state != HELD]
     kept = (
-        f"the store still lists these {len(blocks)} blocks for node {has.node}; when no node has blocks of "
+        f"the backend still lists these {len(blocks)} blocks for node {has.node}; when no node has blocks of "
         f"{name} any more: hpn ipam release-node {has.node} {name} --force"
     )
     ranges = [

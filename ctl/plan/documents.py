@@ -124,7 +124,7 @@ def _plugins(plan: Plan, groups: Groups, first: str) -> dict[str, Json]:
         if name == _ONE and name not in subnets:
             of_pfs = [{"pf": rail.nic.name, "subnet": subnets[rail.name]} for rail in rails]
             ipam = {"type": "hpn-ipam", "rails": of_pfs, "align": True}
-        plugin["ipam"] = ipam | {"cluster": {"store": "kubernetes"}}
+        plugin["ipam"] = ipam | {"cluster": {"backend": "kubernetes"}}
         ipam_config.load(plugin, {})
         found[name] = plugin | {"capabilities": {"ips": True}}
     return found

@@ -18,7 +18,7 @@ from base.protocol.spec import Json
 # A node's name, and the UID of its machine, as a block records them.
 Owner = tuple[str, str]
 # The kinds of documents: a network's pool layout, and one of its blocks.
-GRID: Final = "grid"
+POOL: Final = "pool"
 BLOCK: Final = "block"
 
 
@@ -71,8 +71,8 @@ class Documents(Protocol):
     """A backend that all nodes share.  Every change is a compare-and-swap, and all nodes see it at once.
 
     Every method raises Unreachable if the backend did not answer; the change may or may not have happened.  Every
-    method raises StoreRefused if the backend forbids the request, or if a repetition cannot succeed.  The message names
-    the verb, the object and the remedy.
+    method raises BackendRefused if the backend forbids the request, or if a repetition cannot succeed.  The message
+    names the verb, the object and the remedy.
     """
 
     def create(self, kind: str, name: str, network: str, body: Json) -> Document | None:

@@ -198,7 +198,7 @@ class Shared(Allocation):
     def hold(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
         """Raises as Allocation.reserve.  Raises PoolExhausted if no block is free, and AddressHeld if another node owns
         the requested address.  Raises InvalidConfig if the blocks of the cluster or of this node do not match the
-        configuration.  Raises RecordUnreadable, Unreachable, StoreRefused, TryAgain, IoFailure."""
+        configuration.  Raises RecordUnreadable, Unreachable, BackendRefused, TryAgain, IoFailure."""
         given = self._try_reserve(requested)
         if isinstance(given, HeartbeatDue):
             self._heartbeat(late=given.late)
@@ -297,7 +297,7 @@ def may_have_number(network: Network, pod: str) -> bool:
             return True
         from ipam.cluster.backends import backend  # noqa: PLC0415  # connects to the backend
 
-        kind = backend.opened(network.cluster.store).documents.controller(pod)
+        kind = backend.opened(network.cluster.backend).documents.controller(pod)
         return not kind or kind.endswith("StatefulSet")
     return True
 

@@ -46,7 +46,7 @@ LOST: Final = "lost"
 _STATES: Final = frozenset({HELD, RETURNING, LOST})
 _COUNTS: Final = ("blocks", "nodes", "at", "until", "suspected", "available")
 # Keys of the file: strings that are always there, and keys that are left out when empty.
-_TEXTS: Final = ("network", "store", "identity", "node", "machine", "place", "host", "boot")
+_TEXTS: Final = ("network", "backend", "identity", "node", "machine", "place", "host", "boot")
 _OPTIONAL: Final = ("sticky", "exhausted", "revision", "restored")
 
 
@@ -120,7 +120,7 @@ class Exhausted:
 class NodeBlocks:
     """All that this node knows of a network's blocks.
 
-    - ``store``: the kind of backend, as configured; ``identity``: the cluster that the backend belongs to.
+    - ``backend``: its kind, as configured; ``identity``: the cluster that the backend belongs to.
     - ``node``, ``machine``: this node as the backend knows it (ipam.cluster.Machine).
     - ``host``, ``boot``: the host and the boot that wrote this file.  Another host must sync before it allocates; so
       must another boot, if the last heartbeat is older than the grace.
@@ -135,7 +135,7 @@ class NodeBlocks:
     """
 
     network: str
-    store: str
+    backend: str
     identity: str
     node: str
     machine: str
@@ -204,6 +204,7 @@ class NodeBlocks:
     @classmethod
     def from_json(cls, body: Json) -> "NodeBlocks":
         """Raises KeyError, TypeError, ValueError."""
+        body = {"backend": body.get("store"), **body}  # its former name
         claim, none = body["claim"], body.get("exhausted")
         return cls(
             **{key: str(body[key]) for key in _TEXTS},

@@ -2,7 +2,7 @@
 
 For a child process, because the API server may answer late.  Each change compares first, so every request may be sent
 twice.  POST fails if the name exists; PUT and DELETE fail if the object changed after the read (kubernetes.io,
-"Kubernetes API Concepts").  Raises Unreachable if the API server gives no answer, StoreRefused if it refuses.
+"Kubernetes API Concepts").  Raises Unreachable if the API server gives no answer, BackendRefused if it refuses.
 """
 
 import os
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from base.protocol.errors import StoreRefused
+from base.protocol.errors import BackendRefused
 from base.protocol.spec import Json
-from base.state import node
+from base.state import policy
 from ipam.cluster.backends import backend, credentials
 from ipam.cluster.backends.credentials import Kubeconfig
 from ipam.cluster.backends.http import Answer, Http
@@ -135,14 +135,14 @@ class Api:
         return found["metadata"] if found and found["spec"] == sent["spec"] else None
 
     def _stored(self, answer: Answer, verb: str) -> Json:
-        """The metadata of a successful answer.  Raises StoreRefused."""
+        """The metadata of a successful answer.  Raises BackendRefused."""
         about: Json = self._good(answer, verb, "resourceslices")["metadata"]
         if not _is_stored(about):
             raise self._strange(verb, "resourceslices")
         return about
 
     def _good(self, answer: Answer, verb: str, what: str) -> Json:
-        """The object of a successful answer.  Raises StoreRefused for any other."""
+        """The object of a successful answer.  Raises BackendRefused for any other."""
         if 200 <= answer.status < 300:
             found = answer.json()
             if not isinstance(found.get("metadata"), dict):
@@ -150,15 +150,15 @@ class Api:
             return found
         refused = f"the API server {self._http.server} refuses to {verb} {what}: {answer.reason}"
         if answer.status == 401:
-            raise StoreRefused(f"{refused}; it does not know the credential in {self._kubeconfig.path}; renew it")
+            raise BackendRefused(f"{refused}; it does not know the credential in {self._kubeconfig.path}; renew it")
         if answer.status == 403:
-            raise StoreRefused(f"{refused}; allow it to the nodes: {_APPLY}")
+            raise BackendRefused(f"{refused}; allow it to the nodes: {_APPLY}")
         if answer.status == 404:
-            raise StoreRefused(f"{refused}; it does not serve {VERSION}, which Kubernetes has from 1.34 on")
-        raise StoreRefused(refused)
+            raise BackendRefused(f"{refused}; it does not serve {VERSION}, which Kubernetes has from 1.34 on")
+        raise BackendRefused(refused)
 
-    def _strange(self, verb: str, what: str) -> StoreRefused:
-        return StoreRefused(
+    def _strange(self, verb: str, what: str) -> BackendRefused:
+        return BackendRefused(
             f"what answers at {self._http.server} is not an API server: the request was to {verb} {what}; correct the "
             f"server in {self._kubeconfig.path}"
         )
@@ -168,9 +168,9 @@ def opened(kubeconfig: str = "", of_pod: Mapping[str, str] = os.environ) -> Api:
     """The API server of ``kubeconfig``; without it that of the policy file, or else kubelet's.  ``of_pod`` is the
     environment of the pod whose service account a directory holds.
 
-    Raises InvalidConfig for wrong keys in the policy file, and StoreRefused without a credential.
+    Raises InvalidConfig for wrong keys in the policy file, and BackendRefused without a credential.
     """
-    about, name = node.store("kubernetes", backend.KINDS)
+    about, name = policy.backend("kubernetes", backend.KINDS)
     return Api(*credentials.of_node({**about, **({"kubeconfig": kubeconfig} if kubeconfig else {})}, name, of_pod))
 
 

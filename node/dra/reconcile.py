@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from functools import cache
 from typing import Final
 
-from base.protocol.errors import CniError, InvalidConfig, StoreRefused, TryAgain
+from base.protocol.errors import BackendRefused, CniError, InvalidConfig, TryAgain
 from base.protocol.spec import Json
 from base.table import abridged
 from node.dra import DRIVER, VERSION, api, devices, ledger, names, slices
@@ -51,7 +51,7 @@ def publish(view: View) -> Report:
             return Report(withheld, node=server.node, notes=notes, strangers=strangers, known=known)
     except CniError as e:
         why = f"the node's ResourceSlices cannot be brought up to date: {e.msg}"
-        return Report(withheld, why, is_barred=isinstance(e, StoreRefused | InvalidConfig))
+        return Report(withheld, why, is_barred=isinstance(e, BackendRefused | InvalidConfig))
 
 
 def _allocatable(offers: Iterable[Offer], own: Json) -> frozenset[Name]:
@@ -77,7 +77,7 @@ def _other_driver(view: View) -> object:
 def _publish(
     server: api.Api, view: View, withheld: frozenset[Name], own: Json
 ) -> tuple[Mapping[str, Known], tuple[str, ...], tuple[str, ...]]:
-    """Return the slices, remarks, and remarks on other programs.  Raises StoreRefused, Unreachable, TryAgain."""
+    """Return the slices, remarks, and remarks on other programs.  Raises BackendRefused, Unreachable, TryAgain."""
     # An older list can lack a slice that must go.  Else the next round sees what this one has missed.
     may_be_old = not (withheld or view.leaves)
     newest = max((version for version, _ in view.known.values()), key=_order, default="0")
@@ -103,7 +103,7 @@ def _publish(
             try:
                 full = [one for name in found if (one := server.slice(name))]
                 new = _apply(server, changes(server.node, uid, pool, full, parts))
-            except (StoreRefused, TryAgain) as e:  # the other pools can do without this one
+            except (BackendRefused, TryAgain) as e:  # the other pools can do without this one
                 problems.append(e)
                 continue
             versions |= {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in full} | new
@@ -111,7 +111,7 @@ def _publish(
     for name in [name for left in stems.values() for name in left]:
         try:
             server.delete({"metadata": there[name]})
-        except StoreRefused as e:
+        except BackendRefused as e:
             problems.append(e)
     if problems:
         raise problems[0]
@@ -138,7 +138,7 @@ def _digest(parts: Sequence[Json], number: int) -> bytes:
 
 
 def _apply(server: api.Api, made: Changes) -> dict[str, str]:
-    """Send the changes, and return the new versions of slices by name.  Raises StoreRefused, Unreachable; TryAgain if
+    """Send the changes, and return the new versions of slices by name.  Raises BackendRefused, Unreachable; TryAgain if
     another program changed a slice just now."""
     for one in made.removed:
         server.delete(one)

@@ -153,7 +153,7 @@ def blocks(data_dirs: Iterable[Path], suspected: Mapping[str, int]) -> Iterator[
     yield _gauge("hpn_cluster_pool_blocks", text, every_block, "network")
     text = "Blocks of this node that others suspected before its last round."
     yield _gauge("hpn_cluster_suspects", text, suspects, "network")
-    text = "When this node last saw its blocks in the store."
+    text = "When this node last saw its blocks in the backend."
     yield _gauge("hpn_cluster_looked_timestamp_seconds", text, last, "network")
 
 

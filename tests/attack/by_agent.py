@@ -17,7 +17,7 @@ import pytest
 from support.topology import Host, ip, until
 
 from base.protocol.spec import Reply, Request
-from base.state import node, places
+from base.state import places, policy
 
 VARIABLE = "HPN_BY_AGENT"
 # A launcher with this directory cannot serve a request itself.
@@ -57,10 +57,10 @@ def served(tmp_path: Path) -> Iterator[Host]:
 @contextmanager
 def policy_file(tmp_path: Path) -> Iterator[Path]:
     """The policy file of the agent's node, which has no other one: it admits paths in the test's directory."""
-    file = Path(node.FILE)
+    file = Path(policy.FILE)
     assert not file.exists()
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"allowedPaths": {key: [str(tmp_path)] for key in node.DEFAULTS}}))
+    file.write_text(json.dumps({"allowedPaths": {key: [str(tmp_path)] for key in policy.DEFAULTS}}))
     try:
         yield file
     finally:

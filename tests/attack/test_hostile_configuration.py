@@ -11,7 +11,7 @@ from support.elapsed import Elapsed
 from support.topology import Host, Pod
 
 from base.protocol.errors import InvalidConfig, IoFailure
-from base.state import node
+from base.state import policy
 from cni.features import device_info
 
 SLOW = 10.0  # seconds that no call takes
@@ -23,7 +23,7 @@ def allowed(tmp_path: Path, node_file: Path) -> Path:
     """The only directory that the node's administrator allows."""
     folder = tmp_path / "allowed"
     folder.mkdir()
-    node_file.write_text(json.dumps({"allowedPaths": {key: [str(folder)] for key in node.DEFAULTS}}))
+    node_file.write_text(json.dumps({"allowedPaths": {key: [str(folder)] for key in policy.DEFAULTS}}))
     return folder
 
 
@@ -135,7 +135,7 @@ def test_device_information_that_changes_meanwhile(allowed: Path, victim: Path) 
 
 def test_defaults(host: Host, pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default paths apply without a policy file."""
-    monkeypatch.setattr(node, "FILE", str(tmp_path / "absent.json"))
+    monkeypatch.setattr(policy, "FILE", str(tmp_path / "absent.json"))
     for path in ("/etc/passwd", "/root/.bashrc", "/run/systemd/resolve/../../../etc/passwd", "/etc/resolv.conf.d/x"):
         assert host.refused("STATUS", None, resolving(host, path))["code"] == 7
     for path in (f"{tmp_path}/log", "/var/log/hpnx/log", "/nonexistent/log"):

@@ -15,7 +15,7 @@ from support.elapsed import Elapsed
 from support.shipped import FILES, plugins, requests, texts
 from support.topology import Host, Pod
 
-from base.state import node, places
+from base.state import places, policy
 
 SLOW = 10.0  # seconds that no call takes
 COMMANDS = ("STATUS", "ADD", "CHECK", "DEL", "GC")
@@ -25,7 +25,7 @@ COMMANDS = ("STATUS", "ADD", "CHECK", "DEL", "GC")
 def log(host: Host, node_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A log below the only allowed directory, and the state in memory, because the disk is slow."""
     folder = host.tmp_path / "allowed"
-    node_file.write_text(json.dumps({"allowedPaths": {key: [str(folder)] for key in node.DEFAULTS}}))
+    node_file.write_text(json.dumps({"allowedPaths": {key: [str(folder)] for key in policy.DEFAULTS}}))
     folder.mkdir()
     with mounted(host.tmp_path / "memory", "256m") as memory:
         host.state = memory / "state"

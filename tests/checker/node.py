@@ -26,7 +26,7 @@ from checker.history import name_in
 from support import killing
 
 from base.protocol.spec import Request
-from base.state import node
+from base.state import policy
 from ipam.cluster import copies
 from ipam.cluster.backends import etcd, kubernetes  # noqa: F401  # before the first fork
 from ipam.cluster.reconcile import claim_block  # noqa: F401  # before the first fork
@@ -49,7 +49,7 @@ class Nodes:
         name = command["node"]
         ahead = command.get("ahead", 0)
         time.time = lambda: self._clock.now() + ahead
-        node.FILE = str(self._folder / name / "hpn.json")
+        policy.FILE = str(self._folder / name / "hpn.json")
         copies.FOLDER = str(self._folder / name / "copies")
         if command["verb"] == "KEEP":
             return self._keep(name)

@@ -69,7 +69,7 @@ class World:
             shutil.rmtree(self.folder / node, ignore_errors=True)
             (self.folder / node).mkdir()
             stores = {**self.stores, "nodeName": node}
-            (self.folder / node / "hpn.json").write_text(json.dumps({"stores": stores}))
+            (self.folder / node / "hpn.json").write_text(json.dumps({"backends": stores}))
             self.servers.born(node)
             self.pods[node] = {}
             self.faults.record.note("born", node=node)

@@ -21,7 +21,7 @@ from support.documents_contract import block, create
 from support.pages import ROOT
 
 from base.kernel import budget
-from base.protocol.errors import StoreRefused
+from base.protocol.errors import BackendRefused
 from ipam.cluster import BLOCK, Document
 from ipam.cluster.backends import http, kubernetes
 from ipam.cluster.backends.kubernetes import Kubernetes
@@ -105,7 +105,7 @@ def held(pool: Cluster, opened: Opener) -> Iterator[Document]:
         store = opened(NODE2)
         try:
             made = store.create(BLOCK, another.name, network, another.to_json())
-        except StoreRefused:
+        except BackendRefused:
             return True
         return bool(made and store.remove(made)) and False
 

@@ -90,7 +90,7 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path, shel
     assert [one for one in left.splitlines() if "hpn" in one] == []
     # Nor does it forget who owns an address.
     kept = bare.kubectl("get", "crds", "--selector=app.kubernetes.io/name=hpn", "--output=name").splitlines()
-    assert [one.rpartition("/")[2] for one in kept] == ["hpnblocks.hpn-cni.io", "hpngrids.hpn-cni.io"]
+    assert [one.rpartition("/")[2] for one in kept] == ["hpnblocks.hpn-cni.io", "hpnpools.hpn-cni.io"]
     bare.delete(*kept)
 
 

@@ -75,7 +75,7 @@ def of_kubernetes(folder: Path) -> tuple[str, list[str]]:
     files["cert"].write_bytes(cert)
     files["key"].write_bytes(key)
     with api_server(folder, two_nodes.built(), {}) as api:
-        api.apply(*(MANIFESTS / name for name in ("blocks.yaml", "grids.yaml")))
+        api.apply(*(MANIFESTS / name for name in ("blocks.yaml", "pools.yaml")))
         api.run("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
         secured = {name: str(path) for name, path in files.items()}
         return checked(folder, ApiServer(api, it.ca), "kubernetes", secured)
@@ -83,7 +83,7 @@ def of_kubernetes(folder: Path) -> tuple[str, list[str]]:
 
 def checked(folder: Path, servers: Servers, store: str, secured: Mapping[str, str]) -> tuple[str, list[str]]:
     """Run the checker on a store; return the summary and the violations."""
-    ipam = {**IPAM, "sticky": 1, "cluster": {"store": store, "blockSize": SIZE, "sticky": ASIDE}}
+    ipam = {**IPAM, "sticky": 1, "cluster": {"backend": store, "blockSize": SIZE, "sticky": ASIDE}}
     with world(folder / "nodes", servers, drawn.seed(), (FEW, MANY), ipam, secured) as it:
         it.name_all()
         it.run(SECONDS)

@@ -126,8 +126,8 @@ def test_first_steps_and_the_end_of_a_node(pool: Cluster, tmp_path: Path) -> Non
     pool.delete("pod", "a", "--grace-period=1")
     for line in steps("Retire a network")["sh node"].splitlines():
         said_last = pool.nodes["node2"].run(HPN, *shlex.split(line)[1:]).stdout
-    assert said_last == "no network has a pool in the cluster's store\n"
-    assert pool.get("hpnblocks")["items"] == pool.get("hpngrids")["items"] == []
+    assert said_last == "no network has a pool in the cluster's backend\n"
+    assert pool.get("hpnblocks")["items"] == pool.get("hpnpools")["items"] == []
 
 
 @pytest.fixture

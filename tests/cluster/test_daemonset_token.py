@@ -49,7 +49,7 @@ def test_a_credential_of_its_own(bare: Cluster, tree: Path) -> None:
     try:
         kubectl(bare, tree, typed("As a DaemonSet")[0])
         until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
-        ipam = {"type": "hpn-ipam", "subnet": "10.57.0.0/24", "cluster": {"store": "kubernetes"}}
+        ipam = {"type": "hpn-ipam", "subnet": "10.57.0.0/24", "cluster": {"backend": "kubernetes"}}
         bare.apply(manifests.network("pool", {"type": "hpn", "master": "rail0", "ipam": ipam}))
         for pod, node in (("a", "node1"), ("b", "node2")):
             bare.apply(manifests.pod(pod, node=node, networks="pool@hpn0"))

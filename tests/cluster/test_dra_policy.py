@@ -13,7 +13,7 @@ from cluster.two_nodes import Cluster
 from support.api_server import NODE1, refused, write_kubeconfig
 from support.pages import ROOT
 
-from base.protocol.errors import StoreRefused
+from base.protocol.errors import BackendRefused
 from node.dra import api, changes
 
 MANIFESTS = ROOT / "packaging" / "kubernetes" / "dra"
@@ -86,7 +86,7 @@ def test_a_node_shows_its_own_claims(account: Cluster, tmp_path: Path) -> None:
     def why_not(server: api.Api, node: str) -> str:
         try:
             server.patch_claim_status("default", node, shown[node], entries)
-        except StoreRefused as e:
+        except BackendRefused as e:
             return e.msg
         return ""
 
@@ -250,7 +250,7 @@ def refusal(server: api.Api) -> str:
     """Why the slice of another node is refused; empty if it is not."""
     try:
         server.create(made("node2"))
-    except StoreRefused as e:
+    except BackendRefused as e:
         return e.msg
     return ""
 
@@ -258,6 +258,6 @@ def refusal(server: api.Api) -> str:
 def may_list(server: api.Api) -> bool:
     try:
         server.slices()
-    except StoreRefused:
+    except BackendRefused:
         return False
     return True

@@ -14,7 +14,7 @@ from support.shared_stores import Etcds, etcds
 from support.tls_server import Authority, authority
 
 from base.kernel import budget
-from base.protocol.errors import StoreRefused, Unreachable
+from base.protocol.errors import BackendRefused, Unreachable
 from ipam.cluster import BLOCK, Document, Documents
 from ipam.cluster.backends import etcd, gateway
 from ipam.cluster.backends.etcd import Etcd
@@ -129,12 +129,12 @@ def test_with_certificates_and_users(opened: Opened, signed: tuple[Authority, Pa
     with etcds(tmp_path, tls=tls) as secured:
         url = secured.urls[0]
         assert opened(url, ca=str(folder / "ca.pem"), **ours).create(BLOCK, "net.0", "net", {"node": "node1"})
-        with pytest.raises(StoreRefused, match=r"the certificate of .* is not trusted"):
+        with pytest.raises(BackendRefused, match=r"the certificate of .* is not trusted"):
             opened(url).read(BLOCK, "net.0")
-        with pytest.raises(StoreRefused, match="refuses this node's certificate"):
+        with pytest.raises(BackendRefused, match="refuses this node's certificate"):
             opened(url, ca=str(folder / "ca.pem")).read(BLOCK, "net.0")
         _enable_users(secured)
-        with pytest.raises(StoreRefused, match="accepts no certificate with a common name: use one without"):
+        with pytest.raises(BackendRefused, match="accepts no certificate with a common name: use one without"):
             opened(url, ca=str(folder / "ca.pem"), **named).read(BLOCK, "net.0")
         _with_users(opened, {"url": url, "ca": str(folder / "ca.pem"), **ours}, tmp_path)
 
@@ -160,15 +160,15 @@ def _with_users(opened: Opened, tls: dict[str, str], folder: Path) -> None:
     password = folder / "password"
     password.write_text("secret\n")
     user = {"user": "hpn", "password_file": str(password)}
-    with pytest.raises(StoreRefused, match=r"it requires a user: set stores\.etcd\.user"):
+    with pytest.raises(BackendRefused, match=r"it requires a user: set backends\.etcd\.user"):
         opened(url, **tls).read(BLOCK, "net.0")
     store = opened(url, **tls, **user)
     assert store.read(BLOCK, "net.0")
     create(store, block("net", 1))
     store.keep_alive("node1", 60)
     assert store.identity()
-    with pytest.raises(StoreRefused, match=r"forbids user hpn to read /other/block/net\.0: .* readwrite /other/"):
+    with pytest.raises(BackendRefused, match=r"forbids user hpn to read /other/block/net\.0: .* readwrite /other/"):
         opened(url, **tls, **user, prefix="/other").read(BLOCK, "net.0")
     password.write_text("wrong")
-    with pytest.raises(StoreRefused, match="rejects user hpn"):
+    with pytest.raises(BackendRefused, match="rejects user hpn"):
         opened(url, **tls, **user).read(BLOCK, "net.0")

@@ -12,7 +12,7 @@ from support.api_server import ADMIN, MANIFESTS, NODE1, NODE2, Opener, allowed, 
 from support.documents_contract import block, create
 
 from base.kernel import budget
-from base.protocol.errors import StoreRefused
+from base.protocol.errors import BackendRefused
 from ipam.cluster import BLOCK, Document
 from ipam.cluster.backends import credentials
 from ipam.cluster.backends.kubernetes import Kubernetes
@@ -112,7 +112,7 @@ def test_a_node_takes_over_after_the_grace(pool: Cluster, held: Document, opened
         budget.begin()
         try:
             return node2.replace(since, taken(since))
-        except StoreRefused:
+        except BackendRefused:
             return None
 
     try:

@@ -1,18 +1,22 @@
 """Documents on a real API server: the contract, kubectl's columns, and messages about missing parts."""
 
+import json
 import re
 
 import pytest
 from cluster.space import until
 from cluster.two_nodes import Cluster
-from support.api_server import ADMIN, NODE1, NODE2, Opener, allowed, apply, await_leases, refused, remove
+from support.api_server import ADMIN, MANIFESTS, NODE1, NODE2, Opener, allowed, apply, await_leases, refused, remove
 from support.documents_contract import Contract, block, create, own
+from support.pages import ROOT
 
 from base.kernel import budget
-from base.protocol.errors import StoreRefused, Unreachable
-from ipam.cluster import BLOCK, Document, Machine
+from base.protocol.errors import BackendRefused, Unreachable
+from ipam.cluster import BLOCK, POOL, Document, Machine
 from ipam.cluster.backends.kubernetes import Kubernetes
 from ipam.cluster.rules.documents import PoolLayout
+
+PAGE = ROOT / "docs" / "user" / "install.md"
 
 
 class TestContract(Contract):
@@ -23,23 +27,43 @@ class TestContract(Contract):
 
 def test_what_a_person_sees(pool: Cluster, held: Document, opened: Opener) -> None:
     network = held.body["network"]
-    grid = PoolLayout(network, 16, ("10.0.0.0/16", "fd00::/64")).to_json()
-    made = opened(NODE1).create("grid", network, network, grid)
+    layout = PoolLayout(network, 16, ("10.0.0.0/16", "fd00::/64")).to_json()
+    made = opened(NODE1).create("pool", network, network, layout)
     assert made is not None
     lines = pool.kubectl("get", "hpnblocks", f"--field-selector=spec.network={network}").splitlines()
     assert re.split(r"\s{2,}", lines[0]) == ["NAME", "NETWORK", "NODE", "FIRST", "SIZE", "AGE"]
     assert lines[1].split()[:5] == [held.name, network, "node1", "0", "16"]
-    shown = pool.kubectl("get", "hpngrids", network).splitlines()
+    shown = pool.kubectl("get", "hpnpools", network).splitlines()
     assert re.split(r"\s{2,}", shown[0]) == ["NAME", "NETWORK", "BLOCK SIZE", "SUBNETS", "AGE"]
     assert '["10.0.0.0/16","fd00::/64"]' in shown[1]
     store = opened(ADMIN)
     for wrong in ({"blockSize": 8}, {"subnets": ["fd00::/64"]}, {"network": "x"}):
         assert (
-            "never change" in (why := refused(lambda wrong=wrong: store.replace(made, grid | wrong))) or "stays" in why
+            "never change" in (why := refused(lambda wrong=wrong: store.replace(made, layout | wrong)))
+            or "stays" in why
         )
-    grown = store.replace(made, grid | {"subnets": ["10.0.0.0/15", "fd00::/64", "10.9.0.0/24"]})
+    grown = store.replace(made, layout | {"subnets": ["10.0.0.0/15", "fd00::/64", "10.9.0.0/24"]})
     assert grown is not None
     assert store.remove(grown)
+
+
+def test_layouts_under_their_former_name(pool: Cluster, opened: Opener) -> None:
+    """The page's command copies them."""
+    former = (MANIFESTS / "pools.yaml").read_text().replace("hpnpool", "hpngrid").replace("HpnPool", "HpnGrid")
+    layout = PoolLayout("former", 16, ("10.0.0.0/16", "fd00::/64"), sticky="64-79").to_json()
+    grid = {"apiVersion": "hpn-cni.io/v1", "kind": "HpnGrid", "metadata": {"name": "former"}, "spec": layout}
+    (command,) = re.findall("^    (kubectl get hpngrids .*)$", PAGE.read_text(), re.MULTILINE)
+    try:
+        pool.kubectl("create", "--filename=-", stdin=former)
+        pool.kubectl("wait", "--for=condition=Established", "--timeout=120s", "crd/hpngrids.hpn-cni.io")
+        pool.kubectl("create", "--filename=-", stdin=json.dumps(grid))
+        pool.shell(command)
+        made = opened(NODE1).read(POOL, "former")
+        assert made is not None
+        assert made.body == layout
+        assert opened(ADMIN).remove(made)
+    finally:
+        pool.kubectl("delete", "--ignore-not-found", "crd", "hpngrids.hpn-cni.io")
 
 
 def test_from_nothing(pool: Cluster, opened: Opener) -> None:
@@ -66,7 +90,7 @@ def absent(store: Kubernetes) -> str:
     budget.begin()
     try:
         store.listed(BLOCK)
-    except StoreRefused as e:
+    except BackendRefused as e:
         return e.msg
     return ""
 
@@ -88,7 +112,7 @@ def test_the_api_server_is_down(pool: Cluster, held: Document, opened: Opener) -
         budget.begin()
         try:
             return store.read(BLOCK, held.name) == held
-        except (Unreachable, StoreRefused):
+        except (Unreachable, BackendRefused):
             return False
 
     until(is_back, "the API server", 120, 0.2)

@@ -71,7 +71,7 @@ def process(store: Store) -> Iterator[NodeProcess]:
             ips = (Ip(ip_interface((FIRST + number, 24)), None),)
             owner = Owner(Key(f"c{number}", "net1"))
             open_in(ipam, "net", []).reserve(owner, lambda _, ips=ips: ips, ((Span(4, FIRST, FIRST + 63),),))
-        file.write_text(json.dumps({"stores": {"etcd": {"endpoints": store.servers.urls}, "nodeName": "node1"}}))
+        file.write_text(json.dumps({"backends": {"etcd": {"endpoints": store.servers.urls}, "nodeName": "node1"}}))
         process = NodeProcess(Path(folder), [{"name": "example.com/vf", "kind": "vf"}])
         process.program = [binary]
         run, _ = process.mounts  # the process is in the machine's network namespace, and /sys shows that

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 from cluster import two_nodes
 from cluster.space import Failed
 
-from base.state import node as nodes_file
+from base.state import policy
 from ipam.cluster import node_blocks
 
 MANIFESTS = Path(__file__).parents[2] / "packaging" / "kubernetes" / "cluster"
@@ -33,14 +33,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Makes:
-    monkeypatch.setattr(nodes_file, "FILE", nodes_file.FILE)
+    monkeypatch.setattr(policy, "FILE", policy.FILE)
 
     def of(name: str, settings: Mapping[str, Any], **ipam: Any) -> Node:
         file, state = tmp_path / f"{name}.json", tmp_path / name
         state.mkdir(exist_ok=True)
-        file.write_text(json.dumps({"stores": {**settings, "nodeName": name}}))
+        file.write_text(json.dumps({"backends": {**settings, "nodeName": name}}))
         (kind,) = settings
-        return Node(state, {**POOL, "cluster": {"store": kind}, **ipam}, name=name, node_file=file)
+        return Node(state, {**POOL, "cluster": {"backend": kind}, **ipam}, name=name, node_file=file)
 
     return of
 
@@ -69,7 +69,7 @@ def test_an_etcd(make: Makes, clock: list[float], tmp_path: Path) -> None:
         settings, others = ({"etcd": {"endpoints": it.urls}} for it in (one, other))
         node1 = make("node1", settings)
         assert node1.add("a")
-        large = {"store": "etcd", "blockSize": 32}
+        large = {"backend": "etcd", "blockSize": 32}
         refuse(make("node2", settings, cluster=large), 7, "ipam.cluster.blockSize 32", "set blockSize 16, or give")
         inside = make("node2", settings, subnet="10.0.0.128/25")
         refuse(inside, 7, "subnet 10.0.0.128/25 overlaps 10.0.0.0/24", "write the other nodes' subnet")
@@ -80,7 +80,7 @@ def test_an_etcd(make: Makes, clock: list[float], tmp_path: Path) -> None:
         mine = node1.mine
         for _ in range(2):
             code, said = node1.refused("ADD", "elsewhere")
-            assert (code, f"correct stores.etcd in {nodes_file.policy_path()}" in said) == (7, True), said
+            assert (code, f"correct backends.etcd in {policy.policy_path()}" in said) == (7, True), said
             node1.call("DEL", "elsewhere")
         assert (node1.mine.identity, node1.mine.blocks) == (mine.identity, mine.blocks)
         assert ThreeMembers(other).blocks() == {}
@@ -95,9 +95,9 @@ def test_an_etcd_with_certificates(make: Makes, tmp_path: Path) -> None:
         refused = "refuses this node's certificate"
         ended = files(tmp_path, signer, "ended", until="20210101000000Z")
         for ours, code, said in (
-            (ended, 111, (refused, "that of stores.etcd in", "expired at 2021-01-01T00:00:00Z; renew it")),
-            ((), 111, (refused, "stores.etcd in", "names no certificate; name one, and its key")),
-            ((tmp_path / "gone.cert", key), 7, ("gone.cert, which stores.etcd in", "does not exist; create it")),
+            (ended, 111, (refused, "that of backends.etcd in", "expired at 2021-01-01T00:00:00Z; renew it")),
+            ((), 111, (refused, "backends.etcd in", "names no certificate; name one, and its key")),
+            ((tmp_path / "gone.cert", key), 7, ("gone.cert, which backends.etcd in", "does not exist; create it")),
         ):
             pair = dict(zip(("cert", "key"), map(str, ours), strict=False))
             refuse(make("node1", {"etcd": {**about, **pair}}), code, *said)
@@ -115,7 +115,7 @@ def test_an_api_server(make: Makes, clock: list[float], tmp_path: Path) -> None:
         who = kubeconfigs(tmp_path, side)
         apply = "kubectl apply -k packaging/kubernetes/cluster"
         refuse(make("node1", who({"token": "root"})), 111, "no such CustomResourceDefinition", apply)
-        api.apply(*(MANIFESTS / name for name in ("blocks.yaml", "grids.yaml")))
+        api.apply(*(MANIFESTS / name for name in ("blocks.yaml", "pools.yaml")))
         api.run("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
         cert, key = files(tmp_path, signer, "expired", until="20210101000000Z")
         pair = {"client-certificate": str(cert), "client-key": str(key)}

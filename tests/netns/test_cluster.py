@@ -44,7 +44,7 @@ def forgotten(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cl
 
 
 def conf(host: Host, **ipam: Any) -> dict[str, Any]:
-    return host.conf(name="net", ipam={"type": "hpn-ipam", "ranges": BOTH, "cluster": {"store": "etcd"}} | ipam)
+    return host.conf(name="net", ipam={"type": "hpn-ipam", "ranges": BOTH, "cluster": {"backend": "etcd"}} | ipam)
 
 
 def mine(host: Host) -> NodeBlocks:
@@ -70,7 +70,7 @@ def test_another_pod_has_the_address_still(host: Host, pod: Pod, forgotten: Clus
 
 
 def test_only_the_first_use_is_probed_for(host: Host, pod: Pod, forgotten: Cluster) -> None:
-    one = conf(host, ranges=[[{"subnet": "10.56.0.0/24"}]], cluster={"store": "etcd", "blockSize": 1})
+    one = conf(host, ranges=[[{"subnet": "10.56.0.0/24"}]], cluster={"backend": "etcd", "blockSize": 1})
     block = Block("net", 50, 1, "node1", "uid of node1", earlier_claim(host))
     forgotten.store.create(BLOCK, block.name, "net", block.to_json())
     for document in list(forgotten.store.listed(BLOCK, "net")):

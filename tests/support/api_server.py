@@ -11,7 +11,7 @@ from cluster.space import until
 from cluster.two_nodes import CONTROL, Cluster
 from support.pages import ROOT
 
-from base.protocol.errors import StoreRefused
+from base.protocol.errors import BackendRefused
 from ipam.cluster import BLOCK
 from ipam.cluster.backends.kubernetes import Kubernetes
 
@@ -24,7 +24,7 @@ Opener = Callable[[str], Kubernetes]
 def apply(cluster: Cluster) -> None:
     """Apply the manifests of the tree, and wait until the API server knows the kinds."""
     cluster.kubectl("apply", f"--kustomize={MANIFESTS}")
-    names = ("crd/hpnblocks.hpn-cni.io", "crd/hpngrids.hpn-cni.io")
+    names = ("crd/hpnblocks.hpn-cni.io", "crd/hpnpools.hpn-cni.io")
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=120s", *names)
 
 
@@ -65,7 +65,7 @@ def _kubeconfig(cluster: Cluster, token: str) -> str:
 
 def refused(act: Callable[[], object]) -> str:
     """Return the API server's reason for a refusal."""
-    with pytest.raises(StoreRefused) as why:
+    with pytest.raises(BackendRefused) as why:
         act()
     return why.value.msg
 
@@ -73,6 +73,6 @@ def refused(act: Callable[[], object]) -> str:
 def allowed(store: Kubernetes) -> bool:
     try:
         store.listed(BLOCK, "none")
-    except StoreRefused:
+    except BackendRefused:
         return False
     return True

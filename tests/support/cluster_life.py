@@ -24,8 +24,7 @@ from support.life_backends import ApiServer, Gateway
 
 from base.protocol import report
 from base.protocol.result import Address, Ip
-from base.state import data_dirs, places
-from base.state import node as policy
+from base.state import data_dirs, places, policy
 from ctl.ipam import release
 from ipam import link
 from ipam.allocation import Allocation
@@ -211,7 +210,7 @@ class Life:
         machine, state = f"uid-{self.numbers}", self.root / f"{self.numbers}"
         state.mkdir()
         file = self.root / f"{self.numbers}.json"
-        file.write_text(json.dumps({"stores": {"nodeName": name}}))
+        file.write_text(json.dumps({"backends": {"nodeName": name}}))
         file.chmod(0o600)
         node = Node(state, {}, {"name": network}, name=name, node_file=file)
         host = Host(name, machine, node, network, has_gpus=has_gpus)
@@ -335,7 +334,7 @@ class Life:
 
     def _attach(self, host: Host, pod: str, network: str) -> dict[str, Any]:
         self.enter(host)
-        cluster = {"store": self.kind, "blockSize": SIZE, "sticky": "0-15"}
+        cluster = {"backend": self.kind, "blockSize": SIZE, "sticky": "0-15"}
         host.node.ipam = {**self._ranges(network), "gateway": None, "sticky": 60, "cluster": cluster}
         return host.node.call("ADD", pod, *of(pod.partition(".")[0]), name=network)
 

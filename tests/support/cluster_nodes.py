@@ -12,12 +12,12 @@ from support.documents import Memory
 from support.ipam_calls import Net
 
 from base.protocol.spec import Reply
-from base.state import node
+from base.state import policy
 from ipam.cluster import BLOCK, Documents, Machine, copies, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.node_blocks import NodeBlocks
 
-SHARED = {"store": "etcd"}
+SHARED = {"backend": "etcd"}
 # 16 blocks of 16; the first and the last have fewer addresses.
 SMALL = {"subnet": "10.0.0.0/24", "cluster": SHARED}
 
@@ -35,7 +35,7 @@ class Node(Net):
 
     def enter(self) -> None:
         """Continue on this node."""
-        node.FILE = str(self.node_file)
+        policy.FILE = str(self.node_file)
         copies.FOLDER = f"{self.state}.copies"
 
     def refused(self, command: str, *args: str, **more: Any) -> tuple[int, str]:
@@ -73,7 +73,7 @@ class Cluster:
         monkeypatch.setitem(sys.modules, "store_in_memory", module)
         monkeypatch.setattr(backend, "KINDS", dict.fromkeys(backend.KINDS, "store_in_memory"))
         monkeypatch.setattr(backend, "MACHINE_ID", "/nonexistent")  # the backend in memory records machines
-        monkeypatch.setattr(node, "FILE", node.FILE)
+        monkeypatch.setattr(policy, "FILE", policy.FILE)
         monkeypatch.setattr(copies, "FOLDER", copies.FOLDER)
 
     def node(self, name: str, **ipam: Any) -> Node:
@@ -81,7 +81,7 @@ class Cluster:
         state = self._root / name
         state.mkdir(exist_ok=True)
         file = self._root / f"{name}.json"
-        file.write_text(json.dumps({"stores": {"nodeName": name}}))
+        file.write_text(json.dumps({"backends": {"nodeName": name}}))
         file.chmod(0o600)
         self.store.machines.setdefault(name, Machine(name, f"uid of {name}", self.store.clock))
         return Node(state, ipam or SMALL, name=name, node_file=file)

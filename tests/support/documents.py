@@ -12,7 +12,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import TypeVar
 
-from base.protocol.errors import StoreRefused, Unreachable
+from base.protocol.errors import BackendRefused, Unreachable
 from base.protocol.spec import Json
 from ipam.cluster import BLOCK, Document, Machine, Owner
 
@@ -196,7 +196,7 @@ class Memory:
             case Fault.UNREACHABLE:
                 raise Unreachable(f"{call} {name}: the store in memory does not answer")
             case Fault.FORBIDDEN:
-                raise StoreRefused(f"{call} {name}: the store in memory forbids it")
+                raise BackendRefused(f"{call} {name}: the store in memory forbids it")
             case Fault.CONFLICT:
                 return conflict
             case Fault.KILLED:

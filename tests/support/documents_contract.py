@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 from support.topology import until
 
-from ipam.cluster import BLOCK, GRID, Document, Documents
+from ipam.cluster import BLOCK, POOL, Document, Documents
 from ipam.cluster.rules.documents import Block, PoolLayout, block_name, layout_name
 
 # The nodes that the store knows, and one that it does not know.
@@ -68,12 +68,12 @@ class Contract:
         assert store.read(BLOCK, other.name) == first
 
     def test_kinds_are_apart(self, store: Documents, network: str) -> None:
-        grid = PoolLayout(network, 16, ("10.0.0.0/16", "fd00::/64"))
-        made = store.create(GRID, layout_name(network), network, grid.to_json())
+        layout = PoolLayout(network, 16, ("10.0.0.0/16", "fd00::/64"))
+        made = store.create(POOL, layout_name(network), network, layout.to_json())
         assert made is not None
-        assert PoolLayout.of(made) == grid
+        assert PoolLayout.of(made) == layout
         assert store.read(BLOCK, made.name) is None
-        assert names(store.listed(GRID, network)) == [made.name]
+        assert names(store.listed(POOL, network)) == [made.name]
         assert list(store.listed(BLOCK, network)) == []
 
     def test_listed_by_network_and_by_node(self, store: Documents, network: str) -> None:

@@ -13,7 +13,7 @@ from support.pages import ROOT, shown
 CHART = ROOT / "packaging" / "helm" / "hpn"
 NAMESPACE = "kube-system"
 # Helm leaves these, as `kubectl delete -k packaging/kubernetes` leaves the files of earlier rollouts.
-KEPT = ("ConfigMap hpn-node", *(f"CustomResourceDefinition hpn{one}s.hpn-cni.io" for one in ("block", "grid")))
+KEPT = ("ConfigMap hpn-node", *(f"CustomResourceDefinition hpn{one}s.hpn-cni.io" for one in ("block", "pool")))
 NAMESPACED = ("ServiceAccount", "DaemonSet", "ConfigMap", "CronJob")
 
 Objects: TypeAlias = dict[str, dict[str, Any]]

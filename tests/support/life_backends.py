@@ -95,7 +95,7 @@ class Gateway:
 
     def forget(self, network: str) -> None:
         """Remove all documents of a network, as an operator does who retires it."""
-        of = re.compile(rf"/(block|grid)/{network}(\.[0-9]+|-sticky-.*)?$")
+        of = re.compile(rf"/(block|pool)/{network}(\.[0-9]+|-sticky-.*)?$")
         self.member.keys = {key: pair for key, pair in self.member.keys.items() if not of.search(key)}
         self.member.revision += 1
 

@@ -277,7 +277,7 @@ def test_the_notes_name_networks_with_the_same_addresses_on_each_node(chart: Cha
     of_parent: dict[str, Any] = {"ranges": [[{"subnet": "parent-ipv4"}], [{"subnet": "fd00::/64", "embedIPv4": True}]]}
     assert "Network a: its ipam has no cluster" in notes(**of_parent)
     own = {"subnet": "parent-ipv4", "ranges": of_parent["ranges"]}
-    for right in ({"cluster": {"store": "kubernetes"}}, {"overlaps": True}, {"type": "static"}, own, {"node": "a"}):
+    for right in ({"cluster": {"backend": "kubernetes"}}, {"overlaps": True}, {"type": "static"}, own, {"node": "a"}):
         assert "Network" not in notes(**right).replace("NetworkAttachmentDefinition", "")
 
 

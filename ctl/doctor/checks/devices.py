@@ -50,11 +50,11 @@ def clock_wrong(facts: Facts) -> Iterator[Finding]:
 
 
 def clock_differs(facts: Facts) -> Iterator[Finding]:
-    """The node's clock differs from that of the store of its shared pools."""
+    """The node's clock differs from that of the backend of its shared pools."""
     found = max((one.ahead for one in facts.state.blocks), key=abs, default=0.0)
     if abs(found) > _FAR:
-        evidence = f"the clock is {abs(found) / 60:.0f} minutes {'ahead of' if found > 0 else 'behind'} the store's"
-        yield Finding(Severity.WARNING, evidence, f"{_NTP}; if this clock is right, on the store's servers")
+        evidence = f"the clock is {abs(found) / 60:.0f} minutes {'ahead of' if found > 0 else 'behind'} the backend's"
+        yield Finding(Severity.WARNING, evidence, f"{_NTP}; if this clock is right, on the backend's servers")
 
 
 def clock_unsynchronized(facts: Facts) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from itertools import combinations
 from ctl.doctor.model import Addresses, Facts, Finding, Severity
 
 _SHARE = (
-    'set "cluster": {"store": "kubernetes"} in its ipam, after: kubectl apply -k packaging/kubernetes/cluster; where '
+    'set "cluster": {"backend": "kubernetes"} in its ipam, after: kubectl apply -k packaging/kubernetes/cluster; where '
     "pods have addresses of it, first: hpn ipam import --from node FILE"
 )
 _APART = (

@@ -96,12 +96,12 @@ def blocks_unseen(facts: Facts) -> Iterator[Finding]:
     """Other nodes may suspect this node and reclaim its blocks; until then it gets no new ones."""
     for one in facts.state.blocks:
         if one.silent:
-            evidence = f"{one.file}: the store of these blocks cannot be read: {one.silent}"
+            evidence = f"{one.file}: the backend of these blocks cannot be read: {one.silent}"
             yield Finding(
                 Severity.ERROR, evidence, "follow this message; new pods get addresses until the node's blocks are full"
             )
         elif one.seen > _LONG:
-            evidence = f"{one.file}: this node last read its blocks from the store {one.seen / 60:.0f} minutes ago"
+            evidence = f"{one.file}: this node last read its blocks from the backend {one.seen / 60:.0f} minutes ago"
             yield Finding(Severity.ERROR, evidence, "systemctl restart hpn-node, which reads them at once")
 
 
@@ -116,7 +116,7 @@ def block_lost(facts: Facts) -> Iterator[Finding]:
 
 
 def blocks_full(facts: Facts) -> Iterator[Finding]:
-    """The next ADD must claim a block from the store, and the cluster may have none left."""
+    """The next ADD must claim a block from the backend, and the cluster may have none left."""
     for one in facts.state.blocks:
         if not one.room:
             evidence = f"{one.file}: this node's blocks ({one.states.get('held', 0)}) have no address left"

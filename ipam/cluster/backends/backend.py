@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from base.protocol.errors import doing
-from base.state import node
+from base.state import policy
 from ipam.cluster import Documents, Machine
 
 # The module of each backend.  Its ``opened`` takes the policy file's keys for the backend and its nodeName, if any, and
@@ -40,7 +40,7 @@ class Shared:
     def machine(self) -> Machine:
         """Return this machine, which lives now.
 
-        By the UID, two machines with the same name keep their blocks apart.  Raises Unreachable, StoreRefused.
+        By the UID, two machines with the same name keep their blocks apart.  Raises Unreachable, BackendRefused.
         """
         # The last report of this name may be another machine's.
         uid = self.host or self.documents.machine_uid(self.node)
@@ -50,13 +50,13 @@ class Shared:
 def opened(kind: str, kubeconfig: str = "") -> Shared:
     """Return the backend of that kind, without a request.  ``kubeconfig`` replaces the policy file's credential.
 
-    Raises InvalidConfig for wrong keys in the policy file, and StoreRefused without a credential.
+    Raises InvalidConfig for wrong keys in the policy file, and BackendRefused without a credential.
     """
-    about, name = node.store(kind, KINDS)
+    about, name = policy.backend(kind, KINDS)
     if kubeconfig and kind in _KNOWING:
         about = {**about, "kubeconfig": kubeconfig}
     module_opened: Opened = import_module(KINDS[kind]).opened
-    with doing(f"opening the store that the cluster's nodes share ({kind})"):
+    with doing(f"opening the backend that the cluster's nodes share ({kind})"):
         return Shared(*module_opened(about, name), "" if kind in _KNOWING else _host())
 
 

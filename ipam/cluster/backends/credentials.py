@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from base.protocol.errors import InvalidConfig, StoreRefused, Unreachable
+from base.protocol.errors import BackendRefused, InvalidConfig, Unreachable
 from base.protocol.spec import Json
-from base.state import node as policy
-from base.state import trust
+from base.state import policy, trust
 from ipam.cluster.backends.http import is_url, shown
 from ipam.cluster.backends.tls import Tls, certificate
 
@@ -78,7 +77,7 @@ class Kubeconfig:
     def tls(self) -> Tls:
         """Return the certificates, as the files hold them now.
 
-        Raises StoreRefused, Unreachable, InvalidConfig.
+        Raises BackendRefused, Unreachable, InvalidConfig.
         """
         return Tls(
             ca=self._data(self.cluster, "certificate-authority"),
@@ -89,14 +88,14 @@ class Kubeconfig:
         )
 
     def headers(self) -> Mapping[str, str]:
-        """Return the token's header, as the file holds it now.  Raises StoreRefused, Unreachable, InvalidConfig."""
+        """Return the token's header, as the file holds it now.  Raises BackendRefused, Unreachable, InvalidConfig."""
         token = self._token()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def node(self) -> str:
         """Return the node of this credential; empty if unknown.
 
-        Raises StoreRefused, Unreachable, InvalidConfig.
+        Raises BackendRefused, Unreachable, InvalidConfig.
         """
         found = certificate(self._data(self.user, "client-certificate"))
         return _node(found.name if found else "") or self._claimed_node() or _node(self.name)
@@ -104,7 +103,7 @@ class Kubeconfig:
     def ended(self) -> float:
         """Return when the credential expires or expired, in seconds since 1970; 0 if unknown.
 
-        Raises StoreRefused, Unreachable, InvalidConfig.
+        Raises BackendRefused, Unreachable, InvalidConfig.
         """
         if token := self._token():
             until = _claims(token).get("exp", 0)
@@ -126,7 +125,7 @@ class Kubeconfig:
             token = str(self.user.get("token") or "").strip()
         # A header allows nothing else, and a later error would quote the token.
         if not (token.isascii() and token.isprintable()):
-            raise StoreRefused(f"{self.path}: its token is not one line of ASCII; correct it")
+            raise BackendRefused(f"{self.path}: its token is not one line of ASCII; correct it")
         return token
 
     def _data(self, section: Json, key: str) -> bytes:
@@ -135,7 +134,7 @@ class Kubeconfig:
             try:
                 return binascii.a2b_base64("".join(str(data).split()), strict_mode=True)
             except ValueError as e:
-                raise StoreRefused(f"{self.path}: {key}-data is not base64 ({e}); correct it") from e
+                raise BackendRefused(f"{self.path}: {key}-data is not base64 ({e}); correct it") from e
         file = section.get(key)
         return self._file(key, str(file)) if file else b""
 
@@ -147,7 +146,7 @@ class Kubeconfig:
         try:
             found = trust.read_trusted(path, _MOST, _also(as_operator=self.as_operator))
         except OSError as e:
-            raise StoreRefused(f"{self.path}: {key} {path} cannot be read ({e.strerror}); correct it") from e
+            raise BackendRefused(f"{self.path}: {key} {path} cannot be read ({e.strerror}); correct it") from e
         if found is None:
             # A renewed file may be absent for a moment, as a pod's token is while the pod is replaced.
             raise Unreachable(f"{self.path}: {key} {path} does not exist; try again later, or name another")
@@ -161,8 +160,8 @@ def read(named: str = "", *, as_operator: bool = False, of_pod: Mapping[str, str
     environment ``of_pod``.  With ``as_operator``, for an operator's command, the file may be that of the user who
     called sudo, and its ``exec`` is run.
 
-    Raises StoreRefused if there is none, or for a key that is not supported; InvalidConfig if other users can write to
-    it.
+    Raises BackendRefused if there is none, or for a key that is not supported; InvalidConfig if other users can write
+    to it.
     """
     if named and os.path.isdir(named):
         return _of_account(named, of_pod)
@@ -172,7 +171,7 @@ def read(named: str = "", *, as_operator: bool = False, of_pod: Mapping[str, str
         try:
             text = trust.read_owned(path, _MOST, _also(as_operator=as_operator))
         except OSError as e:
-            raise StoreRefused(f"the kubeconfig {path} cannot be read ({e.strerror}); correct it") from e
+            raise BackendRefused(f"the kubeconfig {path} cannot be read ({e.strerror}); correct it") from e
         if text is not None:
             found = _parsed(path, *text, stamp, as_operator=as_operator)
             if named or not found.is_left_over():
@@ -180,9 +179,9 @@ def read(named: str = "", *, as_operator: bool = False, of_pod: Mapping[str, str
             left_over = left_over or found
     if left_over:
         return left_over
-    raise StoreRefused(
+    raise BackendRefused(
         f"there is no kubeconfig at {' or '.join(places)}, and requests to the API server need one; name it as "
-        f"stores.kubernetes.kubeconfig in /etc/hpn/policy.json, or: {_ACCOUNT}"
+        f"backends.kubernetes.kubeconfig in /etc/hpn/policy.json, or: {_ACCOUNT}"
     )
 
 
@@ -196,7 +195,7 @@ def of_node(about: Mapping[str, Any], name: str, of_pod: Mapping[str, str] = os.
     """Return this node's kubeconfig and its name in the cluster, by the policy file's keys and its nodeName; ``of_pod``
     is that of ``read``.
 
-    Raises InvalidConfig for these keys, StoreRefused without a credential.
+    Raises InvalidConfig for these keys, BackendRefused without a credential.
     """
     if unknown := sorted(about.keys() - {*_KEYS}):
         raise _wrong(unknown[0], f"is not a known key; known: {', '.join(_KEYS)}")
@@ -208,14 +207,14 @@ def of_node(about: Mapping[str, Any], name: str, of_pod: Mapping[str, str] = os.
     if name and owner and name != owner:
         # This node would treat the other node's blocks as its own.
         raise InvalidConfig(
-            f"the policy file {policy.policy_path()}: stores.nodeName {name!r}, and {kubeconfig.path} is the "
+            f"the policy file {policy.policy_path()}: backends.nodeName {name!r}, and {kubeconfig.path} is the "
             f"credential of node {owner}; remove nodeName, or name a kubeconfig of this node"
         )
     return kubeconfig, name or owner or os.uname().nodename.lower()
 
 
 def _wrong(key: str, why: str) -> InvalidConfig:
-    return InvalidConfig(f"the policy file {policy.policy_path()}: stores.kubernetes.{key} {why}")
+    return InvalidConfig(f"the policy file {policy.policy_path()}: backends.kubernetes.{key} {why}")
 
 
 def _parsed(path: str, data: bytes, owner: int, stamp: tuple[int, ...], *, as_operator: bool) -> Kubeconfig:
@@ -233,9 +232,9 @@ def _parsed(path: str, data: bytes, owner: int, stamp: tuple[int, ...], *, as_op
     for section in (cluster, user):
         for key, why in _REFUSED.items():
             if section.get(key) not in (None, "", "false", False):
-                raise StoreRefused(f"{path}: {key} {why}")
+                raise BackendRefused(f"{path}: {key} {why}")
     if not is_url(cluster.get("server"), "https"):
-        raise StoreRefused(f"{path}: server {shown(cluster.get('server'))} is not https://HOST:PORT; correct it")
+        raise BackendRefused(f"{path}: server {shown(cluster.get('server'))} is not https://HOST:PORT; correct it")
     return Kubeconfig(path, cluster, user, name, stamp, as_operator)
 
 
@@ -243,7 +242,7 @@ def _of_account(folder: str, of_pod: Mapping[str, str]) -> Kubeconfig:
     host, port = (of_pod.get(name, "") for name in _SERVER)
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     if not is_url(server, "https"):
-        raise StoreRefused(
+        raise BackendRefused(
             f"{folder} is a directory, so the API server is this pod's, and {' and '.join(_SERVER)} do not "
             "name it; name a kubeconfig"
         )
@@ -258,9 +257,9 @@ def _document(path: str, data: bytes) -> Json:
         rest = _COMMENTS.sub("", text)
         document = json.loads(rest) if rest.startswith("{") else _yaml(text)
     except (ValueError, RecursionError) as e:
-        raise StoreRefused(f"the kubeconfig {path} is neither YAML nor JSON ({' '.join(str(e).split())})") from e
+        raise BackendRefused(f"the kubeconfig {path} is neither YAML nor JSON ({' '.join(str(e).split())})") from e
     if not isinstance(document, dict):
-        raise StoreRefused(f"the kubeconfig {path} is not an object of clusters, users and contexts; correct it")
+        raise BackendRefused(f"the kubeconfig {path} is not an object of clusters, users and contexts; correct it")
     return document
 
 
@@ -286,7 +285,7 @@ def _named(path: str, document: Json, kind: str, name: str) -> Json:
             found: Json = one[kind]
             return found
     which = "current-context" if kind == "context" else f"the current context's {kind}"
-    raise StoreRefused(f"{path}: {which} is {name!r}, and {kind}s has none of that name; correct it")
+    raise BackendRefused(f"{path}: {which} is {name!r}, and {kind}s has none of that name; correct it")
 
 
 def _stamp(path: str) -> tuple[int, ...]:

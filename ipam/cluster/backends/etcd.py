@@ -175,7 +175,7 @@ class Etcd:
         return answer
 
     def _asked(self, path: str, body: Json, what: str) -> Answer:
-        """Return the answer to a range or a transaction.  Raises Unreachable; StoreRefused, also for any other
+        """Return the answer to a range or a transaction.  Raises Unreachable; BackendRefused, also for any other
         answer."""
         reply = self._gateway.call(path, body, what)
         try:

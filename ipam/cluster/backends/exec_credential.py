@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from base.protocol.errors import StoreRefused
+from base.protocol.errors import BackendRefused
 from base.protocol.spec import Json
 
 # The program may ask its own server, or a person.
@@ -26,14 +26,14 @@ _DATA: Final = {"clientCertificateData": "client-certificate-data", "clientKeyDa
 def read(path: str, about: object, owner: int) -> Json:
     """Run the program of ``exec`` in the kubeconfig at ``path``, as the file's owner, and return the user's keys.
 
-    ``owner`` was read with the contents, because the path may lead to another file by now.  Raises StoreRefused.
+    ``owner`` was read with the contents, because the path may lead to another file by now.  Raises BackendRefused.
     """
     about = about if isinstance(about, dict) else {}
     command = [about.get("command"), *_list(about.get("args"))]
     env = [one if isinstance(one, dict) else {} for one in _list(about.get("env"))]
     texts = [*command, *(one.get(key) for one in env for key in ("name", "value"))]
     if not all(isinstance(one, str) for one in texts):
-        raise StoreRefused(f"{path}: exec is not a command with args and env; correct it, {_ALONE}")
+        raise BackendRefused(f"{path}: exec is not a command with args and env; correct it, {_ALONE}")
     asked = {"apiVersion": about.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}
     added = {one["name"]: one["value"] for one in env} | {"KUBERNETES_EXEC_INFO": json.dumps(asked)}
     printed, status = _printed(path, command, added, owner), None
@@ -45,7 +45,7 @@ def read(path: str, about: object, owner: int) -> Json:
     }  # fmt: skip
     if not found:
         what = f"{path}: exec {command[0]}: it printed no ExecCredential with a token or a certificate"
-        raise StoreRefused(f"{what}; check what kubectl gets, {_ALONE}")
+        raise BackendRefused(f"{what}; check what kubectl gets, {_ALONE}")
     return found
 
 
@@ -61,7 +61,7 @@ def _printed(path: str, command: list[str], added: Mapping[str, str], user: int)
             about = pwd.getpwuid(user)
         except KeyError:
             why = f"no user of this node has the number {user}, its owner's"
-            raise StoreRefused(f"{path}: exec: {why}; give the file to one, {_ALONE}") from None
+            raise BackendRefused(f"{path}: exec: {why}; give the file to one, {_ALONE}") from None
         as_user = {"user": user, "group": about.pw_gid, "extra_groups": os.getgrouplist(about.pw_name, about.pw_gid)}
         env = {**os.environ, "HOME": about.pw_dir, "USER": about.pw_name, "LOGNAME": about.pw_name, **added}
     what = f"{path}: exec {command[0]}"
@@ -73,12 +73,12 @@ def _printed(path: str, command: list[str], added: Mapping[str, str], user: int)
             capture_output=True, timeout=_TIMEOUT, check=False, **as_user,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise StoreRefused(f"{what}: no answer for {_TIMEOUT:g} s; check it, {_ALONE}") from None
+        raise BackendRefused(f"{what}: no answer for {_TIMEOUT:g} s; check it, {_ALONE}") from None
     except OSError as e:
-        raise StoreRefused(f"{what}: {e.strerror}; install it, {_ALONE}") from e
+        raise BackendRefused(f"{what}: {e.strerror}; install it, {_ALONE}") from e
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip()[-_SHOWN:]
-        raise StoreRefused(f"{what}: exit status {done.returncode} ({said}); check it, {_ALONE}")
+        raise BackendRefused(f"{what}: exit status {done.returncode} ({said}); check it, {_ALONE}")
     return done.stdout
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from base.protocol.errors import InvalidConfig, RecordUnreadable, StoreRefused
+from base.protocol.errors import BackendRefused, InvalidConfig, RecordUnreadable
 from base.protocol.spec import Json
-from base.state import node, trust
+from base.state import policy, trust
 from ipam.cluster.backends import tls
 from ipam.cluster.backends.http import Answer as Reply
 from ipam.cluster.backends.http import Http, is_url, shown
@@ -33,7 +33,7 @@ _KEYS: Final = ("endpoints", "prefix", "ca", "cert", "key", "user", "passwordFil
 
 @dataclass(frozen=True)
 class Settings:
-    """The etcd's address and this node's credential there: ``stores.etcd`` in the policy file.
+    """The etcd's address and this node's credential there: ``backends.etcd`` in the policy file.
 
     ``ca``, ``cert`` and ``key`` are paths of PEM files; ``password_file`` is the path of the user's password.
     """
@@ -77,7 +77,7 @@ class Gateway:
     def call(self, path: str, body: Json, what: str) -> Reply:
         """Return the answer to a call that may be sent twice; ``what`` names it in an error.
 
-        Raises Unreachable, StoreRefused.
+        Raises Unreachable, BackendRefused.
         """
         if self._settings.user and not self._token:
             self._authenticate()
@@ -91,11 +91,11 @@ class Gateway:
             raise self._refused(reply, what)
         return replace(reply, again=again)
 
-    def strange(self, what: str, why: str) -> StoreRefused:
+    def strange(self, what: str, why: str) -> BackendRefused:
         """Return the error for an answer that no etcd gives, with the request and the reason."""
-        return StoreRefused(
+        return BackendRefused(
             f"what answers at {self._http.server} is not an etcd: the request was to {what}, and in its answer {why}; "
-            f"correct stores.etcd.endpoints in {node.policy_path()}"
+            f"correct backends.etcd.endpoints in {policy.policy_path()}"
         )
 
     def close(self) -> None:
@@ -115,28 +115,28 @@ class Gateway:
         if not self._token and _NAMED in reply.reason:
             raise self._refused(reply, "take the user's password")
         if not self._token:
-            raise StoreRefused(
+            raise BackendRefused(
                 f"etcd at {self._http.server} rejects user {self._settings.user}: {reply.reason}; correct "
-                f"stores.etcd.user and the password in {self._settings.password_file}, or enable its authentication"
+                f"backends.etcd.user and the password in {self._settings.password_file}, or enable its authentication"
             )
 
-    def _refused(self, reply: Reply, what: str) -> StoreRefused:
+    def _refused(self, reply: Reply, what: str) -> BackendRefused:
         user = self._settings.user
         if reply.status == _FORBIDDEN:
             prefix = self._settings.prefix
-            return StoreRefused(
+            return BackendRefused(
                 f"etcd at {self._http.server} forbids user {user or 'nobody'} to {what}: {reply.reason}; let a role of "
                 f"the user do so: etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/"
             )
-        remedy = "correct stores.etcd"
+        remedy = "correct backends.etcd"
         if _NAMED in reply.reason:
             remedy = "with users enabled, it accepts no certificate with a common name: use one without, and set user"
         elif not user and (reply.status == _UNAUTHENTICATED or _NOBODY in reply.reason):
-            remedy = "it requires a user: set stores.etcd.user and stores.etcd.passwordFile"
+            remedy = "it requires a user: set backends.etcd.user and backends.etcd.passwordFile"
         elif reply.status == 404:
             remedy = "it must be etcd 3.4 or later, without --enable-grpc-gateway=false"
-        return StoreRefused(
-            f"etcd at {self._http.server} did not {what}: {reply.reason}; {remedy} in {node.policy_path()}"
+        return BackendRefused(
+            f"etcd at {self._http.server} did not {what}: {reply.reason}; {remedy} in {policy.policy_path()}"
         )
 
     def _headers(self) -> Mapping[str, str]:
@@ -145,7 +145,7 @@ class Gateway:
     def _tls(self) -> tls.Tls:
         files = (self._settings.ca, self._settings.cert, self._settings.key)
         ca, cert, key = (_contents(path) if path else b"" for path in files)
-        return tls.Tls(ca, cert, key, source=f"stores.etcd in {node.policy_path()}")
+        return tls.Tls(ca, cert, key, source=f"backends.etcd in {policy.policy_path()}")
 
 
 def _contents(path: str) -> bytes:
@@ -153,14 +153,14 @@ def _contents(path: str) -> bytes:
     try:
         found = trust.read_trusted(path)
     except OSError as e:
-        raise InvalidConfig(f"{path}, which stores.etcd in {node.policy_path()} names: {e.strerror}") from e
+        raise InvalidConfig(f"{path}, which backends.etcd in {policy.policy_path()} names: {e.strerror}") from e
     if found is None:
-        raise InvalidConfig(f"{path}, which stores.etcd in {node.policy_path()} names, does not exist; create it")
+        raise InvalidConfig(f"{path}, which backends.etcd in {policy.policy_path()} names, does not exist; create it")
     return found
 
 
 def _wrong(key: str, why: str) -> InvalidConfig:
-    return InvalidConfig(f"the policy file {node.policy_path()}: stores.etcd.{key} {why}")
+    return InvalidConfig(f"the policy file {policy.policy_path()}: backends.etcd.{key} {why}")
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class Pair:
     def _not_ours(self, why: str) -> RecordUnreadable:
         return RecordUnreadable(
             f"key {self.key} in etcd {why}, so hpn did not write it; read it with 'etcdctl get {self.key}', then "
-            f"remove it with 'etcdctl del {self.key}', or set another stores.etcd.prefix in /etc/hpn/policy.json"
+            f"remove it with 'etcdctl del {self.key}', or set another backends.etcd.prefix in /etc/hpn/policy.json"
         )
 
 

@@ -134,7 +134,7 @@ class Http:
         """Return the server's answer of any status but "busy" and "failed".
 
         ``is_safe``: the request may be sent twice.  ``accept``: the answer's media types.  Raises Unreachable,
-        StoreRefused.
+        BackendRefused.
         """
         budget.begin(is_patient=True, least=self._patience) if self._is_patient else budget.begin_one()
         why = "the time for this request is over"
@@ -207,7 +207,7 @@ class Http:
         return self._connection
 
     def _connect(self, server: SplitResult, deadline: float) -> HTTPConnection:
-        """Raises _NotSent, StoreRefused."""
+        """Raises _NotSent, BackendRefused."""
         host, port = server.hostname or "", server.port or (443 if server.scheme == "https" else 80)
         trusted = self._trust() if server.scheme == "https" else None
         secured = tls.context(trusted) if trusted else None

@@ -1,4 +1,4 @@
-"""Documents in a cluster's API server: its objects HpnGrid and HpnBlock (packaging/kubernetes/cluster).
+"""Documents in a cluster's API server: its objects HpnPool and HpnBlock (packaging/kubernetes/cluster).
 
 Names are unique, and an object's resourceVersion changes with it, so the API server compares and swaps.  POST fails if
 the name exists; PUT and DELETE fail if the object changed after the read (kubernetes.io, "Kubernetes API Concepts").
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from base.protocol.errors import StoreRefused, Unreachable
+from base.protocol.errors import BackendRefused, Unreachable
 from base.protocol.spec import Json
 from ipam.cluster import BLOCK, Document, Documents, Machine, Owner
 from ipam.cluster.backends import credentials, objects
@@ -230,22 +230,22 @@ class Kubernetes:
         return self._read(answer, "get", "lease", objects.last_seen)
 
     def _read(self, answer: Answer, verb: str, kind: str, read: Callable[[Json], T]) -> T:
-        """Return what ``read`` finds in the answer.  Raises StoreRefused, also for an answer that no API server
+        """Return what ``read`` finds in the answer.  Raises BackendRefused, also for an answer that no API server
         gives."""
         found = self._good(answer, verb, kind)
         try:
             return read(found)
         except ValueError as e:
-            raise StoreRefused(
+            raise BackendRefused(
                 f"what answers at {self._http.server} is not an API server: the request was to {verb} {_plural(kind)}, "
                 f"and in its answer {e}; correct the server in {self._kubeconfig.path}"
             ) from e
 
     def _good(self, answer: Answer, verb: str, kind: str) -> Json:
-        """Return the object of a successful answer.  Raises StoreRefused for any other."""
+        """Return the object of a successful answer.  Raises BackendRefused for any other."""
         if 200 <= answer.status < 300 and (found := answer.json()):
             return found
-        raise StoreRefused(self._why(answer, verb, kind))
+        raise BackendRefused(self._why(answer, verb, kind))
 
     def _why(self, answer: Answer, verb: str, kind: str) -> str:
         what = f"the API server {self._http.server} refuses to {verb} {_plural(kind)}"
@@ -268,7 +268,7 @@ class Kubernetes:
 def opened(about: Mapping[str, Any], name: str) -> tuple[Documents, str]:
     """Return the backend and this node's name in it, by the policy file's keys.
 
-    Raises InvalidConfig for these keys, StoreRefused without a credential.
+    Raises InvalidConfig for these keys, BackendRefused without a credential.
     """
     kubeconfig, name = credentials.of_node(about, name)
     return Kubernetes(kubeconfig), name
@@ -289,7 +289,7 @@ def listed_objects(server: Http, path: str, unknown: str = "") -> Iterator[Json]
     large results sets in chunks").
 
     ``unknown``: the reason for an error if the API server does not know the kind; if empty, there are no objects then.
-    Raises Unreachable, StoreRefused.
+    Raises Unreachable, BackendRefused.
     """
     what, follow = f"{server.server} does not list {path.rpartition('/')[2]}", ""
     while True:
@@ -297,15 +297,15 @@ def listed_objects(server: Http, path: str, unknown: str = "") -> Iterator[Json]
         if answer.status == 404 and not unknown:
             return
         if answer.status != 200:
-            raise StoreRefused(f"{what}: {unknown if answer.status == 404 else answer.reason}")
+            raise BackendRefused(f"{what}: {unknown if answer.status == 404 else answer.reason}")
         page = answer.json()
         items, about = page.get("items"), page.get("metadata")
         if not isinstance(items, list | None) or not isinstance(about, dict | None):
-            raise StoreRefused(f"{what}: its answer is not a list of objects; correct the server in the kubeconfig")
+            raise BackendRefused(f"{what}: its answer is not a list of objects; correct the server in the kubeconfig")
         yield from (one for one in items or () if isinstance(one, dict))
         before, more = follow, (about or {}).get("continue")
         if not more:
             return
         follow = f"&continue={quote(str(more), safe='')}"
         if follow == before:  # it would be asked without end
-            raise StoreRefused(f"{what}: it names the same next page again; correct the server in the kubeconfig")
+            raise BackendRefused(f"{what}: it names the same next page again; correct the server in the kubeconfig")

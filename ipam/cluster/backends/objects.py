@@ -11,14 +11,14 @@ from time import gmtime, strftime, strptime
 from typing import Final
 
 from base.protocol.spec import Json
-from ipam.cluster import BLOCK, GRID, Document, Machine
+from ipam.cluster import BLOCK, POOL, Document, Machine
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import objects, shown, text, typed
 
 GROUP: Final = "hpn-cni.io"
 VERSION: Final = f"{GROUP}/v1"
 # Each kind's name in an object, and in a path.
-KINDS: Final = {GRID: ("HpnGrid", "hpngrids"), BLOCK: ("HpnBlock", "hpnblocks")}
+KINDS: Final = {POOL: ("HpnPool", "hpnpools"), BLOCK: ("HpnBlock", "hpnblocks")}
 _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 

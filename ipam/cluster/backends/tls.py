@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from base.protocol.errors import StoreRefused
+from base.protocol.errors import BackendRefused
 
 # Alerts about this node's certificate (RFC 8446, section 6.2), by OpenSSL's names.  The server then read no request.
 _ABOUT_OURS: Final = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
@@ -32,7 +32,7 @@ class Tls:
     source: str = ""
 
 
-def refusal(error: Exception, server: str, trust: Callable[[], Tls]) -> StoreRefused | None:
+def refusal(error: Exception, server: str, trust: Callable[[], Tls]) -> BackendRefused | None:
     """Return the error of a connection, if one side rejected the other's certificate; None otherwise.
 
     ``trust`` returns this node's certificate, for the message.
@@ -43,11 +43,11 @@ def refusal(error: Exception, server: str, trust: Callable[[], Tls]) -> StoreRef
             if error.verify_code == _EXPIRED
             else "name the authority that signed it, or the server by a name in its certificate"
         )
-        return StoreRefused(f"the certificate of {server} is not trusted: {error.verify_message}; {remedy}")
+        return BackendRefused(f"the certificate of {server} is not trusted: {error.verify_message}; {remedy}")
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     if "ALERT" in reason and any(word in reason for word in _ABOUT_OURS):
         alert = reason.partition("ALERT_")[2].lower().replace("_", " ")
-        return StoreRefused(f"{server} refuses this node's certificate: {alert}; {_remedy(trust())}")
+        return BackendRefused(f"{server} refuses this node's certificate: {alert}; {_remedy(trust())}")
     return None
 
 
@@ -90,7 +90,7 @@ def context(trusted: Tls) -> ssl.SSLContext:
         else:
             made.load_default_certs()
     except (ssl.SSLError, ValueError) as e:
-        raise StoreRefused(f"{trusted.source}: its certificate authority is not PEM ({e}); correct it") from e
+        raise BackendRefused(f"{trusted.source}: its certificate authority is not PEM ({e}); correct it") from e
     if trusted.cert:
         try:
             with _as_file(trusted.cert) as cert, _as_file(trusted.key) as key:
@@ -98,7 +98,7 @@ def context(trusted: Tls) -> ssl.SSLContext:
                 made.load_cert_chain(cert, key, password="")
         except (ssl.SSLError, ValueError) as e:
             why = getattr(e, "reason", None) or e
-            raise StoreRefused(
+            raise BackendRefused(
                 f"{trusted.source}: its client certificate and key cannot be used ({why}); they must be PEM, without "
                 "a password, and belong together"
             ) from e

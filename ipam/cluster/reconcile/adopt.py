@@ -53,13 +53,13 @@ def conflicts(network: Network, given: Given, others: Given) -> Iterator[str]:
 def enter(network: Network, given: Given, log: list[str], *, dry_run: bool) -> Moved:
     """Claim the blocks of these addresses, except those that this node owns.
 
-    Raises InvalidConfig, TryAgain, Unreachable, StoreRefused, RecordUnreadable, IoFailure; then nothing changed, or the
-    message names the change.
+    Raises InvalidConfig, TryAgain, Unreachable, BackendRefused, RecordUnreadable, IoFailure; then nothing changed, or
+    the message names the change.
     """
     wanted = blocks_of(network, given)
     budget.begin(is_patient=True)
     with node_blocks.lock(network.directory, LOCK_TIMEOUT):
-        shared, before = opened(network.cluster.store), node_blocks.read(network.directory)
+        shared, before = opened(network.cluster.backend), node_blocks.read(network.directory)
         wrong = tuple(_anothers(network, shared, before, wanted))
         if wrong or dry_run:
             return Moved(() if wrong else tuple(wanted), wrong)

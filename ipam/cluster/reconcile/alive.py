@@ -48,12 +48,12 @@ class Backends:
         budget.begin(is_patient=True)
         try:
             shared = self.opened(mine, directory)
-            heartbeat = Heartbeat(shared.documents, self._reported(mine.store, shared), one.log)
+            heartbeat = Heartbeat(shared.documents, self._reported(mine.backend, shared), one.log)
             heartbeat.answer(mine)
         except CniError as e:
             one.problem = e.msg
             if isinstance(e, Unreachable):
-                self._silent[mine.store] = e.msg
+                self._silent[mine.backend] = e.msg
             return
         one.heartbeat = heartbeat
         copies.note(directory, replace(mine, looked=heartbeat.began, asked=heartbeat.began))
@@ -61,17 +61,17 @@ class Backends:
     def opened(self, mine: NodeBlocks, directory: Path) -> Shared:
         """Return the backend of these blocks.
 
-        Raises InvalidConfig if it belongs to another cluster than the blocks; Unreachable, StoreRefused.
+        Raises InvalidConfig if it belongs to another cluster than the blocks; Unreachable, BackendRefused.
         """
-        kind = mine.store
+        kind = mine.backend
         if kind in self._silent:
             raise Unreachable(self._silent[kind])
         shared = self._opened[kind] = self._opened.get(kind) or backend.opened(kind, self._kubeconfig)
         identity = self._identities[kind] = self._identities.get(kind) or shared.documents.identity()
         if mine.identity != identity:
             raise InvalidConfig(
-                f"{directory}/{node_blocks.FILE}: these blocks belong to cluster {mine.identity}, and store "
-                f"{kind!r} to cluster {identity}; correct stores.{kind} in the policy file; if the node "
+                f"{directory}/{node_blocks.FILE}: these blocks belong to cluster {mine.identity}, and backend "
+                f"{kind!r} to cluster {identity}; correct backends.{kind} in the policy file; if the node "
                 "moved, delete the network's pods on it, then the file"
             )
         return shared
@@ -79,7 +79,7 @@ class Backends:
     def _reported(self, kind: str, shared: Shared) -> Machine:
         """Report this node alive, once for all networks of the backend; return this machine.
 
-        Raises Unreachable, StoreRefused.
+        Raises Unreachable, BackendRefused.
         """
         if kind not in self._machines:
             shared.documents.keep_alive(shared.node, GRACE, shared.host)
@@ -96,7 +96,7 @@ def without_disk(problems: Sequence[OSError], kubeconfig: str = "") -> list[Repo
     log = list[str]()
     if copies.uncopied(problems):
         number = _answer_all(kubeconfig, log)
-        log.append(f"{number} blocks of this node are kept by the store's own list")
+        log.append(f"{number} blocks of this node are kept by the backend's own list")
     why = "this node cannot read its blocks there; repair the disk"
     return [Report(f"{one.filename}", 0, tuple(log), f"{one.filename}: {one.strerror}; {why}") for one in problems]
 

@@ -23,11 +23,11 @@ from base.kernel import budget
 from base.protocol import report
 from base.protocol.errors import (
     AddressHeld,
+    BackendRefused,
     CniError,
     NotAvailable,
     PoolExhausted,
     RecordUnreadable,
-    StoreRefused,
     TryAgain,
 )
 from ipam.cluster import BLOCK, Document, Machine, node_blocks
@@ -63,12 +63,12 @@ def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> Non
     if known and known.is_of(_digest(wanted)):
         raise NotAvailable(f"{need.why}; and {_in_words(network, known)}")
     try:
-        documents = opened(network.cluster.store).documents
+        documents = opened(network.cluster.backend).documents
         refuse_disagreeing(documents, network.name, network.cluster, network.subnets)
         if any(documents.read(BLOCK, block_name(network.name, index)) is None for index in guesses(wanted)):
             return
         all_of_them = [block for _, block in readable(documents.listed(BLOCK, network.name))]
-    except (TryAgain, StoreRefused, RecordUnreadable) as e:
+    except (TryAgain, BackendRefused, RecordUnreadable) as e:
         raise NotAvailable(f"{need.why}; and no block can be claimed: {e.msg}", e.details) from e
     if not block_math.without(wanted, {one.index for one in all_of_them} - returning):
         none = _exhausted(wanted, all_of_them, documents.now())
@@ -105,7 +105,7 @@ class Claimer:
     @classmethod
     def begin(cls, network: Network, log: list[str], *, is_sparing: bool = False) -> "Claimer":
         """Read this node's blocks, confirm them where needed, and complete an unanswered claim."""
-        shared = opened(network.cluster.store)
+        shared = opened(network.cluster.backend)
         had = load(network)
         claimer = cls(network, shared, confirm(network, shared, had, log), log, is_sparing)
         if claimer.mine.claim:
@@ -310,7 +310,7 @@ def _in_words(network: Network, known: Exhausted) -> str:
     )
     return (
         f"{known.nodes} nodes own all {known.blocks} usable blocks of network {network.name} ({network.cluster.size} "
-        f"numbers each), as the store answered {age} s ago; next request in "
+        f"numbers each), as the backend answered {age} s ago; next request in "
         f"{max(0, known.until - known.at - age)} s; {dead}widen ranges or free addresses: hpn ipam show --cluster"
     )
 

@@ -42,7 +42,7 @@ class Claimer:
     @classmethod
     def begin(cls, network: Numbers, log: list[str]) -> "Claimer":
         """Read this node's blocks and numbers, and confirm them where needed."""
-        shared, parent = opened(network.cluster.store), network.parent
+        shared, parent = opened(network.cluster.backend), network.parent
         # All nodes must agree on the reserved numbers before any is allocated.
         whole = confirm(parent, shared, load(parent), log)
         mine = confirm(network, shared, load(network), log)

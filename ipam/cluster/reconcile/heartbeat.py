@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from base.protocol.errors import RecordUnreadable, StoreRefused, TryAgain
+from base.protocol.errors import BackendRefused, RecordUnreadable, TryAgain
 from base.state import durable
 from ipam.cluster import BLOCK, Document, Documents, Machine
 from ipam.cluster.node_blocks import HELD, LOST, NodeBlocks, OwnedBlock
@@ -43,7 +43,7 @@ class Heartbeat:
         """Read the documents of these blocks, and refute each suspicion.
 
         ``mine`` may be older than the node's file.  So blocks of this machine that it lacks are answered for too, if
-        they were claimed from the same directory.  Raises Unreachable, StoreRefused.
+        they were claimed from the same directory.  Raises Unreachable, BackendRefused.
         """
         self.began, was = int(time.time()), mine.machine
         mine = self._of_now(mine)
@@ -62,7 +62,7 @@ class Heartbeat:
     def send(self, mine: NodeBlocks, withdraw: Withdraw) -> NodeBlocks:
         """Send it; return this node's blocks as they are then.  ``withdraw`` is for blocks whose document was removed.
 
-        Raises Unreachable, StoreRefused, TryAgain; RecordUnreadable for the document of one of its blocks.
+        Raises Unreachable, BackendRefused, TryAgain; RecordUnreadable for the document of one of its blocks.
         """
         if not self.began:
             self.answer(mine)
@@ -96,7 +96,7 @@ class Heartbeat:
             if block.index in indexes and block.state != HELD:
                 self._made_again = True  # a restore can have removed it too
                 self._log.append(
-                    f"block {block.index} of {mine.network} was removed from the store, and has no lease: "
+                    f"block {block.index} of {mine.network} was removed from the backend, and has no lease: "
                     "this node gives it up"
                 )
         return mine
@@ -126,7 +126,7 @@ class Heartbeat:
             known = read_block(self._documents, mine.network, held.index)
         if unreadable := self._documents.read(BLOCK, block_name(mine.network, held.index)):
             Block.of(unreadable)  # raises RecordUnreadable, with the document's name
-        raise TryAgain(f"block {held.index} of {mine.network} changes faster in the store than this node can update it")
+        raise TryAgain(f"block {held.index} of {mine.network} changes faster there than this node can update it")
 
     def _refute(self, mine: NodeBlocks, held: OwnedBlock, known: Found) -> Found | None:
         """Refute a suspicion of the block; return its document, None if that changed meanwhile."""
@@ -138,7 +138,7 @@ class Heartbeat:
             return known
         try:
             answered = self._documents.replace(document, body.to_json())
-        except StoreRefused as e:
+        except BackendRefused as e:
             if held.node == mine.node:
                 raise
             self._log.append(
@@ -163,7 +163,7 @@ class Heartbeat:
         if made is None:
             return None
         self._made_again = True
-        self._log.append(f"block {block.index} of {block.network} was missing in the store, and is this node's again")
+        self._log.append(f"block {block.index} of {block.network} was missing in the backend, and is this node's again")
         return replace(held, uid=made.uid, node=mine.node)
 
     def _mark_lost(self, held: OwnedBlock, block: Block) -> OwnedBlock:
@@ -202,7 +202,7 @@ class Heartbeat:
 def answer_all(documents: Documents, machine: Machine, log: list[str]) -> int:
     """Refute suspicions of this machine's blocks without its file; return the number of its blocks.
 
-    Raises Unreachable, StoreRefused.
+    Raises Unreachable, BackendRefused.
     """
     found = [one for one in readable(documents.listed(BLOCK, None, machine.name)) if one[1].machine == machine.uid]
     for document, block in found if machine.uid else ():

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from base.protocol.errors import StoreRefused
+from base.protocol.errors import BackendRefused
 from ipam.cluster import Document, Documents, Machine, Owner
 from ipam.cluster.node_blocks import GRACE
 from ipam.cluster.reconcile.heartbeat import Found, read_block, readable
@@ -36,7 +36,7 @@ def search(
     known |= {block.index: block for _, block in found}
     try:
         yield from _search(documents, us, found, log, known)
-    except StoreRefused as e:
+    except BackendRefused as e:
         log.append(f"the search for blocks of dead nodes failed: {e.msg}")
 
 
@@ -49,14 +49,14 @@ def patrol(documents: Documents, us: Machine, network: str, index: int, log: lis
         if found := read_block(documents, network, index):
             for _ in _search(documents, us, [found], log, {}):
                 return  # it waits for a node that needs it
-    except StoreRefused:
+    except BackendRefused:
         return  # a search reports it when a node needs a block
 
 
 def release_left(documents: Documents, us: Machine, left: Iterable[Found], log: list[str]) -> None:
     """Release the blocks of another machine of this node's name, when it did not answer for the grace.
 
-    This node was installed anew.  Until then the other machine is suspected.  Raises Unreachable, StoreRefused.
+    This node was installed anew.  Until then the other machine is suspected.  Raises Unreachable, BackendRefused.
     """
     for document, block in left:
         if not ownership.may_take(block, us, documents.now()):
@@ -116,7 +116,7 @@ def seconds_left(block: Block, now: float) -> float:
 def _search(
     documents: Documents, us: Machine, found: Sequence[Found], log: list[str], known: dict[int, Block]
 ) -> Iterator[Found]:
-    """As ``search``.  Raises StoreRefused too."""
+    """As ``search``.  Raises BackendRefused too."""
 
     @cache
     def asked(node: str, uid: str) -> tuple[Machine, float]:
@@ -143,7 +143,7 @@ def _search(
         elif may_clear:
             try:
                 after = clear(documents, (document, block), owner, now)
-            except StoreRefused:  # by an older policy of the cluster; the search must go on
+            except BackendRefused:  # by an older policy of the cluster; the search must go on
                 may_clear = False
         if after:
             known[block.index] = Block.of(after)

@@ -53,7 +53,7 @@ class Round:
         self._heartbeat = heartbeat
 
     def keep(self) -> None:
-        """Run the round.  Raises Unreachable, StoreRefused, TryAgain, RecordUnreadable, IoFailure."""
+        """Run the round.  Raises Unreachable, BackendRefused, TryAgain, RecordUnreadable, IoFailure."""
         with node_blocks.lock(self._directory, LOCK_TIMEOUT):
             mine = node_blocks.read(self._directory)
             if mine is None:
@@ -117,7 +117,7 @@ class Round:
         if not sets:
             return
         # Only for the sets that are short: the others need no block.
-        some = Network(mine.network, str(self._directory), Cluster(mine.store, mine.size), Pool(sets))
+        some = Network(mine.network, str(self._directory), Cluster(mine.backend, mine.size), Pool(sets))
         with suppress(PoolExhausted):
             need = Need("there is little room", tuple(s.key for s in sets))
             Claimer(some, self._shared, mine, self._log, is_ahead=True).claim(need)
@@ -181,7 +181,7 @@ def release_numbers(network: Numbers, log: list[str]) -> None:
         with node_blocks.lock(network.directory, 0):
             mine = node_blocks.read(network.directory)
             if mine and not heartbeat_is_due(mine) and mine.looked >= mine.asked:
-                NumberRound(Path(network.directory), store, opened(network.cluster.store), log).release_numbers(mine)
+                NumberRound(Path(network.directory), store, opened(network.cluster.backend), log).release_numbers(mine)
     except CniError as e:
         log.append(f"network {network.name}: unused numbers could not be released: {e.msg}")
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from base.protocol.errors import CniError, InvalidConfig, RecordUnreadable, TryAgain, Unreachable
 from base.protocol.result import Address
-from base.state import durable, node
-from ipam.cluster import BLOCK, GRID, Document, Documents, copies, node_blocks
+from base.state import durable, policy
+from ipam.cluster import BLOCK, POOL, Document, Documents, copies, node_blocks
 from ipam.cluster.backends.backend import Shared, opened
 from ipam.cluster.node_blocks import RETURNING, SILENT, NodeBlocks, heartbeat_is_due, is_late, must_sync
 from ipam.cluster.reconcile.heartbeat import Heartbeat, readable
@@ -31,7 +31,7 @@ _ATTEMPTS: Final = 8
 def confirm(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
     """Return this node's blocks, confirmed where needed, with a pool layout that agrees with the configuration.
 
-    Raises InvalidConfig if the cluster's pool layout does not; RecordUnreadable, Unreachable, StoreRefused, TryAgain,
+    Raises InvalidConfig if the cluster's pool layout does not; RecordUnreadable, Unreachable, BackendRefused, TryAgain,
     IoFailure.
     """
     if mine is None or mine.node != shared.node or must_sync(mine):
@@ -61,7 +61,7 @@ def load(network: Network) -> NodeBlocks | None:
 def _set_aside(network: Network, why: str) -> RecordUnreadable:
     aside = durable.set_aside(Path(network.directory) / node_blocks.FILE, Path(network.directory) / "quarantine")
     return RecordUnreadable(
-        f"{why}; moved to {aside}: try again, and this node reads its blocks from the cluster's store"
+        f"{why}; moved to {aside}: try again, and this node reads its blocks from the cluster's backend"
     )
 
 
@@ -70,9 +70,9 @@ def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
 
     A backend without an answer is not an error.  Unless it is ``late``, so that others may own the blocks, a busy lock
     and a refusal are not errors either.  Raises InvalidConfig for another cluster or pool layout; then the next ADD
-    asks the backend before any allocation.  If late, also raises StoreRefused, TryAgain, RecordUnreadable, IoFailure.
+    asks the backend before any allocation.  If late, also raises BackendRefused, TryAgain, RecordUnreadable, IoFailure.
     """
-    if copies.was_silent(network.cluster.store, SILENT):
+    if copies.was_silent(network.cluster.backend, SILENT):
         return  # a pod with many networks would wait for each of them
     try:
         lock = node_blocks.lock(network.directory, LOCK_TIMEOUT if late else 0)
@@ -85,10 +85,10 @@ def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
             wrong = _send(network, log)
     except CniError as e:
         if isinstance(e, Unreachable):
-            copies.note_silent(network.cluster.store)
+            copies.note_silent(network.cluster.backend)
         elif late:
             raise
-        log.append(f"network {network.name}: this node's heartbeat to the cluster's store failed: {e.msg}")
+        log.append(f"network {network.name}: this node's heartbeat to the cluster's backend failed: {e.msg}")
         return
     if wrong:
         raise wrong
@@ -103,7 +103,7 @@ def _send(network: Network, log: list[str]) -> InvalidConfig | None:
     mine = replace(mine, asked=int(time.time()), boot=durable.boot_id())
     node_blocks.write(network.directory, mine)
     try:
-        shared = opened(network.cluster.store)
+        shared = opened(network.cluster.backend)
         try:
             _sync(network, shared, mine, log)
         except InvalidConfig as e:
@@ -122,14 +122,14 @@ def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[s
     identity, machine = documents.identity(), shared.machine()
     if mine is None:
         size, place = network.cluster.size, node_blocks.place_of(network.directory)
-        about = network.cluster.store, identity, shared.node, machine.uid, size
+        about = network.cluster.backend, identity, shared.node, machine.uid, size
         mine = NodeBlocks(network.name, *about, place=place, sticky=network.cluster.sticky)
     elif mine.identity != identity:
         file = f"{network.directory}/{node_blocks.FILE}"
         raise InvalidConfig(
-            f"ipam.cluster.store {network.cluster.store!r}: it belongs to cluster {identity}, and this node's blocks "
-            f"({file}) to cluster {mine.identity}; correct stores.{network.cluster.store} in {node.policy_path()}; "
-            f"if the node moved, delete the network's pods on it, then {file}"
+            f"ipam.cluster.backend {network.cluster.backend!r}: it belongs to cluster {identity}, and this node's "
+            f"blocks ({file}) to cluster {mine.identity}; correct backends.{network.cluster.backend} in "
+            f"{policy.policy_path()}; if the node moved, delete the network's pods on it, then {file}"
         )
     agree(documents, network.name, network.cluster, network.subnets, mine.subnets)
     seen = Heartbeat(documents, machine, log).send(mine, partial(withdraw, network.directory, _store(network)))
@@ -224,7 +224,7 @@ def agree(
 
     Raises InvalidConfig if blocks have another size, other numbers are reserved, an address would have two host
     numbers, or an added subnet overlaps another network's.  Raises TryAgain if other nodes keep changing it;
-    RecordUnreadable, Unreachable, StoreRefused.
+    RecordUnreadable, Unreachable, BackendRefused.
     """
     name = layout_name(network)
     for _ in range(_ATTEMPTS):
@@ -235,15 +235,15 @@ def agree(
             _refuse_unlike(documents, network, cluster)
         _refuse_overlapping(documents, network, cluster, set(new.subnets) - {*layout.subnets, *known})
         # After a lost answer, or if another node was faster, the next read finds it.
-        if documents.replace(found, new.to_json()) if found else documents.create(GRID, name, network, new.to_json()):
+        if documents.replace(found, new.to_json()) if found else documents.create(POOL, name, network, new.to_json()):
             return
-    raise TryAgain(f"pool layout {name} of the cluster's store keeps changing; try again")
+    raise TryAgain(f"pool layout {name} of the cluster's backend keeps changing; try again")
 
 
 def refuse_disagreeing(documents: Documents, network: str, cluster: Cluster, subnets: Sequence[str]) -> None:
     """Check that the network's pool layout agrees, or may be created; change nothing.
 
-    Raises InvalidConfig as ``agree`` does; RecordUnreadable, Unreachable, StoreRefused.
+    Raises InvalidConfig as ``agree`` does; RecordUnreadable, Unreachable, BackendRefused.
     """
     _, layout, new = _layouts(documents, network, cluster, subnets)
     _refuse_overlapping(documents, network, cluster, set(new.subnets) - set(layout.subnets))
@@ -253,7 +253,7 @@ def refuse_second(documents: Documents, network: Network) -> None:
     """Refuse the first block of a network with another one's addresses.
 
     Two networks may write their layouts at once, so that neither found the other before.  A network with a block stands
-    already, also if that is a reserved number.  Raises InvalidConfig; Unreachable, StoreRefused.
+    already, also if that is a reserved number.  Raises InvalidConfig; Unreachable, BackendRefused.
     """
     others = _overlapping(documents, network.name, network.cluster, network.subnets)
     if others and not any(documents.listed(BLOCK, name) for name in (network.name, f"{network.name}/{FOLDER}")):
@@ -264,7 +264,7 @@ def _layouts(
     documents: Documents, network: str, cluster: Cluster, subnets: Sequence[str]
 ) -> tuple[Document | None, PoolLayout, PoolLayout]:
     """Return the document of the network's layout, the layout, and the layout with these subnets."""
-    found = documents.read(GRID, layout_name(network))
+    found = documents.read(POOL, layout_name(network))
     layout = PoolLayout.of(found) if found else PoolLayout(network, cluster.size, (), cluster.sticky)
     return found, layout, joined(layout, cluster, subnets)
 
@@ -278,7 +278,7 @@ def _refuse_unlike(documents: Documents, network: str, cluster: Cluster) -> None
     blocks = [block for _, block in readable(documents.listed(BLOCK, network))]
     numbers = [number for _, number in readable(documents.listed(BLOCK, f"{network}/{FOLDER}"))]
     for block in blocks:
-        where = f"block {block.index} in the cluster's store"
+        where = f"block {block.index} in the cluster's backend"
         refuse_another(network, cluster, block.size, cluster.sticky, where)
         first, last = block.index * block.size, (block.index + 1) * block.size - 1
         # With this sticky, no node claims a block of such numbers only, and a name's number shows that it was set.
@@ -292,7 +292,7 @@ def _refuse_unlike(documents: Documents, network: str, cluster: Cluster) -> None
         if not low <= number.index <= high:
             raise InvalidConfig(
                 f"ipam.cluster.sticky {cluster.sticky or 'is not set'}: host number {number.index} of network "
-                f"{network} is reserved for {number.whose} in the cluster's store; set the sticky that the network "
+                f"{network} is reserved for {number.whose} in the cluster's backend; set the sticky that the network "
                 "had, or give the network another name"
             )
 
@@ -311,7 +311,7 @@ def _overlapping(
     """
     if cluster.overlaps or "/" in network or not subnets:
         return []
-    return list(overlapping(network, subnets, readable_layouts(documents.listed(GRID))))
+    return list(overlapping(network, subnets, readable_layouts(documents.listed(POOL))))
 
 
 def _overlap(network: str, subnet: str, other: str, theirs: str) -> InvalidConfig:
@@ -319,7 +319,7 @@ def _overlap(network: str, subnet: str, other: str, theirs: str) -> InvalidConfi
         f"ipam: subnet {subnet} of network {network} overlaps {theirs} of network {other} in this cluster, and both "
         f"would allocate the same addresses; choose another subnet, or name both networks {other}; if their links are "
         f"separate, or their ranges apart, set ipam.overlaps true; if no pod uses {other}, remove its pool layout "
-        f"{layout_name(other)} from the store"
+        f"{layout_name(other)} from the backend"
     )
 
 
@@ -329,7 +329,7 @@ def joined(layout: PoolLayout, cluster: Cluster, subnets: Sequence[str]) -> Pool
     A subnet's first address identifies it, and the widest prefix of any configuration counts.  So a range may grow, and
     host numbers never change.
     """
-    refuse_another(layout.network, cluster, layout.size, layout.sticky, "the cluster's store")
+    refuse_another(layout.network, cluster, layout.size, layout.sticky, "the cluster's backend")
     known = [ip_network(text) for text in layout.subnets]
     for subnet in map(ip_network, subnets):
         if other := next(
@@ -339,7 +339,7 @@ def joined(layout: PoolLayout, cluster: Cluster, subnets: Sequence[str]) -> Pool
                 f"ipam: subnet {subnet} overlaps {other}, which network {layout.network} has in this cluster, and "
                 "begins at another address; write the other nodes' subnet and bound it by rangeStart and rangeEnd, or "
                 f"rename the network; if {other} was a mistake and no pod uses it, remove the pool layout "
-                f"{layout_name(layout.network)} from the store"
+                f"{layout_name(layout.network)} from the backend"
             )
         same = next((k for k in known if k.network_address == subnet.network_address), None)
         if same is None:

@@ -169,7 +169,7 @@ class Block:
 
 def _unreadable(kind: str, document: Document, why: ValueError) -> RecordUnreadable:
     return RecordUnreadable(
-        f"{kind} {document.name} in the cluster's store cannot be read: its {why}; remove or repair it"
+        f"{kind} {document.name} in the cluster's backend cannot be read: its {why}; remove or repair it"
     )
 
 

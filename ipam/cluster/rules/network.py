@@ -30,10 +30,11 @@ class Network:
     def refuse_another(self, mine: NodeBlocks) -> None:
         """Raise InvalidConfig if this node's blocks are from another backend, or of another size than configured."""
         file, blocks = f"{self.directory}/{FILE}", ", ".join(str(b.index) for b in mine.blocks) or "none"
-        if mine.store != self.cluster.store:
+        if mine.backend != self.cluster.backend:
             raise InvalidConfig(
-                f"ipam.cluster.store {self.cluster.store!r}: this node has blocks of the network from {mine.store!r} "
-                f"({blocks}, {file}); set store to that, or delete the network's pods on this node and then the file"
+                f"ipam.cluster.backend {self.cluster.backend!r}: this node has blocks of the network from "
+                f"{mine.backend!r} ({blocks}, {file}); set backend to that, or delete the network's pods on this node "
+                f"and then the file"
             )
         refuse_another(self.name, self.cluster, mine.size, mine.sticky, file)
 
@@ -56,7 +57,7 @@ class Numbers(Network):
     def of(cls, parent: Network, owner: str, keep: int) -> "Numbers":
         aside = parent.pool.aside or Pool(())
         pool = replace(parent.pool, sets=aside.sets, rails=aside.rails)
-        about = f"{parent.name}/{FOLDER}", directory_in(parent.directory), Cluster(parent.cluster.store, 1)
+        about = f"{parent.name}/{FOLDER}", directory_in(parent.directory), Cluster(parent.cluster.backend, 1)
         return cls(*about, pool, parent=parent, owner=owner, keep=keep)
 
 

@@ -154,7 +154,7 @@ def doubt(mine: NodeBlocks, why: str, now: float, log: list[str]) -> NodeBlocks:
     """Return the node's blocks with the backend marked as restored; ``log`` gets that once, with the reason."""
     if not is_in_doubt(mine, now):
         log.append(
-            f"network {mine.network}: the cluster's store was restored to an older state ({why}); others' blocks "
+            f"network {mine.network}: the cluster's backend was restored to an older state ({why}); others' blocks "
             f"may be missing there; for {GRACE // 60} minutes this node probes for addresses of blocks that it claims"
         )
     return replace(mine, restored=int(now))

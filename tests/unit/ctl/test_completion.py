@@ -44,7 +44,7 @@ def offered(hpn: Path, *words: str, **env: str) -> list[str]:
         ),
         (["ipam", "rel"], {"release", "release-node"}),
         (["ipam", "release-node", "--f"], {"--force"}),
-        (["ipam", "show", "--"], {"--cluster", "--data-dir", "--json", "--store"}),
+        (["ipam", "show", "--"], {"--cluster", "--data-dir", "--json", "--backend"}),
         (["ipam", "release", "--"], {"--help", "--data-dir", "--force"}),
         (["ipam", "import", "--n"], {"--network"}),
         (["inspect", "--"], {"--help", "--json", "--state-dir", "--kubelet-dir"}),

@@ -37,7 +37,7 @@ def test_eight_nics(tree: Tree) -> None:
     assert plan.networks["rail3"] == {
         "cniVersion": "1.0.0", "name": "rail3", "type": "hpn", "kind": "sriov", "deviceID": "0000:3b:00.2",
         "rdma": {"mode": "exclusive", "required": True}, "multiRail": True, "resource": "example.com/rail3",
-        "ipam": {"type": "hpn-ipam", "subnet": "10.59.0.0/16", "cluster": {"store": "kubernetes"}},
+        "ipam": {"type": "hpn-ipam", "subnet": "10.59.0.0/16", "cluster": {"backend": "kubernetes"}},
     }  # fmt: skip
     assert plan.label == {
         "rdma": {
@@ -60,7 +60,7 @@ def test_one_for_eight(tree: Tree) -> None:
     assert plan.device_file["pfs"] == [{"selectors": {"ifNames": rails}, "numVfs": 4}]
     (network,) = plan.networks.values()
     assert network["ipam"] == {
-        "type": "hpn-ipam", "align": True, "cluster": {"store": "kubernetes"},
+        "type": "hpn-ipam", "align": True, "cluster": {"backend": "kubernetes"},
         "rails": [{"pf": name, "subnet": f"172.16.{number * 16}.0/20"} for number, name in enumerate(rails)],
     }  # fmt: skip
     assert (network["kind"], network["multiRail"], network["resource"]) == ("sriov", True, "nvidia.com/rails")

@@ -148,7 +148,7 @@ def test_a_link_of_two() -> None:
 
 def test_in_a_clusters_pool() -> None:
     """The IPv4 address comes from a block, and the address with it in it needs none."""
-    of = pool(ranges=[[{"subnet": "10.0.0.0/16"}], [OF_PARENT]], cluster={"store": "etcd"})
+    of = pool(ranges=[[{"subnet": "10.0.0.0/16"}], [OF_PARENT]], cluster={"backend": "etcd"})
     assert [s.subnets for s in of.sets] == [("10.0.0.0/16",), ()]
 
 
@@ -174,7 +174,7 @@ def test_in_a_clusters_pool() -> None:
         ({"subnet": "parent-ipv4", "embedIPv4": True}, "ipam.embedIPv4 true with subnet 10.1.0.0/29"),
         ({"ranges": [[{"subnet": "parent-ipv4"}], [{"subnet": "parent-ipv4"}]]}, "overlaps"),
         ({"rails": [{"pf": "a", "subnet": "parent-ipv4"}]}, "ipam.rails[0].subnet parent-ipv4 in ipam.rails"),
-        ({"subnet": "parent-ipv4", "cluster": {"store": "etcd"}}, "ipam.subnet parent-ipv4 with ipam.cluster"),
+        ({"subnet": "parent-ipv4", "cluster": {"backend": "etcd"}}, "ipam.subnet parent-ipv4 with ipam.cluster"),
         ({"subnet": "10.0.0.0/24", "routes": [{"dst": "parent-ipv4"}]}, "ipam.routes[0].dst"),
     ],
 )

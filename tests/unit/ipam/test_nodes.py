@@ -91,7 +91,7 @@ def test_of_no_node() -> None:
         ({"ranges": [[A | {"node": ""}]]}, 'ipam.ranges[0][0].node ""'),
         ({"ranges": [[A | {"node": ["node-a"]}]]}, 'ipam.ranges[0][0].node ["node-a"]'),
         ({"node": "node-a", "ranges": [[A]]}, "ipam.node: of no effect without ipam.subnet"),
-        ({"ranges": [[A]], "cluster": {"store": "etcd"}}, "ipam.ranges[0][0].node with ipam.cluster"),
+        ({"ranges": [[A]], "cluster": {"backend": "etcd"}}, "ipam.ranges[0][0].node with ipam.cluster"),
         ({"rails": [{"pf": "a", **A}]}, "ipam.rails[0].node in ipam.rails"),
     ],
 )

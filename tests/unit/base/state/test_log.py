@@ -13,7 +13,7 @@ import pytest
 from base.protocol.dispatch import answer
 from base.protocol.errors import InterfaceExists, doing
 from base.protocol.spec import Config, Request
-from base.state import node
+from base.state import policy
 from base.state.log import log_command
 
 pytestmark = pytest.mark.usefixtures("node_file")
@@ -149,5 +149,5 @@ def test_a_file_with_several_names(tmp_path: Path) -> None:
     secret.write_text("precious")
     log.hardlink_to(secret)
     with pytest.raises(OSError, match="several names"):
-        node.place("logFile", str(log), [str(tmp_path)]).open_for_append()
+        policy.place("logFile", str(log), [str(tmp_path)]).open_for_append()
     assert secret.read_text() == "precious"

@@ -13,7 +13,7 @@ import pytest
 from unit.base.state.test_log import REQUEST, run, written
 
 from base.protocol.errors import InvalidConfig
-from base.state import log_file, node
+from base.state import log_file, policy
 from base.state.log import log_command
 
 LIMIT = 1 << 14
@@ -21,10 +21,10 @@ LIMIT = 1 << 14
 WRITER = """
 import itertools, sys
 from base.protocol.spec import Request
-from base.state import log_file, node
+from base.state import log_file, policy
 from base.state.log import log_command
 
-node.FILE, log_file.LIMIT, log, most = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+policy.FILE, log_file.LIMIT, log, most = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 print("begins", flush=True)
 for n in range(int(most)) if most else itertools.count():
     request = Request({"CNI_COMMAND": "ADD", "CNI_CONTAINERID": f"c{n}", "CNI_IFNAME": "hpn0"}, b"{}")
@@ -44,7 +44,7 @@ def log(tmp_path: Path, node_file: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def writer(log: Path, most: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", WRITER, node.FILE, str(LIMIT), str(log), most]
+    command = [sys.executable, "-c", WRITER, policy.FILE, str(LIMIT), str(log), most]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[4])
 
 
@@ -125,7 +125,7 @@ def test_the_one_that_others_have_begun_stays(log: Path) -> None:
 def test_another_is_at_it(log: Path, long: bool) -> None:
     """No command waits: the line goes to the file that is about to be the older.  It does not grow silently."""
     fill(log, LIMIT if long else 0)
-    opened = log_file.open_for_append(node.place("logFile", str(log), [str(log.parent)]))
+    opened = log_file.open_for_append(policy.place("logFile", str(log), [str(log.parent)]))
     with log.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         opened.append('{"of": "ours"}\n', lines := [])

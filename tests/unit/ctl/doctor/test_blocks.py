@@ -58,7 +58,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     read = Reader(tmp_path)
     assert list(blocks(read, [tmp_path, tmp_path / "loop"])) == []
-    kept = "keeps this node's blocks by a copy in memory or by the store's list, until the next boot; repair the disk"
+    kept = "keeps this node's blocks by a copy in memory or by the backend's list, until the next boot; repair the disk"
     assert {path.removeprefix(f"{tmp_path}/"): kept in why for path, why in read.unread.items()} == {
         "loop": True,
         "loop/blocks": True,

@@ -17,7 +17,7 @@ from ctl.doctor.model import Addresses, Facts, Severity
 from ctl.doctor.reading import Reader
 
 RANGE = {"type": "hpn-ipam", "subnet": "10.56.0.0/24"}
-SHARED = {**RANGE, "cluster": {"store": "kubernetes"}}
+SHARED = {**RANGE, "cluster": {"backend": "kubernetes"}}
 
 
 def conf(name: str = "rail0", **ipam: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def test_a_range_on_each_node(
     assert [one.severity for one in findings] == [Severity.ERROR] * is_found
     for one in findings:
         assert "ml/d0: its ipam has no cluster, so each of the 2 nodes allocates 10.56.0.2-10.56.0.254" in one.evidence
-        assert '"cluster": {"store": "kubernetes"}' in one.remedy
+        assert '"cluster": {"backend": "kubernetes"}' in one.remedy
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_an_address_of_the_host(ipam: dict[str, Any], severity: Severity) -> Non
 def test_no_definition_shown_gives_each_node_the_same(server: Server, kubeconfig: Path) -> None:
     """The files of conf/, and the example of the chart's values."""
     values = (ROOT / "packaging/helm/hpn/values.yaml").read_text()
-    assert "ipam: {type: hpn-ipam, subnet: 10.56.0.0/16, cluster: {store: kubernetes}}" in values
+    assert "ipam: {type: hpn-ipam, subnet: 10.56.0.0/16, cluster: {backend: kubernetes}}" in values
     shown = [one for path in sorted(CONF.glob("nad-*.yaml")) for one in documents(path)]
     assert len(shown) >= 7
     assert list(range_on_each_node(facts(server, kubeconfig, *shown))) == []

@@ -15,21 +15,21 @@ from support.tls_server import Server, Told, api_server
 from unit.ctl.test_inspect import VF, save
 from unit.ipam.cluster.test_kubernetes import NO_PAGE, status
 
-from base.state import node
+from base.state import policy
 from ctl.installation.command import NOT_ASKED, checked
 
 # A command's connections end with its process.
 pytestmark = pytest.mark.filterwarnings("ignore:.*ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning")
 
 WELL = "this version understands the state on this node\n"
-SHARED = {"store": "kubernetes"}
+SHARED = {"backend": "kubernetes"}
 SYSTEM = Told(200, {"metadata": {"name": "kube-system", "uid": "u-1"}})
 NODE = Told(200, {"metadata": {"name": "node1", "uid": "u-2"}})
 LEASE = Told(200, {"metadata": {"name": "node1"}, "spec": {"renewTime": "2026-11-23T06:00:00.000000Z"}})
-GRID = Told(200, {"metadata": {"name": "rail0", "uid": "u-3", "resourceVersion": "7"}, "spec": {
+POOL = Told(200, {"metadata": {"name": "rail0", "uid": "u-3", "resourceVersion": "7"}, "spec": {
     "network": "rail0", "blockSize": 8, "subnets": ["10.1.0.0/16"]}})  # fmt: skip
-NO_GRID = status(404, "NotFound", 'hpngrids.hpn-cni.io "rail0" not found', name="rail0")
-NO_GRIDS = Told(200, {"metadata": {}, "items": []})
+NO_POOL = status(404, "NotFound", 'hpnpools.hpn-cni.io "rail0" not found', name="rail0")
+NO_POOLS = Told(200, {"metadata": {}, "items": []})
 NO_BLOCKS = Told(200, {"metadata": {}, "items": []})
 
 
@@ -44,9 +44,9 @@ def server(asked: tuple[Server, Path], tmp_path: Path, monkeypatch: pytest.Monke
     """The API server that the policy file names."""
     server, kubeconfig = asked
     (tmp_path / "hpn.json").write_text(
-        json.dumps({"stores": {"kubernetes": {"kubeconfig": str(kubeconfig)}, "nodeName": "node1"}})
+        json.dumps({"backends": {"kubernetes": {"kubeconfig": str(kubeconfig)}, "nodeName": "node1"}})
     )
-    monkeypatch.setattr(node, "FILE", str(tmp_path / "hpn.json"))
+    monkeypatch.setattr(policy, "FILE", str(tmp_path / "hpn.json"))
     return server
 
 
@@ -66,7 +66,7 @@ def check(root: Path) -> tuple[str, int]:
 
 def test_all_is_well(root: Path, server: Server) -> None:
     configure(root, cluster=SHARED)
-    server.tell(SYSTEM, NODE, LEASE, NO_GRID, NO_GRIDS, NO_BLOCKS)
+    server.tell(SYSTEM, NODE, LEASE, NO_POOL, NO_POOLS, NO_BLOCKS)
     assert check(root) == (WELL, 0)
     assert [one.method for one in server.asked] == ["GET"] * 6
 
@@ -93,16 +93,16 @@ def token(ended: float) -> str:
     [
         (
             [SYSTEM, NODE, LEASE, NO_PAGE],
-            "hpngrids.hpn-cni.io: the cluster has no such CustomResourceDefinition; make it: kubectl apply -k ",
+            "hpnpools.hpn-cni.io: the cluster has no such CustomResourceDefinition; make it: kubectl apply -k ",
         ),
-        ([SYSTEM, NODE, LEASE, status(403, "Forbidden", "no")], "refuses to get hpngrids.hpn-cni.io: no; allow it"),
+        ([SYSTEM, NODE, LEASE, status(403, "Forbidden", "no")], "refuses to get hpnpools.hpn-cni.io: no; allow it"),
         ([SYSTEM, NODE, status(403, "Forbidden", "no")], "refuses to get leases: no; allow it to all nodes: kubectl"),
         (
-            [SYSTEM, NODE, LEASE, NO_GRID, NO_GRIDS, status(403, "Forbidden", "no")],
+            [SYSTEM, NODE, LEASE, NO_POOL, NO_POOLS, status(403, "Forbidden", "no")],
             "refuses to list hpnblocks.hpn-cni.io: no; allow it to all nodes: kubectl apply -k ",
         ),
         ([status(401, "Unauthorized", "no")] * 2, "it does not know this node's credential ("),
-        ([SYSTEM, NODE, LEASE, GRID], "ipam.cluster.blockSize 16: the blocks of network rail0 have 8 host numbers"),
+        ([SYSTEM, NODE, LEASE, POOL], "ipam.cluster.blockSize 16: the blocks of network rail0 have 8 host numbers"),
     ],
 )
 def test_refusals(root: Path, server: Server, answers: list[Told], said: str) -> None:
@@ -130,8 +130,8 @@ def test_no_credential(root: Path, server: Server, asked: tuple[Server, Path]) -
 
 
 def test_a_configuration_that_cannot_be(root: Path, server: Server) -> None:
-    configure(root, cluster={"store": "consul"})
-    assert 'for network rail0: ipam.cluster.store "consul"' in check(root)[0]
+    configure(root, cluster={"backend": "consul"})
+    assert 'for network rail0: ipam.cluster.backend "consul"' in check(root)[0]
     assert server.asked == []
 
 
@@ -139,7 +139,7 @@ def test_unreachable_is_found_once(root: Path, cluster: Cluster) -> None:
     """Two networks share one silent store, which is asked once."""
     cluster.node("node1").enter()
     for name in ("rail0", "rail1"):
-        configure(root, name, cluster={"store": "etcd"})
+        configure(root, name, cluster={"backend": "etcd"})
     cluster.store.faults = every("", Fault.UNREACHABLE)
     text, exit_status = check(root)
     assert (exit_status, text.count("does not answer")) == (1, 2)
@@ -149,7 +149,7 @@ def test_unreachable_is_found_once(root: Path, cluster: Cluster) -> None:
 def test_a_network_that_only_an_attachment_has(root: Path, cluster: Cluster) -> None:
     """The NetworkAttachmentDefinition is in the API server; the attachments' records contain its configuration."""
     cluster.node("node1").enter()
-    conf = configure(root, cluster={"store": "etcd"})
+    conf = configure(root, cluster={"backend": "etcd"})
     (root / "etc" / "cni" / "net.d" / "rail0.conflist").unlink()
     save(root / "run" / "hpn", replace(VF, config=conf))
     cluster.store.faults = every("listed", Fault.FORBIDDEN)

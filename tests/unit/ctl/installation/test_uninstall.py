@@ -203,7 +203,7 @@ def test_blocks_of_shared_pools(installed: Path) -> None:
     (folder / "other" / "blocks").write_text("{")
     said = uninstall(installed)
     assert not (folder / "rail0" / "blocks").exists()
-    (line,) = (line for line in said if "cluster's store" in line)
+    (line,) = (line for line in said if "cluster's backend" in line)
     assert (
         "still lists blocks of rail0, rail1, rail2 and 5 more for node node1; to free them at once, run on an" in line
     )

@@ -16,7 +16,7 @@ from support.pages import ROOT
 from base.protocol.errors import IoFailure
 from ctl.ipam import cluster as command
 from ctl.ipam import command as addresses
-from ipam.cluster import BLOCK, GRID, Machine, node_blocks
+from ipam.cluster import BLOCK, POOL, Machine, node_blocks
 from ipam.cluster.node_blocks import GRACE, HEARTBEAT, NodeBlocks, OwnedBlock
 from ipam.cluster.rules.documents import Block, PoolLayout, layout_name
 
@@ -30,7 +30,7 @@ def store() -> Memory:
     it = Memory()
     for name in ("node1", "node2"):
         it.machines[name] = Machine(name, f"uid-{name}", it.clock)
-    it.create(GRID, "net", "net", PoolLayout("net", 16, SUBNETS[:1]).to_json())
+    it.create(POOL, "net", "net", PoolLayout("net", 16, SUBNETS[:1]).to_json())
     for index, node in ((0, "node1"), (5, "node1"), (3, "node2")):
         put(it, Block("net", index, 16, node, f"uid-{node}", "nonce"))
     return it
@@ -46,7 +46,7 @@ def hpn(store: Memory, tmp_path: Path) -> Hpn:
 
     def run(*words: str, status: int = 0) -> str:
         options = addresses.parser().parse_args([*words, "--data-dir", str(tmp_path)])
-        said, done = command.of_store(options, store, command.networks(tmp_path))
+        said, done = command.of_backend(options, store, command.networks(tmp_path))
         assert done == status, said
         return said
 
@@ -70,22 +70,22 @@ def test_show(hpn: Hpn) -> None:
 
 def test_show_both_families(hpn: Hpn, store: Memory) -> None:
     """The smaller family limits the count of blocks, because each block has addresses of both families."""
-    store.create(GRID, "both", "both", PoolLayout("both", 16, ("10.2.0.0/25", *SUBNETS)).to_json())
+    store.create(POOL, "both", "both", PoolLayout("both", 16, ("10.2.0.0/25", *SUBNETS)).to_json())
     assert hpn("show", "--cluster", "both").splitlines()[1].endswith("] 0 held, 16 free")
 
 
 def test_show_numbers_for_names(hpn: Hpn, store: Memory) -> None:
     """A network with reserved numbers shows them, and the numbers that names hold."""
-    store.create(GRID, "some", "some", PoolLayout("some", 16, SUBNETS[:1], sticky="64-79").to_json())
+    store.create(POOL, "some", "some", PoolLayout("some", 16, SUBNETS[:1], sticky="64-79").to_json())
     name = layout_name("some/sticky")
-    store.create(GRID, name, "some/sticky", PoolLayout("some/sticky", 1, SUBNETS[:1]).to_json())
+    store.create(POOL, name, "some/sticky", PoolLayout("some/sticky", 1, SUBNETS[:1]).to_json())
     put(store, Block("some/sticky", 64, 1, "node1", "uid-node1", "nonce", whose="ns/web-0"))
     assert hpn("show", "--cluster", "some/sticky").splitlines()[1].endswith("] 1 held, 15 free")
 
 
 def test_show_what_overlaps(hpn: Hpn, store: Memory) -> None:
     for name in ("wide", "wide/sticky"):
-        store.create(GRID, layout_name(name), name, PoolLayout(name, 16, ("10.1.0.0/16", "fd00::/64")).to_json())
+        store.create(POOL, layout_name(name), name, PoolLayout(name, 16, ("10.1.0.0/16", "fd00::/64")).to_json())
     assert "  overlaps: 10.1.0.0/24 is 10.1.0.0/16 of network wide too" in hpn("show", "--cluster", "net").splitlines()
     there = document(hpn, "show", "--cluster")["networks"]
     wide = "10.1.0.0/16 is 10.1.0.0/24 of network net too"
@@ -102,7 +102,7 @@ def test_show_asks_for_lists_only(hpn: Hpn, store: Memory) -> None:
 def test_show_json(hpn: Hpn, store: Memory) -> None:
     put(store, Block("other", 1, 8, "node3", "", "nonce", suspect=int(store.clock)))
     shown = document(hpn, "show", "--cluster")
-    assert shown["store"] == "cluster-1"
+    assert shown["backend"] == "cluster-1"
     net, other = shown["networks"]
     assert (net["network"], net["count"], net["held"], net["suspect"], net["lost"]) == ("net", 16, 3, 0, [])
     assert [block["index"] for block in net["blocks"]] == [0, 3, 5]
@@ -127,14 +127,14 @@ def test_show_what_is_lost_here(hpn: Hpn, store: Memory, tmp_path: Path) -> None
         tmp_path / "net", NodeBlocks("net", "kubernetes", "cluster-1", "node1", "uid-node1", 16, SUBNETS, mine)
     )
     said = hpn("show", "--cluster", status=1)
-    assert "  lost: block 3 of this node: node node2 owns it in the store" in said
-    assert "  lost: block 7 of this node: no node owns it in the store" in said
+    assert "  lost: block 3 of this node: node node2 owns it in the backend" in said
+    assert "  lost: block 7 of this node: no node owns it in the backend" in said
     assert document(hpn, "show", "--cluster", status=1)["networks"][0]["lost"] == [3, 7]
 
 
 def test_show_what_cannot_be_read(hpn: Hpn, store: Memory) -> None:
     store.create(BLOCK, "net.6", "net", {"network": "net"})
-    assert "  wrong: block net.6 in the cluster's store" in hpn("show", "--cluster", status=1)
+    assert "  wrong: block net.6 in the cluster's backend" in hpn("show", "--cluster", status=1)
 
 
 def test_blocks_of_all(hpn: Hpn) -> None:
@@ -150,7 +150,7 @@ def test_blocks_of_all(hpn: Hpn) -> None:
 
 @pytest.mark.parametrize("command", ["show", "gc"])
 def test_no_such_network(hpn: Hpn, command: str) -> None:
-    with pytest.raises(Exception, match="no network nets in the cluster's store"):
+    with pytest.raises(Exception, match="no network nets in the cluster's backend"):
         hpn(command, "--cluster", "nets")
 
 
@@ -217,7 +217,7 @@ def test_release_of_one_network(hpn: Hpn, store: Memory) -> None:
     words = ("release-node", "node1", "other", "--force")
     assert hpn(*words) == "block other.0 of node node1: removed\n"
     assert list(whose(store).values()).count("node1") == 2
-    assert "node node1 has no block of other in the cluster's store" in hpn(*words, status=1)
+    assert "node node1 has no block of other in the cluster's backend" in hpn(*words, status=1)
 
 
 def test_release_of_a_node_that_never_told(hpn: Hpn, store: Memory) -> None:
@@ -294,7 +294,7 @@ def test_release_of_a_dead_node(hpn: Hpn, store: Memory, forced: bool) -> None:
         f"block {name} of node node1: removed" for name in ("net.0", "net.5", "other.0")
     ]
     assert whose(store) == {"net.3": "node2"}
-    assert "node node1 has no block in the cluster's store" in hpn(*words, status=1)
+    assert "node node1 has no block in the cluster's backend" in hpn(*words, status=1)
 
 
 def test_release_of_what_changes_meanwhile(hpn: Hpn, store: Memory) -> None:
@@ -313,9 +313,9 @@ def etcd() -> Iterator[Member]:
 # Reads another node's file than the machine's; a command's connections end with its process.
 PROGRAM = """
 import sys
-from base.state import node
+from base.state import policy
 from ctl.main import main
-node.FILE = sys.argv.pop(1)
+policy.FILE = sys.argv.pop(1)
 sys.exit(main(sys.argv))
 """
 
@@ -323,21 +323,21 @@ sys.exit(main(sys.argv))
 def test_the_store_of_the_nodes_file(etcd: Member, tmp_path: Path) -> None:
     """The program finds the store in the node's file, connects to it, and shows its answers."""
     file = tmp_path / "hpn.json"
-    file.write_text(json.dumps({"stores": {"etcd": {"endpoints": [etcd.url]}, "nodeName": "node1"}}))
+    file.write_text(json.dumps({"backends": {"etcd": {"endpoints": [etcd.url]}, "nodeName": "node1"}}))
 
     def run(*words: str) -> tuple[int, str]:
         argv = [sys.executable, "-c", PROGRAM, file, "ipam", "show", "--cluster", "--data-dir", tmp_path, *words]
         done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
         return done.returncode, done.stdout + done.stderr
 
-    assert run("--store", "etcd") == (0, "no network has a pool in the cluster's store\n")
+    assert run("--backend", "etcd") == (0, "no network has a pool in the cluster's backend\n")
     assert etcd.asked
-    status, said = run("--kubeconfig", f"{tmp_path}/none", "--store", "etcd")
-    assert (status, "--kubeconfig has no effect with --store etcd" in said) == (1, True)
+    status, said = run("--kubeconfig", f"{tmp_path}/none", "--backend", "etcd")
+    assert (status, "--kubeconfig has no effect with --backend etcd" in said) == (1, True)
     status, said = run("--kubeconfig", f"{tmp_path}/none")
     assert (status, f"there is no kubeconfig at {tmp_path}/none" in said) == (1, True)
     etcd.answers += [(400, {"code": 3, "message": "wrong"})]
-    status, said = run("--store", "etcd")
+    status, said = run("--backend", "etcd")
     assert (status, said.startswith("hpn ipam: "), "Traceback" in said) == (1, True, False)
 
 
@@ -348,11 +348,11 @@ def test_a_node_of_no_name() -> None:
 
 def test_retire(hpn: Hpn, store: Memory) -> None:
     """Another network with a similar name stays, and so does everything while it is unknown whether a pod is there."""
-    store.create(GRID, "net2", "net2", PoolLayout("net2", 16, ("10.2.0.0/24",)).to_json())
+    store.create(POOL, "net2", "net2", PoolLayout("net2", 16, ("10.2.0.0/24",)).to_json())
     put(store, Block("net2", 1, 16, "node1", "uid-node1", "nonce"))
     put(store, Block("net/sticky", 70, 1, "node2", "", "nonce", whose="default/web-0:hpn0"))
     numbers = PoolLayout("net/sticky", 1, SUBNETS)  # as the first ADD with a number writes it
-    store.create(GRID, layout_name("net/sticky"), "net/sticky", numbers.to_json())
+    store.create(POOL, layout_name("net/sticky"), "net/sticky", numbers.to_json())
     before = dict(store.documents)
     assert hpn("retire", "net", status=1) == (
         "it is unknown whether a pod has an address of the network; name --kubeconfig, or add --force; nothing is "

@@ -10,10 +10,10 @@ import pytest
 from support.documents import Memory
 from support.tls_server import Server, Told
 
-from base.protocol.errors import IoFailure, StoreRefused
+from base.protocol.errors import BackendRefused, IoFailure
 from ctl.ipam import cluster as command
 from ctl.ipam import command as addresses
-from ipam.cluster import BLOCK, GRID
+from ipam.cluster import BLOCK, POOL
 from ipam.cluster.rules.documents import Block, PoolLayout
 
 STATUS = "k8s.v1.cni.cncf.io/network-status"
@@ -25,7 +25,7 @@ Hpn = Callable[..., str]
 def store() -> Memory:
     """A network: node1 owns blocks 0 and 5, node2 block 3, and number 70 is that of a name on node2."""
     it = Memory()
-    it.create(GRID, "net", "net", PoolLayout("net", 16, SUBNETS, sticky="64-79").to_json())
+    it.create(POOL, "net", "net", PoolLayout("net", 16, SUBNETS, sticky="64-79").to_json())
     for index, node in ((0, "node1"), (5, "node1"), (3, "node2")):
         put(it, Block("net", index, 16, node, "", "nonce"))
     put(it, Block("net/sticky", 70, 1, "node2", "", "nonce", whose="default/web-0:hpn0"))
@@ -66,7 +66,7 @@ def hpn(asked: tuple[Server, Path], store: Memory, tmp_path: Path) -> Hpn:
         server, kubeconfig = asked
         server.tell(listed(RAIL0, RAIL1), listed(*pods[:-1], more="page"), listed(*pods[-1:]))
         argv = ["pods", f"--kubeconfig={kubeconfig}", f"--data-dir={tmp_path}", *words]
-        said, done = command.of_store(addresses.parser().parse_args(argv), store, {})
+        said, done = command.of_backend(addresses.parser().parse_args(argv), store, {})
         assert done == status, said
         return said
 
@@ -184,8 +184,8 @@ def test_a_credential_that_may_not(asked: tuple[Server, Path], store: Memory) ->
     server, kubeconfig = asked
     server.tell(listed(), Told(403, {"message": "pods is forbidden"}))
     options = addresses.parser().parse_args(["pods", f"--kubeconfig={kubeconfig}"])
-    with pytest.raises(StoreRefused, match="does not list pods: pods is forbidden; --kubeconfig needs a credential"):
-        command.of_store(options, store, {})
+    with pytest.raises(BackendRefused, match="does not list pods: pods is forbidden; --kubeconfig needs a credential"):
+        command.of_backend(options, store, {})
     with pytest.raises(SystemExit):
         addresses.parser().parse_args(["pods"])
 
@@ -196,7 +196,7 @@ def test_a_network_with_pods_is_not_retired(asked: tuple[Server, Path], store: M
 
     def run(*pods: Any) -> tuple[str, int]:
         server.tell(listed(RAIL0, RAIL1), listed(*pods))
-        return command.of_store(addresses.parser().parse_args(argv), store, {})
+        return command.of_backend(addresses.parser().parse_args(argv), store, {})
 
     before = dict(store.documents)
     others = pod("b", "node1", on("default/rail1", "10.9.0.1"))

@@ -9,7 +9,7 @@ from support.documents import Fault, at, every
 from support.ipam_calls import of
 
 from base.kernel import budget
-from ipam.cluster import BLOCK, GRID
+from ipam.cluster import BLOCK, POOL
 from ipam.cluster.reconcile import claim_block
 from ipam.cluster.rules import block_math
 from ipam.cluster.rules.documents import Block
@@ -35,7 +35,7 @@ def test_first_use_claims_a_block(cluster: Cluster) -> None:
         "listed",
         f"create net.{index(given)}",
     ]
-    assert cluster.store.bodies(GRID) == {
+    assert cluster.store.bodies(POOL) == {
         "net": {"network": "net", "blockSize": 16, "subnets": ["10.0.0.0/24"]},
     }
     (body,) = cluster.store.bodies(BLOCK).values()
@@ -128,11 +128,11 @@ def test_rails_and_align(cluster: Cluster) -> None:
 
 
 def test_a_block_size_of_ones_own(cluster: Cluster) -> None:
-    one = cluster.node("node1", subnet="10.0.0.0/24", cluster={"store": "etcd", "blockSize": 1})
+    one = cluster.node("node1", subnet="10.0.0.0/24", cluster={"backend": "etcd", "blockSize": 1})
     for n in range(5):
         one.add(f"{n}")
     assert len(cluster.owners()) == 5
-    assert cluster.store.bodies(GRID)["net"]["blockSize"] == 1
+    assert cluster.store.bodies(POOL)["net"]["blockSize"] == 1
 
 
 def test_two_without_room_make_one_claim(cluster: Cluster) -> None:

@@ -11,14 +11,14 @@ import pytest
 from support.documents import Fault, Memory, every, whose
 from support.ipam_calls import Net
 
-from base.protocol.errors import StoreRefused
+from base.protocol.errors import BackendRefused
 from ctl.ipam.command import answer
-from ipam.cluster import BLOCK, GRID, Machine, node_blocks
+from ipam.cluster import BLOCK, POOL, Machine, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.rules.documents import Block
 
 RANGES = [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64", "gateway": None}]]
-SHARED = {"ranges": RANGES, "cluster": {"store": "etcd", "blockSize": 4}}
+SHARED = {"ranges": RANGES, "cluster": {"backend": "etcd", "blockSize": 4}}
 Hpn = Callable[..., list[str]]
 
 
@@ -75,7 +75,7 @@ def test_a_pool_of_this_nodes(hpn: Hpn, net: Net, store: Memory, tmp_path: Path)
         "net: imported 0 leases",
     ]
     assert whose(store) == {"net.0": "node1", "net.1": "node1"}
-    assert store.bodies(GRID)["net"]["blockSize"] == 4
+    assert store.bodies(POOL)["net"]["blockSize"] == 4
     assert net.leases() == before
     net.ipam = {"type": "hpn-ipam", **SHARED}
     store.calls.clear()
@@ -107,7 +107,7 @@ def test_again_is_nothing_new(hpn: Hpn, store: Memory, tmp_path: Path) -> None:
 
 def test_dry_run(hpn: Hpn, net: Net, store: Memory, tmp_path: Path) -> None:
     assert hpn(*enter(tmp_path), "--dry-run")[0].startswith("this node would have block 0: 10.1.0.0-10.1.0.3")
-    assert store.bodies(BLOCK) == store.bodies(GRID) == {}
+    assert store.bodies(BLOCK) == store.bodies(POOL) == {}
     assert node_blocks.read(net.dir) is None
 
 
@@ -130,7 +130,7 @@ def test_what_fails_half_way_is_undone(hpn: Hpn, net: Net, store: Memory, tmp_pa
         assert whose(store) == {"net.1": "node2"}
     else:
         store.faults = lambda _n, done, name: Fault.FORBIDDEN if (done, name) == ("create", "net.1") else None
-        with pytest.raises(StoreRefused):
+        with pytest.raises(BackendRefused):
             hpn(*enter(tmp_path))
         assert whose(store) == {}
     mine = node_blocks.read(net.dir)
@@ -199,7 +199,7 @@ def test_a_block_of_two_nodes_pods(hpn: Hpn, net: Net, store: Memory, tmp_path: 
 def test_leases_go_where_blocks_do_not_come(hpn: Hpn, net: Net, store: Memory, tmp_path: Path) -> None:
     before = net.leases()
     store.faults = every("create", Fault.FORBIDDEN)
-    with pytest.raises(StoreRefused):
+    with pytest.raises(BackendRefused):
         hpn(*whereabouts(tmp_path, n33="a"))
     assert net.leases() == before
 

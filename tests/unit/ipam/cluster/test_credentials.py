@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.tls_server import Authority, authority
 
-from base.protocol.errors import InvalidConfig, StoreRefused, Unreachable
+from base.protocol.errors import BackendRefused, InvalidConfig, Unreachable
 from ipam.cluster.backends import credentials, exec_credential, tls
 
 # kubeadm writes this for kubelet.
@@ -153,7 +153,7 @@ def test_until_when_a_token_counts(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused(tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any], why: str) -> None:
-    with pytest.raises(StoreRefused, match=f"{tmp_path}/kubeconfig: .*{why}"):
+    with pytest.raises(BackendRefused, match=f"{tmp_path}/kubeconfig: .*{why}"):
         credentials.read(write(tmp_path, config(user, cluster)))
 
 
@@ -163,7 +163,7 @@ def test_what_is_refused_in_yaml_too(tmp_path: Path) -> None:
         KUBEADM.replace("    server:", f"    insecure-skip-tls-verify: {word}\n    server:")
         for word in ("true", "false")
     )
-    with pytest.raises(StoreRefused, match="insecure-skip-tls-verify lets any host"):
+    with pytest.raises(BackendRefused, match="insecure-skip-tls-verify lets any host"):
         credentials.read(write(tmp_path, insecure))
     assert credentials.read(write(tmp_path, secure)).server
 
@@ -183,19 +183,21 @@ def test_what_is_refused_in_yaml_too(tmp_path: Path) -> None:
     ],
 )
 def test_files_that_are_none(tmp_path: Path, document: object, why: str) -> None:
-    with pytest.raises(StoreRefused, match=why):
+    with pytest.raises(BackendRefused, match=why):
         credentials.read(write(tmp_path, document))
 
 
 def test_data_that_is_no_base64(tmp_path: Path) -> None:
     found = credentials.read(write(tmp_path, config({}, {"certificate-authority-data": "Y2?"})))
-    with pytest.raises(StoreRefused, match="certificate-authority-data is not base64"):
+    with pytest.raises(BackendRefused, match="certificate-authority-data is not base64"):
         found.tls()
 
 
 def test_a_line_that_is_no_yaml_is_not_repeated(tmp_path: Path) -> None:
     path = write(tmp_path, KUBEADM + "    token: hush: hush\n")
-    with pytest.raises(StoreRefused, match=r"neither YAML nor JSON \(mapping values .*, line 21, column 16\)") as said:
+    with pytest.raises(
+        BackendRefused, match=r"neither YAML nor JSON \(mapping values .*, line 21, column 16\)"
+    ) as said:
         credentials.read(path)
     assert "hush" not in str(said.value)
 
@@ -203,16 +205,18 @@ def test_a_line_that_is_no_yaml_is_not_repeated(tmp_path: Path) -> None:
 def test_a_token_of_several_lines(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("hush\nhush\n")
     for user in ({"token": "hush\nhush"}, {"tokenFile": "token"}, {"token": "hüsh"}):
-        with pytest.raises(StoreRefused, match=r"its token is not one line of ASCII.*; correct it") as said:
+        with pytest.raises(BackendRefused, match=r"its token is not one line of ASCII.*; correct it") as said:
             credentials.read(write(tmp_path, config(user))).headers()
         assert "sh" not in str(said.value).partition("token")[2]
     assert credentials.read(write(tmp_path, config({"token": "abc\n"}))).headers() == {"Authorization": "Bearer abc"}
 
 
 def test_there_is_none(tmp_path: Path) -> None:
-    with pytest.raises(StoreRefused, match=r"no kubeconfig at /nowhere, .* name it as stores.kubernetes.kubeconfig"):
+    with pytest.raises(
+        BackendRefused, match=r"no kubeconfig at /nowhere, .* name it as backends.kubernetes.kubeconfig"
+    ):
         credentials.read("/nowhere")
-    with pytest.raises(StoreRefused, match="cannot be read"):
+    with pytest.raises(BackendRefused, match="cannot be read"):
         credentials.read("/dev/null")
 
 
@@ -272,7 +276,7 @@ def test_an_operators_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner
     home = pwd.getpwuid(owner).pw_dir
     found = credentials.read(file, as_operator=True).headers()
     assert found == {"Authorization": f"Bearer {owner}/{home}/by-the-file/v1beta1/word"}
-    with pytest.raises((StoreRefused, InvalidConfig), match=r"exec runs another program|can be written by others"):
+    with pytest.raises((BackendRefused, InvalidConfig), match=r"exec runs another program|can be written by others"):
         credentials.read(file)
 
 
@@ -291,7 +295,7 @@ def test_the_owner_is_that_of_the_contents(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a file away")
 def test_an_owner_that_passwd_does_not_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_UID", "54321")
-    with pytest.raises(StoreRefused, match="exec: no user of this node has the number 54321"):
+    with pytest.raises(BackendRefused, match="exec: no user of this node has the number 54321"):
         credentials.read(operators(tmp_path, 54321), as_operator=True)
 
 
@@ -314,7 +318,7 @@ def test_another_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_a_program_without_a_credential(tmp_path: Path, keys: dict[str, Any], why: str) -> None:
     file = operators(tmp_path, os.geteuid(), **keys)
-    with pytest.raises(StoreRefused, match=f"{tmp_path}/kubeconfig: {why}"):
+    with pytest.raises(BackendRefused, match=f"{tmp_path}/kubeconfig: {why}"):
         credentials.read(file, as_operator=True)
 
 
@@ -364,7 +368,7 @@ def test_a_pods_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "..data").symlink_to("..1")
     for name in ("ca.crt", "token"):
         (tmp_path / name).symlink_to(f"..data/{name}")
-    with pytest.raises(StoreRefused, match=r"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT do not name it"):
+    with pytest.raises(BackendRefused, match=r"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT do not name it"):
         credentials.read(f"{tmp_path}")
     for host, port, server in (
         ("10.96.0.1", "443", "https://10.96.0.1:443"),

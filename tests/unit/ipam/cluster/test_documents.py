@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from base.protocol.errors import RecordUnreadable
-from ipam.cluster import BLOCK, GRID, Document
+from ipam.cluster import BLOCK, POOL, Document
 from ipam.cluster.rules.documents import Block, PoolLayout, block_name, layout_name
 
 SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -51,8 +51,8 @@ def test_bodies_come_back() -> None:
     block = Block("net", 3, 16, "node-a", "uid", "claim", 5, taken=True)
     assert Block.of(Document(BLOCK, block.name, block.to_json(), "u", "1")) == block
     assert (block.first, block.last) == (48, 63)
-    grid = PoolLayout("net", 16, ("10.1.0.0/16", "fd00::/64"))
-    assert PoolLayout.of(Document(GRID, "net", grid.to_json(), "u", "1")) == grid
+    layout = PoolLayout("net", 16, ("10.1.0.0/16", "fd00::/64"))
+    assert PoolLayout.of(Document(POOL, "net", layout.to_json(), "u", "1")) == layout
 
 
 @pytest.mark.parametrize("lost", ["network", "index", "size", "node", "claim"])
@@ -74,6 +74,6 @@ def test_a_block_that_was_taken() -> None:
 def test_a_grid_that_means_nothing(wrong: dict[str, object]) -> None:
     body = PoolLayout("net", 16, ("10.1.0.0/16",)).to_json() | wrong
     with pytest.raises(
-        RecordUnreadable, match=r"pool layout net in the cluster's store cannot be read: its .*; remove or repair it"
+        RecordUnreadable, match=r"pool layout net in the cluster's backend cannot be read: its .*; remove or repair it"
     ):
-        PoolLayout.of(Document(GRID, "net", body, "u", "1"))
+        PoolLayout.of(Document(POOL, "net", body, "u", "1"))

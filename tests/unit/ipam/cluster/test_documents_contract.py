@@ -4,7 +4,7 @@ import pytest
 from support.documents import Fault, Killed, Memory, at, every
 from support.documents_contract import NODES, Contract, block, create
 
-from base.protocol.errors import StoreRefused, Unreachable
+from base.protocol.errors import BackendRefused, Unreachable
 from ipam.cluster import BLOCK, Machine
 
 
@@ -19,7 +19,7 @@ class TestMemory(Contract):
     [
         (Fault.UNREACHABLE, Unreachable, False),
         (Fault.LOST, Unreachable, True),
-        (Fault.FORBIDDEN, StoreRefused, False),
+        (Fault.FORBIDDEN, BackendRefused, False),
         (Fault.KILLED, Killed, False),
         (Fault.KILLED_AFTER, Killed, True),
     ],

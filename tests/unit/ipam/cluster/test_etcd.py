@@ -7,7 +7,7 @@ from support.documents_contract import Contract
 from support.etcd_server import Member, Opened, body, encoded, serving
 
 from base.protocol.errors import RecordUnreadable
-from ipam.cluster import BLOCK, GRID, Machine
+from ipam.cluster import BLOCK, POOL, Machine
 from ipam.cluster.backends import etcd
 from ipam.cluster.backends.etcd import Etcd
 
@@ -91,13 +91,13 @@ def test_lists_page_by_page(store: Etcd, member: Member, monkeypatch: pytest.Mon
     for index in range(7):
         assert store.create(BLOCK, f"net.{index}", "net", body(index, f"n{index % 2}"))
     assert store.create(BLOCK, "net.b.0", "net.b", body(0, network="net.b"))
-    assert store.create(GRID, "net", "net", {"network": "net"})
+    assert store.create(POOL, "net", "net", {"network": "net"})
     member.asked.clear()
     assert [one.name for one in store.listed(BLOCK, "net")] == [f"net.{index}" for index in range(7)]
     assert member.asked == ["/v3/kv/range"] * 3
     assert [one.name for one in store.listed(BLOCK, "net.b")] == ["net.b.0"]
     assert len(store.listed(BLOCK)) == 8
-    assert [one.name for one in store.listed(GRID)] == ["net"]
+    assert [one.name for one in store.listed(POOL)] == ["net"]
 
 
 def test_a_node_reads_its_own(store: Etcd, member: Member) -> None:

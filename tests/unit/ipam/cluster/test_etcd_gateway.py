@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.etcd_server import Member, Opened, body, serving
 
-from base.protocol.errors import InvalidConfig, StoreRefused, Unreachable
+from base.protocol.errors import BackendRefused, InvalidConfig, Unreachable
 from ipam.cluster import BLOCK
 from ipam.cluster.backends import etcd
 from ipam.cluster.backends.etcd import Etcd
@@ -56,13 +56,13 @@ NAMED = (
 
 @pytest.mark.parametrize(("answer", "said"), [
     (FORBIDDEN, r"forbids user nobody to create /hpn/block/net\.3: etcdserver: permission denied; .* readwrite /hpn/"),
-    (NOBODY, r"did not create /hpn/block/net\.3: .*; it requires a user: set stores\.etcd\.user and .*passwordFile"),
+    (NOBODY, r"did not create /hpn/block/net\.3: .*; it requires a user: set backends\.etcd\.user and .*passwordFile"),
     (NAMED, r"did not create .*will be ignored and not used as expected; .*accepts no certificate with a common name"),
     ((404, {"message": "Not Found"}), r"did not create .*Not Found; it must be etcd 3\.4 or later"),
 ])  # fmt: skip
 def test_what_etcd_refuses(store: Etcd, member: Member, answer: tuple[int, dict[str, Any]], said: str) -> None:
     member.answers = [answer]
-    with pytest.raises(StoreRefused, match=said):
+    with pytest.raises(BackendRefused, match=said):
         store.create(BLOCK, "net.3", "net", body(3))
 
 
@@ -80,20 +80,20 @@ def test_a_user(member: Member, opened: Opened, tmp_path: Path) -> None:
     assert store.read(BLOCK, "net.3")
     assert member.asked == ["/v3/kv/range", "/v3/auth/authenticate", "/v3/kv/range"]
     member.answers = [(401, old), (400, {"message": "etcdserver: authentication failed, invalid user ID or password"})]
-    with pytest.raises(StoreRefused, match=f"rejects user hpn: .*the password in {password}"):
+    with pytest.raises(BackendRefused, match=f"rejects user hpn: .*the password in {password}"):
         store.read(BLOCK, "net.3")
 
 
 @pytest.mark.parametrize(("document", "said"), [
-    ({}, r"stores\.etcd\.endpoints None is not a list of URLs"),
-    ({"endpoints": ["10.0.0.1:2379"]}, r"stores\.etcd\.endpoints \['10\.0\.0\.1:2379'\] is not a list of URLs"),
-    ({"endpoints": ["https://e:0x"]}, r"stores\.etcd\.endpoints \['https://e:0x'\] is not a list of URLs"),
-    ({"endpoints": ["https://u:hush@e"]}, r"stores\.etcd\.endpoints \['https://\.\.\.@e'\] is not a list of URLs"),
-    ({"endpoints": ["https://e:1"], "cart": ""}, r"stores\.etcd\.cart is not a known key; known: endpoints, "),
-    ({"endpoints": ["https://e:1"], "ca": "ca.pem"}, r"stores\.etcd\.ca 'ca\.pem' is not an absolute path"),
-    ({"endpoints": ["https://e:1"], "user": 7}, r"stores\.etcd\.user 7 is not a name"),
-    ({"endpoints": ["https://e:1"], "cert": "/c"}, r"stores\.etcd\.cert has no effect without key"),
-    ({"endpoints": ["https://e:1"], "user": "u"}, r"stores\.etcd\.user has no effect without passwordFile"),
+    ({}, r"backends\.etcd\.endpoints None is not a list of URLs"),
+    ({"endpoints": ["10.0.0.1:2379"]}, r"backends\.etcd\.endpoints \['10\.0\.0\.1:2379'\] is not a list of URLs"),
+    ({"endpoints": ["https://e:0x"]}, r"backends\.etcd\.endpoints \['https://e:0x'\] is not a list of URLs"),
+    ({"endpoints": ["https://u:hush@e"]}, r"backends\.etcd\.endpoints \['https://\.\.\.@e'\] is not a list of URLs"),
+    ({"endpoints": ["https://e:1"], "cart": ""}, r"backends\.etcd\.cart is not a known key; known: endpoints, "),
+    ({"endpoints": ["https://e:1"], "ca": "ca.pem"}, r"backends\.etcd\.ca 'ca\.pem' is not an absolute path"),
+    ({"endpoints": ["https://e:1"], "user": 7}, r"backends\.etcd\.user 7 is not a name"),
+    ({"endpoints": ["https://e:1"], "cert": "/c"}, r"backends\.etcd\.cert has no effect without key"),
+    ({"endpoints": ["https://e:1"], "user": "u"}, r"backends\.etcd\.user has no effect without passwordFile"),
 ])  # fmt: skip
 def test_settings_that_are_refused(document: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConfig, match=said):
@@ -113,5 +113,5 @@ def test_settings() -> None:
 
 
 def test_a_certificate_that_is_not_there(opened: Opened, tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match=r"ca\.pem, which stores\.etcd in .* names, does not exist"):
+    with pytest.raises(InvalidConfig, match=r"ca\.pem, which backends\.etcd in .* names, does not exist"):
         opened("https://127.0.0.1:1", ca=str(tmp_path / "ca.pem")).read(BLOCK, "net.3")

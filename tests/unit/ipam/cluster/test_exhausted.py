@@ -28,15 +28,15 @@ def refused(node: Node, command: str = "ADD") -> str:
 
 
 def test_who_is_refused_again_asks_nobody(cluster: Cluster, clock: list[float], poor: Node) -> None:
-    taken = "2 nodes own all 16 usable blocks of network net (16 numbers each), as the store answered 0 s ago"
+    taken = "2 nodes own all 16 usable blocks of network net (16 numbers each), as the backend answered 0 s ago"
     assert taken in refused(poor)
     assert "listed net" in cluster.calls()
     clock[0] += EXHAUSTED // 2 - 1
     for command in ("ADD", "STATUS", "ADD"):
-        assert f"as the store answered {EXHAUSTED // 2 - 1} s ago; next request in" in refused(poor, command)
+        assert f"as the backend answered {EXHAUSTED // 2 - 1} s ago; next request in" in refused(poor, command)
     assert cluster.calls() == []
     clock[0] += EXHAUSTED + 1
-    assert "as the store answered 0 s ago" in refused(poor)
+    assert "as the backend answered 0 s ago" in refused(poor)
     assert "listed net" in cluster.calls()
 
 

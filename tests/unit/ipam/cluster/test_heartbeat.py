@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from support.documents import Fault, Memory, every
 
-from base.protocol.errors import StoreRefused, Unreachable
+from base.protocol.errors import BackendRefused, Unreachable
 from ipam.cluster import BLOCK, Document, Machine
 from ipam.cluster.node_blocks import HELD, LOST, Claim, NodeBlocks, OwnedBlock, place_of
 from ipam.cluster.reconcile import reclaim
@@ -224,7 +224,7 @@ def test_a_renamed_node_that_may_not_answer_under_its_old_name(cluster: Cluster)
     cluster.hold(3)
     cluster.change(3, suspect=SAID)
     cluster.store.faults = every("replace", Fault.FORBIDDEN)
-    with pytest.raises(StoreRefused):
+    with pytest.raises(BackendRefused):
         cluster.look()
     cluster.look(Machine("new-name", "uid-9", NOW))
     assert cluster.mine.draining == (3,)

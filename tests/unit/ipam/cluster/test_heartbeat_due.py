@@ -4,7 +4,7 @@ import pytest
 from support.cluster_nodes import Cluster, Node
 from support.documents import Fault, every
 
-from base.protocol.errors import StoreRefused
+from base.protocol.errors import BackendRefused
 from ipam.cluster import BLOCK, node_blocks
 from ipam.cluster.node_blocks import GRACE, HEARTBEAT, SILENT
 
@@ -71,7 +71,7 @@ def test_the_store_does_not_answer(cluster: Cluster, clock: list[float], quiet: 
     for name in ("b", "c"):
         reply = quiet.reply("ADD", name)
         assert reply.exit_code == 0
-        assert any("heartbeat to the cluster's store failed" in line for line in reply.log) == (name == "b")
+        assert any("heartbeat to the cluster's backend failed" in line for line in reply.log) == (name == "b")
     assert cluster.calls() == ["identity"]
     (lost,) = quiet.mine.giving
     cluster.store.faults = every("", None)  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ def test_the_store_refuses(cluster: Cluster, clock: list[float], quiet: Node, ho
     clock[0] += hours * GRACE
     cluster.store.faults = every("machine_uid", Fault.FORBIDDEN)
     codes = {quiet.call("ADD", name).get("code") for name in ("b", "c", "d")}
-    assert codes == ({None} if hours < 1 else {StoreRefused.code})
+    assert codes == ({None} if hours < 1 else {BackendRefused.code})
     cluster.store.faults = every("", None)  # type: ignore[arg-type]
     assert quiet.add("e")
 

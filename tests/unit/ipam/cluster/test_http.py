@@ -11,7 +11,7 @@ import pytest
 from support.tls_server import Authority, Server, Told, authority, serving
 
 from base.kernel import budget
-from base.protocol.errors import StoreRefused, Unreachable
+from base.protocol.errors import BackendRefused, Unreachable
 from ipam.cluster.backends import http
 from ipam.cluster.backends.http import Answer, Http
 from ipam.cluster.backends.tls import Tls
@@ -199,7 +199,7 @@ def test_a_client_certificate(signer: Authority, tmp_path: Path) -> None:
     with serving(*signer.sign("/CN=server", names=ADDRESS), ca=signer.ca, folder=tmp_path) as server:
         with client(server.url, ca=signer.ca, cert=cert, key=key) as http:
             assert http.ask("GET", "/", is_safe=True).status == 200
-        with client(server.url, ca=signer.ca) as http, pytest.raises((StoreRefused, Unreachable)):
+        with client(server.url, ca=signer.ca) as http, pytest.raises((BackendRefused, Unreachable)):
             http.ask("GET", "/", is_safe=True)
     assert len(server.asked) == 1
 
@@ -210,14 +210,15 @@ def test_a_client_certificate_that_has_expired(signer: Authority, tmp_path: Path
         serving(*signer.sign("/CN=server", names=ADDRESS), ca=signer.ca, folder=tmp_path) as server,
         client(server.url, ca=signer.ca, cert=cert, key=key, source="f") as http,
         pytest.raises(
-            StoreRefused, match="certificate: certificate expired; that of f expired at 2020-01-02T00:00:00Z; renew it"
+            BackendRefused,
+            match="certificate expired; that of f expired at 2020-01-02T00:00:00Z; renew it",
         ),
     ):
         http.ask("GET", "/", is_safe=True)
 
 
 def test_a_server_of_another_authority(server: Server, signer: Authority, tmp_path: Path) -> None:
-    with client(server.url) as http, pytest.raises(StoreRefused, match="is not trusted: unable to get local issuer"):
+    with client(server.url) as http, pytest.raises(BackendRefused, match="is not trusted: unable to get local issuer"):
         http.ask("GET", "/", is_safe=True)
     assert server.asked == []
 
@@ -227,7 +228,7 @@ def test_a_server_whose_certificate_has_expired(signer: Authority, tmp_path: Pat
     with (
         serving(*old, folder=tmp_path) as server,
         client(server.url, ca=signer.ca) as http,
-        pytest.raises(StoreRefused, match="certificate has expired; renew it there, or correct this machine's clock"),
+        pytest.raises(BackendRefused, match="certificate has expired; renew it there, or correct this machine's clock"),
     ):
         http.ask("GET", "/", is_safe=True)
 
@@ -236,7 +237,7 @@ def test_the_name_in_the_servers_certificate(signer: Authority, tmp_path: Path) 
     with serving(*signer.sign("/CN=server", names="DNS:kubernetes"), folder=tmp_path) as server:
         with client(server.url, ca=signer.ca, server_name="kubernetes") as http:
             assert http.ask("GET", "/", is_safe=True).status == 200
-        with client(server.url, ca=signer.ca) as http, pytest.raises(StoreRefused, match="IP address mismatch"):
+        with client(server.url, ca=signer.ca) as http, pytest.raises(BackendRefused, match="IP address mismatch"):
             http.ask("GET", "/", is_safe=True)
 
 
@@ -245,13 +246,13 @@ def test_certificates_that_are_none(server: Server, signer: Authority) -> None:
     _, another = signer.sign("/CN=another")
     with (
         client(server.url, ca=b"x", source="f") as http,
-        pytest.raises(StoreRefused, match="f: its certificate authority is not PEM"),
+        pytest.raises(BackendRefused, match="f: its certificate authority is not PEM"),
     ):
         http.ask("GET", "/", is_safe=True)
     for wrong in ({"cert": b"x", "key": key}, {"cert": cert, "key": another}):
         with (
             client(server.url, ca=signer.ca, source="f", **wrong) as http,
-            pytest.raises(StoreRefused, match="f: its client certificate and key cannot be used"),
+            pytest.raises(BackendRefused, match="f: its client certificate and key cannot be used"),
         ):
             http.ask("GET", "/", is_safe=True)
 

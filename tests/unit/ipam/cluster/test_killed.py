@@ -12,7 +12,7 @@ from support.cluster_nodes import Cluster, Node
 from support.documents import Fault, Killed, Memory, at, none
 from support.ipam_calls import killed_at
 
-from ipam.cluster import BLOCK
+from ipam.cluster import BLOCK, POOL
 from ipam.cluster.node_blocks import GRACE
 
 # More calls than the ADD makes, and more steps.
@@ -55,7 +55,7 @@ def test_first_use(cluster: Cluster, fault: Fault, call: int) -> None:
     cluster.store.faults = none
     assert node.add("a")
     all_is_well(cluster, node, 1)
-    assert len(cluster.store.bodies("grid")) == 1
+    assert len(cluster.store.bodies(POOL)) == 1
 
 
 @pytest.mark.parametrize("fault", [Fault.KILLED, Fault.KILLED_AFTER, Fault.LOST, Fault.UNREACHABLE])

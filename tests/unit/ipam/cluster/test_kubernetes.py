@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.tls_server import Authority, Server, Told, authority, serving
 
-from base.protocol.errors import InvalidConfig, StoreRefused
-from ipam.cluster import BLOCK, GRID, Document, Machine
+from base.protocol.errors import BackendRefused, InvalidConfig
+from ipam.cluster import BLOCK, POOL, Document, Machine
 from ipam.cluster.backends import kubernetes
 from ipam.cluster.backends.kubernetes import Kubernetes
 from ipam.cluster.rules.documents import Block
@@ -210,7 +210,7 @@ def test_who_is_silent(server: Server, store: Kubernetes) -> None:
 def test_the_cluster(server: Server, store: Kubernetes) -> None:
     server.tell(Told(200, {"metadata": {"uid": "c-1"}}), Told(200, {"a": "page of a proxy"}))
     assert store.now() == 1795413600.0  # sends a request, if there was none yet
-    with pytest.raises(StoreRefused, match="is not an API server"):
+    with pytest.raises(BackendRefused, match="is not an API server"):
         store.identity()
 
 
@@ -235,7 +235,7 @@ DENIED = "ValidatingAdmissionPolicy 'hpn-blocks' denied request: node node1 may 
 )
 def test_what_is_refused(server: Server, store: Kubernetes, answer: Told, why: str) -> None:
     server.tell(answer)
-    with pytest.raises(StoreRefused, match=why):
+    with pytest.raises(BackendRefused, match=why):
         store.create(BLOCK, "net.3", "net", BODY)
 
 
@@ -243,12 +243,12 @@ def test_what_is_refused(server: Server, store: Kubernetes, answer: Told, why: s
 def test_without_the_crd_nothing_is_taken_for_absent(server: Server, store: Kubernetes, call: str) -> None:
     server.tell(NO_PAGE)
     calls = {
-        "read": lambda: store.read(GRID, "net"),
+        "read": lambda: store.read(POOL, "net"),
         "replace": lambda: store.replace(KNOWN, BODY),
         "remove": lambda: store.remove(KNOWN),
-        "listed": lambda: store.listed(GRID),
+        "listed": lambda: store.listed(POOL),
     }
-    with pytest.raises(StoreRefused, match="no such CustomResourceDefinition"):
+    with pytest.raises(BackendRefused, match="no such CustomResourceDefinition"):
         calls[call]()
 
 
@@ -264,23 +264,23 @@ def test_a_credential_that_was_renewed(server: Server, store: Kubernetes, kubeco
 
 def test_a_credential_that_is_not_known(server: Server, store: Kubernetes, kubeconfig: Path) -> None:
     server.tell(*[status(401, "Unauthorized", "Unauthorized")] * 2)
-    with pytest.raises(StoreRefused, match=rf"does not know this node's credential \({kubeconfig}\): Unauthorized"):
+    with pytest.raises(BackendRefused, match=rf"does not know this node's credential \({kubeconfig}\): Unauthorized"):
         store.read(BLOCK, "net.3")
 
 
 def test_a_token_that_has_ended(server: Server, store: Kubernetes, kubeconfig: Path) -> None:
     write(kubeconfig, server.url, "e30.eyJleHAiOiAxNzAwMDAwMDAwfQ.x")  # {"exp": 1700000000}
     server.tell(*[status(401, "Unauthorized", "Unauthorized")] * 2)
-    with pytest.raises(StoreRefused, match="which expired at 2023-11-14T22:13:20Z; renew it"):
+    with pytest.raises(BackendRefused, match="which expired at 2023-11-14T22:13:20Z; renew it"):
         store.read(BLOCK, "net.3")
 
 
 @pytest.mark.parametrize(
     ("about", "why"),
     [
-        ({"server": "x"}, "stores.kubernetes.server is not a known key; known: kubeconfig"),
-        ({"kubeconfig": 5}, "stores.kubernetes.kubeconfig 5 is not an absolute path"),
-        ({"kubeconfig": "a/b"}, "stores.kubernetes.kubeconfig 'a/b' is not an absolute path"),
+        ({"server": "x"}, "backends.kubernetes.server is not a known key; known: kubeconfig"),
+        ({"kubeconfig": 5}, "backends.kubernetes.kubeconfig 5 is not an absolute path"),
+        ({"kubeconfig": "a/b"}, "backends.kubernetes.kubeconfig 'a/b' is not an absolute path"),
     ],
 )
 def test_what_the_nodes_file_says(about: dict[str, Any], why: str) -> None:
@@ -293,7 +293,7 @@ def test_the_nodes_name(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert kubernetes.opened(about, "named")[1] == "named"
     write(kubeconfig, "https://api", "e30.eyJrdWJlcm5ldGVzLmlvIjp7Im5vZGUiOnsibmFtZSI6Im4xIn19fQ.x")
     assert kubernetes.opened(about, "")[1] == kubernetes.opened(about, "n1")[1] == "n1"
-    with pytest.raises(InvalidConfig, match=r"stores.nodeName 'n2', and .* is the credential of node n1; remove"):
+    with pytest.raises(InvalidConfig, match=r"backends.nodeName 'n2', and .* is the credential of node n1; remove"):
         kubernetes.opened(about, "n2")
     write(kubeconfig, "https://api", "static")
     monkeypatch.setattr("os.uname", lambda: type("Uname", (), {"nodename": "Host.Example"}))

@@ -12,7 +12,7 @@ from ipam.cluster.rules.documents import SAID, Block, PoolLayout
 
 FOLDER = Path(__file__).parents[4] / "packaging" / "kubernetes" / "cluster"
 BLOCK = Block("net", 3, 16, "node1", "machine", "nonce").to_json()
-GRID = PoolLayout("net", 16, ("10.0.0.0/24",)).to_json()
+POOL = PoolLayout("net", 16, ("10.0.0.0/24",)).to_json()
 # Optional fields: of a reserved number, and of a pool layout with such numbers.
 NAMED = Block("net", 3, 1, "node1", "machine", "nonce", whose="default/web-0:net1", keep=60).to_json()
 ASIDE = PoolLayout("net", 16, ("10.0.0.0/24",), "64-127").to_json()
@@ -24,7 +24,7 @@ def manifest(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("file", "body", "most", "plural"), [("blocks", BLOCK, NAMED, "hpnblocks"), ("grids", GRID, ASIDE, "hpngrids")]
+    ("file", "body", "most", "plural"), [("blocks", BLOCK, NAMED, "hpnblocks"), ("pools", POOL, ASIDE, "hpnpools")]
 )
 def test_the_schema_has_what_documents_hold(file: str, body: dict[str, Any], most: dict[str, Any], plural: str) -> None:
     """A field that the schema lacks would be refused; so would a document without a required field."""
@@ -51,7 +51,7 @@ def test_the_policy_waits_as_long_as_nodes_do() -> None:
 def test_a_node_may_do_no_more_than_the_program_asks() -> None:
     rules = {resource: set(rule["verbs"]) for rule in manifest("nodes.yaml")["rules"] for resource in rule["resources"]}
     assert rules == {
-        "hpngrids": {"get", "list", "create", "update"},
+        "hpnpools": {"get", "list", "create", "update"},
         "hpnblocks": {"get", "list", "create", "update", "delete"},
         "nodes": {"get"},
         "namespaces": {"get"},

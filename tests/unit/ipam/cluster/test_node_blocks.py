@@ -90,3 +90,11 @@ def test_damaged(tmp_path: Path, text: str) -> None:
     (tmp_path / node_blocks.FILE).write_text(text)
     with pytest.raises(RecordUnreadable, match=r"/blocks "):
         node_blocks.read(tmp_path)
+
+
+def test_the_former_name_of_the_backend(tmp_path: Path) -> None:
+    """A file of a build that called it ``store``."""
+    mine = NodeBlocks("net", "etcd", "cluster-1", "node1", "uid", 16)
+    body = mine.to_json()
+    durable.write(f"{tmp_path}/{node_blocks.FILE}", {"store": body.pop("backend"), **body})
+    assert node_blocks.read(tmp_path) == mine

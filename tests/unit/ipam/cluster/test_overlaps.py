@@ -7,7 +7,7 @@ from support import sticky_nodes
 from support.cluster_nodes import SHARED, SMALL, Cluster, Node
 from support.ipam_calls import of
 
-from ipam.cluster import BLOCK, GRID, node_blocks
+from ipam.cluster import BLOCK, POOL, node_blocks
 
 WIDE = {"subnet": "10.0.0.0/16", "cluster": SHARED}
 
@@ -26,7 +26,7 @@ def test_the_second_network_is_refused(cluster: Cluster, ipam: dict[str, Any]) -
         said = refused(cluster.node(name, **ipam), "other")
         assert f"ipam: subnet {ipam['subnet']} of network other overlaps 10.0.0.0/24 of network net" in said
         assert "set ipam.overlaps true" in said
-    assert set(cluster.store.bodies(GRID)) == {"net"}
+    assert set(cluster.store.bodies(POOL)) == {"net"}
     status = cluster.node("node2", **ipam).call("STATUS", name="other")
     assert (status["code"], "overlaps 10.0.0.0/24 of network net" in status["msg"]) == (7, True), status
 
@@ -49,7 +49,7 @@ def test_a_subnet_that_is_added(cluster: Cluster) -> None:
     wider = cluster.node("node2", subnet="10.5.0.0/16", cluster=SHARED)
     assert wider.add("c", name="other")
     assert one.add("d", name="other")
-    assert cluster.store.bodies(GRID)["other"]["subnets"] == ["10.5.0.0/16"]
+    assert cluster.store.bodies(POOL)["other"]["subnets"] == ["10.5.0.0/16"]
 
 
 def test_networks_that_stand_go_on(cluster: Cluster, clock: list[float]) -> None:
@@ -59,10 +59,10 @@ def test_networks_that_stand_go_on(cluster: Cluster, clock: list[float]) -> None
     cluster.node("node2", **SMALL, overlaps=True).add("b", name="other")
     assert two.add("c", name="other")
     assert cluster.node("node3").add("d", name="other")
-    del cluster.store.documents[GRID, "other"]
+    del cluster.store.documents[POOL, "other"]
     clock[0] += node_blocks.HEARTBEAT
     assert len({two.add(f"e{n}", name="other") for n in range(20)}) == 20
-    assert set(cluster.store.bodies(GRID)) == {"net", "other"}
+    assert set(cluster.store.bodies(POOL)) == {"net", "other"}
     one.add("f")
 
 
@@ -73,13 +73,13 @@ def test_two_that_begin_at_once(cluster: Cluster, first: str, pod: tuple[str, ..
     ipam = {"subnet": "10.0.0.0/24", "sticky": 60, "cluster": {**SHARED, "sticky": "32-63"}}
     layout = {"blockSize": 16, "subnets": ["10.0.0.0/24"], "sticky": "32-63"}
     for name in ("net", "other"):
-        cluster.store.create(GRID, name, name, {"network": name, **layout})
+        cluster.store.create(POOL, name, name, {"network": name, **layout})
     second = {"net": "other", "other": "net"}[first]
     for name in (first, second):
         code, said = cluster.node("node1", **ipam).refused("ADD", "a", *pod, name=name)
         assert (code, "remove its pool layout" in said) == (7, True), said
     assert cluster.store.bodies(BLOCK) == {}
-    del cluster.store.documents[GRID, second]
+    del cluster.store.documents[POOL, second]
     assert cluster.node("node1", **ipam).add("a", *pod, name=first)
 
 
@@ -95,13 +95,13 @@ def test_one_network_of_two_definitions(cluster: Cluster) -> None:
 
 
 def test_a_layout_that_cannot_be_read(cluster: Cluster) -> None:
-    cluster.store.create(GRID, "damaged", "damaged", {"network": "damaged"})
+    cluster.store.create(POOL, "damaged", "damaged", {"network": "damaged"})
     assert cluster.node("node1").add("a")
 
 
 def test_a_network_with_numbers_only_stands(cluster: Cluster) -> None:
     """An older version permitted another network beside it, and all its pods have names."""
     sticky_nodes.node(cluster, "a").add("c1", *sticky_nodes.WEB)
-    cluster.store.create(GRID, "other", "other", {"network": "other", "blockSize": 16, "subnets": ["10.0.0.0/24"]})
+    cluster.store.create(POOL, "other", "other", {"network": "other", "blockSize": 16, "subnets": ["10.0.0.0/24"]})
     (address,) = sticky_nodes.node(cluster, "b").add("c2", *of("web-1"))
     assert 64 <= sticky_nodes.number(address) <= 79

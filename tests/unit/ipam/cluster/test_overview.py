@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from base.protocol.spec import Json
-from ipam.cluster import BLOCK, GRID, Document
+from ipam.cluster import BLOCK, POOL, Document
 from ipam.cluster.rules.documents import Block, PoolLayout
 from ipam.cluster.rules.overview import Overview, blocks_in, named, overviews, spans_in
 
@@ -20,9 +20,9 @@ def stored(kind: str, name: str, body: Json) -> Document:
     return Document(kind, name, body, "uid", "1")
 
 
-def grid(network: str = "net", subnets: tuple[str, ...] = SUBNETS) -> Document:
+def layout(network: str = "net", subnets: tuple[str, ...] = SUBNETS) -> Document:
     one = PoolLayout(network, 16, subnets)
-    return stored(GRID, network, one.to_json())
+    return stored(POOL, network, one.to_json())
 
 
 def held(*blocks: Block) -> list[Document]:
@@ -30,7 +30,7 @@ def held(*blocks: Block) -> list[Document]:
 
 
 def survey(*blocks: Block) -> Overview:
-    (one,) = overviews([grid()], held(*blocks))
+    (one,) = overviews([layout()], held(*blocks))
     return one
 
 
@@ -40,7 +40,7 @@ def words(subnet: str, *indexes: int) -> list[str]:
 
 def test_networks_by_name() -> None:
     other = Block("other", 3, 8, "node9", "", "nonce")
-    found = overviews([grid(), grid("empty")], held(block(2), block(0), other))
+    found = overviews([layout(), layout("empty")], held(block(2), block(0), other))
     assert [(one.network, [b.index for b in one.blocks], one.count) for one in found] == [
         ("empty", [], 16),
         ("net", [0, 2], 16),
@@ -86,8 +86,8 @@ def test_as_json() -> None:
 def test_what_cannot_be_read_is_said() -> None:
     body = block(1).to_json()
     del body["node"]
-    broken = [stored(BLOCK, "net.1", body), stored(GRID, "other", {"network": "other"})]
-    found = overviews([grid(), broken[1]], [*held(block(0)), broken[0]])
+    broken = [stored(BLOCK, "net.1", body), stored(POOL, "other", {"network": "other"})]
+    found = overviews([layout(), broken[1]], [*held(block(0)), broken[0]])
     assert [one.network for one in found] == ["net", "other"]
     assert [b.index for b in found[0].blocks] == [0]
     assert "net.1" in found[0].wrong[0]

@@ -97,7 +97,7 @@ def test_it_lives(cluster: Cluster, clock: list[float], full: Node) -> None:
 
 
 def test_only_a_block_that_has_what_is_needed(cluster: Cluster, clock: list[float], full: Node) -> None:
-    node = cluster.node("node2", subnet="10.0.0.0/24", rangeStart="10.0.0.224", cluster={"store": "etcd"})
+    node = cluster.node("node2", subnet="10.0.0.0/24", rangeStart="10.0.0.224", cluster={"backend": "etcd"})
     after_the_grace(cluster, clock, full)
     node.refused("ADD", "a")
     assert {n for n, owner in cluster.owners().items() if owner == "node2"} < {14, 15}

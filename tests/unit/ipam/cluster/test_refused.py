@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from support.cluster_nodes import SHARED, SMALL, Cluster, Node
 
-from base.state import durable
-from base.state import node as nodes_file
-from ipam.cluster import BLOCK, GRID, node_blocks
+from base.state import durable, policy
+from ipam.cluster import BLOCK, POOL, node_blocks
 
 
 def gave_nothing(node: Node) -> bool:
@@ -18,8 +17,8 @@ def gave_nothing(node: Node) -> bool:
 @pytest.mark.parametrize(
     ("ipam", "said"),
     [
-        ({"cluster": {}}, "ipam.cluster.store is missing"),
-        ({"cluster": {"store": "consul"}}, 'ipam.cluster.store "consul"'),
+        ({"cluster": {}}, "ipam.cluster.backend is missing"),
+        ({"cluster": {"backend": "consul"}}, 'ipam.cluster.backend "consul"'),
         ({"cluster": SHARED | {"blockSize": 0}}, "ipam.cluster.blockSize 0"),
         ({"cluster": SHARED | {"blockSize": 4097}}, "ipam.cluster.blockSize 4097"),
         ({"cluster": SHARED | {"blockSize": "16"}}, 'ipam.cluster.blockSize "16"'),
@@ -74,7 +73,7 @@ def test_overlapping_subnets_of_two_nodes(cluster: Cluster) -> None:
     assert "overlaps 10.0.0.0/16" in wide.refused("ADD", "d")[1]
     assert gave_nothing(inside)
     assert gave_nothing(wide)
-    assert cluster.store.bodies(GRID)["net"]["subnets"] == ["10.0.0.0/16"]
+    assert cluster.store.bodies(POOL)["net"]["subnets"] == ["10.0.0.0/16"]
 
 
 def test_a_subnet_that_is_new_is_asked_about_once(cluster: Cluster) -> None:
@@ -87,7 +86,7 @@ def test_a_subnet_that_is_new_is_asked_about_once(cluster: Cluster) -> None:
     more.add("c")
     one.add("d")
     assert cluster.calls() == []
-    assert cluster.store.bodies(GRID)["net"]["subnets"] == ["10.0.0.0/24", "10.5.0.0/24"]
+    assert cluster.store.bodies(POOL)["net"]["subnets"] == ["10.0.0.0/24", "10.5.0.0/24"]
 
 
 def test_a_new_subnet_that_does_not_fit_gives_nothing(cluster: Cluster) -> None:
@@ -102,10 +101,10 @@ def test_a_new_subnet_that_does_not_fit_gives_nothing(cluster: Cluster) -> None:
 def test_another_store_in_the_configuration(cluster: Cluster) -> None:
     cluster.node("node1").add("a")
     cluster.calls()
-    other = cluster.node("node1", **SMALL | {"cluster": {"store": "kubernetes"}})
+    other = cluster.node("node1", **SMALL | {"cluster": {"backend": "kubernetes"}})
     code, said = other.refused("ADD", "b")
     assert code == 7
-    assert "ipam.cluster.store 'kubernetes': this node has blocks of the network from 'etcd'" in said
+    assert "ipam.cluster.backend 'kubernetes': this node has blocks of the network from 'etcd'" in said
     assert f"{other.dir}/blocks" in said
     assert cluster.calls() == []
 
@@ -120,7 +119,7 @@ def test_another_clusters_store(cluster: Cluster, clock: list[float]) -> None:
         code, said = one.refused("ADD", name)
         assert code == 7
         assert "it belongs to cluster cluster-2, and this node's blocks" in said
-        assert f"to cluster cluster-1; correct stores.etcd in {nodes_file.policy_path()}" in said
+        assert f"to cluster cluster-1; correct backends.etcd in {policy.policy_path()}" in said
     cluster.store.cluster = "cluster-1"
     assert one.add("f")
     cluster.calls()

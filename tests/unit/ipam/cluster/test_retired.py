@@ -13,7 +13,7 @@ from support.ipam_calls import of
 from support.sticky_nodes import ASIDE
 
 from ipam import sandboxes
-from ipam.cluster import BLOCK, GRID, Machine, Report, node_blocks
+from ipam.cluster import BLOCK, POOL, Machine, Report, node_blocks
 from ipam.cluster.backends import objects
 from ipam.cluster.node_blocks import HEARTBEAT
 from ipam.cluster.reconcile import reconcile
@@ -53,10 +53,10 @@ def test_a_block_with_a_pod_is_made_again(cluster: Cluster, clock: list[float]) 
         if name != "pod":
             node.call("DEL", name)
     retire(cluster)
-    cluster.store.create(GRID, "net", "net", {"network": "net", "blockSize": 16, "subnets": ["10.0.0.0/24"]})
+    cluster.store.create(POOL, "net", "net", {"network": "net", "blockSize": 16, "subnets": ["10.0.0.0/24"]})
     clock[0] += HEARTBEAT
     (report,) = kept(node)
-    assert any("was removed from the store, and has no lease: this node gives it up" in line for line in report.log)
+    assert any("was removed from the backend, and has no lease: this node gives it up" in line for line in report.log)
     index = int(address.rpartition(".")[2]) // 16
     assert cluster.owners() == {index: "a"}
     assert node.mine.giving == (index,)
@@ -113,7 +113,7 @@ def test_a_document_that_cannot_be_read(cluster: Cluster, clock: list[float]) ->
     cluster.store.replace(found, {**found.body, "suspect": "yes"})
     clock[0] += HEARTBEAT
     (report,) = kept(node)
-    assert f"block {name} in the cluster's store cannot be read: its suspect is 'yes'" in report.problem
+    assert f"block {name} in the cluster's backend cannot be read: its suspect is 'yes'" in report.problem
     assert "remove or repair it" in report.problem
     clock[0] += node_blocks.GRACE
     assert node.refused("ADD", "late")[0] == 108
@@ -131,20 +131,20 @@ def test_a_subnet_by_mistake(cluster: Cluster) -> None:
     code, said = cluster.node("b", **right).refused("ADD", "x")
     assert code == 7
     assert "ipam: subnet 10.0.4.0/24 overlaps 10.0.0.0/16" in said
-    assert "if 10.0.0.0/16 was a mistake and no pod uses it, remove the pool layout net from the store" in said
-    del cluster.store.documents[GRID, "net"]
+    assert "if 10.0.0.0/16 was a mistake and no pod uses it, remove the pool layout net from the backend" in said
+    del cluster.store.documents[POOL, "net"]
     given = [cluster.node(name, **right).add(f"{name}{n}")[0] for name in ("b", "a", "c") for n in range(12)]
     assert len(set(given)) == 36
     assert all(address.startswith("10.0.4.") for address in given)
-    assert cluster.store.bodies(GRID)["net"]["subnets"] == ["10.0.4.0/24"]
+    assert cluster.store.bodies(POOL)["net"]["subnets"] == ["10.0.4.0/24"]
 
 
 @pytest.mark.parametrize(
     ("typo", "said"),
     [
-        ({"subnets": ["10.0.0/24"]}, "pool layout net in the cluster's store cannot be read: .* remove or repair it"),
-        ({"blockSize": 0}, "pool layout net in the cluster's store cannot be read: .* remove or repair it"),
-        ({"subnets": ["10.0.0.16/28"]}, "if 10.0.0.16/28 was a mistake .* remove the pool layout net from the store"),
+        ({"subnets": ["10.0.0/24"]}, "pool layout net in the cluster's backend cannot be read: .* remove or repair it"),
+        ({"blockSize": 0}, "pool layout net in the cluster's backend cannot be read: .* remove or repair it"),
+        ({"subnets": ["10.0.0.16/28"]}, "if 10.0.0.16/28 was a mistake .* remove the pool layout net from the backend"),
         ({"subnets": ["10.0.1.0/24"]}, ""),  # the next ADD adds the right one
         ({"blockSize": 61}, "set blockSize 61, or give the network another name"),
         ({"sticky": "0-7"}, "set sticky 0-7, or give the network another name"),
@@ -154,18 +154,18 @@ def test_a_layout_that_a_typo_changed(cluster: Cluster, clock: list[float], typo
     """An etcd has no rules for an operator's edit.  A node with room goes on, and an error has the remedy."""
     one, other = cluster.node("a"), cluster.node("b")
     given = [*one.add("pod")]
-    right = cluster.store.documents[GRID, "net"]
-    cluster.store.documents[GRID, "net"] = replace(right, body=right.body | typo, version="edited")
+    right = cluster.store.documents[POOL, "net"]
+    cluster.store.documents[POOL, "net"] = replace(right, body=right.body | typo, version="edited")
     if said:
         assert re.search(said, other.refused("ADD", "x")[1])
     else:
         given += other.add("x")
     given += one.add("more")
     clock[0] += HEARTBEAT
-    del cluster.store.documents[GRID, "net"]
+    del cluster.store.documents[POOL, "net"]
     given += [node.add(f"{n}")[0] for node in (one, other) for n in range(20)]
     assert len(set(given)) == len(given)
-    assert cluster.store.bodies(GRID)["net"] == right.body
+    assert cluster.store.bodies(POOL)["net"] == right.body
 
 
 @pytest.mark.parametrize(
@@ -181,10 +181,10 @@ def test_a_layout_is_not_written_again_with_other_blocks(cluster: Cluster, about
     had = {**SMALL, "sticky": 60, "cluster": {**SHARED, "sticky": "64-127"}}
     one = cluster.node("a", **had)
     given = [*one.add("web-0", *of("web-0")), *(one.add(f"p{n}x", *of(f"p{n}x"))[0] for n in range(20))]
-    del cluster.store.documents[GRID, "net"]
+    del cluster.store.documents[POOL, "net"]
     code, why = cluster.node("b", **had | {"cluster": SHARED | about}).refused("ADD", "x", *of("x"))
     assert (code, bool(re.search(said, why))) == (7, True), why
-    assert (GRID, "net") not in cluster.store.documents
+    assert (POOL, "net") not in cluster.store.documents
     given += cluster.node("b", **had).add("x", *of("x"))
     assert len(set(given)) == len(given)
 
@@ -194,7 +194,7 @@ def test_a_layout_with_names_numbers_in_a_block(cluster: Cluster, numbers: tuple
     """The network had no sticky, so a name's number could be an address of a pod in the block."""
     one = cluster.node("a")
     given = one.add("p0")
-    del cluster.store.documents[GRID, "net"]
+    del cluster.store.documents[POOL, "net"]
     low, high = (one.mine.giving[0] * 16 + number for number in numbers)
     if low > 200:
         low, high = low - 16, high - 16
@@ -252,5 +252,5 @@ def test_an_unreadable_document_of_an_empty_block(cluster: Cluster, clock: list[
     cluster.store.replace(found, {**found.body, "suspect": "yes"})
     clock[0] += HEARTBEAT
     (report,) = kept(node)
-    assert f"block net.{index} in the cluster's store cannot be read" in report.problem
+    assert f"block net.{index} in the cluster's backend cannot be read" in report.problem
     assert (node.mine.giving, node.mine.restored, report.log) == ((index,), 0, ())

@@ -273,7 +273,7 @@ def test_a_lost_block_is_forgotten_when_nobody_has_an_address_of_it(tmp_path: Pa
 def test_another_clusters_store(tmp_path: Path) -> None:
     node = Node(tmp_path, 0)
     node.documents.cluster = "cluster-2"
-    assert "to cluster cluster-1, and store 'kubernetes' to cluster cluster-2" in node.round()
+    assert "to cluster cluster-1, and backend 'kubernetes' to cluster cluster-2" in node.round()
     assert node.ours == {0}
 
 

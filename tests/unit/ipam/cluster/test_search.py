@@ -4,7 +4,7 @@ import pytest
 from support.documents import Fault, Memory, every
 from unit.ipam.cluster.test_heartbeat import Cluster
 
-from base.protocol.errors import StoreRefused
+from base.protocol.errors import BackendRefused
 from base.protocol.spec import Json
 from ipam.cluster import Document, Machine
 from ipam.cluster.node_blocks import GRACE
@@ -132,7 +132,7 @@ def test_nodes_that_came_back_hide_no_dead_one(cluster: Cluster, may_clear: bool
 
         def replace(document: Document, body: Json) -> Document | None:
             if document.body["suspect"] and not body["suspect"]:
-                raise StoreRefused("no")
+                raise BackendRefused("no")
             return Memory.replace(cluster.store, document, body)
 
         cluster.store.replace = replace  # type: ignore[method-assign]

@@ -67,7 +67,7 @@ def test_in_a_large_network_some_are_looked_at_before_all_are_listed(cluster: Cl
 
 def test_another_grid(cluster: Cluster) -> None:
     cluster.node("node1").add("a")
-    other = cluster.node("node2", **SMALL | {"cluster": {"store": "etcd", "blockSize": 8}})
+    other = cluster.node("node2", **SMALL | {"cluster": {"backend": "etcd", "blockSize": 8}})
     code, words = other.refused("STATUS")
     assert (code, "set blockSize 16" in words) == (7, True), words
 

@@ -13,8 +13,8 @@ from support.strange import changed
 from support.tls_server import Authority, Server, Told, authority
 
 from base.kernel import budget
-from base.protocol.errors import RecordUnreadable, StoreRefused
-from ipam.cluster import BLOCK, GRID, Document, Documents
+from base.protocol.errors import BackendRefused, RecordUnreadable
+from ipam.cluster import BLOCK, POOL, Document, Documents
 from ipam.cluster.backends import kubernetes
 from ipam.cluster.rules.documents import Block, PoolLayout
 
@@ -36,7 +36,7 @@ LISTED = {
     "apiVersion": "hpn-cni.io/v1", "kind": "HpnBlockList", "items": [FOUND, FOUND],
     "metadata": {"continue": "abc", "remainingItemCount": 1, "resourceVersion": "9"},
 }  # fmt: skip
-GRIDS = {**FOUND, "spec": PoolLayout("net", 16, ("10.0.0.0/24",)).to_json()}
+POOLS = {**FOUND, "spec": PoolLayout("net", 16, ("10.0.0.0/24",)).to_json()}
 NODE = {"kind": "Node", "metadata": {"name": "n1", "uid": "m-1", "resourceVersion": "3"}, "status": {}}
 LEASE = {
     "kind": "Lease", "metadata": {"name": "n1", "uid": "l-1", "managedFields": WRITTEN},
@@ -49,7 +49,7 @@ LAST = {**LISTED, "metadata": {"resourceVersion": "9"}}
 CALLS: list[tuple[Callable[[Documents], object], list[Any]]] = [
     (lambda store: store.create(BLOCK, "net.3", "net", KNOWN.body), [FOUND]),
     (lambda store: Block.of(store.read(BLOCK, "net.3") or KNOWN), [FOUND]),
-    (lambda store: PoolLayout.of(store.read(GRID, "net") or KNOWN), [GRIDS]),
+    (lambda store: PoolLayout.of(store.read(POOL, "net") or KNOWN), [POOLS]),
     (lambda store: [Block.of(one) for one in store.listed(BLOCK)], [LISTED, LAST]),
     (lambda store: [Block.of(one) for one in store.listed(BLOCK, "net", "n1")], [LAST]),
     (lambda store: store.replace(KNOWN, KNOWN.body), [FOUND]),
@@ -93,12 +93,12 @@ def refused(call: Callable[[Documents], object], store: Documents) -> bool:
     budget.begin()
     try:
         call(store)
-    except (StoreRefused, RecordUnreadable) as e:
+    except (BackendRefused, RecordUnreadable) as e:
         said = e.msg
     else:
         return False
     said.encode()
-    assert SERVER in said or "in the cluster's store" in said or "in etcd" in said
+    assert SERVER in said or "in the cluster's backend" in said or "in etcd" in said
     return True
 
 
@@ -124,7 +124,7 @@ def test_no_etcd(number: int) -> None:
         store = opened(member)
         for made in (body(3), body(4)):
             assert store.create(BLOCK, f"net.{made['index']}", "net", made)
-        assert store.create(GRID, "net", "net", GRIDS["spec"])
+        assert store.create(POOL, "net", "net", POOLS["spec"])
         known = store.read(BLOCK, "net.3")
         assert known
         store.keep_alive("n1", 3600)
@@ -143,7 +143,7 @@ def test_a_page_that_comes_again(api: kubernetes.Kubernetes, server: Server) -> 
     server.tell(*[Told(200, LISTED)] * 3)
     budget.begin()
     with pytest.raises(
-        StoreRefused, match=r"the request was to list hpnblocks\.hpn-cni\.io, and in its answer continue is 'abc'"
+        BackendRefused, match=r"the request was to list hpnblocks\.hpn-cni\.io, and in its answer continue is 'abc'"
     ):
         api.listed(BLOCK)
 
@@ -155,7 +155,7 @@ def test_keys_that_come_again() -> None:
         first = dict[str, Any]()
         member.change = lambda answer: first or first.update(answer, more=True) or first
         asked = "not an etcd: the request was to list /hpn/block/"
-        with pytest.raises(StoreRefused, match=rf"{asked}, and in .*net\.3 again"):
+        with pytest.raises(BackendRefused, match=rf"{asked}, and in .*net\.3 again"):
             store.listed(BLOCK)
 
 
@@ -171,5 +171,5 @@ def test_a_transaction_that_neither_succeeded_nor_failed() -> None:
     with serving(Member()) as member, opening() as opened:
         store = opened(member)
         member.change = lambda answer: {**answer, "succeeded": "no"}
-        with pytest.raises(StoreRefused, match="in its answer succeeded is 'no'"):
+        with pytest.raises(BackendRefused, match="in its answer succeeded is 'no'"):
             store.create(BLOCK, "net.3", "net", body(3))

@@ -35,7 +35,7 @@ def test_a_node_that_was_renamed(cluster: Cluster) -> None:
     (kept,) = one.add("a")
     cluster.store.machines["new"] = Machine("new", "uid of new", cluster.store.clock)
     file = json.loads(one.node_file.read_text())
-    one.node_file.write_text(json.dumps(file | {"stores": {"nodeName": "new"}}))
+    one.node_file.write_text(json.dumps(file | {"backends": {"nodeName": "new"}}))
     given = list[str]()
     while len(cluster.owners()) == 1:
         given += one.add(f"b{len(given)}")

@@ -6,7 +6,7 @@ import pytest
 from support.cluster_nodes import Cluster, Node
 from support.documents import Fault, every
 
-from base.protocol.errors import StoreRefused
+from base.protocol.errors import BackendRefused
 from base.protocol.result import Ip
 from base.protocol.spec import Key
 from ipam.allocation import Allocation
@@ -94,7 +94,7 @@ def test_there_is_no_other(cluster: Cluster, node: Node, why: str) -> None:
 
 def test_the_store_refuses(cluster: Cluster, node: Node) -> None:
     cluster.store.faults = every("", Fault.FORBIDDEN)
-    with pytest.raises(StoreRefused):
+    with pytest.raises(BackendRefused):
         block(node, "b")
 
 

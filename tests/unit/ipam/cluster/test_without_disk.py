@@ -92,7 +92,7 @@ def test_the_disk_fails_before_hpn_node_reads_it(
     if by == "hpn node":
         found = [report for report in blocks.rounds() or () if report.problem]
         assert [report.network for report in found] == [f"{one.dir.parent}"]
-        assert f"{2 - is_alone} blocks of this node are kept by the store's own list" in found[0].log
+        assert f"{2 - is_alone} blocks of this node are kept by the backend's own list" in found[0].log
     else:
         assert idle.reclaim()
     assert suspected(cluster) == list(other.mine.giving)

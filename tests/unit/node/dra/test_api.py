@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from support.tls_server import Asked, Server, Told, api_server
 
-from base.protocol.errors import StoreRefused, Unreachable
+from base.protocol.errors import BackendRefused, Unreachable
 from ipam.cluster.backends import http
 from node.dra import api
 from node.dra.api import Api
@@ -86,7 +86,7 @@ def test_a_slice(asked: tuple[Server, Api]) -> None:
     assert opened.slice("a/b") == one("a")
     assert opened.slice("a") is None
     assert server.asked[0].path == f"{SLICES}/a%2Fb"
-    with pytest.raises(StoreRefused, match="is not an API server: the request was to get resourceslices"):
+    with pytest.raises(BackendRefused, match="is not an API server: the request was to get resourceslices"):
         opened.slice("a")
 
 
@@ -105,7 +105,7 @@ def test_a_slice(asked: tuple[Server, Api]) -> None:
 def test_answers_of_another_server(asked: tuple[Server, Api], body: object) -> None:
     server, opened = asked
     server.tell(Told(200, body))
-    with pytest.raises(StoreRefused, match="is not an API server: the request was to list resourceslices"):
+    with pytest.raises(BackendRefused, match="is not an API server: the request was to list resourceslices"):
         opened.slices()
 
 
@@ -151,7 +151,7 @@ def test_delete(asked: tuple[Server, Api]) -> None:
     request = server.asked[0]
     assert (request.method, request.path) == ("DELETE", f"{SLICES}/a")
     assert request.body["preconditions"] == {"uid": "u-1", "resourceVersion": "7"}
-    with pytest.raises(StoreRefused, match="refuses to delete resourceslices: no; allow it to the nodes: kubectl"):
+    with pytest.raises(BackendRefused, match="refuses to delete resourceslices: no; allow it to the nodes: kubectl"):
         opened.delete(one("a"))
 
 
@@ -202,7 +202,7 @@ def test_node(asked: tuple[Server, Api]) -> None:
 def test_refusals(asked: tuple[Server, Api], answer: Told, words: str) -> None:
     server, opened = asked
     server.tell(answer)
-    with pytest.raises(StoreRefused, match=words):
+    with pytest.raises(BackendRefused, match=words):
         opened.slices()
 
 

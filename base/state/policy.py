@@ -5,13 +5,13 @@
                       "CNIDeviceInfoFile": ["/run/k8s.cni.cncf.io/devinfo"]},
      "allowedNames": {"master": ["rail*"]},
      "podMayChoose": ["mac", "ips", "mtu"],
-     "stores": {"etcd": {"endpoints": ["https://10.0.0.1:2379"]}, "nodeName": "node1"}}
+     "backends": {"etcd": {"endpoints": ["https://10.0.0.1:2379"]}, "nodeName": "node1"}}
 
 The author of a NetworkAttachmentDefinition chooses a configuration's keys, and root opens the files that they name.  An
 entry of ``allowedPaths`` allows itself and everything below it.  Paths are compared as text, so nothing outside is even
-inspected.  permitted.py explains ``allowedNames`` and ``podMayChoose``.  ``stores`` holds the addresses and credentials
-of the stores that a cluster's nodes share.  ADD and STATUS read the file; other commands read it only if a key of the
-configuration requires it.
+inspected.  permitted.py explains ``allowedNames`` and ``podMayChoose``.  ``backends`` holds the addresses and
+credentials of the backends that a cluster's nodes share.  ADD and STATUS read the file; other commands read it only if
+a key of the configuration requires it.
 """
 
 import errno
@@ -41,7 +41,7 @@ UNBOUNDED: Final = ("stateDir", "dataDir")
 _PATHS: Final = "allowedPaths"
 NAMES: Final = "allowedNames"
 CHOICES: Final = "podMayChoose"
-_STORES: Final = "stores"
+_BACKENDS: Final = "backends"
 _NODE_NAME: Final = "nodeName"
 
 
@@ -114,19 +114,19 @@ def listed_paths(document: Mapping[str, Any], key: str) -> tuple[str, ...] | Non
     return tuple(entries)
 
 
-def store(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
-    """The file's settings for a shared store of one of these kinds, and the node's name in it; empty if missing.
+def backend(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
+    """The file's settings for a shared backend of one of these kinds, and the node's name in it; empty if missing.
     Raises InvalidConfig if the policy file is broken."""
-    stores = document().get(_STORES, {})
-    if not isinstance(stores, dict):
-        raise broken(f"{_STORES} {stores!r} is not an object of stores")
-    if unknown := sorted(stores.keys() - {*kinds, _NODE_NAME}):
-        raise broken(f"{_STORES}.{unknown[0]} is not one of {', '.join(kinds)}, {_NODE_NAME}")
-    about, name = stores.get(kind, {}), stores.get(_NODE_NAME, "")
+    backends = document().get(_BACKENDS, {})
+    if not isinstance(backends, dict):
+        raise broken(f"{_BACKENDS} {backends!r} is not an object of backends")
+    if unknown := sorted(backends.keys() - {*kinds, _NODE_NAME}):
+        raise broken(f"{_BACKENDS}.{unknown[0]} is not one of {', '.join(kinds)}, {_NODE_NAME}")
+    about, name = backends.get(kind, {}), backends.get(_NODE_NAME, "")
     if not isinstance(about, dict):
-        raise broken(f"{_STORES}.{kind} {about!r} is not an object")
-    if not isinstance(name, str) or (_NODE_NAME in stores and not name):
-        raise broken(f"{_STORES}.{_NODE_NAME} {name!r} is not a node's name")
+        raise broken(f"{_BACKENDS}.{kind} {about!r} is not an object")
+    if not isinstance(name, str) or (_NODE_NAME in backends and not name):
+        raise broken(f"{_BACKENDS}.{_NODE_NAME} {name!r} is not a node's name")
     return about, name
 
 
@@ -144,8 +144,8 @@ def document(file: str = "") -> dict[str, Any]:
         raise broken(f"it is not JSON ({e})") from e
     if not isinstance(found, dict):
         raise broken("it is not a JSON object")
-    if unknown := sorted(found.keys() - {_PATHS, NAMES, CHOICES, _STORES}):
-        raise broken(f"{unknown[0]} is not a known key; known keys are {_PATHS}, {NAMES}, {CHOICES} and {_STORES}")
+    if unknown := sorted(found.keys() - {_PATHS, NAMES, CHOICES, _BACKENDS}):
+        raise broken(f"{unknown[0]} is not a known key; known keys are {_PATHS}, {NAMES}, {CHOICES} and {_BACKENDS}")
     return found
 
 
