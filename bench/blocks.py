@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from places import Place, added, must, places, timed
 from support.shared_stores import Api
 
+from base.kubernetes.http import Http
+from base.kubernetes.tls import Tls
 from bench import write
 from ipam.cluster.backends import backend, etcd, kubernetes  # noqa: F401  # before forks
-from ipam.cluster.backends.http import Http
-from ipam.cluster.backends.tls import Tls
 from ipam.cluster.reconcile import claim_block  # noqa: F401  # before forks
 
 CROWD, AT_ONCE = 1000, 50

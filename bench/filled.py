@@ -27,7 +27,7 @@ from bench import write
 from ctl.ipam import release
 from ipam.cluster import BLOCK, Documents
 from ipam.cluster import node_blocks as node_has
-from ipam.cluster.backends import gateway, objects
+from ipam.cluster.backends import kv, objects
 from ipam.cluster.reconcile.reconcile import rounds as rounds_of_networks
 from ipam.cluster.rules.documents import Block
 
@@ -42,8 +42,8 @@ def fill(place: Place, documents: Documents) -> int:
     """
     made = documents.create(BLOCK, "many.0", "many", _block(0).to_json())
     assert made
-    found = place.below.call(0, "/v3/kv/range", gateway.all_below(PREFIXES[place.kind] + "many.0", 2))["kvs"][0]
-    template = gateway.Pair.of(found).value
+    found = place.below.call(0, "/v3/kv/range", kv.all_below(PREFIXES[place.kind] + "many.0", 2))["kvs"][0]
+    template = kv.Pair.of(found).value
     for first in range(1, NODES * EACH, 50):
         puts = [put for index in range(first, min(first + 50, NODES * EACH)) for put in _puts(place, template, index)]
         assert place.below.call(0, "/v3/kv/txn", {"success": puts}).get("succeeded")
@@ -61,12 +61,12 @@ def _puts(place: Place, template: bytes, index: int) -> Iterator[dict[str, Any]]
     body, name = json.loads(template), f"many.{index}"
     if place.kind == "etcd":
         body = _block(index).to_json()
-        yield gateway.put(f"/hpn/of/{body['node']}/block/{name}", b"{}")
+        yield kv.put(f"/hpn/of/{body['node']}/block/{name}", b"{}")
     else:
         body["metadata"] |= {"name": name, "uid": f"{index:08x}-0000-4000-8000-000000000000"}
         body["metadata"]["labels"] |= objects.labels({"node": f"node{index // EACH}"})
         body["spec"] = _block(index).to_json()
-    yield gateway.put(PREFIXES[place.kind] + name, json.dumps(body, separators=(",", ":")).encode())
+    yield kv.put(PREFIXES[place.kind] + name, json.dumps(body, separators=(",", ":")).encode())
 
 
 # 40,000 of FREE_SOME's 44,444 blocks are held, and all of FREE_NONE's.

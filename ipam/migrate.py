@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface, ip_network
 from pathlib import Path
 from typing import Any
@@ -87,16 +87,10 @@ def whereabouts_pools(kubeconfig: Path) -> Json:
 
     Raises InvalidConfig, BackendRefused, Unreachable.
     """
-    from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, which few need
+    from base.kubernetes import client  # noqa: PLC0415  # it loads TLS, which few need
 
-    admin = credentials.read(f"{kubeconfig.absolute()}", as_operator=True)
-    server = http.Http([admin.server], admin.tls, admin.headers, is_patient=True)
-    try:
-        return {
-            "items": list(kubernetes.listed_objects(server, _IPPOOLS, "the cluster has no IPPools of whereabouts'"))
-        }
-    finally:
-        server.close()
+    with closing(client.of_operator(kubeconfig)) as server:
+        return {"items": list(server.listed(_IPPOOLS, "the cluster has no IPPools of whereabouts'"))}
 
 
 def from_whereabouts(

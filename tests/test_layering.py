@@ -26,22 +26,25 @@ BASE = ("base.kernel", "base.protocol", "base.state")
 OURS = {
     "base": {"base"},
     "base.kernel": {"base.kernel", "base.protocol.result"},
+    "base.kubernetes": {"base.kubernetes", *BASE},
     "base.protocol": {"base.protocol"},
     "base.state": {*BASE},
     "hardware": {"hardware", "base"},
     "ipam": {"ipam", *BASE},
+    "ipam.migrate": {"ipam", "base.kubernetes", *BASE},
     "ipam.stores": {"ipam.stores", "ipam.ranges", "base.protocol", "base.state"},
     "ipam.cluster": {
         *("ipam.cluster", "ipam.allocation", "ipam.pool", "ipam.ranges", "ipam.stores", "ipam.withheld"),
         *BASE,
     },
+    "ipam.cluster.backends": {"ipam.cluster", "base.kubernetes", *BASE},
     "cni": {"cni", "hardware", *BASE},
     "cni.kinds": {"cni.kinds", "cni.features", "cni.config", "cni.models", "hardware", *BASE},
     "cni.features": {"cni.features", "cni.models", *BASE},
     "agent": {"agent", "cni", "ipam", *BASE},
     "node": {"node", "ipam", "hardware", "base"},
     # A claim's configuration is refused as ADD would refuse it.
-    "node.dra": {"node", "cni.config", "ipam", "hardware", "base"},
+    "node.dra": {"node", "cni.config", "hardware", "base"},
     "ctl": {
         "ctl",
         "agent.main",
@@ -82,7 +85,7 @@ LIBRARIES = {
     # No CNI command imports any of these.
     "grpclib": {"base.grpc", "node.dra.driver", "node.kubelet"},
     "google": {"base.grpc", "base.kubelet", "node.kubelet"},
-    "yaml": {"base.yaml_document", "ipam.cluster.backends.credentials"},
+    "yaml": {"base.yaml_document", "base.kubernetes.credentials"},
     "prometheus_client": {f"node.metrics.{module}" for module in ("page", "server")},
     "rich": {"ctl.screen"},
 }

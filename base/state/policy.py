@@ -17,7 +17,7 @@ a key of the configuration requires it.
 import errno
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,7 @@ _PATHS: Final = "allowedPaths"
 NAMES: Final = "allowedNames"
 CHOICES: Final = "podMayChoose"
 _BACKENDS: Final = "backends"
+BACKENDS: Final = ("kubernetes", "etcd")  # the kinds of stores
 _NODE_NAME: Final = "nodeName"
 
 
@@ -114,14 +115,14 @@ def listed_paths(document: Mapping[str, Any], key: str) -> tuple[str, ...] | Non
     return tuple(entries)
 
 
-def backend(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
-    """The file's settings for a shared backend of one of these kinds, and the node's name in it; empty if missing.
+def backend(kind: str) -> tuple[Mapping[str, Any], str]:
+    """The file's settings for a shared store of this kind, and the node's name in it; empty if missing.
     Raises InvalidConfig if the policy file is broken."""
     backends = document().get(_BACKENDS, {})
     if not isinstance(backends, dict):
         raise broken(f"{_BACKENDS} {backends!r} is not an object of backends")
-    if unknown := sorted(backends.keys() - {*kinds, _NODE_NAME}):
-        raise broken(f"{_BACKENDS}.{unknown[0]} is not one of {', '.join(kinds)}, {_NODE_NAME}")
+    if unknown := sorted(backends.keys() - {*BACKENDS, _NODE_NAME}):
+        raise broken(f"{_BACKENDS}.{unknown[0]} is not one of {', '.join(BACKENDS)}, {_NODE_NAME}")
     about, name = backends.get(kind, {}), backends.get(_NODE_NAME, "")
     if not isinstance(about, dict):
         raise broken(f"{_BACKENDS}.{kind} {about!r} is not an object")

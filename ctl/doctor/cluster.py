@@ -27,7 +27,7 @@ from ipam.cluster.node_blocks import NodeBlocks
 from ipam.stores import access
 
 if TYPE_CHECKING:
-    from ipam.cluster.backends.http import Http
+    from base.kubernetes.client import Client
     from ipam.cluster.rules.network import Network
 
 _DEFINITIONS: Final = "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions"
@@ -44,20 +44,15 @@ _KEPT = (
 
 def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
     """The API server's facts, read with the kubeconfig's credential; None if they cannot be read, which is noted."""
-    from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, which few runs need
+    from base.kubernetes import client  # noqa: PLC0415  # it loads TLS, which few runs need
 
     try:
-        whom = credentials.read(f"{kubeconfig.absolute()}", as_operator=True)
         # Thousands of Node objects come in many pages.
-        server = http.Http([whom.server], whom.tls, whom.headers, is_patient=True)
-        try:
-            definitions = tuple(_definition(one) for one in kubernetes.listed_objects(server, _DEFINITIONS))
-            nodes = list(kubernetes.listed_objects(server, _NODES))
-            classes = list(kubernetes.listed_objects(server, _CLASSES))
+        with closing(client.of_operator(kubeconfig)) as server:
+            definitions = tuple(_definition(one) for one in server.listed(_DEFINITIONS))
+            nodes, classes = list(server.listed(_NODES)), list(server.listed(_CLASSES))
             are_ours = any(one.is_ours for one in definitions)
             others = _controllers(read, kubeconfig, server) if are_ours else Controllers()
-        finally:
-            server.close()
     except CniError as e:
         read.unread[f"{kubeconfig}"] = e.msg
         return None
@@ -69,7 +64,7 @@ def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
     return Cluster(len(nodes), frozenset({*by_node, *of_classes}), definitions, frozenset(of_one_node), others)
 
 
-def _controllers(read: Reader, kubeconfig: Path, server: "Http") -> Controllers:
+def _controllers(read: Reader, kubeconfig: Path, server: "Client") -> Controllers:
     try:
         return controllers.controllers(server)
     except BackendRefused as e:  # few roles may list them

@@ -14,7 +14,7 @@ from ctl.api_objects import inside
 from ctl.doctor.model import Controllers
 
 if TYPE_CHECKING:
-    from ipam.cluster.backends.http import Http
+    from base.kubernetes.client import Client
 
 _POLICIES: Final = tuple(f"/apis/k8s.cni.cncf.io/{one}/multi-networkpolicies" for one in ("v1beta1", "v1beta2"))
 _DAEMONS: Final = "/apis/apps/v1/daemonsets"
@@ -24,16 +24,12 @@ _PLUGINS: Final = re.compile(r"--network-plugins[=\s]\s*(\S+)")
 _INJECTOR: Final = "network-resources-injector"
 
 
-def controllers(server: "Http") -> Controllers:
+def controllers(server: "Client") -> Controllers:
     """What the API server reports; nothing of a kind that it does not know.  Raises Unreachable, BackendRefused."""
-    from ipam.cluster.backends.kubernetes import listed_objects  # noqa: PLC0415  # it loads TLS, which few runs need
-
-    policies = dict.fromkeys(
-        found for path in _POLICIES for one in listed_objects(server, path) for found in _networks(one)
-    )
+    policies = dict.fromkeys(found for path in _POLICIES for one in server.listed(path) for found in _networks(one))
     # Without policies, nothing of the daemons is of interest.
-    daemons = listed_objects(server, _DAEMONS) if policies else ()
-    webhooks = listed_objects(server, _WEBHOOKS)
+    daemons = server.listed(_DAEMONS) if policies else ()
+    webhooks = server.listed(_WEBHOOKS)
     return Controllers(
         tuple(policies), frozenset(_types(daemons)), tuple(name for one in webhooks for name in _injectors(one))
     )

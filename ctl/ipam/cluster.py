@@ -199,7 +199,8 @@ def _opened(kind: str, kubeconfig: Path | None) -> Documents:
         return backend.opened(kind).documents
     if kind != "kubernetes":
         raise InvalidConfig(f"--kubeconfig has no effect with --backend {kind}; leave out one of them")
-    from ipam.cluster.backends import credentials, kubernetes  # noqa: PLC0415
+    from base.kubernetes import credentials  # noqa: PLC0415
+    from ipam.cluster.backends import kubernetes  # noqa: PLC0415
 
     return kubernetes.Kubernetes(credentials.read(f"{kubeconfig.absolute()}", as_operator=True))
 

@@ -8,7 +8,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from itertools import islice
@@ -168,18 +168,14 @@ def answer(options: argparse.Namespace, documents: Documents) -> tuple[str, int]
 
 def of_all_pods(kubeconfig: Path) -> list[Attached]:
     """Return the interfaces of all pods of the API server.  Raises BackendRefused, Unreachable, InvalidConfig."""
-    # Imported here, because they load TLS.
-    from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415
+    from base.kubernetes import client  # noqa: PLC0415  # it loads TLS
 
-    whom = credentials.read(f"{kubeconfig.absolute()}", as_operator=True)
-    server = http.Http([whom.server], whom.tls, whom.headers, is_patient=True)
-    try:
-        definitions = dict(map(_network, kubernetes.listed_objects(server, _DEFINITIONS)))
-        return list(attached(kubernetes.listed_objects(server, _PODS, "it knows no pods"), definitions))
-    except BackendRefused as e:
-        raise BackendRefused(f"{e.msg}; {_MAY}") from e
-    finally:
-        server.close()
+    with closing(client.of_operator(kubeconfig)) as server:
+        try:
+            definitions = dict(map(_network, server.listed(_DEFINITIONS)))
+            return list(attached(server.listed(_PODS, "it knows no pods"), definitions))
+        except BackendRefused as e:
+            raise BackendRefused(f"{e.msg}; {_MAY}") from e
 
 
 def _network(definition: Json) -> tuple[str, str]:

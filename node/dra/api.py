@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from base.protocol.errors import BackendRefused
+from base.kubernetes import credentials
+from base.kubernetes.client import Client
+from base.kubernetes.credentials import Kubeconfig
+from base.kubernetes.http import Answer
 from base.protocol.spec import Json
 from base.state import policy
-from ipam.cluster.backends import backend, credentials
-from ipam.cluster.backends.credentials import Kubeconfig
-from ipam.cluster.backends.http import Answer, Http
 from node.dra import DRIVER, VERSION
 
 _SLICES: Final = f"/apis/{VERSION}/resourceslices"
@@ -34,16 +34,14 @@ class Api:
 
     def __init__(self, kubeconfig: Kubeconfig, node: str) -> None:
         self.node, self.url = node, kubeconfig.server
-        self._kubeconfig = kubeconfig
-        self._http = Http([kubeconfig.server], kubeconfig.tls, kubeconfig.headers, is_patient=True, patience=PATIENCE)
+        self._client = Client(kubeconfig, _why, is_patient=True, patience=PATIENCE)
 
     def close(self) -> None:
-        self._http.close()
+        self._client.close()
 
     def own_node(self) -> Json:
         """The node's object; empty if it has none."""
-        answer = self._ask("GET", f"{_NODES}/{quote(self.node, safe='')}")
-        return {} if answer.is_absent else self._good(answer, "get", "nodes")
+        return self._client.get(f"{_NODES}/{quote(self.node, safe='')}", "nodes", _object) or {}
 
     def slices(self, since: str = "") -> list[Json]:
         """The metadata of each ResourceSlice of this driver and node: as it is now, or at least as new as ``since``, a
@@ -54,59 +52,45 @@ class Api:
         """
         query = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={self.node}"}
         query |= {"resourceVersion": since, "resourceVersionMatch": "NotOlderThan"} if since else {}
-        answer = self._ask("GET", f"{_SLICES}?{urlencode(query)}", accept=_METADATA.format("List"))
-        items = self._good(answer, "list", "resourceslices").get("items", 0)
-        found = list[Json]()
-        for one in [] if items is None else items if isinstance(items, list) else [None]:  # Go's empty list is null
-            about = one.get("metadata") if isinstance(one, dict) else None
-            if not isinstance(about, dict) or not _is_stored(about):
-                raise self._strange("list", "resourceslices")
-            found.append(about)
-        return found
+        answer = self._client.send("GET", f"{_SLICES}?{urlencode(query)}", accept=_METADATA.format("List"))
+        return self._client.read(answer, "list", "resourceslices", _slices)
 
     def slice(self, name: str) -> Json | None:
         """The ResourceSlice; None if it does not exist."""
-        answer = self._ask("GET", f"{_SLICES}/{quote(name, safe='')}")
-        if answer.is_absent:
-            return None
-        found = self._good(answer, "get", "resourceslices")
-        if not isinstance(found.get("spec"), dict) or not _is_stored(found["metadata"]):
-            raise self._strange("get", "resourceslices")
-        return found
+        return self._client.get(f"{_SLICES}/{quote(name, safe='')}", "resourceslices", _slice)
 
     def create(self, made: Json) -> Json | None:
         """The metadata of the slice as the API server stored it; None if its name exists."""
-        answer = self._ask("POST", f"{_SLICES}?{_CHANGED}", made, _METADATA.format(""))
-        return self._of_earlier(answer, made) if answer.status == 409 else self._stored(answer, "create")
+        answer = self._client.send("POST", f"{_SLICES}?{_CHANGED}", made, _METADATA.format(""))
+        return (
+            self._of_earlier(answer, made)
+            if answer.status == 409
+            else self._client.read(answer, "create", "resourceslices", _stored)
+        )
 
     def would_store(self, made: Json) -> Json:
         """The slice as the API server would store it, without the fields of features that are off.  Its name is new."""
-        answer = self._ask("POST", f"{_SLICES}?{_CHANGED}&dryRun=All", made)
-        return self._good(answer, "create", "resourceslices")
+        answer = self._client.send("POST", f"{_SLICES}?{_CHANGED}&dryRun=All", made)
+        return self._client.read(answer, "create", "resourceslices", _object)
 
     def replace(self, changed: Json) -> Json | None:
         """The metadata of the slice as the API server stored it; None if another writer changed or removed it.
 
         ``changed`` has the name, the uid and the resourceVersion of the slice that was read.
         """
-        answer = self._ask("PUT", f"{_SLICES}/{_name(changed)}?{_CHANGED}", changed, _METADATA.format(""))
+        answer = self._client.send("PUT", f"{_SLICES}/{_name(changed)}?{_CHANGED}", changed, _METADATA.format(""))
         if answer.status == 409 or answer.is_absent:
             return self._of_earlier(answer, changed)
-        return self._stored(answer, "update")
+        return self._client.read(answer, "update", "resourceslices", _stored)
 
     def delete(self, there: Json) -> None:
         """Remove a slice as it was read; one that is gone or changed meanwhile is left alone."""
         about = there["metadata"]
-        preconditions = {"uid": about["uid"], "resourceVersion": about["resourceVersion"]}
-        options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
-        answer = self._ask("DELETE", f"{_SLICES}/{_name(there)}", options)
-        if answer.status != 409 and not answer.is_absent:
-            self._good(answer, "delete", "resourceslices")
+        self._client.delete(f"{_SLICES}/{_name(there)}", "resourceslices", about["uid"], about["resourceVersion"])
 
     def claim(self, namespace: str, name: str) -> Json | None:
         """The ResourceClaim; None if it does not exist."""
-        answer = self._ask("GET", _claim(namespace, name))
-        return None if answer.is_absent else self._good(answer, "get", "resourceclaims")
+        return self._client.get(_claim(namespace, name), "resourceclaims", _object)
 
     def patch_claim_status(self, namespace: str, name: str, uid: str, devices: Sequence[Json]) -> bool:
         """Set this driver's entries of a claim's ``status.devices``, and no other driver's.
@@ -120,48 +104,16 @@ class Api:
             "metadata": {"name": name, "namespace": namespace, "uid": uid},
             "status": {"devices": list(devices)},
         }
-        answer = self._ask("PATCH", f"{_claim(namespace, name)}/status?{_CHANGED}&force=true", body)
+        answer = self._client.send("PATCH", f"{_claim(namespace, name)}/status?{_CHANGED}&force=true", body)
         if answer.status == 409 or answer.is_absent:
             return False
-        self._good(answer, "patch", "resourceclaims/status")
+        self._client.read(answer, "patch", "resourceclaims/status", _object)
         return True
-
-    def _ask(self, method: str, path: str, body: Json | None = None, accept: str = "application/json") -> Answer:
-        return self._http.ask(method, path, body, is_safe=True, accept=accept)
 
     def _of_earlier(self, answer: Answer, sent: Json) -> Json | None:
         """The metadata of a slice that an earlier sending of this request has stored; None if there is none."""
         found = self.slice(str(sent["metadata"]["name"])) if answer.again else None
         return found["metadata"] if found and found["spec"] == sent["spec"] else None
-
-    def _stored(self, answer: Answer, verb: str) -> Json:
-        """The metadata of a successful answer.  Raises BackendRefused."""
-        about: Json = self._good(answer, verb, "resourceslices")["metadata"]
-        if not _is_stored(about):
-            raise self._strange(verb, "resourceslices")
-        return about
-
-    def _good(self, answer: Answer, verb: str, what: str) -> Json:
-        """The object of a successful answer.  Raises BackendRefused for any other."""
-        if 200 <= answer.status < 300:
-            found = answer.json()
-            if not isinstance(found.get("metadata"), dict):
-                raise self._strange(verb, what)
-            return found
-        refused = f"the API server {self._http.server} refuses to {verb} {what}: {answer.reason}"
-        if answer.status == 401:
-            raise BackendRefused(f"{refused}; it does not know the credential in {self._kubeconfig.path}; renew it")
-        if answer.status == 403:
-            raise BackendRefused(f"{refused}; allow it to the nodes: {_APPLY}")
-        if answer.status == 404:
-            raise BackendRefused(f"{refused}; it does not serve {VERSION}, which Kubernetes has from 1.34 on")
-        raise BackendRefused(refused)
-
-    def _strange(self, verb: str, what: str) -> BackendRefused:
-        return BackendRefused(
-            f"what answers at {self._http.server} is not an API server: the request was to {verb} {what}; correct the "
-            f"server in {self._kubeconfig.path}"
-        )
 
 
 def opened(kubeconfig: str = "", of_pod: Mapping[str, str] = os.environ) -> Api:
@@ -170,13 +122,45 @@ def opened(kubeconfig: str = "", of_pod: Mapping[str, str] = os.environ) -> Api:
 
     Raises InvalidConfig for wrong keys in the policy file, and BackendRefused without a credential.
     """
-    about, name = policy.backend("kubernetes", backend.KINDS)
+    about, name = policy.backend("kubernetes")
     return Api(*credentials.of_node({**about, **({"kubeconfig": kubeconfig} if kubeconfig else {})}, name, of_pod))
 
 
-def _is_stored(about: Json) -> bool:
-    """Whether it is the metadata of an object that the API server has stored."""
-    return {"name", "uid", "resourceVersion"} <= about.keys()
+def _why(answer: Answer, _: str) -> str:
+    remedies = {
+        403: f"allow it to the nodes: {_APPLY}",
+        404: f"it does not serve {VERSION}, which Kubernetes has from 1.34 on",
+    }
+    return f"{answer.reason}; {remedies[answer.status]}" if answer.status in remedies else ""
+
+
+def _object(found: Json) -> Json:
+    """The object of an answer.  This and the next three raise ValueError for one that no API server gives."""
+    if not isinstance(found.get("metadata"), dict):
+        raise ValueError("there is no metadata")
+    return found
+
+
+def _stored(found: object) -> Json:
+    """The metadata of an object that the API server has stored."""
+    about = found.get("metadata") if isinstance(found, dict) else None
+    if not isinstance(about, dict) or not {"name", "uid", "resourceVersion"} <= about.keys():
+        raise ValueError("there is no metadata of a stored object")
+    return about
+
+
+def _slice(found: Json) -> Json:
+    if not isinstance(found.get("spec"), dict) or not _stored(found):
+        raise ValueError("there is no spec")
+    return found
+
+
+def _slices(found: Json) -> list[Json]:
+    """The metadata of each object of a list."""
+    items = _object(found).get("items", 0)
+    if not isinstance(items, list | None):  # Go's empty list is null
+        raise ValueError("there is no list")
+    return [*map(_stored, items or ())]
 
 
 def _name(found: Json) -> str:

@@ -16,9 +16,9 @@ from checker.moves import moves
 from support.shared_stores import Api, Etcds
 
 from ipam.cluster import BLOCK
-from ipam.cluster.backends import gateway
+from ipam.cluster.backends import kv
 from ipam.cluster.backends.etcd import Etcd
-from ipam.cluster.backends.gateway import Gateway, Settings
+from ipam.cluster.backends.kv import Gateway, Settings
 from ipam.cluster.rules.documents import Block
 
 NODES = "/api/v1/nodes"
@@ -52,7 +52,7 @@ class ThreeMembers:
     def dead(self, node: str) -> None:
         """End the node's lease."""
         last_seen = json.dumps({"node": node, "heard": 1}).encode()
-        self._change([gateway.delete(f"/hpn/alive/{node}"), gateway.put(f"/hpn/nodes/{node}", last_seen)])
+        self._change([kv.delete(f"/hpn/alive/{node}"), kv.put(f"/hpn/nodes/{node}", last_seen)])
 
     def replaced(self, _node: str) -> bool:
         return False

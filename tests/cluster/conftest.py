@@ -21,9 +21,10 @@ from support.documents_contract import block, create
 from support.pages import ROOT
 
 from base.kernel import budget
+from base.kubernetes import http
 from base.protocol.errors import BackendRefused
 from ipam.cluster import BLOCK, Document
-from ipam.cluster.backends import http, kubernetes
+from ipam.cluster.backends import kubernetes
 from ipam.cluster.backends.kubernetes import Kubernetes
 
 

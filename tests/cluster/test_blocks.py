@@ -22,7 +22,7 @@ from ipam.cluster import BLOCK, Documents, Machine, Report, copies, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.backends.backend import Shared
 from ipam.cluster.backends.etcd import Etcd
-from ipam.cluster.backends.gateway import Gateway, Settings
+from ipam.cluster.backends.kv import Gateway, Settings
 from ipam.cluster.node_blocks import HELD, NodeBlocks, OwnedBlock
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.reconcile import rounds

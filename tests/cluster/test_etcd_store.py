@@ -16,9 +16,9 @@ from support.tls_server import Authority, authority
 from base.kernel import budget
 from base.protocol.errors import BackendRefused, Unreachable
 from ipam.cluster import BLOCK, Document, Documents
-from ipam.cluster.backends import etcd, gateway
+from ipam.cluster.backends import etcd, kv
 from ipam.cluster.backends.etcd import Etcd
-from ipam.cluster.backends.gateway import Gateway, Settings
+from ipam.cluster.backends.kv import Gateway, Settings
 
 Opened = Callable[..., Etcd]
 _ever = count()
@@ -70,7 +70,7 @@ def test_a_node_is_silent(one: Etcds, opened: Opened) -> None:
     store.keep_alive("node1", 2)
     told = store.machine("node1").last_seen
     assert told
-    alive = gateway.get("/silent/alive/node1")["request_range"]
+    alive = kv.get("/silent/alive/node1")["request_range"]
     until(lambda: not one.call(0, "/v3/kv/range", alive).get("kvs"), "the lease to end", 60)
     last_seen = store.machine("node1").last_seen
     assert last_seen is not None
@@ -141,7 +141,7 @@ def test_with_certificates_and_users(opened: Opened, signed: tuple[Authority, Pa
 
 def _enable_users(it: Etcds) -> None:
     """Enable users: root has all permissions, hpn those below /hpn."""
-    permission = {"permType": "READWRITE", "key": gateway.base64("/hpn/"), "range_end": gateway.base64("/hpn0")}
+    permission = {"permType": "READWRITE", "key": kv.base64("/hpn/"), "range_end": kv.base64("/hpn0")}
     for path, body in (
         ("user/add", {"name": "root", "password": "root"}),
         ("role/add", {"name": "root"}),

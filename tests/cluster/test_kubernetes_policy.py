@@ -12,9 +12,9 @@ from support.api_server import ADMIN, MANIFESTS, NODE1, NODE2, Opener, allowed, 
 from support.documents_contract import block, create
 
 from base.kernel import budget
+from base.kubernetes import credentials
 from base.protocol.errors import BackendRefused
 from ipam.cluster import BLOCK, Document
-from ipam.cluster.backends import credentials
 from ipam.cluster.backends.kubernetes import Kubernetes
 from ipam.cluster.rules.documents import SAID
 

@@ -21,7 +21,7 @@ from base.protocol.result import Ip
 from base.protocol.spec import Key
 from ipam.cluster import BLOCK
 from ipam.cluster.backends.etcd import Etcd
-from ipam.cluster.backends.gateway import Gateway, Settings
+from ipam.cluster.backends.kv import Gateway, Settings
 from ipam.cluster.node_blocks import NodeBlocks, OwnedBlock, write
 from ipam.cluster.rules.documents import SAID, Block
 from ipam.ranges import Span

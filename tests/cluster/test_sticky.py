@@ -20,7 +20,7 @@ from base.kernel import budget
 from ipam.cluster import BLOCK, Documents, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.backends.etcd import Etcd
-from ipam.cluster.backends.gateway import Gateway, Settings
+from ipam.cluster.backends.kv import Gateway, Settings
 from ipam.cluster.rules.documents import Block
 
 Opens = Callable[[str], Documents]

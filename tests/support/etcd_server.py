@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from ipam.cluster.backends.etcd import Etcd
-from ipam.cluster.backends.gateway import Gateway, Settings
+from ipam.cluster.backends.kv import Gateway, Settings
 from ipam.cluster.rules.documents import Block
 
 Body = dict[str, Any]

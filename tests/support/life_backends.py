@@ -11,10 +11,10 @@ from typing import Any
 from support.documents import Memory
 from support.etcd_server import Member
 
+from base.kubernetes.http import Answer
 from base.protocol.errors import Unreachable
 from base.protocol.spec import Json
 from ipam.cluster import BLOCK, Document, Machine
-from ipam.cluster.backends.http import Answer
 from ipam.cluster.node_blocks import GRACE
 from ipam.cluster.rules.documents import Block
 

@@ -14,8 +14,8 @@ from support.ipam_calls import Net
 from support.tls_server import Server, api_server
 
 from base.kernel import budget, local
+from base.kubernetes import http
 from ipam.cluster import copies
-from ipam.cluster.backends import http
 
 # No deadline: a loaded machine is no bug.  No database: a run leaves nothing behind and repeats itself anywhere.
 settings.register_profile("unit", deadline=None, database=None, derandomize=True)

@@ -1,1 +1,1 @@
-"""The backends, Kubernetes and etcd, and the HTTP client that they share."""
+"""The backends, Kubernetes and etcd: where the documents of shared pools are."""

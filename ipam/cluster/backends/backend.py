@@ -52,7 +52,7 @@ def opened(kind: str, kubeconfig: str = "") -> Shared:
 
     Raises InvalidConfig for wrong keys in the policy file, and BackendRefused without a credential.
     """
-    about, name = policy.backend(kind, KINDS)
+    about, name = policy.backend(kind)
     if kubeconfig and kind in _KNOWING:
         about = {**about, "kubeconfig": kubeconfig}
     module_opened: Opened = import_module(KINDS[kind]).opened

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from base.protocol.spec import Json
 from ipam.cluster import Document, Machine, Owner
-from ipam.cluster.backends import gateway as kv
-from ipam.cluster.backends.gateway import Answer, Gateway, Pair, Settings
+from ipam.cluster.backends import kv
+from ipam.cluster.backends.kv import Answer, Gateway, Pair, Settings
 from ipam.cluster.rules.documents import layout_name, shown
 
 # Documents in one answer: some hundred kilobytes.

@@ -8,13 +8,13 @@ from support.documents_of_api import definition, listed, node
 from support.tls_server import Server, Told
 
 from base.kernel import budget
+from base.kubernetes import http
 from ctl.doctor import cluster, networks
 from ctl.doctor.checks.controllers import policy_unenforced, resource_injected
 from ctl.doctor.checks.node import names_unlisted, resource_nobody_has
 from ctl.doctor.checks.programs import not_readable
 from ctl.doctor.model import Cluster, Facts, NodeFile, Severity
 from ctl.doctor.reading import Reader
-from ipam.cluster.backends import http
 from node import config as node_config
 
 

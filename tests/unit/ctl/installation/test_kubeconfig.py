@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from support.installed import ROOT, program, tree
 
+from base.kubernetes import credentials
 from base.protocol.errors import InvalidConfig
 from ctl.installation import layout
 from ctl.installation.command import answer_install, drop_credential, install, uninstall
-from ipam.cluster.backends import credentials
 
 TOKEN = ".".join(
     base64.urlsafe_b64encode(part).decode().rstrip("=")

@@ -12,7 +12,7 @@ from base.protocol.errors import BackendRefused, InvalidConfig, Unreachable
 from ipam.cluster import BLOCK
 from ipam.cluster.backends import etcd
 from ipam.cluster.backends.etcd import Etcd
-from ipam.cluster.backends.gateway import Settings
+from ipam.cluster.backends.kv import Settings
 
 CLOSED = "http://127.0.0.1:1"
 

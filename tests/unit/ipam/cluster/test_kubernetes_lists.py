@@ -9,9 +9,10 @@ from support.tls_server import Server, Told
 from unit.ipam.cluster.test_kubernetes import ABSENT, BLOCKS, BODY, KNOWN, found, status
 
 from base.kernel import budget
+from base.kubernetes import http
 from base.protocol.errors import Unreachable
 from ipam.cluster import BLOCK
-from ipam.cluster.backends import http, kubernetes
+from ipam.cluster.backends import kubernetes
 from ipam.cluster.backends.kubernetes import Kubernetes
 
 

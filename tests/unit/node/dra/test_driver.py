@@ -357,7 +357,7 @@ def test_without_an_interface_the_gate_is_open(driver: DriverProcess, kubelet: D
     ("told", "words"),
     [
         (Told(403, {"kind": "Status", "reason": "Forbidden", "message": "no"}), "allow it to the nodes"),
-        (Told(401, {}), "does not know the credential"),
+        (Told(401, {}), "does not know this node's credential"),
         (Told(500, {}), "gives no answer to GET"),
         (
             Told(200, {"metadata": {"uid": UID}, "status": {"allocation": {"devices": {"results": [1]}}}}),

@@ -11,10 +11,10 @@ import pytest
 from support.tls_server import Authority, Server, Told, authority, serving
 
 from base.kernel import budget
+from base.kubernetes import http
+from base.kubernetes.http import Answer, Http
+from base.kubernetes.tls import Tls
 from base.protocol.errors import BackendRefused, Unreachable
-from ipam.cluster.backends import http
-from ipam.cluster.backends.http import Answer, Http
-from ipam.cluster.backends.tls import Tls
 
 ADDRESS = "IP:127.0.0.1"
 

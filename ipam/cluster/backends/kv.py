@@ -1,4 +1,4 @@
-"""etcd's JSON gateway: calls of its API over HTTP, to any member that answers.
+"""etcd's key-value API over its JSON gateway: calls by HTTP, to any member that answers.
 
 Every member serves it on the client port and forwards each call to the leader.  Keys and values are in base64, and
 64-bit numbers are strings.  A field that is false, 0 or empty is left out (etcd's guide "Why gRPC gateway", rpc.proto).
@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from base.kubernetes import tls
+from base.kubernetes.http import Answer as Reply
+from base.kubernetes.http import Http, is_url, shown
 from base.protocol.errors import BackendRefused, InvalidConfig, RecordUnreadable
 from base.protocol.spec import Json
 from base.state import policy, trust
-from ipam.cluster.backends import tls
-from ipam.cluster.backends.http import Answer as Reply
-from ipam.cluster.backends.http import Http, is_url, shown
 from ipam.cluster.rules import documents
 
 PREFIX: Final = "/hpn"

@@ -23,9 +23,9 @@ from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from base.kernel import budget
+from base.kubernetes import tls
 from base.protocol.errors import Unreachable
 from base.protocol.spec import Json
-from ipam.cluster.backends import tls
 
 _TIMEOUT: Final = 3.0  # seconds for one server's answer, or what is left of the budget
 _IDLE: Final = 20.0  # seconds until a connection is no longer reused: a firewall on the way may have dropped it

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.tls_server import Authority, authority
 
+from base.kubernetes import credentials, exec_credential, tls
 from base.protocol.errors import BackendRefused, InvalidConfig, Unreachable
-from ipam.cluster.backends import credentials, exec_credential, tls
 
 # kubeadm writes this for kubelet.
 KUBEADM = """\

@@ -15,10 +15,10 @@ from conftest import require
 from support.topology import until
 
 from base.kernel import budget
+from base.kubernetes import http
+from base.kubernetes.http import Http
+from base.kubernetes.tls import Tls
 from base.protocol.errors import Unreachable
-from ipam.cluster.backends import http
-from ipam.cluster.backends.http import Http
-from ipam.cluster.backends.tls import Tls
 
 ROOT = Path(__file__).parents[4]
 # The only name server never answers.
@@ -32,8 +32,8 @@ sys.path.insert(0, ".")
 silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 silent.bind(("127.0.0.1", 53))
 from base.protocol.errors import Unreachable
-from ipam.cluster.backends.http import Http
-from ipam.cluster.backends.tls import Tls
+from base.kubernetes.http import Http
+from base.kubernetes.tls import Tls
 try:
     Http(["https://store.example:2379"], lambda: Tls()).ask("GET", "/", is_safe=True)
 except Unreachable as e:

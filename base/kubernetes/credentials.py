@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from base.kubernetes.http import is_url, shown
+from base.kubernetes.tls import Tls, certificate
 from base.protocol.errors import BackendRefused, InvalidConfig, Unreachable
 from base.protocol.spec import Json
 from base.state import policy, trust
-from ipam.cluster.backends.http import is_url, shown
-from ipam.cluster.backends.tls import Tls, certificate
 
 # The first that exists counts: a service account's, kubeadm's for kubelet, another installer's for kubelet.
 DEFAULTS: Final = ("/etc/cni/net.d/hpn.kubeconfig", "/etc/kubernetes/kubelet.conf", "/var/lib/kubelet/kubeconfig")
@@ -225,7 +225,7 @@ def _parsed(path: str, data: bytes, owner: int, stamp: tuple[int, ...], *, as_op
     name = str(context.get("user") or "")
     user = _named(path, document, "user", name)
     if as_operator and "exec" in user:
-        from ipam.cluster.backends import exec_credential  # noqa: PLC0415  # no CNI command may run it
+        from base.kubernetes import exec_credential  # noqa: PLC0415  # no CNI command may run it
 
         about = user["exec"]
         user = {key: value for key, value in user.items() if key != "exec"} | exec_credential.read(path, about, owner)
