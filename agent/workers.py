@@ -153,7 +153,7 @@ class _Keeper:
 
     def _work(self, place: int) -> None:
         """Run a worker, in its process."""
-        nsid.has_launcher = True
+        nsid.leave_to_launcher()
         activity = Activity(self._active, self._asked, place, self._pid) if self._when_idle else None
         with Server(self._listener, self._version, self._answer, activity) as server:
             signal.signal(signal.SIGTERM, lambda *_: server.stop())

@@ -25,8 +25,10 @@ from slices import STEP, Seen, pss, said
 from bench import write
 from hardware.model import Device, Kind
 from node import background
-from node.dra import ledger, reconcile
-from node.dra.publisher import Publisher, Report, View
+from node.dra.slices import ledger
+from node.dra.slices import round as a_round
+from node.dra.slices.publisher import Publisher
+from node.dra.slices.view import Report, View
 from node.kubelet.allocations import Allocations
 from node.log import Topics
 from node.model import Offer, Resource, Sharing, Unit
@@ -70,8 +72,8 @@ class Herd:
         self.waiting = {*range(nodes)}
         for number in range(nodes):
             view = View(self.folder / f"{number}", f"{self.folder}/{number}/kubeconfig")
-            publish = partial(self._publish, number)
-            made = Publisher(self.loop, self.topics, view, Allocations(), lambda: None, publish)
+            made = Publisher(self.loop, self.topics, view, Allocations(), lambda: None)
+            made._round = partial(self._publish, number)  # type: ignore[method-assign]  # noqa: SLF001
             self.publishers.append(made)
             made.offer(offers(number), {})
 
@@ -95,7 +97,7 @@ class Herd:
             one.close()
 
     def _publish(self, number: int, view: View) -> Report:
-        report = reconcile.publish(view)
+        report = a_round.publish(view)
         if report.problem:
             self.failed += 1
         else:
@@ -158,7 +160,7 @@ def main() -> None:
     options.add_argument("--write", action="store_true", help="update docs/user/performance.md")
     chosen = options.parse_args()
     # A signal ends no thread, and these nodes have no kubelet.
-    reconcile.signal.alarm = lambda _: 0  # type: ignore[assignment]
+    a_round.signal.alarm = lambda _: 0  # type: ignore[assignment]
     ledger.holds = lambda _: ledger.Holds(frozenset(), frozenset())  # type: ignore[assignment]
     lines = list[str]()
     for line in measured(chosen.nodes):

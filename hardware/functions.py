@@ -61,6 +61,11 @@ def place(address: str, root: Path = sysfs.SYS) -> Place:
     return Place(address, tuple(parts[begin:-1]), sysfs.numa_node(address, root))
 
 
+def root(address: str) -> str:
+    """The root of a PCI function, "pci0000:3a"; empty if it is unknown."""
+    return next(iter(place(address).above), "")
+
+
 def nearest(one: Place, others: Iterable[Place]) -> tuple[Near, ...]:
     """The nearest of the others; none if that is on another NUMA node."""
     found = [Near(other.address, relation(one, other)) for other in others]

@@ -13,11 +13,12 @@ from base.protocol.errors import CniError
 from base.protocol.location import CLAIMS_DIR
 from hardware import inventory
 from hardware.model import Device, Kind
-from node.health.status import Facts, Health, Observation, due, observe, step
+from node.health.status import Facts, Health, HealthKey, Observation, due, observe, step
 from node.health.watch import Watch
 from node.kubelet.awaited import Awaited
 from node.kubelet.directory import AGAIN, Directory, Taken
-from node.kubelet.plugin import HealthKey, Registry, Served
+from node.kubelet.registry import Registry
+from node.kubelet.served import Served
 from node.log import Topics, cause, log, some
 from node.model import Offer, Refused, Settings, devices_of
 from node.offer import answers, needs, offers

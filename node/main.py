@@ -69,7 +69,7 @@ def _check(asked: Flags, file: Path) -> int:
 
 
 def _classes(asked: Flags, file: Path) -> int:
-    from node.dra import classes  # noqa: PLC0415  # the daemon needs none of it
+    from node.dra.slices import classes  # noqa: PLC0415  # the daemon needs none of it
 
     try:
         settings = _read(replace(asked, config=file))

@@ -8,8 +8,8 @@ from support.pages import ROOT
 from test_security import TESTS
 
 from base.kernel import rdma_netlink
-from node.dra import prepare
-from node.dra.prepare import Asked, Found
+from node.dra.claims import prepare
+from node.dra.claims.prepare import Asked, Found
 
 PAGE = (ROOT / "docs/user/claims.md").read_text()
 ROWS = PAGE.partition("## Three ways to a device")[2].partition("\n## ")[0].splitlines()

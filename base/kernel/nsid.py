@@ -47,7 +47,7 @@ _TRIES: Final = 3
 _BATCH: Final = 200
 
 # Whether a launcher does the work if this process may not open a TUN device (LeftToLauncher).
-has_launcher = False
+_has_launcher = False
 
 # A namespace: its descriptor, and a socket inside.
 Place = tuple[int, Rtnl]
@@ -61,6 +61,12 @@ class LeftToLauncher(BaseException):
 
     The agent's container may not with runc 1.2.0 to 1.2.3, and Kubernetes has no field for it.
     """
+
+
+def leave_to_launcher() -> None:
+    """From now on, leave to a launcher what needs a TUN device that this process may not open (LeftToLauncher)."""
+    global _has_launcher  # noqa: PLW0603  # of the process
+    _has_launcher = True
 
 
 def can_be_asked(inside: Rtnl) -> bool:
@@ -242,7 +248,7 @@ def _tun(name: str) -> int:
     try:
         fd = os.open(_TUN, os.O_RDWR)
     except PermissionError as e:
-        if has_launcher:
+        if _has_launcher:
             raise LeftToLauncher from e
         raise
     try:

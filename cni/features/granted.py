@@ -96,7 +96,7 @@ def _in_cdi(address: str) -> Iterator[set[str]]:
 
 
 def _of_claim(claim: str) -> Iterator[set[str]]:
-    """Yield the device nodes of a claim's device (node/dra/cdi.py)."""
+    """Yield the device nodes of a claim's device (node/dra/claims/cdi.py)."""
     uid, _, number = claim.partition("/")
     return _written(f"hpn-claim-{uid}", f"{uid}-{number}")
 

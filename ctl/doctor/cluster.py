@@ -91,7 +91,8 @@ def slices(read: Reader, file: NodeFile | None) -> Slices | None:
     node's."""
     if read.root != Path("/") or not (file and file.settings and any(one.by_dra for one in file.settings.resources)):
         return None
-    from node.dra import api, changes  # noqa: PLC0415  # few nodes have slices
+    from node.dra import api  # noqa: PLC0415  # few nodes have slices
+    from node.dra.slices import changes  # noqa: PLC0415  # few nodes have slices
 
     budget.begin()
     try:

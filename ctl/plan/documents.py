@@ -14,7 +14,7 @@ from ctl.plan.choice import MOVED, Nic, Plan, Rail, why_not_free
 from hardware.model import Kind
 from ipam import config as ipam_config
 from node import config
-from node.dra import classes
+from node.dra.slices import classes
 
 DEVICES: Final = "devices.yaml"
 VALUES: Final = "values.yaml"

@@ -1,7 +1,7 @@
 """The part of hpn node for DRA: its offers and their health, their slices, and the driver at kubelet."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -9,17 +9,19 @@ from typing import Any, Final
 
 from base.protocol.errors import CniError
 from base.state import claims
-from node.dra import devices, ledger, slices, status
-from node.dra.driver import Driver
-from node.dra.prepare import Found
-from node.dra.publisher import HELD, Publisher, View
-from node.dra.slices import Entry, Index
-from node.dra.status import Status
-from node.health.status import FIRMWARE, NEEDED, NO_DRIVER, Health
+from node.dra.claims import devices, kept, status
+from node.dra.claims.devices import Devices
+from node.dra.claims.driver import Driver
+from node.dra.claims.status import Status
+from node.dra.slices import content, ledger
+from node.dra.slices.content import Entry
+from node.dra.slices.publisher import HELD, Publisher
+from node.dra.slices.view import View
+from node.health.status import FIRMWARE, NEEDED, NO_DRIVER, Health, HealthKey
 from node.kubelet.allocations import Allocations, Name
-from node.kubelet.plugin import HealthKey, Served
+from node.kubelet.served import Served
 from node.log import Topics
-from node.model import Offer, Sharing, devices_of
+from node.model import Offer, devices_of
 
 _UNREAD: Final = "claims"
 _WORDS: Final = {NO_DRIVER: "no-driver", FIRMWARE: "firmware", NEEDED: "needed"}
@@ -39,10 +41,9 @@ class Service:
     ) -> None:
         """``kubelet`` is its directory; ``allocations`` are those of the plugin."""
         self.served = dict[str, Served]()
-        self._index: Index | None = None  # of the offers, made when a claim is prepared
         self._publisher = Publisher(loop, topics, View(kubelet, kubeconfig), allocations, changed)
-        allocations.granted = self._publisher.granted
-        self._health: Mapping[HealthKey, Health] = {}
+        self._devices = Devices(self._publisher)
+        allocations.tell(self._publisher.granted)
         self._loop, self._topics, self._kubeconfig = loop, topics, kubeconfig
         self._driver: Driver | None = None
         self._status: Status | None = None
@@ -57,11 +58,11 @@ class Service:
     def offer(self, offers: Mapping[str, Offer]) -> None:
         """Replace all offers; the next ``update`` publishes them."""
         self.served = {name: Served(offer) for name, offer in offers.items()}
-        self._index = None
+        self._devices.offer(self.offers)
 
     def update(self, health: Mapping[HealthKey, Health]) -> None:
         """Publish the offers with this health."""
-        self._health = health
+        self._devices.update(health)
         unhealthy = {
             (name, key.id): word
             for name, served in self.served.items()
@@ -76,7 +77,7 @@ class Service:
         """The plugin's offers without the units that claims or slices have.  While claims cannot be read, no unit is
         offered that was not before."""
         if self._driver:
-            self._driver.sweep()
+            kept.sweep()
         all_units = tuple(offers)
         try:
             left = ledger.without_claimed(all_units, self._publisher.published - _ids(self.offers))
@@ -100,7 +101,7 @@ class Service:
 
         @cache  # only with claims, because a node may have thousands of devices
         def among() -> Mapping[tuple[str, str], Entry]:
-            return {(one.resource.full_name, one.multus_id): one for one in slices.entries("", offers)}
+            return {(one.resource.full_name, one.multus_id): one for one in content.entries("", offers)}
 
         def granted(one: claims.Device) -> Mapping[str, Any]:
             found = among().get((one.resource, one.id))
@@ -108,35 +109,14 @@ class Service:
             return now if now.get("nodes") else {}  # its driver may be away for a moment
 
         if self._driver:
-            self._driver.renew(granted)
+            kept.renew(granted)
 
     def driver(self, path: Path, leave: Callable[[], None]) -> Driver:
         """The driver of these devices, for the socket at ``path``.  ``leave`` ends it at kubelet."""
         self._publisher.hosted(partial(_leave, leave))
         self._status = Status(self._loop, self._topics, partial(status.write, self._kubeconfig))
-        self._driver = Driver(path, self.found, self.states, self.registered, self._status, self._kubeconfig)
+        self._driver = Driver(path, self._devices, self._status, self._publisher.registered, self._kubeconfig)
         return self._driver
-
-    def registered(self) -> None:
-        """kubelet has registered the driver, so it may have started."""
-        self._publisher.registered()
-
-    def find(self, pool: str, name: str) -> tuple[Entry, str] | None:
-        """A device of the slices, and why no claim may have it now; None if this node offers none of that name."""
-        if self._index is None:
-            self._index = slices.index(self.offers)
-        found = slices.find(self._index, pool, name)
-        return (found, self._problem(found)) if found else None
-
-    def found(self, pool: str, name: str) -> Found | None:
-        """A device of the slices for Prepare; None if this node offers none of that name."""
-        found = self.find(pool, name)
-        return devices.found(*found) if found else None
-
-    def states(self) -> Iterator[tuple[str, str, str]]:
-        """Each device's pool and name, and why it is unhealthy; empty if it is healthy."""
-        for entry in slices.entries(self._publisher.node, self.offers) if self._publisher.node else ():
-            yield entry.pool, entry.name, self._fault(entry, lambda health: health.reason)
 
     def close(self) -> None:
         """Stop; slices and prepared claims stay."""
@@ -149,21 +129,6 @@ class Service:
     def _look_again(self) -> None:
         self._again = None
         self._changed()
-
-    def _problem(self, entry: Entry) -> str:
-        name = entry.resource.full_name
-        if not any(self._publisher.is_cleared((name, unit.id)) for unit in entry.units):
-            return (
-                "a pod has it from the device plugin, or kubelet has not listed its pods' devices yet; it is tried "
-                "again until that pod has ended"
-            )
-        return self._fault(entry, lambda health: health.lost)
-
-    def _fault(self, entry: Entry, of: Callable[[Health], str]) -> str:
-        """The fault that all devices of the entry have; empty if one has none."""
-        is_shared = entry.resource.sharing is Sharing.SHARED
-        found = [of(self._health.get(HealthKey(one.id, is_shared), Health())) for one in entry.devices]
-        return found[0] if all(found) else ""
 
 
 def _leave(leave: Callable[[], None]) -> Sequence[str]:

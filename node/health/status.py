@@ -36,6 +36,14 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
+class HealthKey:
+    """A device as a resource uses it: the link of a shared one must be up, that of another may be down in a pod."""
+
+    id: str
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """A device's faults at one moment; empty if it has none.
 

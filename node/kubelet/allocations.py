@@ -17,16 +17,19 @@ class Allocations:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._times = dict[Name, float]()
-        self.granted: Callable[[Collection[Name]], None] | None = None
-        """Called with the units of each Allocate."""
+        self._granted: Callable[[Collection[Name]], None] | None = None
+
+    def tell(self, granted: Callable[[Collection[Name]], None]) -> None:
+        """Call ``granted`` with the units of each Allocate from now on."""
+        self._granted = granted
 
     def note(self, resource: str, ids: Iterable[str]) -> None:
         """Note an Allocate that was granted."""
         names = [(resource, one) for one in ids]
         self._times = {name: at for name, at in self._times.items() if at > self._clock() - LONGEST}
         self._times.update(dict.fromkeys(names, self._clock()))
-        if self.granted:
-            self.granted(names)
+        if self._granted:
+            self._granted(names)
 
     @property
     def units(self) -> frozenset[Name]:

@@ -1,10 +1,9 @@
-"""The device plugins, one for each resource: registration, the calls of kubelet, and the sockets in its directory."""
+"""A device plugin: kubelet's calls for one resource, at a socket in its directory."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
@@ -12,77 +11,17 @@ from grpclib.exceptions import GRPCError
 from base.grpc import Stream, unary, watched
 from base.kubelet import deviceplugin_pb2 as device_plugin
 from base.kubelet import pluginregistration_pb2 as registration
-from hardware.model import Device
-from node.health.status import Health
 from node.kubelet import sockets
-from node.kubelet.allocations import Allocations
-from node.kubelet.directory import AGAIN, Directory, Taken
-from node.log import Topics, cause, log
-from node.model import Grant, Offer, Sharing, Unit, devices_of
-from node.offer import answers, preferred
+from node.kubelet.served import Served, State
+from node.kubelet.service import Shell
+from node.model import Grant
+from node.offer import answers
 
 VERSION: Final = "v1beta1"
 # Seconds that kubelet has for a restart.  After it kubelet returns to a socket with a broken stream only if the socket
 # is new.
 _AWAY: Final = 10.0
 _SILENT: Final = 60.0  # seconds without any call of kubelet, which connects to a new socket at once
-
-# A unit as kubelet sees it: ID, whether it is healthy, NUMA nodes.
-State = tuple[str, bool, tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class HealthKey:
-    """A device as a resource uses it: the link of a shared one must be up, that of another may be down in a pod."""
-
-    id: str
-    shared: bool
-
-
-class Served:
-    """The source of one plugin's answers: an offer, and its units' health."""
-
-    def __init__(self, offer: Offer, allocations: Allocations | None = None) -> None:
-        """``allocations`` notes the granted ones."""
-        self.offer, self._allocations = offer, allocations
-        self._states = tuple[State, ...]()
-
-    def units(self) -> Sequence[State]:
-        """The state of each unit, with NUMA nodes if kubelet should learn them."""
-        return self._states
-
-    def grant(self, ids: Sequence[str]) -> Grant:
-        """What a container gets for the IDs.  Raises answers.Refused."""
-        granted = answers.grant(self.offer, ids)
-        if self._allocations:
-            self._allocations.note(self.offer.resource.full_name, ids)
-        return granted
-
-    def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
-        """The preferred IDs among the available ones; none for no advice."""
-        return preferred.choose(self.offer, available, must, size)
-
-    @property
-    def devices(self) -> Mapping[HealthKey, Device]:
-        """The offer's devices, each once."""
-        return {self._key(device): device for device in devices_of(self.offer.units)}
-
-    def update(self, health: Mapping[HealthKey, Health]) -> bool:
-        """Set the units' states from the devices' health; return whether any changed."""
-        before = self._states
-        # One unit per tuple of devices, because very many units may share one.
-        unlike = {id(unit.devices): unit for unit in self.offer.units}
-        states = {key: self._state(unit, health) for key, unit in unlike.items()}
-        self._states = tuple((unit.id, *states[id(unit.devices)]) for unit in self.offer.units)
-        return self._states != before
-
-    def _state(self, unit: Unit, health: Mapping[HealthKey, Health]) -> tuple[bool, tuple[int, ...]]:
-        # One healthy device is enough for an ID that stands for all devices of the resource.
-        is_healthy = any(not health[self._key(device)].reason for device in unit.devices)
-        return is_healthy, tuple(sorted(unit.numa)) if self.offer.resource.topology else ()
-
-    def _key(self, device: Device) -> HealthKey:
-        return HealthKey(device.id, self.offer.resource.sharing is Sharing.SHARED)
 
 
 class Plugin:
@@ -102,10 +41,9 @@ class Plugin:
         self.full_name, self.socket_path = full_name, socket_path
         self._endpoint = sockets.Endpoint(socket_path)
         self._loop, self._source, self._log = loop, source, log
-        self._watchers = set[asyncio.Event]()  # each is set when the list has changed
+        self._shell = Shell(full_name, "the resource", log)
         self._renewal: asyncio.TimerHandle | None = None
         self._silence: asyncio.TimerHandle | None = None
-        self._logged = ""
 
     def open(self) -> None:
         """Make the socket to which kubelet connects, and replace the previous one.
@@ -118,8 +56,7 @@ class Plugin:
 
     def changed(self) -> None:
         """Send kubelet the source's present units."""
-        for watcher in self._watchers:
-            watcher.set()
+        self._shell.changed()
 
     def close(self) -> None:
         """Remove the socket, so that kubelet notices at once."""
@@ -150,7 +87,7 @@ class Plugin:
             self._silence = None
 
     def _note_silence(self) -> None:
-        self._log_once(
+        self._shell.log_once(
             f"{self.full_name}: kubelet has not called {self.socket_path} for {_SILENT:g} s: it does not run, or has "
             "another directory; name that: --kubelet-dir (kubeletDir in the chart)"
         )
@@ -162,31 +99,23 @@ class Plugin:
         )
 
     def _note_status(self, status: registration.RegistrationStatus) -> registration.RegistrationStatusResponse:
-        if not status.plugin_registered:
-            self._log_once(
-                f"kubelet refuses {self.full_name}: {' '.join(status.error.split())}; no pod gets the resource until "
-                "that is corrected, and kubelet tries again by itself"
-            )
-        elif self._logged:
-            self._log_once(f"kubelet has accepted {self.full_name}")
-        return registration.RegistrationStatusResponse()
+        return self._shell.note(status)
 
     # Units
 
     async def _watch(self, stream: Stream) -> None:
         """Send the list of units now and after each change; a slow peer gets only the newest list."""
         self._keep_socket()
-        server, watcher = self._endpoint.server, asyncio.Event()
-        self._watchers.add(watcher)
+        server = self._endpoint.server
         try:
-            while True:
-                watcher.clear()
-                devices = map(_device, self._source.units())
-                await stream.send_message(device_plugin.ListAndWatchResponse(devices=devices))
-                await watcher.wait()
+            with self._shell.watcher() as watcher:
+                while True:
+                    watcher.clear()
+                    devices = map(_device, self._source.units())
+                    await stream.send_message(device_plugin.ListAndWatchResponse(devices=devices))
+                    await watcher.wait()
         finally:
-            self._watchers.discard(watcher)
-            if server and self._endpoint.server is server and not self._watchers:
+            if server and self._endpoint.server is server and not self._shell.is_watched:
                 self._keep_socket()
                 self._renewal = self._loop.call_later(_AWAY, self._renew)
 
@@ -200,7 +129,7 @@ class Plugin:
         try:
             self.open()
         except OSError as e:
-            self._log_once(f"{self.full_name}: {self.socket_path}: {e.strerror or e}; it is tried again")
+            self._shell.log_once(f"{self.full_name}: {self.socket_path}: {e.strerror or e}; it is tried again")
             self._renewal = self._loop.call_later(_AWAY, self._renew)
 
     # Allocation
@@ -222,16 +151,11 @@ class Plugin:
                 ids = self._source.prefer(available, must, one.allocation_size)
                 answer.container_responses.add(deviceIDs=ids)
         except Exception as e:  # noqa: BLE001  # see above
-            self._log_once(f"{self.full_name}: no advice on devices: {type(e).__name__}: {e}; please report this")
+            self._shell.log_once(f"{self.full_name}: no advice on devices: {type(e).__name__}: {e}; please report this")
             return device_plugin.PreferredAllocationResponse()
         return answer
 
     # Log
-
-    def _log_once(self, sentence: str) -> None:
-        if self._logged != sentence:
-            self._logged = sentence
-            self._log(sentence)
 
     def _log_named(self, sentence: str) -> None:
         self._log(f"{self.full_name}: {sentence}")
@@ -259,119 +183,4 @@ def _response(grant: Grant) -> device_plugin.ContainerAllocateResponse:
         envs=grant.env,
         devices=[device_plugin.DeviceSpec(container_path=p, host_path=p, permissions="rw") for p in grant.nodes],
         cdi_devices=[device_plugin.CDIDevice(name=name) for name in grant.cdi],
-    )
-
-
-class Hosted(Protocol):
-    """A server at a socket of kubelet's directory."""
-
-    def open(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Registry:
-    """A plugin for each offered resource.  ``served`` holds their offers and health, ``allocations`` the latest
-    ones."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, directory: Directory, topics: Topics) -> None:
-        self._loop, self._directory, self._topics = loop, directory, topics
-        self.served = dict[str, Served]()
-        self.allocations = Allocations()
-        self._plugins = dict[str, Plugin]()
-        self._drivers = dict[str, Hosted]()
-        self._open = set[str]()
-
-    def offer(self, name: str, offer: Offer) -> None:
-        """Offer the resource, or replace its offer; the next ``update`` notifies kubelet."""
-        if name in self.served:
-            self.served[name].offer = offer
-            return
-        self.served[name] = served = Served(offer, self.allocations)
-        self._plugins[name] = Plugin(name, self._directory.socket(name), self._loop, served, log)
-
-    def host(self, name: str, driver: Hosted) -> None:
-        """Open and close the driver's socket, which is that of ``name``, with those of the plugins."""
-        self._drivers[name] = driver
-
-    def hosts(self, name: str) -> bool:
-        """Whether a driver has that name."""
-        return name in self._drivers
-
-    def dismiss(self, name: str) -> None:
-        """Close the driver; kubelet notices at once."""
-        self._open.discard(name)
-        self._topics.forget(f"socket {name}")
-        self._drivers.pop(name).close()
-
-    def remove(self, name: str) -> None:
-        """Withdraw the resource; kubelet notices at once."""
-        del self.served[name]
-        self._open.discard(name)
-        self._topics.forget(f"socket {name}")
-        self._plugins.pop(name).close()
-
-    def update(self, health: Mapping[HealthKey, Health]) -> None:
-        """Notify kubelet of each resource with units that changed by this health."""
-        for name, served in self.served.items():
-            if served.update(health):
-                self._plugins[name].changed()
-
-    def open(self) -> bool:
-        """Make the missing sockets, if kubelet's directory exists.
-
-        Return False if the caller must try again after AGAIN seconds.
-        """
-        path = self._directory.path
-        try:
-            if not self._directory.claim():
-                self._topics.problem(
-                    "kubelet", f"{path} does not exist, so no kubelet has run here; hpn node waits for it"
-                )
-                return True
-        except (Taken, OSError) as e:
-            self._topics.problem("kubelet", f"{e}" if isinstance(e, Taken) else _cannot_write(path, e))
-            return False
-        self._topics.solved("kubelet")
-        stands = {name for name in self._open if self._directory.socket(name).is_socket()}
-        servers: dict[str, Hosted] = {**self._plugins, **self._drivers}
-        missing = [name for name in servers if name not in stands]
-        others = self._directory.others() if missing else {}
-        failed = [name for name in missing if name in others or not self._open_one(name, servers[name])]
-        for name in failed:
-            if name in others:
-                what, remedy = "device plugin that offers it", ", or the resource from a file"
-                if name in self._drivers:
-                    what, remedy = "driver with that name", ""
-                self._topics.problem(
-                    f"socket {name}",
-                    f"{name}: {others[name]} is another {what}, so hpn node does not, until that one ends; remove the "
-                    f"node from its DaemonSet{remedy}",
-                )
-        return not failed
-
-    def close(self) -> None:
-        """Remove all sockets, so that kubelet notices at once."""
-        for server in (*self._plugins.values(), *self._drivers.values()):
-            server.close()
-
-    def _open_one(self, name: str, plugin: Hosted) -> bool:
-        path = self._directory.socket(name)
-        if name in self._open:
-            plugin.close()
-        try:
-            plugin.open()
-        except OSError as e:
-            self._open.discard(name)
-            self._topics.problem(f"socket {name}", f"{name}: {_cannot_write(path, e)}")
-            return False
-        self._open.add(name)
-        self._topics.report(f"socket {name}", f"serves {name} at {path}")
-        return True
-
-
-def _cannot_write(path: Path, error: OSError) -> str:
-    return (
-        f"{path}: {cause(error)}; kubelet gets no resource until it can be written, which is tried every {AGAIN:g} s; "
-        "make room, or mount it for writing (in a DaemonSet without readOnly)"
     )

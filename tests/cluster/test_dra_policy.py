@@ -14,7 +14,8 @@ from support.api_server import NODE1, refused, write_kubeconfig
 from support.pages import ROOT
 
 from base.protocol.errors import BackendRefused
-from node.dra import api, changes
+from node.dra import api
+from node.dra.slices import changes
 
 MANIFESTS = ROOT / "packaging" / "kubernetes" / "dra"
 SLICES = MANIFESTS / "slices.yaml"

@@ -11,16 +11,17 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 from support.daemons import Daemon
 from support.topology import until
 
 from base.state import claims, places
-from node.dra import cdi, status
-from node.dra.driver import Driver
-from node.dra.prepare import Found
-from node.dra.status import Status
+from node.dra.claims import cdi, kept, status
+from node.dra.claims.driver import Driver
+from node.dra.claims.prepare import Found
+from node.dra.claims.status import Status
 from node.log import Topics
 
 ROOT = Path(__file__).parents[2]
@@ -90,11 +91,12 @@ def main(socket: str, claims_folder: str, cdi_folder: str, devices: str, kubecon
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         written = Status(loop, Topics(), partial(status.write, kubeconfig))
-        driver = Driver(Path(socket), find, states, lambda: None, written, kubeconfig)
+        devices = SimpleNamespace(find=find, states=states)
+        driver = Driver(Path(socket), devices, written, lambda: None, kubeconfig)
         loop.add_signal_handler(signal.SIGTERM, ended.set)
 
         def changed() -> None:
-            driver.renew(granted)
+            kept.renew(granted)
             driver.changed()
 
         loop.add_signal_handler(signal.SIGUSR1, changed)

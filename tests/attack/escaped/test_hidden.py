@@ -96,7 +96,7 @@ def test_the_agent_leaves_the_search_to_the_launcher(
     child = Child("descriptor", stack, pod)
     child.take(pod.path, "hpn0")
     with monkeypatch.context() as patched:
-        patched.setattr(nsid, "has_launcher", True)
+        patched.setattr(nsid, "_has_launcher", True)
         with pytest.raises(nsid.LeftToLauncher):
             host.call("DEL", pod)
     assert host.record(pod).exists()

@@ -84,7 +84,7 @@ def test_a_sockets_path_is_never_too_long(folder: str, name: str) -> None:
 WITHOUT_INSTANCES = """
 import asyncio, sys
 from pathlib import Path
-from node.dra.status import Status
+from node.dra.claims.status import Status
 from node.kubelet.directory import Directory
 from node.log import Topics
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from base.kubelet import deviceplugin_pb2, dra_pb2, drahealth_pb2, pluginregistration_pb2
-from node.dra.driver import Driver
+from node.dra.claims.driver import Driver
 from node.kubelet.plugin import Plugin
 
 ROOT = Path(__file__).parents[3]

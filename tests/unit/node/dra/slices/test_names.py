@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardware.model import Device, Kind
-from node.dra import names
+from node.dra.slices import names
 from node.model import Resource, Sharing
 
 # kubernetes: apimachinery/pkg/util/validation; pkg/apis/resource/validation.

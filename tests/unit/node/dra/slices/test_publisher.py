@@ -12,8 +12,9 @@ import pytest
 from support.node_loop import turn
 
 from hardware.model import Device, Kind
-from node.dra import publisher
-from node.dra.publisher import Publisher, Report, View
+from node.dra.slices import publisher
+from node.dra.slices.publisher import Publisher
+from node.dra.slices.view import Report, View
 from node.kubelet.allocations import Allocations, Name
 from node.log import Topics
 from node.model import Offer, Resource, Sharing, Unit
@@ -42,7 +43,9 @@ class Node:
 
     def made(self) -> Publisher:
         view = View(self.folder, "/kubeconfig")
-        return Publisher(self.loop, self.topics, view, self.allocations, self._free, self._round)
+        made = Publisher(self.loop, self.topics, view, self.allocations, self._free)
+        made._round = self._round  # type: ignore[method-assign]
+        return made
 
     def offer(self, *devices: Device, unhealthy: Mapping[Name, str] | None = None) -> None:
         self.publisher.offer(offer(*devices), unhealthy or {})

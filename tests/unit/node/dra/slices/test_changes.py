@@ -3,8 +3,8 @@
 import copy
 from typing import Any
 
-from node.dra import names
-from node.dra.changes import Changes, changes
+from node.dra.slices import names
+from node.dra.slices.changes import Changes, changes
 
 POOL = "node1/pci-0000-3b-00-0"
 Json = dict[str, Any]

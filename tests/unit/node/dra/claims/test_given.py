@@ -7,8 +7,8 @@ from support.dra_process import VF, DriverProcess
 from support.node_dra import DraKubelet
 from support.tls_server import Server, Told
 from support.topology import until
-from unit.node.dra.test_driver import ASKED, UID, cdi, driver, folders, kubelet, server
-from unit.node.dra.test_prepare import claim, result
+from unit.node.dra.claims.test_driver import ASKED, UID, cdi, driver, folders, kubelet, server
+from unit.node.dra.claims.test_prepare import claim, result
 
 from base.state import claims
 

@@ -16,7 +16,7 @@ from support.go_kubelet import GoKubelet, go_kubelet
 from support.node_dra import DraKubelet, dra_kubelet
 from support.tls_server import Server, Told, api_server
 from support.topology import until
-from unit.node.dra.test_prepare import POD, UID, claim, config, result
+from unit.node.dra.claims.test_prepare import POD, UID, claim, config, result
 
 from base.kubelet import drahealth_pb2 as health
 from base.protocol.spec import Key
@@ -24,8 +24,8 @@ from base.state import claims, durable, gates, journal, places
 from base.state.pod import Identity
 from base.state.record import Record
 from node.dra import api
-from node.dra import driver as dra_driver
-from node.dra.prepare import Asked, Found
+from node.dra.claims import deciding
+from node.dra.claims.prepare import Asked, Found
 
 OTHER, BAD = UID.replace("0d", "1d"), UID.replace("0d", "2d")
 ASKED = ("default", "rails", UID)
@@ -377,14 +377,14 @@ def test_a_silent_api_server(server: Server, tmp_path: Path, monkeypatch: pytest
     document["metadata"]["uid"] = asked[0].uid
     server.tell(Told(200, document), *[Told(is_silent=True)] * 4)
     # A clock that each look advances, so that the second claim is read in time.
-    monkeypatch.setattr(dra_driver, "time", SimpleNamespace(monotonic=count().__next__))
+    monkeypatch.setattr(deciding, "time", SimpleNamespace(monotonic=count().__next__))
 
     monkeypatch.setattr(api, "PATIENCE", 5.0)
 
     def find(*_: str) -> Found:
         return Found(**VF)
 
-    found, _ = dra_driver._decide(f"{tmp_path}/api/kubeconfig", asked, find, latest=1)
+    found, _ = deciding._decide(f"{tmp_path}/api/kubeconfig", asked, find, latest=1)
     signal.alarm(0)  # it is for a child process
     first, second, third = (found[one.uid] for one in asked)
     assert isinstance(first, claims.Claim)

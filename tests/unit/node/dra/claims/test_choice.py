@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support import pci
-from unit.node.dra.test_prepare import POD, UID
+from unit.node.dra.claims.test_prepare import POD, UID
 
 from base.kernel import netns, sysfs
 from base.protocol.errors import IoFailure, RecordUnreadable, TryAgain
@@ -20,8 +20,8 @@ from base.state.claims import Claim, Device
 from base.state.locks import Mode
 from base.state.pod import Identity
 from base.state.record import Record
-from node.dra import choice
-from node.dra.parameters import Refused
+from node.dra.claims import choice
+from node.dra.claims.parameters import Refused
 
 OTHER = UID.replace("0d", "1d")
 SF = "mlx5_core.sf.4"

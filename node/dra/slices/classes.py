@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from node.dra import DRIVER, VERSION, names
+from node.dra import DRIVER, VERSION
+from node.dra.slices import names
 from node.model import Resource
 
 _NAME: Final = 253  # characters

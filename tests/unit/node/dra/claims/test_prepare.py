@@ -15,9 +15,9 @@ from base.kernel import rdma_netlink
 from base.state.claims import Claim, Device
 from cni import chain
 from cni import config as cni_config
-from node.dra import prepare
-from node.dra.parameters import Refused
-from node.dra.prepare import Asked, Found
+from node.dra.claims import prepare
+from node.dra.claims.parameters import Refused
+from node.dra.claims.prepare import Asked, Found
 
 UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
 POD = "a1b2c3d4-0000-4000-8000-000000000001"
@@ -351,7 +351,7 @@ def test_the_same_name_in_one_pod() -> None:
 
 def test_an_accepted_configuration_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its parser takes most of the time of a Prepare, and each child process would import it."""
-    monkeypatch.setattr(prepare, "accepted", {})
+    monkeypatch.setattr(prepare, "_accepted", {})
     first = decide(claim(config(attach="chain", mtu=1500)))
     monkeypatch.delattr(cni, "config")
     monkeypatch.setitem(sys.modules, "cni.config", None)  # an import fails now

@@ -20,9 +20,10 @@ from base.protocol.errors import CniError, InvalidConfig
 from base.protocol.spec import Json
 from base.state import durable, trust
 from base.state.claims import Claim, Device
-from node.dra import DRIVER, parameters
-from node.dra.names import label
-from node.dra.parameters import CHAIN, MULTUS, NONE, Refused
+from node.dra import DRIVER
+from node.dra.claims import parameters
+from node.dra.claims.parameters import CHAIN, MULTUS, NONE, Refused
+from node.dra.slices.names import label
 
 # Configurations of this node that a DeviceClass names by ``network``.
 FOLDER: Final = "/etc/cni/hpn.d"
@@ -67,10 +68,23 @@ class Found:
     info: Json = field(default_factory=dict)
 
 
+_KNOWN: Final = 4096  # accepted configurations that a process remembers
 # The RDMA mode of each accepted CNI configuration, by its digest.  A child process begins with its parent's.
-accepted = dict[bytes, str]()
+_accepted = dict[bytes, str]()
 # The device of a pool by its name; None if this node has no such device.
 Find = Callable[[str, str], Found | None]
+
+
+def accepted() -> Mapping[bytes, str]:
+    """The accepted configurations, for ``remember`` in the parent of a child process."""
+    return _accepted
+
+
+def remember(accepted: Mapping[bytes, str]) -> None:
+    """Note the configurations that a child process accepted."""
+    _accepted.clear()
+    # Most nodes have few configurations; a node with more begins anew.
+    _accepted.update(accepted if len(accepted) <= _KNOWN else {})
 
 
 def decide(asked: Asked, document: Json | None, find: Find, prepared: Claim | None = None) -> Claim:
@@ -259,14 +273,14 @@ def _whole_nic(found: Found, config: Json) -> Json:
 def _mode(config: Json) -> str:
     """The RDMA mode of a CNI configuration.  Raises Refused if ADD would refuse the configuration."""
     digest = hashlib.sha256(durable.canonical(config).encode()).digest()
-    if digest not in accepted:
+    if digest not in _accepted:
         from cni import config as cni_config  # noqa: PLC0415  # for the child process: pydantic takes 50 ms
 
         try:
-            accepted[digest] = cni_config.load(config, "").attach.rdma.mode
+            _accepted[digest] = cni_config.load(config, "").attach.rdma.mode
         except CniError as e:
             raise Refused("; ".join(filter(None, (e.msg, e.details)))) from e
-    return accepted[digest]
+    return _accepted[digest]
 
 
 def _of_node(name: str) -> Json:

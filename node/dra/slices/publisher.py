@@ -16,7 +16,7 @@ slice even then cannot get to a claim's pod: no driver prepares the claim.
 import asyncio
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,8 @@ from base.protocol.errors import CniError
 from base.state import durable
 from hardware.model import Device
 from node.background import Background
-from node.dra import ledger
+from node.dra.slices import ledger
+from node.dra.slices.view import Report, View
 from node.kubelet.allocations import Allocations, Name
 from node.log import Topics, cause, some
 from node.model import Offer, devices_of
@@ -37,71 +38,13 @@ JITTER: Final = 0.2  # of EVERY, OFTEN and AGAIN, so that the rounds of many nod
 AGAIN: Final = 5.0  # from a failed round to the next; twice as long after each further failure, up to LONGEST
 LONGEST: Final = 120.0
 REST: Final = 0.5  # from an event to its round
-HELD: Final = 5.0  # between looks at kubelet's list, while a pod has a device from the plugin
+HELD: Final = 5.0  # between queries of PodResources, while a pod has a device from the plugin
 # After a registration: so long, and from a round that succeeded to the next.  kubelet's own heartbeat asks as often.
 REGISTERED: Final = 330.0
 OFTEN: Final = 10.0
 WIPED: Final = 35.0  # after the driver has left kubelet, which then removes the slices
 TOPIC: Final = "dra"  # the problem's name in metrics
 FILE: Final = ".hpn-dra.json"  # beside the sockets; kubelet ignores its name
-
-# A slice's version at the API server, and a digest of what it was to have.
-Known = tuple[str, bytes]
-
-
-@dataclass(frozen=True)
-class View:
-    """What a round publishes.
-
-    - ``offers``: those of resources by DRA.
-    - ``allocated``: the plugin's latest allocations.
-    - ``unhealthy``: why a resource's device is unhealthy, in one word; only of unhealthy ones.
-    - ``withheld``: what the round before withheld.  If ``is_look``, nothing is published as long as that is so.
-    - ``known``: the slices, by name, after the last round; none if it failed.  If ``is_same``, it was to publish the
-      same.
-    - ``leaves``: a device that may be in slices is in no offer.
-    """
-
-    kubelet: Path
-    kubeconfig: str
-    offers: tuple[Offer, ...] = ()
-    allocated: frozenset[Name] = frozenset()
-    unhealthy: Mapping[Name, str] = field(default_factory=dict)
-    withheld: frozenset[Name] | None = None
-    is_look: bool = False
-    known: Mapping[str, Known] = field(default_factory=dict)
-    is_same: bool = False
-    leaves: bool = False
-
-
-@dataclass(frozen=True)
-class Report:
-    """A round's result.
-
-    - ``withheld``: the units that pods have from the device plugin; None if kubelet does not list them.
-    - ``problem``: why the slices are not all as wanted, with the remedy; else empty.
-    - ``node``: the node's name at the API server; empty if it was not asked.
-    - ``notes``: remarks on devices that are left out.
-    - ``strangers``: why slices of another program are left alone, with the remedy; empty without any.
-    - ``is_look``: nothing had changed, so the API server was not asked.
-    - ``known``: the slices that are as wanted.
-    - ``is_barred``: there is no credential, or the API server refuses it, so that another round is in vain.
-    """
-
-    withheld: frozenset[Name] | None
-    problem: str = ""
-    node: str = ""
-    notes: tuple[str, ...] = ()
-    strangers: tuple[str, ...] = ()
-    is_look: bool = False
-    known: Mapping[str, Known] = field(default_factory=dict)
-    is_barred: bool = False
-
-
-def _publish(view: View) -> Report:
-    from node.dra import reconcile  # noqa: PLC0415  # for the child only
-
-    return reconcile.publish(view)
 
 
 class Publisher:
@@ -115,11 +58,10 @@ class Publisher:
         view: View,
         allocations: Allocations,
         changed: Callable[[], None],
-        publish: Callable[[View], Report] = _publish,
     ) -> None:
-        """``view`` has kubelet's directory and the kubeconfig; ``publish`` does a round, in a child process."""
+        """``view`` has kubelet's directory and the kubeconfig."""
         self._loop, self._topics, self._changed = loop, topics, changed
-        self._allocations, self._publish = allocations, publish
+        self._allocations = allocations
         self._leave: Callable[[], Sequence[str]] | None = None
         self._file = view.kubelet / "plugins_registry" / FILE
         self.published = _read(self._file)
@@ -205,10 +147,16 @@ class Publisher:
         self._view = replace(self._view, is_same=True)  # until the offers change, or the round fails
         try:
             self._keep(self.published | ids)
-            self._background.start(partial(self._publish, self._running), self._finish)
+            self._background.start(partial(self._round, self._running), self._finish)
         except (OSError, CniError) as e:
             why = e.msg if isinstance(e, CniError) else cause(e)
             self._failed(f"the node's ResourceSlices stay as they are: {why}")
+
+    def _round(self, view: View) -> Report:
+        """Do a round.  For a child process."""
+        from node.dra.slices.round import publish  # noqa: PLC0415  # for the child only
+
+        return publish(view)
 
     def _finish(self, child: Child) -> None:
         try:

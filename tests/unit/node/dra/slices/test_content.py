@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hardware.model import Device, Kind, RdmaDevice
-from node.dra import slices
-from node.dra.slices import Facts, Features
+from node.dra.slices import content
+from node.dra.slices.content import Facts, Features
 from node.model import Offer, Resource, Sharing, Unit
 
 RDMA = (RdmaDevice("mlx5_1", "/dev/infiniband/uverbs1"),)
@@ -48,8 +48,8 @@ def made(
         "node1", lambda address: ROOTS.get(address, ""), lambda _, device: (unhealthy or {}).get(device.id, "")
     )
     left_out = dict[str, list[str]]()
-    entries = slices.entries("node1", offers, withheld)
-    found = slices.pools(
+    entries = content.entries("node1", offers, withheld)
+    found = content.pools(
         entries, facts, features or Features(), lambda one, why: left_out.setdefault(why, []).append(one)
     )
     return dict(found), [*left_out]
@@ -232,8 +232,8 @@ def test_features_that_the_api_server_drops(features: Features, left: list[str],
 
 def test_find() -> None:
     offers = offer(MASTER, PF), offer(VF, vf(0))
-    found = slices.find(slices.index(offers), "node1/pci-0000-3b-00-0", "0000-3b-00-2")
+    found = content.find(content.index(offers), "node1/pci-0000-3b-00-0", "0000-3b-00-2")
     assert found
     assert (found.resource, found.devices) == (VF, (vf(0),))
-    assert slices.find(slices.index(offers), "node1/pci-0000-3b-00-1", "0000-3b-00-2") is None
-    assert slices.find(slices.index(offers), "node1/pci-0000-3b-00-0", "x") is None
+    assert content.find(content.index(offers), "node1/pci-0000-3b-00-1", "0000-3b-00-2") is None
+    assert content.find(content.index(offers), "node1/pci-0000-3b-00-0", "x") is None

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import yaml
 
-from node.dra import parameters
+from node.dra.claims import parameters
 
-POLICY = Path(__file__).parents[4] / "packaging/kubernetes/dra/policy.yaml"
+POLICY = Path(__file__).parents[5] / "packaging/kubernetes/dra/policy.yaml"
 
 
 def test_the_keys_are_the_same() -> None:

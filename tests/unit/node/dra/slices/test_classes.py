@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from node import main
-from node.dra import classes
+from node.dra.slices import classes
 from node.model import Resource, Sharing
 
 

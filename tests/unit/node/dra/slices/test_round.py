@@ -14,8 +14,8 @@ from support.pod_resources import listing
 from support.tls_server import Server, Told, api_server
 
 from hardware.model import Device, Kind
-from node.dra import reconcile
-from node.dra.publisher import Report, View
+from node.dra.slices.round import publish
+from node.dra.slices.view import Report, View
 from node.model import Offer, Resource, Sharing, Unit
 
 VF = Resource("example.com", "vf", Sharing.EXCLUSIVE, (), kind="vf", by_dra=True)
@@ -44,16 +44,16 @@ def sent(server: Server) -> list[tuple[str, str]]:
 def test_without_kubelets_list(asked: tuple[Server, View], tmp_path: Path) -> None:
     """A device in a slice could be a pod's.  Only without offers is nothing to be asked."""
     server, view = asked
-    report = reconcile.publish(view)
+    report = publish(view)
     assert report.withheld is None
     assert "kubelet lists no pods' devices at" in report.problem
     assert server.asked == []
     with listing(tmp_path):
         (tmp_path / "pods").rmdir()
-        report = reconcile.publish(view)
+        report = publish(view)
     assert (report.withheld, "cannot be read" in report.problem, server.asked) == (None, True, [])
     server.tell(NOTHING)
-    assert reconcile.publish(replace(view, offers=())).problem == ""
+    assert publish(replace(view, offers=())).problem == ""
     assert sent(server) == [("GET", "resourceslices")]
 
 
@@ -62,18 +62,18 @@ def test_publish(asked: tuple[Server, View], tmp_path: Path) -> None:
     with listing(tmp_path) as kubelet:
         kubelet.devices = {"example.com/vf": [VFS[0].id]}
         server.tell(NODE, NOTHING, DONE)
-        report = reconcile.publish(view)
+        report = publish(view)
         held = frozenset({("example.com/vf", VFS[0].id)})
         assert (report.withheld, report.problem) == (held, "")
         assert [method for method, _ in sent(server)] == ["GET", "GET", "POST"]
         (device,) = server.asked[2].body["spec"]["devices"]
         assert device["name"] == "0000-3b-00-3"
         # A look asks the API server only if a pod has ended.
-        assert reconcile.publish(replace(view, is_look=True, withheld=held)) == Report(held, is_look=True)
+        assert publish(replace(view, is_look=True, withheld=held)) == Report(held, is_look=True)
         assert len(server.asked) == 3
         kubelet.devices = {}
         server.tell(NODE, NOTHING, DONE)
-        assert reconcile.publish(replace(view, is_look=True, withheld=held)).withheld == frozenset()
+        assert publish(replace(view, is_look=True, withheld=held)).withheld == frozenset()
         assert len(server.asked[-1].body["spec"]["devices"]) == 2
 
 
@@ -95,14 +95,14 @@ def test_features(
     two = Offer(MASTER, (*SHARED.units, Unit("0000:5e:00.0-0", (Device("0000:5e:00.0", Kind.PF, pf="0000:5e:00.0"),))))
     with listing(tmp_path):
         server.tell(NODE, NOTHING)
-        reconcile.publish(replace(view, offers=(two,)))  # the next answer is none that an API server gives
+        publish(replace(view, offers=(two,)))  # the next answer is none that an API server gives
         probe = server.asked[2]
         assert "dryRun=All" in probe.path
         (device,) = probe.body["spec"]["devices"]
         stored = {key: value for key, value in device.items() if key not in dropped}
         server.asked.clear()
         server.tell(NODE, NOTHING, Told(201, {"metadata": {}, "spec": {"devices": [stored]}}), DONE, DONE)
-        report = reconcile.publish(replace(view, offers=(two,)))
+        report = publish(replace(view, offers=(two,)))
         server.forget()
     assert report.problem == ""
     assert words in " ".join(report.notes)
@@ -118,7 +118,7 @@ def test_a_resource_that_is_still_allocatable(asked: tuple[Server, View], tmp_pa
         server.tell(Told(200, {"metadata": {"uid": "n-1"}, "status": status}), NOTHING, DONE)
         server.asked.clear()
         with listing(tmp_path):
-            report = reconcile.publish(view)
+            report = publish(view)
         server.forget()
         assert report.problem == ""
         assert len(report.withheld or ()) == 2 * (not published)
@@ -141,7 +141,7 @@ def test_refusals(asked: tuple[Server, View], tmp_path: Path, answers: list[Told
     with listing(tmp_path) as kubelet:
         kubelet.devices = {"example.com/vf": [VFS[0].id]}
         server.tell(*answers)
-        report = reconcile.publish(view)
+        report = publish(view)
     assert report.withheld == {("example.com/vf", VFS[0].id)}
     assert re.search(words, report.problem)
 
@@ -162,7 +162,7 @@ def test_what_is_sent_again(asked: tuple[Server, View], tmp_path: Path) -> None:
 
     def again(now: View) -> tuple[list[str], Report]:
         server.asked.clear()
-        report = reconcile.publish(now)
+        report = publish(now)
         assert report.problem == ""
         return [f"{method} {name[-2:]}" for method, name in sent(server)[2:]], report
 
@@ -174,7 +174,7 @@ def test_what_is_sent_again(asked: tuple[Server, View], tmp_path: Path) -> None:
         assert again(view) == ([], report)
         assert "&resourceVersion=2&" in server.asked[1].path
         ten = {**report.known, second: ("10", b"")}
-        reconcile.publish(replace(view, known=ten))
+        publish(replace(view, known=ten))
         assert "&resourceVersion=10&" in server.asked[-2].path  # the second slice follows
         assert again(replace(view, is_same=False, leaves=True)) == ([], report)
         assert "resourceVersion" not in server.asked[1].path
@@ -209,11 +209,11 @@ def test_a_restart_replaces_what_differs(asked: tuple[Server, View], tmp_path: P
     made = DraApi()
     server.route = made.route
     with listing(tmp_path):
-        reconcile.publish(view)
+        publish(view)
         (name,) = made.slices
         made.slices[name]["spec"]["devices"].pop()
         server.asked.clear()
-        report = reconcile.publish(view)
+        report = publish(view)
     assert [method for method, _ in sent(server)] == ["GET", "GET", "GET", "PUT"]
     assert len(made.slices[name]["spec"]["devices"]) == 2
     assert report.known[name][0] == made.slices[name]["metadata"]["resourceVersion"]
@@ -222,7 +222,7 @@ def test_a_restart_replaces_what_differs(asked: tuple[Server, View], tmp_path: P
 def test_without_a_credential(asked: tuple[Server, View], tmp_path: Path) -> None:
     _, view = asked
     with listing(tmp_path):
-        report = reconcile.publish(replace(view, kubeconfig="/nowhere"))
+        report = publish(replace(view, kubeconfig="/nowhere"))
     assert report.withheld == frozenset()
     assert "there is no kubeconfig at /nowhere" in report.problem
     assert report.is_barred
@@ -232,7 +232,7 @@ def test_whether_another_round_is_in_vain(asked: tuple[Server, View]) -> None:
     server, view = asked
     view = replace(view, offers=())
     server.tell(NOTHING, Told(403, {"message": "no"}), *[Told(cut=0)] * 9)
-    reports = [reconcile.publish(view) for _ in range(3)]
+    reports = [publish(view) for _ in range(3)]
     assert [(bool(one.problem), one.is_barred) for one in reports] == [(False, False), (True, True), (True, False)]
 
 
@@ -242,7 +242,7 @@ def test_another_driver_with_the_name(asked: tuple[Server, View], tmp_path: Path
     (tmp_path / "plugins_registry").mkdir()
     other = tmp_path / "plugins_registry/other.sock"
     with listing(tmp_path), offering(other, "hpn-cni.io"):
-        report = reconcile.publish(view)
+        report = publish(view)
     assert report.problem.startswith(f"{other} is another driver with the name hpn-cni.io")
     assert (report.withheld, server.asked) == (frozenset(), [])
 
@@ -262,7 +262,7 @@ def test_slices_of_another_program(asked: tuple[Server, View], tmp_path: Path) -
     ]
     server.tell(NODE, Told(200, {"metadata": {}, "items": made}), DONE)
     with listing(tmp_path):
-        report = reconcile.publish(view)
+        report = publish(view)
     assert sent(server) == [("GET", HERE), ("GET", "resourceslices"), ("POST", "resourceslices")]
     assert server.asked[2].body["spec"]["pool"]["name"] == f"{HERE}/pci-0000-3b-00-0"
     assert (report.problem, report.node) == ("", HERE)
@@ -280,6 +280,6 @@ def test_a_refused_pool_stops_no_other(asked: tuple[Server, View], tmp_path: Pat
     old = {"metadata": {"name": name, "uid": "u", "resourceVersion": "1", "managedFields": []}, "spec": spec}
     server.tell(NODE, Told(200, {"metadata": {}, "items": [old]}), Told(422, {"message": "bad"}), DONE, DONE)
     with listing(tmp_path):
-        report = reconcile.publish(replace(view, offers=(two,)))
+        report = publish(replace(view, offers=(two,)))
     assert "refuses to create resourceslices: bad" in report.problem
     assert [method for method, _ in sent(server)] == ["GET", "GET", "POST", "POST", "DELETE"]

@@ -12,7 +12,8 @@ from typing import Final
 
 from base.protocol.spec import Json
 from hardware.model import Device, Kind
-from node.dra import DRIVER, names
+from node.dra import DRIVER
+from node.dra.slices import names
 from node.model import Offer, Resource, Sharing, Unit
 
 # A slice with one taint or one counter has at most 64 devices.  A taint may come at any time.

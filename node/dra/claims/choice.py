@@ -20,7 +20,7 @@ from base.state.claims import Claim, Device
 from base.state.locks import Lock, Mode
 from base.state.owned import Use
 from base.state.record import Record
-from node.dra.parameters import Refused
+from node.dra.claims.parameters import Refused
 
 # Seconds: kubelet waits 45, and tries again.  An ADD that waits for a driver may keep the lock for longer.
 _LONGEST: Final = 10.0

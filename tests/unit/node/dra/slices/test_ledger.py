@@ -13,9 +13,9 @@ from base.protocol.errors import TryAgain
 from base.state import claims
 from base.state.claims import Claim
 from hardware.model import Device, Kind
-from node.dra import ledger
-from node.dra.ledger import Holds
 from node.dra.service import Service
+from node.dra.slices import ledger
+from node.dra.slices.ledger import Holds
 from node.kubelet import allocations
 from node.log import Topics
 from node.model import Offer, Resource, Sharing, Unit, devices_of

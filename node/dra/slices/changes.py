@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from base.protocol.spec import Json
-from node.dra import DRIVER, VERSION, names
+from node.dra import DRIVER, VERSION
+from node.dra.slices import names
 
 
 @dataclass(frozen=True)
