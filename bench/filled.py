@@ -24,7 +24,7 @@ from places import Place, added, must, places, timed
 from base.kernel import budget
 from base.protocol.errors import Unreachable
 from bench import write
-from ctl.cluster import release
+from ctl.ipam import release
 from ipam.cluster import BLOCK, Documents
 from ipam.cluster import node_blocks as node_has
 from ipam.cluster.backends import kv, objects

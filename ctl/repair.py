@@ -9,8 +9,9 @@ from cni import attachment_state, collect, repair
 from cni.attachment_state import UNREADABLE
 from cni.attachments import WORDS, Found
 from cni.repair import Task
-from ctl import addresses, command_line, selection
+from ctl import command_line, selection
 from ctl.command_line import add_data_dir, add_state_dir, parser_for
+from ctl.ipam import command as addresses
 from ctl.screen import Table, moment, progress, text
 from ctl.selection import who
 from ipam import main as ipam

@@ -72,8 +72,7 @@ SHOWS = (
     "hints",
     "devices",
     "plan",
-    "rdma",
-    "traffic",
+    "top",
     "doctor",
 )
 # For each library, the modules that may import it.

@@ -1,7 +1,7 @@
 """Requests to the API server of a kubeconfig, and the errors of its answers.
 
-Every request may be sent twice, because each change compares first: POST fails if the name exists; PUT and DELETE fail
-if the object changed after the read (kubernetes.io, "Kubernetes API Concepts").
+Every request may be sent twice, because each change compares first.  POST fails if the name exists.  PUT and DELETE
+fail if the object changed after the read (kubernetes.io, "Kubernetes API Concepts").
 """
 
 import time

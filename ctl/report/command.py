@@ -25,8 +25,8 @@ PARTS: Final = {
     "findings": ("hpn doctor --json", "ctl.doctor.command.answer", ["--json"]),
     "attachments": ("hpn inspect --json", "ctl.inspection.answer_inspect", ["--json"]),
     "devices": ("hpn devices --json", "ctl.devices.command.answer", ["--json"]),
-    "gids": ("hpn gids --json", "ctl.rdma.answer_gids", ["--json"]),
-    "pools": ("hpn ipam show --json", "ctl.addresses.answer", ["show", "--json"]),
+    "gids": ("hpn gids --json", "ctl.devices.gids.answer", ["--json"]),
+    "pools": ("hpn ipam show --json", "ctl.ipam.command.answer", ["show", "--json"]),
 }
 
 

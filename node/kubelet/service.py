@@ -17,7 +17,7 @@ class Shell:
         self._logged = ""
 
     def note(self, status: registration.RegistrationStatus) -> registration.RegistrationStatusResponse:
-        """Log what kubelet says of the registration."""
+        """Log kubelet's answer to the registration."""
         if not status.plugin_registered:
             self.log_once(
                 f"kubelet refuses {self._title}: {' '.join(status.error.split())}; no pod gets {self._lost} until that "

@@ -4,8 +4,8 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
 from ctl.devices.command import answer as devices
-from ctl.rdma import answer_devinfo as devinfo
-from ctl.rdma import answer_gids as gids
+from ctl.devices.devinfo import answer as devinfo
+from ctl.devices.gids import answer as gids
 
 COMMANDS: Mapping[str, Callable[..., tuple[str, int]]] = {"devices": devices, "devinfo": devinfo, "gids": gids}
 

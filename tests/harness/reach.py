@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path, PurePath
 
-# A module's or a file's name: the text "ctl.rdma.answer_gids" imports it, "packaging/deb/build.py" runs it.
+# A module's or a file's name: the text "ctl.devices.gids.answer" imports it, "packaging/deb/build.py" runs it.
 _NAME, _WORD = re.compile(r"[\w./-]*\w"), re.compile(r"\w+")
 # The roots of imports (pyproject.toml, and sys.path of the programs there).
 _TOPS = ("", "tests/", "tests/harness/", "netns-fixtures/")

@@ -45,7 +45,7 @@ def address(*words: str, dev: str = "rail0") -> None:
 
 
 def show(host: Host) -> str:
-    from ctl.addresses import answer  # noqa: PLC0415
+    from ctl.ipam.command import answer  # noqa: PLC0415
 
     return answer(["show", "--data-dir", f"{host.state}/ipam"])[0]
 

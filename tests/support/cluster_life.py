@@ -25,7 +25,7 @@ from support.life_backends import ApiServer, Gateway
 from base.protocol import report
 from base.protocol.result import Address, Ip
 from base.state import data_dirs, places, policy
-from ctl.cluster import release
+from ctl.ipam import release
 from ipam import link
 from ipam.allocation import Allocation
 from ipam.cluster import Documents, Machine, copies

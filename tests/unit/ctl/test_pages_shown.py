@@ -18,9 +18,9 @@ from unit.ctl.test_top import LAST
 from ctl.main import main
 from ctl.report.page import Answer, page
 from ctl.screen import text
-from ctl.traffic import top
-from ctl.traffic.counters import Sample, Seen, Totals
-from ctl.traffic.rates import Rates, now_line
+from ctl.top import command as top
+from ctl.top.counters import Sample, Seen, Totals
+from ctl.top.rates import Rates, now_line
 
 DOCS = ROOT / "docs" / "user"
 GBIT = 1e9 / 8

@@ -14,7 +14,7 @@ from unit.ctl.test_inspect import VF, save
 from base.protocol.errors import BadEnvironment, CniError, IoFailure
 from base.protocol.spec import Key
 from ctl.main import main
-from ctl.traffic import top
+from ctl.top import command as top
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -92,7 +92,7 @@ def test_top_says_itself_why_pods_are_not_shown(tmp_path: Path, monkeypatch: pyt
     for path in (tmp_path, *tmp_path.rglob("*")):
         path.chmod(0o755)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ctl.traffic.counters.places.state_dirs", lambda: [Path()])
+    monkeypatch.setattr("ctl.top.counters.places.state_dirs", lambda: [Path()])
 
     def said() -> str:
         with pytest.raises(BadEnvironment) as e:

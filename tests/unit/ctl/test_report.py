@@ -204,7 +204,7 @@ def test_a_command_that_breaks_does_not_take_the_others_with_it(monkeypatch: pyt
     def broken(*_words: object) -> tuple[str, int]:
         raise KeyError("below")
 
-    monkeypatch.setattr("ctl.rdma.answer_gids", broken)
+    monkeypatch.setattr("ctl.devices.gids.answer", broken)
     assert ask("gids", "", "") == Answer("hpn gids --json", {}, "KeyError: 'below'")
 
 

@@ -17,9 +17,9 @@ from support.sysfs_tree import Tree, write
 
 from base.protocol.errors import BadEnvironment
 from ctl.screen import Alarm, Table
-from ctl.traffic import top
-from ctl.traffic.counters import Sample, Seen, Totals, sample
-from ctl.traffic.rates import Rates
+from ctl.top import command as top
+from ctl.top.counters import Sample, Seen, Totals, sample
+from ctl.top.rates import Rates
 
 ROOT = Path(__file__).parents[3]
 PF, MAC = "0000:3b:00.0", "02:00:00:00:00:0a"
@@ -60,7 +60,7 @@ def port(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide this machine's own attachments."""
-    monkeypatch.setattr("ctl.traffic.counters.places.state_dirs", list)
+    monkeypatch.setattr("ctl.top.counters.places.state_dirs", list)
 
 
 def files(folder: Path, **values: int | str) -> None:
@@ -243,8 +243,8 @@ def test_wrong_options(words: list[str], capsys: pytest.CaptureFixture[str]) -> 
 RUN = """
 import sys
 from pathlib import Path
-from ctl.traffic import top
-from ctl.traffic import counters
+from ctl.top import command as top
+from ctl.top import counters
 counters.places.state_dirs = list
 text, status = top.answer(sys.argv[2:], Path(sys.argv[1]))
 sys.stdout.write(text)

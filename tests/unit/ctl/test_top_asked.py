@@ -6,9 +6,9 @@ import pytest
 
 from base.protocol.errors import BadEnvironment
 from ctl.screen import Table
-from ctl.traffic import top
-from ctl.traffic.counters import Name, Sample, Seen, Totals
-from ctl.traffic.rates import Rates
+from ctl.top import command as top
+from ctl.top.counters import Name, Sample, Seen, Totals
+from ctl.top.rates import Rates
 
 FAST, SLOW = 10**9, 10**8
 

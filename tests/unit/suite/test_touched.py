@@ -88,7 +88,7 @@ def test_a_file_that_is_no_python(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "test"),
     [
-        ("cni/features/gids.py", "tests/unit/ctl/test_gids.py"),
+        ("cni/features/gids.py", "tests/unit/ctl/devices/test_gids.py"),
         ("cni/features/__init__.py", "tests/unit/test_features.py"),
         ("packaging/launcher/place.c", "tests/system/test_launcher.py"),
         ("docs/user/commands.md", "tests/netns/test_pages.py"),

@@ -9,9 +9,8 @@ import pytest
 
 from base.kernel import sysfs
 from base.kernel.sysfs import Function
-from ctl import rdma
-from ctl.devices import command
-from ctl.traffic import top
+from ctl.devices import command, devinfo, gids
+from ctl.top import command as top
 
 Command = Callable[[list[str], Path], tuple[str, int]]
 
@@ -119,7 +118,7 @@ def test_a_sys_that_is_not_mounted(tmp_path: Path, ask: Callable[[str, Path], ob
         ask(VF0, tmp_path)
 
 
-@pytest.mark.parametrize("asked", [command.answer, rdma.answer_gids, rdma.answer_devinfo, top.answer])
+@pytest.mark.parametrize("asked", [command.answer, gids.answer, devinfo.answer, top.answer])
 def test_a_command_that_shows_devices_says_so(tmp_path: Path, asked: Command) -> None:
     with pytest.raises(FileNotFoundError, match=f"{tmp_path} shows no devices"):
         asked([], tmp_path)

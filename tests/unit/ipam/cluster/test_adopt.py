@@ -15,7 +15,7 @@ from support.ipam_calls import Net
 from base.protocol.errors import BackendRefused
 from base.protocol.result import Ip
 from base.protocol.spec import Key
-from ctl.addresses import answer
+from ctl.ipam.command import answer
 from ipam.cluster import BLOCK, POOL, Machine, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.rules.documents import Block

@@ -13,7 +13,7 @@ from support.sticky_nodes import WEB, keep, named, node, number, numbers
 
 from agent import idle
 from base.protocol import report
-from ctl.cluster import release
+from ctl.ipam import release
 from ipam.cluster import BLOCK, Machine, node_blocks
 from ipam.cluster.node_blocks import GRACE, HEARTBEAT
 

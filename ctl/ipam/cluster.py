@@ -10,8 +10,8 @@ from base.kernel import budget
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable
 from base.protocol.spec import Json
 from base.table import abridged
-from ctl.cluster import pods, release, retire
 from ctl.command_line import as_document, word
+from ctl.ipam import pods, release, retire
 from ctl.screen import Table, moment, text
 from ipam import sandboxes
 from ipam.cluster import BLOCK, POOL, Document, Documents, node_blocks

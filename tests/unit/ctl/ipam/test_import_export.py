@@ -216,7 +216,7 @@ def test_json_needs_no_yaml(tmp_path):
     """An import from JSON does not import PyYAML."""
     (tmp_path / "dump").write_text(json.dumps(POOLS))
     command = ["import", "--from", "whereabouts", "dump", "--network", "net", "--data-dir", f"{tmp_path}/state"]
-    program = f"import sys; from ctl.addresses import answer; answer({command}); sys.exit('yaml' in sys.modules)"
+    program = f"import sys; from ctl.ipam.command import answer; answer({command}); sys.exit('yaml' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
 
 

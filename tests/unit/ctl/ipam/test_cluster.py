@@ -14,8 +14,8 @@ from support.etcd_server import Member, serving
 from support.pages import ROOT
 
 from base.protocol.errors import IoFailure
-from ctl import addresses
-from ctl.cluster import command
+from ctl.ipam import cluster as command
+from ctl.ipam import command as addresses
 from ipam.cluster import BLOCK, POOL, Machine, node_blocks
 from ipam.cluster.node_blocks import GRACE, HEARTBEAT, NodeBlocks, OwnedBlock
 from ipam.cluster.rules.documents import Block, PoolLayout, layout_name

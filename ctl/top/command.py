@@ -17,8 +17,8 @@ from base.protocol.errors import BadEnvironment
 from base.table import printable
 from ctl.command_line import parser_for
 from ctl.screen import Alarm, Table, live, show, show_over
-from ctl.traffic.counters import Name, Sample, Seen, sample
-from ctl.traffic.rates import History, Rates, behind, between, bits, now_line, sparkline, summary
+from ctl.top.counters import Name, Sample, Seen, sample
+from ctl.top.rates import History, Rates, behind, between, bits, now_line, sparkline, summary
 from hardware.ports import NOBODY
 
 _SHOWN: Final = 30  # samples in a sparkline

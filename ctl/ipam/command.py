@@ -8,10 +8,9 @@ from typing import Final
 from base.protocol.errors import CniError
 from base.protocol.spec import Json
 from base.table import aligned, printable
-from ctl import migrate
-from ctl.cluster import command as cluster
-from ctl.cluster.command import own_blocks
 from ctl.command_line import add_data_dir, as_document, data_dir, parser_for
+from ctl.ipam import cluster, import_export
+from ctl.ipam.cluster import own_blocks
 from ctl.screen import moment, text
 from ipam import sandboxes
 from ipam.inventory import STATES, networks, pools, state
@@ -40,8 +39,8 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
         "release": _release,
         "gc": _gc,
         "verify": _verify,
-        "import": migrate.import_leases,
-        "export": migrate.export_leases,
+        "import": import_export.import_leases,
+        "export": import_export.export_leases,
     }[options.command]
     return command(options)
 
@@ -75,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
             command.add_argument("--dry-run", action="store_true", help="only report what would be released")
             cluster.add_cluster(command, "suspect dead nodes, and remove their blocks after the grace")
     cluster.add_to(commands, common)
-    migrate.add_to(commands, common)
+    import_export.add_to(commands, common)
     release = commands.add_parser("release", help="release one attachment's addresses", parents=[common])
     release.add_argument("network")
     release.add_argument("key", metavar="WHAT", help=f"{_WHOSE}, or an address; it must match exactly one lease")

@@ -121,7 +121,7 @@ def test_lines_of_ibdev2netdev(tree: Tree) -> None:
     assert shown(tree, "-vv").split("\n\n")[1].splitlines() == LONG_LINES
     assert (
         "\n    {}\n".format(LONG_LINES[0].replace("fffe", "0000"))
-        in (Path(__file__).parents[3] / "docs/user/rdma.md").read_text()
+        in (Path(__file__).parents[4] / "docs/user/rdma.md").read_text()
     )
 
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from base.protocol.errors import IoFailure
 from base.table import abridged
-from ctl.cluster import pods, release
 from ctl.command_line import as_document
+from ctl.ipam import pods, release
 from ctl.screen import text
 from ipam.cluster import BLOCK, POOL, Documents
 from ipam.cluster.rules.documents import layout_name

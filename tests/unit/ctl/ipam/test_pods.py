@@ -11,8 +11,8 @@ from support.documents import Memory
 from support.tls_server import Server, Told
 
 from base.protocol.errors import BackendRefused, IoFailure
-from ctl import addresses
-from ctl.cluster import command
+from ctl.ipam import cluster as command
+from ctl.ipam import command as addresses
 from ipam.cluster import BLOCK, POOL
 from ipam.cluster.rules.documents import Block, PoolLayout
 

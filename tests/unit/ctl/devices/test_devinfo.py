@@ -9,9 +9,9 @@ from support.rdma_tree import gid, hca, port
 from support.sysfs_tree import Tree
 
 from base.protocol.errors import LinkUnavailable
-from ctl.rdma import answer_devinfo as answer
+from ctl.devices.devinfo import answer
 
-PAGE = Path(__file__).parents[3] / "docs" / "user" / "rdma.md"
+PAGE = Path(__file__).parents[4] / "docs" / "user" / "rdma.md"
 ERDMA = """\
 hca_id:	rocep{slot}s0
 	transport:			iWARP (1)

@@ -9,7 +9,7 @@ from datetime import datetime
 from statistics import median
 from typing import Final
 
-from ctl.traffic.counters import Totals
+from ctl.top.counters import Totals
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 # A rail is behind below this share of the median of its pod's rails, if the median is above _IDLE.

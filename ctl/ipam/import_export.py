@@ -56,10 +56,10 @@ def import_leases(options: argparse.Namespace) -> tuple[str, int]:
     conf = options.path if options.source == "node" else options.into
     into: Network | None = None
     if conf:
-        from ctl.cluster import import_export  # noqa: PLC0415
+        from ctl.ipam import shared_pool  # noqa: PLC0415
 
         document = _decoded(conf, "give a network's configuration with ipam.cluster")
-        into = import_export.network(document, conf, options.data_dir)
+        into = shared_pool.network(document, conf, options.data_dir)
     default = options.path.resolve().name if options.source == "host-local" else ""
     name = network_of({"name": options.network or (into.name if into else default)})
     store = access.open_in(options.data_dir, name, log := list[str](), sandboxes.gone)
@@ -85,12 +85,12 @@ def import_leases(options: argparse.Namespace) -> tuple[str, int]:
 def _enter(
     into: "Network", store: Store, leases: Sequence[Lease], others: Sequence[Lease], log: list[str], *, dry_run: bool
 ) -> tuple[str, int]:
-    from ctl.cluster import import_export  # noqa: PLC0415
+    from ctl.ipam import shared_pool  # noqa: PLC0415
 
-    moved = import_export.enter(into, store, leases, others, log, dry_run=dry_run)
+    moved = shared_pool.enter(into, store, leases, others, log, dry_run=dry_run)
     if moved.conflicts:
         return text([*moved.conflicts, f"{into.name}: nothing was imported"]), 1
-    blocks = import_export.blocks_in_words(into, moved, dry_run=dry_run)
+    blocks = shared_pool.blocks_in_words(into, moved, dry_run=dry_run)
     return text([*log, *blocks, *_summary(into.name, leases, dry_run=dry_run)]), 0
 
 
@@ -150,9 +150,9 @@ def _of_whereabouts(options: argparse.Namespace) -> tuple[list[Lease], list[Leas
 def export_leases(options: argparse.Namespace) -> tuple[str, int]:
     """hpn ipam export.  Raises IoFailure; InvalidConfig without a path, and RecordUnreadable, TryAgain to node."""
     if options.to == "node":
-        from ctl.cluster import import_export  # noqa: PLC0415
+        from ctl.ipam import shared_pool  # noqa: PLC0415
 
-        return text(import_export.leave(options.data_dir, options.network, dry_run=options.dry_run)), 0
+        return text(shared_pool.leave(options.data_dir, options.network, dry_run=options.dry_run)), 0
     if options.path is None:
         raise InvalidConfig("export --to host-local: a path is missing; give host-local's directory of the network")
     (network,) = networks(options.data_dir, sandboxes.gone, [options.network])

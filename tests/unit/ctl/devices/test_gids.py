@@ -9,13 +9,13 @@ from support.rdma_tree import ZERO, gid, hca, port
 from support.sysfs_tree import Tree
 
 from base.protocol.errors import LinkUnavailable
-from ctl.rdma import answer_gids as answer
+from ctl.devices.gids import answer
 
 HEADER = "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---\n"
 LINK_LOCAL = "fe80:0000:0000:0000:0ac0:ebff:fe21:03da"
 MAPPED = "0000:0000:0000:0000:0000:ffff:c0a8:d3f2"
 GLOBAL = "fd00:0000:0000:0000:0ac0:ebff:fe21:03da"
-PAGE = Path(__file__).parents[3] / "docs" / "user" / "rdma.md"
+PAGE = Path(__file__).parents[4] / "docs" / "user" / "rdma.md"
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 
 
