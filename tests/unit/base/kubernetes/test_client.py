@@ -45,6 +45,7 @@ def test_a_list_of_a_renewed_credential(asked: tuple[Server, Path]) -> None:
 def test_patience_after_a_renewal(asked: tuple[Server, Path]) -> None:
     """A slow server gets a request once, also with another credential."""
     server, kubeconfig = asked
+    # time: the server says nothing
     client = Client(credentials.read(f"{kubeconfig}"), is_patient=True, patience=0.2)
     renew(kubeconfig, "another-token")
     server.tell(Told(is_silent=True))

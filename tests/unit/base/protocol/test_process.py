@@ -137,32 +137,29 @@ def test_the_version_is_the_packages() -> None:
     assert run([*CTL, "version"]).stdout.decode() == f"hpn {version}\n"
 
 
-@pytest.fixture
-def installed(tmp_path: Path) -> Path:
-    """A plugin directory with the one program under both its names."""
-    for name in ("hpn", "hpn-ipam"):
-        (tmp_path / name).symlink_to(ROOT / "ctl" / "__main__.py")
-    return tmp_path
+def called(name: str, stdin: bytes = b"", **environ: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the one program under one of its names, as the launcher does."""
+    return run(CTL, stdin, HPN_ARGV0=f"/opt/cni/bin/{name}", **environ)
 
 
 @pytest.mark.parametrize("name", ["hpn", "hpn-ipam"])
-def test_both_names_answer_version(installed: Path, name: str) -> None:
-    done = run([sys.executable, installed / name], CNI_COMMAND="VERSION")
+def test_both_names_answer_version(name: str) -> None:
+    done = called(name, CNI_COMMAND="VERSION")
     assert document(done) == {"cniVersion": "1.1.0", "supportedVersions": VERSIONS}
 
 
-def test_the_name_decides_which_plugin_answers(installed: Path) -> None:
+def test_the_name_decides_which_plugin_answers(tmp_path: Path) -> None:
     """CHECK without prevResult: the IPAM plugin checks its lease, the main plugin needs prevResult."""
     conf = {
         "cniVersion": "1.1.0",
         "name": "n",
-        "stateDir": str(installed / "s"),
+        "stateDir": str(tmp_path),
         "ipam": {"type": "hpn-ipam", "subnet": "10.0.0.0/24"},
     }
     environ = {"CNI_COMMAND": "CHECK", "CNI_CONTAINERID": "c1", "CNI_NETNS": "/n", "CNI_IFNAME": "hpn0"}
     stdin = json.dumps(conf).encode()
-    alone = document(run([sys.executable, installed / "hpn-ipam"], stdin, **environ))
-    whole = document(run([sys.executable, installed / "hpn"], stdin, **environ))
+    alone = document(called("hpn-ipam", stdin, **environ))
+    whole = document(called("hpn", stdin, **environ))
     assert alone["code"] == 107
     assert (whole["code"], whole["msg"]) == (
         7,
@@ -170,20 +167,20 @@ def test_the_name_decides_which_plugin_answers(installed: Path) -> None:
     )
 
 
-def test_ipam_alone_attaches_and_releases(installed: Path) -> None:
+def test_ipam_alone_attaches_and_releases(tmp_path: Path) -> None:
     conf = {
         "cniVersion": "1.0.0",
         "name": "n",
-        "stateDir": str(installed / "s"),
+        "stateDir": str(tmp_path),
         "ipam": {"type": "hpn-ipam", "subnet": "10.0.0.0/24"},
     }
     environ = {"CNI_CONTAINERID": "c1", "CNI_NETNS": "/n", "CNI_IFNAME": "hpn0"}
-    program, stdin = [sys.executable, installed / "hpn-ipam"], json.dumps(conf).encode()
-    assert document(run(program, stdin, CNI_COMMAND="ADD", **environ)) == {
+    stdin = json.dumps(conf).encode()
+    assert document(called("hpn-ipam", stdin, CNI_COMMAND="ADD", **environ)) == {
         "cniVersion": "1.0.0",
         "ips": [{"address": "10.0.0.2/24", "gateway": "10.0.0.1"}],
     }
-    assert run(program, stdin, CNI_COMMAND="DEL", **environ).stdout == b""
+    assert called("hpn-ipam", stdin, CNI_COMMAND="DEL", **environ).stdout == b""
 
 
 SHOW = "import json; from base.protocol.dispatch import environment; print(json.dumps(environment()))"
