@@ -113,6 +113,15 @@ def shared(node: Node) -> Iterator[None]:
 
 
 @pytest.fixture
+def exclusive(guest: Guest) -> Iterator[None]:
+    """The kernel in exclusive mode and free to change it; it removes earlier tests' namespaces in its own time."""
+    until(lambda: set_mode("shared"))
+    until(lambda: set_mode("exclusive"))
+    yield
+    until(lambda: set_mode("exclusive"))
+
+
+@pytest.fixture
 def hca(node: Node) -> Iterator[str]:
     """The name of an RDMA device of the PF."""
     rdma("link", "add", HCA, "type", "testhca", "netdev", PF)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guest.machine import Guest, rdma, set_mode
+from guest.machine import Guest, rdma
 from guest.node import NAME, PF, pci
 from support.topology import Pod, ip, until
 
@@ -83,6 +83,7 @@ def test_nothing_is_wrong(root: Path) -> None:
     assert found(root) == {}
 
 
+@pytest.mark.usefixtures("exclusive")
 def test_rdma_mode(root: Path) -> None:
     """The remedy works exactly as printed."""
     plugin: dict[str, Any] = {"type": "hpn", "pf": PF, "rdma": {"mode": "shared"}}
@@ -93,11 +94,8 @@ def test_rdma_mode(root: Path) -> None:
     assert rdma("system", "show") == ["netns exclusive copy-on-fork on"]
     command = one.remedy.partition(",")[0].split()
     assert command == ["rdma", "system", "set", "netns", "shared"]
-    try:
-        subprocess.run(command, check=True)
-        assert "rdma-mode" not in found(root)
-    finally:
-        set_mode("exclusive")
+    subprocess.run(command, check=True)
+    assert "rdma-mode" not in found(root)
 
 
 def test_what_the_file_asks_for(root: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from guest.drivers import bind
-from guest.machine import Guest, bring_up, insert, nics, rdma, set_mode, unplug
+from guest.machine import Guest, bring_up, insert, nics, rdma, unplug
 from guest.node import PF, Node, pci
 from guest.qmp import Monitor
 from support.kubelet import Kubelet
@@ -254,6 +254,7 @@ def test_what_is_refused_does_not_stop_the_rest(
     assert [line for line in dry_run(process)[0] if line.startswith(both)]
 
 
+@pytest.mark.usefixtures("exclusive")
 def test_rdma_namespaces(process: NodeProcess) -> None:
     """hpn node sets the mode at once if no other namespace exists, and in any case for the next boot."""
     process.write([VFS], rdmaNamespaces="shared")
@@ -274,4 +275,3 @@ def test_rdma_namespaces(process: NodeProcess) -> None:
         assert OPTION.read_text().splitlines()[-1] == "options ib_core netns_mode=N"
     finally:
         OPTION.unlink(missing_ok=True)
-        until(lambda: set_mode("exclusive"))

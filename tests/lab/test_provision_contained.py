@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from guest.machine import rdma, set_mode
+from guest.machine import rdma
 from guest.node import PF
 from lab.test_provision import OPTION, RAIL0, VFS, address, count, mtus, process, trusted, vfs
 from support.kubelet import Kubelet
@@ -36,6 +36,7 @@ def test_without_mounts_of_the_host(contained: NodeProcess, address: str) -> Non
     assert (count(address), OPTION.exists()) == (0, False)
 
 
+@pytest.mark.usefixtures("exclusive")
 def test_with_mounts_of_the_host(kubelet: Kubelet, contained: NodeProcess, address: str, tmp_path: Path) -> None:
     """Those of `provision: true` in packaging/helm/hpn; no further right is necessary."""
     kept = tmp_path / "modprobe.d"
@@ -55,4 +56,3 @@ def test_with_mounts_of_the_host(kubelet: Kubelet, contained: NodeProcess, addre
         assert OPTION.read_text().splitlines()[-1] == "options ib_core netns_mode=Y"
     finally:
         OPTION.unlink(missing_ok=True)
-        until(lambda: set_mode("exclusive"))
