@@ -68,7 +68,6 @@ def node_file(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypa
     file = tmp_path_factory.mktemp("node") / "hpn.json"
     file.write_text(json.dumps({"allowedPaths": {key: [str(tmp_path)] for key in policy.DEFAULTS}}))
     monkeypatch.setattr(policy, "FILE", str(file))
-    monkeypatch.setattr(policy, "OLD_FILE", f"{file}.old")
     return file
 
 

@@ -207,14 +207,14 @@ def of_node(about: Mapping[str, Any], name: str, of_pod: Mapping[str, str] = os.
     if name and owner and name != owner:
         # This node would treat the other node's blocks as its own.
         raise InvalidConfig(
-            f"the policy file {policy.policy_path()}: backends.nodeName {name!r}, and {kubeconfig.path} is the "
+            f"the policy file {policy.FILE}: backends.nodeName {name!r}, and {kubeconfig.path} is the "
             f"credential of node {owner}; remove nodeName, or name a kubeconfig of this node"
         )
     return kubeconfig, name or owner or os.uname().nodename.lower()
 
 
 def _wrong(key: str, why: str) -> InvalidConfig:
-    return InvalidConfig(f"the policy file {policy.policy_path()}: backends.kubernetes.{key} {why}")
+    return InvalidConfig(f"the policy file {policy.FILE}: backends.kubernetes.{key} {why}")
 
 
 def _parsed(path: str, data: bytes, owner: int, stamp: tuple[int, ...], *, as_operator: bool) -> Kubeconfig:

@@ -138,7 +138,7 @@ def _refuse_choice(key: str, value: Any, request: Request, conf: Config, listed:
     also = f", or set {_IB_KUBERNETES} in the configuration if ib-kubernetes gives it" if key in _GUIDS else ""
     raise InvalidConfig(
         f"{asked}: this node lets {who} {key}; {_REMEDY}{also}, or have the node's administrator add {key!r} to "
-        f"{policy.CHOICES} in {policy.policy_path()}"
+        f"{policy.CHOICES} in {policy.FILE}"
     )
 
 
@@ -151,7 +151,7 @@ def _refuse_name(listed: str, key: str, value: str, patterns: Collection[str] | 
         what = f"{key} {value!r}" if value else f"{key} is not set, so it is the default route's, which"
         raise InvalidConfig(
             f"{what} is none of those that this node allows ({', '.join(patterns) or 'none'}); choose one of them, or "
-            f"have the node's administrator add it to {policy.NAMES}.{listed} in {policy.policy_path()}"
+            f"have the node's administrator add it to {policy.NAMES}.{listed} in {policy.FILE}"
         )
 
 

@@ -27,10 +27,8 @@ from base.kernel import files
 from base.protocol.errors import InvalidConfig
 from base.state import trust
 
-# A test's fixture changes them.  There is no option for them: a caller who could set it could as well name the paths.
+# A test's fixture changes it.  There is no option for it: a caller who could set it could as well name the paths.
 FILE = "/etc/hpn/policy.json"
-# Its former name, read if the other does not exist.  An older version reads only this one.
-OLD_FILE = "/etc/cni/hpn.json"
 DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "logFile": ("/var/log/hpn",),
     "resolvConf": ("/etc/resolv.conf", "/run/systemd/resolve"),
@@ -89,7 +87,7 @@ def place(label: str, path: str, allowed: Sequence[str]) -> Place:
     where, key = " or ".join(allowed) or "any directory", label.rpartition(".")[2]
     raise InvalidConfig(
         f"{label} {path!r} is not below {where}, where this node allows it; use that, remove {label}, or have the "
-        f"node's administrator add a directory to {_PATHS}.{key} in {policy_path()}"
+        f"node's administrator add a directory to {_PATHS}.{key} in {FILE}"
     )
 
 
@@ -135,9 +133,7 @@ def document(file: str = "") -> dict[str, Any]:
     """The policy file, or another file in its place, with known keys only; empty if there is none.  Raises
     InvalidConfig if it is broken."""
     try:
-        # The new name twice: the old file may be renamed between the first two reads.
-        texts = (trust.read_trusted(path) for path in ((file,) if file else (FILE, OLD_FILE, FILE)))
-        text = next((text for text in texts if text is not None), None)
+        text = trust.read_trusted(file or FILE)
         found = {} if text is None else json.loads(text)
     except OSError as e:
         raise broken(f"it cannot be read ({e.strerror})") from e
@@ -152,17 +148,7 @@ def document(file: str = "") -> dict[str, Any]:
 
 def broken(why: str) -> InvalidConfig:
     """The error for an unusable policy file."""
-    return InvalidConfig(f"the policy file {policy_path()}: {why}; correct it, or remove it for the defaults")
-
-
-def policy_path() -> str:
-    """The existing policy file's path, for people; the new name if there is none."""
-    return in_force(FILE, OLD_FILE)
-
-
-def in_force(new: str, old: str) -> str:
-    """The one of two paths that ``document`` reads: the old name only if the new one does not exist."""
-    return old if os.path.lexists(old) and not os.path.lexists(new) else new
+    return InvalidConfig(f"the policy file {FILE}: {why}; correct it, or remove it for the defaults")
 
 
 def _names(path: str) -> list[str]:

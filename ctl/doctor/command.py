@@ -73,7 +73,6 @@ def facts(root: Path, file: str, build: str, kubeconfig: Path | None = None) -> 
         programs.programs(read, file, build),
         cluster.cluster(read, kubeconfig) if kubeconfig else None,
         networks.without_names(read),
-        tuple(networks.renamed_files(read)),
         slices=cluster.slices(read, node_file),
         policy_refused=networks.policy_refused(read),
         broken=networks.broken(read),

@@ -293,15 +293,6 @@ class NodeFile:
 
 
 @dataclass(frozen=True)
-class RenamedFile:
-    """A file under the name of an older version, its new name, and whether no file has that."""
-
-    old: str
-    new: str
-    is_alone: bool
-
-
-@dataclass(frozen=True)
 class Attachment:
     """A record of the journal.
 
@@ -441,7 +432,6 @@ class Facts:
     programs: Programs = Programs()
     cluster: Cluster | None = None
     without_names: str = ""
-    renamed: tuple[RenamedFile, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
     slices: Slices | None = None
     addresses: tuple[Addresses, ...] = ()

@@ -17,7 +17,7 @@ from base.protocol.spec import Json, Request
 from base.state import permitted, policy
 from cni import config
 from ctl.doctor import places
-from ctl.doctor.model import Addresses, Network, NodeFile, Process, RenamedFile
+from ctl.doctor.model import Addresses, Network, NodeFile, Process
 from ctl.doctor.reading import Reader
 from ipam.ranges import Span
 from node import config as node_config
@@ -34,7 +34,7 @@ _DEVICE: Final = "0000:00:00.0"
 def networks(read: Reader) -> tuple[Network, ...]:
     """The networks for hpn, from the runtime's directory."""
     paths = _files(read)
-    file = _policy_file(read)
+    file = read.at(policy.FILE)
     # A refused one is a finding of its own, not of each network.
     file = file if read.data(file) is not None and not policy_refused(read) else ""
     found = [network for path in paths for network in _networks(path, read.data(path) or b"{}", file)]
@@ -153,30 +153,18 @@ def _needs_device(conf: spec.Config) -> bool:
 
 def without_names(read: Reader) -> str:
     """The policy file if it does not limit names, or does not exist; else empty."""
-    path = _policy_file(read)
+    path = read.at(policy.FILE)
     return "" if f'"{policy.NAMES}"'.encode() in (read.data(path) or b"") else path
 
 
 def policy_refused(read: Reader) -> str:
     """The policy file, and why each ADD on this node refuses it; empty if it does not."""
-    path = _policy_file(read)
+    path = read.at(policy.FILE)
     try:
         permitted.read(path)
     except CniError as e:
-        return f"{path}: {e.msg.removeprefix(f'the policy file {policy.policy_path()}: ')}"
+        return f"{path}: {e.msg.removeprefix(f'the policy file {policy.FILE}: ')}"
     return ""
-
-
-def _policy_file(read: Reader) -> str:
-    """The existing policy file; its new name if there is none."""
-    return policy.in_force(read.at(policy.FILE), read.at(policy.OLD_FILE))
-
-
-def renamed_files(read: Reader) -> Iterator[RenamedFile]:
-    """The files with the name of an older version."""
-    for old, new in ((policy.OLD_FILE, policy.FILE), (f"{node_config.OLD}", f"{node_config.OURS}")):
-        if read.stat(read.at(old)):
-            yield RenamedFile(read.at(old), read.at(new), is_alone=not read.stat(read.at(new)))
 
 
 def node_file(read: Reader, processes: Sequence[Process]) -> NodeFile | None:
@@ -200,7 +188,7 @@ def _node_file(read: Reader, root: str, flags: Flags) -> NodeFile | None:
     for default in [flags.config] if flags.config else node_config.DEFAULTS:
         path = Path(f"{root}/{default}") if root else Path(read.at(f"{default}"))
         if read.stat(f"{path}"):
-            is_ours = not root and default in (node_config.OURS, node_config.OLD)
+            is_ours = not root and default == node_config.OURS
             is_closed = sysfs.is_read_only(f"{root or read.root}/sys/devices")
             try:
                 settings = node_config.read(path, prefix=flags.prefix, cdi=flags.cdi)

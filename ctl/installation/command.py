@@ -266,7 +266,7 @@ def _refuse_unknown_state(root: Path) -> None:
 def refuse_policy(root: Path) -> None:
     """Raise IoFailure if every ADD of this version would refuse the policy file."""
     try:
-        permitted.read(policy.in_force(*(f"{state.below(root, path)}" for path in (policy.FILE, policy.OLD_FILE))))
+        permitted.read(f"{state.below(root, policy.FILE)}")
     except InvalidConfig as e:
         raise IoFailure(f"every ADD of this version would fail; nothing was replaced.  {e.msg}") from e
 

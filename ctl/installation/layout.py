@@ -42,7 +42,7 @@ STATE: Final = (
 # The networks that DeviceClasses name.  kubelet makes the directory for the DaemonSet's pod with claims.
 NETWORKS: Final = "etc/cni/hpn.d"
 # What administrators write.
-CONFIGURATION: Final = ("etc/hpn", "etc/cni/hpn.json", NETWORKS)
+CONFIGURATION: Final = ("etc/hpn", NETWORKS)
 # The device file, which the DaemonSet installs where it installs the units.
 DEVICES: Final = "etc/hpn/devices.yaml"
 # dpkg's list of the files of the Debian package hpn-cni (packaging/deb/control), and the path of its program.

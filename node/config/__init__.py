@@ -16,15 +16,12 @@ from node.config import old, own, shared, sriov
 from node.config.values import meant
 from node.model import Settings
 
-__all__ = ["DEFAULTS", "OLD", "OURS", "Refused", "read", "settings"]
+__all__ = ["DEFAULTS", "OURS", "Refused", "read", "settings"]
 
 # A separate directory, because a mounted ConfigMap hides all other files of its directory, and /etc/cni has many.
 OURS: Final = Path("/etc/hpn/devices.yaml")
-# Its name in earlier versions, which is still read.
-OLD: Final = Path("/etc/hpn/node.yaml")
 DEFAULTS: Final = (
     OURS,
-    OLD,
     Path("/k8s-rdma-shared-dev-plugin/config.json"),
     Path("/etc/pcidp/config.json"),
     Path("/k8s-rdma-sriov-dev-plugin/config.json"),
@@ -47,10 +44,8 @@ def read(path: Path, *, prefix: str = "", cdi: bool = False) -> Settings:
     """
     try:
         data = trust.read_trusted(str(path), _MOST)
-        _refuse_both(path)
         found = settings(data, is_yaml=_is_yaml(path, data or b""), prefix=prefix, cdi=cdi)
-        notes = [f"this is the file's name in older versions; rename it: mv {OLD} {OURS}"] if path == OLD else []
-        return replace(found, notes=(*notes, *_unread(path), *found.notes))
+        return replace(found, notes=(*_unread(path), *found.notes))
     except Refused as e:
         raise _in_file(path, e.msg, e) from e
     except InvalidConfig as e:  # which names the file
@@ -101,12 +96,6 @@ def _dialect(value: Any) -> str:
         remedy = next(guesses, f"; write {_OURS}, as in conf/devices.yaml")
         raise Refused(f"it has none of the keys {', '.join((_OURS, *_PEERS))}{remedy}")
     return found[0]
-
-
-def _refuse_both(path: Path) -> None:
-    """Raise Refused if both names of hpn's file exist."""
-    if path == OURS and path.exists() and OLD.exists():
-        raise Refused(f"{OLD} exists too, the file's name in older versions; remove one")
 
 
 def _unread(path: Path) -> list[str]:

@@ -11,7 +11,7 @@ from support.topology import PROGRAMS, Host, Pod
 
 from base.protocol import location
 from base.protocol.spec import Request
-from base.state import permitted, places, policy, trust
+from base.state import permitted, places
 from cni.main import run as hpn
 from ipam import main as hpn_ipam
 from ipam.stores import access
@@ -67,38 +67,6 @@ def test_the_example(host: Host, pod: Pod, locked: Path, monkeypatch: pytest.Mon
     assert pod.links() == {"hpn0"}
     host.ok("DEL", pod, conf)
     assert (pod.links(), host.leases()) == (set(), set())
-
-
-def test_the_file_under_its_name_of_older_versions(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file of older versions is enforced, and messages name it; the new file takes precedence."""
-    old, new = locked, locked.with_name("policy.json")
-    monkeypatch.setattr(policy, "OLD_FILE", f"{old}")
-    monkeypatch.setattr(policy, "FILE", f"{new}")
-    said = refusal(MACVLAN | {"master": "eth0"})
-    assert said.endswith(f"add it to allowedNames.master in {old}")
-    assert refusal(MACVLAN) == ""
-    old.write_text("{")
-    assert f"the policy file {old}: it is not JSON" in refusal(MACVLAN)
-    new.write_text('{"allowedNames": {"master": ["eth0"]}}')
-    assert refusal(MACVLAN | {"master": "eth0"}) == ""
-    assert refusal(MACVLAN).endswith(f"in {new}")
-
-
-def test_the_file_is_renamed_meanwhile(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is renamed between the reads of its new and its old name: ADD still enforces it."""
-    new = locked.with_name("policy.json")
-    monkeypatch.setattr(policy, "OLD_FILE", f"{locked}")
-    monkeypatch.setattr(policy, "FILE", f"{new}")
-    read_trusted = trust.read_trusted
-
-    def renames(path: str) -> bytes | None:
-        found = read_trusted(path)
-        if path == f"{new}" and locked.exists():
-            locked.rename(new)
-        return found
-
-    monkeypatch.setattr(trust, "read_trusted", renames)
-    assert "allowedNames.master" in refusal(MACVLAN | {"master": "eth0"})
 
 
 @pytest.mark.parametrize(

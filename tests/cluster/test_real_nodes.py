@@ -80,7 +80,7 @@ def test_an_etcd(make: Makes, clock: list[float], tmp_path: Path) -> None:
         mine = node1.mine
         for _ in range(2):
             code, said = node1.refused("ADD", "elsewhere")
-            assert (code, f"correct backends.etcd in {policy.policy_path()}" in said) == (7, True), said
+            assert (code, f"correct backends.etcd in {policy.FILE}" in said) == (7, True), said
             node1.call("DEL", "elsewhere")
         assert (node1.mine.identity, node1.mine.blocks) == (mine.identity, mine.blocks)
         assert ThreeMembers(other).blocks() == {}

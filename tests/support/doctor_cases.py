@@ -176,14 +176,6 @@ def node_file_refused(node: Node) -> Iterator[Severity]:
 
 
 @case
-def file_renamed(node: Node) -> Iterator[Severity]:
-    old = node.at("etc/cni/hpn.json")
-    old.write_text('{"allowedNames": {"master": ["*"], "pf": ["*"], "device": ["*"]}}')
-    yield NOTE
-    old.rename(node.at("etc/hpn/policy.json"))
-
-
-@case
 def node_not_running(node: Node) -> Iterator[Severity]:
     node.at(f"{REGISTRY}/.hpn-node.lock").touch()
     node.sockets.append(listening(node.at(f"{REGISTRY}/csi.example.com-reg.sock")))  # another driver's

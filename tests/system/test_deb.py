@@ -164,7 +164,6 @@ def test_what_the_program_and_its_users_write(node: Node) -> None:
     for path in (
         "etc/hpn/devices.yaml",
         "etc/hpn/policy.json",
-        "etc/cni/hpn.json",
         "etc/cni/hpn.d/rail0.conflist",
         "etc/modprobe.d/hpn-node.conf",
         "var/log/hpn/rail0.log",

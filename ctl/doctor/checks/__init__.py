@@ -29,7 +29,6 @@ CHECKS: Final[Mapping[str, Check]] = {
     "runtime-too-old": node.runtime_too_old,
     "cdi-disabled": node.cdi_disabled,
     "node-file-refused": node.node_file_refused,
-    "file-renamed": node.file_renamed,
     "node-not-running": node.node_not_running,
     "node-not-as-asked": node.node_not_as_asked,
     "slices-missing": claims.slices_missing,

@@ -126,21 +126,6 @@ def node_file_refused(facts: Facts) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, f"{file.path}: left out: {line}", remedy)
 
 
-def file_renamed(facts: Facts) -> Iterator[Finding]:
-    """A file has the name of an older version, which hpn reads only if the new name does not exist."""
-    for one in facts.renamed:
-        if one.is_alone:
-            evidence = f"{one.old} has the name of older versions, which hpn still reads; the new name is {one.new}"
-            remedy = (
-                f"mv {one.old} {one.new}, unless the node may return to an older version: that reads the old name only"
-            )
-            yield Finding(Severity.NOTE, evidence, remedy)
-        else:
-            evidence = f"{one.old} exists beside {one.new}, which is its new name"
-            remedy = f"move its settings to {one.new}, then: rm {one.old}"
-            yield Finding(Severity.WARNING, evidence, remedy)
-
-
 def node_not_running(facts: Facts) -> Iterator[Finding]:
     """kubelet runs here, and no process offers it the devices of the device file."""
     file, programs = facts.node_file, facts.programs

@@ -95,7 +95,7 @@ class Gateway:
         """Return the error for an answer that no etcd gives, with the request and the reason."""
         return BackendRefused(
             f"what answers at {self._http.server} is not an etcd: the request was to {what}, and in its answer {why}; "
-            f"correct backends.etcd.endpoints in {policy.policy_path()}"
+            f"correct backends.etcd.endpoints in {policy.FILE}"
         )
 
     def close(self) -> None:
@@ -135,9 +135,7 @@ class Gateway:
             remedy = "it requires a user: set backends.etcd.user and backends.etcd.passwordFile"
         elif reply.status == 404:
             remedy = "it must be etcd 3.4 or later, without --enable-grpc-gateway=false"
-        return BackendRefused(
-            f"etcd at {self._http.server} did not {what}: {reply.reason}; {remedy} in {policy.policy_path()}"
-        )
+        return BackendRefused(f"etcd at {self._http.server} did not {what}: {reply.reason}; {remedy} in {policy.FILE}")
 
     def _headers(self) -> Mapping[str, str]:
         return {"Authorization": self._token} if self._token else {}
@@ -145,7 +143,7 @@ class Gateway:
     def _tls(self) -> tls.Tls:
         files = (self._settings.ca, self._settings.cert, self._settings.key)
         ca, cert, key = (_contents(path) if path else b"" for path in files)
-        return tls.Tls(ca, cert, key, source=f"backends.etcd in {policy.policy_path()}")
+        return tls.Tls(ca, cert, key, source=f"backends.etcd in {policy.FILE}")
 
 
 def _contents(path: str) -> bytes:
@@ -153,14 +151,14 @@ def _contents(path: str) -> bytes:
     try:
         found = trust.read_trusted(path)
     except OSError as e:
-        raise InvalidConfig(f"{path}, which backends.etcd in {policy.policy_path()} names: {e.strerror}") from e
+        raise InvalidConfig(f"{path}, which backends.etcd in {policy.FILE} names: {e.strerror}") from e
     if found is None:
-        raise InvalidConfig(f"{path}, which backends.etcd in {policy.policy_path()} names, does not exist; create it")
+        raise InvalidConfig(f"{path}, which backends.etcd in {policy.FILE} names, does not exist; create it")
     return found
 
 
 def _wrong(key: str, why: str) -> InvalidConfig:
-    return InvalidConfig(f"the policy file {policy.policy_path()}: backends.etcd.{key} {why}")
+    return InvalidConfig(f"the policy file {policy.FILE}: backends.etcd.{key} {why}")
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[s
         raise InvalidConfig(
             f"ipam.cluster.backend {network.cluster.backend!r}: it belongs to cluster {identity}, and this node's "
             f"blocks ({file}) to cluster {mine.identity}; correct backends.{network.cluster.backend} in "
-            f"{policy.policy_path()}; if the node moved, delete the network's pods on it, then {file}"
+            f"{policy.FILE}; if the node moved, delete the network's pods on it, then {file}"
         )
     agree(documents, network.name, network.cluster, network.subnets, mine.subnets)
     seen = Heartbeat(documents, machine, log).send(mine, partial(withdraw, network.directory, _store(network)))

@@ -17,7 +17,6 @@ from base.kubelet import client
 from base.state.record import LOST
 from cni import attachment_state
 from ctl.doctor.checks import CHECKS
-from ctl.doctor.model import Severity
 from ctl.doctor.reading import Reader
 from ctl.main import main
 
@@ -155,16 +154,6 @@ def test_a_network_that_the_policy_file_does_not_allow(node: Node) -> None:
         assert [(found, "allowedNames" in one.evidence) for found, one in node.findings()] == [(name, True)]
     file.write_text('{"allowedNames": {"master": ["*"], "pf": ["*"], "kind": ["*"]}}')
     assert node.findings() == []
-
-
-@pytest.mark.parametrize("name", ["etc/cni/hpn.json", "etc/hpn/policy.json"])
-def test_the_policy_file_under_either_name(node: Node, name: str) -> None:
-    """hpn enforces the file under either name; if both exist, only the new one."""
-    node.at(name).write_text('{"allowedNames": {"pf": [], "device": []}}')
-    assert "configuration-refused" in {one for one, _ in node.findings()}
-    node.at("etc/cni/hpn.json").write_text('{"allowedNames": {"pf": [], "device": []}}')
-    node.at("etc/hpn/policy.json").write_text("{}")
-    assert [(one, found.severity) for one, found in node.findings()] == [("file-renamed", Severity.WARNING)]
 
 
 def as_nobody(node: Node) -> list[tuple[str, str, str]]:

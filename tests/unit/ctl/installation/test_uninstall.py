@@ -73,7 +73,6 @@ def test_nothing_to_remove(root: Path) -> None:
 def test_what_others_wrote_stays_and_is_named(installed: Path) -> None:
     others = {
         "etc/hpn/devices.yaml": "# not yet",
-        "etc/cni/hpn.json": "{}",
         "etc/cni/hpn.d/rail0.conflist": "{}",
         "etc/cni/net.d/10-rail0.conf": "{}",
         "opt/cni/bin/macvlan": "theirs",

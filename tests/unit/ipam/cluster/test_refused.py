@@ -119,7 +119,7 @@ def test_another_clusters_store(cluster: Cluster, clock: list[float]) -> None:
         code, said = one.refused("ADD", name)
         assert code == 7
         assert "it belongs to cluster cluster-2, and this node's blocks" in said
-        assert f"to cluster cluster-1; correct backends.etcd in {policy.policy_path()}" in said
+        assert f"to cluster cluster-1; correct backends.etcd in {policy.FILE}" in said
     cluster.store.cluster = "cluster-1"
     assert one.add("f")
     cluster.calls()

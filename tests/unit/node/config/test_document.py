@@ -220,22 +220,6 @@ def test_files_that_are_not_read(folder: Path) -> None:
         config.read(file)
 
 
-def test_the_name_of_older_versions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is also read under that name, with a note; two files are refused, because either could be meant."""
-    old, new = folder / "node.yaml", folder / "devices.yaml"
-    monkeypatch.setattr(config, "OLD", old)
-    monkeypatch.setattr(config, "OURS", new)
-    old.write_text(json.dumps(OWN))
-    found = config.read(old)
-    assert found.resources == read(OWN).resources
-    assert found.notes == (f"this is the file's name in older versions; rename it: mv {old} {new}",)
-    new.write_text(json.dumps(OWN))
-    with pytest.raises(Refused, match=f"{new}: {old} exists too, the file's name in older versions; remove one"):
-        config.read(new)
-    old.unlink()
-    assert config.read(new) == read(OWN)
-
-
 def test_the_files_of_two_plugins(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first is read, with a note."""
     ours, one, other = (folder / name for name in ("devices.yaml", "shared.json", "sriov.json"))
@@ -286,4 +270,4 @@ def test_all_four_are_known() -> None:
     assert {read(file).dialect for file in ALL} == {
         "hpn", "k8s-rdma-shared-dev-plugin", "sriov-network-device-plugin", "k8s-rdma-sriov-dev-plugin",
     }  # fmt: skip
-    assert len(config.DEFAULTS) == 5  # hpn's own under two names
+    assert len(config.DEFAULTS) == 4
