@@ -25,12 +25,12 @@ What the containers of the DaemonSet run (docs/user/kubernetes.md).
 def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, int]:
     """The command's output and exit status.  ``file`` is the running program, and ``build`` its version."""
     parser = parser_for(
-        "daemonset", _ABOUT, "example: hpn daemonset install --way=auto", fails="it is refused, or fails"
+        "daemonset", _ABOUT, "example: hpn daemonset install --mode=auto", fails="it is refused, or fails"
     )
     option = parser.add_argument
     option("role", choices=("install", "leave"), help="the others have the options of hpn agent and hpn node")
-    ways = "service: as units of the node's systemd; pod: in containers; auto (default): service where that is possible"
-    option("--way", choices=installing.WAYS, default="auto", help=f"for install: {ways}")
+    modes = "systemd: as the node's units; container: in the pod; auto (default): systemd where that is possible"
+    option("--mode", choices=installing.MODES, default="auto", help=f"for install: {modes}")
     option(
         "--root", type=Path, default=Path("/host"), help="for install: where the node's directories are; default /host"
     )

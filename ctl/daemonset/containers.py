@@ -19,7 +19,7 @@ from base.kernel import host_mounts
 from base.protocol.errors import CniError, InvalidConfig
 from ctl.installation import layout, systemd
 
-CHOSEN: Final = Path("/hpn-way/way")
+CHOSEN: Final = Path("/hpn-mode/mode")
 _UNITS: Final = (layout.AGENT_SOCKET, layout.NODE)
 _LOGS: Final = (layout.NODE, layout.AGENT)
 _LINES: Final = 50  # of earlier log
@@ -35,7 +35,7 @@ def command(words: Sequence[str]) -> list[str]:
     """The words of the daemon to run in this container: "agent" or "node", and its options.  Ends the process if the
     node's systemd runs the daemons."""
     role, *options = words
-    if CHOSEN.exists() and CHOSEN.read_text().strip() == "service":
+    if CHOSEN.exists() and CHOSEN.read_text().strip() == "systemd":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         sys.exit(_watch() if role == "agent" else _wait())
     if role == "node":

@@ -22,10 +22,10 @@ from node import flags
 from node.config import Refused, read
 from node.model import Settings
 
-WAYS: Final = ("auto", "service", "pod")
+MODES: Final = ("auto", "systemd", "container")
 KUBELET: Final = flags.Flags.kubelet
 # A directory of the pod, which its other containers read.  kubelet keeps it below a directory of this name.
-CHOSEN: Final = Path("/hpn-way/way")
+CHOSEN: Final = Path("/hpn-mode/mode")
 # kubelet makes the file, and shows its text in the pod's status.
 STATUS: Final = Path("/dev/termination-log")
 _KEEP: Final = "or keep the DaemonSet from this node"
@@ -34,7 +34,7 @@ _KEEP: Final = "or keep the DaemonSet from this node"
 def install(options: argparse.Namespace, program: str, version: str) -> list[str]:
     """Install by the options of ``hpn daemonset install``; a line for each step, then one for each note.
 
-    The pod's status gets the way and the notes.  Raises CniError, OSError.
+    The pod's status gets the mode and the notes.  Raises CniError, OSError.
     """
     if not program:
         raise IoFailure("this hpn runs from its sources; build an image of the binary (packaging/image)")
@@ -42,17 +42,17 @@ def install(options: argparse.Namespace, program: str, version: str) -> list[str
     arguments = _arguments(options)
     more = [layout.kubeconfig(options.api_server, options.credential)] if options.api_server else []
     settings, devices = _device_file()
-    way, lines, noted = "pod", ["this node runs hpn in containers, as --way=pod demands"], list[str]()
-    if options.way != "pod":
+    mode, lines, noted = "container", ["this node runs hpn in containers, as --mode=container demands"], list[str]()
+    if options.mode != "container":
         units = layout.daemonset_units(arguments, f"{options.kubelet_dir}", f"{options.cni_bin_dir}")
-        way, lines = _on_host(options.way, program, version, units, [*devices, *more])
+        mode, lines = _on_host(options.mode, program, version, units, [*devices, *more])
         noted = _noted_on_host(options.kubelet_dir, {one.full_name for one in settings.resources})
     # Where the runtime has its plugins in another directory, the pod has that at the usual path.
     lines += command.install(options.root, Path(program), {}, version, more=more)
     if CHOSEN.parent.is_dir():
-        CHOSEN.write_text(f"{way}\n")
+        CHOSEN.write_text(f"{mode}\n")
     noted += notes.of_plugins(options.root)
-    if way == "pod" and not options.provision:
+    if mode == "container" and not options.provision:
         noted += notes.of_container(settings)
     with suppress(OSError), STATUS.open("r+") as file:
         file.write(text([lines[0], *noted]))
@@ -86,7 +86,7 @@ def _device_file() -> tuple[Settings, list[Entry]]:
 def _on_host(
     wanted: str, program: str, version: str, units: Mapping[str, str], more: Sequence[Entry]
 ) -> tuple[str, list[str]]:
-    """The chosen way, and a line for each step.  If it is service, the units were installed.  Raises CniError.
+    """The chosen mode, and a line for each step.  If it is systemd, the units were installed.  Raises CniError.
 
     A child does it, because a process that has entered the host's mounts does not find its own files.
     """
@@ -98,31 +98,31 @@ def _on_host(
             _refuse_by_hand(units)
             command.refuse_policy(Path("/"))
             if why := _obstacle([*map(_path, units), *(entry.path for entry in more)]):
-                if wanted == "service":
+                if wanted == "systemd":
                     raise IoFailure(
-                        f"--way=service: {why}; nothing was replaced.  Choose --way=auto or --way=pod; {_KEEP}"
+                        f"--mode=systemd: {why}; nothing was replaced.  Choose --mode=auto or --mode=container; {_KEEP}"
                     )
-                return "pod", [f"this node runs hpn in containers: {why}"]
+                return "container", [f"this node runs hpn in containers: {why}"]
             # A removal that has not noticed this pod ends first.
             with files.exclusive(Path("/")):
                 pass
             here = Path(f"/proc/self/fd/{source}")
             lines = command.install(Path("/"), here, units, version, more=more)
-            return "service", ["this node runs hpn as units of systemd", *lines]
+            return "systemd", ["this node runs hpn as units of systemd", *lines]
         except CniError as e:
             return "", [e.msg]
         except (host_mounts.NotEntered, OSError) as e:
             return "", [f"{e}"]
 
     try:
-        way, lines = Child(work).answer()
+        mode, lines = Child(work).answer()
     except ChildProcessError as e:
         raise IoFailure(f"the install on the node {e}; see the lines above") from e
     finally:
         os.close(source)
-    if not way:
+    if not mode:
         raise IoFailure(lines[0])
-    return way, lines
+    return mode, lines
 
 
 def _noted_on_host(kubelet: Path, offered: Collection[str]) -> list[str]:

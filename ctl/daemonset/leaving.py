@@ -18,7 +18,7 @@ from ctl.installation import command, files, layout, state
 ABSENT: Final = 600.0
 _PACE: Final = 5.0
 # The volume of the DaemonSet's pods (packaging/kubernetes/daemonset.yaml).
-_VOLUME: Final = "volumes/kubernetes.io~empty-dir/hpn-way"
+_VOLUME: Final = "volumes/kubernetes.io~empty-dir/hpn-mode"
 
 
 def leave(kubelet: Path, absent: float) -> list[str]:

@@ -257,10 +257,10 @@ def what_stops_none(cluster: Cluster, plugins: str, kubelet: str) -> None:
             until(lambda: all(noted(cluster, node) for node in cluster.nodes), "both to be installed", 300, 0.5)
     finally:
         second.run("mv", f"{plugins}/away", f"{plugins}/multus")
-    way = "this node runs hpn in containers: systemd does not run on this node"
+    mode = "this node runs hpn in containers: systemd does not run on this node"
     wanted = {
-        "node1": [way, f"{kubelet} is another directory than kubelet's, ", "/opt/cni/bin has no other plugin: "],
-        "node2": [way, f"{RESOURCE}: {kubelet or USUAL['kubeletDir']}/", "/opt/cni/bin has no Multus: "],
+        "node1": [mode, f"{kubelet} is another directory than kubelet's, ", "/opt/cni/bin has no other plugin: "],
+        "node2": [mode, f"{RESOURCE}: {kubelet or USUAL['kubeletDir']}/", "/opt/cni/bin has no Multus: "],
     }
     if not kubelet:
         del wanted["node1"][1]

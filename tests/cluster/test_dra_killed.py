@@ -1,4 +1,4 @@
-"""From the device plugin to claims and back by Helm, with pods alive, in both ways of running.
+"""From the device plugin to claims and back by Helm, with pods alive, in both modes.
 
 After each step one of kubelet, containerd and `hpn node` is killed.  A checker reads kubelet's list and the API
 server's claims all the time: no share of rail0 belongs to two pods.  At the end both shares are available again.
@@ -38,25 +38,25 @@ def device_file(by: str) -> str:
     return json.dumps({"resources": [entry]})
 
 
-@pytest.fixture(params=drawn.share(["service", "pod"], "ways of running"))
-def way(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=drawn.share(["systemd", "container"], "modes"))
+def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def booted(cluster: Cluster, way: str) -> Iterator[Cluster]:
-    """The cluster, in which node1 runs systemd for the way service."""
-    with under_systemd(cluster, cluster.nodes["node1"]) if way == "service" else nullcontext():
+def booted(cluster: Cluster, mode: str) -> Iterator[Cluster]:
+    """The cluster, in which node1 runs systemd for the mode systemd."""
+    with under_systemd(cluster, cluster.nodes["node1"]) if mode == "systemd" else nullcontext():
         yield cluster
 
 
 @pytest.fixture
-def bare(bare: Cluster, way: str) -> Iterator[Cluster]:
-    """Nothing of the way's is left either."""
+def bare(bare: Cluster, mode: str) -> Iterator[Cluster]:
+    """Nothing of the mode's is left either."""
     yield bare
     bare.delete("pods", "--all", "--namespace=default", "--grace-period=1")
     bare.kubectl("delete", "deviceclasses,resourceslices", "--all")
-    if way == "service":
+    if mode == "systemd":
         bare.nodes["node1"].run("hpn", "uninstall", "--force", check=False)
     bare.nodes["node1"].run("rm", "-f", "/var/lib/kubelet/plugins_registry/.hpn-dra.json")
 
@@ -64,8 +64,8 @@ def bare(bare: Cluster, way: str) -> Iterator[Cluster]:
 class Node:
     """node1 with its daemons, whatever runs them."""
 
-    def __init__(self, cluster: Cluster, host: Host, way: str, chance: random.Random) -> None:
-        self.cluster, self.host, self.way, self._chance = cluster, host, way, chance
+    def __init__(self, cluster: Cluster, host: Host, mode: str, chance: random.Random) -> None:
+        self.cluster, self.host, self.mode, self._chance = cluster, host, mode, chance
         victims = list(VICTIMS)
         chance.shuffle(victims)
         self._victims = itertools.cycle(victims)
@@ -76,8 +76,8 @@ class Node:
         # time: when to kill, drawn
         time.sleep(self._chance.uniform(0, 3))
         victim = next(self._victims)
-        print(f"{self.way}: killing {victim}")
-        if self.way == "service":
+        print(f"{self.mode}: killing {victim}")
+        if self.mode == "systemd":
             self.host.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", f"{victim}.service", check=False)
         elif victim == "hpn-node":
             pids = self.host.run("pgrep", "--exact", victim, check=False).stdout.split()
@@ -187,10 +187,10 @@ def is_refused(cluster: Cluster, pod: str) -> bool:
     return any(one["type"] == "PodScheduled" and one["status"] == "False" for one in conditions)
 
 
-def test_there_and_back_with_kills(bare: Cluster, tree: Path, shell: Callable[[str], str], way: str) -> None:
+def test_there_and_back_with_kills(bare: Cluster, tree: Path, shell: Callable[[str], str], mode: str) -> None:
     host, install = bare.nodes["node1"], "helm {} hpn packaging/helm/hpn --namespace kube-system --values values.yaml"
-    node = Node(bare, host, way, random.Random(f"{drawn.seed()}{way}"))
-    only = {"way": way, "nodeSelector": {"kubernetes.io/hostname": "node1"}, "networks": [], "env": REACHED}
+    node = Node(bare, host, mode, random.Random(f"{drawn.seed()}{mode}"))
+    only = {"mode": mode, "nodeSelector": {"kubernetes.io/hostname": "node1"}, "networks": [], "env": REACHED}
     helm.write(tree, devices=device_file("devicePlugin"), **only)
     shell(install.format("install"))
     until(lambda: allocatable(bare) == "2", "the plugin's devices", PATIENCE, 0.2)

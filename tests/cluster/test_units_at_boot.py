@@ -1,4 +1,4 @@
-"""The way service on a node with a real systemd, kubelet and containerd: nothing costs a pod its device."""
+"""The mode systemd on a node with a real systemd, kubelet and containerd: nothing costs a pod its device."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -94,7 +94,7 @@ def agent_missing(node: Node) -> Iterator[Severity]:
 
 
 @case
-def way(node: Node) -> Iterator[Severity]:
+def mode(node: Node) -> Iterator[Severity]:
     # The agent is a process that keeps it, and its workers.
     for number in (900, 901):
         node.process(number, "ld-hpn.so.2", "unlimited", "daemonset", "agent")

@@ -46,7 +46,7 @@ def paths(pod: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_what_a_file_changes(chart: Chart, name: str) -> None:
     given = values(name)
-    more, less = (chart.objects(networks=[NETWORK], **one) for one in (given, {"way": given.get("way", "auto")}))
+    more, less = (chart.objects(networks=[NETWORK], **one) for one in (given, {"mode": given.get("mode", "auto")}))
     pod, usual = (one["DaemonSet hpn"]["spec"]["template"]["spec"] for one in (more, less))
     there, members = EXPECTED[name]
     assert {key: path for key, path in paths(pod).items() if path != paths(usual)[key]} == there
@@ -77,7 +77,8 @@ def test_the_constraints_of_openshift(chart: Chart) -> None:
 
 def test_another_directory_for_units(chart: Chart) -> None:
     done = chart.run(cdiDir="/var/cdi/dynamic")
-    assert (done.returncode, "cdiDir: units of systemd write to /var/run/cdi; set way: pod" in done.stderr) == (1, True)
+    said = "cdiDir: units of systemd write to /var/run/cdi; set mode: container"
+    assert (done.returncode, said in done.stderr) == (1, True)
 
 
 def test_tainted_nodes_of_another_architecture(chart: Chart) -> None:

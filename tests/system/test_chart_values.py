@@ -18,14 +18,14 @@ RAIL = {"plugins": [{"type": "hpn", "master": "rail0"}]}
 PAGE = (ROOT / "docs" / "user" / "kubernetes.md").read_text()
 # With all that has no part in the pods, so that each change below has an effect.
 OTHERS = {
-    "way": "pod",
+    "mode": "container",
     "metrics": {"address": "127.0.0.1:9617", "podMonitor": {"enabled": True}, "dashboard": {"enabled": True}},
     "label": {"enabled": True},
     "clusterAddresses": {"gc": {"enabled": True}},
 }
 CHANGED = {
     "image.repository": "localhost/hpn", "image.tag": "2", "image.digest": f"sha256:{'0' * 64}",
-    "image.pullPolicy": "Always", "imagePullSecrets": [{"name": "s"}], "devices": "resources: []", "way": "auto",
+    "image.pullPolicy": "Always", "imagePullSecrets": [{"name": "s"}], "devices": "resources: []", "mode": "auto",
     "provision": True, "pools": [A], "networks": [{"name": "rail0", "config": RAIL}],
     "metrics.address": "127.0.0.1:9618", "metrics.podMonitor.enabled": False, "metrics.podMonitor.labels": {"a": "b"},
     "metrics.dashboard.enabled": False, "metrics.dashboard.labels": {"a": "b"}, "label.enabled": False,
@@ -62,7 +62,7 @@ CHANGED = {
         ({"imagePullSecrets": [{"name": "s", "namespace": "n"}]}, "namespace"),
         ({"label": {"values": {"rdma": {"network": []}}}}, "network"),
         ({"clusterAddresses": {"gc": True}}, "/clusterAddresses/gc"),
-        ({"way": "host"}, "/way"),
+        ({"mode": "host"}, "/mode"),
         ({"cniBinDir": "opt"}, "/cniBinDir"),
         ({"cdiDir": "/etc/cdi"}, "/cdiDir"),
         ({"seLinuxOptions": {"typ": "spc_t"}}, "typ"),

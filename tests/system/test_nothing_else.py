@@ -69,7 +69,7 @@ ANSWERS = {
     "install --root /run": (0, "put /opt/cni/bin/hpn"),
     "uninstall --check": (0, "no pod has an interface or an address of hpn"),
     "uninstall --root /run": (0, "/opt/cni/bin/hpn"),
-    "daemonset install --way=pod --root /run": (0, "this node runs hpn in containers, as --way=pod demands"),
+    "daemonset install --mode=container --root /run": (0, "this node runs hpn in containers, as --mode="),
     "daemonset install --root /run": (1, "the pod needs hostPID"),
     "daemonset leave": (0, "hpn stays: /var/lib/kubelet/pods has no pod"),
     "daemonset node": (78, "none of /etc/hpn/devices.yaml, "),

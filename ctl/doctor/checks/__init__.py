@@ -16,7 +16,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "daemon-differs": programs.daemon_differs,
     "socket-dead": programs.socket_dead,
     "agent-missing": programs.agent_missing,
-    "way": programs.way,
+    "mode": programs.mode,
     "resource-twice": programs.resource_twice,
     "resource-nobody-has": node.resource_nobody_has,
     "range-on-each-node": pools.range_on_each_node,

@@ -84,19 +84,19 @@ def agent_missing(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def way(facts: Facts) -> Iterator[Finding]:
+def mode(facts: Facts) -> Iterator[Finding]:
     """The DaemonSet runs hpn on this node, as units of systemd or in containers."""
     if unit := facts.programs.daemonset_unit:
         remedy = "none; kubectl logs shows the units' log"
-        yield Finding(Severity.NOTE, f"{unit}: the DaemonSet runs hpn as units of systemd (service)", remedy)
+        yield Finding(Severity.NOTE, f"{unit}: the DaemonSet runs hpn as units of systemd", remedy)
         return
     # The agent is several processes.
     if process := next(_pods(facts), None):
         yield Finding(
             Severity.NOTE,
-            f"{process.path}: the DaemonSet runs hpn in containers (pod), so after a reboot kubelet refuses the pods "
+            f"{process.path}: the DaemonSet runs hpn in containers, so after a reboot kubelet refuses the pods "
             "with devices that it had",
-            "kubectl logs --container install shows why; where systemd runs, set way: service",
+            "kubectl logs --container install shows why; where systemd runs, set mode: systemd",
         )
 
 

@@ -1,6 +1,6 @@
 """hpn daemonset: its units, its notes, and when the DaemonSet has left a node.
 
-tests/system/test_ways.py has the rest.
+tests/system/test_modes.py has the rest.
 """
 
 import re
@@ -19,9 +19,9 @@ from ctl.installation import layout, systemd
 from ctl.installation.command import install, uninstall
 
 KUBELET, PLUGINS = "/var/lib/kubelet", "/opt/cni/bin"
-OURS = "pods/a/volumes/kubernetes.io~empty-dir/hpn-way"
+OURS = "pods/a/volumes/kubernetes.io~empty-dir/hpn-mode"
 MASTERS = "{resources: [{name: example.com/rail0, kind: master, selectors: {ifNames: [rail0]}}], PFS}"
-DEMANDED = "this node runs hpn in containers, as --way=pod demands"
+DEMANDED = "this node runs hpn in containers, as --mode=container demands"
 ALONE = "/opt/cni/bin has no other plugin: if the runtime has another directory for plugins, name that (cniBinDir "
 ALONE += "in the chart)"
 Said: TypeAlias = Callable[..., tuple[list[str], list[str]]]
@@ -70,7 +70,7 @@ def test_it_leaves_only_where_kubelet_has_pods_of_others_alone(tmp_path: Path) -
     assert leaving.leave(tmp_path, 0) == no_pod
     (other / "data").mkdir(parents=True)
     assert leaving._stays(tmp_path) is None
-    (ours / "hpn-way").mkdir(parents=True)
+    (ours / "hpn-mode").mkdir(parents=True)
     assert leaving.leave(tmp_path, 0) == []
 
 
@@ -79,7 +79,7 @@ def said(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Said:
     """Returns a function that runs hpn daemonset install, and returns its lines and those of the pod's status."""
     status = tmp_path / "status"
     monkeypatch.setattr(installing, "STATUS", status)
-    monkeypatch.setattr(installing, "CHOSEN", tmp_path / "none" / "way")
+    monkeypatch.setattr(installing, "CHOSEN", tmp_path / "none" / "mode")
     monkeypatch.setattr(layout, "DEVICES", str(tmp_path / "devices.yaml"))
     monkeypatch.setattr(installing, "KUBELET", tmp_path / "kubelet")
     monkeypatch.setattr(host_mounts, "enter", lambda: None)
@@ -95,21 +95,21 @@ def said(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Said:
 
 
 def test_the_status_has_the_way_and_the_notes(said: Said, root: Path, tmp_path: Path) -> None:
-    lines, status = said("--way=pod")
+    lines, status = said("--mode=container")
     assert status == [DEMANDED, ALONE]
     assert lines[1] == "put /opt/cni/bin/hpn"
     assert lines[-1] == ALONE
     (root / "opt/cni/bin/loopback").touch()
-    _, (_, note) = said("--way=pod")
+    _, (_, note) = said("--mode=container")
     assert note.startswith("/opt/cni/bin has no Multus: ")
     (root / "opt/cni/bin/multus-shim").touch()
-    assert said("--way=pod") == ([DEMANDED, "it is already installed"], [DEMANDED])
+    assert said("--mode=container") == ([DEMANDED, "it is already installed"], [DEMANDED])
 
-    _, (way, note) = said()
-    assert way == "this node runs hpn in containers: systemd does not run on this node"
+    _, (mode, note) = said()
+    assert mode == "this node runs hpn in containers: systemd does not run on this node"
     assert note.startswith(f"{tmp_path}/kubelet is another directory than kubelet's, which has this pod; ")
     (tmp_path / "kubelet" / OURS).mkdir(parents=True)
-    assert said()[1] == [way]
+    assert said()[1] == [mode]
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_the_status_has_the_way_and_the_notes(said: Said, root: Path, tmp_path: 
 def test_what_hpn_node_cannot_do_in_its_container(said: Said, tmp_path: Path, pfs: str, asked: str) -> None:
     (tmp_path / "devices.yaml").write_text(MASTERS.replace("PFS", pfs))
     note = f"hpn node cannot write to the node's /sys and /etc/modprobe.d, as {asked} of the device file may need; set "
-    assert [one.startswith(note) for one in said("--way=pod")[1][2:]] == ([True] if asked else [])
-    assert said("--way=pod", "--provision")[1] == [DEMANDED, ALONE]
+    assert [one.startswith(note) for one in said("--mode=container")[1][2:]] == ([True] if asked else [])
+    assert said("--mode=container", "--provision")[1] == [DEMANDED, ALONE]
 
 
 def test_another_device_plugin(tmp_path: Path) -> None:

@@ -377,8 +377,8 @@ ROWS: dict[str, list[Row]] = {
         (Facts(programs=programs(sockets=(Socket("/r/b.sock", listens=False),))), WARNING, "program, a device plugin;"),
         (Facts(programs=programs(sockets=(Socket("/r/agent.sock", listens=False),))), WARNING, "program, hpn-agent;"),
     ],
-    "way": [
-        (Facts(process("hpn", "daemonset", "agent", build="2")), NOTE, "in containers (pod)"),
+    "mode": [
+        (Facts(process("hpn", "daemonset", "agent", build="2")), NOTE, "in containers, so after a reboot"),
         (Facts(process("hpn", "agent", "--host", build="2")), NOTE, ""),
         (Facts(process("hpn", "agent", build="2")), None, ""),
         (Facts(process("x", "daemonset", "agent")), None, ""),

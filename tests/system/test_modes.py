@@ -1,4 +1,4 @@
-"""The way "service" of the DaemonSet under a real systemd, by what its containers run (docs/user/kubernetes.md).
+"""The mode "systemd" of the DaemonSet under a real systemd, by what its containers run (docs/user/kubernetes.md).
 
 Only kubelet and the container runtime are stand-ins: a directory for each pod, and a process in its own mounts, with
 the container's capabilities.
@@ -38,7 +38,7 @@ for at in opt/cni/bin run/hpn var/lib/cni etc/cni/net.d; do
     mkdir -p host/$at /$at
     mount --bind /$at host/$at
 done
-mount --bind /{PODS}/$1/volumes/kubernetes.io~empty-dir/hpn-way hpn-way
+mount --bind /{PODS}/$1/volumes/kubernetes.io~empty-dir/hpn-mode hpn-mode
 caps=$2
 shift 2
 exec setpriv --bounding-set="$caps" chroot . /hpn daemonset "$@"
@@ -66,14 +66,14 @@ exec /usr/bin/systemctl "$@"
 """
 
 
-def capabilities(way: str = "auto") -> dict[str, str]:
+def capabilities(mode: str = "auto") -> dict[str, str]:
     """The bounding set of each container of the DaemonSet, as setpriv takes it, and SYS_CHROOT for chroot."""
     base = ROOT / "packaging" / "kubernetes"
     pod = yaml.safe_load((base / "daemonset.yaml").read_text())["spec"]["template"]["spec"]
     containers = [*pod["initContainers"], *pod["containers"]]
     added = {one["name"]: one["securityContext"]["capabilities"].get("add", ()) for one in containers}
-    if way == "pod":
-        component = yaml.safe_load((base / "way" / "pod" / "kustomization.yaml").read_text())
+    if mode == "container":
+        component = yaml.safe_load((base / "mode" / "container" / "kustomization.yaml").read_text())
         for patch in yaml.safe_load(component["patches"][0]["patch"]):
             if patch["path"] == "/spec/template/spec/initContainers/0/securityContext":
                 added["install"] = patch["value"]["capabilities"].get("add", ())
@@ -90,7 +90,7 @@ class Node:
 
     def create_pod(self, name: str) -> None:
         """As kubelet does for a pod that is bound to its node."""
-        self.machine.ok("mkdir", "-p", f"/{PODS}/{name}/volumes/kubernetes.io~empty-dir/hpn-way")
+        self.machine.ok("mkdir", "-p", f"/{PODS}/{name}/volumes/kubernetes.io~empty-dir/hpn-mode")
 
     def delete_pod(self, name: str) -> None:
         self.machine.ok("rm", "-r", f"/{PODS}/{name}")
@@ -101,7 +101,7 @@ class Node:
         self.machine.ok("ln", "-sf", "..data/devices.yaml", "/root/pod/etc/hpn/devices.yaml")
 
     def words(self, pod: str, role: str, *options: str) -> list[str]:
-        caps = capabilities("pod" if "--way=pod" in options else "auto")[role]
+        caps = capabilities("container" if "--mode=container" in options else "auto")[role]
         apart = ("unshare", "--mount", "--propagation=private", "sh", "-euc", CONTAINER, "sh", pod, caps)
         return [*apart, role, *options]
 
@@ -154,7 +154,7 @@ def prepare(machine: Bare, tools: Tools) -> Node:
     machine.ok("systemctl", "start", "systemd-journald")
     machine.write("bin/kill", '#!/bin/sh\nkill "$@"\n', 0o755)  # of a package that is not there
     machine.write("root/pod/hpn", tools.binary.read_bytes(), 0o755)
-    for folder in ("root/pod/proc", "root/pod/hpn-way", REGISTRY, f"{PODS}/other"):
+    for folder in ("root/pod/proc", "root/pod/hpn-mode", REGISTRY, f"{PODS}/other"):
         machine.ok("mkdir", "-p", f"/{folder}")
     it = Node(machine)
     it.configure(FIRST)
@@ -168,17 +168,15 @@ def node(tools: Tools, tmp_path: Path) -> Iterator[Node]:
         yield prepare(machine, tools)
 
 
-@pytest.mark.parametrize("way", ["auto", "pod"])
-def test_directories_of_another_user(node: Node, way: str) -> None:
+@pytest.mark.parametrize("mode", ["auto", "container"])
+def test_directories_of_another_user(node: Node, mode: str) -> None:
     """As kubespray makes them, and as the archives of some versions of the CNI plugins unpack."""
     folders = ("/opt/cni/bin", "/etc/cni/net.d")
     node.machine.ok("mkdir", "-p", *folders)
     node.machine.ok("chown", "1000", *folders)
-    said = node.install(f"--way={way}", "--api-server=10.0.0.1:443", "--credential=/credential")
-    assert (
-        said[0]
-        == f"this node runs hpn {'as units of systemd' if way == 'auto' else 'in containers, as --way=pod demands'}"
-    )
+    said = node.install(f"--mode={mode}", "--api-server=10.0.0.1:443", "--credential=/credential")
+    where = "as units of systemd" if mode == "auto" else "in containers, as --mode=container demands"
+    assert said[0] == f"this node runs hpn {where}"
     assert {"/opt/cni/bin/hpn", "/etc/cni/net.d/hpn.kubeconfig"} <= node.installed()
 
 
@@ -332,9 +330,9 @@ def test_what_others_installed_stays(node: Node, tools: Tools) -> None:
     assert node.installed() == before
     machine.ok("hpn", "uninstall")
     machine.ok("ln", "-s", "/usr/lib/cni/hpn", "/opt/cni/bin/hpn")
-    for way in ("auto", "service", "pod"):
+    for mode in ("auto", "systemd", "container"):
         why = "the Debian package hpn-cni installed /opt/cni/bin/hpn; install with apt, or remove the package first"
-        assert why in node.refused(f"--way={way}")
+        assert why in node.refused(f"--mode={mode}")
     assert machine.ok("readlink", "/opt/cni/bin/hpn") == "/usr/lib/cni/hpn\n"
     machine.ok("rm", "/opt/cni/bin/hpn")
     machine.write("etc/hpn/devices.yaml", SECOND)
@@ -354,10 +352,10 @@ def test_a_file_that_is_refused(node: Node) -> None:
 
 
 def test_in_containers_where_systemd_cannot(node: Node) -> None:
-    """The way pod takes the units away that the way service had installed."""
+    """The mode container takes the units away that the mode systemd had installed."""
     machine = node.machine
     node.install()
-    assert node.install("--way=pod")[0] == "this node runs hpn in containers, as --way=pod demands"
+    assert node.install("--mode=container")[0] == "this node runs hpn in containers, as --mode=container demands"
     with node.container("agent") as agent:
         assert agent.stdout
         next(line for line in agent.stdout if "listens at /run/hpn/agent.sock" in line)
@@ -366,14 +364,14 @@ def test_in_containers_where_systemd_cannot(node: Node) -> None:
     machine.ok("mount", "--bind", "/etc/systemd/system", "/etc/systemd/system")
     machine.ok("mount", "-o", "remount,bind,ro", "/etc/systemd/system")
     assert node.install()[0] == "this node runs hpn in containers: /etc/systemd/system is not writable"
-    why = "--way=service: /etc/systemd/system is not writable; nothing was replaced.  Choose --way=auto or --way=pod; "
-    assert why in node.refused("--way=service")
+    why = "--mode=systemd: /etc/systemd/system is not writable; nothing was replaced.  Choose --mode=auto or --mode="
+    assert why in node.refused("--mode=systemd")
 
 
 def test_where_there_is_no_systemd(tools: Tools, tmp_path: Path) -> None:
     with bare(tmp_path, SUITE, *PACKAGES) as machine:
         machine.write("root/pod/hpn", tools.binary.read_bytes(), 0o755)
-        machine.ok("mkdir", "-p", "/root/pod/proc", "/root/pod/hpn-way")
+        machine.ok("mkdir", "-p", "/root/pod/proc", "/root/pod/hpn-mode")
         node = Node(machine)
         node.create_pod("p1")
         assert node.install()[0] == "this node runs hpn in containers: systemd does not run on this node"
