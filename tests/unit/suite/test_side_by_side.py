@@ -19,6 +19,7 @@ import pytest
 import reported
 import side_by_side
 from reported import Done
+from test_lab import BOOTS
 
 LAB = '''
     import os, pytest
@@ -94,7 +95,7 @@ def tree(tmp_path: Path) -> Path:
 
 def started(tree: Path, *words: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "tests/harness/side_by_side.py", *words]
-    quickly = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TMPDIR": str(tree)}
+    quickly = {**os.environ, drawn.VARIABLE: "all", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TMPDIR": str(tree)}
     quickly.pop("PYTEST_DEBUG_TEMPROOT", None)  # set by the outer run
     with ignored(signal.SIGINT):
         return subprocess.Popen(
@@ -157,6 +158,22 @@ AT_ONCE = """
             time.sleep(0.05)
         for name in {common}: assert len(list(pathlib.Path(name).iterdir())) == 1, name
 """
+
+
+def test_two_days_boot_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run boots some guests, and tests the lab itself."""
+    tests = [f"tests/test_lab.py::test_in_the_lab[{boot}]" for boot in BOOTS] + ["tests/test_lab.py::test_the_limit[]"]
+    always = {f"tests/test_lab.py::test_in_the_lab[{boot}]" for boot in side_by_side.EACH_RUN} | {tests[-1]}
+    of_days = []
+    for day in ("2026-12-31", "2027-01-01"):
+        monkeypatch.setenv(drawn.VARIABLE, day)
+        of_days.append(side_by_side.todays(tests))
+    assert set(of_days[0]) & set(of_days[1]) == always <= {*tests}
+    assert set(of_days[0]) | set(of_days[1]) == {*tests}
+    assert abs(len(of_days[0]) - len(of_days[1])) <= 1
+    assert [one for one in tests if one in of_days[0]] == of_days[0]
+    monkeypatch.setenv(drawn.VARIABLE, f"{day},all")
+    assert side_by_side.todays(tests) == tests
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
