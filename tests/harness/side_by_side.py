@@ -9,7 +9,7 @@ plain build and its part of the tests follow later.
 
 A tier on this machine gets a mount namespace with empty directories in which hpn, libcni and `ip netns` keep shared
 state.  So it neither sees nor disturbs another tier or the machine.  A guest leaves nothing visible to other tests,
-and the cluster has its own namespaces.
+and a cluster has its own namespaces.
 
 Meanwhile the DRA driver's grpc-go client, Helm and Prometheus for the system tier, and the cluster's programs are
 built, the first time for minutes.
@@ -207,11 +207,21 @@ def runs(memory: Path | None, disk: Path, alone: tuple[str, ...]) -> Iterator[Ru
         folder = disk / tier[0]
         if tier in IN_MEMORY and memory:
             folder, words = memory / tier[0], (*words, "-o", "tmp_path_retention_policy=failed")
-        needs_binary = tier not in WITHOUT_BINARY
-        yield Run(tier, tier, words, folder, True, () if tier == "cluster" else alone, needs_binary=needs_binary)
+        if tier == "cluster":
+            yield from clusters(disk)
+        else:
+            yield Run(tier, tier, words, folder, True, alone, needs_binary=tier not in WITHOUT_BINARY)
     yield Run(PLAIN, PLAIN, (), disk / "p", True, alone, make=PLAIN)
     for at, test in enumerate(todays(guests())):
         yield Run(test, "lab", (test,), disk / f"{at}", needs_binary=True)
+
+
+def clusters(disk: Path) -> Iterator[Run]:
+    """The cluster tier in halves, each with a cluster of its own, because its tests mostly wait."""
+    files = sorted(f"{path.relative_to(ROOT)}" for path in (ROOT / "tests/cluster").glob("test_*.py"))
+    for number, some in enumerate((files[0::2], files[1::2]), 1):
+        if some:
+            yield Run(f"cluster {number}", "cluster", (*some,), disk / f"c{number}", True, needs_binary=True)
 
 
 def guests() -> list[str]:
