@@ -1,8 +1,8 @@
 """Facts about containerd's configuration, read as text: hpn has no other use for a parser of TOML."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 from ctl.doctor.model import Containerd, Process
@@ -25,15 +25,28 @@ def containerd(read: Reader, processes: Iterable[Process]) -> Containerd | None:
 def _configured(read: Reader, words: Sequence[str]) -> Containerd:
     option = _OPTION.search("\0".join(words))
     file, enables = option[1] if option else _FILE, None
-    # A file overrides the one that imports it.
-    for path in (read.at(file), *_imported(read, file)):
+    for path in map(read.at, _files(read, file)):
         for found in _CDI.findall(read.line(path)):
             enables = (found == "true", path)
     return Containerd(read.at(file), *(enables or (None, "")))
 
 
+def _files(read: Reader, first: str) -> list[str]:
+    """The file and all that it imports, each once.  A later one overrides: containerd reads a level's files before
+    those that they import (LoadConfig in its config.go)."""
+    found = [first]
+    for file in found:
+        found += [one for one in _imported(read, file) if one not in found]
+    return found
+
+
 def _imported(read: Reader, file: str) -> Iterator[str]:
     for listed in _IMPORTS.findall(read.line(read.at(file))):
         for _, pattern in re.findall(r"""(["'])(.*?)\1""", listed):
-            path = Path(file).parent / pattern
-            yield from sorted(map(str, Path(read.at(f"{path.parent}")).glob(path.name)))
+            path = os.path.normpath(os.path.join(os.path.dirname(file), pattern))
+            if "*" in path:
+                # Go's pattern has no "**".
+                found = read.root.glob(re.sub(r"\*+", "*", path).lstrip("/"))
+                yield from (f"/{one.relative_to(read.root)}" for one in sorted(found))
+            else:
+                yield path

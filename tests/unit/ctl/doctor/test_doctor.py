@@ -144,6 +144,23 @@ def test_cdi_of_containerd(node: Node, version: str, text: str, is_found: bool) 
     assert [name for name, _ in node.findings()] == ["cdi-disabled"] * is_found
 
 
+@pytest.mark.parametrize(("files", "is_found"), [
+    ({"a": 'imports = ["b"]', "b": 'imports = ["/etc/own/c"]', "c": "enable_cdi = false"}, True),
+    # A loop; and each file is merged once, where it is named first.
+    ({"a": 'imports = ["b", "c"]', "b": "imports = ['a', 'c']\nenable_cdi = false", "c": "enable_cdi = true"}, False),
+    # The files of one level come before those that they import.
+    ({"a": 'imports = ["b", "c"]', "b": 'imports = ["d"]', "c": "enable_cdi = true", "d": "enable_cdi = false"}, True),
+    ({"a": "enable_cdi = false\nimports = ['*/x*.toml']", "d/x.toml": "enable_cdi = true"}, False),
+])  # fmt: skip
+def test_imports_of_containerd(node: Node, files: dict[str, str], is_found: bool) -> None:
+    """containerd reads imported files in the order of LoadConfig (cmd/containerd/server/config/config.go)."""
+    node.process(811, "containerd", "unlimited", "--config", "/etc/own/a")
+    for name, text in files.items():
+        node.at(f"etc/own/{name}").write_text(f"{text}\n")
+    node.at("etc/hpn/devices.yaml").write_text(NODE.replace("kind: vf,", "kind: vf, cdi: true,"))
+    assert [name for name, _ in node.findings()] == ["cdi-disabled"] * is_found
+
+
 def test_a_network_that_the_policy_file_does_not_allow(node: Node) -> None:
     file = node.at("etc/hpn/policy.json")
     for name, text in (
