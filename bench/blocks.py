@@ -74,6 +74,7 @@ def locked(api: Api, rounds: int) -> list[float]:
     http.ask("POST", maps, {"metadata": {"name": "pool"}, "data": allocations}, is_safe=True)
 
     def change(path: str, key: str, value: Mapping[str, Any]) -> None:
+        http.begin()
         found = http.ask("GET", path, is_safe=True).json()
         found[key] = {**found.get(key, {}), **value}
         assert http.ask("PUT", path, found, is_safe=True).status == 200

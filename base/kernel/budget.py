@@ -34,12 +34,12 @@ class _Budget(_local):
 _budget = _Budget()
 
 
-def begin(*, is_patient: bool = False, least: float = 0.0) -> None:
-    """Give this thread's next request the whole budget, and ``least`` seconds at least.
+def begin(*, is_patient: bool = False, seconds: float = 0.0) -> None:
+    """Give this thread's next request the whole budget, or that many seconds.
 
     ``is_patient``: no command waits, so each request to a server gets it again (``begin_one``).
     """
-    _budget.left, _budget.kernel_left, _budget.is_patient = max(REQUEST, least), KERNEL_TIMEOUT, is_patient
+    _budget.left, _budget.kernel_left, _budget.is_patient = seconds or REQUEST, KERNEL_TIMEOUT, is_patient
 
 
 def begin_one() -> None:

@@ -55,10 +55,14 @@ class Client:
         self._http.close()
 
     def send(self, method: str, path: str, body: Json | None = None, accept: str = "application/json") -> Answer:
-        """Return the answer, of any status; with the credential that the kubeconfig holds now."""
+        """Return the answer, of any status; with the credential that the kubeconfig holds now.
+
+        ``patience`` is for all of it: a credential that the server refuses is sent once more, over a new connection.
+        """
         if not self._kubeconfig.is_current():
             self.close()
             self._open(self._kubeconfig.again())
+        self._http.begin()
         answer = self._http.ask(method, path, body, is_safe=True, accept=accept)
         if answer.status == 401:  # this connection's certificate may be an old one
             self.close()

@@ -107,9 +107,9 @@ class Http:
     - ``servers``: URLs of one backend's servers; if one is unreachable, the next is tried.
     - ``trust``: returns the certificates for a new connection, as they change.
     - ``headers``: returns further headers for a request, as tokens change.
-    - ``is_patient``: each request gets a whole budget, for a caller with many requests and no command waiting.
-    - ``patience``: with that, the seconds for one server's answer, in place of _TIMEOUT.  A slow server gets a request
-      once.
+    - ``is_patient``: ``begin`` gives a whole budget, for a caller with many requests and no command waiting.
+    - ``patience``: with that, the seconds of this budget, which may all pass before one answer.  A slow server gets a
+      request once.
     """
 
     def __init__(
@@ -128,6 +128,10 @@ class Http:
         self._used = 0.0
         self._is_new = True  # whether this request opens its connection
 
+    def begin(self) -> None:
+        """Give the next request one budget, together with those that repeat it with another credential."""
+        budget.begin(is_patient=True, seconds=self._patience) if self._is_patient else budget.begin_one()
+
     def ask(
         self, method: str, path: str, body: Json | None = None, *, is_safe: bool, accept: str = "application/json"
     ) -> Answer:
@@ -136,7 +140,6 @@ class Http:
         ``is_safe``: the request may be sent twice.  ``accept``: the answer's media types.  Raises Unreachable,
         BackendRefused.
         """
-        budget.begin(is_patient=True, least=self._patience) if self._is_patient else budget.begin_one()
         why = "the time for this request is over"
         for attempt in range(_ATTEMPTS):
             begun, pause = time.monotonic(), _FIRST_PAUSE * 2**attempt * (0.5 + os.urandom(1)[0] / 256)

@@ -181,8 +181,10 @@ def take(fd: int, path: str, timeout: float, byte: int | None = None, mode: Mode
                     by = holder(fd, byte) or "others"
                     raise TryAgain(f"{path} was held by {by} for {timeout:g} s; try again, and see: lslocks")
                 deadline = time.monotonic() + timeout
-            if turn:
-                # No holder needs OWN seconds.  One that takes longer hangs, and others can go on beside it.
+            if byte is not None and turn:
+                # No holder needs OWN seconds.  One that shares for longer hangs, and others can go on beside it.
+                if _other(fd, byte) != fcntl.F_RDLCK:
+                    turn_ends = time.monotonic() + OWN
                 with suppress(BlockingIOError):  # another one waits too
                     _set(fd, fcntl.F_WRLCK if time.monotonic() < turn_ends else fcntl.F_UNLCK, turn)
             time.sleep(pause)

@@ -179,11 +179,13 @@ class Machine:
 
 @dataclass(frozen=True)
 class Containerd:
-    """The running containerd's configuration.
+    """The configuration of the containerd that kubelet can use.
 
-    - ``file``: its path.  ``cdi``: whether it enables CDI, in the file ``cdi_path``; None if no file has the key.
+    - ``program`` and ``file``: its path as it was started, and its configuration's.
+    - ``cdi``: whether it enables CDI, in the file ``cdi_path``; None if no file has the key.
     """
 
+    program: str
     file: str
     cdi: bool | None = None
     cdi_path: str = ""

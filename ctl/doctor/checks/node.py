@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from base.table import abridged
-from ctl.doctor.model import Facts, Finding, Machine, Nic, Severity
+from ctl.doctor.model import Facts, Finding, Nic, Severity
 from hardware.model import Kind
 from node.model import DRAIN, THEN, PfRule
 from node.offer.offers import agrees
@@ -75,7 +75,7 @@ def runtime_too_old(facts: Facts) -> Iterator[Finding]:
     """The runtime does not support the cniVersion of its own network, and fails only after ADD has succeeded."""
     for network in facts.networks:
         asked = network.conf.get("cniVersion")
-        for package, version in _older(facts.machine):
+        for package, version in _older(facts):
             if network.is_the_runtimes and asked == "1.1.0":
                 yield Finding(
                     Severity.ERROR,
@@ -85,12 +85,12 @@ def runtime_too_old(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _older(machine: Machine) -> list[tuple[str, str]]:
+def _older(facts: Facts) -> list[tuple[str, str]]:
     """The packages and versions of a running containerd before 2.0."""
-    if not any(process.words[0] == _PACKAGED for process in machine.processes):
+    if not facts.containerd or facts.containerd.program != _PACKAGED:
         return []
     # A Debian version may begin with an epoch.
-    return [one for one in machine.packages.items() if one[1].rpartition(":")[2].startswith(("0.", "1."))]
+    return [one for one in facts.machine.packages.items() if one[1].rpartition(":")[2].startswith(("0.", "1."))]
 
 
 def cdi_disabled(facts: Facts) -> Iterator[Finding]:
@@ -100,7 +100,7 @@ def cdi_disabled(facts: Facts) -> Iterator[Finding]:
     resources = settings.resources if settings else ()
     if not runtime or not (facts.state.claims or any(one.by_dra or one.cdi for one in resources)):
         return
-    older, restart = _older(facts.machine), "then: systemctl restart containerd"
+    older, restart = _older(facts), "then: systemctl restart containerd"
     if runtime.cdi is False:
         evidence = f"{runtime.cdi_path} has enable_cdi = false"
         remedy = f"set enable_cdi = true there, {restart}"

@@ -79,6 +79,7 @@ class Gateway:
 
         Raises Unreachable, BackendRefused.
         """
+        self._http.begin()
         if self._settings.user and not self._token:
             self._authenticate()
         reply = self._ask(path, body)

@@ -62,7 +62,9 @@ def program(root: Path, code: str) -> None:
         ("exec /nonexistent", "not found"),
     ],
 )
-@pytest.mark.parametrize("state", ["run/hpn/attachments", "run/hpn/elsewhere", "var/lib/cni/hpn/ipam"])
+@pytest.mark.parametrize(
+    "state", ["run/hpn/attachments", "run/hpn/elsewhere", "run/hpn/claims", "var/lib/cni/hpn/ipam"]
+)
 def test_a_program_that_cannot_tell_who_is_attached(
     script: Script, tmp_path: Path, code: str, said: str, state: str
 ) -> None:

@@ -1,11 +1,13 @@
 """The API server's client: the credential of each request, and lists."""
 
 import json
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.tls_server import Server, Told, api_server
+from support.tls_server import Asked, Server, Told, api_server
 
 from base.kubernetes import credentials
 from base.kubernetes.client import Client, of_operator
@@ -53,6 +55,21 @@ def test_patience_after_a_renewal(asked: tuple[Server, Path]) -> None:
         client.send("GET", PODS)
     assert len(server.asked) == 1
     client.close()
+
+
+def test_patience_with_an_old_credential(asked: tuple[Server, Path]) -> None:
+    """The request that follows a refusal has what is left of the time."""
+    server, kubeconfig = asked
+
+    def late(_: Asked) -> Told:
+        # time: the server is slow
+        time.sleep(1.2)
+        return Told(401 if len(server.asked) == 1 else 200)
+
+    server.route = late
+    patient = Client(credentials.read(f"{kubeconfig}"), is_patient=True, patience=2.0)
+    with closing(patient) as client, pytest.raises(Unreachable):
+        client.send("GET", PODS)
 
 
 def test_an_answer_without_an_object(asked: tuple[Server, Path]) -> None:

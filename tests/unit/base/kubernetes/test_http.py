@@ -157,6 +157,7 @@ def test_the_time_is_over(server: Server, signer: Authority) -> None:
 def test_who_is_patient_has_a_budget_for_every_request(server: Server, signer: Authority) -> None:
     budget.spend(budget.REQUEST)
     with client(server.url, ca=signer.ca, is_patient=True) as http:
+        http.begin()
         assert http.ask("GET", "/", is_safe=True).status == 200
 
 
@@ -164,9 +165,11 @@ def test_no_command_waits_and_each_request_has_a_budget(server: Server, signer: 
     budget.begin(is_patient=True)
     budget.spend(budget.REQUEST)
     with client(server.url, ca=signer.ca) as http:
+        http.begin()
         assert http.ask("GET", "/", is_safe=True).status == 200
         budget.begin()
         budget.spend(budget.REQUEST)
+        http.begin()
         with pytest.raises(Unreachable):
             http.ask("GET", "/", is_safe=True)
 

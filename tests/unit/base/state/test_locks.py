@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -279,6 +280,48 @@ def test_a_holder_that_hangs_keeps_others_out_for_a_while_only(tmp_path: Path, m
             until(lambda: not can_be_shared())
             until(can_be_shared)
             assert not waiting.done()
+        waiting.result().release()
+
+
+class Clock:
+    """The time of base.state.locks: ``ahead`` seconds ahead, and how often it was read."""
+
+    ahead, read = 0.0, 0
+    sleep = staticmethod(time.sleep)
+
+    def monotonic(self) -> float:
+        self.read += 1
+        return time.monotonic() + self.ahead
+
+
+def test_only_holders_that_share_use_up_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One may wait behind others that want the lock alone for longer than a turn.  Those that share it in turns delay
+    it no more afterwards."""
+    clock = Clock()
+    monkeypatch.setattr(locks, "time", clock)
+    monkeypatch.setattr(locks, "OWN", 60.0)
+    path, name = f"{tmp_path}/lock", "rail0"
+
+    def can_be_shared() -> bool:
+        try:
+            locks.Lock(path, 0, name, Mode.SHARED).release()
+        except TryAgain:
+            return False
+        return True
+
+    fd = locks.opened(path)
+    locks.take(fd, path, 0, locks.byte_of(name))
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(locks.Lock, path, 1000, name)
+        try:
+            until(lambda: clock.read > 10)
+            clock.ahead = 2 * locks.OWN
+            before = clock.read
+            until(lambda: clock.read > before + 10)
+            locks.take(fd, path, 0, locks.byte_of(name), Mode.SHARED)  # with no moment between
+            until(lambda: not can_be_shared())
+        finally:
+            os.close(fd)
         waiting.result().release()
 
 

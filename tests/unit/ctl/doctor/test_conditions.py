@@ -14,6 +14,7 @@ from cni.attachment_state import ATTACHED
 from ctl.doctor.checks import CHECKS
 from ctl.doctor.model import (
     Attachment,
+    Containerd,
     Disk,
     Facts,
     GidTable,
@@ -98,16 +99,15 @@ def lossy(value: str = "Global tclass=104", **keys: Any) -> Facts:
     return nics(nic(**{"traffic_classes": {"/tc": value}, "dcb": Dcb((3,), ((26, 4), (24, 3)))} | keys))
 
 
-CONTAINERD = process("/usr/bin/containerd")
+DEBIANS = "/usr/bin/containerd"
 
 
 def old_runtime(
-    version: str = "1.6.20~ds1-1", *, machine: Machine = CONTAINERD, asked: str = "1.1.0", is_its: bool = True
+    version: str = "1.6.20~ds1-1", *, program: str = DEBIANS, asked: str = "1.1.0", is_its: bool = True
 ) -> Facts:
     networks = (Network("/etc/cni/net.d/10-hpn.conf", {"cniVersion": asked}, is_the_runtimes=is_its),)
-    return Facts(
-        replace(machine, packages={"containerd": version}, packages_path="/var/lib/dpkg/status"), networks=networks
-    )
+    machine = Machine(packages={"containerd": version}, packages_path="/var/lib/dpkg/status")
+    return Facts(machine, networks=networks, containerd=Containerd(program, "/etc/containerd/config.toml"))
 
 
 def asked(rule: dict[str, Any], *found: Nic, read_only: bool = False, pods: Sequence[Attachment] = ()) -> Facts:
@@ -236,7 +236,7 @@ ROWS: dict[str, list[Row]] = {
         (old_runtime("2.1.4-1"), None, ""),
         (old_runtime("1:2.1.4"), None, ""),
         (old_runtime("10.1"), None, ""),
-        (old_runtime(machine=process("/usr/local/bin/containerd")), None, ""),
+        (old_runtime(program="/usr/local/bin/containerd"), None, ""),
         (old_runtime(asked="1.0.0"), None, ""),
         (old_runtime(is_its=False), None, ""),
     ],

@@ -144,6 +144,45 @@ def test_cdi_of_containerd(node: Node, version: str, text: str, is_found: bool) 
     assert [name for name, _ in node.findings()] == ["cdi-disabled"] * is_found
 
 
+DOCKERS = 'disabled_plugins = ["cri"]\n'
+
+
+@pytest.mark.parametrize("dockers", [DOCKERS, 'version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n'])
+def test_a_containerd_without_kubelets_interface(node: Node, dockers: str) -> None:
+    """Docker's own, alone and beside kubelet's: its file and its package's version give no finding."""
+    node.at("proc/811/comm").unlink()
+    node.process(800, "containerd", "unlimited", "--config", "/run/docker/containerd/containerd.toml")
+    node.at("run/docker/containerd/containerd.toml").write_text(f"{dockers}enable_cdi = false\n")
+    node.at("var/lib/dpkg/status").write_text("Package: containerd.io\nStatus: a b installed\nVersion: 1.7.24\n\n")
+    node.at("etc/hpn/devices.yaml").write_text(NODE.replace("kind: vf,", "kind: vf, cdi: true,"))
+    assert node.findings() == []
+    node.process(811, "containerd")
+    node.at("proc/811/cmdline").write_text("/opt/k8s/containerd\0--config=/etc/kubelets.toml\0")
+    kubelets = node.at("etc/kubelets.toml")
+    kubelets.write_text("# disabled_plugins = ['cri']\n")
+    assert node.findings() == []
+    kubelets.write_text("disabled_plugins = ['aufs']\nenable_cdi = false\n")
+    assert [(name, str(kubelets) in one.evidence) for name, one in node.findings()] == [("cdi-disabled", True)]
+
+
+@pytest.mark.parametrize(("files", "is_found"), [
+    ({"a": 'imports = ["b"]', "b": 'imports = ["/etc/own/c"]', "c": "enable_cdi = false"}, True),
+    # A loop; and each file is merged once, where it is named first.
+    ({"a": 'imports = ["b", "c"]', "b": "imports = ['a', 'c']\nenable_cdi = false", "c": "enable_cdi = true"}, False),
+    # The files of one level come before those that they import.
+    ({"a": 'imports = ["b", "c"]', "b": 'imports = ["d"]', "c": "enable_cdi = true", "d": "enable_cdi = false"}, True),
+    ({"a": "enable_cdi = false\nimports = ['*/x*.toml']", "d/x.toml": "enable_cdi = true"}, False),
+    ({"a": "enable_cdi = false\nimports = ['b']", "b": "disabled_plugins = ['cri']"}, False),
+])  # fmt: skip
+def test_imports_of_containerd(node: Node, files: dict[str, str], is_found: bool) -> None:
+    """containerd reads imported files in the order of LoadConfig (cmd/containerd/server/config/config.go)."""
+    node.process(811, "containerd", "unlimited", "--config", "/etc/own/a")
+    for name, text in files.items():
+        node.at(f"etc/own/{name}").write_text(f"{text}\n")
+    node.at("etc/hpn/devices.yaml").write_text(NODE.replace("kind: vf,", "kind: vf, cdi: true,"))
+    assert [name for name, _ in node.findings()] == ["cdi-disabled"] * is_found
+
+
 def test_a_network_that_the_policy_file_does_not_allow(node: Node) -> None:
     file = node.at("etc/hpn/policy.json")
     for name, text in (
