@@ -18,7 +18,7 @@ from base.protocol.location import is_absolute
 from base.protocol.result import Address
 from base.protocol.spec import Config, Json
 from base.state import policy
-from ipam.models import Conf, Item, Parent, address_of, listed
+from ipam.models import Conf, IpamKeys, Item, Parent, address_of, listed
 from ipam.pool import Cluster, Pool, Prefix, Rail, Range, RangeSet, rails_of, range_sets
 
 _RESOLV_CONF_MOST = 1 << 16  # bytes of a resolv.conf
@@ -84,13 +84,13 @@ def _parsed(text: str, node: str, found: tuple[tuple[Parent, Prefix], ...] = ())
     _refuse_alone(written)
     of_all: tuple[RangeSet, ...] = ()
     if of_some:
-        if every := _placed(written, {}):
+        if every := _placed(conf.ipam, written, {}):
             of_all = range_sets(every)  # those of different nodes must not overlap either
         written = _of_node(written, node)
     _refuse_beside(written)
     named = {at: f"{key}.subnet" for _, items in written for key, _, at in items if isinstance(at, Parent)}
     if not (sets := tuple(s for rail in rails for s in rail.sets)):
-        placed = _placed(written, prefixes)
+        placed = _placed(conf.ipam, written, prefixes)
         sets = range_sets(placed, of_all) if placed or not (named or of_some) else ()
     if not (keys := conf.ipam.cluster):
         return _Parsed(conf, named, rails, sets)
@@ -124,13 +124,14 @@ def _of_node(written: Sequence[tuple[str, Sequence[Item]]], node: str) -> list[t
 
 
 def _placed(
-    written: Sequence[tuple[str, Sequence[Item]]], prefixes: Mapping[Parent, Prefix]
+    ipam: IpamKeys, written: Sequence[tuple[str, Sequence[Item]]], prefixes: Mapping[Parent, Prefix]
 ) -> list[tuple[str, list[Range]]]:
     """The ranges of each set, without those, and without sets of only those, whose subnet is not known."""
     found = list[tuple[str, list[Range]]]()
+    hops = [route.gw for route in ipam.routes or () if route.gw is not None]
     for key, items in written:
         known = ((one, bounds, prefixes.get(at) if isinstance(at, Parent) else at) for one, bounds, at in items)
-        ranges = [bounds.range(one, place) for one, bounds, place in known if place]
+        ranges = [bounds.range(one, place, hops) for one, bounds, place in known if place]
         if ranges or not items:
             found.append((key, ranges))
     return found
@@ -207,7 +208,7 @@ def _rails(conf: Conf) -> tuple[Rail, ...]:
     for sets in by_rail.values():
         _refuse_alone(sets)
         _refuse_beside(sets)
-    written = [(key, keys[key].device(), _placed(sets, {})) for key, sets in by_rail.items()]
+    written = [(key, keys[key].device(), _placed(ipam, sets, {})) for key, sets in by_rail.items()]
     return rails_of(written, align=bool(ipam.align))
 
 

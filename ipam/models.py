@@ -7,7 +7,7 @@ ipam.dataDir.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -174,13 +174,14 @@ class Bounds(Section):
         """The key with which something else determines the address; empty if it is chosen."""
         return "eui64" if self.eui64 else "embedIPv4" if self.embed_ipv4 else ""
 
-    def range(self, key: str, place: Network | Prefix) -> Range:
+    def range(self, key: str, place: Network | Prefix, hops: Sequence[Address]) -> Range:
         subnet, prefix = (place.subnet, place) if isinstance(place, Prefix) else (place, None)
         default = prefix.gateway if prefix else default_gateway(subnet)
         gateway = self.gateway if "gateway" in self.model_fields_set else default
         spans = tuple(self.exclude or ()), tuple(self.reserved or ())
         derived = bool(self.eui64), bool(self.embed_ipv4)
-        return Range(key, subnet, self.range_start, self.range_end, gateway, *spans, *derived, prefix)
+        inside = tuple(hop for hop in hops if hop in subnet)
+        return Range(key, subnet, self.range_start, self.range_end, gateway, *spans, *derived, prefix, inside)
 
 
 class RangeKeys(Bounds):
@@ -249,7 +250,7 @@ class RouteKeys(Section):
     """The destination, a CIDR.
     Refused: 7: host bits set"""
     gw: _Address | None = None
-    """The gateway.
+    """The gateway, which no pod gets.
     Default: that of the first address of its family, unless `scope` is 253 (on-link)"""
     mtu: _U32 | None = None
     """The route's MTU, in bytes.

@@ -8,7 +8,8 @@ import os
 import socket
 import struct
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from base.kernel.netlink import Change, attr, attributes, pairs, read_text, read_u32, text, u32
@@ -17,6 +18,7 @@ RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWLINKPROP, RTM_DELLINKPROP = 108, 109
 
 IFF_UP, IFF_RUNNING, IFF_NOARP, IFF_PROMISC, IFF_ALLMULTI, IFF_LOWER_UP = 0x1, 0x40, 0x80, 0x100, 0x200, 0x10000
+IFF_MULTICAST: Final = 0x1000
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_LINKINFO = 1, 3, 4, 5, 10, 18
 IFLA_TXQLEN, IFLA_IFALIAS, IFLA_VFINFO_LIST, IFLA_PARENT_DEV_NAME = 13, 20, 22, 56
 IFLA_NEW_IFINDEX, IFLA_PROP_LIST, IFLA_ALT_IFNAME = 49, 52, 53
@@ -24,6 +26,11 @@ IFLA_NET_NS_FD, IFLA_EXT_MASK, IFLA_LINK_NETNSID, IFLA_PROTO_DOWN, IFLA_XDP = 28
 IFLA_XDP_FD, IFLA_XDP_FLAGS = 1, 3
 # The three modes of XDP: the attribute with the program's id -> the mode's flag (if_link.h).
 XDP_MODES: Final = {5: 4, 6: 2, 7: 8}  # in the driver, generic, in hardware
+# Further settings of one number each (man 8 ip-link).  The kernel sets the first one first, and with it the fourth.
+NUMBERS: Final = {
+    "gso_max_size": 41, "gso_max_segs": 40, "gro_max_size": 58, "gso_ipv4_max_size": 63, "gro_ipv4_max_size": 64,
+    "group": 27,
+}  # fmt: skip
 IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
 ARPHRD_ETHER, ARPHRD_INFINIBAND = 1, 32
 RTEXT_FILTER_SKIP_STATS: Final = 8
@@ -53,6 +60,7 @@ class Link:
     - ``xdp``: IFLA_XDP, not decoded.
     - ``enslaved``: the ifindex of the link's bridge, bond or VRF; 0 for none.
     - ``proto_down``: its carrier is disabled (ip link set DEV protodown on).
+    - ``numbers``: those of ``NUMBERS`` that the kernel has.
     """
 
     index: int
@@ -73,6 +81,7 @@ class Link:
     enslaved: int = 0
     xdp: bytes = b""
     proto_down: bool = False
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def xdp_programs(self) -> dict[int, int]:
@@ -181,6 +190,7 @@ def parse_link(body: bytes) -> Link:
         enslaved=read_u32(attrs.get(IFLA_MASTER, b"")),
         xdp=attrs.get(IFLA_XDP, b""),
         proto_down=any(attrs.get(IFLA_PROTO_DOWN, b"")),
+        numbers={name: read_u32(attrs[number]) for name, number in NUMBERS.items() if number in attrs},
     )
 
 

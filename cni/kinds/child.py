@@ -279,12 +279,13 @@ def remove(wanted: Plan, pod: Pod, ifname: str, found: Callable[[], None]) -> bo
 def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
     """Kind.check: the master may lack a carrier, because ADD does not require one."""
     wanted = Plan(**plan)
-    link = find(wanted, pod, ifname)
-    if link is None or (link.name != ifname and not pod.has_as_port(link)):
-        raise CheckFailed(f"{ifname} in {pod.path} is not the {wanted.kind} that ADD made")
+    # First: the kernel removes an interface with its master.
     over = (pod.rtnl if wanted.in_container else host).link(index=wanted.parent)
     if over is None or over.name != wanted.master:
         raise CheckFailed(f"master {wanted.master!r} of {ifname} is gone or is another interface now")
+    link = find(wanted, pod, ifname)
+    if link is None or (link.name != ifname and not pod.has_as_port(link)):
+        raise CheckFailed(f"{ifname} in {pod.path} is not the {wanted.kind} that ADD made")
     if not over.up:
         raise CheckFailed(f"master {wanted.master!r} of {ifname} is down; run: ip link set {wanted.master} up")
     asked = attributes(bytes.fromhex(wanted.data))

@@ -16,6 +16,7 @@ from base.kernel import bpf, netns, nsid, rtnl, sysfs
 from base.kernel.budget import attempts
 from base.kernel.links import (
     IFF_ALLMULTI,
+    IFF_MULTICAST,
     IFF_NOARP,
     IFF_PROMISC,
     IFF_UP,
@@ -26,6 +27,7 @@ from base.kernel.links import (
     IFLA_NET_NS_FD,
     IFLA_NEW_IFINDEX,
     IFLA_TXQLEN,
+    NUMBERS,
     Link,
     pack_mac,
     without_xdp,
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from cni.models.device import Device
 
 # Flags that people set.  A move clears only the first.
-FLAGS: Final = IFF_UP | IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI
+FLAGS: Final = IFF_UP | IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI | IFF_MULTICAST
 # Seconds.  The kernel returns a dying namespace's devices from a work queue, usually within 0.1 s.
 HOME_TIMEOUT: Final = 5.0
 POLL: Final = 0.02
@@ -61,7 +63,7 @@ _IFNAME: Final = 15
 class Netdev:
     """The state of a netdev on the host; ``flags`` are some of ``FLAGS``.  ``programs`` are the ids of the BPF programs
     on it, by XDP and tcx; the kernel never reuses an id.  ``network`` is empty, or what the pod takes of its network
-    (cni/features/host_network.py)."""
+    (cni/features/host_network.py).  ``numbers`` are the link's."""
 
     name: str
     mac: str
@@ -72,20 +74,24 @@ class Netdev:
     altnames: tuple[str, ...]
     programs: tuple[int, ...] = ()
     network: Json = field(default_factory=dict)
+    numbers: Json = field(default_factory=dict)
 
     @classmethod
     def of(cls, link: Link, network: Json) -> "Netdev":
         """Read the state of a link in our namespace.  Raises OSError."""
         flags, programs = link.flags & FLAGS, (*link.xdp_programs.values(), *bpf.on_tcx(link.index))
-        return cls(link.name, link.mac, link.mtu, link.txqlen, link.alias, flags, link.altnames, programs, network)
+        names = (link.altnames, programs)
+        return cls(link.name, link.mac, link.mtu, link.txqlen, link.alias, flags, *names, network, dict(link.numbers))
 
     @classmethod
     def from_json(cls, body: Json | None) -> "Netdev | None":
-        """Read a plan's ``home``, in which JSON turned tuples into lists.  Older versions wrote no programs."""
+        """Read a plan's ``home``, in which JSON turned tuples into lists.  Older versions wrote no programs, no
+        numbers, and no IFF_MULTICAST, which Ethernet and InfiniBand have."""
         if body is None:
             return None
         lists = {key: tuple(body.get(key, ())) for key in ("altnames", "programs")}
-        return cls(**{**body, **lists})
+        flags = body["flags"] | (0 if "numbers" in body else IFF_MULTICAST)
+        return cls(**{**body, **lists, "flags": flags})
 
 
 @dataclass(frozen=True)
@@ -390,7 +396,8 @@ def set_mac(host: Rtnl, link: Link, mac: str) -> None:
 
 def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], None] | None) -> None:
     """Restore the netdev's state on the host; keep the MAC if ``set_mac`` is None.  Raises OSError."""
-    if Netdev.of(link, was.network) == was:
+    numbers = {name: link.numbers.get(name) for name in was.numbers}
+    if replace(Netdev.of(link, was.network), numbers=numbers) == was:
         return  # it never left: to set it down would cost the host its routes
     # First, because a driver that runs XDP refuses some MTUs.
     with doing(f"detaching the pod's BPF programs from {link.name} ({link.device or was.name})"):
@@ -403,6 +410,7 @@ def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], 
             (link.mtu != was.mtu, attr(IFLA_MTU, u32(was.mtu))),
             (link.txqlen != was.txqlen, attr(IFLA_TXQLEN, u32(was.txqlen))),
             (link.alias != was.alias, attr(IFLA_IFALIAS, os.fsencode(was.alias))),
+            *((numbers != was.numbers, attr(NUMBERS[name], u32(value))) for name, value in was.numbers.items()),
         )
         if differs
     ]

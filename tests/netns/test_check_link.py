@@ -111,6 +111,17 @@ def test_master_down(host: Host, pod: Pod) -> None:
     caught(host, pod, host.conf(), master("down"), "master 'rail0' of hpn0 is down; run: ip link set rail0 up")
 
 
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_the_interface_went_with_its_master(host: Host, pod: Pod, is_made_again: bool) -> None:
+    """Linux removes it, for example when a network service makes the host's VLAN interfaces again."""
+    result = host.ok("ADD", pod)
+    ip("link", "delete", "rail0")
+    if is_made_again:
+        ip("link", "add", "rail0", "up", "type", "veth")
+    error = json.loads(host.checked(pod, host.conf(), result).stdout)
+    assert (error["code"], error["msg"]) == (107, "master 'rail0' of hpn0 is gone or is another interface now")
+
+
 def test_a_pulled_cable_is_not_ours_to_tell(host: Host, pod: Pod) -> None:
     passes(host, pod, host.conf(), lambda *_: ip("link", "set", "fabric", "down"))
 

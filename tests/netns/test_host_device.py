@@ -13,6 +13,9 @@ from support.recovery import Recovery, by_a_new_add, by_del, by_gc
 from support.shipped import CONF, requests
 from support.topology import Host, Pod, ip, until
 
+from base.state import durable
+
+IFF_MULTICAST = 0x1000
 NAME, MAC = "eth9", "02:00:00:00:09:01"
 
 
@@ -90,11 +93,27 @@ def test_whatever_the_pod_made_of_it(host: Host, pod: Pod, eth9: dict[str, Any])
     for change in (("name", "mine0"), ("mtu", "900"), ("txqlen", "5"), ("alias", "x"), ("promisc", "off")):
         pod.ip("link", "set", "hpn0" if change[0] == "name" else "mine0", *change)
     pod.ip("link", "set", "mine0", "address", "02:00:00:00:09:99")
-    pod.ip("link", "set", "mine0", "allmulticast", "on")
+    pod.ip("link", "set", "mine0", "allmulticast", "on", "multicast", "off", "group", "7")
+    pod.ip("link", "set", "mine0", "gso_max_size", "30000", "gso_max_segs", "100", "gro_max_size", "20000")
     pod.ip("link", "property", "add", "dev", "mine0", "altname", "alt0")
     host.ok("DEL", pod, conf(host))
     assert state() == eth9
     assert host.state_files() == set()
+
+
+@pytest.mark.parametrize("eth9", ["veth"], indirect=True)
+def test_a_record_that_does_not_know_the_numbers(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
+    """Earlier versions recorded neither these numbers nor the flag MULTICAST."""
+    host.ok("ADD", pod, conf(host))
+    body = durable.read(host.record(pod))
+    assert body is not None
+    home = body["link"]["home"]
+    old = {key: value for key, value in home.items() if key != "numbers"} | {"flags": home["flags"] & ~IFF_MULTICAST}
+    assert old != home
+    host.rewrite(host.record(pod), link=body["link"] | {"home": old})
+    pod.ip("link", "set", "hpn0", "mtu", "900", "multicast", "off")
+    host.ok("DEL", pod, conf(host))
+    assert state() == eth9
 
 
 def test_hidden_in_a_namespace_of_the_pods_own(host: Host, make_pod: Callable[[], Pod], eth9: dict[str, Any]) -> None:

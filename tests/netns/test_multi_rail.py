@@ -110,15 +110,19 @@ def test_one_rail_down(host: Host, pod: Pod, wire: Wire) -> None:
 
 
 def test_routers_on_the_rails_change_nothing(host: Host, pod: Pod, wire: Wire) -> None:
-    """Router advertisements reach the rails, as another interface proves, and change nothing there."""
+    """Router advertisements reach the rails, as another interface proves, and change nothing there.  The sysctl alone
+    keeps them off too, also from an interface that has only IPv4 of the IPAM."""
     attached(host, pod)
-    host.ok("ADD", pod, conf(host, 0, multiRail=False), CNI_IFNAME="other")
+    plain = {"multiRail": False, "ipam": {"type": "hpn-ipam", "subnet": "10.57.0.0/24"}, "name": "plain"}
+    host.ok("ADD", pod, conf(host, 0, **plain), CNI_IFNAME="other")
+    quiet = {"sysctl": {"net.ipv6.conf.IFNAME.accept_ra": "0"}}
+    host.ok("ADD", pod, conf(host, 0, **plain | quiet), CNI_IFNAME="quiet")
     prefix = struct.pack("!BBBBIII", 3, 4, 64, 0xC0, 3600, 3600, 0) + socket.inet_pton(socket.AF_INET6, "fd00:99::")
     with closing(socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)) as router:
         router.bind(("fe80::1", 0, 0, socket.if_nametoindex("wire")))
         router.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
         router.sendto(struct.pack("!BBHBBHII", 134, 0, 0, 64, 0, 1800, 0, 0) + prefix, ("ff02::1", 0))
-    names = [f"hpn{number}" for number in RAILS]
+    names = [*(f"hpn{number}" for number in RAILS), "quiet"]
 
     def heard(name: str) -> bool:
         counters = pod.run("cat", f"/proc/net/dev_snmp6/{name}").stdout.split()

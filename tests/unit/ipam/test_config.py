@@ -7,6 +7,7 @@ from support.ipam_calls import Net
 
 R = {"subnet": "10.0.0.0/24"}
 SIX = {"subnet": "fd00::/64"}
+DEFAULT = {"dst": "0.0.0.0/0", "gw": "10.0.0.1"}
 
 
 @pytest.mark.parametrize(
@@ -16,6 +17,11 @@ SIX = {"subnet": "fd00::/64"}
         ({"ranges": [[R], [SIX]]}, [("10.0.0.2/24", "10.0.0.1"), ("fd00::2/64", "fd00::1")]),  # dual stack
         ({**SIX, "ranges": [[R]]}, [("fd00::2/64", "fd00::1"), ("10.0.0.2/24", "10.0.0.1")]),  # subnet's set is first
         ({**R, "gateway": None}, [("10.0.0.1/24", None)]),  # null: no gateway, and .1 is free to give
+        ({**R, "gateway": None, "routes": [DEFAULT]}, [("10.0.0.2/24", None)]),  # .1 is a router all the same
+        (
+            {"ranges": [[R], [{**SIX, "gateway": None}]], "routes": [DEFAULT, {"dst": "fd01::/64", "gw": "fd00::1"}]},
+            [("10.0.0.2/24", "10.0.0.1"), ("fd00::2/64", None)],
+        ),
         ({**R, "gateway": "10.0.0.254"}, [("10.0.0.1/24", "10.0.0.254")]),
         ({**R, "rangeStart": "10.0.0.9"}, [("10.0.0.9/24", "10.0.0.1")]),  # a gateway outside the range
         ({"subnet": "10.0.0.4/31"}, [("10.0.0.4/31", None)]),  # point to point has no third party
@@ -233,6 +239,12 @@ def test_requested_by_a_comma_list(tmp_path):
 )
 def test_requested_and_refused(tmp_path, more, args, code):
     assert Net(tmp_path, R, more).call("ADD", args=args)["code"] == code
+
+
+def test_no_pod_gets_the_gateway_of_a_route(tmp_path):
+    net = Net(tmp_path, {**R, "gateway": None, "routes": [DEFAULT]})
+    answer = net.call("ADD", args="IP=10.0.0.1")
+    assert (answer["code"], "10.0.0.1 is the gw of a route in ipam.routes" in answer["msg"]) == (102, True), answer
 
 
 @pytest.mark.parametrize("version", ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"])

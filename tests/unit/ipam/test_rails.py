@@ -91,6 +91,11 @@ def test_each_its_own_ranges(net):
     assert net.agrees()
 
 
+def test_no_pod_gets_the_gateway_of_a_route(net):
+    net = net(A, B, routes=[{"dst": "10.0.0.0/8", "gw": "10.2.0.2"}])
+    assert (on(net, "eth1"), on(net, "eth2")) == (("10.1.0.2",), ("10.2.0.3",))
+
+
 def test_round_robin_on_each_rail(net):
     """An ADD on another rail in between does not make an address available again at once."""
     net = net()
