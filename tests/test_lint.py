@@ -46,7 +46,7 @@ def test_mypy() -> None:
 
 
 def test_prose() -> None:
-    """The texts follow those rules of docs/develop/style.md that Vale can check."""
+    """The texts follow those rules of docs/develop/guide.md that Vale can check."""
     built = subprocess.run([ROOT / "netns-fixtures" / "vale"], capture_output=True, text=True, check=False)
     if built.returncode:
         require("unit", built.stderr)

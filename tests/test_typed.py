@@ -31,7 +31,7 @@ TYPED = {
         *["test_typed.py::test_a_pool_and_a_credential_without_a_daemonset"] * 3,
     ],
     "kubernetes.md#coming-from-another-device-plugin": ["test_typed.py::test_the_file_of_another_device_plugin"] * 2,
-    "quickstart.md#two-pods": ["test_quickstart.py::test_from_an_empty_cluster_to_two_pods"],
+    "kubernetes.md#quickstart": ["test_quickstart.py::test_from_an_empty_cluster_to_two_pods"],
 }
 FOUND = {f"{section}": section for page in PAGES for section in sections(page)}
 

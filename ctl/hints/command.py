@@ -40,7 +40,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
-    about = "Print the environment for a program in the pod (docs/user/workloads.md)."
+    about = "Print the environment for a program in the pod (docs/user/rdma.md)."
     parser = parser_for("hints", about, _EXAMPLES)
     parser.add_argument(
         "what", type=word, metavar="WHAT", help="a pod, namespace/pod, container id or its beginning, or a netns"

@@ -1,6 +1,6 @@
 """The variables of each communication library for a pod's interfaces, and their formats: pure.
 
-docs/user/workloads.md gives the source of each variable's meaning, format and version.
+docs/user/rdma.md gives the source of each variable's meaning, format and version.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Check the English of pages, docstrings, comments and messages by Vale, with the rules of docs/develop/style.md.
+"""Check the English of pages, docstrings, comments and messages by Vale, with the rules of docs/develop/guide.md.
 
     packaging/venv python tests/harness/prose.py $(netns-fixtures/vale)
 
@@ -38,8 +38,7 @@ END = ";\x1f"
 def pages() -> list[Path]:
     """Every page of the project."""
     found = chain(ROOT.glob("*.md"), (ROOT / "conf").glob("*.md"), (ROOT / "docs").rglob("*.md"))
-    # The left column of the style page shows what the rules refuse.
-    return sorted(page for page in found if page.name != "style.md")
+    return sorted(found)
 
 
 def programs() -> list[Path]:
@@ -143,7 +142,7 @@ def main() -> int:
     found = findings(sys.argv[1])
     print(
         *found,
-        f"{len(found)} places break a rule of docs/develop/style.md" if found else "prose: no findings",
+        f"{len(found)} places break a rule of docs/develop/guide.md" if found else "prose: no findings",
         sep="\n",
     )
     return bool(found)

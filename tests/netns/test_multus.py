@@ -1,6 +1,6 @@
 """The cluster tier's stand-in for Multus: its calls of plugins with their order, and its network-status of a pod.
 
-Each test also ran with the real Multus 4.3.0 in place of the stand-in (docs/develop/lab.md).
+Each test also ran with the real Multus 4.3.0 in place of the stand-in (docs/develop/testing.md).
 """
 
 import json

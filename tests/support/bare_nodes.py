@@ -19,7 +19,6 @@ from cluster.space import until
 from cluster.two_nodes import Cluster
 
 PAGE = ROOT / "docs" / "user" / "kubernetes.md"
-QUICKSTART = ROOT / "docs" / "user" / "quickstart.md"
 RECIPE = ROOT / "packaging" / "image" / "Dockerfile"
 PLACEHOLDER = ("registry.example.com/hpn", "0.1.0")
 NAME, TAGS = "localhost/hpn", ("1", "2")
@@ -36,8 +35,8 @@ def typed(title: str) -> list[str]:
 
 
 def pair() -> str:
-    """Return the two pods of docs/user/quickstart.md, with the image of the nodes."""
-    return shown(QUICKSTART, "Two pods", "yaml pods.yaml").replace("image: busybox, ", OWN)
+    """Return the two pods of docs/user/kubernetes.md, with the image of the nodes."""
+    return shown(PAGE, "Quickstart", "yaml pods.yaml").replace("image: busybox, ", OWN)
 
 
 def kubectl(cluster: Cluster, tree: Path, lines: str) -> None:

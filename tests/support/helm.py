@@ -1,4 +1,4 @@
-"""The chart, its objects, the Helm that the tests build, and the values of docs/user/quickstart.md."""
+"""The chart, its objects, the Helm that the tests build, and the values of docs/user/kubernetes.md."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def built(tier: str) -> Path:
 
 def values() -> dict[str, Any]:
     """The page's values, with the image of the nodes."""
-    found: dict[str, Any] = yaml.safe_load(shown(ROOT / "docs/user/quickstart.md", "Two pods", "yaml values.yaml"))
+    found: dict[str, Any] = yaml.safe_load(shown(ROOT / "docs/user/kubernetes.md", "Quickstart", "yaml values.yaml"))
     assert found["image"] == {"repository": "registry.example.com/hpn"}
     return found | {"image": {"repository": "localhost/hpn", "tag": "1"}}
 

@@ -12,7 +12,7 @@ from base.protocol.spec import Key
 from base.state.record import Record
 from ctl.main import main
 
-PAGE = (Path(__file__).parents[2] / "docs" / "user" / "workloads.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "user" / "rdma.md").read_text()
 LIBRARIES = ("nccl", "ucx", "mpi", "nvshmem")
 
 

@@ -1,7 +1,7 @@
 """A stand-in for Multus: a CNI plugin that calls other CNI plugins, one for each network that a pod asks for.
 
 It needs no build, which takes minutes for Multus itself (netns-fixtures/multus).  This plugin does what Multus 4.3.0
-(thin) does with the same configuration, according to its source.  ``docs/develop/lab.md`` lists its omissions, and the
+(thin) does with the same configuration, according to its source.  docs/develop/testing.md lists its omissions, and the
 real Multus versions that were tried by hand.  It imports the standard library only and no module of ours, so that it
 can be a test's witness.
 

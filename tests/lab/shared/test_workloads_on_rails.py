@@ -10,7 +10,7 @@ from lab.shared.test_multi_rail import NODES, RAILS, attached, conf
 from lab.shared.test_workloads import PAYLOAD, hints
 from support.topology import Pod
 
-# docs/user/workloads.md gives the reason.
+# docs/user/rdma.md gives the reason.
 ON_FOUR_RAILS = """\
 export UCX_MAX_RNDV_RAILS=4
 export UCX_RNDV_THRESH=8192

@@ -48,7 +48,7 @@ def test_wrong_options(capsys: pytest.CaptureFixture[str], words: list[str]) -> 
 
 
 def test_json(hints: Hints) -> None:
-    """docs/user/workloads.md names the members."""
+    """docs/user/rdma.md names the members."""
     said = json.loads(hints((ONE, OTHER), "--json", "--nccl-version", "2.26"))
     assert said == {
         "for": "nccl",
@@ -76,7 +76,7 @@ def test_the_page(hints: Hints) -> None:
 
 
 def test_every_variable_has_its_source(hints: Hints) -> None:
-    """docs/user/workloads.md has a row for each variable that is ever set or unset."""
+    """docs/user/rdma.md has a row for each variable that is ever set or unset."""
     for records in ((ONE, OTHER), (IPV6,), (SOCKETS,), (rail("hpn0", devices=("ibp0",)),)):
         for library in LIBRARIES:
             for version in ("2.20", "2.26"):
