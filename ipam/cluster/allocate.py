@@ -1,7 +1,7 @@
 """Allocate addresses of a pool that the nodes of a cluster share, for one attachment.
 
-The addresses come from this node's own blocks.  If these have no room, ``Shared`` claims a block and reserves again.
-With room it sends no request, and imports no module that could send one.
+The addresses come from this node's own blocks.  If these have no room, ``SharedAllocation`` claims a block and reserves
+again.  With room it sends no request, and imports no module that could send one.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Unproven(Need):
 
 
 class Needed(Exception):
-    """Ends a choice without an address.  Only View raises it; Shared._try_reserve and rehearse catch it.
+    """Ends a choice without an address.  Only View raises it; SharedAllocation._try_reserve and rehearse catch it.
 
     An exception, because Store.reserve then leaves the owner's lease as it was.
     """
@@ -149,10 +149,10 @@ class View:
         stack.enter_context(node_blocks.lock(self.network.directory, LOCK_TIMEOUT))
         return stack
 
-    def claimer(self, log: list[str]) -> "claim_block.Claimer | claim_number.Claimer":
+    def claimer(self, log: list[str]) -> "claim_block.BlockClaimer | claim_number.NumberClaimer":
         from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # connects to the backend
 
-        return claim_block.Claimer.begin(self.network, log, is_sparing=self.is_sparing)
+        return claim_block.BlockClaimer.begin(self.network, log, is_sparing=self.is_sparing)
 
 
 @dataclass
@@ -180,17 +180,17 @@ class NumberView(View):
             stack.enter_context(node_blocks.lock(network.directory, LOCK_TIMEOUT))
         return stack
 
-    def claimer(self, log: list[str]) -> "claim_number.Claimer":
+    def claimer(self, log: list[str]) -> "claim_number.NumberClaimer":
         from ipam.cluster.reconcile import claim_number  # noqa: PLC0415  # connects to the backend
 
-        return claim_number.Claimer.begin(self.network, log)
+        return claim_number.NumberClaimer.begin(self.network, log)
 
     def _is_low(self, _book: Book) -> bool:
         return False
 
 
 @dataclass
-class Shared(Allocation):
+class SharedAllocation(Allocation):
     """An allocation from the view, and from blocks claimed for it."""
 
     view: View
@@ -302,16 +302,16 @@ def may_have_number(network: Network, pod: str) -> bool:
     return True
 
 
-def shared(alone: Allocation, network: Network, *, has_number: bool) -> Shared:
+def shared(alone: Allocation, network: Network, *, has_number: bool) -> SharedAllocation:
     """Return the allocation as one from the cluster's pool; ``has_number``: its name has one number on all nodes."""
     is_probed, terms = bool(alone.pool.probe), alone.owner.terms
     if not has_number:
-        return Shared(**vars(alone), view=View(network, is_probed))
+        return SharedAllocation(**vars(alone), view=View(network, is_probed))
     numbers = Numbers.of(network, terms.sticky, max(terms.ttl, terms.cooldown))
     # The backend keeps the address for the name, so this node need not.
     owner = replace(alone.owner, terms=Terms())
     about = vars(alone) | {"pool": numbers.pool, "owner": owner}
-    return Shared(**about, view=NumberView(numbers, is_probed))
+    return SharedAllocation(**about, view=NumberView(numbers, is_probed))
 
 
 def rehearse(network: Network, store: Store, log: list[str], master: str) -> None:

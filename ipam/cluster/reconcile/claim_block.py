@@ -31,7 +31,7 @@ from base.protocol.errors import (
     TryAgain,
 )
 from ipam.cluster import BLOCK, Document, Machine, node_blocks
-from ipam.cluster.backends.backend import Shared, opened
+from ipam.cluster.backends.backend import Backend, opened
 from ipam.cluster.node_blocks import EXHAUSTED, RETURNING, Claim, Exhausted, NodeBlocks
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import is_anothers, read_block, readable
@@ -86,7 +86,7 @@ def guesses(wanted: Sequence[Span]) -> Iterator[int]:
 
 
 @dataclass
-class Claimer:
+class BlockClaimer:
     """This node's claims in one network; the caller holds ``blocks.lock``.
 
     ``found_some``: the node owns more blocks than its file recorded.  ``others``: the network's blocks as last listed,
@@ -94,7 +94,7 @@ class Claimer:
     """
 
     network: Network
-    shared: Shared
+    backend: Backend
     mine: NodeBlocks
     log: list[str]
     is_sparing: bool = False
@@ -103,11 +103,11 @@ class Claimer:
     is_ahead: bool = False
 
     @classmethod
-    def begin(cls, network: Network, log: list[str], *, is_sparing: bool = False) -> "Claimer":
+    def begin(cls, network: Network, log: list[str], *, is_sparing: bool = False) -> "BlockClaimer":
         """Read this node's blocks, confirm them where needed, and complete an unanswered claim."""
-        shared = opened(network.cluster.backend)
+        backend = opened(network.cluster.backend)
         had = load(network)
-        claimer = cls(network, shared, confirm(network, shared, had, log), log, is_sparing)
+        claimer = cls(network, backend, confirm(network, backend, had, log), log, is_sparing)
         if claimer.mine.claim:
             claimer._try(claimer.mine.claim)
         claimer.found_some = not set(claimer.mine.giving) <= set(had.giving if had else ())
@@ -118,7 +118,7 @@ class Claimer:
         if is_first:
             refuse_uncovered(self.network, self.mine)
             if need.sets or need.block is not None:
-                refuse_second(self.shared.documents, self.network)
+                refuse_second(self.backend.documents, self.network)
         self.claim(need)
         if is_first and self.mine.blocks:  # hpn node may not know this network yet
             report.send_low(lambda: True)
@@ -146,11 +146,11 @@ class Claimer:
     def _hold_again(self, wanted: Sequence[Span]) -> bool:
         """Hold one of those blocks again that this node was about to release."""
         for block in [one for one in self.mine.blocks if one.state == RETURNING and block_math.has(wanted, one.index)]:
-            known = read_block(self.shared.documents, self.network.name, block.index)
+            known = read_block(self.backend.documents, self.network.name, block.index)
             if known and known[0].uid == block.uid and not is_anothers(block, known[1]):
                 # Change the document: a removal that is still on its way applies to the old version only.
                 body = replace(known[1], claim=self.mine.nonce(), machine=self.mine.machine, suspect=0).to_json()
-                if made := self.shared.documents.replace(known[0], body):
+                if made := self.backend.documents.replace(known[0], body):
                     self._record(made)
                     return True
             else:
@@ -159,7 +159,7 @@ class Claimer:
 
     def _claim_from(self, wanted: Sequence[Span]) -> bool:
         """Claim one of those blocks; False if all are taken.  Raises TryAgain if other nodes are always faster."""
-        if self.is_sparing and ownership.is_in_doubt(self.mine, self.shared.documents.now()):
+        if self.is_sparing and ownership.is_in_doubt(self.mine, self.backend.documents.now()):
             return False  # sparing, the node would not use that block either
         begin = int.from_bytes(hashlib.sha256(self.mine.node.encode()).digest()[:8])
         near = dict.fromkeys(block_math.nth(wanted, begin + n) for n in range(len(self.mine.blocks) + _CONFLICTS))
@@ -170,7 +170,7 @@ class Claimer:
             if not self.mine.block(index) and self._try(self._new_claim(index)):
                 return True
         for _ in range(_LISTS):
-            listed = list(self.shared.documents.listed(BLOCK, self.network.name))
+            listed = list(self.backend.documents.listed(BLOCK, self.network.name))
             self.others = [block for _, block in readable(listed)]
             self._note_unreadable(len(listed) - len(self.others))
             free = block_math.without(wanted, indexes(listed) | {block.index for block in self.mine.blocks})
@@ -194,7 +194,7 @@ class Claimer:
         """Reclaim one of those blocks from a dead node; False if there is none."""
         us = Machine(self.mine.node, self.mine.machine)
         known = dict[int, Block]()
-        for document, block in reclaim.search(self.shared.documents, us, listed, self.log, known):
+        for document, block in reclaim.search(self.backend.documents, us, listed, self.log, known):
             if block_math.has(wanted, block.index) and self._reclaim(document, block):
                 return True
         self.others = [*known.values()]
@@ -205,7 +205,7 @@ class Claimer:
         claim = self._new_claim(block.index)
         self._write(replace(self.mine, claim=claim))
         new = block.given_to(self.mine.node, self.mine.machine, claim.nonce)
-        if (made := self.shared.documents.replace(document, new.to_json())) or (made := self._find_own(claim)):
+        if (made := self.backend.documents.replace(document, new.to_json())) or (made := self._find_own(claim)):
             self.log.append(
                 f"block {block.index} of network {block.network} was reclaimed from {block.node}, which is dead"
             )
@@ -220,7 +220,7 @@ class Claimer:
         is_new = claim != self.mine.claim  # no answer to it was lost: ``create`` finds those of its own attempts
         self._write(replace(self.mine, claim=claim))
         block = Block(self.network.name, claim.index, self.mine.size, self.mine.node, self.mine.machine, claim.nonce)
-        made = self.shared.documents.create(BLOCK, block.name, block.network, block.to_json())
+        made = self.backend.documents.create(BLOCK, block.name, block.network, block.to_json())
         if not (made or (not is_new and (made := self._find_own(claim)))):
             self.mine = replace(self.mine, claim=None)
             return False
@@ -230,15 +230,15 @@ class Claimer:
 
     def _find_own(self, claim: Claim) -> Document | None:
         """Return the document that an earlier attempt of this claim created, if its answer was lost."""
-        made = self.shared.documents.read(BLOCK, block_name(self.network.name, claim.index))
+        made = self.backend.documents.read(BLOCK, block_name(self.network.name, claim.index))
         if not made or (block := Block.of(made)).claim != claim.nonce:
             return None
         # The attempt may be old and the block suspected, so refute that before any allocation.
         answer = ownership.answer(block, self.mine.machine)
-        return self.shared.documents.replace(made, answer.to_json()) if answer else made
+        return self.backend.documents.replace(made, answer.to_json()) if answer else made
 
     def _record(self, document: Document) -> None:
-        self._write(ownership.claimed(self.mine, document, self.shared.documents.now(), self.log))
+        self._write(ownership.claimed(self.mine, document, self.backend.documents.now(), self.log))
 
     def _claim_one(self, need: Need, index: int) -> None:
         """Claim the block with the requested address, or reclaim it from a dead node.
@@ -247,7 +247,7 @@ class Claimer:
         """
         if self._hold_again([Span(block_math.NUMBERS, index, index)]) or self._try(self._new_claim(index)):
             return
-        us, documents = Machine(self.mine.node, self.mine.machine), self.shared.documents
+        us, documents = Machine(self.mine.node, self.mine.machine), self.backend.documents
         there = documents.read(BLOCK, block_name(self.network.name, index))
         for document, block in reclaim.search(documents, us, [there] if there else [], self.log):
             if self._reclaim(document, block):
@@ -259,11 +259,11 @@ class Claimer:
 
     def _owner(self, index: int) -> str:
         """Describe the block's owner, and the remedy."""
-        there = self.shared.documents.read(BLOCK, block_name(self.network.name, index))
+        there = self.backend.documents.read(BLOCK, block_name(self.network.name, index))
         if there is None:
             return "which a node is releasing; request another, or try again"
         block = Block.of(there)
-        if left := reclaim.seconds_left(block, self.shared.documents.now()):
+        if left := reclaim.seconds_left(block, self.backend.documents.now()):
             when = f"if that stays so, the address is available in about {max(1, left / 60):.0f} minutes"
             return f"which node {block.node} owns; that node seems dead: {when}"
         return f"which node {block.node} owns; request another, or attach there"
@@ -282,7 +282,7 @@ class Claimer:
         if not self.others:  # no block has such addresses
             self._forget_claim()
             raise need.error()
-        known = _exhausted(wanted, self.others, self.shared.documents.now())
+        known = _exhausted(wanted, self.others, self.backend.documents.now())
         # A sparing search left out the blocks of dead nodes, so its result is incomplete.
         self._write(replace(self.mine, claim=None, exhausted=None if self.is_sparing else known))
         raise PoolExhausted(f"{need.why}; and {_in_words(self.network, known)}")

@@ -21,11 +21,11 @@ from pathlib import Path
 from base.kernel import budget
 from base.protocol.errors import CniError, PoolExhausted, TryAgain
 from ipam.cluster import Document, Machine, Report, copies, node_blocks
-from ipam.cluster.backends.backend import Shared, opened
+from ipam.cluster.backends.backend import Backend, opened
 from ipam.cluster.node_blocks import HELD, LOST, RETURNING, NodeBlocks, OwnedBlock, heartbeat_is_due
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.alive import Backends
-from ipam.cluster.reconcile.claim_block import Claimer
+from ipam.cluster.reconcile.claim_block import BlockClaimer
 from ipam.cluster.reconcile.heartbeat import Heartbeat, is_anothers, read_block
 from ipam.cluster.reconcile.sync import withdraw
 from ipam.cluster.rules import ownership
@@ -47,9 +47,9 @@ class Round:
     """
 
     def __init__(
-        self, directory: Path, store: Store, shared: Shared, log: list[str], heartbeat: Heartbeat | None = None
+        self, directory: Path, store: Store, backend: Backend, log: list[str], heartbeat: Heartbeat | None = None
     ) -> None:
-        self._directory, self._store, self._shared, self._log = directory, store, shared, log
+        self._directory, self._store, self._backend, self._log = directory, store, backend, log
         self._heartbeat = heartbeat
 
     def keep(self) -> None:
@@ -68,7 +68,7 @@ class Round:
     def _complete(self, heartbeat: Heartbeat, mine: NodeBlocks) -> NodeBlocks:
         """Complete the heartbeat; return the node's blocks as the backend holds them."""
         mine = heartbeat.send(mine, partial(withdraw, self._directory, self._store))
-        reclaim.release_left(self._shared.documents, heartbeat.machine, heartbeat.left, self._log)
+        reclaim.release_left(self._backend.documents, heartbeat.machine, heartbeat.left, self._log)
         return replace(mine, asked=mine.looked)
 
     def _mark(self, mine: NodeBlocks, known: Pool, book: Book) -> NodeBlocks:
@@ -91,7 +91,7 @@ class Round:
     def _release_marked(self, mine: NodeBlocks) -> NodeBlocks:
         """Release the marked blocks, and forget each when the backend holds no document of it for this node."""
         for block in [block for block in mine.blocks if block.state == RETURNING]:
-            known = read_block(self._shared.documents, mine.network, block.index)
+            known = read_block(self._backend.documents, mine.network, block.index)
             if (
                 (known and known[0].uid == block.uid and not is_anothers(block, known[1]))
                 and not self._release(mine, block, *known)
@@ -103,7 +103,7 @@ class Round:
 
     def _release(self, mine: NodeBlocks, block: OwnedBlock, document: Document, _known: Block) -> bool:
         """Remove the block's document from the backend; return False if it changed meanwhile."""
-        if not self._shared.documents.remove(document):
+        if not self._backend.documents.remove(document):
             return False
         self._log.append(f"block {block.index} of network {mine.network} was empty, and is released")
         return True
@@ -120,7 +120,7 @@ class Round:
         some = Network(mine.network, str(self._directory), Cluster(mine.backend, mine.size), Pool(sets))
         with suppress(PoolExhausted):
             need = Need("there is little room", tuple(s.key for s in sets))
-            Claimer(some, self._shared, mine, self._log, is_ahead=True).claim(need)
+            BlockClaimer(some, self._backend, mine, self._log, is_ahead=True).claim(need)
 
     def _patrol(self, mine: NodeBlocks, known: Pool) -> None:
         """Check the owner of one random block of the network, so that dead nodes are suspected before a node needs
@@ -128,7 +128,7 @@ class Round:
         indexes = candidates(known.sets, mine.size) if known.sets else ()
         if indexes and not mine.block(index := nth(indexes, secrets.randbelow(count(indexes)))):
             us = Machine(mine.node, mine.machine)
-            reclaim.patrol(self._shared.documents, us, mine.network, index, self._log)
+            reclaim.patrol(self._backend.documents, us, mine.network, index, self._log)
 
     @staticmethod
     def is_due(mine: NodeBlocks, store: Store) -> bool:
@@ -158,8 +158,8 @@ class NumberRound(Round):
     def _release(self, mine: NodeBlocks, block: OwnedBlock, document: Document, known: Block) -> bool:
         """Mark the number's document as without a node; return False if it changed meanwhile."""
         # The next node must probe for an address that this one never probed for.
-        new = replace(known.freed(int(self._shared.documents.now())), taken=_is_doubtful(mine, block))
-        return bool(self._shared.documents.replace(document, new.to_json()))
+        new = replace(known.freed(int(self._backend.documents.now())), taken=_is_doubtful(mine, block))
+        return bool(self._backend.documents.replace(document, new.to_json()))
 
     def _claim_ahead(self, _mine: NodeBlocks, _known: Pool) -> None:
         """Claim nothing: the next name is unknown."""
@@ -221,8 +221,8 @@ def rounds(
                 continue
             store.collect(None)  # dead leases would keep blocks in use
             if not alive.problem:
-                shared = backends.opened(mine, folder)
-                work(folder, store, shared, alive.log, alive.heartbeat).keep()
+                backend = backends.opened(mine, folder)
+                work(folder, store, backend, alive.log, alive.heartbeat).keep()
                 copies.note(folder, node_blocks.read(folder))
         except CniError as e:
             alive.problem = alive.problem or e.msg
