@@ -18,7 +18,7 @@ from ipam.allocation import Allocation, chosen, newcomers
 from ipam.cluster import node_blocks
 from ipam.cluster.node_blocks import NodeBlocks, OwnedBlock, heartbeat_is_due, is_late, must_sync
 from ipam.cluster.rules import block_math
-from ipam.cluster.rules.network import Need, Network, Numbers, directory_in
+from ipam.cluster.rules.network import Need, Needed, Network, Numbers, directory_in
 from ipam.pool import Pool
 from ipam.stores import LOCK_TIMEOUT, Book, Store, Terms
 from ipam.withheld import Withheld
@@ -27,29 +27,19 @@ if TYPE_CHECKING:
     from ipam.cluster.reconcile import claim_block, claim_number
 
 
-@dataclass(frozen=True)
-class HeartbeatDue(Need):
+class HeartbeatDue(Needed):
     """A heartbeat is due before an address is allocated.
 
     ``late``: the node has sent none for the grace, so other nodes may own its blocks by now.
     """
 
-    late: bool = False
+    def __init__(self, why: str, *, late: bool) -> None:
+        super().__init__(why)
+        self.late = late
 
 
-class Unproven(Need):
-    """The address is in a block with unknown leases, so it must be probed for first."""
-
-
-class Needed(Exception):
-    """Ends a choice without an address.  Only View raises it; SharedAllocation._try_reserve and rehearse catch it.
-
-    An exception, because Store.reserve then leaves the owner's lease as it was.
-    """
-
-    def __init__(self, need: Need) -> None:
-        super().__init__(need.why)
-        self.need = need
+class Unproven(Exception):
+    """Ends a choice: the address is in a block with unknown leases, so it must be probed for first."""
 
 
 @dataclass
@@ -78,13 +68,12 @@ class View:
         if self.is_sparing and (spared := {b.index for b in mine.blocks if b.taken} - set(wanted.values())):
             mine = mine.without(*spared)
         if new := sorted(set(self.network.subnets) - set(mine.subnets)):
-            raise Needed(Need(f"{', '.join(new)} is new on this node"))
+            raise Needed(f"{', '.join(new)} is new on this node")
         self.mine = mine
         blocks = {None, *mine.giving, *mine.draining}
         for address, index in wanted.items():
             if index not in blocks:
-                why = f"requested address {address} is not in this node's blocks"
-                raise Needed(Need(why, block=index, address=address))
+                raise Needed(f"requested address {address} is not in this node's blocks", index, address)
         return block_math.limited(self.network.pool, mine.size, mine.giving, mine.draining)
 
     def _known(self) -> NodeBlocks:
@@ -93,21 +82,21 @@ class View:
         try:
             mine = node_blocks.read(network.directory)
         except RecordUnreadable as e:
-            raise Needed(Need(e.msg)) from e
+            raise Needed(e.msg) from e
         if mine is None or mine.network != network.name:
-            raise Needed(Need("this node has no block yet"))
+            raise Needed("this node has no block yet")
         network.refuse_another(mine)
         if must_sync(mine):
-            raise Needed(Need("other nodes may own its blocks by now: this host was off, or its disk is a copy"))
+            raise Needed("other nodes may own its blocks by now: this host was off, or its disk is a copy")
         if not self.had_heartbeat and heartbeat_is_due(mine):
             why = "other nodes may own its blocks by now: its last heartbeat is too old"
-            raise Needed(HeartbeatDue(why, late=is_late(mine)))
+            raise HeartbeatDue(why, late=is_late(mine))
         return mine
 
     def check(self, ips: Sequence[Ip], book: Book) -> None:
-        """Raise Needed if one of these addresses must be probed for; notify hpn node if little room is left."""
+        """Raise Unproven if one of these addresses must be probed for; notify hpn node if little room is left."""
         if not self.is_probed and self.mine and self._unproven(self.mine, ips):
-            raise Needed(Unproven("the leases of its block are unknown"))
+            raise Unproven("the leases of its block are unknown")
         report.send_low(partial(self._is_low, book))
 
     def note_probed(self, ips: Sequence[Ip]) -> None:
@@ -152,7 +141,8 @@ class View:
     def claimer(self, log: list[str]) -> "claim_block.BlockClaimer | claim_number.NumberClaimer":
         from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # connects to the backend
 
-        return claim_block.BlockClaimer.begin(self.network, log, is_sparing=self.is_sparing)
+        known = self.mine.giving if self.mine else ()
+        return claim_block.BlockClaimer.begin(self.network, log, known, is_sparing=self.is_sparing)
 
 
 @dataclass
@@ -167,7 +157,7 @@ class NumberView(View):
             parent.refuse_another(has)
         mine = self._known()
         if (number := mine.number_of(owner)) is None or not set(self.network.subnets) <= set(mine.subnets):
-            raise Needed(Need(f"this node does not own the number of {owner}"))
+            raise Needed(f"this node does not own the number of {owner}")
         self.mine = mine
         return block_math.limited(self.network.pool, 1, [number])
 
@@ -199,22 +189,14 @@ class SharedAllocation(Allocation):
         """Raises as Allocation.reserve.  Raises PoolExhausted if no block is free, and AddressHeld if another node owns
         the requested address.  Raises InvalidConfig if the blocks of the cluster or of this node do not match the
         configuration.  Raises RecordUnreadable, Unreachable, BackendRefused, TryAgain, IoFailure."""
-        given = self._try_reserve(requested)
-        if isinstance(given, HeartbeatDue):
-            self._heartbeat(late=given.late)
-            given = self._try_reserve(requested)
-        if isinstance(given, Need) and not isinstance(given, Unproven):
-            self._refuse_other_attachment(given)
-            given = self._claim_and_reserve(requested)
-        if isinstance(given, Unproven):
+        try:
+            ips = self._hold(requested)
+        except Unproven:
             self.view.is_probed = True
             return ()
-        if isinstance(given, Need):
-            self._refuse_other_attachment(given)
-            raise given.error()
         if self.view.had_heartbeat:
             self._release_numbers()
-        return given
+        return ips
 
     def hold_unprobed(self, why: str, requested: Sequence[Address]) -> tuple[Ip, ...]:
         """Hold addresses of a block that had no other owner, if this node has or can claim one."""
@@ -234,16 +216,31 @@ class SharedAllocation(Allocation):
         self.view.check(ips, book)
         return ips
 
-    def _try_reserve(self, requested: Sequence[Address]) -> tuple[Ip, ...] | Need:
-        """Return the held addresses, or what this node needs first."""
+    def reserve(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
+        """Raises as Allocation.reserve; Needed, Unproven.  Raises TryAgain if the name's number is on this node, and
+        another attachment holds its address."""
+        try:
+            return super().reserve(requested)
+        except PoolExhausted as e:
+            if isinstance(self.view, NumberView):
+                raise TryAgain(
+                    f"the address that {self.view.network.owner} has on all nodes is in use on this one: another "
+                    f"attachment of that name lives, or may live; delete it ({e.msg})"
+                ) from e
+            raise
+
+    def _hold(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
+        """Reserve, after a heartbeat if one is due, and with a claimed block if there is no room.  Raises Unproven."""
         try:
             return self.reserve(requested)
-        except Needed as e:
-            return e.need
-        except PoolExhausted as e:
-            return Need(e.msg, e.sets)
+        except HeartbeatDue as due:
+            self._heartbeat(late=due.late)
+            return self._hold(requested)
+        except (PoolExhausted, Needed) as e:
+            need: Need = e
+        return self._claim_and_reserve(need, requested)
 
-    def _claim_and_reserve(self, requested: Sequence[Address]) -> tuple[Ip, ...] | Need:
+    def _claim_and_reserve(self, need: Need, requested: Sequence[Address]) -> tuple[Ip, ...]:
         """Claim what this node needs, then reserve.
 
         Of two concurrent calls without room, the second finds the block that the first claimed.
@@ -252,16 +249,15 @@ class SharedAllocation(Allocation):
         with self.view.locked():
             # Each range set without room may need a block of its own.
             for _ in range(len(self.view.network.pool.sets) + 1):
-                given = self._try_reserve(requested)
-                if not isinstance(given, Need) or isinstance(given, Unproven):
-                    return given
-                with doing(f"{self.view.request()}: {given.why}"):
-                    if not claimer:
-                        claimer = self.view.claimer(self.log)
-                        if claimer.found_some:
-                            continue
-                    claimer.serve(given)
-            return self._try_reserve(requested)
+                with doing(f"{self.view.request()}: {need.msg}"):
+                    is_new, claimer = not claimer, claimer or self.view.claimer(self.log)
+                    if not (is_new and claimer.found_some):
+                        claimer.serve(need)
+                try:
+                    return self.reserve(requested)
+                except (PoolExhausted, Needed) as e:
+                    need = e
+        raise need
 
     def _heartbeat(self, *, late: bool) -> None:
         """Send a heartbeat if the backend answers."""
@@ -269,14 +265,6 @@ class SharedAllocation(Allocation):
 
         self.view.had_heartbeat = True
         sync.heartbeat_if_due(self.view.network, self.log, late=late)
-
-    def _refuse_other_attachment(self, need: Need) -> None:
-        """Raise TryAgain if the name's number is on this node, and another attachment holds its address."""
-        if need.sets and isinstance(self.view, NumberView):
-            raise TryAgain(
-                f"the address that {self.view.network.owner} has on all nodes is in use on this one: another "
-                f"attachment of that name lives, or may live; delete it ({need.why})"
-            )
 
     def _release_numbers(self) -> None:
         """Release unused numbers after a heartbeat, because this node may run neither hpn node nor an agent."""
@@ -322,10 +310,8 @@ def rehearse(network: Network, store: Store, log: list[str], master: str) -> Non
     view = View(network, is_probed=True, had_heartbeat=True)  # an ADD sends the heartbeat
     try:
         allocation.rehearse(store, network.pool, lambda book: newcomers(view.pool(()), book), log, master)
-    except PoolExhausted as e:
-        need = Need(e.msg, e.sets)
-    except Needed as e:
-        need = e.need
+    except (PoolExhausted, Needed) as e:
+        need: Need = e
     else:
         return
     from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # connects to the backend

@@ -15,7 +15,7 @@ from ipam.cluster.reconcile.claim_block import BlockClaimer
 from ipam.cluster.reconcile.sync import blocks_of
 from ipam.cluster.rules import block_math
 from ipam.cluster.rules.documents import Block, block_name
-from ipam.cluster.rules.network import Need, Network
+from ipam.cluster.rules.network import Network
 from ipam.ranges import whole
 from ipam.stores import LOCK_TIMEOUT
 from ipam.stores.holdings import Contents
@@ -70,8 +70,7 @@ def enter(network: Network, given: Given, log: list[str], *, dry_run: bool) -> M
         claimer = BlockClaimer.begin(network, log)
         try:
             for index, address in wanted.items():
-                why = "addresses were allocated before the network was shared"
-                claimer.claim(Need(why, block=index, address=address))
+                claimer.claim_one(index, address)
         except BaseException as e:
             _undo(network, claimer, before)
             if isinstance(e, AddressHeld):

@@ -14,7 +14,7 @@ Room on this node comes first; the node's next block, or its next release of one
 import hashlib
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
@@ -30,6 +30,7 @@ from base.protocol.errors import (
     RecordUnreadable,
     TryAgain,
 )
+from base.protocol.result import Address
 from ipam.cluster import BLOCK, Document, Machine, node_blocks
 from ipam.cluster.backends.backend import Backend, opened
 from ipam.cluster.node_blocks import EXHAUSTED, RETURNING, Claim, Exhausted, NodeBlocks
@@ -56,12 +57,13 @@ def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> Non
     Raises NotAvailable, InvalidConfig.
     """
     size = network.cluster.size
-    short = [s for s in network.pool.sets if not need.sets or s.key in need.sets]
+    sets = need.sets if isinstance(need, PoolExhausted) else ()
+    short = [s for s in network.pool.sets if not sets or s.key in sets]
     wanted = block_math.candidates(short, size)
     returning = {one.index for one in mine.blocks if one.state == RETURNING} if mine else set()
     known = mine.exhausted if mine and not returning else None
     if known and known.is_of(_digest(wanted)):
-        raise NotAvailable(f"{need.why}; and {_in_words(network, known)}")
+        raise NotAvailable(f"{need.msg}; and {_in_words(network, known)}")
     try:
         documents = opened(network.cluster.backend).documents
         refuse_disagreeing(documents, network.name, network.cluster, network.subnets)
@@ -69,11 +71,11 @@ def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> Non
             return
         listed = list(documents.listed(BLOCK, network.name))
     except (TryAgain, BackendRefused, RecordUnreadable) as e:
-        raise NotAvailable(f"{need.why}; and no block can be claimed: {e.msg}", e.details) from e
+        raise NotAvailable(f"{need.msg}; and no block can be claimed: {e.msg}", e.details) from e
     if not block_math.without(wanted, indexes(listed) - returning):
         none = _exhausted(wanted, [block for _, block in readable(listed)], documents.now())
         _remember(network, none)
-        raise NotAvailable(f"{need.why}; and {_in_words(network, none)}")
+        raise NotAvailable(f"{need.msg}; and {_in_words(network, none)}")
 
 
 def guesses(wanted: Sequence[Span]) -> Iterator[int]:
@@ -89,7 +91,7 @@ def guesses(wanted: Sequence[Span]) -> Iterator[int]:
 class BlockClaimer:
     """This node's claims in one network; the caller holds ``blocks.lock``.
 
-    ``found_some``: the node owns more blocks than its file recorded.  ``others``: the network's blocks as last listed,
+    ``found_some``: the node owns more blocks than the caller knew.  ``others``: the network's blocks as last listed,
     or as a search left them.  ``is_ahead``: no ADD waits for the block.
     """
 
@@ -103,34 +105,38 @@ class BlockClaimer:
     is_ahead: bool = False
 
     @classmethod
-    def begin(cls, network: Network, log: list[str], *, is_sparing: bool = False) -> "BlockClaimer":
-        """Read this node's blocks, confirm them where needed, and complete an unanswered claim."""
+    def begin(
+        cls, network: Network, log: list[str], known: Collection[int] = (), *, is_sparing: bool = False
+    ) -> "BlockClaimer":
+        """Read this node's blocks, confirm them where needed, and complete an unanswered claim.
+
+        ``known``: the blocks that had no room for the caller.
+        """
         backend = opened(network.cluster.backend)
-        had = load(network)
-        claimer = cls(network, backend, confirm(network, backend, had, log), log, is_sparing)
+        claimer = cls(network, backend, confirm(network, backend, load(network), log), log, is_sparing)
         if claimer.mine.claim:
             claimer._try(claimer.mine.claim)
-        claimer.found_some = not set(claimer.mine.giving) <= set(had.giving if had else ())
+        claimer.found_some = not set(claimer.mine.giving) <= set(known)
         return claimer
 
     def serve(self, need: Need) -> None:
+        """Claim a needed block; claim nothing if only the backend's answer was missing.
+
+        Raises PoolExhausted, AddressHeld, and TryAgain if other nodes are always faster.
+        """
         is_first = not self.mine.blocks
         if is_first:
             refuse_uncovered(self.network, self.mine)
-            if need.sets or need.block is not None:
+            if isinstance(need, PoolExhausted) or need.block is not None:
                 refuse_second(self.backend.documents, self.network)
-        self.claim(need)
+        if isinstance(need, PoolExhausted):
+            self.claim_any(need)
+        elif need.block is not None:
+            self.claim_one(need.block, need.address)
         if is_first and self.mine.blocks:  # hpn node may not know this network yet
             report.send_low(lambda: True)
 
-    def claim(self, need: Need) -> None:
-        """Claim a needed block; do nothing if only the backend's answer was missing."""
-        if need.sets:
-            self._claim_any(need)
-        elif need.block is not None and need.block not in (*self.mine.giving, *self.mine.draining):
-            self._claim_one(need, need.block)
-
-    def _claim_any(self, need: Need) -> None:
+    def claim_any(self, need: PoolExhausted) -> None:
         """Claim a block with addresses for all sets, or at least for those without room."""
         sets = self.network.pool.sets
         short = block_math.candidates([s for s in sets if s.key in need.sets], self.mine.size)
@@ -140,7 +146,7 @@ class BlockClaimer:
             if wanted and (self._hold_again(wanted) or (not is_known and self._claim_from(wanted))):
                 return
         if known and is_known:
-            raise PoolExhausted(f"{need.why}; and {_in_words(self.network, known)}")
+            raise PoolExhausted(f"{need.msg}; and {_in_words(self.network, known)}")
         self._refuse(need, short)
 
     def _hold_again(self, wanted: Sequence[Span]) -> bool:
@@ -240,11 +246,13 @@ class BlockClaimer:
     def _record(self, document: Document) -> None:
         self._write(ownership.claimed(self.mine, document, self.backend.documents.now(), self.log))
 
-    def _claim_one(self, need: Need, index: int) -> None:
-        """Claim the block with the requested address, or reclaim it from a dead node.
+    def claim_one(self, index: int, address: Address | None) -> None:
+        """Claim the block with that requested address, or reclaim it from a dead node; nothing if this node owns it.
 
         Raises AddressHeld.
         """
+        if index in (*self.mine.giving, *self.mine.draining):
+            return
         if self._hold_again([Span(block_math.NUMBERS, index, index)]) or self._try(self._new_claim(index)):
             return
         us, documents = Machine(self.mine.node, self.mine.machine), self.backend.documents
@@ -254,7 +262,7 @@ class BlockClaimer:
                 return
         self._forget_claim()
         raise AddressHeld(
-            f"requested address {need.address} is in block {index} of network {self.network.name}, {self._owner(index)}"
+            f"requested address {address} is in block {index} of network {self.network.name}, {self._owner(index)}"
         )
 
     def _owner(self, index: int) -> str:
@@ -278,14 +286,14 @@ class BlockClaimer:
         if there and there.claim:
             self._write(replace(self.mine, claim=None))
 
-    def _refuse(self, need: Need, wanted: Sequence[Span]) -> NoReturn:
+    def _refuse(self, need: PoolExhausted, wanted: Sequence[Span]) -> NoReturn:
         if not self.others:  # no block has such addresses
             self._forget_claim()
-            raise need.error()
+            raise need
         known = _exhausted(wanted, self.others, self.backend.documents.now())
         # A sparing search left out the blocks of dead nodes, so its result is incomplete.
         self._write(replace(self.mine, claim=None, exhausted=None if self.is_sparing else known))
-        raise PoolExhausted(f"{need.why}; and {_in_words(self.network, known)}")
+        raise PoolExhausted(f"{need.msg}; and {_in_words(self.network, known)}")
 
 
 def _exhausted(wanted: Sequence[Span], others: Sequence[Block], clock: float) -> Exhausted:

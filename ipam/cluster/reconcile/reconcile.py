@@ -32,7 +32,7 @@ from ipam.cluster.rules import ownership
 from ipam.cluster.rules.block_math import candidates, nth
 from ipam.cluster.rules.counting import counted, pool, short, spans
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.rules.network import Need, Network, Numbers, directory_in
+from ipam.cluster.rules.network import Network, Numbers, directory_in
 from ipam.pool import Cluster, Pool
 from ipam.ranges import count
 from ipam.stores import LOCK_TIMEOUT, Book, Gone, Store
@@ -119,8 +119,8 @@ class Round:
         # Only for the sets that are short: the others need no block.
         some = Network(mine.network, str(self._directory), Cluster(mine.backend, mine.size), Pool(sets))
         with suppress(PoolExhausted):
-            need = Need("there is little room", tuple(s.key for s in sets))
-            BlockClaimer(some, self._backend, mine, self._log, is_ahead=True).claim(need)
+            need = PoolExhausted("there is little room", *(s.key for s in sets))
+            BlockClaimer(some, self._backend, mine, self._log, is_ahead=True).claim_any(need)
 
     def _patrol(self, mine: NodeBlocks, known: Pool) -> None:
         """Check the owner of one random block of the network, so that dead nodes are suspected before a node needs
