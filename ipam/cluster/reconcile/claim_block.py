@@ -63,7 +63,7 @@ def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> Non
     returning = {one.index for one in mine.blocks if one.state == RETURNING} if mine else set()
     known = mine.exhausted if mine and not returning else None
     if known and known.is_of(_digest(wanted)):
-        raise NotAvailable(f"{need.msg}; and {_in_words(network, known)}")
+        raise NotAvailable(f"{need.msg}; and {_in_words(known)}")
     try:
         documents = opened(network.cluster.backend).documents
         refuse_disagreeing(documents, network.name, network.cluster, network.subnets)
@@ -73,9 +73,9 @@ def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> Non
     except (TryAgain, BackendRefused, RecordUnreadable) as e:
         raise NotAvailable(f"{need.msg}; and no block can be claimed: {e.msg}", e.details) from e
     if not block_math.without(wanted, indexes(listed) - returning):
-        none = _exhausted(wanted, [block for _, block in readable(listed)], documents.now())
+        none = _exhausted(network, wanted, [block for _, block in readable(listed)], documents.now())
         _remember(network, none)
-        raise NotAvailable(f"{need.msg}; and {_in_words(network, none)}")
+        raise NotAvailable(f"{need.msg}; and {_in_words(none)}")
 
 
 def guesses(wanted: Sequence[Span]) -> Iterator[int]:
@@ -146,7 +146,7 @@ class BlockClaimer:
             if wanted and (self._hold_again(wanted) or (not is_known and self._claim_from(wanted))):
                 return
         if known and is_known:
-            raise PoolExhausted(f"{need.msg}; and {_in_words(self.network, known)}")
+            raise PoolExhausted(f"{need.msg}; and {_in_words(known)}")
         self._refuse(need, short)
 
     def _hold_again(self, wanted: Sequence[Span]) -> bool:
@@ -290,43 +290,41 @@ class BlockClaimer:
         if not self.others:  # no block has such addresses
             self._forget_claim()
             raise need
-        known = _exhausted(wanted, self.others, self.backend.documents.now())
+        known = _exhausted(self.network, wanted, self.others, self.backend.documents.now())
         # A sparing search left out the blocks of dead nodes, so its result is incomplete.
         self._write(replace(self.mine, claim=None, exhausted=None if self.is_sparing else known))
-        raise PoolExhausted(f"{need.msg}; and {_in_words(self.network, known)}")
+        raise PoolExhausted(f"{need.msg}; and {_in_words(known)}")
 
 
-def _exhausted(wanted: Sequence[Span], others: Sequence[Block], clock: float) -> Exhausted:
+def _exhausted(network: Network, wanted: Sequence[Span], others: Sequence[Block], clock: float) -> Exhausted:
     """Return the record that none of those blocks is free; it ends at a different time on each node.
 
     ``clock`` is the backend's.
     """
-    now = int(time.time())
-    until = now + EXHAUSTED // 2 + secrets.randbelow(EXHAUSTED)
-    about = _digest(wanted), len(others), len({block.node for block in others}), now, until
-    doubted = [block for block in others if block.suspect]
-    soon = min((reclaim.seconds_left(block, clock) for block in doubted), default=0)
-    return Exhausted(*about, len({(block.node, block.machine) for block in doubted}), int(now + soon) if soon else 0)
+    doubted, now = [block for block in others if block.suspect], int(time.time())
+    why = (
+        f"{len({block.node for block in others})} nodes own all {len(others)} usable blocks of network {network.name} "
+        f"({network.cluster.size} numbers each)"
+    )
+    if doubted:
+        soon = min(reclaim.seconds_left(block, clock) for block in doubted)
+        why += (
+            f"; {len({(block.node, block.machine) for block in doubted})} of them seem dead, and if that stays so, a "
+            f"block is available in about {max(1, soon / 60):.0f} min"
+        )
+    return Exhausted(_digest(wanted), why, now, now + EXHAUSTED // 2 + secrets.randbelow(EXHAUSTED))
 
 
 def _digest(wanted: Sequence[Span]) -> str:
     return hashlib.sha256(repr([(span.first, span.last) for span in wanted]).encode()).hexdigest()[:16]
 
 
-def _in_words(network: Network, known: Exhausted) -> str:
+def _in_words(known: Exhausted) -> str:
     """Describe that no block is free, and the age of that knowledge."""
     now = int(time.time())
-    age = now - known.at
-    dead = (
-        f"{known.suspected} of them seem dead, and if that stays so, a block is available in about "
-        f"{max(1, (known.available - now) / 60):.0f} min; "
-        if known.suspected
-        else ""
-    )
     return (
-        f"{known.nodes} nodes own all {known.blocks} usable blocks of network {network.name} ({network.cluster.size} "
-        f"numbers each), as the backend answered {age} s ago; next request in "
-        f"{max(0, known.until - known.at - age)} s; {dead}widen ranges or free addresses: hpn ipam show --cluster"
+        f"{known.why}, as the backend answered {now - known.at} s ago; next request in {max(0, known.until - now)} s; "
+        "widen ranges or free addresses: hpn ipam show --cluster"
     )
 
 
