@@ -1,10 +1,10 @@
 """Allocate addresses of a pool that the nodes of a cluster share, for one attachment.
 
-The addresses come from this node's own blocks.  If these have no room, ``Shared`` claims a block and reserves again.
-With room it sends no request, and imports no module that could send one.
+The addresses come from this node's own blocks.  If these have no room, ``SharedAllocation`` claims a block and reserves
+again.  With room it sends no request, and imports no module that could send one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ from ipam.allocation import Allocation, chosen, newcomers
 from ipam.cluster import node_blocks
 from ipam.cluster.node_blocks import NodeBlocks, OwnedBlock, heartbeat_is_due, is_late, must_sync
 from ipam.cluster.rules import block_math
-from ipam.cluster.rules.network import Need, Network, Numbers, directory_in
+from ipam.cluster.rules.network import Need, Needed, Network, Numbers, directory_in
 from ipam.pool import Pool
 from ipam.stores import LOCK_TIMEOUT, Book, Store, Terms
 from ipam.withheld import Withheld
@@ -27,29 +27,111 @@ if TYPE_CHECKING:
     from ipam.cluster.reconcile import claim_block, claim_number
 
 
-@dataclass(frozen=True)
-class HeartbeatDue(Need):
+class HeartbeatDue(Needed):
     """A heartbeat is due before an address is allocated.
 
     ``late``: the node has sent none for the grace, so other nodes may own its blocks by now.
     """
 
-    late: bool = False
+    def __init__(self, why: str, *, late: bool) -> None:
+        super().__init__(why)
+        self.late = late
 
 
-class Unproven(Need):
-    """The address is in a block with unknown leases, so it must be probed for first."""
+class Unproven(Exception):
+    """Ends a choice: the address is in a block with unknown leases, so it must be probed for first."""
 
 
-class Needed(Exception):
-    """Ends a choice without an address.  Only View raises it; Shared._try_reserve and rehearse catch it.
+@dataclass
+class AnyBlock:
+    """The policy of most attachments: each address of this node's blocks will do.
 
-    An exception, because Store.reserve then leaves the owner's lease as it was.
+    ``is_sparing``: blocks that had another owner serve requested addresses only.
     """
 
-    def __init__(self, need: Need) -> None:
-        super().__init__(need.why)
-        self.need = need
+    network: Network
+    is_sparing: bool = False
+
+    def request(self) -> str:
+        """The request to the backend, for an error message."""
+        return f"claiming a block of network {self.network.name}"
+
+    def directories(self) -> tuple[str, ...]:
+        """The directories whose ``blocks.lock`` such a request needs, in this order."""
+        return (self.network.directory,)
+
+    def usable(self, mine: NodeBlocks, requested: Sequence[Address]) -> NodeBlocks:
+        """Return the node's blocks without those that the attachment may not use.  Raises Needed."""
+        wanted = {address: block_math.block_of(self.network.pool.sets, mine.size, address) for address in requested}
+        if self.is_sparing:
+            mine = mine.without(*({block.index for block in mine.blocks if block.taken} - set(wanted.values())))
+        if new := sorted(set(self.network.subnets) - set(mine.subnets)):
+            raise Needed(f"{', '.join(new)} is new on this node")
+        blocks = {None, *mine.giving, *mine.draining}
+        for address, index in wanted.items():
+            if index not in blocks:
+                raise Needed(f"requested address {address} is not in this node's blocks", index, address)
+        return mine
+
+    def claimer(self, log: list[str], known: Collection[int]) -> "claim_block.BlockClaimer":
+        from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # connects to the backend
+
+        return claim_block.BlockClaimer.begin(self.network, log, known, is_sparing=self.is_sparing)
+
+    def is_low(self, mine: NodeBlocks, book: Book) -> bool:
+        """Whether this node has little room; hpn node then claims a block."""
+        from ipam.cluster.rules import counting  # noqa: PLC0415  # only where hpn node listens
+
+        return bool(counting.short(mine, counting.needing_blocks(self.network.pool), book.count))
+
+    def refuse_if_no_claim_helps(self, full: PoolExhausted) -> None:
+        """Raise an error if a claim would not help where no address is free; a block would."""
+
+    def release_unused(self, log: list[str]) -> None:
+        """Release what no attachment here uses: a round does that for blocks."""
+
+
+@dataclass
+class OwnNumber:
+    """The policy of an attachment whose name has one reserved number on all nodes: only that number will do.
+
+    So it can spare no block, and ``is_sparing`` changes nothing.
+    """
+
+    network: Numbers
+    is_sparing: bool = False
+
+    def request(self) -> str:
+        return f"claiming the address of {self.network.owner} in network {self.network.parent.name}"
+
+    def directories(self) -> tuple[str, ...]:
+        return self.network.parent.directory, self.network.directory
+
+    def usable(self, mine: NodeBlocks, _requested: Sequence[Address]) -> NodeBlocks:
+        number = mine.number_of(self.network.owner)
+        # Requested addresses are made of a MAC, so they need no number.
+        if number is None or not set(self.network.subnets) <= set(mine.subnets):
+            raise Needed(f"this node does not own the number of {self.network.owner}")
+        return replace(mine, blocks=tuple(block for block in mine.blocks if block.index == number))
+
+    def claimer(self, log: list[str], _known: Collection[int]) -> "claim_number.NumberClaimer":
+        from ipam.cluster.reconcile import claim_number  # noqa: PLC0415  # connects to the backend
+
+        return claim_number.NumberClaimer.begin(self.network, log)
+
+    def is_low(self, _mine: NodeBlocks, _book: Book) -> bool:
+        return False
+
+    def refuse_if_no_claim_helps(self, full: PoolExhausted) -> None:
+        raise TryAgain(
+            f"the address that {self.network.owner} has on all nodes is in use on this one: another attachment of "
+            f"that name lives, or may live; delete it ({full.msg})"
+        ) from full
+
+    def release_unused(self, log: list[str]) -> None:
+        from ipam.cluster.reconcile import reconcile  # noqa: PLC0415
+
+        reconcile.release_numbers(self.network, log)
 
 
 @dataclass
@@ -58,14 +140,12 @@ class View:
 
     - ``is_probed``: each address is probed for before use.
     - ``had_heartbeat``: a heartbeat was sent or tried, or is not required.
-    - ``is_sparing``: blocks that had another owner serve requested addresses only.
     - ``mine``: the node's blocks at the last choice.
     """
 
-    network: Network
+    policy: AnyBlock | OwnNumber
     is_probed: bool
     had_heartbeat: bool = False
-    is_sparing: bool = False
     mine: NodeBlocks | None = None
 
     def pool(self, requested: Sequence[Address]) -> Pool:
@@ -73,42 +153,33 @@ class View:
 
         Raises Needed; InvalidConfig if the blocks are from another backend or have another size; IoFailure.
         """
-        mine, sets = self._known(), self.network.pool.sets
-        wanted = {address: block_math.block_of(sets, mine.size, address) for address in requested}
-        if self.is_sparing and (spared := {b.index for b in mine.blocks if b.taken} - set(wanted.values())):
-            mine = mine.without(*spared)
-        if new := sorted(set(self.network.subnets) - set(mine.subnets)):
-            raise Needed(Need(f"{', '.join(new)} is new on this node"))
-        self.mine = mine
-        blocks = {None, *mine.giving, *mine.draining}
-        for address, index in wanted.items():
-            if index not in blocks:
-                why = f"requested address {address} is not in this node's blocks"
-                raise Needed(Need(why, block=index, address=address))
-        return block_math.limited(self.network.pool, mine.size, mine.giving, mine.draining)
+        self.mine = self._known()
+        usable = self.policy.usable(self.mine, requested)
+        return block_math.limited(self.policy.network.pool, usable.size, usable.giving, usable.draining)
 
     def _known(self) -> NodeBlocks:
         """Return this node's blocks.  Raises as ``pool``."""
-        network = self.network
+        network = self.policy.network
         try:
             mine = node_blocks.read(network.directory)
         except RecordUnreadable as e:
-            raise Needed(Need(e.msg)) from e
+            raise Needed(e.msg) from e
         if mine is None or mine.network != network.name:
-            raise Needed(Need("this node has no block yet"))
+            raise Needed("this node has no block yet")
         network.refuse_another(mine)
         if must_sync(mine):
-            raise Needed(Need("other nodes may own its blocks by now: this host was off, or its disk is a copy"))
+            raise Needed("other nodes may own its blocks by now: this host was off, or its disk is a copy")
         if not self.had_heartbeat and heartbeat_is_due(mine):
             why = "other nodes may own its blocks by now: its last heartbeat is too old"
-            raise Needed(HeartbeatDue(why, late=is_late(mine)))
+            raise HeartbeatDue(why, late=is_late(mine))
         return mine
 
     def check(self, ips: Sequence[Ip], book: Book) -> None:
-        """Raise Needed if one of these addresses must be probed for; notify hpn node if little room is left."""
-        if not self.is_probed and self.mine and self._unproven(self.mine, ips):
-            raise Needed(Unproven("the leases of its block are unknown"))
-        report.send_low(partial(self._is_low, book))
+        """Raise Unproven if one of these addresses must be probed for; notify hpn node if little room is left."""
+        if self.mine and not self.is_probed and self._unproven(self.mine, ips):
+            raise Unproven("the leases of its block are unknown")
+        if self.mine:
+            report.send_low(partial(self.policy.is_low, self.mine, book))
 
     def note_probed(self, ips: Sequence[Ip]) -> None:
         """Record that no other host on the link has these addresses, so that no later ADD probes for them.
@@ -117,80 +188,25 @@ class View:
         """
         if not (self.mine and self._unproven(self.mine, ips)):
             return
-        with suppress(TryAgain), node_blocks.lock(self.network.directory, 0):
-            mine = node_blocks.read(self.network.directory)
+        with suppress(TryAgain), node_blocks.lock(self.policy.network.directory, 0):
+            mine = node_blocks.read(self.policy.network.directory)
             if mine is None:
                 return
             for block, address in self._unproven(mine, ips):
                 had = mine.block(block.index) or block
                 mine = mine.having(replace(had, tried=had.tried | {str(address)}))
-            node_blocks.write(self.network.directory, mine)
+            node_blocks.write(self.policy.network.directory, mine)
 
     def _unproven(self, mine: NodeBlocks, ips: Sequence[Ip]) -> list[tuple[OwnedBlock, Address]]:
         """Return those addresses, with their blocks, that had another owner and were never probed for."""
         taken: dict[int | None, OwnedBlock] = {block.index: block for block in mine.blocks if block.taken}
-        sets, addresses = self.network.pool.sets, [ip.address.ip for ip in ips] if taken else []
+        sets, addresses = self.policy.network.pool.sets, [ip.address.ip for ip in ips] if taken else []
         found = ((taken.get(block_math.block_of(sets, mine.size, one)), one) for one in addresses)
         return [(block, one) for block, one in found if block and str(one) not in block.tried]
 
-    def _is_low(self, book: Book) -> bool:
-        """Whether this node has little room; hpn node then claims a block."""
-        from ipam.cluster.rules import counting  # noqa: PLC0415  # only where hpn node listens
-
-        return bool(self.mine and counting.short(self.mine, counting.needing_blocks(self.network.pool), book.count))
-
-    def request(self) -> str:
-        """Describe the request to the backend, for an error message."""
-        return f"claiming a block of network {self.network.name}"
-
-    def locked(self) -> ExitStack:
-        """Take the locks that a request to the backend about this network needs."""
-        stack = ExitStack()
-        stack.enter_context(node_blocks.lock(self.network.directory, LOCK_TIMEOUT))
-        return stack
-
-    def claimer(self, log: list[str]) -> "claim_block.Claimer | claim_number.Claimer":
-        from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # connects to the backend
-
-        return claim_block.Claimer.begin(self.network, log, is_sparing=self.is_sparing)
-
 
 @dataclass
-class NumberView(View):
-    """The one reserved number that the attachment's name has on all nodes."""
-
-    network: Numbers
-
-    def pool(self, requested: Sequence[Address]) -> Pool:  # noqa: ARG002  # they are made of a MAC, so they need no number
-        parent, owner = self.network.parent, self.network.owner
-        if has := node_blocks.read(parent.directory):
-            parent.refuse_another(has)
-        mine = self._known()
-        if (number := mine.number_of(owner)) is None or not set(self.network.subnets) <= set(mine.subnets):
-            raise Needed(Need(f"this node does not own the number of {owner}"))
-        self.mine = mine
-        return block_math.limited(self.network.pool, 1, [number])
-
-    def request(self) -> str:
-        return f"claiming the address of {self.network.owner} in network {self.network.parent.name}"
-
-    def locked(self) -> ExitStack:
-        stack = ExitStack()
-        for network in (self.network.parent, self.network):
-            stack.enter_context(node_blocks.lock(network.directory, LOCK_TIMEOUT))
-        return stack
-
-    def claimer(self, log: list[str]) -> "claim_number.Claimer":
-        from ipam.cluster.reconcile import claim_number  # noqa: PLC0415  # connects to the backend
-
-        return claim_number.Claimer.begin(self.network, log)
-
-    def _is_low(self, _book: Book) -> bool:
-        return False
-
-
-@dataclass
-class Shared(Allocation):
+class SharedAllocation(Allocation):
     """An allocation from the view, and from blocks claimed for it."""
 
     view: View
@@ -199,29 +215,22 @@ class Shared(Allocation):
         """Raises as Allocation.reserve.  Raises PoolExhausted if no block is free, and AddressHeld if another node owns
         the requested address.  Raises InvalidConfig if the blocks of the cluster or of this node do not match the
         configuration.  Raises RecordUnreadable, Unreachable, BackendRefused, TryAgain, IoFailure."""
-        given = self._try_reserve(requested)
-        if isinstance(given, HeartbeatDue):
-            self._heartbeat(late=given.late)
-            given = self._try_reserve(requested)
-        if isinstance(given, Need) and not isinstance(given, Unproven):
-            self._refuse_other_attachment(given)
-            given = self._claim_and_reserve(requested)
-        if isinstance(given, Unproven):
+        try:
+            ips = self._hold(requested)
+        except Unproven:
             self.view.is_probed = True
             return ()
-        if isinstance(given, Need):
-            self._refuse_other_attachment(given)
-            raise given.error()
         if self.view.had_heartbeat:
-            self._release_numbers()
-        return given
+            # This node may run neither hpn node nor an agent.
+            self.view.policy.release_unused(self.log)
+        return ips
 
     def hold_unprobed(self, why: str, requested: Sequence[Address]) -> tuple[Ip, ...]:
         """Hold addresses of a block that had no other owner, if this node has or can claim one."""
-        self.view.is_probed = self.view.is_sparing = True
+        self.view.is_probed = self.view.policy.is_sparing = True
         with suppress(PoolExhausted, TryAgain):
             return self.hold(requested)
-        self.view.is_sparing = False
+        self.view.policy.is_sparing = False
         self.log.append(f"{why}, so the addresses were not probed for, and no other block is available")
         return self.hold(requested)
 
@@ -234,56 +243,53 @@ class Shared(Allocation):
         self.view.check(ips, book)
         return ips
 
-    def _try_reserve(self, requested: Sequence[Address]) -> tuple[Ip, ...] | Need:
-        """Return the held addresses, or what this node needs first."""
+    def reserve(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
+        """Raises as Allocation.reserve; Needed, Unproven.  Raises TryAgain if the name's number is on this node, and
+        another attachment holds its address."""
+        try:
+            return super().reserve(requested)
+        except PoolExhausted as e:
+            self.view.policy.refuse_if_no_claim_helps(e)
+            raise
+
+    def _hold(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
+        """Reserve, after a heartbeat if one is due, and with a claimed block if there is no room.  Raises Unproven."""
         try:
             return self.reserve(requested)
-        except Needed as e:
-            return e.need
-        except PoolExhausted as e:
-            return Need(e.msg, e.sets)
+        except HeartbeatDue as due:
+            self._heartbeat(late=due.late)
+            return self._hold(requested)
+        except (PoolExhausted, Needed) as e:
+            need: Need = e
+        return self._claim_and_reserve(need, requested)
 
-    def _claim_and_reserve(self, requested: Sequence[Address]) -> tuple[Ip, ...] | Need:
+    def _claim_and_reserve(self, need: Need, requested: Sequence[Address]) -> tuple[Ip, ...]:
         """Claim what this node needs, then reserve.
 
         Of two concurrent calls without room, the second finds the block that the first claimed.
         """
-        claimer = None
-        with self.view.locked():
+        claimer, policy, known = None, self.view.policy, self.view.mine.giving if self.view.mine else ()
+        with ExitStack() as locks:
+            for directory in policy.directories():
+                locks.enter_context(node_blocks.lock(directory, LOCK_TIMEOUT))
             # Each range set without room may need a block of its own.
-            for _ in range(len(self.view.network.pool.sets) + 1):
-                given = self._try_reserve(requested)
-                if not isinstance(given, Need) or isinstance(given, Unproven):
-                    return given
-                with doing(f"{self.view.request()}: {given.why}"):
-                    if not claimer:
-                        claimer = self.view.claimer(self.log)
-                        if claimer.found_some:
-                            continue
-                    claimer.serve(given)
-            return self._try_reserve(requested)
+            for _ in range(len(policy.network.pool.sets) + 1):
+                with doing(f"{policy.request()}: {need.msg}"):
+                    is_new, claimer = not claimer, claimer or policy.claimer(self.log, known)
+                    if not (is_new and claimer.found_some):
+                        claimer.serve(need)
+                try:
+                    return self.reserve(requested)
+                except (PoolExhausted, Needed) as e:
+                    need = e
+        raise need
 
     def _heartbeat(self, *, late: bool) -> None:
         """Send a heartbeat if the backend answers."""
         from ipam.cluster.reconcile import sync  # noqa: PLC0415
 
         self.view.had_heartbeat = True
-        sync.heartbeat_if_due(self.view.network, self.log, late=late)
-
-    def _refuse_other_attachment(self, need: Need) -> None:
-        """Raise TryAgain if the name's number is on this node, and another attachment holds its address."""
-        if need.sets and isinstance(self.view, NumberView):
-            raise TryAgain(
-                f"the address that {self.view.network.owner} has on all nodes is in use on this one: another "
-                f"attachment of that name lives, or may live; delete it ({need.why})"
-            )
-
-    def _release_numbers(self) -> None:
-        """Release unused numbers after a heartbeat, because this node may run neither hpn node nor an agent."""
-        if isinstance(self.view, NumberView):
-            from ipam.cluster.reconcile import reconcile  # noqa: PLC0415
-
-            reconcile.release_numbers(self.view.network, self.log)
+        sync.heartbeat_if_due(self.view.policy.network, self.log, late=late)
 
 
 def may_have_number(network: Network, pod: str) -> bool:
@@ -302,16 +308,18 @@ def may_have_number(network: Network, pod: str) -> bool:
     return True
 
 
-def shared(alone: Allocation, network: Network, *, has_number: bool) -> Shared:
+def shared(alone: Allocation, network: Network, *, has_number: bool) -> SharedAllocation:
     """Return the allocation as one from the cluster's pool; ``has_number``: its name has one number on all nodes."""
     is_probed, terms = bool(alone.pool.probe), alone.owner.terms
     if not has_number:
-        return Shared(**vars(alone), view=View(network, is_probed))
+        return SharedAllocation(**vars(alone), view=View(AnyBlock(network), is_probed))
+    if mine := node_blocks.read(network.directory):
+        network.refuse_another(mine)
     numbers = Numbers.of(network, terms.sticky, max(terms.ttl, terms.cooldown))
     # The backend keeps the address for the name, so this node need not.
     owner = replace(alone.owner, terms=Terms())
     about = vars(alone) | {"pool": numbers.pool, "owner": owner}
-    return Shared(**about, view=NumberView(numbers, is_probed))
+    return SharedAllocation(**about, view=View(OwnNumber(numbers), is_probed))
 
 
 def rehearse(network: Network, store: Store, log: list[str], master: str) -> None:
@@ -319,13 +327,11 @@ def rehearse(network: Network, store: Store, log: list[str], master: str) -> Non
 
     Raises what the ADD would raise, and NotAvailable.
     """
-    view = View(network, is_probed=True, had_heartbeat=True)  # an ADD sends the heartbeat
+    view = View(AnyBlock(network), is_probed=True, had_heartbeat=True)  # an ADD sends the heartbeat
     try:
         allocation.rehearse(store, network.pool, lambda book: newcomers(view.pool(()), book), log, master)
-    except PoolExhausted as e:
-        need = Need(e.msg, e.sets)
-    except Needed as e:
-        need = e.need
+    except (PoolExhausted, Needed) as e:
+        need: Need = e
     else:
         return
     from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # connects to the backend

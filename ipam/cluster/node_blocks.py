@@ -44,7 +44,6 @@ HELD: Final = "held"
 RETURNING: Final = "returning"
 LOST: Final = "lost"
 _STATES: Final = frozenset({HELD, RETURNING, LOST})
-_COUNTS: Final = ("blocks", "nodes", "at", "until", "suspected", "available")
 # Keys of the file: strings that are always there, and keys that are left out when empty.
 _TEXTS: Final = ("network", "backend", "identity", "node", "machine", "place", "host", "boot")
 _OPTIONAL: Final = ("sticky", "exhausted", "revision", "restored")
@@ -98,17 +97,18 @@ class Claim:
 class Exhausted:
     """The backend had no free block among those ``wanted`` (a digest of their indexes).
 
-    ``blocks`` of them were taken, by ``nodes`` nodes.  Valid from ``at`` to ``until``, by this node's clock.
-    ``suspected`` of these nodes seem dead, and the first block of one is available at the time ``available``.
+    ``why`` is the backend's answer, for people.  Valid from ``at`` to ``until``, by this node's clock.
     """
 
     wanted: str
-    blocks: int
-    nodes: int
+    why: str
     at: int
     until: int
-    suspected: int = 0
-    available: int = 0
+
+    @classmethod
+    def from_json(cls, body: Json) -> "Exhausted | None":
+        """Return None for counts in place of the reason, of a former version: the node asks again."""
+        return cls(body["wanted"], body["why"], int(body["at"]), int(body["until"])) if "why" in body else None
 
     def is_of(self, wanted: str, *, is_ahead: bool = False) -> bool:
         """Whether it describes these blocks, and is still valid, for an ADD or for a claim ahead of need."""
@@ -215,7 +215,7 @@ class NodeBlocks:
             looked=int(body["looked"]),
             asked=int(body["asked"]),
             sticky=str(body.get("sticky", "")),
-            exhausted=Exhausted(str(none["wanted"]), *(int(none.get(key, 0)) for key in _COUNTS)) if none else None,
+            exhausted=Exhausted.from_json(none) if none else None,
             revision=int(body.get("revision", 0)),
             restored=int(body.get("restored", 0)),
         )

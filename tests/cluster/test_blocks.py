@@ -20,7 +20,7 @@ from base.protocol.result import Ip
 from base.protocol.spec import Key
 from ipam.cluster import BLOCK, Documents, Machine, Report, copies, node_blocks
 from ipam.cluster.backends import backend
-from ipam.cluster.backends.backend import Shared
+from ipam.cluster.backends.backend import Backend
 from ipam.cluster.backends.etcd import Etcd
 from ipam.cluster.backends.kv import Gateway, Settings
 from ipam.cluster.node_blocks import HELD, NodeBlocks, OwnedBlock
@@ -80,7 +80,7 @@ class Node:
     def round(self) -> Report:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(copies, "FOLDER", f"{self.folder}.copies")
-            patch.setattr(backend, "opened", lambda _kind, _: Shared(self.documents, self.name))
+            patch.setattr(backend, "opened", lambda _kind, _: Backend(self.documents, self.name))
             (one,) = rounds([self.folder], none_gone)
         assert not one.problem
         return one

@@ -27,7 +27,7 @@ MACHINE_ID = "/etc/machine-id"
 
 
 @dataclass(frozen=True)
-class Shared:
+class Backend:
     """A backend, and this node's name there.
 
     ``host`` identifies this machine where only nodes themselves report it; empty where the backend records machines.
@@ -47,7 +47,7 @@ class Shared:
         return Machine(self.node, uid, self.documents.now())
 
 
-def opened(kind: str, kubeconfig: str = "") -> Shared:
+def opened(kind: str, kubeconfig: str = "") -> Backend:
     """Return the backend of that kind, without a request.  ``kubeconfig`` replaces the policy file's credential.
 
     Raises InvalidConfig for wrong keys in the policy file, and BackendRefused without a credential.
@@ -57,7 +57,7 @@ def opened(kind: str, kubeconfig: str = "") -> Shared:
         about = {**about, "kubeconfig": kubeconfig}
     module_opened: Opened = import_module(KINDS[kind]).opened
     with doing(f"opening the backend that the cluster's nodes share ({kind})"):
-        return Shared(*module_opened(about, name), "" if kind in _KNOWING else _host())
+        return Backend(*module_opened(about, name), "" if kind in _KNOWING else _host())
 
 
 def _host() -> str:

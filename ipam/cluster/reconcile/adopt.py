@@ -9,13 +9,13 @@ from base.protocol.errors import AddressHeld, RecordUnreadable
 from base.protocol.result import Address
 from base.state import durable
 from ipam.cluster import BLOCK, node_blocks
-from ipam.cluster.backends.backend import Shared, opened
+from ipam.cluster.backends.backend import Backend, opened
 from ipam.cluster.node_blocks import NodeBlocks
-from ipam.cluster.reconcile.claim_block import Claimer
+from ipam.cluster.reconcile.claim_block import BlockClaimer
 from ipam.cluster.reconcile.sync import blocks_of
 from ipam.cluster.rules import block_math
 from ipam.cluster.rules.documents import Block, block_name
-from ipam.cluster.rules.network import Need, Network
+from ipam.cluster.rules.network import Network
 from ipam.ranges import whole
 from ipam.stores import LOCK_TIMEOUT
 from ipam.stores.holdings import Contents
@@ -63,15 +63,14 @@ def enter(network: Network, given: Given, log: list[str], *, dry_run: bool) -> M
     wanted = blocks_of(network, given)
     budget.begin(is_patient=True)
     with node_blocks.lock(network.directory, LOCK_TIMEOUT):
-        shared, before = opened(network.cluster.backend), node_blocks.read(network.directory)
-        wrong = tuple(_anothers(network, shared, before, wanted))
+        backend, before = opened(network.cluster.backend), node_blocks.read(network.directory)
+        wrong = tuple(_anothers(network, backend, before, wanted))
         if wrong or dry_run:
             return Moved(() if wrong else tuple(wanted), wrong)
-        claimer = Claimer.begin(network, log)
+        claimer = BlockClaimer.begin(network, log)
         try:
             for index, address in wanted.items():
-                why = "addresses were allocated before the network was shared"
-                claimer.claim(Need(why, block=index, address=address))
+                claimer.claim_one(index, address)
         except BaseException as e:
             _undo(network, claimer, before)
             if isinstance(e, AddressHeld):
@@ -97,24 +96,24 @@ def leave(directory: Path, network: str, *, dry_run: bool) -> NodeBlocks:
 
 
 def _anothers(
-    network: Network, shared: Shared, before: NodeBlocks | None, wanted: Mapping[int, Address]
+    network: Network, backend: Backend, before: NodeBlocks | None, wanted: Mapping[int, Address]
 ) -> Iterator[str]:
     """Yield, in words, each of the blocks that another node owns."""
     own = {block.uid for block in before.blocks} if before else set[str]()
-    for document in shared.documents.listed(BLOCK, network.name):
+    for document in backend.documents.listed(BLOCK, network.name):
         block = Block.of(document)
-        if block.index in wanted and document.uid not in own and block.node != shared.node:
+        if block.index in wanted and document.uid not in own and block.node != backend.node:
             yield f"{wanted[block.index]} is in block {block.index}, which node {block.node} owns; delete its pod here"
 
 
-def _undo(network: Network, claimer: Claimer, before: NodeBlocks | None) -> None:
+def _undo(network: Network, claimer: BlockClaimer, before: NodeBlocks | None) -> None:
     """Undo the claims; no address was allocated from them."""
     old = {block.index for block in before.blocks} if before else set[int]()
     new = [block for block in claimer.mine.blocks if block.index not in old]
     for block in new:
-        document = claimer.shared.documents.read(BLOCK, block_name(network.name, block.index))
+        document = claimer.backend.documents.read(BLOCK, block_name(network.name, block.index))
         if document and document.uid == block.uid:
-            claimer.shared.documents.remove(document)
+            claimer.backend.documents.remove(document)
     mine = claimer.mine.without(*(block.index for block in new))
     if before or mine.blocks:
         node_blocks.write(network.directory, mine)

@@ -13,7 +13,7 @@ from base.kernel import budget
 from base.protocol.errors import CniError, InvalidConfig, Unreachable
 from ipam.cluster import Machine, Report, copies, node_blocks
 from ipam.cluster.backends import backend
-from ipam.cluster.backends.backend import Shared
+from ipam.cluster.backends.backend import Backend
 from ipam.cluster.node_blocks import GRACE, NodeBlocks, heartbeat_is_due
 from ipam.cluster.reconcile.heartbeat import Heartbeat, answer_all
 
@@ -32,7 +32,7 @@ class Backends:
 
     def __init__(self, kubeconfig: str = "") -> None:
         self._kubeconfig = kubeconfig
-        self._opened = dict[str, Shared]()
+        self._opened = dict[str, Backend]()
         self._identities, self._machines, self._silent = dict[str, str](), dict[str, Machine](), dict[str, str]()
         self._told = set[str]()
         self.alive = dict[Path, Alive]()
@@ -48,8 +48,8 @@ class Backends:
             return
         budget.begin(is_patient=True)
         try:
-            shared = self.opened(mine, directory)
-            heartbeat = Heartbeat(shared.documents, self._reported(mine.backend, shared), one.log)
+            opened = self.opened(mine, directory)
+            heartbeat = Heartbeat(opened.documents, self._reported(mine.backend, opened), one.log)
             heartbeat.answer(mine)
         except CniError as e:
             one.problem = e.msg
@@ -59,7 +59,7 @@ class Backends:
         one.heartbeat = heartbeat
         copies.note(directory, replace(mine, looked=heartbeat.began, asked=heartbeat.began))
 
-    def opened(self, mine: NodeBlocks, directory: Path) -> Shared:
+    def opened(self, mine: NodeBlocks, directory: Path) -> Backend:
         """Return the backend of these blocks.
 
         Raises InvalidConfig if it belongs to another cluster than the blocks; Unreachable, BackendRefused.
@@ -67,32 +67,32 @@ class Backends:
         kind = mine.backend
         if kind in self._silent:
             raise Unreachable(self._silent[kind])
-        shared = self._opened[kind] = self._opened.get(kind) or backend.opened(kind, self._kubeconfig)
+        opened = self._opened[kind] = self._opened.get(kind) or backend.opened(kind, self._kubeconfig)
         # No other cluster gave a Node object this UID.  An etcd knows only what this node reports.
-        if not shared.host and mine.machine and self._machine(kind, shared).uid == mine.machine:
-            return shared
-        identity = self._identities[kind] = self._identities.get(kind) or shared.documents.identity()
+        if not opened.host and mine.machine and self._machine(kind, opened).uid == mine.machine:
+            return opened
+        identity = self._identities[kind] = self._identities.get(kind) or opened.documents.identity()
         if mine.identity != identity:
             raise InvalidConfig(
                 f"{directory}/{node_blocks.FILE}: these blocks belong to cluster {mine.identity}, and backend "
                 f"{kind!r} to cluster {identity}; correct backends.{kind} in the policy file; if the node "
                 "moved, delete the network's pods on it, then the file"
             )
-        return shared
+        return opened
 
-    def _reported(self, kind: str, shared: Shared) -> Machine:
+    def _reported(self, kind: str, opened: Backend) -> Machine:
         """Report this node alive, once for all networks of the backend; return this machine.
 
         Raises Unreachable, BackendRefused.
         """
         if kind not in self._told:
-            shared.documents.keep_alive(shared.node, GRACE, shared.host)
+            opened.documents.keep_alive(opened.node, GRACE, opened.host)
             self._told.add(kind)
-        return self._machine(kind, shared)
+        return self._machine(kind, opened)
 
-    def _machine(self, kind: str, shared: Shared) -> Machine:
+    def _machine(self, kind: str, opened: Backend) -> Machine:
         if kind not in self._machines:
-            self._machines[kind] = shared.machine()
+            self._machines[kind] = opened.machine()
         return self._machines[kind]
 
 
@@ -114,10 +114,10 @@ def _answer_all(kubeconfig: str, log: list[str]) -> int:
     number = 0
     for kind in backend.KINDS:
         with suppress(CniError):  # the policy file names no such backend, or it does not answer
-            shared = backend.opened(kind, kubeconfig)
+            opened = backend.opened(kind, kubeconfig)
             budget.begin(is_patient=True)
-            shared.documents.keep_alive(shared.node, GRACE, shared.host)
-            number += answer_all(shared.documents, shared.machine(), log)
+            opened.documents.keep_alive(opened.node, GRACE, opened.host)
+            number += answer_all(opened.documents, opened.machine(), log)
     return number
 
 

@@ -14,7 +14,7 @@ Room on this node comes first; the node's next block, or its next release of one
 import hashlib
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
@@ -30,8 +30,9 @@ from base.protocol.errors import (
     RecordUnreadable,
     TryAgain,
 )
+from base.protocol.result import Address
 from ipam.cluster import BLOCK, Document, Machine, node_blocks
-from ipam.cluster.backends.backend import Shared, opened
+from ipam.cluster.backends.backend import Backend, opened
 from ipam.cluster.node_blocks import EXHAUSTED, RETURNING, Claim, Exhausted, NodeBlocks
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import is_anothers, read_block, readable
@@ -56,12 +57,13 @@ def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> Non
     Raises NotAvailable, InvalidConfig.
     """
     size = network.cluster.size
-    short = [s for s in network.pool.sets if not need.sets or s.key in need.sets]
+    sets = need.sets if isinstance(need, PoolExhausted) else ()
+    short = [s for s in network.pool.sets if not sets or s.key in sets]
     wanted = block_math.candidates(short, size)
     returning = {one.index for one in mine.blocks if one.state == RETURNING} if mine else set()
     known = mine.exhausted if mine and not returning else None
     if known and known.is_of(_digest(wanted)):
-        raise NotAvailable(f"{need.why}; and {_in_words(network, known)}")
+        raise NotAvailable(f"{need.msg}; and {_in_words(known)}")
     try:
         documents = opened(network.cluster.backend).documents
         refuse_disagreeing(documents, network.name, network.cluster, network.subnets)
@@ -69,11 +71,11 @@ def refuse_if_none(network: Network, mine: NodeBlocks | None, need: Need) -> Non
             return
         listed = list(documents.listed(BLOCK, network.name))
     except (TryAgain, BackendRefused, RecordUnreadable) as e:
-        raise NotAvailable(f"{need.why}; and no block can be claimed: {e.msg}", e.details) from e
+        raise NotAvailable(f"{need.msg}; and no block can be claimed: {e.msg}", e.details) from e
     if not block_math.without(wanted, indexes(listed) - returning):
-        none = _exhausted(wanted, [block for _, block in readable(listed)], documents.now())
+        none = _exhausted(network, wanted, [block for _, block in readable(listed)], documents.now())
         _remember(network, none)
-        raise NotAvailable(f"{need.why}; and {_in_words(network, none)}")
+        raise NotAvailable(f"{need.msg}; and {_in_words(none)}")
 
 
 def guesses(wanted: Sequence[Span]) -> Iterator[int]:
@@ -86,15 +88,15 @@ def guesses(wanted: Sequence[Span]) -> Iterator[int]:
 
 
 @dataclass
-class Claimer:
+class BlockClaimer:
     """This node's claims in one network; the caller holds ``blocks.lock``.
 
-    ``found_some``: the node owns more blocks than its file recorded.  ``others``: the network's blocks as last listed,
+    ``found_some``: the node owns more blocks than the caller knew.  ``others``: the network's blocks as last listed,
     or as a search left them.  ``is_ahead``: no ADD waits for the block.
     """
 
     network: Network
-    shared: Shared
+    backend: Backend
     mine: NodeBlocks
     log: list[str]
     is_sparing: bool = False
@@ -103,34 +105,38 @@ class Claimer:
     is_ahead: bool = False
 
     @classmethod
-    def begin(cls, network: Network, log: list[str], *, is_sparing: bool = False) -> "Claimer":
-        """Read this node's blocks, confirm them where needed, and complete an unanswered claim."""
-        shared = opened(network.cluster.backend)
-        had = load(network)
-        claimer = cls(network, shared, confirm(network, shared, had, log), log, is_sparing)
+    def begin(
+        cls, network: Network, log: list[str], known: Collection[int] = (), *, is_sparing: bool = False
+    ) -> "BlockClaimer":
+        """Read this node's blocks, confirm them where needed, and complete an unanswered claim.
+
+        ``known``: the blocks that had no room for the caller.
+        """
+        backend = opened(network.cluster.backend)
+        claimer = cls(network, backend, confirm(network, backend, load(network), log), log, is_sparing)
         if claimer.mine.claim:
             claimer._try(claimer.mine.claim)
-        claimer.found_some = not set(claimer.mine.giving) <= set(had.giving if had else ())
+        claimer.found_some = not set(claimer.mine.giving) <= set(known)
         return claimer
 
     def serve(self, need: Need) -> None:
+        """Claim a needed block; claim nothing if only the backend's answer was missing.
+
+        Raises PoolExhausted, AddressHeld, and TryAgain if other nodes are always faster.
+        """
         is_first = not self.mine.blocks
         if is_first:
             refuse_uncovered(self.network, self.mine)
-            if need.sets or need.block is not None:
-                refuse_second(self.shared.documents, self.network)
-        self.claim(need)
+            if isinstance(need, PoolExhausted) or need.block is not None:
+                refuse_second(self.backend.documents, self.network)
+        if isinstance(need, PoolExhausted):
+            self.claim_any(need)
+        elif need.block is not None:
+            self.claim_one(need.block, need.address)
         if is_first and self.mine.blocks:  # hpn node may not know this network yet
             report.send_low(lambda: True)
 
-    def claim(self, need: Need) -> None:
-        """Claim a needed block; do nothing if only the backend's answer was missing."""
-        if need.sets:
-            self._claim_any(need)
-        elif need.block is not None and need.block not in (*self.mine.giving, *self.mine.draining):
-            self._claim_one(need, need.block)
-
-    def _claim_any(self, need: Need) -> None:
+    def claim_any(self, need: PoolExhausted) -> None:
         """Claim a block with addresses for all sets, or at least for those without room."""
         sets = self.network.pool.sets
         short = block_math.candidates([s for s in sets if s.key in need.sets], self.mine.size)
@@ -140,17 +146,17 @@ class Claimer:
             if wanted and (self._hold_again(wanted) or (not is_known and self._claim_from(wanted))):
                 return
         if known and is_known:
-            raise PoolExhausted(f"{need.why}; and {_in_words(self.network, known)}")
+            raise PoolExhausted(f"{need.msg}; and {_in_words(known)}")
         self._refuse(need, short)
 
     def _hold_again(self, wanted: Sequence[Span]) -> bool:
         """Hold one of those blocks again that this node was about to release."""
         for block in [one for one in self.mine.blocks if one.state == RETURNING and block_math.has(wanted, one.index)]:
-            known = read_block(self.shared.documents, self.network.name, block.index)
+            known = read_block(self.backend.documents, self.network.name, block.index)
             if known and known[0].uid == block.uid and not is_anothers(block, known[1]):
                 # Change the document: a removal that is still on its way applies to the old version only.
                 body = replace(known[1], claim=self.mine.nonce(), machine=self.mine.machine, suspect=0).to_json()
-                if made := self.shared.documents.replace(known[0], body):
+                if made := self.backend.documents.replace(known[0], body):
                     self._record(made)
                     return True
             else:
@@ -159,7 +165,7 @@ class Claimer:
 
     def _claim_from(self, wanted: Sequence[Span]) -> bool:
         """Claim one of those blocks; False if all are taken.  Raises TryAgain if other nodes are always faster."""
-        if self.is_sparing and ownership.is_in_doubt(self.mine, self.shared.documents.now()):
+        if self.is_sparing and ownership.is_in_doubt(self.mine, self.backend.documents.now()):
             return False  # sparing, the node would not use that block either
         begin = int.from_bytes(hashlib.sha256(self.mine.node.encode()).digest()[:8])
         near = dict.fromkeys(block_math.nth(wanted, begin + n) for n in range(len(self.mine.blocks) + _CONFLICTS))
@@ -170,7 +176,7 @@ class Claimer:
             if not self.mine.block(index) and self._try(self._new_claim(index)):
                 return True
         for _ in range(_LISTS):
-            listed = list(self.shared.documents.listed(BLOCK, self.network.name))
+            listed = list(self.backend.documents.listed(BLOCK, self.network.name))
             self.others = [block for _, block in readable(listed)]
             self._note_unreadable(len(listed) - len(self.others))
             free = block_math.without(wanted, indexes(listed) | {block.index for block in self.mine.blocks})
@@ -194,7 +200,7 @@ class Claimer:
         """Reclaim one of those blocks from a dead node; False if there is none."""
         us = Machine(self.mine.node, self.mine.machine)
         known = dict[int, Block]()
-        for document, block in reclaim.search(self.shared.documents, us, listed, self.log, known):
+        for document, block in reclaim.search(self.backend.documents, us, listed, self.log, known):
             if block_math.has(wanted, block.index) and self._reclaim(document, block):
                 return True
         self.others = [*known.values()]
@@ -205,7 +211,7 @@ class Claimer:
         claim = self._new_claim(block.index)
         self._write(replace(self.mine, claim=claim))
         new = block.given_to(self.mine.node, self.mine.machine, claim.nonce)
-        if (made := self.shared.documents.replace(document, new.to_json())) or (made := self._find_own(claim)):
+        if (made := self.backend.documents.replace(document, new.to_json())) or (made := self._find_own(claim)):
             self.log.append(
                 f"block {block.index} of network {block.network} was reclaimed from {block.node}, which is dead"
             )
@@ -220,7 +226,7 @@ class Claimer:
         is_new = claim != self.mine.claim  # no answer to it was lost: ``create`` finds those of its own attempts
         self._write(replace(self.mine, claim=claim))
         block = Block(self.network.name, claim.index, self.mine.size, self.mine.node, self.mine.machine, claim.nonce)
-        made = self.shared.documents.create(BLOCK, block.name, block.network, block.to_json())
+        made = self.backend.documents.create(BLOCK, block.name, block.network, block.to_json())
         if not (made or (not is_new and (made := self._find_own(claim)))):
             self.mine = replace(self.mine, claim=None)
             return False
@@ -230,40 +236,42 @@ class Claimer:
 
     def _find_own(self, claim: Claim) -> Document | None:
         """Return the document that an earlier attempt of this claim created, if its answer was lost."""
-        made = self.shared.documents.read(BLOCK, block_name(self.network.name, claim.index))
+        made = self.backend.documents.read(BLOCK, block_name(self.network.name, claim.index))
         if not made or (block := Block.of(made)).claim != claim.nonce:
             return None
         # The attempt may be old and the block suspected, so refute that before any allocation.
         answer = ownership.answer(block, self.mine.machine)
-        return self.shared.documents.replace(made, answer.to_json()) if answer else made
+        return self.backend.documents.replace(made, answer.to_json()) if answer else made
 
     def _record(self, document: Document) -> None:
-        self._write(ownership.claimed(self.mine, document, self.shared.documents.now(), self.log))
+        self._write(ownership.claimed(self.mine, document, self.backend.documents.now(), self.log))
 
-    def _claim_one(self, need: Need, index: int) -> None:
-        """Claim the block with the requested address, or reclaim it from a dead node.
+    def claim_one(self, index: int, address: Address | None) -> None:
+        """Claim the block with that requested address, or reclaim it from a dead node; nothing if this node owns it.
 
         Raises AddressHeld.
         """
+        if index in (*self.mine.giving, *self.mine.draining):
+            return
         if self._hold_again([Span(block_math.NUMBERS, index, index)]) or self._try(self._new_claim(index)):
             return
-        us, documents = Machine(self.mine.node, self.mine.machine), self.shared.documents
+        us, documents = Machine(self.mine.node, self.mine.machine), self.backend.documents
         there = documents.read(BLOCK, block_name(self.network.name, index))
         for document, block in reclaim.search(documents, us, [there] if there else [], self.log):
             if self._reclaim(document, block):
                 return
         self._forget_claim()
         raise AddressHeld(
-            f"requested address {need.address} is in block {index} of network {self.network.name}, {self._owner(index)}"
+            f"requested address {address} is in block {index} of network {self.network.name}, {self._owner(index)}"
         )
 
     def _owner(self, index: int) -> str:
         """Describe the block's owner, and the remedy."""
-        there = self.shared.documents.read(BLOCK, block_name(self.network.name, index))
+        there = self.backend.documents.read(BLOCK, block_name(self.network.name, index))
         if there is None:
             return "which a node is releasing; request another, or try again"
         block = Block.of(there)
-        if left := reclaim.seconds_left(block, self.shared.documents.now()):
+        if left := reclaim.seconds_left(block, self.backend.documents.now()):
             when = f"if that stays so, the address is available in about {max(1, left / 60):.0f} minutes"
             return f"which node {block.node} owns; that node seems dead: {when}"
         return f"which node {block.node} owns; request another, or attach there"
@@ -278,47 +286,45 @@ class Claimer:
         if there and there.claim:
             self._write(replace(self.mine, claim=None))
 
-    def _refuse(self, need: Need, wanted: Sequence[Span]) -> NoReturn:
+    def _refuse(self, need: PoolExhausted, wanted: Sequence[Span]) -> NoReturn:
         if not self.others:  # no block has such addresses
             self._forget_claim()
-            raise need.error()
-        known = _exhausted(wanted, self.others, self.shared.documents.now())
+            raise need
+        known = _exhausted(self.network, wanted, self.others, self.backend.documents.now())
         # A sparing search left out the blocks of dead nodes, so its result is incomplete.
         self._write(replace(self.mine, claim=None, exhausted=None if self.is_sparing else known))
-        raise PoolExhausted(f"{need.why}; and {_in_words(self.network, known)}")
+        raise PoolExhausted(f"{need.msg}; and {_in_words(known)}")
 
 
-def _exhausted(wanted: Sequence[Span], others: Sequence[Block], clock: float) -> Exhausted:
+def _exhausted(network: Network, wanted: Sequence[Span], others: Sequence[Block], clock: float) -> Exhausted:
     """Return the record that none of those blocks is free; it ends at a different time on each node.
 
     ``clock`` is the backend's.
     """
-    now = int(time.time())
-    until = now + EXHAUSTED // 2 + secrets.randbelow(EXHAUSTED)
-    about = _digest(wanted), len(others), len({block.node for block in others}), now, until
-    doubted = [block for block in others if block.suspect]
-    soon = min((reclaim.seconds_left(block, clock) for block in doubted), default=0)
-    return Exhausted(*about, len({(block.node, block.machine) for block in doubted}), int(now + soon) if soon else 0)
+    doubted, now = [block for block in others if block.suspect], int(time.time())
+    why = (
+        f"{len({block.node for block in others})} nodes own all {len(others)} usable blocks of network {network.name} "
+        f"({network.cluster.size} numbers each)"
+    )
+    if doubted:
+        soon = min(reclaim.seconds_left(block, clock) for block in doubted)
+        why += (
+            f"; {len({(block.node, block.machine) for block in doubted})} of them seem dead, and if that stays so, a "
+            f"block is available in about {max(1, soon / 60):.0f} min"
+        )
+    return Exhausted(_digest(wanted), why, now, now + EXHAUSTED // 2 + secrets.randbelow(EXHAUSTED))
 
 
 def _digest(wanted: Sequence[Span]) -> str:
     return hashlib.sha256(repr([(span.first, span.last) for span in wanted]).encode()).hexdigest()[:16]
 
 
-def _in_words(network: Network, known: Exhausted) -> str:
+def _in_words(known: Exhausted) -> str:
     """Describe that no block is free, and the age of that knowledge."""
     now = int(time.time())
-    age = now - known.at
-    dead = (
-        f"{known.suspected} of them seem dead, and if that stays so, a block is available in about "
-        f"{max(1, (known.available - now) / 60):.0f} min; "
-        if known.suspected
-        else ""
-    )
     return (
-        f"{known.nodes} nodes own all {known.blocks} usable blocks of network {network.name} ({network.cluster.size} "
-        f"numbers each), as the backend answered {age} s ago; next request in "
-        f"{max(0, known.until - known.at - age)} s; {dead}widen ranges or free addresses: hpn ipam show --cluster"
+        f"{known.why}, as the backend answered {now - known.at} s ago; next request in {max(0, known.until - now)} s; "
+        "widen ranges or free addresses: hpn ipam show --cluster"
     )
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from base.protocol import report
 from base.protocol.errors import PoolExhausted, TryAgain
 from ipam.cluster import BLOCK, Document, Machine, node_blocks
-from ipam.cluster.backends.backend import Shared, opened
+from ipam.cluster.backends.backend import Backend, opened
 from ipam.cluster.node_blocks import Claim, NodeBlocks
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import Found, readable
@@ -28,35 +28,35 @@ _TRIES: Final = 8
 
 
 @dataclass
-class Claimer:
+class NumberClaimer:
     """This node's claims of reserved numbers; the caller holds ``blocks.lock`` of both directories.
 
     ``found_some``: the node owns the name's number, and its file did not record that.
     """
 
     network: Numbers
-    shared: Shared
+    backend: Backend
     mine: NodeBlocks
     log: list[str]
     found_some: bool = False
 
     @classmethod
-    def begin(cls, network: Numbers, log: list[str]) -> "Claimer":
+    def begin(cls, network: Numbers, log: list[str]) -> "NumberClaimer":
         """Read this node's blocks and numbers, and confirm them where needed."""
-        shared, parent = opened(network.cluster.backend), network.parent
+        backend, parent = opened(network.cluster.backend), network.parent
         # All nodes must agree on the reserved numbers before any is allocated.
-        whole = confirm(parent, shared, load(parent), log)
-        mine = confirm(network, shared, load(network), log)
+        whole = confirm(parent, backend, load(parent), log)
+        mine = confirm(network, backend, load(network), log)
         if not whole.blocks:
             refuse_uncovered(parent, whole)
         if not (whole.blocks or mine.blocks):
-            refuse_second(shared.documents, parent)
-        return cls(network, shared, mine, log, mine.number_of(network.owner) is not None)
+            refuse_second(backend.documents, parent)
+        return cls(network, backend, mine, log, mine.number_of(network.owner) is not None)
 
     def serve(self, _need: Need) -> None:
         """Claim the name's number.  Raises TryAgain if another node owns it; PoolExhausted if no number is free."""
         for _ in range(_TRIES):
-            documents = list(self.shared.documents.listed(BLOCK, self.network.name))
+            documents = list(self.backend.documents.listed(BLOCK, self.network.name))
             named = [one for one in readable(documents) if one[1].whose == self.network.owner]
             if self._claim_old(named) if named else self._claim_new(documents):
                 return
@@ -70,7 +70,7 @@ class Claimer:
         for document, block in sorted(named, key=lambda one: not self._is_ours(one[1])):
             if self._is_ours(block) or not block.node:
                 return self._claim(document, block)
-        for document, block in reclaim.search(self.shared.documents, us, [one[0] for one in named], self.log):
+        for document, block in reclaim.search(self.backend.documents, us, [one[0] for one in named], self.log):
             return self._claim(document, replace(block, taken=True))
         document, block = named[0]
         raise TryAgain(
@@ -85,13 +85,13 @@ class Claimer:
         if free := block_math.without(wanted, indexes(listed) | {block.index for block in self.mine.blocks}):
             begin = int.from_bytes(hashlib.sha256(self.network.owner.encode()).digest()[:8])
             return self._create(block_math.nth(free, begin))
-        now = self.shared.documents.now()
+        now = self.backend.documents.now()
         theirs = [one for one in readable(listed) if block_math.has(wanted, one[1].index)]
         for document, block in sorted(theirs, key=lambda one: one[1].free):
             if block.is_over(now):
                 return self._claim(document, block)
         us = Machine(self.mine.node, self.mine.machine)
-        for document, block in reclaim.search(self.shared.documents, us, [one[0] for one in theirs], self.log):
+        for document, block in reclaim.search(self.backend.documents, us, [one[0] for one in theirs], self.log):
             return self._claim(document, replace(block, taken=True))
         raise PoolExhausted(
             f"{self.network.owner}: other names use or keep all {count(wanted)} host numbers that network "
@@ -114,13 +114,13 @@ class Claimer:
         forgotten = self._is_ours(block) and not asked and not self.mine.block(block.index)
         claim = self._record_claim(block.index)
         new = self._as_ours(replace(block, taken=block.taken or forgotten), claim)
-        return self._record(self.shared.documents.replace(document, new.to_json()))
+        return self._record(self.backend.documents.replace(document, new.to_json()))
 
     def _create(self, index: int) -> bool:
         """Claim that number, which has no document; False if another node was faster."""
         claim = self._record_claim(index)
         new = self._as_ours(Block(self.network.name, index, 1, "", "", ""), claim)
-        return self._record(self.shared.documents.create(BLOCK, new.name, new.network, new.to_json()))
+        return self._record(self.backend.documents.create(BLOCK, new.name, new.network, new.to_json()))
 
     def _record_claim(self, index: int) -> Claim:
         claim = Claim(index, self.mine.nonce())
@@ -138,7 +138,7 @@ class Claimer:
         block = Block.of(made)
         if not self.mine.blocks:  # hpn node may not know this network yet, and must report this node alive
             report.send_low(lambda: True)
-        self._write(ownership.claimed(self.mine, made, self.shared.documents.now(), self.log))
+        self._write(ownership.claimed(self.mine, made, self.backend.documents.now(), self.log))
         self.log.append(
             f"host number {block.index} of network {self.network.parent.name} belongs to {block.whose}, on this node"
         )

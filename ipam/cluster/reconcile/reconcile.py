@@ -14,68 +14,41 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from base.kernel import budget
 from base.protocol.errors import CniError, PoolExhausted, TryAgain
-from ipam.cluster import Document, Machine, Report, copies, node_blocks
-from ipam.cluster.backends.backend import Shared, opened
+from ipam.cluster import Machine, Report, copies, node_blocks
+from ipam.cluster.backends.backend import Backend, opened
 from ipam.cluster.node_blocks import HELD, LOST, RETURNING, NodeBlocks, OwnedBlock, heartbeat_is_due
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.alive import Backends
-from ipam.cluster.reconcile.claim_block import Claimer
+from ipam.cluster.reconcile.claim_block import BlockClaimer
 from ipam.cluster.reconcile.heartbeat import Heartbeat, is_anothers, read_block
 from ipam.cluster.reconcile.sync import withdraw
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.block_math import candidates, nth
 from ipam.cluster.rules.counting import counted, pool, short, spans
 from ipam.cluster.rules.documents import Block
-from ipam.cluster.rules.network import Need, Network, Numbers, directory_in
+from ipam.cluster.rules.network import Network, Numbers, directory_in
 from ipam.pool import Cluster, Pool
 from ipam.ranges import count
 from ipam.stores import LOCK_TIMEOUT, Book, Gone, Store
 from ipam.stores.access import open_in
 
 
-class Round:
-    """A round for the network of a directory, with its leases in ``store``.
+class BlockUpkeep:
+    """A round's policy for blocks: keep room for the next attachments, and release blocks that are long empty.
 
-    ``log`` collects what an operator should know.  ``heartbeat`` has answered for the network; without one, the round
-    needs none.
+    ``claims_ahead``: the round claims before room runs out, and suspects dead nodes for it.
     """
 
-    def __init__(
-        self, directory: Path, store: Store, shared: Shared, log: list[str], heartbeat: Heartbeat | None = None
-    ) -> None:
-        self._directory, self._store, self._shared, self._log = directory, store, shared, log
-        self._heartbeat = heartbeat
+    claims_ahead = True
 
-    def keep(self) -> None:
-        """Run the round.  Raises Unreachable, BackendRefused, TryAgain, RecordUnreadable, IoFailure."""
-        with node_blocks.lock(self._directory, LOCK_TIMEOUT):
-            mine = node_blocks.read(self._directory)
-            if mine is None:
-                return
-            seen = self._complete(self._heartbeat, mine) if self._heartbeat else mine
-            known = pool(seen, self._store.contents().sets)
-            settled = self._store.look(lambda book: self._mark(seen, known, book))
-            self._claim_ahead(self._release_marked(settled), known)
-        if self._heartbeat:
-            self._patrol(settled, known)
-
-    def _complete(self, heartbeat: Heartbeat, mine: NodeBlocks) -> NodeBlocks:
-        """Complete the heartbeat; return the node's blocks as the backend holds them."""
-        mine = heartbeat.send(mine, partial(withdraw, self._directory, self._store))
-        reclaim.release_left(self._shared.documents, heartbeat.machine, heartbeat.left, self._log)
-        return replace(mine, asked=mine.looked)
-
-    def _mark(self, mine: NodeBlocks, known: Pool, book: Book) -> NodeBlocks:
-        """Mark blocks for release, and forget lost blocks without leases.
-
-        The file is on disk before any other command can choose an address.
-        """
+    def mark(self, mine: NodeBlocks, known: Pool, book: Book) -> NodeBlocks:
+        """Mark blocks for release, and forget lost blocks without leases."""
         now, have = int(time.time()), counted(mine, known, book.count)
         for block in mine.blocks:
             if block.index in mine.giving:
@@ -84,67 +57,27 @@ class Round:
                 mine = mine.without(block.index)
         giving = [block for block in mine.blocks if block.index in mine.giving]
         back = ownership.to_return(giving, have.free, mine.size, now)
-        mine = mine.having(*(replace(block, state=RETURNING) for block in giving if block.index in back))
-        node_blocks.write(self._directory, mine)
-        return mine
+        return mine.having(*(replace(block, state=RETURNING) for block in giving if block.index in back))
 
-    def _release_marked(self, mine: NodeBlocks) -> NodeBlocks:
-        """Release the marked blocks, and forget each when the backend holds no document of it for this node."""
-        for block in [block for block in mine.blocks if block.state == RETURNING]:
-            known = read_block(self._shared.documents, mine.network, block.index)
-            if (
-                (known and known[0].uid == block.uid and not is_anothers(block, known[1]))
-                and not self._release(mine, block, *known)
-            ):  # fmt: skip
-                continue  # the next round retries
-            mine = replace(mine.without(block.index), exhausted=None)
-            node_blocks.write(self._directory, mine)
-        return mine
+    def freed(self, _mine: NodeBlocks, _block: OwnedBlock, _content: Block, _now: int) -> Block | None:
+        """Return the content of the document after the release, at the backend's time; None to remove it."""
+        return None
 
-    def _release(self, mine: NodeBlocks, block: OwnedBlock, document: Document, _known: Block) -> bool:
-        """Remove the block's document from the backend; return False if it changed meanwhile."""
-        if not self._shared.documents.remove(document):
-            return False
-        self._log.append(f"block {block.index} of network {mine.network} was empty, and is released")
-        return True
-
-    def _claim_ahead(self, mine: NodeBlocks, known: Pool) -> None:
-        """Claim one block if little room is left and a block is free.
-
-        A node without blocks allocates reserved numbers only, and claims none.
-        """
-        sets = self._store.look(lambda book: short(mine, known, book.count)) if mine.blocks else ()
-        if not sets:
-            return
-        # Only for the sets that are short: the others need no block.
-        some = Network(mine.network, str(self._directory), Cluster(mine.backend, mine.size), Pool(sets))
-        with suppress(PoolExhausted):
-            need = Need("there is little room", tuple(s.key for s in sets))
-            Claimer(some, self._shared, mine, self._log, is_ahead=True).claim(need)
-
-    def _patrol(self, mine: NodeBlocks, known: Pool) -> None:
-        """Check the owner of one random block of the network, so that dead nodes are suspected before a node needs
-        their blocks."""
-        indexes = candidates(known.sets, mine.size) if known.sets else ()
-        if indexes and not mine.block(index := nth(indexes, secrets.randbelow(count(indexes)))):
-            us = Machine(mine.node, mine.machine)
-            reclaim.patrol(self._shared.documents, us, mine.network, index, self._log)
-
-    @staticmethod
-    def is_due(mine: NodeBlocks, store: Store) -> bool:
-        """Whether a round has something to do: a heartbeat is due, or there is little room."""
+    def has_work(self, mine: NodeBlocks, store: Store) -> bool:
+        """Whether a round has something to do before the next heartbeat."""
         known = pool(mine, store.contents().sets)
-        return heartbeat_is_due(mine) or bool(mine.blocks and store.look(lambda book: short(mine, known, book.count)))
+        return bool(mine.blocks and store.look(lambda book: short(mine, known, book.count)))
 
 
-class NumberRound(Round):
-    """A round for the reserved numbers; its directory is theirs (rules/network.py), its store the network's."""
+class NumberUpkeep:
+    """A round's policy for reserved numbers: release each that is not in use.
 
-    def release_numbers(self, mine: NodeBlocks) -> None:
-        """Release the numbers that no attachment here uses.  The caller holds ``blocks.lock`` and sent a heartbeat."""
-        self._release_marked(self._store.look(lambda book: self._mark(mine, Pool(()), book)))
+    It claims none ahead, because the next name is unknown.  A number of a dead node serves its name only.
+    """
 
-    def _mark(self, mine: NodeBlocks, _known: Pool, book: Book) -> NodeBlocks:
+    claims_ahead = False
+
+    def mark(self, mine: NodeBlocks, _known: Pool, book: Book) -> NodeBlocks:
         for block in mine.blocks:
             if _is_used(mine, block, book):
                 continue
@@ -152,26 +85,97 @@ class NumberRound(Round):
                 mine = mine.having(replace(block, state=RETURNING))
             elif block.state == LOST:
                 mine = mine.without(block.index)
-        node_blocks.write(self._directory, mine)
         return mine
 
-    def _release(self, mine: NodeBlocks, block: OwnedBlock, document: Document, known: Block) -> bool:
-        """Mark the number's document as without a node; return False if it changed meanwhile."""
+    def freed(self, mine: NodeBlocks, block: OwnedBlock, content: Block, now: int) -> Block | None:
         # The next node must probe for an address that this one never probed for.
-        new = replace(known.freed(int(self._shared.documents.now())), taken=_is_doubtful(mine, block))
-        return bool(self._shared.documents.replace(document, new.to_json()))
+        return replace(content.freed(now), taken=_is_doubtful(mine, block))
 
-    def _claim_ahead(self, _mine: NodeBlocks, _known: Pool) -> None:
-        """Claim nothing: the next name is unknown."""
+    def has_work(self, mine: NodeBlocks, store: Store) -> bool:
+        return store.look(lambda book: any(not _is_used(mine, block, book) for block in mine.blocks))
 
-    def _patrol(self, _mine: NodeBlocks, _known: Pool) -> None:
-        """Check no owner: a number of a dead node serves its name only."""
 
-    @staticmethod
-    def is_due(mine: NodeBlocks, store: Store) -> bool:
-        """Whether a round has something to do: a heartbeat is due, or a number is unused."""
-        unused = lambda book: any(not _is_used(mine, block, book) for block in mine.blocks)  # noqa: E731
-        return heartbeat_is_due(mine) or store.look(unused)
+@dataclass
+class Round:
+    """A round for the blocks or numbers of a directory, with the network's leases in ``store``.
+
+    ``log`` collects what an operator should know.  ``heartbeat`` has answered for the network; without one, the round
+    needs none.
+    """
+
+    policy: BlockUpkeep | NumberUpkeep
+    directory: Path
+    store: Store
+    backend: Backend
+    log: list[str]
+    heartbeat: Heartbeat | None = None
+
+    def keep(self) -> None:
+        """Run the round.  Raises Unreachable, BackendRefused, TryAgain, RecordUnreadable, IoFailure."""
+        with node_blocks.lock(self.directory, LOCK_TIMEOUT):
+            mine = node_blocks.read(self.directory)
+            if mine is None:
+                return
+            seen = self._complete(self.heartbeat, mine) if self.heartbeat else mine
+            known = pool(seen, self.store.contents().sets)
+            kept = self.release_unused(seen, known)
+            if self.policy.claims_ahead:
+                self._claim_ahead(kept, known)
+        if self.policy.claims_ahead and self.heartbeat:
+            self._patrol(kept, known)
+
+    def _complete(self, heartbeat: Heartbeat, mine: NodeBlocks) -> NodeBlocks:
+        """Complete the heartbeat; return the node's blocks as the backend holds them."""
+        mine = heartbeat.send(mine, partial(withdraw, self.directory, self.store))
+        reclaim.release_left(self.backend.documents, heartbeat.machine, heartbeat.left, self.log)
+        return replace(mine, asked=mine.looked)
+
+    def release_unused(self, mine: NodeBlocks, known: Pool) -> NodeBlocks:
+        """Release what the policy marks; return the rest.  The caller holds ``blocks.lock`` and sent a heartbeat.
+
+        Each is forgotten when the backend holds no document of it for this node.
+        """
+        mine = self.store.look(lambda book: self._mark(mine, known, book))
+        documents = self.backend.documents
+        for block in [block for block in mine.blocks if block.state == RETURNING]:
+            found = read_block(documents, mine.network, block.index)
+            if found and found[0].uid == block.uid and not is_anothers(block, found[1]):
+                new = self.policy.freed(mine, block, found[1], int(documents.now()))
+                if not (documents.replace(found[0], new.to_json()) if new else documents.remove(found[0])):
+                    continue  # the next round retries
+                if not new:
+                    self.log.append(f"block {block.index} of network {mine.network} was empty, and is released")
+            mine = replace(mine.without(block.index), exhausted=None)
+            node_blocks.write(self.directory, mine)
+        return mine
+
+    def _mark(self, mine: NodeBlocks, known: Pool, book: Book) -> NodeBlocks:
+        """Mark what to release.  The file is on disk before any other command can choose an address."""
+        mine = self.policy.mark(mine, known, book)
+        node_blocks.write(self.directory, mine)
+        return mine
+
+    def _claim_ahead(self, mine: NodeBlocks, known: Pool) -> None:
+        """Claim one block if little room is left and a block is free.
+
+        A node without blocks allocates reserved numbers only, and claims none.
+        """
+        sets = self.store.look(lambda book: short(mine, known, book.count)) if mine.blocks else ()
+        if not sets:
+            return
+        # Only for the sets that are short: the others need no block.
+        some = Network(mine.network, str(self.directory), Cluster(mine.backend, mine.size), Pool(sets))
+        with suppress(PoolExhausted):
+            need = PoolExhausted("there is little room", *(s.key for s in sets))
+            BlockClaimer(some, self.backend, mine, self.log, is_ahead=True).claim_any(need)
+
+    def _patrol(self, mine: NodeBlocks, known: Pool) -> None:
+        """Check the owner of one random block of the network, so that dead nodes are suspected before a node needs
+        their blocks."""
+        indexes = candidates(known.sets, mine.size) if known.sets else ()
+        if indexes and not mine.block(index := nth(indexes, secrets.randbelow(count(indexes)))):
+            us = Machine(mine.node, mine.machine)
+            reclaim.patrol(self.backend.documents, us, mine.network, index, self.log)
 
 
 def release_numbers(network: Numbers, log: list[str]) -> None:
@@ -181,7 +185,8 @@ def release_numbers(network: Numbers, log: list[str]) -> None:
         with node_blocks.lock(network.directory, 0):
             mine = node_blocks.read(network.directory)
             if mine and not heartbeat_is_due(mine) and mine.looked >= mine.asked:
-                NumberRound(Path(network.directory), store, opened(network.cluster.backend), log).release_numbers(mine)
+                backend = opened(network.cluster.backend)
+                Round(NumberUpkeep(), Path(network.directory), store, backend, log).release_unused(mine, Pool(()))
     except CniError as e:
         log.append(f"network {network.name}: unused numbers could not be released: {e.msg}")
 
@@ -208,7 +213,7 @@ def rounds(
     each, backends = list(_each(networks)), Backends(kubeconfig)
     for _, folder, _ in each:
         backends.answer(folder, due_only=due_only)
-    for directory, folder, work in each:
+    for directory, folder, policy in each:
         alive = backends.alive[folder]
         store = open_in(directory.parent, directory.name, alive.log, gone)
         budget.begin(is_patient=True)
@@ -217,12 +222,15 @@ def rounds(
                 raise TryAgain(unsafe)
             mine = node_blocks.read(folder)
             copies.note(folder, mine)
-            if mine is None or (due_only and not (alive.heartbeat or alive.problem or work.is_due(mine, store))):
+            if mine is None:
+                continue
+            is_due = not due_only or alive.heartbeat or alive.problem or heartbeat_is_due(mine)
+            if not (is_due or policy.has_work(mine, store)):
                 continue
             store.collect(None)  # dead leases would keep blocks in use
             if not alive.problem:
-                shared = backends.opened(mine, folder)
-                work(folder, store, shared, alive.log, alive.heartbeat).keep()
+                backend = backends.opened(mine, folder)
+                Round(policy, folder, store, backend, alive.log, alive.heartbeat).keep()
                 copies.note(folder, node_blocks.read(folder))
         except CniError as e:
             alive.problem = alive.problem or e.msg
@@ -230,11 +238,11 @@ def rounds(
         yield Report(str(folder.relative_to(directory.parent)), suspected, tuple(alive.log), alive.problem)
 
 
-def _each(networks: Iterable[Path]) -> Iterator[tuple[Path, Path, type[Round]]]:
-    """Yield each round: the network's directory, the directory of its blocks or numbers, and the class."""
+def _each(networks: Iterable[Path]) -> Iterator[tuple[Path, Path, BlockUpkeep | NumberUpkeep]]:
+    """Yield each round: the network's directory, the directory of its blocks or numbers, and the policy."""
     for directory in networks:
-        yield directory, directory, Round
+        yield directory, directory, BlockUpkeep()
         aside = Path(directory_in(directory))
         # Path.exists raises most errors of a failed disk.
         if os.path.exists(aside / node_blocks.FILE) or copies.last(aside):
-            yield directory, aside, NumberRound
+            yield directory, aside, NumberUpkeep()

@@ -15,7 +15,7 @@ from base.protocol.errors import CniError, InvalidConfig, RecordUnreadable, TryA
 from base.protocol.result import Address
 from base.state import durable, policy
 from ipam.cluster import BLOCK, POOL, Document, Documents, copies, node_blocks
-from ipam.cluster.backends.backend import Shared, opened
+from ipam.cluster.backends.backend import Backend, opened
 from ipam.cluster.node_blocks import RETURNING, SILENT, NodeBlocks, heartbeat_is_due, is_late, must_sync
 from ipam.cluster.reconcile.heartbeat import Heartbeat, readable
 from ipam.cluster.rules import block_math, counting
@@ -28,15 +28,15 @@ from ipam.stores import LOCK_TIMEOUT, Book, Store, access
 _ATTEMPTS: Final = 8
 
 
-def confirm(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
+def confirm(network: Network, backend: Backend, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
     """Return this node's blocks, confirmed where needed, with a pool layout that agrees with the configuration.
 
     Raises InvalidConfig if the cluster's pool layout does not; RecordUnreadable, Unreachable, BackendRefused, TryAgain,
     IoFailure.
     """
-    if mine is None or mine.node != shared.node or must_sync(mine):
-        return _sync(network, shared, mine, log)
-    return mine if set(network.subnets) <= set(mine.subnets) else _add_subnets(network, shared, mine)
+    if mine is None or mine.node != backend.node or must_sync(mine):
+        return _sync(network, backend, mine, log)
+    return mine if set(network.subnets) <= set(mine.subnets) else _add_subnets(network, backend, mine)
 
 
 def load(network: Network) -> NodeBlocks | None:
@@ -103,9 +103,9 @@ def _send(network: Network, log: list[str]) -> InvalidConfig | None:
     mine = replace(mine, asked=int(time.time()), boot=durable.boot_id())
     node_blocks.write(network.directory, mine)
     try:
-        shared = opened(network.cluster.backend)
+        backend = opened(network.cluster.backend)
         try:
-            _sync(network, shared, mine, log)
+            _sync(network, backend, mine, log)
         except InvalidConfig as e:
             node_blocks.write(network.directory, replace(mine, looked=0, boot=""))
             return e
@@ -116,13 +116,13 @@ def _send(network: Network, log: list[str]) -> InvalidConfig | None:
     return None
 
 
-def _sync(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
+def _sync(network: Network, backend: Backend, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
     """Return this node's blocks as the backend holds them.  Raises InvalidConfig if it belongs to another cluster."""
-    documents = shared.documents
-    identity, machine = documents.identity(), shared.machine()
+    documents = backend.documents
+    identity, machine = documents.identity(), backend.machine()
     if mine is None:
         size, place = network.cluster.size, node_blocks.place_of(network.directory)
-        about = network.cluster.backend, identity, shared.node, machine.uid, size
+        about = network.cluster.backend, identity, backend.node, machine.uid, size
         mine = NodeBlocks(network.name, *about, place=place, sticky=network.cluster.sticky)
     elif mine.identity != identity:
         file = f"{network.directory}/{node_blocks.FILE}"
@@ -159,9 +159,9 @@ def withdraw(directory: Path | str, store: Store, mine: NodeBlocks, indexes: Col
     return store.look(mark)
 
 
-def _add_subnets(network: Network, shared: Shared, mine: NodeBlocks) -> NodeBlocks:
+def _add_subnets(network: Network, backend: Backend, mine: NodeBlocks) -> NodeBlocks:
     """Return the node's blocks with the configuration's subnets, after these agreed with the cluster's."""
-    agree(shared.documents, network.name, network.cluster, network.subnets, mine.subnets)
+    agree(backend.documents, network.name, network.cluster, network.subnets, mine.subnets)
     mine = replace(mine, subnets=_union(mine, network))
     node_blocks.write(network.directory, mine)
     return mine

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from base.protocol.errors import CniError, InvalidConfig, PoolExhausted, TryAgain
+from base.protocol.errors import InvalidConfig, PoolExhausted, TryAgain
 from base.protocol.result import Address
 from ipam.cluster.node_blocks import FILE, NodeBlocks
 from ipam.cluster.rules import block_math
@@ -61,21 +61,19 @@ class Numbers(Network):
         return cls(*about, pool, parent=parent, owner=owner, keep=keep)
 
 
-@dataclass(frozen=True)
-class Need:
-    """Why this node's blocks cannot serve an attachment, and what would help.
+class Needed(TryAgain):
+    """Ends a choice without an address: only the backend knows which blocks this node may use.
 
-    ``sets``: claim a block with addresses for these range sets.  ``block``: claim this block, which contains the
-    requested ``address``.  Without either, only the backend's answer is missing.
+    ``block``: claim this block, which contains the requested ``address``.
     """
 
-    why: str
-    sets: tuple[str, ...] = ()
-    block: int | None = None
-    address: Address | None = None
+    def __init__(self, why: str, block: int | None = None, address: Address | None = None) -> None:
+        super().__init__(why)
+        self.block, self.address = block, address
 
-    def error(self) -> CniError:
-        return PoolExhausted(self.why, *self.sets) if self.sets else TryAgain(self.why)
+
+# Why this node's blocks cannot serve an attachment.  PoolExhausted: claim a block with addresses for its range sets.
+Need = PoolExhausted | Needed
 
 
 def directory_in(directory: Path | str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from support.cluster_nodes import SHARED, SMALL, Cluster
@@ -9,11 +10,14 @@ from support.documents import Fault, at, every
 from support.ipam_calls import of
 
 from base.kernel import budget
+from base.protocol.result import Ip
 from ipam.cluster import BLOCK, POOL
 from ipam.cluster.reconcile import claim_block
 from ipam.cluster.rules import block_math
 from ipam.cluster.rules.documents import Block
 from ipam.ranges import Span
+from ipam.stores import Owner
+from ipam.stores.files.store import FileStore
 
 
 def index(address: str) -> int:
@@ -143,6 +147,20 @@ def test_two_without_room_make_one_claim(cluster: Cluster) -> None:
     assert len(set(given)) == 12
     assert cluster.store.counted()["create"] == 2
     assert len(cluster.owners()) == 1
+
+
+def test_a_claim_needs_two_reservations(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One finds no room and reads all leases to release the dead ones; one takes an address of the claimed block."""
+    one, began, reserve = cluster.node("node1"), list[str](), FileStore.reserve
+
+    def counted(store: FileStore, owner: Owner, *about: Any) -> tuple[Ip, ...]:
+        began.append(owner.key.container_id)
+        return reserve(store, owner, *about)
+
+    monkeypatch.setattr(FileStore, "reserve", counted)
+    one.add("first")
+    last = len(one.fill()) - 1
+    assert [began.count(f"fill{number}") for number in range(last + 1)] == [1] * last + [2]
 
 
 def given_to_another(cluster: Cluster, indexes: Iterable[int]) -> None:

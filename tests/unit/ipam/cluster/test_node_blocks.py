@@ -8,7 +8,7 @@ import pytest
 from base.protocol.errors import RecordUnreadable
 from base.state import durable
 from ipam.cluster import node_blocks
-from ipam.cluster.node_blocks import Claim, NodeBlocks, OwnedBlock
+from ipam.cluster.node_blocks import Claim, Exhausted, NodeBlocks, OwnedBlock
 
 SOME = NodeBlocks("net", "etcd", "cluster-1", "node1", "uid-1", 16, ("10.0.0.0/16", "fd00::/64"))
 
@@ -38,6 +38,7 @@ def test_read_back(tmp_path: Path) -> None:
                 "boot": "b",
                 "revision": 2**63,
                 "restored": 8,
+                "exhausted": Exhausted("digest", "2 nodes own all 16 blocks", 10, 40),
             }
         ),
     ):
@@ -97,4 +98,12 @@ def test_the_former_name_of_the_backend(tmp_path: Path) -> None:
     mine = NodeBlocks("net", "etcd", "cluster-1", "node1", "uid", 16)
     body = mine.to_json()
     durable.write(f"{tmp_path}/{node_blocks.FILE}", {"store": body.pop("backend"), **body})
+    assert node_blocks.read(tmp_path) == mine
+
+
+def test_the_former_record_of_an_exhausted_pool(tmp_path: Path) -> None:
+    """A file with counts in place of the reason: the node asks the backend once more."""
+    mine = NodeBlocks("net", "etcd", "cluster-1", "node1", "uid", 16)
+    counts = {"wanted": "digest", "blocks": 16, "nodes": 2, "at": 10, "until": 40, "suspected": 1, "available": 90}
+    durable.write(f"{tmp_path}/{node_blocks.FILE}", mine.to_json() | {"exhausted": counts})
     assert node_blocks.read(tmp_path) == mine

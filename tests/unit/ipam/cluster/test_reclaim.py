@@ -36,7 +36,7 @@ def test_nobody_is_robbed_at_once(cluster: Cluster, clock: list[float], full: No
 
 
 def test_a_refusal_names_the_dead_and_the_time(cluster: Cluster, clock: list[float], full: Node) -> None:
-    said = "1 of them seem dead, and if that stays so, a block is available in about 60 min; widen ranges"
+    said = "1 of them seem dead, and if that stays so, a block is available in about 60 min, as the backend"
     assert said in full.refused("ADD", "a")[1]
     clock[0] += 300  # the node remembers, by its own clock, and then asks again
     cluster.store.clock += 300

@@ -14,7 +14,7 @@ from base.protocol.result import Ip
 from base.protocol.spec import Key
 from base.state import durable
 from ipam.cluster import BLOCK, Machine, node_blocks
-from ipam.cluster.backends.backend import Shared
+from ipam.cluster.backends.backend import Backend
 from ipam.cluster.node_blocks import HELD, LOST, RETURNING, NodeBlocks, OwnedBlock
 from ipam.cluster.reconcile.reconcile import rounds
 from ipam.cluster.rules import ownership
@@ -81,7 +81,7 @@ class Node:
         self.documents.clock += later
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("time.time", lambda: float(self.time))
-            shared = Shared(self.documents, "node1", self.host)
+            shared = Backend(self.documents, "node1", self.host)
             patch.setattr("ipam.cluster.backends.backend.opened", lambda _kind, _: shared)
             for one in rounds([self.folder], none_gone, due_only=due_only):
                 self.said += one.log

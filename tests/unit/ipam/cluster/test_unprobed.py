@@ -51,7 +51,8 @@ def test_what_was_probed_waits_for_no_round(cluster: Cluster, node: Node) -> Non
     node.enter()
     pool = load({"cniVersion": "1.1.0", "name": "net", "type": "x", "ipam": node.ipam}, {})
     assert pool.cluster
-    view = allocate.View(Network("net", str(node.dir), pool.cluster, pool), is_probed=True)
+    policy = allocate.AnyBlock(Network("net", str(node.dir), pool.cluster, pool))
+    view = allocate.View(policy, is_probed=True)
     ip = Ip(ip_interface(f"{node.leases()['a:net1'][0]}/24"), None)
     view.pool(())
     with node_blocks.lock(node.dir, 1):
