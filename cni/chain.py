@@ -31,9 +31,10 @@ from base.state import chains, claims, durable, journal, permitted, places
 from base.state.chains import Chain, Member
 from base.state.claims import Device
 from base.state.pod import Pod
-from cni import collect, commands, kinds, undo
+from cni import collect, commands, kinds
 from cni.commands import Asked
 from cni.features.delegate import Programs
+from cni.undo import Undo, after
 
 _ATTACHED: Final = "chain"
 # The keys that an entry of the cluster's conflist may have.  Those of an attachment are in the class's network.
@@ -56,41 +57,41 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
         asked = [_asked(one, request, programs) for one in members]
         with whole.lock():
             request.refuse_if_abandoned()
-            _settle(whole, request, log, programs)
+            undo = Undo(request, programs, log)
+            _settle(whole, undo)
             if asked:
                 _refuse_anothers(members, request)
-                _attach(whole, members, asked, request, log, programs)
+                _attach(whole, members, asked, undo)
     return Unchanged(document=previous)
 
 
-def _attach(
-    whole: Chain, members: tuple[Member, ...], asked: list[Asked], request: Request, log: list[str], programs: Programs
-) -> None:
+def _attach(whole: Chain, members: tuple[Member, ...], asked: list[Asked], undo: Undo) -> None:
     """Attach, with the chain on disk before.  A chain whose attachments were all undone is removed."""
     whole.save(members)
     try:
-        commands.attach(asked, request, log, programs)
+        commands.attach(asked, undo)
     except BaseException as failure:
-        if not any(journal.version_of(f"{one.entry(request.key.container_id).path}") for one in members):
-            with undo.after(failure, "and could not remove the chain, DEL has to"):
+        if not any(journal.version_of(f"{one.entry(whole.key.container_id).path}") for one in members):
+            with after(failure, "and could not remove the chain, DEL has to"):
                 whole.forget()
         raise
-    collect.a_few(asked[0].wanted.where, request, log, programs)
+    collect.a_few(asked[0].wanted.where, undo)
 
 
-def _settle(whole: Chain, request: Request, log: list[str], programs: Programs) -> None:
+def _settle(whole: Chain, undo: Undo) -> None:
     """Undo what an earlier ADD of the same key left.  Raises InterfaceExists if all its attachments still exist, and
     its caller got the reply."""
     members = whole.load()
     if not members:
         return
+    request = undo.request
     with commands.open_pod(request) as pod:
         if not request.was_taken and all(_stands(one, pod, request) for one in members):
             raise InterfaceExists(
                 f"{request.key.of('', whole.network)}: its claims are attached already; send DEL first"
             )
-    undo.members_of_chain(whole, members, request, log, programs)
-    log.append(f"undid an earlier ADD of {request.key.of('', whole.network)}")
+    undo.members_of_chain(whole, members)
+    undo.log.append(f"undid an earlier ADD of {request.key.of('', whole.network)}")
 
 
 def _refuse_anothers(members: tuple[Member, ...], request: Request) -> None:
@@ -119,7 +120,7 @@ def delete(request: Request, conf: Config, log: list[str], programs: Programs) -
     """Detach all of the pod's devices.  Without any, there is nothing to do."""
     where = location(conf)
     if whole := chains.find(where.state_dir, where.network, request.key):
-        undo.chain(whole, request, log, programs)
+        Undo(request, programs, log).chain(whole)
     elif journal.Entry(where.state_dir, where.network, request.key).version():
         commands.delete(request, conf, log, programs)  # the network was not in chain mode at its ADD
     else:

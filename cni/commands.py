@@ -31,9 +31,10 @@ from base.state import pod as pods
 from base.state.journal import Entry
 from base.state.pod import Pod
 from base.state.record import Record
-from cni import collect, features, kinds, undo
+from cni import collect, features, kinds
 from cni.features import addressing, delegate, device_info, gids, granted
 from cni.features.delegate import Programs
+from cni.undo import Undo, after, can_free_one
 
 if TYPE_CHECKING:
     # Not at run time, because DEL does not need pydantic.
@@ -68,33 +69,34 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
     wanted = allowed(request, conf, programs)
     if claimed:
         wanted = replace(wanted, claim=claimed.of_record)
-    (own,) = attach([Asked(wanted, conf, request)], request, log, programs)
-    collect.a_few(wanted.where, request, log, programs)
+    undo = Undo(request, programs, log)
+    (own,) = attach([Asked(wanted, conf, request)], undo)
+    collect.a_few(wanted.where, undo)
     return own.after(wanted.previous) if wanted.previous else own
 
 
-def attach(all_asked: Sequence[Asked], request: Request, log: list[str], programs: Programs) -> list[Result]:
+def attach(all_asked: Sequence[Asked], undo: Undo) -> list[Result]:
     """Make the attachments of one pod, all or none, and return their results.  Raises CniError, OSError."""
     for asked in all_asked:
-        log.extend(asked.wanted.remarks)
+        undo.log.extend(asked.wanted.remarks)
         if asked.wanted.where.ipam:
-            delegate.find(asked.wanted.where.ipam, asked.request, programs)
+            delegate.find(asked.wanted.where.ipam, asked.request, undo.programs)
     while True:
         try:
-            return _attach(all_asked, request, log, programs)
+            return _attach(all_asked, undo)
         except DeviceTaken as e:
             # Free a device of a dead pod.  _attach has released our locks, so no two commands wait for each other's.
             where = all_asked[0].wanted.where
-            if not undo.free_one(e.devices, where, request, programs, log):
+            if not undo.free_one(e.devices, where):
                 raise
 
 
-def _attach(all_asked: Sequence[Asked], request: Request, log: list[str], programs: Programs) -> list[Result]:
+def _attach(all_asked: Sequence[Asked], undo: Undo) -> list[Result]:
     entries = [Entry(a.wanted.where.state_dir, a.wanted.where.network, a.request.key) for a in all_asked]
-    with open_pod(request) as pod, rtnl.open_in() as host, journal.lock_all(entries):
-        request.refuse_if_abandoned()
+    with open_pod(undo.request) as pod, rtnl.open_in() as host, journal.lock_all(entries):
+        undo.request.refuse_if_abandoned()
         pairs = zip(all_asked, entries, strict=True)
-        return _in_step([_steps(asked, entry, host, pod, log, programs) for asked, entry in pairs])
+        return _in_step([_steps(asked, entry, host, pod, undo.of(asked.request)) for asked, entry in pairs])
 
 
 class _OtherFailed(Exception):
@@ -132,22 +134,20 @@ def _in_step(making: Sequence[Generator[Made | None, None, None]]) -> list[Resul
     return [one.result for one in complete]
 
 
-def _steps(
-    asked: Asked, entry: Entry, host: rtnl.Rtnl, pod: Pod, log: list[str], programs: Programs
-) -> Generator[Made | None, None, None]:
+def _steps(asked: Asked, entry: Entry, host: rtnl.Rtnl, pod: Pod, undo: Undo) -> Generator[Made | None, None, None]:
     """Carry out ADD for one attachment.  Yield between its steps, and the attachment after the last one.
 
     If a step fails, this undoes the attachment from ``record``.  So ``record`` must name what a step makes before the
     step begins.
     """
-    wanted, request, key = asked.wanted, asked.request, asked.request.key
+    wanted, request, key, log = asked.wanted, asked.request, asked.request.key, undo.log
     kind = kinds.named(wanted.attach.kind)
-    undo.settle(entry, pod, request, log, programs)
+    undo.settle(entry, pod)
     yield None
     with kind.claiming(wanted) as chosen:
         plan = _plan(kind, chosen, host, pod, key.ifname)
         record = _record(entry, asked, pod, plan)
-    ipam = delegate.Ipam(wanted.where.ipam, request, programs, log)
+    ipam = delegate.Ipam(wanted.where.ipam, request, undo.programs, log)
     try:
         yield None
         ipam.ask_early(pod)
@@ -173,8 +173,8 @@ def _steps(
         yield _complete(entry, record, interfaces, result, wanted.attach.dns)
     except BaseException as failure:
         record = replace(record, given=not isinstance(failure, DelegateError))
-        with undo.after(failure, "and could not undo it all, DEL has to"):
-            undo.attachment(entry, record, request, programs, log, ask_ipam=ipam.may_hold(failure))
+        with after(failure, "and could not undo it all, DEL has to"):
+            undo.attachment(entry, record, ask_ipam=ipam.may_hold(failure))
         raise
 
 
@@ -286,22 +286,22 @@ def _configure(
 
 def delete(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
     """Detach whatever is left of the attachment.  Success means that nothing of it remains."""
-    where = location(conf)
+    where, undo = location(conf), Undo(request, programs, log)
     with journal.lock(where.state_dir, where.network, request.key) as entry:
         request.refuse_if_abandoned()
-        if undo.whatever_is_left(entry, request, log, programs):
+        if undo.whatever_is_left(entry):
             return
         whole = chains.find(where.state_dir, where.network, request.key)
         noted = places.state_dir_of(where.network, request.key)
         if not whole and noted and noted != where.state_dir:
             with journal.lock(noted, where.network, request.key) as elsewhere:
-                if undo.whatever_is_left(elsewhere, request, log, programs):
+                if undo.whatever_is_left(elsewhere):
                     return
         if not whole:
-            undo.release(where.ipam, request, programs)
+            undo.release(where.ipam)
     if whole:
         # The configuration lacks "claims" now.  Its attachments' locks are taken after the chain's only.
-        undo.chain(whole, request, log, programs)
+        undo.chain(whole)
 
 
 def check(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:
@@ -377,7 +377,7 @@ def _status_of_kind(wanted: "NetConf", host: rtnl.Rtnl) -> None:
     try:
         kinds.named(wanted.attach.kind).status(wanted, host)
     except DeviceTaken as e:
-        if not undo.can_free_one(e.devices, wanted.where):
+        if not can_free_one(e.devices, wanted.where):
             raise
 
 
