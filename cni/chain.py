@@ -28,12 +28,13 @@ from base.protocol.location import location
 from base.protocol.result import Result, Unchanged
 from base.protocol.spec import Config, Json, Request
 from base.state import chains, claims, durable, journal, permitted, places
+from base.state import pod as pods
 from base.state.chains import Chain, Member
 from base.state.claims import Device
 from base.state.pod import Pod
-from cni import collect, commands, kinds
-from cni.commands import Asked
+from cni import collect, commands, kinds, transaction
 from cni.features.delegate import Programs
+from cni.transaction import Asked
 from cni.undo import Undo, after
 
 _ATTACHED: Final = "chain"
@@ -69,7 +70,7 @@ def _attach(whole: Chain, members: tuple[Member, ...], asked: list[Asked], undo:
     """Attach, with the chain on disk before.  A chain whose attachments were all undone is removed."""
     whole.save(members)
     try:
-        commands.attach(asked, undo)
+        transaction.attach(asked, undo)
     except BaseException as failure:
         if not any(journal.version_of(f"{one.entry(whole.key.container_id).path}") for one in members):
             with after(failure, "and could not remove the chain, DEL has to"):
@@ -85,7 +86,7 @@ def _settle(whole: Chain, undo: Undo) -> None:
     if not members:
         return
     request = undo.request
-    with commands.open_pod(request) as pod:
+    with pods.open_pod(request) as pod:
         if not request.was_taken and all(_stands(one, pod, request) for one in members):
             raise InterfaceExists(
                 f"{request.key.of('', whole.network)}: its claims are attached already; send DEL first"
@@ -98,7 +99,7 @@ def _refuse_anothers(members: tuple[Member, ...], request: Request) -> None:
     """Raise InterfaceExists if another chain of the container has one of the attachments, before this one names it."""
     entries = [one.entry(request.key.container_id) for one in members]
     if any(entry.version() for entry in entries):
-        with commands.open_pod(request) as pod:
+        with pods.open_pod(request) as pod:
             for one in members:
                 if _stands(one, pod, request):
                     raise InterfaceExists(
@@ -139,7 +140,7 @@ def check(request: Request, conf: Config, _log: list[str], programs: Programs) -
             raise CheckFailed(f"{one.ifname} of {_title(one)}: not attached; delete the pod")
     if not attached:
         return
-    with commands.open_pod(request) as pod:
+    with pods.open_pod(request) as pod:
         identity = pod.identity
     for member in attached:
         entry = member.entry(request.key.container_id)
@@ -159,7 +160,7 @@ def status(request: Request, conf: Config, _log: list[str], _programs: Programs)
     try:
         durable.probe(where.state_dir / "locks")
         with rtnl.open_in() as host:
-            commands.refuse_old_kernel(host)
+            transaction.refuse_old_kernel(host)
     except (CniError, OSError) as e:
         raise NotAvailable(f"no ADD can be served: {as_cni_error(e).msg}") from e
 
