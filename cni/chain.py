@@ -28,12 +28,14 @@ from base.protocol.location import location
 from base.protocol.result import Result, Unchanged
 from base.protocol.spec import Config, Json, Request
 from base.state import chains, claims, durable, journal, permitted, places
+from base.state import pod as pods
 from base.state.chains import Chain, Member
 from base.state.claims import Device
 from base.state.pod import Pod
-from cni import collect, commands, kinds, undo
-from cni.commands import Asked
+from cni import collect, commands, kinds, transaction
 from cni.features.delegate import Programs
+from cni.transaction import Asked
+from cni.undo import Undo, after
 
 _ATTACHED: Final = "chain"
 # The keys that an entry of the cluster's conflist may have.  Those of an attachment are in the class's network.
@@ -56,48 +58,48 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
         asked = [_asked(one, request, programs) for one in members]
         with whole.lock():
             request.refuse_if_abandoned()
-            _settle(whole, request, log, programs)
+            undo = Undo(request, programs, log)
+            _settle(whole, undo)
             if asked:
                 _refuse_anothers(members, request)
-                _attach(whole, members, asked, request, log, programs)
+                _attach(whole, members, asked, undo)
     return Unchanged(document=previous)
 
 
-def _attach(
-    whole: Chain, members: tuple[Member, ...], asked: list[Asked], request: Request, log: list[str], programs: Programs
-) -> None:
+def _attach(whole: Chain, members: tuple[Member, ...], asked: list[Asked], undo: Undo) -> None:
     """Attach, with the chain on disk before.  A chain whose attachments were all undone is removed."""
     whole.save(members)
     try:
-        commands.attach(asked, request, log, programs)
+        transaction.attach(asked, undo)
     except BaseException as failure:
-        if not any(journal.version_of(f"{one.entry(request.key.container_id).path}") for one in members):
-            with undo.after(failure, "and could not remove the chain, DEL has to"):
+        if not any(journal.version_of(f"{one.entry(whole.key.container_id).path}") for one in members):
+            with after(failure, "and could not remove the chain, DEL has to"):
                 whole.forget()
         raise
-    collect.a_few(asked[0].wanted.where, request, log, programs)
+    collect.a_few(asked[0].wanted.where, undo)
 
 
-def _settle(whole: Chain, request: Request, log: list[str], programs: Programs) -> None:
+def _settle(whole: Chain, undo: Undo) -> None:
     """Undo what an earlier ADD of the same key left.  Raises InterfaceExists if all its attachments still exist, and
     its caller got the reply."""
     members = whole.load()
     if not members:
         return
-    with commands.open_pod(request) as pod:
+    request = undo.request
+    with pods.open_pod(request) as pod:
         if not request.was_taken and all(_stands(one, pod, request) for one in members):
             raise InterfaceExists(
                 f"{request.key.of('', whole.network)}: its claims are attached already; send DEL first"
             )
-    undo.members_of_chain(whole, members, request, log, programs)
-    log.append(f"undid an earlier ADD of {request.key.of('', whole.network)}")
+    undo.members_of_chain(whole, members)
+    undo.log.append(f"undid an earlier ADD of {request.key.of('', whole.network)}")
 
 
 def _refuse_anothers(members: tuple[Member, ...], request: Request) -> None:
     """Raise InterfaceExists if another chain of the container has one of the attachments, before this one names it."""
     entries = [one.entry(request.key.container_id) for one in members]
     if any(entry.version() for entry in entries):
-        with commands.open_pod(request) as pod:
+        with pods.open_pod(request) as pod:
             for one in members:
                 if _stands(one, pod, request):
                     raise InterfaceExists(
@@ -119,7 +121,7 @@ def delete(request: Request, conf: Config, log: list[str], programs: Programs) -
     """Detach all of the pod's devices.  Without any, there is nothing to do."""
     where = location(conf)
     if whole := chains.find(where.state_dir, where.network, request.key):
-        undo.chain(whole, request, log, programs)
+        Undo(request, programs, log).chain(whole)
     elif journal.Entry(where.state_dir, where.network, request.key).version():
         commands.delete(request, conf, log, programs)  # the network was not in chain mode at its ADD
     else:
@@ -138,7 +140,7 @@ def check(request: Request, conf: Config, _log: list[str], programs: Programs) -
             raise CheckFailed(f"{one.ifname} of {_title(one)}: not attached; delete the pod")
     if not attached:
         return
-    with commands.open_pod(request) as pod:
+    with pods.open_pod(request) as pod:
         identity = pod.identity
     for member in attached:
         entry = member.entry(request.key.container_id)
@@ -158,7 +160,7 @@ def status(request: Request, conf: Config, _log: list[str], _programs: Programs)
     try:
         durable.probe(where.state_dir / "locks")
         with rtnl.open_in() as host:
-            commands.refuse_old_kernel(host)
+            transaction.refuse_old_kernel(host)
     except (CniError, OSError) as e:
         raise NotAvailable(f"no ADD can be served: {as_cni_error(e).msg}") from e
 

@@ -22,9 +22,9 @@ from base.protocol.spec import Config, Key, Request
 from base.state import chains, journal
 from base.state.journal import Entry, Version
 from base.state.record import LOST, Record
-from cni import undo
 from cni.features import delegate
 from cni.features.delegate import Programs
+from cni.undo import Undo, are_dead, is_chain_dead, is_dead, may_be_dead
 
 # One ADD in EVERY checks LOOKS attachments.  With a hundred attachments that takes 220 us, 28 us for the average ADD.
 EVERY: Final = 8
@@ -42,6 +42,7 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
     Raises all failures as one, after every attachment was tried.
     """
     where, valid, began = location(conf), spec.valid_attachments(conf), _began(request)
+    undo = Undo(request, programs, log)
     failures, there = list[Exception](), journal.entries(where.state_dir, where.network)
     # The IPAM plugin comes first.  Its list contains every attachment with a record, because an ADD writes its record
     # before it has a lease.  An attachment with both is undone below, which releases its addresses.
@@ -64,19 +65,17 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
                     entry.forget()
                 elif _is_a_chains(entry, record):
                     continue  # GC of the chain's network decides about it
-                elif valid is not None or undo.is_dead(record):
-                    undo.attachment(entry, record, request, programs, log)
+                elif valid is not None or is_dead(record):
+                    undo.attachment(entry, record)
                     log.append(f"gc: removed {record.title}")
         except (CniError, OSError) as e:
             failures.append(e)
-    failures += _gc_of_chains(where, valid, began, request, log, programs)
+    failures += _gc_of_chains(where, valid, began, undo)
     if failures:
         raise combine(failures)
 
 
-def _gc_of_chains(
-    where: Location, valid: Collection[Key] | None, began: float, request: Request, log: list[str], programs: Programs
-) -> list[Exception]:
+def _gc_of_chains(where: Location, valid: Collection[Key] | None, began: float, undo: Undo) -> list[Exception]:
     """``gc`` for the network's chains.  Returns the failures, after every chain was tried."""
     failures = list[Exception]()
     for whole in chains.of_network(where.state_dir, where.network):
@@ -85,13 +84,13 @@ def _gc_of_chains(
             continue
         try:
             with whole.lock():
-                request.refuse_if_abandoned()
+                undo.request.refuse_if_abandoned()
                 if whole.version() != version:
                     continue
                 members = whole.load()
-                if valid is not None or undo.is_chain_dead(whole, members):
-                    undo.members_of_chain(whole, members, request, log, programs)
-                    log.append(f"gc: removed the claims' interfaces of {whole.key.of('', whole.network)}")
+                if valid is not None or is_chain_dead(whole, members):
+                    undo.members_of_chain(whole, members)
+                    undo.log.append(f"gc: removed the claims' interfaces of {whole.key.of('', whole.network)}")
         except (CniError, OSError) as e:
             failures.append(e)
     return failures
@@ -141,7 +140,7 @@ def _sparing(request: Request, conf: Config, where: Location) -> Request:
     return replace(request, stdin=json.dumps({**conf, **lists}).encode(), attached=attached)
 
 
-def a_few(where: Location, request: Request, log: list[str], programs: Programs) -> None:
+def a_few(where: Location, undo: Undo) -> None:
     """In one ADD of EVERY, undo one attachment of this network whose pod is provably dead.
 
     The ADD has succeeded, so this neither fails nor delays it.  It waits for no lock and runs no other program.  It
@@ -152,9 +151,9 @@ def a_few(where: Location, request: Request, log: list[str], programs: Programs)
     with suppress(CniError, OSError):
         for key in journal.keys(where.state_dir, where.network, _some):
             record = journal.peek(where.state_dir, where.network, key)
-            if record and _is_cheap(record, programs) and undo.is_dead(record):
-                if _reclaim(where.state_dir, record, request, programs, log, timeout=0):
-                    log.append(f"removed {record.title}, whose pod is gone")
+            if record and _is_cheap(record, undo.programs) and is_dead(record):
+                if _reclaim(where.state_dir, record, undo, timeout=0):
+                    undo.log.append(f"removed {record.title}, whose pod is gone")
                 return
 
 
@@ -167,12 +166,12 @@ def sweep(
     state_dir: Path, programs: Programs, *, dry_run: bool = False
 ) -> Iterator[tuple[Record, CniError | OSError | None]]:
     """Undo every attachment there whose pod is provably dead.  Yields each record, with the error if that failed."""
-    request = own_request(b"{}")
-    records = [r for r in journal.records(state_dir) if r.kind != LOST and undo.may_be_dead(r)]
-    for record, is_dead in zip(records, undo.are_dead(records), strict=True):
-        if is_dead:
+    undo = Undo(own_request(b"{}"), programs, [])
+    records = [r for r in journal.records(state_dir) if r.kind != LOST and may_be_dead(r)]
+    for record, dead in zip(records, are_dead(records), strict=True):
+        if dead:
             try:
-                if dry_run or _reclaim(state_dir, record, request, programs, [], timeout=1):
+                if dry_run or _reclaim(state_dir, record, undo, timeout=1):
                     yield record, None
             except (CniError, OSError) as e:
                 yield record, e
@@ -195,16 +194,13 @@ def own_request(stdin: bytes, **variables: str) -> Request:
     return Request(environ | variables, stdin)
 
 
-def _reclaim(
-    state_dir: Path, seen: Record, request: Request, programs: Programs, log: list[str], timeout: float
-) -> bool:
+def _reclaim(state_dir: Path, seen: Record, undo: Undo, timeout: float) -> bool:
     """Undo the attachment if its record is still ``seen``; return False if it is another.  Raises CniError, OSError."""
     with journal.lock(state_dir, seen.network, seen.key, timeout) as entry:
         record = entry.load()
         if record != seen:
             return False
-        asked = request.but(CNI_COMMAND="GC", CNI_NETNS="")
-        undo.attachment(entry, record, asked, programs, log, counts=False)
+        undo.as_gc().attachment(entry, record, counts=False)
         return True
 
 
@@ -212,4 +208,4 @@ def _is_cheap(record: Record, programs: Programs) -> bool:
     """Whether the pod may be dead, and its attachment can be undone without another program and without a device."""
     if record.kind == LOST:
         return False
-    return undo.may_be_dead(record) and not record.device and location(record.config).ipam in ("", *programs)
+    return may_be_dead(record) and not record.device and location(record.config).ipam in ("", *programs)

@@ -111,7 +111,7 @@ def _undo(entry: Entry, seen: Record, programs: Programs, log: list[str]) -> boo
     away = holders.opened(seen.identity.inode) if seen.of_this_boot and is_dead else nullcontext(("", ""))
     with away as (path, _):
         # A plugin that reported that it allocated nothing may refuse, as in DEL.
-        undo.attachment(entry, seen, _undo_request(path, seen.network), programs, log, counts=not seen.given)
+        undo.Undo(_undo_request(path, seen.network), programs, log).attachment(entry, seen, counts=not seen.given)
     return True
 
 
@@ -120,7 +120,7 @@ def _release(entry: Entry, file: Path, record: Record, programs: Programs) -> bo
         return False
     if entry.version() is not None:
         raise TryAgain(f"{record.title}: attached again; a release now would take its new addresses; delete it first")
-    undo.release_as_added(location(record.config).ipam, record, _undo_request("", record.network), programs)
+    undo.Undo(_undo_request("", record.network), programs, []).release_as_added(record)
     durable.remove(file)
     return True
 

@@ -43,91 +43,204 @@ _TOGETHER: Final = ("macvlan", "ipvlan")
 _FOR_NOW: Final = (TryAgain.code, IoFailure.code)
 
 
-def attachment(  # noqa: PLR0913  # the one undo of all commands; the last two parameters are their differences
-    entry: Entry,
-    record: Record,
-    request: Request,
-    programs: Programs,
-    log: list[str],
-    *,
-    ask_ipam: bool = True,
-    counts: bool = True,
-    is_removed: bool = False,
-) -> None:
-    """Undo all that the record names, then remove the record.  If it raises CniError or OSError, the record stays.
+class Undo:
+    """The undo for one request.  ``programs`` are the IPAM plugins that are functions of this program, and ``log`` gets
+    lines for the caller."""
 
-    It releases an address only after the interface with it is gone, so no two pods ever have one address.
-    ``ask_ipam`` is false if the IPAM plugin holds nothing.  ``counts`` is true if the plugin's refusal counts towards
-    REFUSALS.  ``is_removed`` is true if its gate was closed and its link removed just now (``_remove_links``).
-    """
-    budget.extend_for_undo()
-    if record.kind == LOST:
-        _undo_lost(entry, record, request, programs)
-        return
-    if record.claim and not is_removed:
-        features.claimed.undo([record])
-    if record.of_this_boot:
-        with pods.find(record.identity, record.netns, request) as pod:
-            if pod:
-                record = _undo_features(entry, record, pod)
-            if doubt := _remove_interface(entry, record, pod, log, is_removed=is_removed):
-                log.append(f"{record.title}: its interface was not found: {doubt}; its addresses may be in use")
-                request = replace(request, in_use=True)
-    if record.steering:
-        features.steering.put_back(record)
-    device_info.undo(record.device_info)
-    if not ask_ipam or _release_addresses(entry, record, request, programs, counts=counts):
-        entry.forget()
+    # Not a dataclass: each start would take a millisecond longer.
+    __slots__ = ("log", "programs", "request")
 
+    def __init__(self, request: Request, programs: Programs, log: list[str]) -> None:
+        self.request, self.programs, self.log = request, programs, log
 
-def whatever_is_left(entry: Entry, request: Request, log: list[str], programs: Programs) -> bool:
-    """Undo the attachment if this state directory has its record; return False if there is none.  Raises CniError,
-    OSError; RecordUnreadable after it has undone an attachment with an unreadable record."""
-    try:
+    def of(self, request: Request) -> "Undo":
+        """Return the undo for another request of the same command."""
+        return Undo(request, self.programs, self.log)
+
+    def as_gc(self) -> "Undo":
+        """Return the undo for attachments of dead pods: the request's namespace is another pod's."""
+        return self.of(self.request.but(CNI_NETNS="", CNI_COMMAND="GC"))
+
+    def attachment(
+        self, entry: Entry, record: Record, *, ask_ipam: bool = True, counts: bool = True, is_removed: bool = False
+    ) -> None:
+        """Undo all that the record names, then remove the record.  If it raises CniError or OSError, the record stays.
+
+        It releases an address only after the interface with it is gone, so no two pods ever have one address.
+        ``ask_ipam`` is false if the IPAM plugin holds nothing.  ``counts`` is true if the plugin's refusal counts
+        towards REFUSALS.  ``is_removed`` is true if its gate was closed and its link removed just now
+        (``_remove_links``).
+        """
+        budget.extend_for_undo()
+        if record.kind == LOST:
+            self._lost(entry, record)
+            return
+        if record.claim and not is_removed:
+            features.claimed.undo([record])
+        in_use = False
+        if record.of_this_boot:
+            with pods.find(record.identity, record.netns, self.request) as pod:
+                if pod:
+                    record = _undo_features(entry, record, pod)
+                if doubt := _remove_interface(entry, record, pod, self.log, is_removed=is_removed):
+                    self.log.append(
+                        f"{record.title}: its interface was not found: {doubt}; its addresses may be in use"
+                    )
+                    in_use = True
+        if record.steering:
+            features.steering.put_back(record)
+        device_info.undo(record.device_info)
+        if not ask_ipam or self._release_addresses(entry, record, counts=counts, in_use=in_use):
+            entry.forget()
+
+    def whatever_is_left(self, entry: Entry) -> bool:
+        """Undo the attachment if this state directory has its record; return False if there is none.  Raises CniError,
+        OSError; RecordUnreadable after it has undone an attachment with an unreadable record."""
+        try:
+            record = entry.load()
+        except RecordUnreadable as unreadable:
+            lost = entry.load()
+            if lost:
+                with after(unreadable, "repeat DEL"):
+                    self.attachment(entry, lost)
+            raise
+        if record is None:
+            entry.forget()
+            return False
+        self.attachment(entry, record)
+        return True
+
+    def settle(self, entry: Entry, pod: Pod) -> None:
+        """Undo what an earlier ADD of the same key left.  Raises InterfaceExists if that attachment still exists, and
+        its caller got the reply.
+
+        A runtime that derives container ids from paths (cnitool) reuses a key for another namespace.
+        """
         record = entry.load()
-    except RecordUnreadable as unreadable:
-        lost = entry.load()
-        if lost:
-            with after(unreadable, "repeat DEL"):
-                attachment(entry, lost, request, programs, log)
-        raise
-    if record is None:
-        entry.forget()
-        return False
-    attachment(entry, record, request, programs, log)
-    return True
+        if record is None:
+            return
+        here = record.of_this_boot and record.identity == pod.identity and not self.request.was_taken
+        if here and record.complete and kinds.named(record.kind).stands(record.link, pod, record.key.ifname):
+            raise InterfaceExists(f"{record.title}: already attached since {record.time}; send DEL first")
+        self.attachment(entry, record)
+        self.log.append(f"undid an earlier ADD of {record.title}; it began {record.time}")
 
+    def chain(self, whole: Chain) -> None:
+        """Undo all attachments of a chain, then remove the chain.  Raises all failures as one, after every attachment
+        was tried; then the chain stays."""
+        with whole.lock():
+            self.request.refuse_if_abandoned()
+            self.members_of_chain(whole, whole.load())
 
-def chain(whole: Chain, request: Request, log: list[str], programs: Programs) -> None:
-    """Undo all attachments of a chain, then remove the chain.  Raises all failures as one, after every attachment was
-    tried; then the chain stays."""
-    with whole.lock():
-        request.refuse_if_abandoned()
-        members_of_chain(whole, whole.load(), request, log, programs)
+    def members_of_chain(self, whole: Chain, members: Sequence[Member]) -> None:
+        """``chain`` for a caller that holds the chain's lock and has loaded its members."""
+        failures, entries = list[Exception](), [member.entry(whole.key.container_id) for member in members]
+        with journal.lock_all(entries):
+            records = {one: r for one in entries if (r := journal.peek(one.state_dir, one.network, one.key))}
+            removed = _remove_links(records, self.request)
+            with syncs.collected() as late:
+                for member, entry in zip(members, entries, strict=True):
+                    undo = self.of(member.request(self.request))
+                    try:
+                        if entry in removed:
+                            undo.attachment(entry, removed[entry], is_removed=True)
+                        else:
+                            undo.whatever_is_left(entry)
+                    except (CniError, OSError) as e:
+                        failures.append(e)
+                late.wait()
+            if failures:
+                raise combine(failures)
+            whole.forget()
 
+    def free_one(self, devices: tuple[str, ...], where: Location) -> bool:
+        """Undo one attachment that owns one of the devices and belongs to a provably dead pod.
 
-def members_of_chain(
-    whole: Chain, members: Sequence[Member], request: Request, log: list[str], programs: Programs
-) -> None:
-    """``chain`` for a caller that holds the chain's lock and has loaded its members."""
-    failures, entries = list[Exception](), [member.entry(whole.key.container_id) for member in members]
-    with journal.lock_all(entries):
-        records = {one: r for one in entries if (r := journal.peek(one.state_dir, one.network, one.key))}
-        removed = _remove_links(records, request)
-        with syncs.collected() as late:
-            for member, entry in zip(members, entries, strict=True):
-                asked = member.request(request)
-                try:
-                    if entry in removed:
-                        attachment(entry, removed[entry], asked, programs, log, is_removed=True)
-                    else:
-                        whatever_is_left(entry, asked, log, programs)
-                except (CniError, OSError) as e:
-                    failures.append(e)
-            late.wait()
+        Returns whether a device is free now.  Raises CniError, OSError if there are dead owners and none could be
+        undone.  Waits for a living owner's command only if no owner is dead: it may be the DEL that frees the device.
+        """
+        state_dirs, failures = places.state_dirs_with(where.state_dir), list[Exception]()
+        owners = {device: (one, r) for one in state_dirs for device, r in owned.use((one,), devices).devices.items()}
+        dead = dict(zip(owners, are_dead([record for _, record in owners.values()]), strict=True))
+        for device in sorted(devices, key=lambda one: not dead.get(one, True)):
+            if device not in owners:
+                return True
+            state_dir, record = owners[device]
+            with journal.lock(state_dir, record.network, record.key) as entry:
+                owner = entry.load()
+                if owner is None:
+                    return True
+                if is_dead(owner):
+                    try:
+                        self.as_gc().attachment(entry, owner)
+                        return True
+                    except (CniError, OSError) as e:
+                        failures.append(e)
         if failures:
             raise combine(failures)
-        whole.forget()
+        return False
+
+    def _lost(self, entry: Entry, record: Record) -> None:
+        """Undo an attachment with an unreadable record.  Its addresses may be in use if its interface is not found."""
+        from cni.kinds import lost  # noqa: PLC0415  # rarely needed
+
+        in_use = record.of_this_boot and not lost.remove(record, self.request)
+        asked = self.request.but(CNI_CONTAINERID=record.key.container_id, CNI_IFNAME=record.key.ifname)
+        self.of(replace(asked, in_use=in_use)).release(location(spec.configuration(self.request)).ipam)
+        entry.forget()
+
+    def _release_addresses(self, entry: Entry, record: Record, *, counts: bool, in_use: bool) -> bool:
+        """Call the IPAM plugin to release; if the pod may use the addresses, with ``in_use``.  Returns whether the
+        record may be removed; if not, it was set aside for people.
+
+        Raises the plugin's error.  After REFUSALS refusals another project's plugin is not called again.  A plugin that
+        answered ADD with an error is called only twice, because it reported that it allocated nothing.
+        """
+        undo = self.of(replace(self.request, in_use=True)) if in_use else self
+        try:
+            undo.release_as_added(record)
+        except (DelegateError, DelegateFailed) as why:
+            if not undo.request.in_use:
+                # The interface is gone, so a repeated DEL need not search for it.
+                record = replace(record, link={**record.link, "index": 0})
+            if location(record.config).ipam in self.programs or why.code in _FOR_NOW or not counts:
+                raise
+            record = replace(record, refusals=record.refusals + 1, trouble=f"{why}")
+            if record.refusals < (REFUSALS if record.given else 2):
+                entry.save(record)
+                raise
+            if record.given:
+                entry.keep_for_people(record)
+                return False
+        return True
+
+    def release_as_added(self, record: Record) -> None:
+        """Call the IPAM plugin to release with ADD's configuration.  If it refuses, repeat with the caller's present
+        configuration, in which a person may have corrected a mistake.  Raises DelegateError, DelegateFailed."""
+        ipam = location(record.config).ipam
+        as_added = self.request.but(
+            stdin=json.dumps(record.config).encode(),
+            CNI_CONTAINERID=record.key.container_id,
+            CNI_IFNAME=record.key.ifname,
+            CNI_ARGS=record.args,
+            CNI_NETNS=self.request.netns if self.request.command == "DEL" else record.netns,
+        )
+        try:
+            self.of(as_added).release(ipam)
+        except (DelegateError, DelegateFailed) as refusal:
+            if not _differs(self.request, record, ipam):
+                raise
+            now = as_added.but(stdin=self.request.stdin, CNI_ARGS=self.request.var("CNI_ARGS"))
+            try:
+                self.of(now).release(ipam)
+            except (DelegateError, DelegateFailed):
+                raise refusal from None
+
+    def release(self, ipam: str) -> None:
+        """Call the IPAM plugin, if there is one, to release the addresses of the request's attachment.  Raises
+        DelegateError, DelegateFailed."""
+        if ipam:
+            delegate.call(ipam, self.request.but(CNI_COMMAND="DEL"), self.programs)
 
 
 def _remove_links(found: Mapping[Entry, Record], request: Request) -> dict[Entry, Record]:
@@ -150,13 +263,6 @@ def _remove_links(found: Mapping[Entry, Record], request: Request) -> dict[Entry
         gone = child.remove_together(planned, pod)
         return {entry: record for entry, record in undone.items() if record.link["index"] in gone}
     return {}
-
-
-def is_chain_dead(whole: Chain, members: Sequence[Member]) -> bool:
-    """Whether the pod of a chain is provably dead.  A chain without records proves nothing."""
-    found = [member.entry(whole.key.container_id) for member in members]
-    records = [r for one in found if (r := journal.peek(one.state_dir, one.network, one.key))]
-    return bool(records) and all(are_dead(records))
 
 
 def _undo_features(entry: Entry, record: Record, pod: Pod) -> Record:
@@ -193,6 +299,14 @@ def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[s
     return escaped.remove(search, entry, record, pod)
 
 
+def _differs(request: Request, record: Record, ipam: str) -> bool:
+    """Whether the caller's configuration is for the record's network and differs from the recorded one."""
+    conf = spec.configuration(request)
+    if conf.get("name") != record.network or location(conf).ipam != ipam:
+        return False
+    return conf.get("ipam") != record.config.get("ipam") or request.var("CNI_ARGS") != record.args
+
+
 @contextmanager
 def after(failure: BaseException, then: str) -> Iterator[None]:
     """Run an undo after ``failure``, which stays the error.  If the undo fails too, its error becomes a note of
@@ -203,68 +317,10 @@ def after(failure: BaseException, then: str) -> Iterator[None]:
         failure.add_note(f"{then}: {problem}")
 
 
-def _undo_lost(entry: Entry, record: Record, request: Request, programs: Programs) -> None:
-    """Undo an attachment with an unreadable record.  Its addresses may be in use if its interface is not found."""
-    from cni.kinds import lost  # noqa: PLC0415  # rarely needed
-
-    in_use = record.of_this_boot and not lost.remove(record, request)
-    asked = request.but(CNI_CONTAINERID=record.key.container_id, CNI_IFNAME=record.key.ifname)
-    release(location(spec.configuration(request)).ipam, replace(asked, in_use=in_use), programs)
-    entry.forget()
-
-
-def _release_addresses(entry: Entry, record: Record, request: Request, programs: Programs, *, counts: bool) -> bool:
-    """Call the IPAM plugin to release.  Returns whether the record may be removed; if not, it was set aside for people.
-
-    Raises the plugin's error.  After REFUSALS refusals another project's plugin is not called again.  A plugin that
-    answered ADD with an error is called only twice, because it reported that it allocated nothing.
-    """
-    ipam = location(record.config).ipam
-    try:
-        release_as_added(ipam, record, request, programs)
-    except (DelegateError, DelegateFailed) as why:
-        if not request.in_use:
-            # The interface is gone, so a repeated DEL need not search for it.
-            record = replace(record, link={**record.link, "index": 0})
-        if ipam in programs or why.code in _FOR_NOW or not counts:
-            raise
-        record = replace(record, refusals=record.refusals + 1, trouble=f"{why}")
-        if record.refusals < (REFUSALS if record.given else 2):
-            entry.save(record)
-            raise
-        if record.given:
-            entry.keep_for_people(record)
-            return False
-    return True
-
-
-def release_as_added(ipam: str, record: Record, request: Request, programs: Programs) -> None:
-    """Call the IPAM plugin to release with ADD's configuration.  If it refuses, repeat with the caller's present
-    configuration, in which a person may have corrected a mistake.  Raises DelegateError, DelegateFailed."""
-    as_added = request.but(
-        stdin=json.dumps(record.config).encode(),
-        CNI_CONTAINERID=record.key.container_id,
-        CNI_IFNAME=record.key.ifname,
-        CNI_ARGS=record.args,
-        CNI_NETNS=request.netns if request.command == "DEL" else record.netns,
-    )
-    try:
-        release(ipam, as_added, programs)
-    except (DelegateError, DelegateFailed) as refusal:
-        if not _differs(request, record, ipam):
-            raise
-        try:
-            release(ipam, as_added.but(stdin=request.stdin, CNI_ARGS=request.var("CNI_ARGS")), programs)
-        except (DelegateError, DelegateFailed):
-            raise refusal from None
-
-
-def _differs(request: Request, record: Record, ipam: str) -> bool:
-    """Whether the caller's configuration is for the record's network and differs from the recorded one."""
-    conf = spec.configuration(request)
-    if conf.get("name") != record.network or location(conf).ipam != ipam:
-        return False
-    return conf.get("ipam") != record.config.get("ipam") or request.var("CNI_ARGS") != record.args
+def can_free_one(devices: tuple[str, ...], where: Location) -> bool:
+    """Whether ``free_one`` would find a free device or a dead owner."""
+    owners = owned.use(places.state_dirs_with(where.state_dir), devices).devices
+    return any(device not in owners or is_dead(owners[device]) for device in devices)
 
 
 def may_be_dead(record: Record) -> bool:
@@ -288,58 +344,8 @@ def are_dead(records: Sequence[Record]) -> list[bool]:
     return [next(gone) if one else not r.of_this_boot for one, r in zip(sought, records, strict=True)]
 
 
-def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: Programs) -> None:
-    """Undo what an earlier ADD of the same key left.  Raises InterfaceExists if that attachment still exists, and its
-    caller got the reply.
-
-    A runtime that derives container ids from paths (cnitool) reuses a key for another namespace.
-    """
-    record = entry.load()
-    if record is None:
-        return
-    here = record.of_this_boot and record.identity == pod.identity and not request.was_taken
-    if here and record.complete and kinds.named(record.kind).stands(record.link, pod, record.key.ifname):
-        raise InterfaceExists(f"{record.title}: already attached since {record.time}; send DEL first")
-    attachment(entry, record, request, programs, log)
-    log.append(f"undid an earlier ADD of {record.title}; it began {record.time}")
-
-
-def free_one(devices: tuple[str, ...], where: Location, request: Request, programs: Programs, log: list[str]) -> bool:
-    """Undo one attachment that owns one of the devices and belongs to a provably dead pod.
-
-    Returns whether a device is free now.  Raises CniError, OSError if there are dead owners and none could be undone.
-    Waits for a living owner's command only if no owner is dead: it may be the DEL that frees the device.
-    """
-    state_dirs, failures = places.state_dirs_with(where.state_dir), list[Exception]()
-    owners = {device: (one, r) for one in state_dirs for device, r in owned.use((one,), devices).devices.items()}
-    dead = dict(zip(owners, are_dead([record for _, record in owners.values()]), strict=True))
-    for device in sorted(devices, key=lambda one: not dead.get(one, True)):
-        if device not in owners:
-            return True
-        state_dir, record = owners[device]
-        with journal.lock(state_dir, record.network, record.key) as entry:
-            owner = entry.load()
-            if owner is None:
-                return True
-            if is_dead(owner):
-                try:
-                    attachment(entry, owner, request.but(CNI_NETNS="", CNI_COMMAND="GC"), programs, log)
-                    return True
-                except (CniError, OSError) as e:
-                    failures.append(e)
-    if failures:
-        raise combine(failures)
-    return False
-
-
-def can_free_one(devices: tuple[str, ...], where: Location) -> bool:
-    """Whether ``free_one`` would find a free device or a dead owner."""
-    owners = owned.use(places.state_dirs_with(where.state_dir), devices).devices
-    return any(device not in owners or is_dead(owners[device]) for device in devices)
-
-
-def release(ipam: str, request: Request, programs: Programs) -> None:
-    """Call the IPAM plugin, if there is one, to release the attachment's addresses.  Raises DelegateError,
-    DelegateFailed."""
-    if ipam:
-        delegate.call(ipam, request.but(CNI_COMMAND="DEL"), programs)
+def is_chain_dead(whole: Chain, members: Sequence[Member]) -> bool:
+    """Whether the pod of a chain is provably dead.  A chain without records proves nothing."""
+    found = [member.entry(whole.key.container_id) for member in members]
+    records = [r for one in found if (r := journal.peek(one.state_dir, one.network, one.key))]
+    return bool(records) and all(are_dead(records))

@@ -10,7 +10,7 @@ from typing import Self
 from base.kernel import netns, rtnl
 from base.kernel.links import Link
 from base.kernel.rtnl import Rtnl
-from base.protocol.errors import BadEnvironment
+from base.protocol.errors import BadEnvironment, InvalidNetns
 from base.protocol.spec import Json, Request
 
 
@@ -72,6 +72,16 @@ def open_netns(request: Request) -> Pod:
         return _open_requested(request)
     except OSError as e:
         raise BadEnvironment(f"CNI_NETNS={request.netns!r} cannot be opened: {e.strerror}; is the pod gone?") from e
+
+
+@contextmanager
+def open_pod(request: Request) -> Iterator[Pod]:
+    """Open CNI_NETNS.  Raises BadEnvironment; InvalidNetns for the plugin's own namespace, because ADD would change the
+    host."""
+    with open_netns(request) as pod:
+        if netns.is_own(pod.fd) and request.var("CNI_NETNS_OVERRIDE").lower() not in ("1", "true"):
+            raise InvalidNetns(f"CNI_NETNS={request.netns!r} is the plugin's own namespace; give the pod's")
+        yield pod
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """The features of attachments: everything besides the interface.
 
-cni/commands.py and cni/undo.py call each feature by name, because the features depend on each other.  The rules need
-the addresses, and routing chooses the table for each of addressing's routes.  ADD writes sysctls before it adds
-addresses, and watches the GIDs from before that.
+cni/transaction.py, cni/commands.py and cni/undo.py call each feature by name, because the features depend on each
+other.  The rules need the addresses, and routing chooses the table for each of addressing's routes.  ADD writes sysctls
+before it adds addresses, and watches the GIDs from before that.
 
 Rejected: a table of features with the same functions, which hides this order and needs functions that do nothing.
 """

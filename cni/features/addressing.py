@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from ipaddress import IPv6Address
 from socket import AF_INET, AF_INET6
@@ -34,11 +34,12 @@ _LEAST_V6: Final = 1280  # bytes of MTU (RFC 8200)
 _DAD_FLAGS: Final = {"optimistic": IFA_F_OPTIMISTIC, "off": IFA_F_NODAD}
 
 
-def apply(
+@contextmanager
+def applied(
     pod: Pod, link: Link, result: Result, wanted: "Common", sysctls: dict[str, str], log: list[str]
 ) -> Iterator[None]:
-    """Bring the interface up with the result's addresses and routes.  Yield once, when all changes are made and only
-    waits are left: those of a pod's interfaces may then overlap.
+    """Bring the interface up with the result's addresses and routes before the body, and wait after it: for carrier,
+    and until duplicate detection has ended.  So the waits of a pod's interfaces can overlap.
 
     ``sysctls`` (path -> value) are written after our own and before the addresses, because some of them (accept_ra,
     accept_dad) affect how addresses are added.  Raises OSError, AddressConflict, InvalidConfig.
@@ -77,8 +78,8 @@ def _changes(link: Link, result: Result, dad: str) -> list[Change]:
 
 
 def _detecting(pod: Pod, link: Link, result: Result, wanted: "Common", log: list[str]) -> Iterator[None]:
-    """Make the changes, yield, and wait until duplicate detection has ended for all IPv6 addresses.  After that the
-    kernel announces them (ndisc_notify).
+    """Make the changes, yield once, and wait until duplicate detection has ended for all IPv6 addresses.  After
+    that the kernel announces them (ndisc_notify).
 
     If the link gets no carrier, or the pod prevents detection from ending, return with a note in the log.  The kernel
     continues at its own pace.  Raises AddressConflict if another host has an address.

@@ -57,14 +57,18 @@ def addresses(ipam: str, request: Request, programs: Programs, log: list[str]) -
 
 
 class Ipam:
-    """The IPAM plugin of one ADD.  It allocates once: before the link exists, or after."""
+    """The IPAM plugin of one ADD.  It allocates once: before the link exists, or after.
 
-    __slots__ = ("_holds", "_log", "_name", "_programs", "_request", "_result")
+    ``may_hold``: whether it may hold addresses, and must release them if ADD fails.  ``has_refused``: whether ``ask``
+    got an error from it.
+    """
+
+    __slots__ = ("_log", "_name", "_programs", "_request", "_result", "has_refused", "may_hold")
 
     def __init__(self, name: str, request: Request, programs: Programs, log: list[str]) -> None:
         """An empty name stands for no plugin."""
         self._name, self._request, self._programs, self._log = name, request, programs, log
-        self._result, self._holds = Result(), False
+        self._result, self.may_hold, self.has_refused = Result(), False, False
 
     def ask_early(self, pod: "Pod") -> None:
         """Call our own plugin before the link exists, because a refusal is cheaper then.  If our plugin fails, it holds
@@ -74,7 +78,7 @@ class Ipam:
         if not self._request.inside:
             self._request = replace(self._request, inside=(pod.fd, pod.rtnl.sock.fileno()))
         try:
-            self._result, self._holds = addresses(self._name, self._request, self._programs, self._log), True
+            self._result, self.may_hold = addresses(self._name, self._request, self._programs, self._log), True
         except DelegateError as e:
             if e.code != LinkUnavailable.code:
                 raise
@@ -82,15 +86,18 @@ class Ipam:
     def ask(self) -> Result:
         """Return the plugin's result; an empty one without a plugin.  Other programs are called only here, because they
         may need the link, as dhcp does.  They may hold an address even if they fail."""
-        if self._name and not self._holds:
+        if self._name and not self.may_hold:
             request = replace(self._request, is_last=True)  # a device of a userspace driver has no interface
-            self._holds = True
-            self._result = addresses(self._name, request, self._programs, self._log)
+            self.may_hold = True
+            try:
+                self._result = addresses(self._name, request, self._programs, self._log)
+            except DelegateNotRun:
+                self.may_hold = False
+                raise
+            except DelegateError:
+                self.has_refused = True
+                raise
         return self._result
-
-    def may_hold(self, failure: BaseException) -> bool:
-        """Whether the plugin may hold addresses after this failure, and must release them."""
-        return self._holds and not isinstance(failure, DelegateNotRun)
 
 
 def ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:

@@ -66,7 +66,7 @@ _OVER_A_MASTER: Final = frozenset({"master", "mode"})
 
 
 class Kind(Protocol):
-    """The functions of a kind's module, which cni/commands.py and cni/undo.py call."""
+    """The functions of a kind's module, which cni/transaction.py, cni/commands.py and cni/undo.py call."""
 
     def claiming(self, conf: "NetConf") -> AbstractContextManager["NetConf"]:
         """Hold this from before ``plan`` until the journal has the plan, so no two attachments choose one device.

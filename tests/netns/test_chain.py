@@ -143,6 +143,22 @@ def test_a_pod_of_no_cluster_passes_through(host: Host, pod: Pod) -> None:
     assert pod.links() == set()
 
 
+def test_all_rails_take_a_step_before_one_takes_the_next(host: Host, pod: Pod) -> None:
+    """The rails are unlike: a program gives the first one its address, and finds both links and the second one's lease.
+    Only the second waits for duplicate detection."""
+    seen = host.tmp_path / "seen"
+    answer = '{"cniVersion":"1.1.0","ips":[{"address":"10.58.0.2/24"}]}'
+    script = f"""cat >/dev/null; [ $CNI_COMMAND = ADD ] || exit 0
+ip netns exec {pod.name} ip -br link >{seen}; cat {host.state}/ipam/net1/leases >>{seen}; echo '{answer}'"""
+    path = host.program("script", script)
+    chained.prepared(host, pod, [chained.device(host, 0, config={"ipam": {"type": "script"}}), chained.device(host, 1)])
+    host.ok("ADD", pod, conf(host), **variables(pod), CNI_PATH=path)
+    assert all(found in seen.read_text() for found in ("hpn0@", "hpn1@", "10.56.1.2"))
+    assert addresses(pod) == ATTACHED | {"hpn0": {"10.58.0.2/24"}}
+    host.ok("DEL", pod, conf(host), **variables(pod), CNI_PATH=path)
+    assert (pod.links(), host.state_files()) == (set(), set())
+
+
 def test_one_that_fails_undoes_the_others(host: Host, pod: Pod) -> None:
     before = host.picture(pod)
     late = host.program("late", '[ $CNI_COMMAND = DEL ] || { echo \'{"code":133,"msg":"away"}\'; exit 1; }')
@@ -160,6 +176,7 @@ def test_one_that_fails_undoes_the_others(host: Host, pod: Pod) -> None:
         claim = chained.prepared(host, pod, [chained.device(host, 0), chained.device(host, 1, **keys)])
         error = host.refused("ADD", pod, conf(host), **variables(pod), CNI_PATH=late)
         assert error["code"] == code, error
+        assert "while configuring hpn0" not in error.get("details", ""), "it is no reason why hpn1 failed"
         assert host.picture(pod) == before, keys
         claims.forget(claim.uid)
 

@@ -18,6 +18,7 @@ from base.protocol.location import location
 from base.protocol.spec import Key
 from base.state import journal
 from cni import collect
+from cni.undo import Undo
 
 ROOT = Path(__file__).parents[2]
 MakePod = Callable[[], Pod]
@@ -69,7 +70,7 @@ def test_not_with_every_add(host: Host, make_pod: MakePod, monkeypatch: pytest.M
 def test_an_add_whose_attachment_is_gone_again(host: Host, make_pod: MakePod) -> None:
     """ADD accepts that its own attachment is deleted before its search for the dead."""
     conf = host.conf()
-    collect.a_few(location(conf), host.request("ADD", make_pod(), conf), [], PROGRAMS)
+    collect.a_few(location(conf), Undo(host.request("ADD", make_pod(), conf), PROGRAMS, []))
 
 
 def test_an_add_waits_for_nobody(host: Host, make_pod: MakePod, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +107,8 @@ def test_what_was_attached_again_meanwhile_is_left_alone(host: Host, pod: Pod) -
     record = journal.peek(host.state, "rail0", Key(pod.name, "hpn0"))
     assert record
     seen = replace(record, time="2026-01-01T00:00:00.000+00:00")
-    assert not collect._reclaim(host.state, seen, host.request("ADD", pod, host.conf()), PROGRAMS, [], 0)
+    undo = Undo(host.request("ADD", pod, host.conf()), PROGRAMS, [])
+    assert not collect._reclaim(host.state, seen, undo, 0)
     assert host.record(pod).exists()
     assert pod.links() == {"hpn0"}
 

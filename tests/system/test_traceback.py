@@ -56,7 +56,8 @@ def test_a_bug_in_a_command(machine: Machine, tmp_path: Path) -> None:
     answer = json.loads(done.stdout)
     assert (answer["code"], answer["msg"]) == (999, "internal error: ZeroDivisionError: of the test")
     found = frames(done.stderr.replace(f"{program}/", ""))
-    where = {"base/protocol/dispatch.py", "cni/commands.py", "cni/features/addressing.py", "base/kernel/neighbors.py"}
+    where = {f"cni/{name}.py" for name in ("commands", "transaction", "features/addressing")}
+    where |= {"base/protocol/dispatch.py", "base/kernel/neighbors.py"}
     assert where <= {path for path, _, _ in found}
     assert [line for _, _, line in found] == [line_of(path, number) for path, number, _ in found]
     ok(call(machine, "", "DEL", pod, network))

@@ -61,9 +61,9 @@ def install(folder: Path, script: str) -> None:
 def test_ours_gives_before_there_is_a_link(add: Request, pod: Pod) -> None:
     ours = Ours(GIVEN)
     ipam = Ipam("plug", add, {"plug": ours}, [])
-    assert not ipam.may_hold(OSError())
+    assert not ipam.may_hold
     ipam.ask_early(pod)
-    assert (ipam.ask(), ipam.may_hold(OSError())) == (GIVEN, True)
+    assert (ipam.ask(), ipam.may_hold) == (GIVEN, True)
     assert [request.inside for request in ours.seen] == [(pod.fd, pod.rtnl.sock.fileno())]
 
 
@@ -71,15 +71,15 @@ def test_ours_refuses_before_there_is_a_link(add: Request, pod: Pod) -> None:
     ipam = Ipam("plug", add, {"plug": Ours(PoolExhausted("all held"))}, [])
     with pytest.raises(DelegateError) as e:
         ipam.ask_early(pod)
-    assert (e.value.code, ipam.may_hold(e.value)) == (103, False)
+    assert (e.value.code, ipam.may_hold) == (103, False)
 
 
 def test_ours_has_to_see_the_link(add: Request, pod: Pod) -> None:
     ours = Ours(LinkUnavailable("it decides"), GIVEN)
     ipam = Ipam("plug", add, {"plug": ours}, [])
     ipam.ask_early(pod)
-    assert not ipam.may_hold(OSError())
-    assert (ipam.ask(), ipam.may_hold(OSError())) == (GIVEN, True)
+    assert not ipam.may_hold
+    assert (ipam.ask(), ipam.may_hold) == (GIVEN, True)
     assert len(ours.seen) == 2
 
 
@@ -93,16 +93,27 @@ def test_a_program_is_asked_when_the_link_is_there(add: Request, pod: Pod, tmp_p
     assert asked.read_text() == "\n"
 
 
-def test_a_program_that_failed_may_hold_an_address(add: Request, tmp_path: Path) -> None:
-    install(tmp_path, "exit 7")
+@pytest.mark.parametrize(
+    ("script", "mode", "error", "state"),
+    [
+        ("exit 7", 0o755, DelegateFailed, (True, False)),
+        ("""echo '{"code": 133, "msg": "away"}'; exit 1""", 0o755, DelegateError, (True, True)),
+        ("exit 7", 0o777, DelegateNotRun, (False, False)),
+    ],
+    ids=["without a document", "by an error", "not trusted"],
+)
+def test_a_program_that_failed_may_hold_an_address(
+    add: Request, tmp_path: Path, script: str, mode: int, error: type[CniError], state: tuple[bool, bool]
+) -> None:
+    install(tmp_path, script)
+    (tmp_path / "plug").chmod(mode)
     ipam = Ipam("plug", add, {}, [])
-    with pytest.raises(DelegateFailed) as e:
+    with pytest.raises(error):
         ipam.ask()
-    assert ipam.may_hold(e.value)
-    assert not ipam.may_hold(DelegateNotRun("it cannot be run"))
+    assert (ipam.may_hold, ipam.has_refused) == state
 
 
 def test_no_plugin_gives_nothing(add: Request, pod: Pod) -> None:
     ipam = Ipam("", add, {"plug": Ours()}, [])
     ipam.ask_early(pod)
-    assert (ipam.ask(), ipam.may_hold(OSError())) == (Result(), False)
+    assert (ipam.ask(), ipam.may_hold) == (Result(), False)
