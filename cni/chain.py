@@ -29,7 +29,7 @@ from base.protocol.result import Result, Unchanged
 from base.protocol.spec import Config, Json, Request
 from base.state import chains, claims, durable, journal, permitted, places
 from base.state.chains import Chain, Member
-from base.state.claims import Device
+from base.state.claims import ClaimedDevice
 from base.state.pod import Pod
 from cni import collect, commands, kinds, undo
 from cni.commands import Asked
@@ -217,7 +217,7 @@ def _of_pod(request: Request, conf: Config) -> tuple[Member, ...]:
     )
 
 
-def _configuration(device: Device, conf: Config) -> Json:
+def _configuration(device: ClaimedDevice, conf: Config) -> Json:
     """The configuration of a device's attachment: the class's network, with the allocated device, and with the
     addresses and MAC that the claim requests.  Raises LinkUnavailable."""
     chosen: Json = {}
