@@ -21,7 +21,7 @@ _TAG: Final = "tag:yaml.org,2002:"
 SHOWN: Final = 100  # characters of a value in a message
 
 
-class Refused(InvalidConfig):
+class BadFile(InvalidConfig):
     """An unusable configuration file.  The message names file, key, value and remedy."""
 
 
@@ -42,12 +42,12 @@ class Document:
 
 
 def parse(data: bytes, *, is_yaml: bool) -> Document:
-    """Decode a file.  Raises Refused, with the line if there is one."""
+    """Decode a file.  Raises BadFile, with the line if there is one."""
     text, broken = _text(data)
     if broken and is_yaml:
-        raise Refused(broken)
+        raise BadFile(broken)
     if not text.strip():
-        raise Refused("it is empty; conf/devices.yaml is an example")
+        raise BadFile("it is empty; conf/devices.yaml is an example")
     try:
         document = Document(_from_yaml(text)) if is_yaml else replace(_from_json(text), broken=broken)
     except RecursionError as e:
@@ -77,14 +77,14 @@ def _from_json(text: str) -> Document:
         return found
 
     def constant(name: str) -> Any:
-        raise Refused(f"{name} is not JSON; write a number")
+        raise BadFile(f"{name} is not JSON; write a number")
 
     try:
         return Document(json.loads(text, object_pairs_hook=members, parse_constant=constant), tuple(twice))
     except JSONDecodeError as e:
-        raise Refused(_why_not_json(text, e)) from e
+        raise BadFile(_why_not_json(text, e)) from e
     except ValueError as e:  # a number of thousands of digits
-        raise Refused(f"it has a number that is too long ({e}); shorten it") from e
+        raise BadFile(f"it has a number that is too long ({e}); shorten it") from e
 
 
 def _why_not_json(text: str, error: JSONDecodeError) -> str:
@@ -108,9 +108,9 @@ class _Loader(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
-            raise Refused(f"line {line}: aliases are not supported; write the value out")
+            raise BadFile(f"line {line}: aliases are not supported; write the value out")
         if tag := getattr(event, "tag", None):
-            raise Refused(f"line {line}: the tag {shown(tag)} is not supported; remove it")
+            raise BadFile(f"line {line}: the tag {shown(tag)} is not supported; remove it")
         return super().compose_node(parent, index)
 
     def construct_members(self, node: Any) -> dict[str, Any]:
@@ -118,9 +118,9 @@ class _Loader(yaml.SafeLoader):
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                raise Refused(f"line {line}: a key must be text; correct it")
+                raise BadFile(f"line {line}: a key must be text; correct it")
             if key.value in found:
-                raise Refused(f"line {line}: the key {shown(key.value)} is repeated; remove one")
+                raise BadFile(f"line {line}: the key {shown(key.value)} is repeated; remove one")
             found[key.value] = self.construct_object(value, deep=True)
         return found
 
@@ -142,9 +142,9 @@ def _from_yaml(text: str) -> Any:
     except yaml.MarkedYAMLError as e:
         mark = e.problem_mark or e.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise Refused(f"{where}it is not YAML ({e.problem or e.context}); correct it") from e
+        raise BadFile(f"{where}it is not YAML ({e.problem or e.context}); correct it") from e
     except (yaml.YAMLError, ValueError) as e:  # ValueError: a number of thousands of digits
-        raise Refused(f"it is not YAML ({' '.join(str(e).split())}); correct it") from e
+        raise BadFile(f"it is not YAML ({' '.join(str(e).split())}); correct it") from e
 
 
 def _refuse_depth(value: Any) -> None:
@@ -156,5 +156,5 @@ def _refuse_depth(value: Any) -> None:
         raise _too_deep()
 
 
-def _too_deep() -> Refused:
-    return Refused(f"its objects and lists are nested more than {_DEPTH} deep; correct it")
+def _too_deep() -> BadFile:
+    return BadFile(f"its objects and lists are nested more than {_DEPTH} deep; correct it")

@@ -24,7 +24,7 @@ from fabric import Node, end_by_unwinding, entered, node, run
 from sides import Side
 
 from base.state import claims
-from base.state.claims import Claim, Device
+from base.state.claims import Claim, ClaimedDevice
 from bench import PAGE, ROOT, Bench, agent, table, write
 
 PREFIX = "hpn-rails"
@@ -70,7 +70,7 @@ def claimed(rails: Rails) -> Iterator[Claimed]:
     """The same rails as ``rails`` has, attached as one claim, which is on the node meanwhile."""
     alike = {"pool": "bench", "share": "", "kind": "master", "resource": "example.com/rail", "attach": "chain"}
     devices = tuple(
-        Device(
+        ClaimedDevice(
             **alike, request=name, device=name, id=name, interface=f"hpn{n}",
             config={k: v for k, v in rail.conf.items() if k not in ("master", "type")},
         )

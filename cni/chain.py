@@ -30,7 +30,7 @@ from base.protocol.spec import Config, Json, Request
 from base.state import chains, claims, durable, journal, permitted, places
 from base.state import pod as pods
 from base.state.chains import Chain, Member
-from base.state.claims import Device
+from base.state.claims import ClaimedDevice
 from base.state.pod import Pod
 from cni import collect, commands, kinds, transaction
 from cni.features.delegate import Programs
@@ -219,7 +219,7 @@ def _of_pod(request: Request, conf: Config) -> tuple[Member, ...]:
     )
 
 
-def _configuration(device: Device, conf: Config) -> Json:
+def _configuration(device: ClaimedDevice, conf: Config) -> Json:
     """The configuration of a device's attachment: the class's network, with the allocated device, and with the
     addresses and MAC that the claim requests.  Raises LinkUnavailable."""
     chosen: Json = {}

@@ -23,7 +23,7 @@ from base.state.owned import Use, refuse_held
 from base.state.record import Record
 
 if TYPE_CHECKING:
-    from base.kernel.routes import Route
+    from base.kernel.routes import KernelRoute
 
 _NAMED: Final = 4  # routes in a message
 _TAKEN: Final = 500  # addresses, or routes, that move with an interface
@@ -48,7 +48,7 @@ def refuse(  # noqa: PLR0913  # the facts, and the message's parts
 
 
 def refuse_function(
-    function: sysfs.Function | None, use: Use, host: Rtnl, *, prefix: str = "", other: str = "choose another VF"
+    function: sysfs.PciFunction | None, use: Use, host: Rtnl, *, prefix: str = "", other: str = "choose another VF"
 ) -> None:
     """The same for a VF, by its interface; it has none under a userspace driver."""
     if function is None:
@@ -59,7 +59,7 @@ def refuse_function(
         refuse(link, asked, use, host, prefix=prefix, other=other)
 
 
-def _links(function: sysfs.Function | None, host: Rtnl) -> Iterator[Link]:
+def _links(function: sysfs.PciFunction | None, host: Rtnl) -> Iterator[Link]:
     return filter(None, map(host.link, function.netdevs if function else ()))
 
 
@@ -115,7 +115,7 @@ def _refuse_in_use(link: Link, prefix: str, other: str, takes: bool | None) -> N
         )
 
 
-def _refuse_untakable(link: Link, lost: list[str], by_it: "list[Route]", prefix: str) -> None:
+def _refuse_untakable(link: Link, lost: list[str], by_it: "list[KernelRoute]", prefix: str) -> None:
     """Raise InvalidConfig for routes that cannot move with the interface, and for more than a record should hold."""
     for what, number in (("addresses", len(lost)), ("routes", len(by_it))):
         if number > _TAKEN:

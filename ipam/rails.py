@@ -45,7 +45,7 @@ def device_of(conf: Config, root: Path = sysfs.SYS) -> Device:
     return {}
 
 
-def _behind(function: sysfs.Function, root: Path) -> Device:
+def _behind(function: sysfs.PciFunction, root: Path) -> Device:
     """The properties of a function; a VF has those of its PF too."""
     pf = sysfs.function(function.pf, root) if function.pf else function
     node = sysfs.numa_node(function.address, root)

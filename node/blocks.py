@@ -18,7 +18,7 @@ from base.protocol import report
 from base.protocol.errors import CniError
 from base.state import data_dirs, durable, places
 from base.state.record import Record
-from ipam.cluster import Report, copies
+from ipam.cluster import RoundReport, copies
 from node.background import Background
 from node.kubelet import sockets
 from node.log import Topics
@@ -36,10 +36,10 @@ TOPIC: Final = "cluster"  # the problem's name in metrics
 
 Records = list[tuple[Path, Record | None]]
 # Does the rounds; only those that are due if its argument is True.  None if this node has no such network.
-Rounds = Callable[[bool], tuple[Report, ...] | None]
+Rounds = Callable[[bool], tuple[RoundReport, ...] | None]
 
 
-def rounds(due_only: bool = False, kubeconfig: str = "") -> tuple[Report, ...] | None:  # noqa: FBT001, FBT002
+def rounds(due_only: bool = False, kubeconfig: str = "") -> tuple[RoundReport, ...] | None:  # noqa: FBT001, FBT002
     """Do a round for each network with blocks of this node; with ``due_only``, for those with work.  For a child
     process.
 
@@ -95,7 +95,7 @@ class Blocks:
     ) -> None:
         self._loop, self._rounds, self._path = loop, rounds, path
         self._topics = Topics()
-        self._reports: tuple[Report, ...] = ()
+        self._reports: tuple[RoundReport, ...] = ()
         self._background = Background(loop, self._start)
         self._began = -APART
         # When the next rounds of all networks are due, by the clock of time.monotonic.

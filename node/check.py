@@ -56,7 +56,7 @@ def answer(
     """The text for stdout and the exit status.  ``prefix`` and ``cdi`` are those of config.read, ``root`` is /sys."""
     try:
         settings = config.read(file, prefix=prefix, cdi=cdi)
-    except config.Refused as e:
+    except config.BadFile as e:
         sentences = [e.msg, *getattr(e, "__notes__", ())]
         return (_json({"file": f"{file}", "refused": sentences}) if as_json else _lines(sentences)), REFUSED
     devices = inventory.devices(root, inventory.MEMORY)

@@ -20,7 +20,7 @@ from node.kubelet.directory import AGAIN, Directory, Taken
 from node.kubelet.registry import Registry
 from node.kubelet.served import Served
 from node.log import Topics, cause, log, some
-from node.model import Offer, Refused, Settings, devices_of
+from node.model import ConfigRefused, Offer, Settings, devices_of
 from node.offer import answers, needs, offers
 from node.provision.provisioning import Provisioning
 
@@ -45,7 +45,7 @@ class Daemon:
         """``registry`` is kubelet's plugins_registry; ``read`` reads the configuration, now and at each ``reload``.
         ``kubeconfig`` names credentials for the API server; without it those of the policy file apply.
 
-        Raises Refused for a refused configuration, Taken, OSError.
+        Raises ConfigRefused for a refused configuration, Taken, OSError.
         """
         self._loop, self._read = loop, read
         self._registry, self._kubeconfig = registry, kubeconfig
@@ -138,7 +138,7 @@ class Daemon:
             self._unread = None
         try:
             settings = self._read()
-        except (Refused, OSError) as e:
+        except (ConfigRefused, OSError) as e:
             what = f"{cause(e) if isinstance(e, OSError) else e}"
             self._topics.problem("configuration", f"{what}; the previous configuration stays in force")
             if isinstance(e, OSError):

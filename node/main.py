@@ -23,7 +23,7 @@ from node.daemon import Daemon
 from node.flags import Flags
 from node.kubelet.directory import AGAIN, Taken
 from node.log import log
-from node.model import Refused, Settings
+from node.model import ConfigRefused, Settings
 
 # EX_CONFIG of sysexits.h.  systemd's unit does not restart the program after it: first a person must correct the file.
 REFUSED: Final = 78
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str], version: str) -> int:
         return _shown(asked)
     try:
         asyncio.run(_serve(asked, version))
-    except Refused as e:
+    except ConfigRefused as e:
         log(f"{e}")
         return REFUSED
     except (Taken, OSError) as e:
@@ -73,7 +73,7 @@ def _classes(asked: Flags, file: Path) -> int:
 
     try:
         settings = _read(replace(asked, config=file))
-    except (Refused, OSError) as e:
+    except (ConfigRefused, OSError) as e:
         log(f"{e}")
         return 2
     for sentence in settings.left_out:
@@ -87,7 +87,7 @@ def _dry_run(asked: Flags) -> int:
 
     try:
         text, status = apply.dry_run(_read(asked))
-    except (Refused, CniError, OSError) as e:
+    except (ConfigRefused, CniError, OSError) as e:
         log(f"{e}")
         return apply.UNREADABLE
     sys.stdout.write(printable_lines(text))
@@ -95,7 +95,7 @@ def _dry_run(asked: Flags) -> int:
 
 
 async def _serve(asked: Flags, version: str) -> None:
-    """Raises Refused, Taken, OSError."""
+    """Raises ConfigRefused, Taken, OSError."""
     # The name in ps, top and systemctl; without this it is ld-hpn.so.2, the loader's (packaging/launcher).
     Path("/proc/self/comm").write_text("hpn-node")
     loop = asyncio.get_running_loop()
@@ -133,7 +133,7 @@ async def _serve(asked: Flags, version: str) -> None:
 
 async def _begun(begin: Callable[[], Daemon], ended: asyncio.Future[None]) -> Daemon | None:
     """The daemon, also if what prevents it passes within PATIENCE: another hpn node that ends, or the death of the
-    reader of the configuration.  None if ``ended`` comes first.  Raises Refused, Taken, OSError."""
+    reader of the configuration.  None if ``ended`` comes first.  Raises ConfigRefused, Taken, OSError."""
     until, said = time.monotonic() + PATIENCE, ""
     while True:
         try:
@@ -193,7 +193,7 @@ def notify(state: str) -> None:
 
 
 def _read(asked: Flags) -> Settings:
-    """Read the file of the command line, or the first default file that exists.  Raises Refused, OSError.
+    """Read the file of the command line, or the first default file that exists.  Raises ConfigRefused, OSError.
 
     A child process reads it, because pydantic and PyYAML would add 13 MB to a daemon that needs them for a moment.
     The calling process must have one thread.
@@ -206,7 +206,7 @@ def _read(asked: Flags) -> Settings:
         raise ChildProcessError(f"reading the configuration {e}; see the lines above") from e
     if isinstance(answer, Settings):
         return answer
-    raise Refused(str(answer))
+    raise ConfigRefused(str(answer))
 
 
 def _read_here(asked: Flags) -> Settings | str:
@@ -219,5 +219,5 @@ def _read_here(asked: Flags) -> Settings | str:
         return f"no configuration: none of {where} exists; write one (docs/user/node.md), or name it by --config"
     try:
         return config.read(path, prefix=asked.prefix, cdi=asked.cdi)
-    except config.Refused as e:
+    except config.BadFile as e:
         return "; ".join(filter(None, (e.msg, e.details)))

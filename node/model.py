@@ -18,7 +18,7 @@ DRAIN: Final = "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data"
 THEN: Final = "then run: systemctl reload hpn-node (in a DaemonSet: delete its pod), then: kubectl uncordon NODE"
 
 
-class Refused(Exception):
+class ConfigRefused(Exception):
     """hpn node cannot use the configuration; the message names the reason and the remedy."""
 
 

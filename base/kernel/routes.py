@@ -56,7 +56,7 @@ _OUTSIDE: Final = 0  # outside of VRFs: no table has this number
 
 
 @dataclass(frozen=True)
-class Route:
+class KernelRoute:
     """A unicast route.
 
     - ``outputs``: the indexes of its interfaces in their order, without those of its nexthop object.
@@ -95,7 +95,7 @@ class Route:
         return self.family == AF_INET6 and self.length < 128 and self.protocol in (RTPROT_KERNEL, RTPROT_RA)
 
 
-def unicast(host: Rtnl, family: int, *, output: int = 0, default: bool = False) -> list[Route]:
+def unicast(host: Rtnl, family: int, *, output: int = 0, default: bool = False) -> list[KernelRoute]:
     """The unicast routes of a family; none if the kernel lacks the family.  Raises OSError.
 
     ``output``: only those through the interface of this index, also by a nexthop object.  ``default``: only default
@@ -107,11 +107,11 @@ def unicast(host: Rtnl, family: int, *, output: int = 0, default: bool = False) 
     return [route_of(one) for one in answers if not (default and one[1])]
 
 
-def route_of(body: bytes) -> Route:
+def route_of(body: bytes) -> KernelRoute:
     """The route that a message describes."""
     family, length, _, _, _, protocol, _, _, _ = ROUTE.unpack_from(body)
     found = attributes(body[ROUTE.size :])
-    return Route(
+    return KernelRoute(
         family,
         length,
         protocol,
@@ -158,7 +158,7 @@ class Nexthops:
         self._host = host
         self._known = dict[int, set[int]]()
 
-    def outputs(self, route: Route) -> frozenset[int]:
+    def outputs(self, route: KernelRoute) -> frozenset[int]:
         """The indexes of all interfaces of the route.  Raises OSError."""
         return frozenset(route.outputs) | (self._of(route.nexthop) if route.nexthop else set())
 
@@ -186,7 +186,7 @@ def addresses_on(host: Rtnl, index: int) -> list[str]:
     return [address for one, address in _addresses_on(host, index) if one == index]
 
 
-def routes_by(host: Rtnl, index: int) -> list[Route]:
+def routes_by(host: Rtnl, index: int) -> list[KernelRoute]:
     """The routes through the interface, also by a nexthop object."""
     return [route for family in _FAMILIES for route in unicast(host, family, output=index)]
 

@@ -33,7 +33,7 @@ USERSPACE = (VFIO, *UIO)
 
 
 @dataclass(frozen=True)
-class Function:
+class PciFunction:
     """One PCI function, or one device of another bus.
 
     - ``driver``: its driver's name, empty for none.
@@ -116,7 +116,7 @@ def top(address: str, root: Path = SYS) -> str:
     return link(f"{root}/bus/pci/devices/{pci}/physfn") or pci
 
 
-def uplink(function: Function, root: Path = SYS) -> str:
+def uplink(function: PciFunction, root: Path = SYS) -> str:
     """The name of a PF's own interface, which controls its VFs; of another function, its interface's.  Empty if it has
     none here."""
     return next(own_netdevs(function.netdevs, root), "")
@@ -146,7 +146,7 @@ def refuse_hidden(root: Path = SYS) -> None:
         raise OSError(errno.ENOENT, f"{why}; run: mount -t sysfs sysfs {root}")
 
 
-def function(address: str, root: Path = SYS) -> Function | None:
+def function(address: str, root: Path = SYS) -> PciFunction | None:
     """The function at a PCI address; None if there is none.  Raises OSError."""
     path = f"{root}/bus/pci/devices/{address}"
     if "/" not in address and os.path.exists(f"{path}/vendor"):
@@ -155,7 +155,7 @@ def function(address: str, root: Path = SYS) -> Function | None:
     return None
 
 
-def device(address: str, root: Path = SYS) -> Function | None:
+def device(address: str, root: Path = SYS) -> PciFunction | None:
     """The device at an address of any bus; None if there is none.  Raises OSError."""
     if found := function(address, root):
         return found
@@ -163,8 +163,8 @@ def device(address: str, root: Path = SYS) -> Function | None:
     return next((_function(address, path) for path in paths if os.path.exists(path)), None)
 
 
-def _function(address: str, path: str) -> Function:
-    return Function(
+def _function(address: str, path: str) -> PciFunction:
+    return PciFunction(
         address, link(f"{path}/driver"), link(f"{path}/physfn"), names(f"{path}/net"), names(f"{path}/infiniband")
     )
 
@@ -255,7 +255,7 @@ def with_netdev(address: str, root: Path = SYS) -> str:
     return next((name for name in below if name.startswith("virtio")), address)
 
 
-def functions_under(netdev: str, root: Path = SYS) -> list[Function]:
+def functions_under(netdev: str, root: Path = SYS) -> list[PciFunction]:
     """The PCI functions that carry an interface's packets: its own, or those of the interfaces below a VLAN, bond or
     bridge."""
     address = address_of(netdev, root)

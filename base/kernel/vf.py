@@ -19,7 +19,7 @@ LINK_STATES: Final = {"auto": 0, "enable": 1, "disable": 2}
 
 
 @dataclass(frozen=True)
-class Vf:
+class VfSettings:
     """One VF's attributes on its PF.  None if this kernel or driver does not report one.
 
     - ``mac``: None for an InfiniBand VF, which has GUIDs instead.
@@ -38,11 +38,11 @@ class Vf:
     port_guid: str | None = None
 
     @classmethod
-    def from_json(cls, body: dict[str, object]) -> "Vf":
+    def from_json(cls, body: dict[str, object]) -> "VfSettings":
         """The inverse of ``dataclasses.asdict`` after JSON, which turns tuples into lists."""
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in body.items()})  # type: ignore[arg-type]
 
-    def differing(self, other: "Vf") -> list[str]:
+    def differing(self, other: "VfSettings") -> list[str]:
         """The names of the attributes that differ in ``other``; those that are None here do not count."""
         return [f.name for f in fields(self) if getattr(self, f.name) not in (None, getattr(other, f.name))]
 
@@ -70,14 +70,14 @@ def set_attribute(index: int, name: str, value: object) -> bytes:
     return attr(IFLA_VFINFO_LIST, attr(IFLA_VF_INFO, one))
 
 
-def parse(payload: bytes) -> dict[int, Vf]:
+def parse(payload: bytes) -> dict[int, VfSettings]:
     """The VFs in IFLA_VFINFO_LIST's payload: VF index -> attributes."""
     return dict(_parse_one(attributes(one)) for _, one in pairs(payload))
 
 
-def _parse_one(attrs: dict[int, bytes]) -> tuple[int, Vf]:
+def _parse_one(attrs: dict[int, bytes]) -> tuple[int, VfSettings]:
     index, mac = struct.unpack_from("=I6s", attrs[IFLA_VF_MAC])
-    return index, Vf(
+    return index, VfSettings(
         # An IPoIB netdev reports its own address for every VF (ipoib_get_vf_config).
         mac=None if IFLA_VF_IB_PORT_GUID in attrs else mac.hex(":"),
         vlan=_vlan(attrs),

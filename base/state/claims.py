@@ -38,7 +38,7 @@ _UID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
-class Device:
+class ClaimedDevice:
     """One allocated device of a claim.
 
     - ``request``: the claim's request, "rails", or one of its alternatives, "rails/first".
@@ -101,14 +101,14 @@ class Claim:
     namespace: str
     name: str
     pods: tuple[str, ...]
-    devices: tuple[Device, ...]
+    devices: tuple[ClaimedDevice, ...]
     boot: str = field(default_factory=durable.boot_id)
     pod_claim: str = ""
     ended: bool = False
     kubelet: str = KUBELET
 
     @property
-    def own(self) -> list[Device]:
+    def own(self) -> list[ClaimedDevice]:
         """The devices that the claim has, without those that it only observes."""
         return [device for device in self.devices if not device.admin]
 
@@ -130,7 +130,8 @@ class Claim:
     def from_json(cls, body: Json) -> "Claim":
         """``to_json``'s inverse.  Raises KeyError, TypeError if it is not a claim."""
         devices = tuple(
-            Device(**{**one, "ips": tuple(one["ips"]), "nodes": tuple(one.get("nodes", ()))}) for one in body["devices"]
+            ClaimedDevice(**{**one, "ips": tuple(one["ips"]), "nodes": tuple(one.get("nodes", ()))})
+            for one in body["devices"]
         )
         return cls(**{**body, "pods": tuple(body["pods"]), "devices": devices})
 
@@ -174,7 +175,7 @@ def with_device(device_id: str) -> list[tuple[Claim, int]]:
     ]
 
 
-def allocated(names: Collection[str], besides: str = "") -> dict[str, tuple[Claim, Device]]:
+def allocated(names: Collection[str], besides: str = "") -> dict[str, tuple[Claim, ClaimedDevice]]:
     """The claims that have these devices, at least, by ``Device.id``; one that has not ended, and has the device alone,
     before others.
 
@@ -188,7 +189,7 @@ def allocated(names: Collection[str], besides: str = "") -> dict[str, tuple[Clai
     return {one.id: (claim, one) for claim, one in sorted(found, key=lambda it: (not it[0].ended, not it[1].is_shared))}
 
 
-def of_record(named: str) -> tuple[Claim, Device] | None:
+def of_record(named: str) -> tuple[Claim, ClaimedDevice] | None:
     """The claim and device of an attachment (Record.claim); None if the claim is not prepared, or is unreadable."""
     uid, _, number = named.partition("/")
     with suppress(InvalidConfig, IoFailure, RecordUnreadable, ValueError, IndexError):

@@ -19,7 +19,7 @@ from base.kernel.sysfs import Relatives
 from base.protocol.errors import DeviceInUse, IoFailure
 from base.protocol.spec import Json
 from base.state import claims, durable, journal, locks, places
-from base.state.claims import Claim, Device
+from base.state.claims import Claim, ClaimedDevice
 from base.state.locks import Lock, Mode
 from base.state.record import Record
 
@@ -59,7 +59,7 @@ class Use:
 
     state_dirs: Sequence[Path]
     devices: dict[str, Record] = field(default_factory=dict)
-    claimed: Mapping[str, tuple[Claim, Device]] = field(default_factory=dict)
+    claimed: Mapping[str, tuple[Claim, ClaimedDevice]] = field(default_factory=dict)
     below: set[int] = field(default_factory=set)
     lost: list[str] = field(default_factory=list)
 

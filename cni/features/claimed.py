@@ -16,7 +16,7 @@ from base.protocol import arguments
 from base.protocol.errors import CheckFailed, DeviceInUse, InvalidConfig, TryAgain
 from base.protocol.spec import ALTNAME, Config, Json, Request, bad_ifname
 from base.state import claims, gates
-from base.state.claims import Claim, Device
+from base.state.claims import Claim, ClaimedDevice
 from base.state.journal import Entry
 from base.state.record import Record
 
@@ -33,7 +33,7 @@ class Claimed:
     number: int
 
     @property
-    def device(self) -> Device:
+    def device(self) -> ClaimedDevice:
         return self.claim.devices[self.number]
 
     @property

@@ -29,7 +29,7 @@ _HOME_TIMEOUT: Final = 5.0
 _POLL: Final = 0.02
 
 
-def of_function(wanted: "Rdma", function: sysfs.Function) -> tuple[Devices, list[str]]:
+def of_function(wanted: "Rdma", function: sysfs.PciFunction) -> tuple[Devices, list[str]]:
     """Return the function's RDMA devices that move with it, and the names of all that the pod will have.  Raises
     LinkUnavailable with the remedy, InvalidConfig, TryAgain."""
     if wanted.mode in ("off", "rxe"):
@@ -53,7 +53,7 @@ def of_function(wanted: "Rdma", function: sysfs.Function) -> tuple[Devices, list
     return found, [wanted.name] if found and wanted.name else list(names)
 
 
-def of_master(wanted: "Rdma", master: str, functions: list[sysfs.Function]) -> list[str]:
+def of_master(wanted: "Rdma", master: str, functions: list[sysfs.PciFunction]) -> list[str]:
     """Return the names of the RDMA devices that an interface over the master shares with it: those of the functions
     below the master.  In exclusive mode only the host has them, and the list is empty.  Raises LinkUnavailable with the
     remedy; OSError."""

@@ -357,7 +357,7 @@ def _refuse_unless_ethernet(master: Link) -> None:
         )
 
 
-def shared_rdma(attach: "Child", master: Link, functions: list[sysfs.Function]) -> list[str]:
+def shared_rdma(attach: "Child", master: Link, functions: list[sysfs.PciFunction]) -> list[str]:
     """Return the names of the master's RDMA devices that the pod shares.  If RDMA is required, raises LinkUnavailable
     without a device, and GidTableFull without room for the pod's addresses."""
     names = rdma.of_master(attach.rdma, master.name, functions)

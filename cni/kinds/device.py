@@ -34,7 +34,7 @@ from base.kernel.links import (
 )
 from base.kernel.netlink import attr, text, u32
 from base.kernel.rtnl import Rtnl
-from base.kernel.sysfs import Function
+from base.kernel.sysfs import PciFunction
 from base.protocol.errors import CheckFailed, CniError, InterfaceExists, InvalidConfig, LinkUnavailable, TryAgain, doing
 from base.protocol.spec import Json
 from base.state.pod import Pod
@@ -152,7 +152,7 @@ class Moved:
         return body
 
     @staticmethod
-    def common(wanted: "Device", function: Function, link: Link | None, pod: Pod) -> dict[str, Any]:
+    def common(wanted: "Device", function: PciFunction, link: Link | None, pod: Pod) -> dict[str, Any]:
         """Return the members that all plans have, for a function with this interface.
 
         Raises InterfaceExists if the pod uses one of the interface's altnames, which move with it.  Raises

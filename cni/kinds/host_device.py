@@ -21,7 +21,7 @@ from base.kernel import netns, nsid, rtnl, sysfs
 from base.kernel.budget import attempts
 from base.kernel.links import RTM_GETLINK, Link, get_link, parse_link
 from base.kernel.rtnl import Rtnl
-from base.kernel.sysfs import Function, Relatives
+from base.kernel.sysfs import PciFunction, Relatives
 from base.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, TryAgain
 from base.protocol.result import Interface
 from base.protocol.spec import Json
@@ -202,7 +202,7 @@ def _with_mac(mac: str) -> str:
     return "".join(names)
 
 
-def _find(wanted: "HostDevice", conf: "NetConf", host: Rtnl, own: int | None = None) -> tuple[Function, Link | None]:
+def _find(wanted: "HostDevice", conf: "NetConf", host: Rtnl, own: int | None = None) -> tuple[PciFunction, Link | None]:
     """Return the free device with its interface; without one if the pod drives the device itself.  An interface of
     software gets a function without address and driver.  ``own`` is the pod's namespace.  Raises CniError."""
     address, name = _locate(wanted)
@@ -219,7 +219,7 @@ def _find(wanted: "HostDevice", conf: "NetConf", host: Rtnl, own: int | None = N
             needed.refuse_function(function, use, host)
             return function, None
     else:
-        function = Function("", "", "", (name,), ())
+        function = PciFunction("", "", "", (name,), ())
     link = host.link(name) if name else None
     if link is None or link.name != name:  # renamed meanwhile, and the name is an altname of another one
         raise _missing(wanted, conf.where, host)
@@ -233,7 +233,7 @@ def _find(wanted: "HostDevice", conf: "NetConf", host: Rtnl, own: int | None = N
     return function, link
 
 
-def _on_bus(address: str) -> Function:
+def _on_bus(address: str) -> PciFunction:
     """Return the device with its interface, or with a userspace driver.  Waits while a dying namespace still has the
     interface.  Raises CniError."""
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):

@@ -19,7 +19,7 @@ from ctl.installation import command, files, layout, systemd
 from ctl.installation.layout import Entry
 from ctl.screen import text
 from node import flags
-from node.config import Refused, read
+from node.config import BadFile, read
 from node.model import Settings
 
 MODES: Final = ("auto", "systemd", "container")
@@ -77,7 +77,7 @@ def _device_file() -> tuple[Settings, list[Entry]]:
         return Settings((), ""), []
     try:
         settings = read(path, prefix="any.prefix")
-    except Refused as e:
+    except BadFile as e:
         raise IoFailure(f"hpn node would refuse the device file; nothing was replaced.  {e.msg}") from e
     # A link: so kubelet makes a ConfigMap's files.
     return settings, [Entry(layout.DEVICES, "file", f"{layout.MARK}\n{path.read_text()}")]

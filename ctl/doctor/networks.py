@@ -193,6 +193,6 @@ def _node_file(read: Reader, root: str, flags: Flags) -> NodeFile | None:
             try:
                 settings = node_config.read(path, prefix=flags.prefix, cdi=flags.cdi)
                 return NodeFile(f"{path}", settings, is_ours=is_ours, is_sys_read_only=is_closed)
-            except node_config.Refused as e:
+            except node_config.BadFile as e:
                 return NodeFile(f"{path}", None, e.msg, is_ours=is_ours)
     return None

@@ -14,7 +14,7 @@ from ctl.installation import files, layout, state, systemd
 from ctl.installation.files import Step, present
 from ctl.installation.layout import Entry
 from ctl.screen import text
-from node.config import DEFAULTS, Refused, read
+from node.config import DEFAULTS, BadFile, read
 
 _NAMED = 10
 # The Debian package's prerm compares the output of hpn uninstall --check with this sentence.
@@ -277,7 +277,7 @@ def _refuse_node_file(root: Path) -> None:
         try:
             # The unit may give a prefix to resources that have none.
             read(state.below(root, f"{path}"), prefix="any.prefix")
-        except Refused as e:
+        except BadFile as e:
             raise IoFailure(f"hpn node of this version would refuse its file; nothing was replaced.  {e.msg}") from e
 
 

@@ -47,7 +47,7 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
             of_file = [f"{file}: {one}" for one in found_here]
             lines = [printable(one) for one in [*of_file, *_of_networks(options.kubeconfig)]]
             return "\n".join(lines or [f"{file} offers what hpn plan chooses"]) + "\n", int(bool(lines))
-    except config.Refused as e:
+    except config.BadFile as e:
         raise InvalidConfig(e.msg) from e
     if options.output:
         return _written(options.output, files), 0

@@ -27,7 +27,7 @@ Groups = Mapping[str, Sequence[Rail]]  # the rails of each resource
 def documents(plan: Plan, found: Sequence[Nic], prefix: str, subnet: str, by: str, *, is_one: bool) -> dict[str, str]:
     """The text of each file, by name.  ``by`` is that of all resources; empty for the default.
 
-    Raises InvalidConfig, and config.Refused if hpn node would refuse the device file.
+    Raises InvalidConfig, and config.BadFile if hpn node would refuse the device file.
     """
     if is_one:
         _refuse_mixture(plan.networks)

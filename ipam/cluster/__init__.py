@@ -54,7 +54,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Report:
+class RoundReport:
     """The result of a network's round.
 
     ``suspected`` counts this node's blocks that other nodes suspected.  ``log`` is for the operator.  ``problem`` is

@@ -86,7 +86,7 @@ class OwnedBlock:
 
 
 @dataclass(frozen=True)
-class Claim:
+class PendingClaim:
     """A claim without an answer yet; ``nonce`` is the random text that its document contains on success."""
 
     index: int
@@ -142,7 +142,7 @@ class NodeBlocks:
     size: int
     subnets: tuple[str, ...] = ()
     blocks: tuple[OwnedBlock, ...] = ()
-    claim: Claim | None = None
+    claim: PendingClaim | None = None
     looked: int = 0
     asked: int = 0
     place: str = ""
@@ -211,7 +211,7 @@ class NodeBlocks:
             size=int(body["blockSize"]),
             subnets=tuple(map(str, body["subnets"])),
             blocks=tuple(map(OwnedBlock.from_json, body["blocks"])),
-            claim=Claim(int(claim["index"]), str(claim["nonce"])) if claim else None,
+            claim=PendingClaim(int(claim["index"]), str(claim["nonce"])) if claim else None,
             looked=int(body["looked"]),
             asked=int(body["asked"]),
             sticky=str(body.get("sticky", "")),

@@ -11,12 +11,12 @@ from typing import Any, Final
 from base import yaml_document as document
 from base.protocol.errors import InvalidConfig
 from base.state import trust
-from base.yaml_document import Refused, shown
+from base.yaml_document import BadFile, shown
 from node.config import old, own, shared, sriov
 from node.config.values import meant
 from node.model import Settings
 
-__all__ = ["DEFAULTS", "OURS", "Refused", "read", "settings"]
+__all__ = ["DEFAULTS", "OURS", "BadFile", "read", "settings"]
 
 # A separate directory, because a mounted ConfigMap hides all other files of its directory, and /etc/cni has many.
 OURS: Final = Path("/etc/hpn/devices.yaml")
@@ -46,25 +46,25 @@ def read(path: Path, *, prefix: str = "", cdi: bool = False) -> Settings:
         data = trust.read_trusted(str(path), _MOST)
         found = settings(data, is_yaml=_is_yaml(path, data or b""), prefix=prefix, cdi=cdi)
         return replace(found, notes=(*_unread(path), *found.notes))
-    except Refused as e:
+    except BadFile as e:
         raise _in_file(path, e.msg, e) from e
     except InvalidConfig as e:  # which names the file
-        raise Refused(e.msg) from e
+        raise BadFile(e.msg) from e
     except (OSError, ValueError) as e:
         raise _in_file(path, f"it cannot be read ({getattr(e, 'strerror', None) or e})", e) from e
 
 
 def settings(data: bytes | None, *, is_yaml: bool, prefix: str = "", cdi: bool = False) -> Settings:
-    """The settings of a file's contents; None for no file.  Raises Refused, which does not name the file."""
+    """The settings of a file's contents; None for no file.  Raises BadFile, which does not name the file."""
     if data is None:
-        raise Refused("no such file; conf/devices.yaml is an example")
+        raise BadFile("no such file; conf/devices.yaml is an example")
     parsed = document.parse(data, is_yaml=is_yaml)
     match _dialect(parsed.value):
         case "resources":
             if parsed.broken:
-                raise Refused(parsed.broken)
+                raise BadFile(parsed.broken)
             if parsed.twice:
-                raise Refused(f"the key {shown(parsed.twice[0])} is given twice in one object; remove one")
+                raise BadFile(f"the key {shown(parsed.twice[0])} is given twice in one object; remove one")
             found = own.settings(parsed.value, prefix=prefix, cdi=cdi)
         case "configList":
             found = shared.settings(parsed.value, cdi=cdi)
@@ -73,7 +73,7 @@ def settings(data: bytes | None, *, is_yaml: bool, prefix: str = "", cdi: bool =
         case _:
             found = old.settings(parsed.value, cdi=cdi)
     if not found.resources:
-        raise Refused("; ".join(found.left_out))
+        raise BadFile("; ".join(found.left_out))
     twice = tuple(
         f"the key {shown(key)} is twice in one object, and the last one counts" for key in parsed.twice[:_REMARKS]
     )
@@ -81,20 +81,20 @@ def settings(data: bytes | None, *, is_yaml: bool, prefix: str = "", cdi: bool =
 
 
 def _dialect(value: Any) -> str:
-    """The file's top key.  Raises Refused."""
+    """The file's top key.  Raises BadFile."""
     if not isinstance(value, dict):
-        raise Refused(f"{shown(value)} is not an object with resources; conf/devices.yaml is an example")
+        raise BadFile(f"{shown(value)} is not an object with resources; conf/devices.yaml is an example")
     if "apiVersion" in value and "kind" in value:
         kind = shown(value["kind"])
-        raise Refused(f"it is a Kubernetes object (kind {kind}); use the file in it, below data")
+        raise BadFile(f"it is a Kubernetes object (kind {kind}); use the file in it, below data")
     lower = {key.lower() for key in value}
     found = [_OURS] * (_OURS in value) + [key for key in _PEERS if key.lower() in lower]
     if len(found) > 1:
-        raise Refused(f"it has {' and '.join(found)}, which are keys of different programs' files; remove one")
+        raise BadFile(f"it has {' and '.join(found)}, which are keys of different programs' files; remove one")
     if not found:
         guesses = filter(None, (meant(key, (_OURS, *_PEERS)) for key in islice(value, _REMARKS)))
         remedy = next(guesses, f"; write {_OURS}, as in conf/devices.yaml")
-        raise Refused(f"it has none of the keys {', '.join((_OURS, *_PEERS))}{remedy}")
+        raise BadFile(f"it has none of the keys {', '.join((_OURS, *_PEERS))}{remedy}")
     return found[0]
 
 
@@ -110,9 +110,9 @@ def _is_yaml(path: Path, data: bytes) -> bool:
     return not data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
 
 
-def _in_file(path: Path, why: str, error: BaseException) -> Refused:
+def _in_file(path: Path, why: str, error: BaseException) -> BadFile:
     name = str(path)
-    refused = Refused(f"{name if name.isprintable() else repr(name)}: {why}")
+    refused = BadFile(f"{name if name.isprintable() else repr(name)}: {why}")
     for note in getattr(error, "__notes__", ()):
         refused.add_note(note)
     return refused

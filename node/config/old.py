@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from base.yaml_document import Refused, shown
+from base.yaml_document import BadFile, shown
 from hardware.model import Kind
 from node.config.peers import take
 from node.config.values import Object, entries
@@ -27,7 +27,7 @@ class File(Object):
 
 
 def settings(document: dict[str, Any], *, cdi: bool) -> Settings:
-    """The settings of a parsed file.  Raises Refused."""
+    """The settings of a parsed file.  Raises BadFile."""
     notes = list[str]()
     file = take(File, document, "", notes)
     notes.append(
@@ -56,7 +56,7 @@ def settings(document: dict[str, Any], *, cdi: bool) -> Settings:
 def _vfs(file: File, notes: list[str], *, cdi: bool) -> Resource:
     names = file.pfNetdevices
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise Refused(
+        raise BadFile(
             f'pfNetdevices {shown(names)} names no PF, so mode "sriov" offers nothing; write a list of '
             'interfaces, such as ["ens1f0"]'
         )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from base.yaml_document import Refused, shown
+from base.yaml_document import BadFile, shown
 from hardware.model import Kind
 from node.config import values
 from node.config.peers import named_well, refuse_twins
@@ -162,11 +162,11 @@ _SELECTORS: Final = {
 
 
 def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
-    """The settings of a parsed file.  Raises Refused."""
+    """The settings of a parsed file.  Raises BadFile."""
     file = validated(File, document, "")
     health = validated(Health, file.health, "health")
     if not file.resources:
-        raise Refused("resources [] has no entry; add one")
+        raise BadFile("resources [] has no entry; add one")
     resources = [_resource(one, f"resources[{at}]", prefix, cdi=cdi) for at, one in enumerate(file.resources)]
     refuse_twins(resources)
     left_out = list[str]()
@@ -188,7 +188,7 @@ def _resource(value: Any, path: str, prefix: str, *, cdi: bool) -> Resource:
     before, slash, name = entry.name.rpartition("/")
     full_name = f"{before if slash else prefix}/{name}"
     if entry.by == "dra" and len(full_name) > _ATTRIBUTE:
-        raise Refused(
+        raise BadFile(
             f"{path}.name {full_name!r} has {len(full_name)} characters, and a device's attribute in a ResourceSlice "
             f"has at most {_ATTRIBUTE}; shorten it, or remove by"
         )
@@ -218,15 +218,15 @@ def _is_shared(entry: Entry) -> bool:
 def _refuse_foreign_keys(entry: Entry, path: str) -> None:
     of_kind = f"with kind {entry.kind}"
     if entry.count is not None and not _is_shared(entry):
-        raise Refused(f"{path}.count {entry.count} {of_kind}: each of these devices is for one container; remove count")
+        raise BadFile(f"{path}.count {entry.count} {of_kind}: each of these devices is for one container; remove count")
     if entry.pooled and entry.kind != "shared":
-        raise Refused(f"{path}.pooled true {of_kind}: only shared HCAs can be pooled; remove pooled")
+        raise BadFile(f"{path}.pooled true {of_kind}: only shared HCAs can be pooled; remove pooled")
     if entry.useInterfaceNetwork and entry.kind != "pf":
-        raise Refused(f"{path}.useInterfaceNetwork true {of_kind}: only a whole PF takes it along; remove the key")
+        raise BadFile(f"{path}.useInterfaceNetwork true {of_kind}: only a whole PF takes it along; remove the key")
     if entry.rdma == "none" and entry.kind == "shared":
-        raise Refused(f'{path}.rdma "none" {of_kind}: nothing would be shared; remove rdma, or use kind master')
+        raise BadFile(f'{path}.rdma "none" {of_kind}: nothing would be shared; remove rdma, or use kind master')
     if entry.selectors is None and entry.kind in ("pf", "master"):
-        raise Refused(f"{path}.selectors is missing; {entry.kind} does not select every interface; add ifNames")
+        raise BadFile(f"{path}.selectors is missing; {entry.kind} does not select every interface; add ifNames")
 
 
 def _objects(entry: Entry, path: str) -> list[tuple[str, Selectors]]:
@@ -235,7 +235,7 @@ def _objects(entry: Entry, path: str) -> list[tuple[str, Selectors]]:
         case None:
             return [(path, Selectors())]
         case []:
-            raise Refused(f"{path} [] has no entry; add one, or remove selectors for all of kind {entry.kind}")
+            raise BadFile(f"{path} [] has no entry; add one, or remove selectors for all of kind {entry.kind}")
         case list() as listed:
             return [(f"{path}[{at}]", validated(Selectors, one, f"{path}[{at}]")) for at, one in enumerate(listed)]
         case one:
@@ -247,7 +247,7 @@ def _selector(entry: Entry, given: Selectors, path: str) -> Selector:
     pf_names, wrong = entries(given.pfNames)
     pf_addresses, wrong_too = entries(given.rootDevices)
     for key, why in [*(("pfNames", why) for why in wrong), *(("rootDevices", why) for why in wrong_too)]:
-        raise Refused(f"{path}.{key}: {why}")
+        raise BadFile(f"{path}.{key}: {why}")
     return replace(
         _own_values(given),
         kinds=_kinds(entry, given),
@@ -270,9 +270,9 @@ def _refuse_foreign_selectors(entry: Entry, given: Selectors, path: str) -> None
     for key in given.model_fields_set:
         if entry.kind not in _SELECTORS.get(key, KINDS):
             remedy = "use rootDevices" if entry.kind == "sf" else "use ifNames" if key in _OF_VFS else "remove it"
-            raise Refused(f"{path}.{key} {shown(getattr(given, key))} selects nothing of kind {entry.kind}; {remedy}")
+            raise BadFile(f"{path}.{key} {shown(getattr(given, key))} selects nothing of kind {entry.kind}; {remedy}")
     if entry.kind in ("pf", "master") and given == Selectors():
-        raise Refused(f"{path} {{}} selects every interface of the node; add ifNames")
+        raise BadFile(f"{path} {{}} selects every interface of the node; add ifNames")
 
 
 class Pfs(Object):
@@ -320,10 +320,10 @@ class PfSelectors(Object):
 
 
 def _rule(value: Any, path: str) -> PfRule:
-    """An entry of ``pfs``, at its place in the file.  Raises Refused."""
+    """An entry of ``pfs``, at its place in the file.  Raises BadFile."""
     entry = validated(Pfs, value, path)
     if entry.numVfs is None and entry.mtu is None and entry.trust is None and not entry.guids:
-        raise Refused(f"{path} {shown(value)} changes nothing; add numVfs, mtu, trust or guids")
+        raise BadFile(f"{path} {shown(value)} changes nothing; add numVfs, mtu, trust or guids")
     selector = _pf_selector(entry.selectors, f"{path}.selectors")
     return PfRule(selector, path, entry.numVfs, entry.mtu, entry.trust, entry.guids)
 
@@ -331,10 +331,10 @@ def _rule(value: Any, path: str) -> PfRule:
 def _pf_selector(value: Any, path: str) -> Selector:
     for key, own in _OF_VFS.items():
         if isinstance(value, dict) and key in value:
-            raise Refused(f"{path}.{key} {shown(value[key])} selects VFs by their PF; for the PF itself write {own}")
+            raise BadFile(f"{path}.{key} {shown(value[key])} selects VFs by their PF; for the PF itself write {own}")
     given = validated(PfSelectors, value, path)
     if not any(given.model_dump().values()):
-        raise Refused(f"{path} {shown(value)} selects every PF of the node; add ifNames or pciAddresses")
+        raise BadFile(f"{path} {shown(value)} selects every PF of the node; add ifNames or pciAddresses")
     return replace(_own_values(given), kinds=frozenset({Kind.PF}))
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from base.yaml_document import Refused, shown
+from base.yaml_document import BadFile, shown
 from node.config.values import Taken, below, meant, validated, why_refused
 from node.model import Resource
 
@@ -20,9 +20,9 @@ Texts = Annotated[list[str], Field(default_factory=list)]
 
 
 def take(model: type[Taken], value: Any, path: str, notes: list[str]) -> Taken:
-    """The object as Go reads it; adds a sentence to ``notes`` for each ignored key.  Raises Refused."""
+    """The object as Go reads it; adds a sentence to ``notes`` for each ignored key.  Raises BadFile."""
     if not isinstance(value, dict):
-        raise Refused(f"{path} {shown(value)} is not an object; write it in {{ }}")
+        raise BadFile(f"{path} {shown(value)} is not an object; write it in {{ }}")
     known = {key.lower(): key for key in model.model_fields}
     found, unknown = dict[str, Any](), 0
     for given, member in value.items():
@@ -43,7 +43,7 @@ def take(model: type[Taken], value: Any, path: str, notes: list[str]) -> Taken:
 def _as_go(annotation: Any, value: Any, at: str) -> Any:
     """The value as Go reads it: an empty value for each null in it, and integers of at most 64 bits."""
     if isinstance(value, int) and annotation in (int, int | None) and not -(2**63) <= value < 2**63:
-        raise Refused(f"{at} {shown(value)} is too large; write a smaller number")
+        raise BadFile(f"{at} {shown(value)} is too large; write a smaller number")
     match annotation, value:
         case types.GenericAlias(__origin__=origin, __args__=(*_, inner)), list() | dict() if type(value) is origin:
             empty = inner() if inner is not Any else None
@@ -54,11 +54,11 @@ def _as_go(annotation: Any, value: Any, at: str) -> Any:
 
 
 def refuse_twins(resources: list[Resource]) -> None:
-    """Raise Refused for two resources of one name."""
+    """Raise BadFile for two resources of one name."""
     first = dict[str, str]()
     for resource in resources:
         if (name := resource.full_name) in first:
-            raise Refused(f"{first[name]} and {resource.source} are both called {shown(name)}; rename one")
+            raise BadFile(f"{first[name]} and {resource.source} are both called {shown(name)}; rename one")
         first[name] = resource.source
 
 

@@ -6,7 +6,7 @@ Source: its pkg/types/types.go and pkg/resources/resources_manager.go.
 import re
 from typing import Any, Final
 
-from base.yaml_document import Refused, shown
+from base.yaml_document import BadFile, shown
 from hardware.model import Kind
 from node.config.peers import Texts, named_well, refuse_twins, take
 from node.config.values import Object
@@ -69,15 +69,15 @@ class Selectors(Object):
 
 
 def settings(document: dict[str, Any], *, cdi: bool) -> Settings:
-    """The settings of a parsed file.  Raises Refused."""
+    """The settings of a parsed file.  Raises BadFile."""
     notes, left_out = list[str](), list[str]()
     file = take(File, document, "", notes)
     if file.periodicUpdateInterval is not None:
         if file.periodicUpdateInterval < 0:
-            raise Refused(f"periodicUpdateInterval {file.periodicUpdateInterval} is negative; remove it")
+            raise BadFile(f"periodicUpdateInterval {file.periodicUpdateInterval} is negative; remove it")
         notes.append("periodicUpdateInterval has no effect here: hpn node notices changes at once")
     if not file.configList:
-        raise Refused("configList [] has no entry; add one")
+        raise BadFile("configList [] has no entry; add one")
     resources = [_resource(one, f"configList[{at}]", notes, cdi=cdi) for at, one in enumerate(file.configList)]
     _refuse_one_name(resources)
     kept = tuple(named_well(resources, left_out))
@@ -91,9 +91,9 @@ def settings(document: dict[str, Any], *, cdi: bool) -> Settings:
 def _resource(value: Any, path: str, notes: list[str], *, cdi: bool) -> Resource:
     entry = take(Entry, value, path, notes)
     if not _NAME.fullmatch(entry.resourceName):
-        raise Refused(f"{path}.resourceName {shown(entry.resourceName)} must be of A-Z, a-z, 0-9 and '_'; correct it")
+        raise BadFile(f"{path}.resourceName {shown(entry.resourceName)} must be of A-Z, a-z, 0-9 and '_'; correct it")
     if entry.rdmaHcaMax < 0:
-        raise Refused(f"{path}.rdmaHcaMax {entry.rdmaHcaMax} is negative; write how many containers may share")
+        raise BadFile(f"{path}.rdmaHcaMax {entry.rdmaHcaMax} is negative; write how many containers may share")
     if entry.rdmaHcaMax > MOST:
         notes.append(f"{path}.rdmaHcaMax {entry.rdmaHcaMax}: {MOST} are offered, because kubelet reads no longer list")
     if not entry.rdmaHcaMax:
@@ -115,9 +115,9 @@ def _selector(entry: Entry, path: str, notes: list[str]) -> Selector:
     given = take(Selectors, {} if entry.selectors is None else entry.selectors, f"{path}.selectors", notes)
     listed = {key for key in Selectors.model_fields if getattr(given, key)}
     if listed and entry.devices:
-        raise Refused(f"{path} has both devices and selectors; remove devices, and name them in selectors.ifNames")
+        raise BadFile(f"{path} has both devices and selectors; remove devices, and name them in selectors.ifNames")
     if not listed and not entry.devices:
-        raise Refused(f'{path} has neither selectors nor devices; add selectors, as in {{"ifNames": ["ib0"]}}')
+        raise BadFile(f'{path} has neither selectors nor devices; add selectors, as in {{"ifNames": ["ib0"]}}')
     return Selector(
         kinds=frozenset({Kind.PF, Kind.VF}),
         vendors=frozenset(given.vendors),
@@ -130,13 +130,13 @@ def _selector(entry: Entry, path: str, notes: list[str]) -> Selector:
 
 
 def _refuse_one_name(resources: list[Resource]) -> None:
-    """Raise Refused for two resources of one name with any prefixes, as that program does."""
+    """Raise BadFile for two resources of one name with any prefixes, as that program does."""
     refuse_twins(resources)
     first = dict[str, Resource]()
     for one in resources:
         other = first.setdefault(one.name, one)
         if other is not one:
-            raise Refused(
+            raise BadFile(
                 f"{other.source} and {one.source} are both called {shown(one.name)}, and that program accepts a name "
                 "once, whatever the prefix; rename one"
             )

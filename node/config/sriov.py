@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from base.yaml_document import Refused, shown
+from base.yaml_document import BadFile, shown
 from hardware.model import Kind
 from node.config.peers import Texts, named_well, refuse_twins, take
 from node.config.values import Object, entries
@@ -119,11 +119,11 @@ class Accelerator(Object):
 
 
 def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
-    """The settings of a parsed file.  Raises Refused."""
+    """The settings of a parsed file.  Raises BadFile."""
     notes, left_out, resources = list[str](), list[str](), list[Resource]()
     file = take(File, document, "", notes)
     if not file.resourceList:
-        raise Refused("resourceList [] has no entry; add one")
+        raise BadFile("resourceList [] has no entry; add one")
     unserved = set[str]()
     for at, value in enumerate(file.resourceList):
         path = f"resourceList[{at}]"
@@ -154,19 +154,19 @@ _MODELS: Final[Mapping[str, type[NetDevice | AuxNetDevice | Accelerator]]] = {
 
 
 def _given(entry: Entry, path: str, notes: list[str]) -> _Given:
-    """The objects of ``selectors``, by their places.  Raises Refused, _Ignored."""
+    """The objects of ``selectors``, by their places.  Raises BadFile, _Ignored."""
     if entry.selectors is None:
-        raise Refused(f"{path} is missing; add it; {{}} selects every device")
+        raise BadFile(f"{path} is missing; add it; {{}} selects every device")
     listed = entry.selectors if isinstance(entry.selectors, list) else None
     objects = {path: entry.selectors} if listed is None else {f"{path}[{at}]": one for at, one in enumerate(listed)}
     if not objects:
         raise _Ignored(f"{path} [] has no entry; {{}} selects every device")
     if null := [at for at, one in objects.items() if one is None]:
-        raise Refused(f"{null[0]} is null; remove it")
+        raise BadFile(f"{null[0]} is null; remove it")
     model = _MODELS.get(entry.deviceType, NetDevice)
     try:
         return {at: take(model, one, at, notes) for at, one in objects.items()}
-    except Refused as e:
+    except BadFile as e:
         raise _Ignored(e.msg) from e
 
 
@@ -183,7 +183,7 @@ def _why_unserved(entry: Entry, given: _Given) -> str:
 
 def _resource(entry: Entry, given: _Given, path: str, notes: list[str], *, prefix: str, cdi: bool) -> Resource:
     if not _NAME.fullmatch(entry.resourceName):
-        raise Refused(
+        raise BadFile(
             f"{path}.resourceName {shown(entry.resourceName)} must be of A-Z, a-z, 0-9, '_' and '-'; correct it"
         )
     of_network = [one for one in given.values() if isinstance(one, Common)]
@@ -224,7 +224,7 @@ def _selector(one: NetDevice | AuxNetDevice | Accelerator, path: str, notes: lis
 
 def _network(one: NetDevice, common: Selector, path: str, notes: list[str]) -> Selector:
     if one.isRdma and one.vdpaType:
-        raise Refused(f"{path} has both isRdma and vdpaType; remove one")
+        raise BadFile(f"{path} has both isRdma and vdpaType; remove one")
     if one.vdpaType not in ("", "vhost", "virtio"):
         notes.append(f"{path}.vdpaType {shown(one.vdpaType)} selects nothing; write vhost or virtio")
     return replace(
@@ -239,7 +239,7 @@ def _network(one: NetDevice, common: Selector, path: str, notes: list[str]) -> S
 
 def _scalable(one: AuxNetDevice, common: Selector, path: str, notes: list[str]) -> Selector:
     if set(one.auxTypes) != {"sf"}:
-        raise Refused(f'{path}.auxTypes {shown(one.auxTypes)} must be ["sf"], the only type; write that')
+        raise BadFile(f'{path}.auxTypes {shown(one.auxTypes)} must be ["sf"], the only type; write that')
     if one.acpiIndexes:
         notes.append(f"{path}.acpiIndexes selects nothing for an auxNetDevice, there and here; remove it")
     return replace(common, kinds=frozenset({Kind.SF}))

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Val
 
 from base.protocol import spec
 from base.protocol.errors import combine
-from base.yaml_document import SHOWN, Refused, shown
+from base.yaml_document import SHOWN, BadFile, shown
 from node.model import PfName
 
 # What Go's strconv.Atoi accepts, without negative numbers, because the text is split at "-" first
@@ -231,12 +231,12 @@ Taken = TypeVar("Taken", bound=Object)
 
 
 def validated(model: type[Taken], value: Any, path: str) -> Taken:
-    """The object at a place of the file.  Raises Refused, with further findings as its notes."""
+    """The object at a place of the file.  Raises BadFile, with further findings as its notes."""
     try:
         return model.model_validate(value)
     except ValidationError as e:
         findings = e.errors(include_url=False, include_context=True)
-        raise combine([Refused(_finding(found, model, path)) for found in findings[:_FINDINGS]]) from e
+        raise combine([BadFile(_finding(found, model, path)) for found in findings[:_FINDINGS]]) from e
 
 
 def _finding(found: Any, model: type[BaseModel], path: str) -> str:

@@ -103,7 +103,7 @@ class Service:
         def among() -> Mapping[tuple[str, str], Entry]:
             return {(one.resource.full_name, one.multus_id): one for one in content.entries("", offers)}
 
-        def granted(one: claims.Device) -> Mapping[str, Any]:
+        def granted(one: claims.ClaimedDevice) -> Mapping[str, Any]:
             found = among().get((one.resource, one.id))
             now = devices.granted_now(found) if found else {}
             return now if now.get("nodes") else {}  # its driver may be away for a moment

@@ -137,7 +137,7 @@ class Plugin:
     def _allocate(self, request: device_plugin.AllocateRequest) -> device_plugin.AllocateResponse:
         try:
             grants = [self._source.grant(list(one.devices_ids)) for one in request.container_requests]
-        except answers.Refused as e:
+        except answers.AllocateRefused as e:
             self._log(f"{e}")
             raise GRPCError(Status.FAILED_PRECONDITION, f"{e}") from e
         return device_plugin.AllocateResponse(container_responses=map(_response, grants))

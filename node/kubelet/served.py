@@ -25,7 +25,7 @@ class Served:
         return self._states
 
     def grant(self, ids: Sequence[str]) -> Grant:
-        """What a container gets for the IDs.  Raises answers.Refused."""
+        """What a container gets for the IDs.  Raises answers.AllocateRefused."""
         granted = answers.grant(self.offer, ids)
         if self._allocations:
             self._allocations.note(self.offer.resource.full_name, ids)

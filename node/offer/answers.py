@@ -24,19 +24,19 @@ ROOT: Final = Path("/")
 _FILES: Final = 256
 
 
-class Refused(Exception):
+class AllocateRefused(Exception):
     """A container cannot get the allocated device; kubelet shows the message in the pod's events."""
 
 
 def grant(offer: Offer, ids: Sequence[str], root: Path = ROOT) -> Grant:
-    """What a container gets for these IDs of the offer.  Raises Refused.
+    """What a container gets for these IDs of the offer.  Raises AllocateRefused.
 
     The IDs are sorted as text, the order in which Multus assigns them to a pod's networks.
     """
     resource = offer.resource
     there = {unit.id: unit for unit in offer.units}
     if missing := sorted(set(ids) - there.keys()):
-        raise Refused(
+        raise AllocateRefused(
             f"{resource.full_name}: this node does not have {missing[0]!r} now, and kubelet knows; delete the pod, and "
             "its successor gets another device"
         )
@@ -45,7 +45,7 @@ def grant(offer: Offer, ids: Sequence[str], root: Path = ROOT) -> Grant:
     for device in devices:
         refuse_gone(resource, device, root)
         if device.needed and resource.sharing is Sharing.EXCLUSIVE:
-            raise Refused(
+            raise AllocateRefused(
                 f"{resource.full_name}: the host needs device {device.id} now: {device.needed}; delete the pod, and "
                 "its successor gets another device"
             )
@@ -73,7 +73,7 @@ def publish(offers: Sequence[Offer], root: Path = ROOT) -> None:
 
 
 def refuse_gone(resource: Resource, device: Device, root: Path = ROOT) -> None:
-    """Raise Refused if the device is not on this node."""
+    """Raise AllocateRefused if the device is not on this node."""
     sys = f"{root}/sys"
     places = (
         f"{sys}/bus/pci/devices/{device.id}",
@@ -81,15 +81,16 @@ def refuse_gone(resource: Resource, device: Device, root: Path = ROOT) -> None:
         f"{sys}/class/net/{device.id}",
     )
     if not any(map(os.path.exists, places)):
-        raise Refused(
+        raise AllocateRefused(
             f"{resource.full_name}: device {device.id} was removed from this node; delete the pod, and its successor "
             "gets another device"
         )
 
 
 def _refuse_claimed(resource: Resource, devices: Sequence[Device], root: Path) -> None:
-    """Raise Refused if a prepared claim has one of the devices, or a relative of it.  No event reports a claim, so the
-    offer may be older.
+    """Raise AllocateRefused if a prepared claim has one of the devices, or a relative of it.
+
+    No event reports a claim, so the offer may be older.
 
     An attachment is ADD's concern: it ends with its pod, and a pod that this refuses never starts.
     """
@@ -105,17 +106,17 @@ def _refuse_claimed(resource: Resource, devices: Sequence[Device], root: Path) -
             by = owned.held(owned.use((), asked.all, ""), asked, is_alone=is_alone)
         except (CniError, OSError) as e:
             why = e.msg if isinstance(e, CniError) else f"{e}"
-            raise Refused(f"{resource.full_name}: device {device.id} may be a claim's: {why}") from e
+            raise AllocateRefused(f"{resource.full_name}: device {device.id} may be a claim's: {why}") from e
         if by:
             remedy = by.remedy or "delete the pod, and its successor gets another device"
-            raise Refused(f"{resource.full_name}: device {device.id}: {by.fact}; {remedy}")
+            raise AllocateRefused(f"{resource.full_name}: device {device.id}: {by.fact}; {remedy}")
 
 
 def refuse_missing(resource: Resource, node: str, root: Path = ROOT) -> None:
-    """Raise Refused if the device node does not exist."""
+    """Raise AllocateRefused if the device node does not exist."""
     if not os.path.exists(f"{root}{node}"):
         module = needs.module(node)
-        raise Refused(f"{resource.full_name}: {node} is missing on this node; load {module}: modprobe {module}")
+        raise AllocateRefused(f"{resource.full_name}: {node} is missing on this node; load {module}: modprobe {module}")
 
 
 def information(resource: Resource, devices: Sequence[Device], root: Path = ROOT) -> dict[str, dict[str, Any]]:

@@ -154,7 +154,9 @@ def _set_links(change: SetMtu | SetTrust | SetGuids, host: Rtnl) -> None:
             reported = vf.parse(link.vfs)
             for one, guid in zip(change.vfs, change.guids, strict=True):
                 # mlx5's firmware sets the port of a new VF down.
-                follows = {"link_state": "auto"} if reported.get(one.number, vf.Vf()).link_state == "disable" else {}
+                follows = (
+                    {"link_state": "auto"} if reported.get(one.number, vf.VfSettings()).link_state == "disable" else {}
+                )
                 for name, value in {"node_guid": guid, "port_guid": guid, **follows}.items():
                     host.set_link(link.index, vf.set_attribute(one.number, name, value))
                 _reload_guid(one.address, guid)

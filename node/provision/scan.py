@@ -93,7 +93,7 @@ def with_users(one: Vf, attached: users.Owners, host: Rtnl, above: Mapping[int, 
     return replace(one, user=users.user(one.address, attached), needed=users.needed(one.address, host, above))
 
 
-def _of_netdev(device: Device, host: Rtnl) -> tuple[Mapping[int, vf.Vf], int, int]:
+def _of_netdev(device: Device, host: Rtnl) -> tuple[Mapping[int, vf.VfSettings], int, int]:
     """The VFs by number as the PF's interface reports them, and that interface's MTU and limit."""
     for name in device.netdevs[:1]:
         with suppress(OSError):  # the interface has just gone
@@ -116,7 +116,7 @@ def _mtu_at_home(owner: Record | Claim | None) -> int:
     return int(home["mtu"]) if home else 0
 
 
-def _vf(address: str, number: int, reported: vf.Vf | None, attached: users.Owners, host: Rtnl) -> Vf:
+def _vf(address: str, number: int, reported: vf.VfSettings | None, attached: users.Owners, host: Rtnl) -> Vf:
     link = next((link for name in sysfs.names(f"{path(address)}/net") if (link := host.link(name))), None)
     is_infiniband = reported is not None and reported.mac is None
     return Vf(

@@ -16,7 +16,7 @@ from attack.mutation import CHANGES, VALUES, mutilated, objects
 from support.node_files import ALL
 
 from node import config
-from node.config import Refused
+from node.config import BadFile
 from node.config.values import why_refused
 from node.model import Selector, Settings
 
@@ -69,13 +69,13 @@ def written(file: dict[str, Any], dice: random.Random, *, is_yaml: bool) -> byte
 
 
 def test_mutilated_files() -> None:
-    """Every error is a Refused with one printable line; every accepted file describes resources that can be offered."""
+    """Every error is a BadFile with one printable line; every accepted file describes resources that can be offered."""
     taken, count = 0, drawn.count(5_000, "mutilations")
     for number, (data, is_yaml) in enumerate(islice(documents(drawn.seed()), count)):
         said = f"number {number}, yaml {is_yaml}: {data[:2000]!r}"
         try:
             settings = config.settings(data, is_yaml=is_yaml, prefix="example.com")
-        except Refused as e:
+        except BadFile as e:
             sentences = [e.msg, *getattr(e, "__notes__", ())]
         else:
             taken += 1

@@ -18,7 +18,7 @@ from support.shared_stores import etcds
 from base.kernel import budget
 from base.protocol.result import Ip
 from base.protocol.spec import Key
-from ipam.cluster import BLOCK, Documents, Machine, Report, copies, node_blocks
+from ipam.cluster import BLOCK, Documents, Machine, RoundReport, copies, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.backends.backend import Backend
 from ipam.cluster.backends.etcd import Etcd
@@ -77,7 +77,7 @@ class Node:
             store = open_in(self.folder.parent, self.network, [])
             store.reserve(Owner(Key(f"c{number}", "net1")), lambda _, ips=ips: ips, RANGES)
 
-    def round(self) -> Report:
+    def round(self) -> RoundReport:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(copies, "FOLDER", f"{self.folder}.copies")
             patch.setattr(backend, "opened", lambda _kind, _: Backend(self.documents, self.name))

@@ -36,7 +36,7 @@ def cluster(node: Node, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return Cluster(node.tmp_path)
 
 
-def vf(node: Node, number: int, **keys: Any) -> claims.Device:
+def vf(node: Node, number: int, **keys: Any) -> claims.ClaimedDevice:
     """The VF of a NIC, attached as hpn<number>, with settings that an undo has to put back."""
     rdma = PATIENT | {"mode": "exclusive", "required": True, "name": NAMED[number]}
     config = {"vlan": 7, "trust": "on", "mtu": 1400, "rdma": rdma} | keys.pop("config", {})

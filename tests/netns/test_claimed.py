@@ -14,7 +14,7 @@ from support.topology import Host, Pod, ip
 
 from base.protocol.errors import IoFailure
 from base.state import claims, durable, gates
-from base.state.claims import Claim, Device
+from base.state.claims import Claim, ClaimedDevice
 from cni import commands
 from cni.features import claimed
 from ctl.main import main
@@ -22,7 +22,7 @@ from ctl.main import main
 UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
 POD = "a1b2c3d4-0000-4000-8000-000000000001"
 ARGS = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=a;K8S_POD_UID={POD}"
-MASTER = Device(
+MASTER = ClaimedDevice(
     request="rails",
     pool="node1/if-rail0",
     device="rail0",

@@ -22,7 +22,7 @@ from base.kernel import sysfs
 from base.protocol.errors import IoFailure
 from base.protocol.spec import Key
 from base.state import claims, journal, locks, owned
-from base.state.claims import Claim, Device
+from base.state.claims import Claim, ClaimedDevice
 from base.state.locks import Mode
 from base.state.pod import Identity
 from base.state.record import Record
@@ -30,7 +30,7 @@ from cni import commands
 from hardware import users
 
 UID, POD = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f", "a1b2c3d4-0000-4000-8000-000000000001"
-VF = Device("rails", "n/p", "vf0", "", pci.VF, "vf", "example.com/vf", "multus")
+VF = ClaimedDevice("rails", "n/p", "vf0", "", pci.VF, "vf", "example.com/vf", "multus")
 CLAIM = Claim(UID, "default", "c", (POD,), (VF,), pod_claim="rails")
 OURS = f"IgnoreUnknown=1;K8S_POD_UID={POD}"
 WORDS = "to claim default/c, and "
@@ -211,7 +211,9 @@ def test_the_claims_own_pod(host: Host, pod: Pod) -> None:
 @pytest.mark.parametrize(("kind", "code"), [("master", 0), ("pf", 109)])
 def test_a_master_with_a_claim(host: Host, pod: Pod, kind: str, code: int) -> None:
     """Pods share a master that a claim has; a move would take it away from the claim's pod."""
-    claims.save(Claim(UID, "default", "c", (POD,), (Device("r", "n/p", "d", "", "fabric", kind, "e.com/r", "chain"),)))
+    claims.save(
+        Claim(UID, "default", "c", (POD,), (ClaimedDevice("r", "n/p", "d", "", "fabric", kind, "e.com/r", "chain"),))
+    )
     assert host.call("ADD", pod, host.conf(master="fabric")).code == code
     host.ok("DEL", pod, host.conf(master="fabric"))
     error = host.refused("ADD", pod, host_device(host, device="fabric"))

@@ -14,7 +14,7 @@ from support import pci
 from support.topology import Host, Pod, ip
 
 from base.kernel import sysfs
-from base.kernel.vf import Vf
+from base.kernel.vf import VfSettings
 from base.protocol.spec import Key
 from base.state import durable, journal, locks, owned, places
 from base.state import pod as pods
@@ -74,7 +74,7 @@ def owned_by(pod: Pod, host: Host, where: str = "state", device: str = pci.VF, *
         number=0,
         netdev="rail0v1",
         home=None,
-        before=Vf(),
+        before=VfSettings(),
         wanted=wanted,
         mac="",
         mtu=0,

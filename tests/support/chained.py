@@ -9,7 +9,7 @@ from support.topology import Host, Pod, ip
 
 from base.protocol.spec import Request
 from base.state import claims
-from base.state.claims import Claim, Device
+from base.state.claims import Claim, ClaimedDevice
 
 RAILS = ("rail0", "rail1")
 PREVIOUS: dict[str, Any] = {
@@ -29,7 +29,7 @@ def add_rails() -> None:
         ip("link", "set", f"{name}-far", "up")
 
 
-def device(host: Host, number: int, **keys: Any) -> Device:
+def device(host: Host, number: int, **keys: Any) -> ClaimedDevice:
     """Return the device of a rail, attached as hpn<number>, with one address for each family."""
     pool = {
         "type": "hpn-ipam",
@@ -44,10 +44,10 @@ def device(host: Host, number: int, **keys: Any) -> Device:
         "kind": "master", "resource": f"example.com/rail{number}", "attach": "chain", "interface": f"hpn{number}",
         "config": {k: v for k, v in config.items() if v is not ...},
     }  # fmt: skip
-    return Device(**{**members, **keys})
+    return ClaimedDevice(**{**members, **keys})
 
 
-def prepared(host: Host, pod: Pod, devices: Sequence[Device] = (), name: str = "rails") -> Claim:
+def prepared(host: Host, pod: Pod, devices: Sequence[ClaimedDevice] = (), name: str = "rails") -> Claim:
     """Write a claim of the pod's to disk, as hpn node does."""
     found = tuple(devices) or tuple(device(host, number) for number in range(len(RAILS)))
     claim = Claim(str(uuid.uuid4()), "default", name, (uid(pod),), found)

@@ -83,7 +83,7 @@ def main(socket: str, claims_folder: str, cdi_folder: str, devices: str, kubecon
     def states() -> Iterable[tuple[str, str, str]]:
         return [(POOL, name, one.get("problem", "")) for name, one in read().items()]
 
-    def granted(device: claims.Device) -> dict[str, Any]:
+    def granted(device: claims.ClaimedDevice) -> dict[str, Any]:
         nodes = tuple(read().get(device.device, {}).get("nodes", ()))
         return {"nodes": nodes} if nodes else {}
 

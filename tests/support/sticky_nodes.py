@@ -7,7 +7,7 @@ from support.ipam_calls import of
 
 from ipam.cluster import BLOCK, copies, node_blocks
 from ipam.cluster.node_blocks import NodeBlocks
-from ipam.cluster.reconcile.reconcile import Report, rounds
+from ipam.cluster.reconcile.reconcile import RoundReport, rounds
 from ipam.stores import none_gone
 
 # 16 numbers for names, and 15 blocks for all others.
@@ -19,7 +19,7 @@ def node(it: Cluster, name: str, **more: Any) -> Node:
     return it.node(name, **ASIDE | more)
 
 
-def keep(node: Node, *, due_only: bool = False) -> list[Report]:
+def keep(node: Node, *, due_only: bool = False) -> list[RoundReport]:
     """Run the rounds of hpn node and the agent."""
     node.enter()
     return list(rounds(copies.networks([node.state / "ipam"])[0], none_gone, due_only=due_only))

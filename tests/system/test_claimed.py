@@ -10,17 +10,17 @@ import pytest
 from system.machine import ROOT, Machine, ours
 
 from base.state import claims
-from base.state.claims import Claim, Device
+from base.state.claims import Claim, ClaimedDevice
 
 POD = f"{uuid.uuid4()}"
 ARGS = {"CNI_IFNAME": "eth0", "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=p;K8S_POD_UID={POD}"}
 RAILS = {f"hpn{n}": f"10.56.{n}.2/24" for n in range(8)}
 
 
-def device(machine: Machine, n: int) -> Device:
+def device(machine: Machine, n: int) -> ClaimedDevice:
     config = machine.local(ours(ipam={"type": "hpn-ipam", "subnet": f"10.56.{n}.0/24"}))
     members = {key: value for key, value in config.items() if key != "master"}
-    return Device(
+    return ClaimedDevice(
         request=f"rail{n}", pool="node", device=f"rail{n}", share="", id="rail0", kind="master", attach="chain",
         resource="example.com/rail", interface=f"hpn{n}", config=members | {"name": f"net{n}"},
     )  # fmt: skip

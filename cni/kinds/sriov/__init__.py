@@ -19,7 +19,7 @@ from base.kernel.budget import attempts
 from base.kernel.links import Link
 from base.kernel.rtnl import Rtnl
 from base.kernel.sysfs import Relatives
-from base.kernel.vf import Vf
+from base.kernel.vf import VfSettings
 from base.protocol.errors import CheckFailed, DeviceInUse, InvalidConfig, LinkUnavailable, NoneFree, TryAgain
 from base.protocol.result import Interface
 from base.protocol.spec import Json
@@ -60,7 +60,7 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
         infiniband.refuse(conf, function)
     elif conf.guid:
         raise InvalidConfig(f"guid {conf.guid!r}: {function.address} is Ethernet, which has no GUID; remove guid")
-    number, before = _on_pf(conf, function, pf) if pf else (-1, Vf())
+    number, before = _on_pf(conf, function, pf) if pf else (-1, VfSettings())
     guids, before = infiniband.guids(conf.guid, before, function.address)
     if link:
         device.refuse_unnamed(link, function.address)
@@ -157,7 +157,7 @@ def _wanted(conf: "NetConf") -> "Sriov":
     return wanted if name == wanted.pf else wanted.model_copy(update={"pf": name})
 
 
-def _on_pf(conf: "NetConf", function: sysfs.Function, pf: Link) -> tuple[int, Vf]:
+def _on_pf(conf: "NetConf", function: sysfs.PciFunction, pf: Link) -> tuple[int, VfSettings]:
     """Return the VF's number on its PF, and its present attributes.  Raises LinkUnavailable; InvalidConfig for a value
     that the PF cannot have."""
     wanted = _wanted(conf)
@@ -196,7 +196,7 @@ def _put_back(p: Plan, pod: Pod | None, ifname: str, host: Rtnl) -> int:
     return index
 
 
-def _find(wanted: "Sriov", conf: "NetConf", host: Rtnl) -> sysfs.Function:
+def _find(wanted: "Sriov", conf: "NetConf", host: Rtnl) -> sysfs.PciFunction:
     """Return the function that the configuration asks for, if no other pod has it.  Raises CniError with the
     reason."""
     state_dirs = places.state_dirs_with(conf.where.state_dir)
@@ -217,7 +217,7 @@ def _find(wanted: "Sriov", conf: "NetConf", host: Rtnl) -> sysfs.Function:
     return function
 
 
-def _on_host(address: str, *, whole: bool = False) -> sysfs.Function:
+def _on_host(address: str, *, whole: bool = False) -> sysfs.PciFunction:
     """Return the VF at an address, or the whole function, with its netdev or a userspace driver.  Waits while a dying
     namespace still has the netdev.  Raises CniError."""
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
@@ -240,7 +240,7 @@ def _on_host(address: str, *, whole: bool = False) -> sysfs.Function:
     raise TryAgain(f"deviceID {address!r} is in another namespace still, perhaps one that is being removed")
 
 
-def _not_a_vf(function: sysfs.Function) -> str:
+def _not_a_vf(function: sysfs.PciFunction) -> str:
     address = function.address
     if sysfs.vfs(address):
         return f"deviceID {address!r} is a PF; let the resource offer its VFs, or move the PF itself by pfOnly: true"
@@ -265,7 +265,7 @@ def _vfs_of(pf: str) -> tuple[str, ...]:
 
 def _find_free_vf(
     pf: str, addresses: tuple[str, ...], state_dirs: Sequence[Path], claim: str, host: Rtnl
-) -> sysfs.Function:
+) -> sysfs.PciFunction:
     """Return the first VF that no pod has, that is down on the host, and that the host does not need.  Raises
     NoneFree; DeviceInUse if another pod has the PF."""
     why, pf_address = "", sysfs.address_of(pf)
@@ -295,7 +295,7 @@ def _find_free_vf(
     )
 
 
-def _find_pf(wanted: "Sriov", state_dirs: Sequence[Path], claim: str, host: Rtnl) -> sysfs.Function:
+def _find_pf(wanted: "Sriov", state_dirs: Sequence[Path], claim: str, host: Rtnl) -> sysfs.PciFunction:
     """Return the PF itself, or a virtual machine's function that has no PF.  Raises CniError if the host or another pod
     needs it on the host."""
     pf, address = wanted.pf, wanted.deviceID

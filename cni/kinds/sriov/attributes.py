@@ -8,7 +8,7 @@ from base.kernel import links, rtnl, sysfs, vf
 from base.kernel.links import IFF_UP, IFLA_ADDRESS, Link, pack_mac
 from base.kernel.netlink import attr
 from base.kernel.rtnl import Rtnl
-from base.kernel.vf import Vf
+from base.kernel.vf import VfSettings
 from base.protocol.errors import BUSY, KernelRefused, LinkUnavailable, doing
 from base.protocol.spec import Json
 from cni.kinds.device import Moved
@@ -36,7 +36,7 @@ class Plan(Moved):
     """
 
     number: int
-    before: Vf
+    before: VfSettings
     wanted: Json
     mac: str
     port: Port | None = None
@@ -44,10 +44,10 @@ class Plan(Moved):
     @classmethod
     def from_json(cls, body: Json) -> "Plan":
         port = body["port"] and Port(**{**body["port"], "rdma": tuple(body["port"]["rdma"])})
-        return super().from_json({**body, "port": port, "before": Vf.from_json(body["before"])})
+        return super().from_json({**body, "port": port, "before": VfSettings.from_json(body["before"])})
 
 
-def now(host: Rtnl, p: Plan) -> Vf:
+def now(host: Rtnl, p: Plan) -> VfSettings:
     """Return the VF's present attributes on its PF.  Raises LinkUnavailable."""
     pf = netdev_of_pf(p.pf, host)
     try:

@@ -18,7 +18,7 @@ from base.kernel.budget import attempts
 from base.kernel.links import IFLA_IFNAME, IFLA_MTU, Link
 from base.kernel.netlink import attr, text, u32
 from base.kernel.rtnl import Rtnl
-from base.kernel.vf import Vf
+from base.kernel.vf import VfSettings
 from base.protocol.errors import CheckFailed, InvalidConfig, TryAgain, doing
 from base.protocol.spec import Json
 from base.state import numbers, owned
@@ -44,11 +44,11 @@ _NONE: Final = "ff:ff:ff:ff:ff:ff:ff:ff"
 _REBIND_TIMEOUT: Final = 20.0
 
 
-def wait_until_complete(function: sysfs.Function) -> sysfs.Function:
+def wait_until_complete(function: sysfs.PciFunction) -> sysfs.PciFunction:
     """Return the function with its netdev and RDMA devices.  Waits for those that a dying namespace still has, because
     an RDMA device that comes home removes a netdev that came before.  Raises TryAgain."""
 
-    def here() -> sysfs.Function | None:
+    def here() -> sysfs.PciFunction | None:
         now = sysfs.function(function.address)
         complete = now and sysfs.ipoib_netdev(now.netdevs) and now.rdma_devs == sysfs.rdma_names(now.address)
         return now if complete else None
@@ -58,12 +58,12 @@ def wait_until_complete(function: sysfs.Function) -> sysfs.Function:
     return _until(here, f"the RDMA device of {function.address} is in another namespace still")
 
 
-def port(function: sysfs.Function) -> Port:
+def port(function: sysfs.PciFunction) -> Port:
     """Return the function's state that DEL restores besides the netdev."""
     return Port(function.driver, function.rdma_devs, sysfs.ipoib_mode(sysfs.ipoib_netdev(function.netdevs)))
 
 
-def refuse(conf: "NetConf", function: sysfs.Function) -> None:
+def refuse(conf: "NetConf", function: sysfs.PciFunction) -> None:
     """Raise InvalidConfig for a key that an InfiniBand function does not support."""
     asked = {key: getattr(conf.attach, key) for key in _REFUSED} | {"mac": conf.mac or None}
     for key, why in _REFUSED.items():
@@ -83,7 +83,7 @@ def refuse(conf: "NetConf", function: sysfs.Function) -> None:
         raise InvalidConfig(f"guid {conf.guid!r}: {function.address} is a PF, which has its own; remove guid")
 
 
-def guids(wanted: str, before: Vf, address: str) -> tuple[Json, Vf]:
+def guids(wanted: str, before: VfSettings, address: str) -> tuple[Json, VfSettings]:
     """Return the attributes that give the VF this GUID, and those from before: the PF's, else the VF's own."""
     if not wanted:
         return {}, before

@@ -19,7 +19,7 @@ from typing import Any, Final
 from base.protocol.spec import Json
 from ipam.cluster import Document, Machine, Owner
 from ipam.cluster.backends import kv
-from ipam.cluster.backends.kv import Answer, Gateway, Pair, Settings
+from ipam.cluster.backends.kv import EtcdAnswer, Gateway, Pair, Settings
 from ipam.cluster.rules.documents import layout_name, shown
 
 # Documents in one answer: some hundred kilobytes.
@@ -167,19 +167,19 @@ class Etcd:
             return []
         return ([kv.delete(keys[was])] if was else []) + ([kv.put(keys[now], b"{}")] if now else [])
 
-    def _transaction(self, compare: list[Json], success: list[Json], failure: list[Json], what: str) -> Answer:
+    def _transaction(self, compare: list[Json], success: list[Json], failure: list[Json], what: str) -> EtcdAnswer:
         answer = self._asked(_TXN, {"compare": compare, "success": success, "failure": failure}, what)
         asked = success if answer.succeeded else failure
         if len(answer.parts) != len(asked):
             raise self._gateway.strange(what, f"are {len(answer.parts)} responses to {len(asked)} requests")
         return answer
 
-    def _asked(self, path: str, body: Json, what: str) -> Answer:
+    def _asked(self, path: str, body: Json, what: str) -> EtcdAnswer:
         """Return the answer to a range or a transaction.  Raises Unreachable; BackendRefused, also for any other
         answer."""
         reply = self._gateway.call(path, body, what)
         try:
-            answer = Answer.of(reply)
+            answer = EtcdAnswer.of(reply)
         except ValueError as e:
             raise self._gateway.strange(what, f"{e}") from e
         self._revision = answer.revision
@@ -200,7 +200,7 @@ class Etcd:
             for part in answer.parts:
                 yield from (self._document(kind, pair, answer) for pair in part)
 
-    def _pages(self, beginning: str) -> Iterator[tuple[Pair, Answer]]:
+    def _pages(self, beginning: str) -> Iterator[tuple[Pair, EtcdAnswer]]:
         """Yield each key below ``beginning`` with its value, in order of keys, and the answer that contained it."""
         asked, last = kv.all_below(beginning, PAGE), ""
         while True:
@@ -213,7 +213,7 @@ class Etcd:
             last = answer.pairs[-1].key
             asked["key"] = kv.base64(f"{last}\0")
 
-    def _document(self, kind: str, pair: Pair, answer: Answer) -> Document:
+    def _document(self, kind: str, pair: Pair, answer: EtcdAnswer) -> Document:
         name = pair.key.removeprefix(self._key(kind, ""))
         return Document(kind, name, pair.decoded(), _uid(answer, pair.created, pair.key), str(pair.changed))
 
@@ -255,6 +255,6 @@ def _encoded(body: Json) -> bytes:
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _uid(answer: Answer, created: int, key: str) -> str:
+def _uid(answer: EtcdAnswer, created: int, key: str) -> str:
     """Return the document's identity: a later document with the same key has a later create_revision."""
     return f"{answer.cluster}/{created}{key}"

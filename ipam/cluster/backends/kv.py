@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from base.kubernetes import tls
-from base.kubernetes.http import Answer as Reply
-from base.kubernetes.http import Http, is_url, shown
+from base.kubernetes.http import Answer, Http, is_url, shown
 from base.protocol.errors import BackendRefused, InvalidConfig, RecordUnreadable
 from base.protocol.spec import Json
 from base.state import policy, trust
@@ -74,7 +73,7 @@ class Gateway:
         # The clock of the member that answered last, in seconds since 1970; 0 before the first answer.
         self.date = 0.0
 
-    def call(self, path: str, body: Json, what: str) -> Reply:
+    def call(self, path: str, body: Json, what: str) -> Answer:
         """Return the answer to a call that may be sent twice; ``what`` names it in an error.
 
         Raises Unreachable, BackendRefused.
@@ -102,7 +101,7 @@ class Gateway:
     def close(self) -> None:
         self._http.close()
 
-    def _ask(self, path: str, body: Json) -> Reply:
+    def _ask(self, path: str, body: Json) -> Answer:
         reply = self._http.ask("POST", path, body, is_safe=True)
         self.date = reply.at or self.date
         return reply
@@ -121,7 +120,7 @@ class Gateway:
                 f"backends.etcd.user and the password in {self._settings.password_file}, or enable its authentication"
             )
 
-    def _refused(self, reply: Reply, what: str) -> BackendRefused:
+    def _refused(self, reply: Answer, what: str) -> BackendRefused:
         user = self._settings.user
         if reply.status == _FORBIDDEN:
             prefix = self._settings.prefix
@@ -201,7 +200,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Answer:
+class EtcdAnswer:
     """An answer to a range or a transaction.
 
     - ``pairs``: those of a range, with ``more`` beyond its limit; ``parts``: those of each range of a transaction.
@@ -217,7 +216,7 @@ class Answer:
     again: bool
 
     @classmethod
-    def of(cls, reply: Reply) -> "Answer":
+    def of(cls, reply: Answer) -> "EtcdAnswer":
         """Parse the answer, where false and empty fields are left out.  Raises ValueError with the reason."""
         body = {"header": {}, "more": False, "succeeded": False, **reply.json()}
         header = documents.typed(body, "header", dict)

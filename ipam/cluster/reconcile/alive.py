@@ -11,7 +11,7 @@ from pathlib import Path
 
 from base.kernel import budget
 from base.protocol.errors import CniError, InvalidConfig, Unreachable
-from ipam.cluster import Machine, Report, copies, node_blocks
+from ipam.cluster import Machine, RoundReport, copies, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.backends.backend import Backend
 from ipam.cluster.node_blocks import GRACE, NodeBlocks, heartbeat_is_due
@@ -96,7 +96,7 @@ class Backends:
         return self._machines[kind]
 
 
-def without_disk(problems: Sequence[OSError], kubeconfig: str = "") -> list[Report]:
+def without_disk(problems: Sequence[OSError], kubeconfig: str = "") -> list[RoundReport]:
     """Return a report of each file or directory of blocks that cannot be read.
 
     If nothing was read from one before, report this node alive, and refute suspicions of all blocks that a backend
@@ -107,7 +107,7 @@ def without_disk(problems: Sequence[OSError], kubeconfig: str = "") -> list[Repo
         number = _answer_all(kubeconfig, log)
         log.append(f"{number} blocks of this node are kept by the backend's own list")
     why = "this node cannot read its blocks there; repair the disk"
-    return [Report(f"{one.filename}", 0, tuple(log), f"{one.filename}: {one.strerror}; {why}") for one in problems]
+    return [RoundReport(f"{one.filename}", 0, tuple(log), f"{one.filename}: {one.strerror}; {why}") for one in problems]
 
 
 def _answer_all(kubeconfig: str, log: list[str]) -> int:

@@ -33,7 +33,7 @@ from base.protocol.errors import (
 from base.protocol.result import Address
 from ipam.cluster import BLOCK, Document, Machine, node_blocks
 from ipam.cluster.backends.backend import Backend, opened
-from ipam.cluster.node_blocks import EXHAUSTED, RETURNING, Claim, Exhausted, NodeBlocks
+from ipam.cluster.node_blocks import EXHAUSTED, RETURNING, Exhausted, NodeBlocks, PendingClaim
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import is_anothers, read_block, readable
 from ipam.cluster.reconcile.sync import confirm, load, refuse_disagreeing, refuse_second, refuse_uncovered
@@ -218,10 +218,10 @@ class BlockClaimer:
             self._record(made)
         return bool(made)
 
-    def _new_claim(self, index: int) -> Claim:
-        return Claim(index, self.mine.nonce())
+    def _new_claim(self, index: int) -> PendingClaim:
+        return PendingClaim(index, self.mine.nonce())
 
-    def _try(self, claim: Claim) -> bool:
+    def _try(self, claim: PendingClaim) -> bool:
         """Claim that block; return whether this node owns it now."""
         is_new = claim != self.mine.claim  # no answer to it was lost: ``create`` finds those of its own attempts
         self._write(replace(self.mine, claim=claim))
@@ -234,7 +234,7 @@ class BlockClaimer:
         self._record(made)
         return True
 
-    def _find_own(self, claim: Claim) -> Document | None:
+    def _find_own(self, claim: PendingClaim) -> Document | None:
         """Return the document that an earlier attempt of this claim created, if its answer was lost."""
         made = self.backend.documents.read(BLOCK, block_name(self.network.name, claim.index))
         if not made or (block := Block.of(made)).claim != claim.nonce:

@@ -14,7 +14,7 @@ from base.protocol import report
 from base.protocol.errors import PoolExhausted, TryAgain
 from ipam.cluster import BLOCK, Document, Machine, node_blocks
 from ipam.cluster.backends.backend import Backend, opened
-from ipam.cluster.node_blocks import Claim, NodeBlocks
+from ipam.cluster.node_blocks import NodeBlocks, PendingClaim
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import Found, readable
 from ipam.cluster.reconcile.sync import confirm, load, refuse_second, refuse_uncovered
@@ -122,12 +122,12 @@ class NumberClaimer:
         new = self._as_ours(Block(self.network.name, index, 1, "", "", ""), claim)
         return self._record(self.backend.documents.create(BLOCK, new.name, new.network, new.to_json()))
 
-    def _record_claim(self, index: int) -> Claim:
-        claim = Claim(index, self.mine.nonce())
+    def _record_claim(self, index: int) -> PendingClaim:
+        claim = PendingClaim(index, self.mine.nonce())
         self._write(replace(self.mine, claim=claim))
         return claim
 
-    def _as_ours(self, block: Block, claim: Claim) -> Block:
+    def _as_ours(self, block: Block, claim: PendingClaim) -> Block:
         of_name = replace(block, whose=self.network.owner, keep=self.network.keep, free=0)
         return replace(of_name, node=self.mine.node, machine=self.mine.machine, claim=claim.nonce, suspect=0)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from base.kernel import budget
 from base.protocol.errors import CniError, PoolExhausted, TryAgain
-from ipam.cluster import Machine, Report, copies, node_blocks
+from ipam.cluster import Machine, RoundReport, copies, node_blocks
 from ipam.cluster.backends.backend import Backend, opened
 from ipam.cluster.node_blocks import HELD, LOST, RETURNING, NodeBlocks, OwnedBlock, heartbeat_is_due
 from ipam.cluster.reconcile import reclaim
@@ -202,7 +202,7 @@ def _is_doubtful(mine: NodeBlocks, block: OwnedBlock) -> bool:
 
 def rounds(
     networks: Iterable[Path], gone: Gone, *, due_only: bool = False, kubeconfig: str = "", unsafe: str = ""
-) -> Iterator[Report]:
+) -> Iterator[RoundReport]:
     """Keep this node alive in the backends of these networks; then run a round for each, and one for its reserved
     numbers.
 
@@ -235,7 +235,7 @@ def rounds(
         except CniError as e:
             alive.problem = alive.problem or e.msg
         suspected = alive.heartbeat.suspected if alive.heartbeat else 0
-        yield Report(str(folder.relative_to(directory.parent)), suspected, tuple(alive.log), alive.problem)
+        yield RoundReport(str(folder.relative_to(directory.parent)), suspected, tuple(alive.log), alive.problem)
 
 
 def _each(networks: Iterable[Path]) -> Iterator[tuple[Path, Path, BlockUpkeep | NumberUpkeep]]:

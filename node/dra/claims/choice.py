@@ -16,7 +16,7 @@ from base.kernel.sysfs import Relatives
 from base.protocol.errors import CniError, TryAgain
 from base.state import owned, places
 from base.state import pod as pods
-from base.state.claims import Claim, Device
+from base.state.claims import Claim, ClaimedDevice
 from base.state.locks import Lock, Mode
 from base.state.owned import Use
 from base.state.record import Record
@@ -29,7 +29,7 @@ _SUCCESSOR: Final = "delete one of the two pods, and its successor gets another 
 
 
 @asynccontextmanager
-async def alone(devices: Sequence[Device]) -> AsyncIterator[None]:
+async def alone(devices: Sequence[ClaimedDevice]) -> AsyncIterator[None]:
     """Hold the locks under which an ADD chooses one of the devices.  Meanwhile the caller serves others.  Raises
     Refused if one is held for too long."""
     names, latest = dict[str, bool](), time.monotonic() + _LONGEST
@@ -61,13 +61,13 @@ async def _lock(name: str, latest: float, mode: Mode) -> Lock:
             await asyncio.sleep(_POLL)
 
 
-def _lockable(device: Device) -> Sequence[str]:
+def _lockable(device: ClaimedDevice) -> Sequence[str]:
     """The names that an ADD for the device locks."""
     tops = [sysfs.top(one) for one in sysfs.devices_under(device.id)] if device.kind == "master" else []
     return tops or [sysfs.top(device.id)]
 
 
-def refuse_taken(claim: Claim, devices: Sequence[Device]) -> None:
+def refuse_taken(claim: Claim, devices: Sequence[ClaimedDevice]) -> None:
     """Raise Refused if another claim or an attachment, of a pod that may live, has one of the claim's devices, or a
     relative of it.  The caller holds the locks.  Raises CniError, OSError."""
     asked = [(device, _relatives(device)) for device in devices if not device.admin]
@@ -88,11 +88,11 @@ def refuse_taken(claim: Claim, devices: Sequence[Device]) -> None:
             raise Refused(f"{what}: {over}; {_SUCCESSOR}")
 
 
-def _relatives(device: Device) -> Relatives:
+def _relatives(device: ClaimedDevice) -> Relatives:
     return sysfs.relatives_of(device.id, is_interface=device.kind == "master", has_parts=not device.is_shared)
 
 
-def _over(use: Use, device: Device, relatives: Relatives) -> Mapping[str, Record]:
+def _over(use: Use, device: ClaimedDevice, relatives: Relatives) -> Mapping[str, Record]:
     """The attachments over the interfaces of a device for one pod, and of its parts, each by its name for people."""
     found = dict[str, Record]()
     if not device.is_shared:

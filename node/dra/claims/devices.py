@@ -75,13 +75,13 @@ def _found(entry: Entry, problem: str) -> Found:
             answers.refuse_gone(resource, device)
         for node in granted["nodes"]:
             answers.refuse_missing(resource, node)
-    except answers.Refused as e:
+    except answers.AllocateRefused as e:
         problem = problem or str(e)
     chosen = attributes[_ID]["string"]
     return Found(chosen, resource.kind, resource.full_name, attributes, problem, **granted)
 
 
 def granted_now(entry: Entry) -> dict[str, Any]:
-    """The members ``nodes`` and ``info`` of claims.Device, which change with the numbers of RDMA devices."""
+    """The members ``nodes`` and ``info`` of ClaimedDevice, which change with the numbers of RDMA devices."""
     nodes = (node for device in entry.devices for node in needs.nodes(entry.resource, device, answers.ROOT))
     return {"nodes": tuple(dict.fromkeys(nodes)), "info": answers.information(entry.resource, entry.devices)}

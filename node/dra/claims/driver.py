@@ -20,7 +20,7 @@ from base.kubelet import drahealth_pb2 as health
 from base.kubelet import pluginregistration_pb2 as registration
 from base.protocol.errors import CniError
 from base.state import claims
-from base.state.claims import Claim, Device
+from base.state.claims import Claim, ClaimedDevice
 from base.table import printable
 from node.dra import DRIVER
 from node.dra.claims import cdi, choice, deciding, kept, prepare
@@ -146,7 +146,7 @@ class Driver:
                 raise Refused(f"{cause(e)}; its devices may be other pods'") from e
             kept.keep(replace(claim, kubelet=self._kubelet), self._status)
 
-    def _refuse_ill(self, devices: Sequence[Device]) -> None:
+    def _refuse_ill(self, devices: Sequence[ClaimedDevice]) -> None:
         """Refuse a device that no pod may have now: the child process decided by an older state."""
         for device in devices:
             found = self._devices.find(device.pool, device.device)

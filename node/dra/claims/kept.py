@@ -7,7 +7,7 @@ from typing import Any
 
 from base.protocol.errors import CniError, RecordUnreadable
 from base.state import claims, durable, gates
-from base.state.claims import Claim, Device
+from base.state.claims import Claim, ClaimedDevice
 from node.dra.claims import cdi
 from node.dra.claims.parameters import Refused
 from node.dra.claims.status import Status
@@ -21,7 +21,7 @@ def prepared(uid: str) -> Claim | None:
     return None
 
 
-def new(claim: Claim) -> list[Device]:
+def new(claim: Claim) -> list[ClaimedDevice]:
     """The claim's devices that this boot has not prepared for it yet."""
     before = prepared(claim.uid)
     return [device for device in claim.devices if not (before and device in before.devices)]
@@ -49,7 +49,7 @@ def _settle_gates(claim: Claim, *, is_new: bool) -> None:
             gates.settle(claim, number)
 
 
-def renew(granted: Callable[[Device], Mapping[str, Any]]) -> None:
+def renew(granted: Callable[[ClaimedDevice], Mapping[str, Any]]) -> None:
     """Write the claims anew whose devices have other members ``granted`` now.  Raises CniError, OSError.
 
     An RDMA device that moves to a pod, or whose driver is loaded again, gets other numbers.  A runtime reads a

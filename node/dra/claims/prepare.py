@@ -19,7 +19,7 @@ from base.protocol import spec
 from base.protocol.errors import CniError, InvalidConfig
 from base.protocol.spec import Json
 from base.state import durable, trust
-from base.state.claims import Claim, Device
+from base.state.claims import Claim, ClaimedDevice
 from node.dra import DRIVER
 from node.dra.claims import parameters
 from node.dra.claims.parameters import CHAIN, MULTUS, NONE, Refused
@@ -53,10 +53,10 @@ class Asked:
 class Found:
     """A device of this node's slices.
 
-    - ``id``, ``kind``, ``resource``: those of claims.Device.
+    - ``id``, ``kind``, ``resource``: those of ClaimedDevice.
     - ``attributes``: the device's in the slice.
     - ``problem``: why no pod may have it now, with the remedy; empty if one may.
-    - ``nodes``, ``info``: those of claims.Device.
+    - ``nodes``, ``info``: those of ClaimedDevice.
     """
 
     id: str
@@ -181,7 +181,7 @@ def _is_request(name: str) -> bool:
     return len(parts) < 3 and all(label(one) == one for one in parts)
 
 
-def _is_allocated(results: Sequence[Json], devices: Sequence[Device]) -> bool:
+def _is_allocated(results: Sequence[Json], devices: Sequence[ClaimedDevice]) -> bool:
     """Whether these are the devices of the allocation's results."""
     return [_allocated(one) for one in results] == [
         (one.request, one.pool, one.device, one.share, one.admin) for one in devices
@@ -193,7 +193,7 @@ def _allocated(result: Json) -> tuple[str, str, str, str, bool]:
     return result["request"], result["pool"], result["device"], share, admin
 
 
-def _device(result: Json, find: Find, keys: Json, of_request: Mapping[str, int]) -> Device:
+def _device(result: Json, find: Find, keys: Json, of_request: Mapping[str, int]) -> ClaimedDevice:
     """One result of the allocation.  Raises Refused."""
     request, pool, name, share, admin = _allocated(result)
     found = find(pool, name)
@@ -220,7 +220,7 @@ def _device(result: Json, find: Find, keys: Json, of_request: Mapping[str, int])
         raise Refused(f"{of_chain[0]} {json.dumps(keys[of_chain[0]])} needs attach {CHAIN}, not {attach}; {remedy}")
     if attach == NONE and (of_interface := [key for key in _ONE if key in keys]):
         raise Refused(f"{of_interface[0]} needs an interface, and attach {attach} makes none; remove it")
-    return Device(
+    return ClaimedDevice(
         request=request,
         pool=pool,
         device=name,

@@ -7,7 +7,7 @@ from support import pci
 from support.sysfs_tree import Tree
 
 from base.protocol.errors import LinkUnavailable
-from base.state.claims import Device
+from base.state.claims import ClaimedDevice
 from cni import chain
 
 PF = "0000:3b:00.0"
@@ -20,11 +20,11 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     return made
 
 
-def shared(name: str) -> Device:
-    return Device("r", "n/p", "d", "", name, "shared", "example.com/r", "chain", config={"name": "rails"})
+def shared(name: str) -> ClaimedDevice:
+    return ClaimedDevice("r", "n/p", "d", "", name, "shared", "example.com/r", "chain", config={"name": "rails"})
 
 
-def chosen(device: Device) -> dict[str, object]:
+def chosen(device: ClaimedDevice) -> dict[str, object]:
     made = chain._configuration(device, {"cniVersion": "1.1.0", "type": "hpn"})
     return {key: value for key, value in made.items() if key in ("master", "pf", "runtimeConfig")}
 

@@ -9,7 +9,7 @@ from support.sysfs_tree import Tree
 from base.kernel import sysfs
 from base.protocol.spec import Key
 from base.state import claims, journal, places
-from base.state.claims import Claim, Device
+from base.state.claims import Claim, ClaimedDevice
 from base.state.pod import Identity
 from base.state.record import Record
 from hardware import users
@@ -95,7 +95,7 @@ def test_a_claim_without_an_attachment(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
     monkeypatch.setattr(places, "ELSEWHERE", f"{tmp_path}/elsewhere")
     devices = [
-        Device("rails", "pool", name, "", name, kind, "example.com/rails", "none", admin=admin)
+        ClaimedDevice("rails", "pool", name, "", name, kind, "example.com/rails", "none", admin=admin)
         for name, kind, admin in ((VF, "vf", False), (PF, "shared", False), ("0000:3b:00.3", "vf", True))
     ]
     claims.save(Claim("0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f", "default", "rails", ("pod",), tuple(devices)))

@@ -12,7 +12,7 @@ from base.state import claims
 from hardware.model import Device, Kind
 from node.model import Offer, Selector, Sharing, Unit, Verbs
 from node.offer import answers
-from node.offer.answers import Refused
+from node.offer.answers import AllocateRefused
 
 MODULE = {"uverbs1": "ib_uverbs", "umad1": "ib_umad", "issm1": "ib_umad"}
 
@@ -42,14 +42,16 @@ def test_a_claims_device(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     for module, name in ((claims, "FOLDER"), (answers, "CLAIMS_DIR")):
         monkeypatch.setattr(module, name, f"{tmp_path}/claims")
     uid = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
-    one = claims.Device("r", "n/p", "d", "", "0000:3b:00.1", "vf", "example.com/r", "none")
+    one = claims.ClaimedDevice("r", "n/p", "d", "", "0000:3b:00.1", "vf", "example.com/r", "none")
     claims.save(claims.Claim(uid, "default", "c", (), (one,)))
     offer = exclusive(vf(1), vf(2))
-    with pytest.raises(Refused, match=r"Kubernetes allocated '0000:3b:00.1' to claim default/c; delete the pod"):
+    with pytest.raises(
+        AllocateRefused, match=r"Kubernetes allocated '0000:3b:00.1' to claim default/c; delete the pod"
+    ):
         answers.grant(offer, ["0000:3b:00.1"], root)
     assert answers.grant(offer, ["0000:3b:00.2"], root).nodes
     (tmp_path / "claims" / f"{uid}.json").write_text('{"id":"0000:3b:00.2"')
-    with pytest.raises(Refused, match=r"device 0000:3b:00.2 may be a claim's: "):
+    with pytest.raises(AllocateRefused, match=r"device 0000:3b:00.2 may be a claim's: "):
         answers.grant(offer, ["0000:3b:00.2"], root)
 
 
@@ -144,7 +146,7 @@ def test_an_interface_of_software(root: Path) -> None:
 
 
 def refusal(offer: Offer, one: str, root: Path) -> str:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(AllocateRefused) as caught:
         answers.grant(offer, [one], root)
     return str(caught.value)
 

@@ -15,7 +15,7 @@ from base.protocol.spec import Key
 from base.state import data_dirs, journal, places
 from base.state.pod import Identity
 from base.state.record import Record
-from ipam.cluster import Report
+from ipam.cluster import RoundReport
 from node import blocks
 from node.blocks import Blocks
 
@@ -34,7 +34,7 @@ class Node:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loop, self.folder = loop, folder
-        self.found: tuple[Report, ...] | None = (Report("net"),)
+        self.found: tuple[RoundReport, ...] | None = (RoundReport("net"),)
         self.ipam = folder / "ipam"
         monkeypatch.setattr(data_dirs, "DEFAULT", f"{self.ipam}")
         monkeypatch.setattr(places, "COMMON", f"{folder}/state")
@@ -48,7 +48,7 @@ class Node:
         (self.ipam / "net" / "blocks").touch()
 
     def start(self) -> Blocks:
-        def work(due_only: bool) -> tuple[Report, ...] | None:
+        def work(due_only: bool) -> tuple[RoundReport, ...] | None:
             (self.folder / f"round-{os.getpid()}").write_text(f"{due_only}")
             return self.found
 
@@ -175,7 +175,7 @@ def test_no_more_where_the_last_network_is_gone(node: Node) -> None:
 
 def test_what_cannot_be_done_is_said_once_and_tried_again(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     node.has_a_network()
-    node.found = (Report("net", 2, ("block 3 of net: lost",), "the store does not answer"), Report("other"))
+    node.found = (RoundReport("net", 2, ("block 3 of net: lost",), "the store does not answer"), RoundReport("other"))
     node.start()
     node.until(lambda: node.due is not None)
     assert node.blocks.is_problem
@@ -186,7 +186,7 @@ def test_what_cannot_be_done_is_said_once_and_tried_again(node: Node, capsys: py
     node.until(lambda: node.rounds == 2 and not node.blocks._background.is_at_work)
     said = capsys.readouterr().err
     assert said.count("block 3 of net: lost") == said.count("network net: the store does not answer") == 1
-    node.found = (Report("net"),)
+    node.found = (RoundReport("net"),)
     report.send_low(lambda: True)
     node.until(lambda: not node.blocks.is_problem)
 
@@ -208,10 +208,10 @@ def test_a_directory_that_others_may_write(node: Node, capsys: pytest.CaptureFix
 def test_a_request_about_one_network_solves_no_other_problem(node: Node) -> None:
     """Its round skips the others, so their problems and suspicions stand until the next round of all."""
     node.has_a_network()
-    node.found = (Report("net", 2, (), "the store refuses"), Report("other", 1))
+    node.found = (RoundReport("net", 2, (), "the store refuses"), RoundReport("other", 1))
     one = node.start()
     node.until(lambda: one.is_problem)
-    node.found = (Report("other", 0),)
+    node.found = (RoundReport("other", 0),)
     report.send_low(lambda: True)
     node.until(lambda: node.due_only == ["False", "True"] and not one._background.is_at_work)
     assert one.is_problem

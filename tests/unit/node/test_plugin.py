@@ -16,7 +16,7 @@ from node.kubelet import plugin as plugins
 from node.kubelet.plugin import Plugin
 from node.kubelet.sockets import Unusable
 from node.model import MOST, Grant
-from node.offer.answers import Refused
+from node.offer.answers import AllocateRefused
 
 
 class Source:
@@ -30,7 +30,7 @@ class Source:
 
     def grant(self, ids: Sequence[str]) -> Grant:
         if "gone" in ids:
-            raise Refused("this node does not have 'gone' now; delete the pod")
+            raise AllocateRefused("this node does not have 'gone' now; delete the pod")
         return Grant({"PCIDEVICE_A_B": ",".join(ids)}, nodes=("/dev/infiniband/uverbs0",), cdi=("hpn.io/net=a",))
 
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:  # noqa: ARG002

@@ -15,7 +15,7 @@ from base.kernel import sysfs, vf
 from base.kernel.links import Link, pack_mac
 from base.kernel.netlink import attr, attributes
 from base.kernel.rtnl import Rtnl
-from base.kernel.vf import Vf
+from base.kernel.vf import VfSettings
 from cni.kinds.device import Netdev
 from cni.kinds.sriov import attributes as kept
 from cni.kinds.sriov.attributes import Plan
@@ -62,7 +62,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     tree.netdev("ens1", tree.pci(PF))
     tree.pci(VF, pf=PF)
     pci.is_sys(tree.root, monkeypatch)
-    before, wanted = Vf(NONE, spoofchk=True), {"mac": PODS, "spoofchk": False}
+    before, wanted = VfSettings(NONE, spoofchk=True), {"mac": PODS, "spoofchk": False}
     number = sysfs.incarnation(VF)
     return Plan(
         device=VF,
@@ -103,7 +103,7 @@ def test_another_mac_that_is_refused(plan: Plan) -> None:
     kernel = Kernel(PODS)
     kernel.answers = {vf.set_attribute(0, "mac", OWN): errno.EINVAL}
     with pytest.raises(OSError, match="Invalid argument"):
-        restored(kernel, replace(plan, before=Vf(OWN)))
+        restored(kernel, replace(plan, before=VfSettings(OWN)))
 
 
 def test_the_mode_of_the_switch_was_changed(plan: Plan) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from base.kernel import sysfs
-from base.kernel.sysfs import Function
+from base.kernel.sysfs import PciFunction
 from ctl.devices import command, devinfo, gids
 from ctl.top import command as top
 
@@ -47,7 +47,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_vf(root: Path) -> None:
-    assert sysfs.function(VF0, root) == Function(VF0, "igbvf", PF, ("ens1f0v0",), ("mlx5_12", "mlx5_4"))
+    assert sysfs.function(VF0, root) == PciFunction(VF0, "igbvf", PF, ("ens1f0v0",), ("mlx5_12", "mlx5_4"))
 
 
 def test_an_ipoib_interface_is_complete_with_its_last_file(root: Path) -> None:
@@ -96,7 +96,7 @@ def test_own_interfaces(root: Path, ports: dict[str, str], own: list[str]) -> No
 
 def test_vf_whose_devices_are_elsewhere(root: Path) -> None:
     """The net/ and infiniband/ of a function are empty or missing while a pod has its devices."""
-    assert sysfs.function(VF10, root) == Function(VF10, "", PF, (), ())
+    assert sysfs.function(VF10, root) == PciFunction(VF10, "", PF, (), ())
 
 
 def test_pf_is_no_vf(root: Path) -> None:
@@ -246,7 +246,7 @@ def with_sf(root: Path) -> Path:
 
 
 def test_device_of_any_bus(with_sf: Path) -> None:
-    assert sysfs.device(SF, with_sf) == Function(SF, "mlx5_core.sf", "", ("sf4",), ("mlx5_7",))
+    assert sysfs.device(SF, with_sf) == PciFunction(SF, "mlx5_core.sf", "", ("sf4",), ("mlx5_7",))
     assert sysfs.device(VF0, with_sf) == sysfs.function(VF0, with_sf)
     assert sysfs.function(SF, with_sf) is None
     for unknown in ("", "mlx5_core.sf.5", "../../etc"):

@@ -9,7 +9,7 @@ import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
 from base.kernel import netlink, vf
-from base.kernel.vf import Vf
+from base.kernel.vf import VfSettings
 
 MAC = "02:00:00:00:00:07"
 
@@ -86,8 +86,8 @@ def test_parse() -> None:
         1, netlink.attr(4, struct.pack("=II", 1, 0xFFFFFFFF)), netlink.attr(2, struct.pack("=III", 1, 5, 1))
     )
     assert vf.parse(one + other) == {
-        0: Vf(MAC, (7, 2, "802.1ad"), (10, 50), spoofchk=True, trust=False, link_state="enable"),
-        1: Vf(MAC, (5, 1, "802.1q"), (0, 0), spoofchk=None, trust=None, link_state=None),
+        0: VfSettings(MAC, (7, 2, "802.1ad"), (10, 50), spoofchk=True, trust=False, link_state="enable"),
+        1: VfSettings(MAC, (5, 1, "802.1q"), (0, 0), spoofchk=None, trust=None, link_state=None),
     }
 
 
@@ -96,8 +96,8 @@ def test_parse_of_an_infiniband_vf() -> None:
     node = netlink.attr(10, struct.pack("=I4xQ", 0, 0x0011223344556677))
     port, none = (netlink.attr(11, struct.pack("=I4xQ", 0, number)) for number in (0x1122334455667788, 0))
     assert vf.parse(reported(0, node, port) + reported(1, none)) == {
-        0: Vf(None, node_guid="00:11:22:33:44:55:66:77", port_guid="11:22:33:44:55:66:77:88"),
-        1: Vf(None),
+        0: VfSettings(None, node_guid="00:11:22:33:44:55:66:77", port_guid="11:22:33:44:55:66:77:88"),
+        1: VfSettings(None),
     }
 
 
@@ -106,14 +106,14 @@ def test_parse_of_nothing() -> None:
 
 
 def test_differing_names_what_is_known_and_not_the_same() -> None:
-    before = Vf(MAC, spoofchk=True, trust=None, link_state="auto")
+    before = VfSettings(MAC, spoofchk=True, trust=None, link_state="auto")
     assert before.differing(before) == []
-    assert before.differing(Vf(MAC, (7, 0, "802.1q"), spoofchk=False, trust=True, link_state="auto")) == [
+    assert before.differing(VfSettings(MAC, (7, 0, "802.1q"), spoofchk=False, trust=True, link_state="auto")) == [
         "vlan",
         "spoofchk",
     ]
 
 
 def test_json_round_trip() -> None:
-    one = Vf(MAC, (7, 2, "802.1ad"), (10, 50), spoofchk=True)
-    assert Vf.from_json(json.loads(json.dumps(asdict(one)))) == one
+    one = VfSettings(MAC, (7, 2, "802.1ad"), (10, 50), spoofchk=True)
+    assert VfSettings.from_json(json.loads(json.dumps(asdict(one)))) == one

@@ -10,12 +10,12 @@ import pytest
 
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable, TryAgain
 from base.state import claims, durable, gates, journal, places
-from base.state.claims import Claim, Device
+from base.state.claims import Claim, ClaimedDevice
 
 UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
 OTHER = "1d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
 POD = "a1b2c3d4-0000-4000-8000-000000000001"
-VF = Device(
+VF = ClaimedDevice(
     request="rails/first",
     pool="node1/pci-0000-3b-00-0",
     device="0000-3b-00-2",

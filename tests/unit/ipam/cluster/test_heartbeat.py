@@ -7,7 +7,7 @@ from support.documents import Fault, Memory, every
 
 from base.protocol.errors import BackendRefused, Unreachable
 from ipam.cluster import BLOCK, Document, Machine
-from ipam.cluster.node_blocks import HELD, LOST, Claim, NodeBlocks, OwnedBlock, place_of
+from ipam.cluster.node_blocks import HELD, LOST, NodeBlocks, OwnedBlock, PendingClaim, place_of
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import Heartbeat, answer_all
 from ipam.cluster.rules.documents import SAID, Block
@@ -196,7 +196,7 @@ def test_a_node_that_does_not_know_its_machine(cluster: Cluster, uid: str, is_su
 def test_a_claim_whose_answer_was_lost(cluster: Cluster, machine: str, suspect: int) -> None:
     """With a new Node object, others suspect the node until the document names its machine."""
     cluster.make(3, machine=machine, suspect=suspect)
-    cluster.mine = replace(cluster.mine, claim=Claim(3, "nonce-3"))
+    cluster.mine = replace(cluster.mine, claim=PendingClaim(3, "nonce-3"))
     cluster.look()
     assert (cluster.states, cluster.mine.claim) == ({3: (HELD, False)}, None)
     assert (cluster.block(3).machine, cluster.block(3).suspect) == ("uid-1", 0)

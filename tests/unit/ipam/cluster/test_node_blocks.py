@@ -8,7 +8,7 @@ import pytest
 from base.protocol.errors import RecordUnreadable
 from base.state import durable
 from ipam.cluster import node_blocks
-from ipam.cluster.node_blocks import Claim, Exhausted, NodeBlocks, OwnedBlock
+from ipam.cluster.node_blocks import Exhausted, NodeBlocks, OwnedBlock, PendingClaim
 
 SOME = NodeBlocks("net", "etcd", "cluster-1", "node1", "uid-1", 16, ("10.0.0.0/16", "fd00::/64"))
 
@@ -32,7 +32,7 @@ def test_read_back(tmp_path: Path) -> None:
         NodeBlocks(
             **{
                 **vars(whole),
-                "claim": Claim(5, "n"),
+                "claim": PendingClaim(5, "n"),
                 "looked": 9,
                 "host": "h",
                 "boot": "b",

@@ -13,14 +13,14 @@ from support.ipam_calls import of
 from support.sticky_nodes import ASIDE
 
 from ipam import sandboxes
-from ipam.cluster import BLOCK, POOL, Machine, Report, node_blocks
+from ipam.cluster import BLOCK, POOL, Machine, RoundReport, node_blocks
 from ipam.cluster.backends import objects
 from ipam.cluster.node_blocks import HEARTBEAT
 from ipam.cluster.reconcile import reconcile
 from ipam.cluster.rules.documents import PoolLayout
 
 
-def kept(node: Node) -> list[Report]:
+def kept(node: Node) -> list[RoundReport]:
     node.enter()
     return list(reconcile.rounds([node.dir], sandboxes.gone))
 

@@ -16,7 +16,7 @@ from ipam.cluster import Machine, copies
 from ipam.cluster.backends import backend
 from ipam.cluster.node_blocks import GRACE, HEARTBEAT
 from ipam.cluster.reconcile import reconcile
-from ipam.cluster.reconcile.reconcile import Report
+from ipam.cluster.reconcile.reconcile import RoundReport
 from ipam.stores import none_gone
 
 
@@ -30,7 +30,7 @@ def hears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.so
         yield sock
 
 
-def kept(node: Node, *, due_only: bool = False) -> list[Report]:
+def kept(node: Node, *, due_only: bool = False) -> list[RoundReport]:
     """Run a round of all networks of that node."""
     node.enter()
     return list(reconcile.rounds(copies.networks([node.dir.parent])[0], none_gone, due_only=due_only))

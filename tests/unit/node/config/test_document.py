@@ -14,7 +14,7 @@ from support.node_files import ALL, OWN, SRIOV, own, read, sriov
 
 from base.yaml_document import parse
 from node import config
-from node.config import Refused
+from node.config import BadFile
 
 TRAILING = """\
 {
@@ -61,7 +61,7 @@ TRAILING = """\
     ],
 )
 def test_json_that_is_refused(text: str, why: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BadFile) as refused:
         read(text)
     assert why in refused.value.msg
 
@@ -99,7 +99,7 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ],
 )
 def test_yaml_that_is_refused(text: str, why: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BadFile) as refused:
         read(text, is_yaml=True)
     assert why in refused.value.msg
 
@@ -124,7 +124,7 @@ def test_many_take_little_time(text: Callable[[int], str]) -> None:
     few, many = text(FEW), text(8 * FEW)
 
     def reads(text: str) -> None:
-        with suppress(Refused):
+        with suppress(BadFile):
             read(text)
 
     assert cost(lambda: reads(many)) < 24 * cost(lambda: reads(few))
@@ -132,9 +132,9 @@ def test_many_take_little_time(text: Callable[[int], str]) -> None:
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b'{"resources":\n"\xe9"}', b"mode: \xed\xa0\x80"])
 def test_what_is_no_utf_8(data: bytes) -> None:
-    with pytest.raises(Refused, match=r"line [12]: it is not UTF-8 \(byte 0x"):
+    with pytest.raises(BadFile, match=r"line [12]: it is not UTF-8 \(byte 0x"):
         config.settings(data, is_yaml=True)
-    with pytest.raises(Refused):
+    with pytest.raises(BadFile):
         config.settings(data, is_yaml=False)
 
 
@@ -185,7 +185,7 @@ def test_the_name_tells_what_it_is_else_the_contents(folder: Path) -> None:
         (folder / name).write_text(text)
         assert config.read(folder / name) == read(own())
     (folder / "a.json").write_text(yaml)
-    with pytest.raises(Refused, match=r"a\.json: line 1, column 1: it is not JSON"):
+    with pytest.raises(BadFile, match=r"a\.json: line 1, column 1: it is not JSON"):
         config.read(folder / "a.json")
 
 
@@ -200,23 +200,23 @@ def test_a_mounted_configmap(folder: Path) -> None:
 
 def test_files_that_are_not_read(folder: Path) -> None:
     file = folder / "node.yaml"
-    with pytest.raises(Refused, match=r"node\.yaml: no such file; conf/devices\.yaml is an example"):
+    with pytest.raises(BadFile, match=r"node\.yaml: no such file; conf/devices\.yaml is an example"):
         config.read(file)
-    with pytest.raises(Refused, match="a directory, not a regular file"):
+    with pytest.raises(BadFile, match="a directory, not a regular file"):
         config.read(folder)
     os.mkfifo(folder / "fifo")
-    with pytest.raises(Refused, match="a FIFO, not a regular file"):
+    with pytest.raises(BadFile, match="a FIFO, not a regular file"):
         config.read(folder / "fifo")
     (folder / "loop").symlink_to("loop")
-    with pytest.raises(Refused, match="cannot be read"):
+    with pytest.raises(BadFile, match="cannot be read"):
         config.read(folder / "loop")
-    with pytest.raises(Refused, match="cannot be read"):
+    with pytest.raises(BadFile, match="cannot be read"):
         config.read(Path("/a\0b"))
-    with pytest.raises(Refused):
+    with pytest.raises(BadFile):
         config.read(Path("/etc/hpn-\ud800"))
     with file.open("wb") as large:
         large.truncate(100 << 20)
-    with pytest.raises(Refused, match="it is longer than 1048576 bytes"):
+    with pytest.raises(BadFile, match="it is longer than 1048576 bytes"):
         config.read(file)
 
 
@@ -241,7 +241,7 @@ def test_a_file_that_others_can_write(folder: Path, mode: int) -> None:
     file = folder / "node.yaml"
     file.write_text(json.dumps(OWN))
     file.chmod(mode)
-    with pytest.raises(Refused, match=f"can be written by others than root .* then: chmod go-w {file}"):
+    with pytest.raises(BadFile, match=f"can be written by others than root .* then: chmod go-w {file}"):
         config.read(file)
 
 
@@ -250,18 +250,18 @@ def test_a_file_of_somebody_else(folder: Path) -> None:
     file = folder / "node.yaml"
     file.write_text(json.dumps(OWN))
     os.chown(file, 65534, 65534)
-    with pytest.raises(Refused, match=r"can be written by others than root \(owner 65534"):
+    with pytest.raises(BadFile, match=r"can be written by others than root \(owner 65534"):
         config.read(file)
 
 
 def test_the_file_is_named(folder: Path) -> None:
     file = folder / "config.json"
     file.write_text(json.dumps(sriov(resourceName="a.b", selectors={"isRdma": True})))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BadFile) as refused:
         config.read(file)
     assert refused.value.msg.startswith(f'{file}: resourceList[0].resourceName "a.b" must be of')
     file.write_text(json.dumps(own(kind="x", zzz=1)))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BadFile) as refused:
         config.read(file)
     assert len(refused.value.__notes__) == 1
 

@@ -6,7 +6,7 @@ import pytest
 from support.node_files import OWN, only, own, read
 
 from hardware.model import Kind
-from node.config import Refused
+from node.config import BadFile
 from node.model import PfName, Selector, Sharing, Verbs
 
 
@@ -197,13 +197,13 @@ def test_yaml_needs_no_quotes() -> None:
     ],
 )
 def test_refused(file: Any, why: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BadFile) as refused:
         read(file)
     assert why in refused.value.msg
 
 
 def test_all_that_is_wrong_is_said() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BadFile) as refused:
         read(own(kind="x", zzz=1, rdma=5))
     assert refused.value.msg.startswith("resources[0].kind")
     assert [note.partition(" ")[0] for note in refused.value.__notes__] == ["also:", "also:"]
@@ -224,7 +224,7 @@ def test_by() -> None:
         assert (found.by_dra, found.kind) == (is_dra, "vf")
     long = {"name": f"example.com/{'a' * 53}", "kind": "vf"}
     assert read({"resources": [long]}).resources
-    with pytest.raises(Refused, match=r"resources\[0\].name '.*' has 65 characters, and a device's attribute in a Res"):
+    with pytest.raises(BadFile, match=r"resources\[0\].name '.*' has 65 characters, and a device's attribute in a Res"):
         read({"resources": [{**long, "by": "dra"}]})
-    with pytest.raises(Refused, match='by "DRA" is not one of devicePlugin, dra; did you mean dra'):
+    with pytest.raises(BadFile, match='by "DRA" is not one of devicePlugin, dra; did you mean dra'):
         read({"resources": [{**entry, "by": "DRA"}]})

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.node_files import HCA, SHARED, SRIOV, VHCA, only, read, shared, sriov
 
 from hardware.model import Kind
-from node.config import Refused
+from node.config import BadFile
 from node.config.values import entries
 from node.model import PfName, Selector, Sharing, Verbs
 
@@ -177,7 +177,7 @@ def test_notes(file: Any, note: str) -> None:
     ],
 )
 def test_refused(file: Any, why: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BadFile) as refused:
         read(file)
     assert why in refused.value.msg
 
@@ -207,14 +207,14 @@ def test_an_entry_that_is_left_out(entry: Any, why: str) -> None:
 
 
 def test_nothing_is_left() -> None:
-    with pytest.raises(Refused, match=r'configList\[0\] "example_prefix/a": kubelet accepts a prefix only if'):
+    with pytest.raises(BadFile, match=r'configList\[0\] "example_prefix/a": kubelet accepts a prefix only if'):
         read(shared(resourcePrefix="example_prefix"))
 
 
 def test_a_name_that_only_those_have_twice_that_are_left_out() -> None:
     """That program, which reads the profiles, would refuse them."""
     file = sriov(selectors={"ddpProfiles": ["x"]})["resourceList"]
-    with pytest.raises(Refused, match="both called"):
+    with pytest.raises(BadFile, match="both called"):
         read({"resourceList": file * 2})
 
 

@@ -16,7 +16,7 @@ from base.kernel import netns, sysfs
 from base.protocol.errors import IoFailure, RecordUnreadable, TryAgain
 from base.protocol.spec import Key
 from base.state import claims, journal, owned, places
-from base.state.claims import Claim, Device
+from base.state.claims import Claim, ClaimedDevice
 from base.state.locks import Mode
 from base.state.pod import Identity
 from base.state.record import Record
@@ -54,7 +54,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def claim(name: str, uid: str = UID, **members: Any) -> Claim:
     address = {**ALONE, **SHARED}[name]
     share = "" if name in ALONE else uid
-    device = Device("r", "n/p", name, share, address, KINDS[name], "example.com/r", "multus")
+    device = ClaimedDevice("r", "n/p", name, share, address, KINDS[name], "example.com/r", "multus")
     return Claim(uid, "default", f"c-{uid[:2]}", (POD,), (replace(device, **members),))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import cni
 from base.kernel import rdma_netlink
-from base.state.claims import Claim, Device
+from base.state.claims import Claim, ClaimedDevice
 from cni import chain
 from cni import config as cni_config
 from node.dra.claims import prepare
@@ -74,7 +74,7 @@ def test_a_device_for_multus() -> None:
     )
     document["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": "rails-of-pod"}
     made = decide(document)
-    device = Device(
+    device = ClaimedDevice(
         request="rails",
         pool="node1/pci-0000-3b-00-0",
         device="vf2",

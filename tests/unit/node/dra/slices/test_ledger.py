@@ -130,7 +130,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def prepared(*ids: str, kind: str = "vf") -> None:
     devices = tuple(
-        claims.Device(f"r{n}", "node1/p", "d", "", one, kind, "example.com/vf", "multus") for n, one in enumerate(ids)
+        claims.ClaimedDevice(f"r{n}", "node1/p", "d", "", one, kind, "example.com/vf", "multus")
+        for n, one in enumerate(ids)
     )
     claims.save(Claim(UID, "default", "c", (), devices))
 
