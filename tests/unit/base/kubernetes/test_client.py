@@ -67,6 +67,7 @@ def test_patience_with_an_old_credential(asked: tuple[Server, Path]) -> None:
         return Told(401 if len(server.asked) == 1 else 200)
 
     server.route = late
+    # time: each answer comes in time, and both together do not
     patient = Client(credentials.read(f"{kubeconfig}"), is_patient=True, patience=2.0)
     with closing(patient) as client, pytest.raises(Unreachable):
         client.send("GET", PODS)
