@@ -217,7 +217,8 @@ def _usable(r: Range, gateways: Sequence[Span]) -> tuple[Span, ...]:
 def _nothing_left(r: Range) -> str:
     if r.prefix is None:
         return f"{r.key}: gateways, exclude and {NEVER} leave nothing of {r.span}; widen the range or exclude less"
-    own, routers = (", ".join(map(str, some)) for some in (r.prefix.own, r.prefix.routers))
+    others = dict.fromkeys(one for one in (*r.prefix.routers, *r.hops) if one != r.gateway)
+    own, routers = (", ".join(map(str, some)) for some in (r.prefix.own, others))
     more = f" and the routers {routers}" if routers else ""
     return (
         f"{r.key}: {r.prefix.parent}, the parent, has {own} of {r.subnet}, and with the gateway {r.gateway}{more} no "

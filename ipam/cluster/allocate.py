@@ -268,10 +268,15 @@ class SharedAllocation(Allocation):
 
         Of two concurrent calls without room, the second finds the block that the first claimed.
         """
-        claimer, policy, known = None, self.view.policy, self.view.mine.giving if self.view.mine else ()
+        claimer, policy = None, self.view.policy
         with ExitStack() as locks:
-            for directory in policy.directories():
-                locks.enter_context(node_blocks.lock(directory, LOCK_TIMEOUT))
+            if self._lock(locks):
+                # A DEL may have freed an address in the wait, and the backend may be unreachable, or have no block.
+                try:
+                    return self.reserve(requested)
+                except (PoolExhausted, Needed) as e:
+                    need = e
+            known = self.view.mine.giving if self.view.mine else ()
             # Each range set without room may need a block of its own.
             for _ in range(len(policy.network.pool.sets) + 1):
                 with doing(f"{policy.request()}: {need.msg}"):
@@ -283,6 +288,17 @@ class SharedAllocation(Allocation):
                 except (PoolExhausted, Needed) as e:
                     need = e
         raise need
+
+    def _lock(self, locks: ExitStack) -> bool:
+        """Take the locks for a request to the backend; return whether another process held one."""
+        has_waited = False
+        for directory in self.view.policy.directories():
+            try:
+                locks.enter_context(node_blocks.lock(directory, 0))
+            except TryAgain:
+                locks.enter_context(node_blocks.lock(directory, LOCK_TIMEOUT))
+                has_waited = True
+        return has_waited
 
     def _heartbeat(self, *, late: bool) -> None:
         """Send a heartbeat if the backend answers."""

@@ -40,7 +40,7 @@ def read(path: Path, *, prefix: str = "", cdi: bool = False) -> Settings:
       --resource-prefix.
     - ``cdi``: give devices of all resources by CDI names: the peers' --use-cdi.
 
-    Raises only Refused: for any fault of the file, and if it is missing or others than root could have written it.
+    Raises only BadFile: for any fault of the file, and if it is missing or others than root could have written it.
     """
     try:
         data = trust.read_trusted(str(path), _MOST)

@@ -1,9 +1,13 @@
 """An exhausted pool: a node remembers it for some seconds, so a refused ADD costs the backend nothing."""
 
+from pathlib import Path
+
 import pytest
 from support.cluster_nodes import SMALL, Cluster, Node
 
-from ipam.cluster import BLOCK
+from base.protocol.errors import TryAgain
+from base.state.locks import Lock
+from ipam.cluster import BLOCK, node_blocks
 from ipam.cluster.node_blocks import EXHAUSTED, HEARTBEAT, NodeBlocks, write
 from ipam.cluster.rules.documents import Block
 
@@ -39,6 +43,23 @@ def test_who_is_refused_again_asks_nobody(cluster: Cluster, clock: list[float], 
     clock[0] += EXHAUSTED + 1
     assert "as the backend answered 0 s ago" in refused(poor)
     assert "listed net" in cluster.calls()
+
+
+def test_an_address_that_became_free_while_another_claimed(
+    cluster: Cluster, poor: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs no block, and there is none."""
+    real = node_blocks.lock
+
+    def lock(directory: Path | str, timeout: float) -> Lock:
+        if not timeout:
+            raise TryAgain("another ADD has it")
+        poor.call("DEL", "pod3")
+        return real(directory, timeout)
+
+    monkeypatch.setattr(node_blocks, "lock", lock)
+    poor.add("late")
+    assert cluster.calls() == []
 
 
 def test_status_remembers_too(cluster: Cluster, poor: Node) -> None:
