@@ -7,8 +7,8 @@
 #             lowest one, so the first pod gets it.  host-local leaves the gateway's address out of its ranges.
 # Effect      The pod answers ARP for the router, and all hosts of the network lose their way out.  With a default route in
 #             "routes" the pod fails instead, because Linux refuses a gateway that is an address of the pod.
-# Remedy      Name the gateway's address in "exclude", also that of a router that only "routes" name.  hpn-ipam gives none of
-#             them to a pod.
+# Remedy      Name the gateway's address in "exclude", also that of a router that only "routes" name.  hpn-ipam gives no pod
+#             the former, and the latter only to a pod that requests it.
 #
 # Needs Go 1.23 or later; no root.  The modules go into a temporary folder.  The output of 2026-11-29:
 #

@@ -105,7 +105,6 @@ def why_not(sets: Sequence[RangeSet], address: Address) -> str:
     ranges = [r for s in sets for r in s.ranges]
     reasons = [
         *(f"is the gateway of {r.key}" for r in ranges if address == r.gateway),
-        *("is the gw of a route in ipam.routes" for r in ranges if address in r.hops),
         *(f"is {r.prefix.parent}'s own, the parent's" for r in ranges if r.prefix and address in r.prefix.own),
         *(f"is a router of {r.prefix.parent}, the parent" for r in ranges if r.prefix and address in r.prefix.routers),
         *(

@@ -178,10 +178,11 @@ class Bounds(Section):
         subnet, prefix = (place.subnet, place) if isinstance(place, Prefix) else (place, None)
         default = prefix.gateway if prefix else default_gateway(subnet)
         gateway = self.gateway if "gateway" in self.model_fields_set else default
-        spans = tuple(self.exclude or ()), tuple(self.reserved or ())
+        # A route's gateway is a router of the fabric, or a pod that requests the address.
+        routers = () if self.derivation else (Span.of(hop, hop) for hop in hops if hop in subnet and hop != gateway)
+        spans = tuple(self.exclude or ()), (*(self.reserved or ()), *routers)
         derived = bool(self.eui64), bool(self.embed_ipv4)
-        inside = tuple(hop for hop in hops if hop in subnet)
-        return Range(key, subnet, self.range_start, self.range_end, gateway, *spans, *derived, prefix, inside)
+        return Range(key, subnet, self.range_start, self.range_end, gateway, *spans, *derived, prefix)
 
 
 class RangeKeys(Bounds):
@@ -250,7 +251,7 @@ class RouteKeys(Section):
     """The destination, a CIDR.
     Refused: 7: host bits set"""
     gw: _Address | None = None
-    """The gateway, which no pod gets.
+    """The gateway, which is allocated only on request.
     Default: that of the first address of its family, unless `scope` is 253 (on-link)"""
     mtu: _U32 | None = None
     """The route's MTU, in bytes.

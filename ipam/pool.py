@@ -49,8 +49,6 @@ class Range:
     embeds: bool = False
     # The subnet's origin, if the configuration names the parent.
     prefix: Prefix | None = None
-    # The gateways of the network's routes in the subnet.
-    hops: tuple[Address, ...] = ()
 
     @property
     def derivation(self) -> tuple[str, str] | None:
@@ -63,9 +61,9 @@ class Range:
 
     @property
     def own(self) -> tuple[Span, ...]:
-        """The addresses that the parent has itself, and those of other routers."""
+        """The addresses that the parent has itself, and those of its other routers."""
         taken = (*self.prefix.own, *self.prefix.routers) if self.prefix else ()
-        return tuple(Span.of(address, address) for address in (*taken, *self.hops))
+        return tuple(Span.of(address, address) for address in taken)
 
     @property
     def span(self) -> Span:
@@ -216,9 +214,8 @@ def _usable(r: Range, gateways: Sequence[Span]) -> tuple[Span, ...]:
 
 def _nothing_left(r: Range) -> str:
     if r.prefix is None:
-        return f"{r.key}: gateways, exclude and {NEVER} leave nothing of {r.span}; widen the range or exclude less"
-    others = dict.fromkeys(one for one in (*r.prefix.routers, *r.hops) if one != r.gateway)
-    own, routers = (", ".join(map(str, some)) for some in (r.prefix.own, others))
+        return f"{r.key}: gateway, exclude and {NEVER} leave nothing of {r.span}; widen the range or exclude less"
+    own, routers = (", ".join(map(str, some)) for some in (r.prefix.own, r.prefix.routers))
     more = f" and the routers {routers}" if routers else ""
     return (
         f"{r.key}: {r.prefix.parent}, the parent, has {own} of {r.subnet}, and with the gateway {r.gateway}{more} no "

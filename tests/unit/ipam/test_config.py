@@ -241,10 +241,19 @@ def test_requested_and_refused(tmp_path, more, args, code):
     assert Net(tmp_path, R, more).call("ADD", args=args)["code"] == code
 
 
-def test_no_pod_gets_the_gateway_of_a_route(tmp_path):
+def test_a_pod_that_is_the_router_requests_its_address(tmp_path):
     net = Net(tmp_path, {**R, "gateway": None, "routes": [DEFAULT]})
-    answer = net.call("ADD", args="IP=10.0.0.1")
-    assert (answer["code"], "10.0.0.1 is the gw of a route in ipam.routes" in answer["msg"]) == (102, True), answer
+    assert net.call("ADD", args="IP=10.0.0.1")["ips"][0]["address"] == "10.0.0.1/24"
+
+
+def test_an_interface_that_has_a_routes_gateway_from_its_mac(tmp_path):
+    """Such a range has no choice, so nothing of it can be reserved."""
+    conf = {**SIX, "gateway": None, "eui64": True}
+    said = [
+        Net(tmp_path, conf | more).call("STATUS") for more in ({}, {"routes": [{"dst": "fd01::/64", "gw": "fd00::1"}]})
+    ]
+    assert said[0] == said[1]
+    assert "code" not in (said[0] or {})
 
 
 @pytest.mark.parametrize("version", ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"])

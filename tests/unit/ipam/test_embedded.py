@@ -236,21 +236,3 @@ def test_no_pod_gets_a_routers_address() -> None:
         chosen(some, Held(), "10.1.0.3")
     with pytest.raises(InvalidConfig, match=r"gateway 10\.1\.0\.1 and the routers 10\.1\.0\.3, .* no address is left"):
         of(*(f"10.1.0.{n}" for n in range(3, 7)))
-
-
-@pytest.mark.parametrize(
-    ("routers", "hops", "said"),
-    [
-        ([], [2], "gateway 10.1.0.1 and the routers 10.1.0.2 no"),
-        ([2], [1, 2], "gateway 10.1.0.1 and the routers 10.1.0.2 no"),
-    ],
-)
-def test_only_a_routes_gateway_is_left(routers: list[int], hops: list[int], said: str) -> None:
-    """The message has each address that no pod can have, once."""
-    whole = replace(
-        prefix("10.1.0.0/30", "10.1.0.1", "10.1.0.1"), routers=tuple(ip_address(f"10.1.0.{n}") for n in routers)
-    )
-    routes = [{"dst": f"10.{n + 8}.0.0/16", "gw": f"10.1.0.{n}"} for n in hops]
-    with pytest.raises(InvalidConfig) as e:
-        pool({Parent.IPV4: whole}, ranges=[[{"subnet": "parent-ipv4"}]], routes=routes)
-    assert said in e.value.msg

@@ -91,7 +91,7 @@ def test_each_its_own_ranges(net):
     assert net.agrees()
 
 
-def test_no_pod_gets_the_gateway_of_a_route(net):
+def test_no_pod_gets_the_gateway_of_a_route_by_chance(net):
     net = net(A, B, routes=[{"dst": "10.0.0.0/8", "gw": "10.2.0.2"}])
     assert (on(net, "eth1"), on(net, "eth2")) == (("10.1.0.2",), ("10.2.0.3",))
 
