@@ -218,7 +218,7 @@ def runs(memory: Path | None, disk: Path, alone: tuple[str, ...]) -> Iterator[Ru
 
 def clusters(disk: Path) -> Iterator[Run]:
     """The cluster tier in halves, each with a cluster of its own, because its tests mostly wait."""
-    files = sorted(f"{path.relative_to(ROOT)}" for path in (ROOT / "tests/cluster").glob("test_*.py"))
+    files = sorted(f"{path.relative_to(ROOT)}" for path in (ROOT / "tests/cluster").rglob("test_*.py"))
     for number, some in enumerate((files[0::2], files[1::2]), 1):
         if some:
             yield Run(f"cluster {number}", "cluster", (*some,), disk / f"c{number}", True, needs_binary=True)

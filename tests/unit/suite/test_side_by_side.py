@@ -160,6 +160,18 @@ AT_ONCE = """
 """
 
 
+def test_each_file_of_the_cluster_is_in_one_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in a folder too, as pytest would collect it."""
+    (tmp_path / "tests/cluster/nodes").mkdir(parents=True)
+    files = [f"tests/cluster/{name}.py" for name in ("nodes/test_d", "test_a", "test_b", "test_c")]
+    for file in files:
+        (tmp_path / file).touch()
+    monkeypatch.setattr(side_by_side, "ROOT", tmp_path)
+    halves = [run.words for run in side_by_side.clusters(tmp_path)]
+    assert sorted(file for half in halves for file in half) == files
+    assert [len(half) for half in halves] == [2, 2]
+
+
 def test_two_days_boot_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run boots some guests, and tests the lab itself."""
     tests = [f"tests/test_lab.py::test_in_the_lab[{boot}]" for boot in BOOTS] + ["tests/test_lab.py::test_the_limit[]"]
