@@ -19,6 +19,7 @@ from base.kernel import host_mounts
 from base.protocol.errors import CniError, InvalidConfig
 from ctl.installation import layout, systemd
 
+# The mode, in a directory of the pod that all its containers read.  kubelet keeps it below a directory of this name.
 CHOSEN: Final = Path("/hpn-mode/mode")
 _UNITS: Final = (layout.AGENT_SOCKET, layout.NODE)
 _LOGS: Final = (layout.NODE, layout.AGENT)

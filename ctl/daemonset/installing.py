@@ -15,6 +15,7 @@ from base.child_process import Child
 from base.kernel import host_mounts
 from base.protocol.errors import CniError, InvalidConfig, IoFailure
 from ctl.daemonset import notes
+from ctl.daemonset.containers import CHOSEN
 from ctl.installation import command, files, layout, systemd
 from ctl.installation.layout import Entry
 from ctl.screen import text
@@ -24,8 +25,6 @@ from node.model import Settings
 
 MODES: Final = ("auto", "systemd", "container")
 KUBELET: Final = flags.Flags.kubelet
-# A directory of the pod, which its other containers read.  kubelet keeps it below a directory of this name.
-CHOSEN: Final = Path("/hpn-mode/mode")
 # kubelet makes the file, and shows its text in the pod's status.
 STATUS: Final = Path("/dev/termination-log")
 _KEEP: Final = "or keep the DaemonSet from this node"
