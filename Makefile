@@ -42,7 +42,7 @@ PEERED := $(if $(NAMED),$(filter-out $(UNPEERED),$(NAMED)),all)
 
 # PYTEST_ARGS runs one pytest process with these arguments; JUNIT names a file for the report.  Without PYTEST_ARGS,
 # side_by_side.py builds the binary beside the first tests, and the target plain later.
-test: $(if $(BUILT)$(FOREIGN),binary) ## run every test and lint; without root, tiers that need it are skipped (with CI=true they fail)
+test: $(if $(BUILT)$(FOREIGN),binary) ## run every tier and lint, and half of the guests; without root, tiers that need it are skipped (with CI=true they fail)
 ifneq ($(FOREIGN),)
 	@peers=$$(HPN_ARCH=$(FOREIGN) netns-fixtures/peers) && HPN_BINARY=$(CURDIR)/$(BINARY) HPN_PEERS=$$peers \
 	netns-fixtures/arm64 $(BINARY) python3 -m pytest -p no:cacheprovider $(or $(PYTEST_ARGS),tests/unit tests/netns tests/system)
