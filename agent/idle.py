@@ -9,8 +9,8 @@ from typing import Final
 
 from agent.workers import report
 from base.protocol.errors import CniError
-from base.protocol.location import IPAM_DIR
-from base.state import claims, data_dirs, places
+from base.protocol.location import ipam_dir, state_dir
+from base.state import claims, data_dirs
 from cni import collect
 from ipam import main as ipam
 from ipam import sandboxes
@@ -32,31 +32,26 @@ def reclaim() -> bool:
     """
     now = time.monotonic()
     (last,) = _TIME.unpack(_last[:])
-    state_dirs = places.state_dirs()
     is_due = not last or now - last >= EVERY
-    folders = data_dirs.data_dirs(data_dirs.records(state_dirs)) if is_due else []
-    folders = folders or [Path(IPAM_DIR), *(state_dir / "ipam" for state_dir in state_dirs)]
+    folders = data_dirs.data_dirs(data_dirs.records() if is_due else ())
     # First, because the rest needs the disk.  Another node may wait for a number that a pod had here.
     if is_due or any(path for folder in folders for path in folder.glob("*/sticky/blocks")):
         for line in keep_blocks(folders):
             report(line)
     if is_due:
         _last[:] = _TIME.pack(now)
-        for line in undo_dead(state_dirs, Path(IPAM_DIR)):
+        for line in undo_dead(state_dir(), Path(ipam_dir())):
             report(line)
     return any(copies.networks(folders)) or bool(claims.all_claims())
 
 
-def undo_dead(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:
+def undo_dead(state_dir: Path, data_dir: Path) -> Iterator[str]:
     """Undo the attachments of dead pods, then release their leases; yield a line per success or failure."""
-    for state_dir in state_dirs:
-        for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}):
-            yield (
-                f"{record.title} could not be undone: {problem}"
-                if problem
-                else f"removed {record.title}, which is dead"
-            )
-    for folder in (data_dir, *(state_dir / "ipam" for state_dir in state_dirs)):
+    for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}):
+        yield (
+            f"{record.title} could not be undone: {problem}" if problem else f"removed {record.title}, which is dead"
+        )
+    for folder in dict.fromkeys((data_dir, state_dir / "ipam")):
         try:
             networks = access.networks(folder)
         except OSError as e:

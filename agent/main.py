@@ -9,6 +9,7 @@ from typing import Final
 from agent import idle, listening, workers
 from agent.listening import SOCKET
 from base.kernel import host_mounts
+from base.protocol.location import OF_TEST, of_test
 from base.protocol.spec import Reply, Request
 from base.state import locks
 from cni import chain, collect, commands, config, kinds  # noqa: F401  # imported for every request
@@ -69,4 +70,8 @@ def _warm_up() -> None:
 
 def answer(as_ipam: bool, request: Request) -> Reply:  # noqa: FBT001  # a frame's flag
     """Answer as the CNI plugin, or as the IPAM plugin if the launcher was called hpn-ipam."""
-    return ipam.run(request) if as_ipam else run(request, {"hpn-ipam": ipam.ask})
+    of_test.directory = request.var(OF_TEST)
+    try:
+        return ipam.run(request) if as_ipam else run(request, {"hpn-ipam": ipam.ask})
+    finally:
+        of_test.directory = ""

@@ -76,18 +76,17 @@ class Bench:
             return conf(
                 n,
                 type="hpn",
-                stateDir=str(self.scratch / "state"),
                 ipam={"type": "hpn-ipam", "dataDir": str(self.scratch / "leases")},
             )
 
         theirs = conf(57, type="macvlan", ipam={"type": "host-local", "dataDir": str(self.scratch / "host-local")})
-        hpn = self.plugins / "hpn"
+        hpn, state = self.plugins / "hpn", {"HPN_STATE_DIR": str(self.scratch / "state")}
         found = [
             Side("Go macvlan + host-local", self.peers / "macvlan", theirs, {}),
-            Side("hpn, with its agent", hpn, ours(56), {"HPN_AGENT": str(self.scratch / "agent.sock")}),
+            Side("hpn, with its agent", hpn, ours(56), state | {"HPN_AGENT": str(self.scratch / "agent.sock")}),
         ]
         if direct:
-            found.append(Side("hpn, without", hpn, ours(55), {"HPN_AGENT": ""}))
+            found.append(Side("hpn, without", hpn, ours(55), state | {"HPN_AGENT": ""}))
         if floors:
             found.append(Asking("hpn, asked for its version", hpn, ours(56), found[1].variables))
             found.append(Floor("the kernel and the disk alone", self.scratch / "floor", theirs, {}))

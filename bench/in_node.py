@@ -29,7 +29,10 @@ def main(rounds: int) -> None:
         bench = Bench(PLUGINS, PLUGINS, scratch, [POD], 120)
         go, host = bench.sides()
         container = Side(
-            "hpn, with the container's agent", host.binary, host.conf, {"HPN_AGENT": "/run/hpn/agent.sock"}
+            "hpn, with the container's agent",
+            host.binary,
+            host.conf,
+            host.variables | {"HPN_AGENT": "/run/hpn/agent.sock"},
         )
         host.name = "hpn, with an agent on the host"
         run("ip", "netns", "add", POD)

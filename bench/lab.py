@@ -55,14 +55,15 @@ def chains(scratch: Path, peers: Sequence[str]) -> list[Chain]:
 
     def ours(n: int) -> dict[str, Any]:
         rdma = {"mode": "exclusive", "required": True}
-        return {"type": "hpn", "stateDir": str(scratch / "state"), "rdma": rdma, "ipam": ipam("hpn-ipam", n)}
+        return {"type": "hpn", "rdma": rdma, "ipam": ipam("hpn-ipam", n)}
 
-    plugins, socket = str(scratch / "bin"), str(scratch / "agent.sock")
+    socket = str(scratch / "agent.sock")
+    of_ours = {"CNI_PATH": str(scratch / "bin"), "HPN_STATE_DIR": str(scratch / "state")}
     theirs = {"type": "sriov", "ipam": ipam("host-local", 57)}
     return [
         chain("sriov-cni + host-local + rdma-cni", "theirs", theirs, {"type": "rdma"}, CNI_PATH=":".join(peers)),
-        chain("hpn, with its agent", "agent", ours(56), CNI_PATH=plugins, HPN_AGENT=socket),
-        chain("hpn, without", "alone", ours(55), CNI_PATH=plugins, HPN_AGENT=""),
+        chain("hpn, with its agent", "agent", ours(56), **of_ours, HPN_AGENT=socket),
+        chain("hpn, without", "alone", ours(55), **of_ours, HPN_AGENT=""),
     ]
 
 

@@ -78,7 +78,7 @@ def claimed(rails: Rails) -> Iterator[Claimed]:
     )  # fmt: skip
     pod, claim = f"{uuid.uuid4()}", f"{uuid.uuid4()}"
     chain = {
-        "cniVersion": "1.1.0", "name": "bench", "type": "hpn", "claims": True, "stateDir": rails.conf["stateDir"],
+        "cniVersion": "1.1.0", "name": "bench", "type": "hpn", "claims": True,
         "prevResult": {"ips": [{"address": "10.244.0.2/24"}]},
     }  # fmt: skip
     variables = {**rails.variables, "CNI_IFNAME": "eth0", "CNI_ARGS": f"K8S_POD_UID={pod}"}

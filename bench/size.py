@@ -112,10 +112,11 @@ def of_vfs(bench: Bench, state: Path) -> list[Command]:
     for side in ours:
         words = side.name.removeprefix("hpn, ")
         conf = {key: value for key, value in side.conf.items() if key not in ("master", "mode")}
-        conf |= {"kind": "sriov", "rdma": {"mode": "off"}, "stateDir": str(state)}
+        conf |= {"kind": "sriov", "rdma": {"mode": "off"}}
+        there = replace(side, variables=side.variables | {"HPN_STATE_DIR": str(state)})
         of_any, of_one = {**conf, "pf": f"pf{last[0]}"}, {**conf, "deviceID": address(*last)}
-        found.append(of_side(f"STATUS, any free VF, {words}", replace(side, conf=of_any), "STATUS", pod))
-        found.append(of_side(f"ADD of a VF, refused, {words}", replace(side, conf=of_one), "ADD", pod, status=1))
+        found.append(of_side(f"STATUS, any free VF, {words}", replace(there, conf=of_any), "STATUS", pod))
+        found.append(of_side(f"ADD of a VF, refused, {words}", replace(there, conf=of_one), "ADD", pod, status=1))
     return found
 
 

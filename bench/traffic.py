@@ -102,8 +102,9 @@ def attached(**keys: str) -> Lay:
     def path(wire: Wire) -> Iterator[Sequence[str]]:
         ipam = {"type": "hpn-ipam", "dataDir": str(wire.scratch / "leases"), "ranges": [[SUBNET]]}
         conf: dict[str, Any] = {"cniVersion": "1.1.0", "name": "traffic", "type": "hpn", "ipam": ipam}
-        conf |= {"stateDir": str(wire.scratch / "state"), **{key: word.format(wire) for key, word in keys.items()}}
-        side = Side("hpn", wire.scratch / "hpn", conf, {"HPN_AGENT": ""})
+        conf |= {key: word.format(wire) for key, word in keys.items()}
+        variables = {"HPN_AGENT": "", "HPN_STATE_DIR": str(wire.scratch / "state")}
+        side = Side("hpn", wire.scratch / "hpn", conf, variables)
         with namespace(POD) as pod:
             side.one_by_one("ADD", [pod])
             try:

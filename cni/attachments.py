@@ -3,7 +3,7 @@
 import errno
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -92,9 +92,9 @@ class Found:
         return {name.lower() for name in names if name}
 
 
-def find(state_dirs: Iterable[Path]) -> list[Found]:
+def find(state_dir: Path) -> list[Found]:
     """Return every file of the journal: attachments, then detached ones that were not released.  Raises IoFailure."""
-    return [found for state_dir in state_dirs for found in _find(state_dir)]
+    return [*_find(state_dir)]
 
 
 def _find(state_dir: Path) -> Iterator[Found]:
@@ -163,10 +163,10 @@ def are_dead(found: Sequence[Found]) -> list[bool]:
     return [one.record is not None and next(known) for one in found]
 
 
-def list_all(state_dirs: Iterable[Path]) -> tuple[list[Json], list[Path], list[Json]]:
+def list_all(state_dir: Path) -> tuple[list[Json], list[Path], list[Json]]:
     """Return the attachments of all networks, the paths of unreadable records, and the detached attachments whose IPAM
     plugin refused to release.  Raises IoFailure."""
-    found = find(state_dirs)
+    found = find(state_dir)
     dead = {one.path for one, is_dead in zip(found, are_dead(found), strict=True) if is_dead}
     described = [(one, describe(one.record, alive=one.path not in dead)) for one in found if one.record]
     return (

@@ -27,7 +27,7 @@ from base.protocol.errors import (
 from base.protocol.location import location
 from base.protocol.result import Result, Unchanged
 from base.protocol.spec import Config, Json, Request
-from base.state import chains, claims, durable, journal, permitted, places
+from base.state import chains, claims, durable, journal, permitted
 from base.state import pod as pods
 from base.state.chains import Chain, Member
 from base.state.claims import ClaimedDevice
@@ -47,7 +47,7 @@ _KEYS: Final = frozenset({
 
 def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
     """Attach the devices of the pod's claims, all or none; return prevResult.  Raises CniError, OSError."""
-    _refuse_keys(request, conf)
+    _refuse_keys(conf)
     where, previous = location(conf), conf.get("prevResult")
     if not isinstance(previous, dict):
         raise InvalidConfig(
@@ -124,8 +124,6 @@ def delete(request: Request, conf: Config, log: list[str], programs: Programs) -
         Undo(request, programs, log).chain(whole)
     elif journal.Entry(where.state_dir, where.network, request.key).version():
         commands.delete(request, conf, log, programs)  # the network was not in chain mode at its ADD
-    else:
-        places.forget(where.state_dir, where.network, request.key)  # of an ADD that could not write its chain
 
 
 def check(request: Request, conf: Config, _log: list[str], programs: Programs) -> None:
@@ -152,10 +150,10 @@ def check(request: Request, conf: Config, _log: list[str], programs: Programs) -
         repair.check(entry.state_dir, record, programs)
 
 
-def status(request: Request, conf: Config, _log: list[str], _programs: Programs) -> None:
+def status(_request: Request, conf: Config, _log: list[str], _programs: Programs) -> None:
     """Raise NotAvailable if the journal cannot be written, or the kernel is too old.  A class's network is not checked:
     its failure is that of the pods which request it, and STATUS stops all pods of the node."""
-    _refuse_keys(request, conf)
+    _refuse_keys(conf)
     where = location(conf)
     try:
         durable.probe(where.state_dir / "locks")
@@ -165,15 +163,14 @@ def status(request: Request, conf: Config, _log: list[str], _programs: Programs)
         raise NotAvailable(f"no ADD can be served: {as_cni_error(e).msg}") from e
 
 
-def _refuse_keys(request: Request, conf: Config) -> None:
+def _refuse_keys(conf: Config) -> None:
     if conf["claims"] is not True:
         raise InvalidConfig(f"claims {json.dumps(conf['claims'])} is neither true nor false; set it to true")
     if conf.get("strict", True) and (other := sorted(key for key in conf.keys() - _KEYS if "/" not in key)):
         raise UnsupportedField(
             f"{other[0]} beside claims true: the networks of DeviceClasses have the keys of attachments; remove it"
         )
-    if "stateDir" in conf:
-        permitted.read().refuse_places(request, conf)
+    permitted.refuse_former(conf)
 
 
 def _asked(member: Member, request: Request, programs: Programs) -> Asked:

@@ -21,7 +21,7 @@ from base.protocol.errors import (
 from base.protocol.location import CLAIMS_DIR, is_stripped, location
 from base.protocol.result import Result
 from base.protocol.spec import Config, Request
-from base.state import chains, durable, journal, permitted, places
+from base.state import chains, durable, journal, permitted
 from base.state import pod as pods
 from base.state.journal import Entry
 from base.state.pod import Pod
@@ -62,11 +62,6 @@ def delete(request: Request, conf: Config, log: list[str], programs: Programs) -
         if undo.whatever_is_left(entry):
             return
         whole = chains.find(where.state_dir, where.network, request.key)
-        noted = places.state_dir_of(where.network, request.key)
-        if not whole and noted and noted != where.state_dir:
-            with journal.lock(noted, where.network, request.key) as elsewhere:
-                if undo.whatever_is_left(elsewhere):
-                    return
         if not whole:
             undo.release(where.ipam)
     if whole:
@@ -172,4 +167,4 @@ def allowed(request: Request, conf: Config, programs: Collection[str]) -> "NetCo
     # For STATUS, Multus (4.3) strips the configuration, so its names are not those of ADD.
     if request.command == "ADD" or not is_stripped(conf):
         permits.refuse_names(request, conf, wanted.named, has_leases=wanted.where.ipam in programs)
-    return wanted
+    return replace(wanted, remarks=(*wanted.remarks, *permits.remarks))

@@ -24,6 +24,7 @@ _RUNTIME_KEYS: Final = frozenset({
     "cniVersion", "name", "type", "prevResult", "runtimeConfig", "args", "capabilities", "cniVersions",
     "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "deviceID", "pciBusID",
     "claims",  # if it is not false, cni/chain.py serves the command
+    "stateDir",  # an earlier version's; base/state/permitted.py refuses it
 })  # fmt: skip
 
 # Keys of ib-sriov-cni and ib-kubernetes that are ignored if the kind's model lacks them, each with the reason.

@@ -78,13 +78,12 @@ def tasks(found: Iterable[Found]) -> Iterator[Task]:
             yield Task(one, word, why)
 
 
-def leftovers(state_dirs: Iterable[Path]) -> Iterator[Task]:
+def leftovers(state_dir: Path) -> Iterator[Task]:
     """Yield the beginnings of records that no command is writing."""
-    for state_dir in state_dirs:
-        for entry in journal.begun(state_dir):
-            if not journal.at_work(state_dir, entry.network, entry.key) and entry.version() is None:
-                why = "its ADD was killed while it wrote the record, before it changed anything"
-                yield Task(Found(state_dir, entry.path, None), LEFTOVER, why)
+    for entry in journal.begun(state_dir):
+        if not journal.at_work(state_dir, entry.network, entry.key) and entry.version() is None:
+            why = "its ADD was killed while it wrote the record, before it changed anything"
+            yield Task(Found(state_dir, entry.path, None), LEFTOVER, why)
 
 
 def mend(task: Task, programs: Programs, log: list[str]) -> bool:

@@ -14,7 +14,7 @@ from base.protocol import spec
 from base.protocol.errors import DeviceTaken, InterfaceExists, KernelRefused
 from base.protocol.result import Result
 from base.protocol.spec import Config, Json, Request
-from base.state import journal, places, syncs
+from base.state import journal, syncs
 from base.state import pod as pods
 from base.state.journal import Entry
 from base.state.pod import Pod
@@ -204,7 +204,6 @@ class Attempt:
             device_info=device_info.plan(conf, plan),
             claim=wanted.claim,
         )
-        places.note(self.entry.state_dir, self.entry.network, self.entry.key)
         if self._attach.sysctl or self._attach.multiRail:
             return features.tuning.claim(self._attach, self.entry, record, self._pod)
         self.entry.save(record)

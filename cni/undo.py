@@ -24,7 +24,7 @@ from base.protocol.errors import (
 )
 from base.protocol.location import Location, location
 from base.protocol.spec import Request
-from base.state import journal, owned, places, syncs
+from base.state import journal, owned, syncs
 from base.state import pod as pods
 from base.state.chains import Chain, Member
 from base.state.journal import Entry
@@ -159,14 +159,13 @@ class Undo:
         Returns whether a device is free now.  Raises CniError, OSError if there are dead owners and none could be
         undone.  Waits for a living owner's command only if no owner is dead: it may be the DEL that frees the device.
         """
-        state_dirs, failures = places.state_dirs_with(where.state_dir), list[Exception]()
-        owners = {device: (one, r) for one in state_dirs for device, r in owned.use((one,), devices).devices.items()}
-        dead = dict(zip(owners, are_dead([record for _, record in owners.values()]), strict=True))
+        owners, failures = owned.use(where.state_dir, devices).devices, list[Exception]()
+        dead = dict(zip(owners, are_dead([*owners.values()]), strict=True))
         for device in sorted(devices, key=lambda one: not dead.get(one, True)):
             if device not in owners:
                 return True
-            state_dir, record = owners[device]
-            with journal.lock(state_dir, record.network, record.key) as entry:
+            record = owners[device]
+            with journal.lock(where.state_dir, record.network, record.key) as entry:
                 owner = entry.load()
                 if owner is None:
                     return True
@@ -319,7 +318,7 @@ def after(failure: BaseException, then: str) -> Iterator[None]:
 
 def can_free_one(devices: tuple[str, ...], where: Location) -> bool:
     """Whether ``free_one`` would find a free device or a dead owner."""
-    owners = owned.use(places.state_dirs_with(where.state_dir), devices).devices
+    owners = owned.use(where.state_dir, devices).devices
     return any(device not in owners or is_dead(owners[device]) for device in devices)
 
 

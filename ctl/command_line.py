@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from base.protocol.errors import IoFailure
-from base.protocol.location import IPAM_DIR, STATE_DIR
+from base.protocol.location import IPAM_DIR, STATE_DIR, ipam_dir
+from base.protocol.location import state_dir as default_state_dir
 from base.protocol.spec import Json
 
 # The path where most runtimes find the plugin.
@@ -30,27 +31,23 @@ def parser_for(
 
 
 def add_state_dir(parser: argparse.ArgumentParser) -> None:
-    """Add --state-dir, which ``state_dirs`` evaluates."""
-    parser.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those of attachments with a stateDir")
+    """Add --state-dir, which ``state_dir`` evaluates."""
+    parser.add_argument("--state-dir", type=Path, default=default_state_dir(), help=f"default {STATE_DIR}")
 
 
-def state_dirs(options: argparse.Namespace) -> list[Path]:
-    """The directories of attachments.  Raises IoFailure if --state-dir names a missing directory."""
-    from base.state import places  # noqa: PLC0415  # half of the commands read no attachment
-
-    if options.state_dir is None:
-        return places.state_dirs()
-    return [_there("--state-dir", options.state_dir, STATE_DIR, "a configuration's stateDir")]
+def state_dir(options: argparse.Namespace) -> Path:
+    """The directory of attachments.  Raises IoFailure if --state-dir names a missing directory."""
+    return _there("--state-dir", options.state_dir, f"{default_state_dir()}", "a directory that ADD used")
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
     """Add --data-dir, the directory of leases."""
-    parser.add_argument("--data-dir", type=Path, default=Path(IPAM_DIR), help=f"default {IPAM_DIR}")
+    parser.add_argument("--data-dir", type=Path, default=Path(ipam_dir()), help=f"default {IPAM_DIR}")
 
 
 def data_dir(options: argparse.Namespace) -> Path:
     """The directory of leases.  Raises IoFailure if --data-dir names a missing directory."""
-    return _there("--data-dir", options.data_dir, IPAM_DIR, "dataDir or <stateDir>/ipam")
+    return _there("--data-dir", options.data_dir, ipam_dir(), "a configuration's dataDir")
 
 
 def _there(option: str, directory: Path, default: str, what: str) -> Path:

@@ -83,7 +83,7 @@ def answer_inspect(words: Sequence[str]) -> tuple[str, int]:
     options = parser.parse_args(words)
     if options.what:
         return _of_some(options)
-    attachments, unreadable, refused = list_all(command_line.state_dirs(options))
+    attachments, unreadable, refused = list_all(command_line.state_dir(options))
     rest, waiting = match(attachments, allocated(options.kubelet_dir)), without_attachment(attachments)
     if options.json:
         document = selection.document(

@@ -58,15 +58,15 @@ def answer_repair(words: Sequence[str]) -> tuple[str, int]:
     parser.add_argument("--dry-run", action="store_true", help="only report the steps")
     add_data_dir(parser)
     options = parser.parse_args(words)
-    state_dirs, data_dir = command_line.state_dirs(options), command_line.data_dir(options)
+    state_dir, data_dir = command_line.state_dir(options), command_line.data_dir(options)
     found = selection.selected(options, options.what)
-    what, left = options.what, repair.leftovers(state_dirs)
+    what, left = options.what, repair.leftovers(state_dir)
     tasks = [*repair.tasks(found), *(task for task in left if not what or any(map(task.found.is_called, what)))]
     unknown = selection.unknown(options.what, [*found, *(task.found for task in tasks)])
     done = [step for task in progress(tasks, "repairing") if (step := _done(task, dry_run=options.dry_run))]
     leases, problems = list[str](), list[str]()
     if not options.what:
-        leases, problems = release_leases(data_dir, state_dirs, dry_run=options.dry_run)
+        leases, problems = release_leases(data_dir, state_dir, dry_run=options.dry_run)
     problem = "; ".join(problems)
     status = 1 if problem or unknown or any(step["problem"] or step["state"] == UNREADABLE for step in done) else 0
     if options.json:
@@ -111,25 +111,24 @@ def answer_gc(words: Sequence[str]) -> tuple[str, int]:
     add_state_dir(parser)
     add_data_dir(parser)
     options = parser.parse_args(words)
-    where, leases = command_line.state_dirs(options), command_line.data_dir(options)
+    where, leases = command_line.state_dir(options), command_line.data_dir(options)
     gone, failures = list[str](), list[str]()
-    for state_dir in where:
-        for record, problem in collect.sweep(state_dir, _IPAM, dry_run=options.dry_run):
-            if problem:
-                failures.append(f"{record.title} could not be undone: {problem}")
-            else:
-                verb = "would undo" if options.dry_run else "undid"
-                gone.append(f"{verb} {record.title}, of {moment(record.time)}")
+    for record, problem in collect.sweep(where, _IPAM, dry_run=options.dry_run):
+        if problem:
+            failures.append(f"{record.title} could not be undone: {problem}")
+        else:
+            verb = "would undo" if options.dry_run else "undid"
+            gone.append(f"{verb} {record.title}, of {moment(record.time)}")
     released, not_released = release_leases(leases, where, dry_run=options.dry_run)
     gone, failures = gone + released, failures + not_released
     lines = [*gone, *failures] or ["nothing is provably dead"]
     return text(lines), 1 if failures else 0
 
 
-def release_leases(data_dir: Path, state_dirs: Sequence[Path], *, dry_run: bool) -> tuple[list[str], list[str]]:
-    """Release the addresses of dead pods in all these directories: lines for released ones, and for failures."""
+def release_leases(data_dir: Path, state_dir: Path, *, dry_run: bool) -> tuple[list[str], list[str]]:
+    """Release the addresses of dead pods there and beside the journal: lines for released ones, and for failures."""
     done, failed = list[str](), list[str]()
-    for folder in dict.fromkeys((data_dir, *(state_dir / "ipam" for state_dir in state_dirs))):
+    for folder in dict.fromkeys((data_dir, state_dir / "ipam")):
         try:
             if folder.is_dir():
                 released, not_released = addresses.release_dead(folder, dry_run=dry_run)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from base.protocol.spec import Json
 from cni.attachments import WORDS, Found, find
-from ctl.command_line import add_state_dir, as_document, parser_for, state_dirs, word
+from ctl.command_line import add_state_dir, as_document, parser_for, state_dir, word
 from ctl.screen import moment
 
 _WHAT = (
@@ -26,7 +26,7 @@ def parser(command: str, about: str, example: str, *, what: str) -> argparse.Arg
 
 def selected(options: argparse.Namespace, what: Sequence[str]) -> list[Found]:
     """The attachments that match a word, all without words.  Raises IoFailure."""
-    found = find(state_dirs(options))
+    found = find(state_dir(options))
     return [one for one in found if not what or any(map(one.is_called, what))]
 
 
@@ -51,8 +51,8 @@ def without_words(described: Iterable[Json]) -> list[Json]:
 
 
 def document(options: argparse.Namespace, **members: object) -> str:
-    """The output of ``--json``: the directories of attachments, and these members."""
-    return as_document({"stateDirs": [f"{folder}" for folder in state_dirs(options)], **members})
+    """The output of ``--json``: the directory of attachments, and these members."""
+    return as_document({"stateDirs": [f"{state_dir(options)}"], **members})
 
 
 def who(a: Json) -> str:
@@ -75,6 +75,5 @@ def words_of(error: Exception) -> str:
 
 def nothing(options: argparse.Namespace, what: Sequence[str]) -> str:
     """The sentence for no attachment found."""
-    where = ", ".join(map(str, state_dirs(options)))
     found = f"no attachment is called {' or '.join(what)}" if what else "nothing is attached"
-    return f"{found} (searched {where})"
+    return f"{found} (searched {state_dir(options)})"

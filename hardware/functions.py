@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from base.kernel import devlink, rdma_netlink, sysfs
+from base.protocol import location
 from base.protocol.errors import CniError
-from base.state import owned, places
+from base.state import owned
 from base.state.record import Record
 from hardware import inventory, rdma_devices, users
 from hardware.model import Device, Kind
@@ -133,13 +134,13 @@ class Node:
     unread: tuple[str, ...] = ()
 
 
-def node(root: Path = sysfs.SYS, state_dirs: Iterable[Path] | None = None) -> Node:
-    """The node's current state; ``state_dirs`` hold the attachments' records, by default all state directories.
+def node(root: Path = sysfs.SYS, journal: Path | None = None) -> Node:
+    """The node's current state; ``journal`` is the state directory, if it is not the default one.
 
     With a ``root`` other than this machine's, only files are read.  Raises OSError if the kernel does not report the
     default route.
     """
-    scan = _Scan(root, places.distinct_state_dirs() if state_dirs is None else state_dirs)
+    scan = _Scan(root, journal or location.state_dir())
     is_here = root == sysfs.SYS
     devices = inventory.devices(root, inventory.MEMORY if is_here else None)
     return Node(scan.tree(devices), _if_known(rdma_netlink.is_exclusive) if is_here else None, tuple(scan.unread))
@@ -148,18 +149,17 @@ def node(root: Path = sysfs.SYS, state_dirs: Iterable[Path] | None = None) -> No
 class _Scan:
     """One scan, with the data that all functions share."""
 
-    def __init__(self, root: Path, state_dirs: Iterable[Path]) -> None:
+    def __init__(self, root: Path, journal: Path) -> None:
         self._root = root
         self._hcas = rdma_devices.hcas(root)
         self._gpus = gpus(root)
         self.unread = list[str]()
         self._attached = dict[str, Record]()
-        for state_dir in state_dirs:
-            try:
-                self._attached |= owned.devices((state_dir,))
-            except (CniError, OSError) as e:
-                why = f"{state_dir}: {getattr(e, 'strerror', e)}; only root can read the devices' owners"
-                self.unread.append(f"{why}, so a free device may be taken")
+        try:
+            self._attached |= owned.devices(journal)
+        except (CniError, OSError) as e:
+            why = f"{journal}: {getattr(e, 'strerror', e)}; only root can read the devices' owners"
+            self.unread.append(f"{why}, so a free device may be taken")
         is_here = root == sysfs.SYS
         self._devlink = _if_known(devlink.family) if is_here else None
         # Only root can open a VFIO group, and so learn whether another process has it open.

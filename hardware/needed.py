@@ -7,7 +7,7 @@ namespace's pod for our attachments, and libcni's results for all others.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -146,9 +146,7 @@ def is_pair(link: Link) -> bool:
     return link.parent_nsid is not None and link.kind in PAIRS
 
 
-def refuse_end_of_pair(
-    link: Link, host: Rtnl, state_dirs: Iterable[Path], *, prefix: str = "", own: int | None = None
-) -> None:
+def refuse_end_of_pair(link: Link, host: Rtnl, state_dir: Path, *, prefix: str = "", own: int | None = None) -> None:
     """Raise LinkUnavailable for the host's end of a pod's interface; call it only if ``is_pair``.  ``own`` is the
     requesting pod's namespace, which may hold both ends."""
     if own is not None and nsid.number(host, own) == link.parent_nsid:
@@ -157,7 +155,7 @@ def refuse_end_of_pair(
     for network, name, sandbox in libcni_cache.all_interfaces():
         if leads_to(sandbox) if sandbox else name == link.name:
             raise _taken(prefix, link, f"network {network}{f', {sandbox}' if sandbox else ''}")
-    for file, sandbox in (found for one in state_dirs for found in journal.namespaces(one)):
+    for file, sandbox in journal.namespaces(state_dir):
         if leads_to(sandbox) and (record := _record(file)) and record.of_this_boot:
             raise _taken(prefix, link, record.title)
 

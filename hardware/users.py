@@ -14,8 +14,9 @@ from typing import Final
 
 from base.kernel import budget, routes, rtnl, sysfs
 from base.kernel.rtnl import Rtnl
+from base.protocol import location
 from base.protocol.errors import CniError, IoFailure
-from base.state import claims, owned, places
+from base.state import claims, owned
 from base.state.claims import Claim
 from base.state.record import Record
 
@@ -67,7 +68,7 @@ def owners() -> Owners:
     """The attachments that own a device, by its bus address, and the claims that have one alone without any.  Raises
     IoFailure, RecordUnreadable."""
     lost = list[str]()
-    attached = owned.devices(places.distinct_state_dirs(), lost)
+    attached = owned.devices(location.state_dir(), lost)
     if lost:  # the kernel may not show who has such a device: a VM opens a VFIO group late
         raise IoFailure(f"{lost[0]} cannot be read, and may be of any device; if its pod has ended, remove the file")
     claimed = {one.id: claim for claim in claims.prepared() for one in claim.own if not one.is_shared}
@@ -125,7 +126,7 @@ def needed(address: str, host: Rtnl, above: Mapping[int, str]) -> str:
             return f"{name!r} is the master of {above[link.index]}"
         try:
             if link:
-                refusing.refuse(link, sysfs.relatives(address), owned.Use(()), host, other="remove the route first")
+                refusing.refuse(link, sysfs.relatives(address), owned.Use(None), host, other="remove the route first")
         except CniError as e:
             return e.msg
     return ""

@@ -296,7 +296,7 @@ class IpamKeys(Sets):
     data_dir: Any = None
     """Absolute path.  The leases are in `<dataDir>/<name>`.
     Value: text
-    Default: `<stateDir>/ipam`, else `/var/lib/cni/hpn/ipam`
+    Default: `/var/lib/cni/hpn/ipam`
     Refused: 7: relative, not safe; 5: cannot be written"""
     rails: list[RailKeys] | None = None
     """Rails instead of `ranges` and `subnet`: the device's rail provides the addresses ([Rails](addresses.md#rails)).

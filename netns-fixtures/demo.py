@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from fabric import RESULTS, Node, container_id, end_by_unwinding, ip, netns_path
 
 ROOT = Path(__file__).parent.parent
 PREFIX = "hpn-demo"
-# ADD notes the demo's state directory there.
-NOTES = (Path("/run/hpn/elsewhere"), Path("/run/hpn"))
 NETWORK = "rail0"
 IFNAME = "hpn0"
 PODS = ("a", "b")
@@ -50,6 +47,8 @@ class Demo:
         self.cnitool = peers / "cnitool"
         self.binary = binary
         self.env = {"CNI_PATH": str(self.bin), "NETCONFPATH": str(self.conf), "CNI_IFNAME": IFNAME}
+        # The demo must not use the leases of the machine's own node.
+        self.env["HPN_STATE_DIR"] = str(self.state)
 
     def step(self, argv: Sequence[str], shown: str = "") -> str:
         """Show a command, run it, and return its output."""
@@ -75,10 +74,8 @@ class Demo:
         self.step(["cp", str(self.binary), str(hpn)], "cp dist/hpn $CNI_PATH/hpn")
         self.step(["ln", str(hpn), str(ipam)], "ln $CNI_PATH/hpn $CNI_PATH/hpn-ipam")
         conflist = json.loads((ROOT / "conf" / "macvlan.conflist").read_text())
-        # The demo must not use the leases of the machine's own node.
-        conflist["plugins"][0]["stateDir"] = str(self.state)
         conf.write_text(json.dumps(conflist))
-        print(f"   {DIM}${PLAIN} cp conf/macvlan.conflist $NETCONFPATH/rail0.conflist   {DIM}# and set stateDir{PLAIN}")
+        print(f"   {DIM}${PLAIN} cp conf/macvlan.conflist $NETCONFPATH/rail0.conflist")
         ok(f"{self.step([str(hpn), 'version'], 'hpn version').strip()}")
 
     def attach(self) -> None:
@@ -132,9 +129,7 @@ class Demo:
             if links != ["lo"]:
                 raise Failed(f"{name} still has {links}")
             ok(f"{name}: only lo")
-        print(
-            f"   {DIM}${PLAIN} find $stateDir/attachments -name '*.json'; grep -l containerID $stateDir/ipam/*/leases"
-        )
+        print(f"   {DIM}${PLAIN} cd $HPN_STATE_DIR; find attachments -name '*.json'; grep -l containerID ipam/*/leases")
         if held := self.records():
             raise Failed(f"still on disk: {', '.join(map(str, held))}")
         ok("no attachment record and no lease")
@@ -215,7 +210,7 @@ def root_links() -> set[str]:
 
 def play(binary: Path, peers: Path) -> None:
     """The whole demo.  Raises Failed."""
-    links, new = root_links(), [folder for folder in NOTES if not folder.exists()]
+    links = root_links()
     for name in Node(PREFIX).stale():
         run("ip", "netns", "delete", name)  # a killed demo left it
     with tempfile.TemporaryDirectory(prefix="hpn-demo-") as scratch, results_kept(map(Node(PREFIX).pod, PODS)):
@@ -229,9 +224,6 @@ def play(binary: Path, peers: Path) -> None:
             demo.detach()
             demo.nothing_left()
         demo.gone(links)
-    for folder in new:
-        with suppress(OSError):  # another command uses it now
-            folder.rmdir()
 
 
 def main() -> int:

@@ -34,6 +34,7 @@ class Lab:
         self.scratch = scratch
         self.state = scratch / "state"
         self.env = {"CNI_PATH": str(scratch / "bin"), "NETCONFPATH": str(scratch / "net.d"), "CNI_IFNAME": IFNAME}
+        self.env["HPN_STATE_DIR"] = str(self.state)
         self.cnitool = str(peers / "cnitool")
         (scratch / "bin").mkdir()
         (scratch / "net.d").mkdir()
@@ -42,7 +43,7 @@ class Lab:
         for rail, pod in enumerate(PODS):
             # Both rails are one wire here: a network each, and one subnet.
             part = {"subnet": "10.56.0.0/24", "rangeStart": f"10.56.0.{rail + 1}0"}
-            ours = {"type": "hpn", "stateDir": str(self.state), "ipam": {"type": "hpn-ipam", "ranges": [[part]]}}
+            ours = {"type": "hpn", "ipam": {"type": "hpn-ipam", "ranges": [[part]]}}
             network = {"cniVersion": "1.1.0", "name": pod, "plugins": [ours | plugin(f"rail{rail}")]}
             (scratch / "net.d" / f"{pod}.conflist").write_text(json.dumps(network))
 

@@ -16,7 +16,7 @@ from typing import Final
 from base.child_process import Child
 from base.protocol import report
 from base.protocol.errors import CniError
-from base.state import data_dirs, durable, places
+from base.state import data_dirs, durable
 from base.state.record import Record
 from ipam.cluster import RoundReport, copies
 from node.background import Background
@@ -62,7 +62,7 @@ def rounds(due_only: bool = False, kubeconfig: str = "") -> tuple[RoundReport, .
 
 def records() -> Records:
     """All readable directories' records of the node, with their paths; None for an unreadable one."""
-    return data_dirs.records(places.state_dirs())
+    return data_dirs.records()
 
 
 def of_another_boot(records: Records) -> str:

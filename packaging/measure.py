@@ -33,9 +33,10 @@ def side(binary: Path, number: int, scratch: Path) -> Side:
     """Return a binary with its own network; all share a rail."""
     ipam = {"type": "hpn-ipam", "dataDir": str(scratch / "leases"), "ranges": [[{"subnet": f"10.{number}.0.0/16"}]]}
     conf: dict[str, Any] = {"cniVersion": "1.1.0", "name": f"measure{number}", "type": "hpn", "master": "rail0"}
-    conf |= {"mode": "bridge", "stateDir": str(scratch / "state"), "ipam": ipam}
+    conf |= {"mode": "bridge", "ipam": ipam}
     # Each unpacks into its own directory, because a newer version would remove an older one.
     variables = {"HPN_AGENT": "", "HPN_PROGRAM_DIR": str(scratch / f"program{number}")}
+    variables["HPN_STATE_DIR"] = str(scratch / "state")
     return Side(str(binary), binary, conf, variables)
 
 

@@ -13,8 +13,6 @@ import pytest
 
 from base.state import policy
 
-NOTES = "/run/hpn/elsewhere"
-
 
 def require(tier: str, missing: str) -> None:
     """Skip the test because something is missing; fail it if HPN_REQUIRE names the tier, as in CI."""
@@ -72,36 +70,33 @@ def node_file(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypa
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """After every test: no additional file descriptor, thread, child process, namespace or note of a state
-    directory."""
-    folder = str(tmp_path_factory.getbasetemp())
-    before = _belongings(folder)
+def nothing_left() -> Iterator[None]:
+    """After every test: no additional file descriptor, thread, child process or namespace."""
+    before = _belongings()
     yield
     # Collect garbage first, which reports its open files in a ResourceWarning.  Without leftovers there is no need: a
     # collection after every test took a quarter of the unit tier's time.
-    if _more(before, folder):
+    if _more(before):
         gc.collect()
     # The kernel removes a link some time after our answer (base/kernel/rtnl.py).
     deadline = time.monotonic() + 60
-    while (left := _more(before, folder)) and time.monotonic() < deadline:
+    while (left := _more(before)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not left, f"left behind: {left}"
 
 
-def _more(before: dict[str, set[str]], folder: str) -> dict[str, set[str]]:
-    return {what: new for what, now in _belongings(folder).items() if (new := now - before[what])}
+def _more(before: dict[str, set[str]]) -> dict[str, set[str]]:
+    return {what: new for what, now in _belongings().items() if (new := now - before[what])}
 
 
-def _belongings(folder: str) -> dict[str, set[str]]:
-    # Another run of tests on this machine has another number in its names, and another folder.
+def _belongings() -> dict[str, set[str]]:
+    # Another run of tests on this machine has another number in its names.
     pid = os.getpid()
     return {
         "file descriptors": {f"{fd} -> {target}" for fd, target in _descriptors()},
         "threads": set(os.listdir("/proc/self/task")),
         "children": set(Path(f"/proc/self/task/{pid}/children").read_text().split()),
         "namespaces": {name for name in _names("/run/netns") if name.startswith(f"hpn-test-{pid}")},
-        "notes": {at for at in map(_target, _names(NOTES)) if at.startswith(folder)},
     }
 
 
@@ -111,13 +106,6 @@ def _names(directory: str) -> list[str]:
         return os.listdir(directory)
     except (FileNotFoundError, PermissionError):
         return []
-
-
-def _target(note: str) -> str:
-    try:
-        return os.path.realpath(f"{NOTES}/{note}")
-    except FileNotFoundError:  # another run's note, which disappeared meanwhile
-        return ""
 
 
 def _descriptors() -> Iterator[tuple[str, str]]:

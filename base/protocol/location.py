@@ -1,9 +1,10 @@
-"""An attachment's state directory, and the IPAM plugin of its addresses.  DEL and GC need only these.
+"""The node's directories, and what DEL and GC need of a configuration: the network and its IPAM plugin.
 
-They are read without the rest, because a pod must be deletable even if its network's configuration is broken.
+These two are read without the rest, because a pod must be deletable even if its network's configuration is broken.
 """
 
 import os
+from _thread import _local  # threading.local (base/kernel/budget.py)
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,23 +24,50 @@ IPAM_DIR: Final = "/var/lib/cni/hpn/ipam"
 KUBELET: Final = "/var/lib/kubelet"
 # The launcher unpacks the program here, one directory per version, unless HPN_PROGRAM_DIR is set.
 PROGRAM_DIR: Final = "/var/lib/cni/hpn/program"
+OF_TEST: Final = "HPN_STATE_DIR"
 _OF_ANY_PLUGIN: Final = frozenset({"cniVersion", "name", "type", "ipam", "capabilities", "dns"})
+
+
+# A node has few such paths, and making a Path takes longer than opening the file.
+path_of = lru_cache(maxsize=64)(Path)
+
+
+class _OfTest(_local):
+    """What ``HPN_STATE_DIR`` is in the request that this thread of an agent serves."""
+
+    directory = ""
+
+
+of_test: Final = _OfTest()
+
+
+def state_dir() -> Path:
+    """The directory of the journal, its locks and numbers.  HPN_STATE_DIR gives a test its own; no configuration and no
+    pod can set it."""
+    return path_of(of_test.directory or os.environ.get(OF_TEST) or STATE_DIR)
+
+
+def ipam_dir() -> str:
+    """The directory of leases, unless ipam.dataDir names another."""
+    directory = f"{state_dir()}"
+    return IPAM_DIR if directory == STATE_DIR else f"{directory}/ipam"
 
 
 @dataclass(frozen=True)
 class Location:
-    """The network's name, the state directory, and the IPAM plugin's name, empty for none."""
+    """The network's name, and the IPAM plugin's, empty for none."""
 
     network: str
-    state_dir: Path
     ipam: str
+
+    @property
+    def state_dir(self) -> Path:
+        """``state_dir``."""
+        return state_dir()
 
 
 def location(conf: Config) -> Location:
     """The configuration's Location.  Raises InvalidConfig."""
-    state_dir = conf.get("stateDir", STATE_DIR)
-    if not isinstance(state_dir, str) or not is_absolute(state_dir):
-        raise InvalidConfig(f"stateDir {state_dir!r} must be an absolute path")
     ipam = conf.get("ipam") or {}
     if not isinstance(ipam, dict):
         raise InvalidConfig(f"ipam {ipam!r} is not an object")
@@ -47,7 +75,7 @@ def location(conf: Config) -> Location:
     if not isinstance(plugin, str) or (ipam and not plugin):
         raise InvalidConfig(f"ipam.type {plugin!r} names no plugin; set hpn-ipam, host-local, ... or remove ipam")
     # A plugin that names itself as its IPAM would call itself without end.  It holds nothing: DEL and GC need no IPAM.
-    return Location(spec.network_of(conf), path_of(state_dir), "" if names_itself(conf) else plugin)
+    return Location(spec.network_of(conf), "" if names_itself(conf) else plugin)
 
 
 def names_itself(conf: Config) -> bool:
@@ -61,10 +89,6 @@ def is_stripped(conf: Config) -> bool:
     file to these, for DEL and STATUS: to libcni's PluginConf."""
     ipam = conf.get("ipam")
     return conf.keys() <= _OF_ANY_PLUGIN and isinstance(ipam, dict) and ipam.keys() == {"type"}
-
-
-# A node has one or two such paths, and making a Path takes longer than opening the file.
-path_of = lru_cache(maxsize=64)(Path)
 
 
 def is_absolute(path: str) -> bool:

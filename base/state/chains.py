@@ -1,7 +1,7 @@
 """Chains: the attachments that one ADD makes for a pod's claims, and that only begin and end together (cni/chain.py).
 
-    <stateDir>/chains/<network>/<containerID>:<ifname>.json     the members of the chain, in durable.py's format
-    <stateDir>/locks/chain-<n>                                  a byte for each key (locks.py); n is below 64
+    /run/hpn/chains/<network>/<containerID>:<ifname>.json     the members of the chain, in durable.py's format
+    /run/hpn/locks/chain-<n>                                  a byte for each key (locks.py); n is below 64
 
 Network and interface are the request's: those of the cluster's network.  Each member is an attachment with a record in
 the journal, under its own network and interface.  The file is written before the first of these records, and removed
@@ -17,7 +17,7 @@ from pathlib import Path
 from base.protocol.errors import RecordUnreadable
 from base.protocol.location import location
 from base.protocol.spec import Json, Key, Request
-from base.state import durable, journal, places
+from base.state import durable, journal
 from base.state.journal import Version
 from base.state.locks import Lock
 
@@ -78,9 +78,7 @@ class Chain:
             return _members(durable.read(self._file) or {"members": []}, self._file)
 
     def _recorded(self) -> Json:
-        """The network of a class may have a state directory of its own."""
-        folders = places.state_dirs_with(self.state_dir)
-        found = (r for folder in folders for r in journal.records(folder, self.key.container_id) if r.claim)
+        found = (r for r in journal.records(self.state_dir, self.key.container_id) if r.claim)
         return _body(Member(r.key.ifname, r.claim, r.config) for r in found)
 
     def version(self) -> Version:
@@ -89,19 +87,16 @@ class Chain:
 
     def save(self, members: Sequence[Member]) -> None:
         """Put the chain on disk, before the first of its records.  Raises IoFailure."""
-        places.note(self.state_dir, self.network, self.key)
         durable.write(self._file, _body(members))
 
     def forget(self) -> None:
         """Remove the chain, after the last of its records was removed.  Raises IoFailure."""
         durable.remove(self._file)
-        places.forget(self.state_dir, self.network, self.key)
 
 
 def find(state_dir: Path, network: str, key: Key) -> Chain | None:
-    """The request's chain, in this state directory or in the one that its ADD noted; None if there is none."""
-    dirs = (state_dir, places.state_dir_of(network, key))
-    return next((whole for one in dirs if one and (whole := Chain(one, network, key)).exists), None)
+    """The request's chain; None if there is none."""
+    return whole if (whole := Chain(state_dir, network, key)).exists else None
 
 
 def of_network(state_dir: Path, network: str) -> list[Chain]:

@@ -1,30 +1,27 @@
-"""The directories of leases: the default, those in state directories, and those that attachments' configurations
+"""The directories of leases: the default, the one in the state directory, and those that attachments' configurations
 name."""
 
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from base.protocol.location import IPAM_DIR
+from base.protocol.location import ipam_dir, state_dir
 from base.protocol.spec import Config
-from base.state import journal, places
+from base.state import journal
 from base.state.record import Record
 
-DEFAULT = IPAM_DIR
 
-
-def records(state_dirs: Iterable[Path]) -> list[tuple[Path, Record | None]]:
-    """Return all records there (journal.files), without those of a directory that cannot be read: its disk failed."""
+def records() -> list[tuple[Path, Record | None]]:
+    """Return all records (journal.files), without those that cannot be read because the disk failed."""
     found = list[tuple[Path, Record | None]]()
-    for folder in state_dirs:
-        with suppress(OSError):
-            found += journal.files(folder)
+    with suppress(OSError):
+        found += journal.files(state_dir())
     return found
 
 
 def data_dirs(records: Iterable[tuple[Path, Record | None]]) -> list[Path]:
     """Return them, for the records of all attachments (journal.files)."""
-    found = {Path(DEFAULT), *(folder / "ipam" for folder in places.state_dirs())}
+    found = {Path(ipam_dir()), state_dir() / "ipam"}
     found.update(Path(named) for _, record in records if record and (named := _data_dir(record.config)))
     return sorted(found)
 

@@ -16,14 +16,14 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
-from pathlib import Path
 from typing import Final
 
 from base.kernel import files
 from base.kernel.gids import ROCE_V2
+from base.protocol import location
 from base.protocol.errors import IoFailure, RecordUnreadable
 from base.protocol.spec import Json
-from base.state import claims, journal, locks, places
+from base.state import claims, journal, locks
 from base.state.claims import Claim
 from base.state.locks import Lock
 from base.state.record import Record
@@ -35,18 +35,18 @@ _VERSIONS: Final = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.i
 _SOON: Final = 1.0
 
 
-def open_if_whole(claim: Claim, number: int, state_dir: Path | None = None, known: Sequence[Record] = ()) -> bool:
+def open_if_whole(claim: Claim, number: int, known: Sequence[Record] = ()) -> bool:
     """Open the gate of device ``number``'s request, if all interfaces of the request are attached.
 
-    ``state_dir`` may not be noted yet, and ``known`` records need not be searched.  Return whether the gate is open.
-    Raises IoFailure, InvalidConfig, TryAgain.
+    ``known`` records need not be searched.  Return whether the gate is open.  Raises IoFailure, InvalidConfig,
+    TryAgain.
     """
     with _alone(claim.uid):
-        return _open_if_whole(claim, number, lambda: chain(known, records(claim.uid, state_dir)))
+        return _open_if_whole(claim, number, lambda: chain(known, records(claim.uid)))
 
 
 def _alone(uid: str, timeout: float = locks.SHARED) -> Lock:
-    return journal.locked(Path(places.COMMON), "claim", uid, timeout)
+    return journal.locked(location.state_dir(), "claim", uid, timeout)
 
 
 def _open_if_whole(claim: Claim, number: int, found: Callable[[], Iterable[Record]]) -> bool:
@@ -149,14 +149,12 @@ def network_data(record: Record) -> Json:
     return {name: value for name, value in found.items() if value}
 
 
-def records(uid: str, state_dir: Path | None = None) -> Iterator[Record]:
+def records(uid: str) -> Iterator[Record]:
     """The attachments of a claim in this boot, complete or not."""
-    dirs = places.state_dirs_with(state_dir) if state_dir else places.distinct_state_dirs()
-    for folder in dirs:
-        for file, body in journal.texts(folder):
-            found = journal.decoded(file, body) if uid.encode() in body else None
-            if found and found.of_this_boot and found.claim.partition("/")[0] == uid:
-                yield found
+    for file, body in journal.texts(location.state_dir()):
+        found = journal.decoded(file, body) if uid.encode() in body else None
+        if found and found.of_this_boot and found.claim.partition("/")[0] == uid:
+            yield found
 
 
 def _described(attributes: Json, record: Record | None) -> Json:

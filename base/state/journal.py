@@ -1,10 +1,10 @@
 """What an attachment changed, on disk before it is changed.  DEL, CHECK, GC and recovery read only this.
 
-    <stateDir>/attachments/<network>/<containerID>:<ifname>.json    a Record (record.py), in durable.py's format
-    <stateDir>/attachments/<network>/<containerID>:<ifname>.error   its last error (last_error.py)
-    <stateDir>/locks/attachment-<n>                                 a byte for each key (locks.py); n is below 64
-    <stateDir>/quarantine/<network>/...                             unreadable records
-    <stateDir>/refused/<network>/...                                for people: records that IPAM did not release
+    /run/hpn/attachments/<network>/<containerID>:<ifname>.json    a Record (record.py), in durable.py's format
+    /run/hpn/attachments/<network>/<containerID>:<ifname>.error   its last error (last_error.py)
+    /run/hpn/locks/attachment-<n>                                 a byte for each key (locks.py); n is below 64
+    /run/hpn/quarantine/<network>/...                             unreadable records
+    /run/hpn/refused/<network>/...                                for people: records that IPAM did not release
 
 A record is written before the first change ("complete": false) and again after the last one.  It is removed only when
 the undo of all its changes is confirmed.  Out of scope: how to undo.
@@ -21,7 +21,7 @@ from typing import Final
 
 from base.protocol.errors import IoFailure, RecordUnreadable
 from base.protocol.spec import Json, Key
-from base.state import durable, locks, places
+from base.state import durable, locks
 from base.state.locks import Lock, Mode
 from base.state.pod import Identity
 from base.state.record import LOST, Record, legible, netns_in
@@ -117,7 +117,6 @@ class Entry:
         """Remove the record, after everything is undone.  Raises IoFailure."""
         self._forget_error()
         durable.remove(self._file)
-        places.forget(self.state_dir, self.network, self.key)
 
     def _forget_error(self) -> None:
         for file in (f"{self.error_file}.tmp", self.error_file):

@@ -1,6 +1,6 @@
 """The last error of an attachment, for people: a small file beside its record, with the record's lifetime.
 
-    <stateDir>/attachments/<network>/<containerID>:<ifname>.error    time, command, code, msg and details of the answer
+    /run/hpn/attachments/<network>/<containerID>:<ifname>.error    time, command, code, msg and details of the answer
 
 It is written if DEL or CHECK fails while there is a record, and if ADD could not undo all its changes.  Any other
 failed ADD leaves nothing; only its caller learns of it.  No command's answer depends on this file.
@@ -17,7 +17,7 @@ from base.protocol import spec
 from base.protocol.errors import CniError
 from base.protocol.location import location
 from base.protocol.spec import DELEGATED, Json, Reply, Request
-from base.state import durable, journal, places, trust
+from base.state import durable, journal, trust
 from base.state.journal import Entry
 
 COMMANDS: Final = ("ADD", "DEL", "CHECK")
@@ -35,10 +35,8 @@ def note(request: Request, reply: Reply) -> None:
         return
     with suppress(CniError, OSError, ValueError, TypeError, KeyError):  # the command's answer stands
         where = location(spec.configuration(request))
-        dirs = (where.state_dir, places.state_dir_of(where.network, request.key))
-        entries = [Entry(state_dir, where.network, request.key) for state_dir in dirs if state_dir]
-        entry = next((entry for entry in entries if entry.version()), None)
-        if entry:
+        entry = Entry(where.state_dir, where.network, request.key)
+        if entry.version():
             with journal.lock(entry.state_dir, entry.network, entry.key, timeout=0):
                 if _is_its_own(entry, request):
                     # Others than root could have redirected the path.

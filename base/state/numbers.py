@@ -6,7 +6,7 @@ ones (ib_uverbs_add_one, ib_umad_init_port).  So two devices that move at once m
 while a lower number is free gets that.  A container's device nodes are chosen earlier: kubelet calls Allocate before
 ADD, and never again for that pod.
 
-    /run/hpn/locks/rdma-numbers    held while numbers change, for any stateDir
+    /run/hpn/locks/rdma-numbers    held while numbers change
     /run/hpn/rdma/<device>         the device nodes that a pod was promised and does not have
 """
 
@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
+from base.protocol import location
 from base.protocol.errors import CniError, IoFailure, TryAgain
-from base.state import durable, places
+from base.state import durable
 from base.state.locks import SHARED, Lock
 
 # Seconds.
@@ -25,11 +26,11 @@ _MOMENT: Final = 5.0
 def lock(timeout: float = SHARED) -> Lock:
     """Lock the changing of numbers.  Take it inside all other locks, and only for a device's own move or binding.
     Raises TryAgain, IoFailure."""
-    path = f"{places.COMMON}/locks/rdma-numbers"
+    path = f"{location.state_dir()}/locks/rdma-numbers"
     try:
         return durable.with_directory(path, lambda: Lock(path, timeout))
     except OSError as e:
-        raise IoFailure(f"locking {path}: {e.strerror}; {places.COMMON} must be writable") from e
+        raise IoFailure(f"locking {path}: {e.strerror}; {location.state_dir()} must be writable") from e
 
 
 @contextmanager
@@ -60,4 +61,4 @@ def promise(device: str, pod: str, nodes: Sequence[str]) -> None:
 
 
 def _file(device: str, place: str = "") -> str:
-    return f"{place or places.COMMON}/rdma/{device}"
+    return f"{place or location.state_dir()}/rdma/{device}"

@@ -9,16 +9,17 @@ would call a pod's device free.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from base.kernel import sysfs
 from base.kernel.sysfs import Relatives
+from base.protocol import location
 from base.protocol.errors import DeviceInUse, IoFailure
 from base.protocol.spec import Json
-from base.state import claims, durable, journal, locks, places
+from base.state import claims, durable, journal, locks
 from base.state.claims import Claim, ClaimedDevice
 from base.state.locks import Lock, Mode
 from base.state.record import Record
@@ -30,19 +31,19 @@ _DEVICE: Final = re.compile(rb'"device":("[^"]*")')
 def lock(device: str, timeout: float | None = None, mode: Mode = Mode.ALONE) -> Lock:
     """Lock the choice of devices, by a device's bus address or the name of an interface of software.
 
-    A device and its relatives have one lock, for claims and for attachments in any stateDir.  Users of a master take it
+    A device and its relatives have one lock, for claims and for attachments.  Users of a master take it
     with Mode.SHARED.  Take it inside an attachment's lock, never around one.  Raises TryAgain after ``timeout`` seconds
     (locks.SHARED by default), IoFailure.
     """
     most = locks.SHARED if timeout is None else timeout
     # A configuration may name no device that is there.  Without a name, the lock is that of many devices.
-    return journal.locked(Path(places.COMMON), "device", sysfs.top(device) or "none", most, mode)
+    return journal.locked(location.state_dir(), "device", sysfs.top(device) or "none", most, mode)
 
 
 def rebinding(device: str) -> int:
     """Open the lock of a function's bindings to drivers, for ``base.kernel.pci``.  Every user, and every pod, can open
     the function's directory in /sys, and hold its lock.  Raises OSError, IoFailure, InvalidConfig."""
-    path = f"{places.COMMON}/locks/rebind-{device}"
+    path = f"{location.state_dir()}/locks/rebind-{device}"
     return durable.with_directory(path, lambda: locks.opened(path))
 
 
@@ -57,7 +58,7 @@ class Use:
       devices, because they are damaged.
     """
 
-    state_dirs: Sequence[Path]
+    state_dir: Path | None
     devices: dict[str, Record] = field(default_factory=dict)
     claimed: Mapping[str, tuple[Claim, ClaimedDevice]] = field(default_factory=dict)
     below: set[int] = field(default_factory=set)
@@ -77,8 +78,7 @@ class Use:
 
     def attached_over(self, index: int) -> Iterator[Record]:
         """The attachments with this interface of the host as their master."""
-        dirs = self.state_dirs if index in self.below else ()
-        named = (record for one in dirs for record in journal.naming(one, index, "parent"))
+        named = journal.naming(self.state_dir, index, "parent") if self.state_dir and index in self.below else ()
         return (r for r in named if r.of_this_boot and r.link.get("parent") == index and _is_the_hosts(r))
 
 
@@ -92,22 +92,22 @@ class Holder:
     device: str = ""
 
 
-def use(state_dirs: Sequence[Path], among: Collection[str], claim: str | None = None) -> Use:
+def use(state_dir: Path | None, among: Collection[str], claim: str | None = None) -> Use:
     """The owners of these devices, and the interfaces with one over them.  Most records are not decoded.
 
+    Without ``state_dir`` it asks the claims only.
     ``claim`` is the asking attachment's (Record.claim), empty for none; None asks the journal only.
     """
     written = {durable.canonical(device).encode() for device in among}
-    found = Use(state_dirs, claimed={} if claim is None else claims.allocated(among, claim))
-    for state_dir in state_dirs:
-        for file, body in journal.texts(state_dir, found.lost):
-            if not written.isdisjoint(_DEVICE.findall(body)):
-                record = journal.decoded(file, body)
-                if not record:
-                    found.lost.append(file)
-                elif device := record.device:
-                    found.devices[device] = record
-            found.below.update(map(int, _PARENT.findall(body)))
+    found = Use(state_dir, claimed={} if claim is None else claims.allocated(among, claim))
+    for file, body in journal.texts(state_dir, found.lost) if state_dir else ():
+        if not written.isdisjoint(_DEVICE.findall(body)):
+            record = journal.decoded(file, body)
+            if not record:
+                found.lost.append(file)
+            elif device := record.device:
+                found.devices[device] = record
+        found.below.update(map(int, _PARENT.findall(body)))
     return found
 
 
@@ -171,16 +171,16 @@ def _is_the_hosts(record: Record) -> bool:
     return not record.link.get("in_container")
 
 
-def devices(state_dirs: Iterable[Path], lost: list[str] | None = None) -> dict[str, Record]:
+def devices(state_dir: Path, lost: list[str] | None = None) -> dict[str, Record]:
     """All devices that attachments own: bus address -> record; ``lost`` as in ``journal.texts``.  Raises IoFailure."""
-    texts = ((file, body) for one in state_dirs for file, body in journal.texts(one, lost) if _DEVICE.search(body))
+    texts = ((file, body) for file, body in journal.texts(state_dir, lost) if _DEVICE.search(body))
     return {device: r for file, body in texts if (r := journal.decoded(file, body)) and (device := r.device)}
 
 
-def owner(state_dirs: Sequence[Path], device: str) -> Record | None:
+def owner(state_dir: Path, device: str) -> Record | None:
     """The attachment that owns a device, by its bus address or one of its interface's names on the host, altnames
     included; None if none does.  Raises IoFailure."""
-    named = (r for one in state_dirs for r in journal.naming(one, device)) if device else ()
+    named = journal.naming(state_dir, device) if device else ()
     return next((r for r in named if r.device and device in _names(r.link)), None)
 
 
@@ -191,7 +191,7 @@ def _names(link: Json) -> tuple[str, ...]:
 def of_address(address: object) -> str:
     """The attachments of this boot that have the address on any link, for people; empty for none."""
     begins = f'"{address}/'
-    texts = (found for one in places.distinct_state_dirs() for found in journal.texts(one))
+    texts = journal.texts(location.state_dir())
     records = (journal.decoded(file, body) for file, body in texts if begins.encode() in body)
     return ", ".join(
         record.title

@@ -2,7 +2,7 @@
 
     {"podMayChoose": ["mac", "ips", "mtu"],
      "allowedNames": {"master": ["rail*"], "kind": ["macvlan", "sriov"]},
-     "allowedPaths": {"stateDir": [], "dataDir": ["/var/lib/tenants"]}}
+     "allowedPaths": {"logFile": [], "dataDir": ["/var/lib/tenants"]}}
 
 Multus fills args.cni from the pod's annotation (cni-args), whatever the network's configuration contains.  So args.cni
 is the pod author's input.  ADD and STATUS check it before they begin.  DEL, GC and CHECK use the record: a pod must be
@@ -11,7 +11,7 @@ deletable.
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -51,7 +51,6 @@ _OF_A_STATE_DIR: Final = (
     "locks",
     "quarantine",
     "refused",
-    "elsewhere",
     "node",
     "rdma",
     "chains",
@@ -65,12 +64,14 @@ class Permits:
 
     - ``choices``: the keys that a pod may choose; None for the default.
     - ``names``: the patterns of names, by list.
-    - ``places``: the directories that may hold state, by key.
+    - ``places``: the directories that may hold leases, by key.
+    - ``remarks``: lines about keys without effect, for the log.
     """
 
     choices: tuple[str, ...] | None
     names: Mapping[str, tuple[str, ...]]
     places: Mapping[str, tuple[str, ...]]
+    remarks: tuple[str, ...] = ()
 
     def refuse_choices(self, request: Request, conf: Config, keys: Collection[str] = ()) -> None:
         """Raise InvalidConfig for a choice of the pod that this node does not allow; of these keys, or of all."""
@@ -87,12 +88,24 @@ class Permits:
                 _refuse_name(*one, self.names.get(one[0]))
         self.refuse_places(request, conf, has_leases=has_leases)
 
-    def refuse_places(self, request: Request, conf: Config, *, has_leases: bool = False) -> None:
+    def refuse_places(self, request: Request, conf: Config, *, has_leases: bool) -> None:
         """``refuse_names`` for directories only."""
-        for key, label, path, folder in _written(conf, has_leases=has_leases):
-            _refuse_another_purpose(label, path, folder, request.var("HPN_PROGRAM_DIR"))
-            if key in self.places:
-                policy.place(label, path, self.places[key])
+        refuse_former(conf)
+        ipam = conf.get("ipam")
+        path = ipam.get("dataDir") if has_leases and isinstance(ipam, dict) else None
+        if isinstance(path, str) and is_absolute(path):
+            _refuse_another_purpose(path, f"{path}/{conf.get('name')}", request.var("HPN_PROGRAM_DIR"))
+            if "dataDir" in self.places:
+                policy.place("ipam.dataDir", path, self.places["dataDir"])
+
+
+def refuse_former(conf: Config) -> None:
+    """Raise InvalidConfig for a key of an earlier version.  DEL, GC and CHECK ignore it."""
+    if policy.FORMER in conf:
+        raise InvalidConfig(
+            f"{policy.FORMER} {json.dumps(conf[policy.FORMER])} is a key of an earlier version; remove "
+            f"{policy.FORMER}, and name its directory ipam as ipam.dataDir while pods have addresses from there"
+        )
 
 
 def read(file: str = "") -> Permits:
@@ -107,7 +120,7 @@ def read(file: str = "") -> Permits:
     _refuse_unknown(policy.NAMES, patterns, LISTS)
     choices = _list(policy.CHOICES, document[policy.CHOICES]) if policy.CHOICES in document else None
     _refuse_unknown(policy.CHOICES, choices or (), CHOICES)
-    return Permits(choices, patterns, places)
+    return Permits(choices, patterns, places, policy.remarks(document))
 
 
 def _list(key: str, listed: Any) -> tuple[str, ...]:
@@ -155,31 +168,22 @@ def _refuse_name(listed: str, key: str, value: str, patterns: Collection[str] | 
         )
 
 
-def _written(conf: Config, *, has_leases: bool) -> Iterator[tuple[str, str, str, str]]:
-    """Each directory in the configuration: its list, its label, its path, and the directory that hpn makes for it."""
-    ipam = conf.get("ipam")
-    if isinstance(path := conf.get("stateDir"), str) and is_absolute(path):
-        yield "stateDir", "stateDir", path, path
-    if has_leases and isinstance(ipam, dict) and isinstance(path := ipam.get("dataDir"), str) and is_absolute(path):
-        yield "dataDir", "ipam.dataDir", path, f"{path}/{conf.get('name')}"
-
-
-def _refuse_another_purpose(label: str, path: str, folder: str, program: str) -> None:
-    """Raise InvalidConfig if hpn keeps other files there: it could take them for records or leases."""
+def _refuse_another_purpose(path: str, folder: str, program: str) -> None:
+    """Raise InvalidConfig if hpn keeps other files where it would make the folder: it could take them for leases."""
     real, leases, others = (
         os.path.realpath(folder),
         _real(IPAM_DIR),
         (_real(program or PROGRAM_DIR), *_parts(STATE_DIR)),
     )
-    above = real if folder == path else os.path.dirname(real)
+    above = os.path.dirname(real)
     place = next((other for other in others if files.is_within(real, other)), "")
-    if files.is_within(real, leases) and (folder == path or above != leases):
+    if files.is_within(real, leases) and above != leases:
         place = leases
     while not place and above != "/":
         place = above if os.path.exists(f"{above}/leases") and os.path.exists(f"{above}/index") else ""
         above = os.path.dirname(above)
     if place:
-        raise InvalidConfig(f"{label} {path!r}: hpn keeps other files in {place}; name another directory")
+        raise InvalidConfig(f"ipam.dataDir {path!r}: hpn keeps other files in {place}; name another directory")
 
 
 # The administrator decides where these lead, once.

@@ -35,7 +35,9 @@ DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "CNIDeviceInfoFile": ("/var/run/k8s.cni.cncf.io/devinfo", "/run/k8s.cni.cncf.io/devinfo"),
 }
 # Paths that may be anywhere, unless the file restricts them.
-UNBOUNDED: Final = ("stateDir", "dataDir")
+UNBOUNDED: Final = ("dataDir",)
+# Read without effect: an earlier version's key.
+FORMER: Final = "stateDir"
 _PATHS: Final = "allowedPaths"
 NAMES: Final = "allowedNames"
 CHOICES: Final = "podMayChoose"
@@ -103,7 +105,7 @@ def listed_paths(document: Mapping[str, Any], key: str) -> tuple[str, ...] | Non
     listed = document.get(_PATHS, {})
     if not isinstance(listed, dict):
         raise broken(f"{_PATHS} {listed!r} is not an object of lists of paths")
-    if unknown := sorted(listed.keys() - {*DEFAULTS, *UNBOUNDED}):
+    if unknown := sorted(listed.keys() - {*DEFAULTS, *UNBOUNDED, FORMER}):
         raise broken(f"{_PATHS}.{unknown[0]} is not one of {', '.join((*DEFAULTS, *UNBOUNDED))}")
     if key not in listed:
         return None
@@ -111,6 +113,12 @@ def listed_paths(document: Mapping[str, Any], key: str) -> tuple[str, ...] | Non
     if not isinstance(entries, list | tuple) or not all(map(_is_path, entries)):
         raise broken(f"{_PATHS}.{key} {entries!r} is not a list of absolute paths without '..'")
     return tuple(entries)
+
+
+def remarks(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """A line for the log, if the file has a key of an earlier version."""
+    is_former = FORMER in document.get(_PATHS, {})
+    return (f"the policy file {FILE}: {_PATHS}.{FORMER} has no effect any more; remove it",) if is_former else ()
 
 
 def backend(kind: str) -> tuple[Mapping[str, Any], str]:

@@ -36,7 +36,7 @@ def refuse_unless_ours(folder: str) -> None:
     if found.st_mode & _OTHERS:
         raise InvalidConfig(
             f"directory {folder} has mode {stat.S_IMODE(found.st_mode):o}, but state is kept only in directories of "
-            f"mode 700; if nothing else is in it: chmod 700 {folder}; else choose another stateDir or ipam.dataDir"
+            f"mode 700; if nothing else is in it: chmod 700 {folder}; else choose another ipam.dataDir"
         )
     if len(_good) >= _GOOD_MOST:
         _good.clear()
@@ -47,9 +47,7 @@ def refuse_unless_safe(folder: str) -> None:
     """Raise InvalidConfig if others than root could replace this directory.  Raises OSError."""
     if weak := weak_spot(folder):
         why, remedy = weak
-        raise InvalidConfig(
-            f"{folder}: {why}, so no state is kept there; {remedy}; or choose another stateDir or ipam.dataDir"
-        )
+        raise InvalidConfig(f"{folder}: {why}, so no state is kept there; {remedy}; or choose another ipam.dataDir")
 
 
 def weak_spot(folder: str) -> tuple[str, str] | None:

@@ -8,7 +8,6 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 from base.kernel import rtnl
@@ -129,8 +128,8 @@ def with_keys(claimed: Claimed, request: Request, conf: Config) -> tuple[Request
 def attached(made: Sequence[tuple[Entry, Record]]) -> None:
     """Open the gates of the complete attachments that one ADD made.  Raises IoFailure, InvalidConfig; TryAgain if a
     claim is gone."""
-    requests, load = dict[tuple[str, int], tuple[Claim, Path]](), cache(claims.load)
-    for entry, record in made:
+    requests, load = dict[tuple[str, int], Claim](), cache(claims.load)
+    for _, record in made:
         uid, _, number = record.claim.partition("/")
         claim = load(uid)
         if not claim:
@@ -138,9 +137,9 @@ def attached(made: Sequence[tuple[Entry, Record]]) -> None:
                 f"{record.title}: its claim {uid} is not prepared any more, and no container would start; kubelet "
                 "prepares it again before the next ADD"
             )
-        requests[uid, claim.first_of_request(int(number))] = claim, entry.state_dir
-    for (_, first), (claim, state_dir) in requests.items():
-        gates.open_if_whole(claim, first, state_dir, [record for _, record in made])
+        requests[uid, claim.first_of_request(int(number))] = claim
+    for (_, first), claim in requests.items():
+        gates.open_if_whole(claim, first, [record for _, record in made])
 
 
 def check(record: Record) -> None:

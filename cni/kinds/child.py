@@ -13,10 +13,11 @@ from base.kernel import links, nsid, routes, rtnl, sysctl, sysfs
 from base.kernel.links import RTM_NEWLINK, Link
 from base.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, attributes
 from base.kernel.rtnl import Rtnl
+from base.protocol import location
 from base.protocol.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
 from base.protocol.result import Interface
 from base.protocol.spec import Json
-from base.state import journal, owned, places
+from base.state import journal, owned
 from base.state.locks import Mode
 from base.state.pod import Pod
 from cni.features import gids, rdma
@@ -105,8 +106,8 @@ def plan_over(link: Link, conf: "NetConf", *, kind: str, mac: str, data: bytes, 
     if not inside:
         asked = sysfs.relatives_of_netdev(link.name, devices)
         # Only a part of a device can be on the host while an attachment has the device.
-        dirs = places.state_dirs_with(conf.where.state_dir) if asked.above else ()
-        owned.refuse_held(owned.use(dirs, asked.all, conf.claim), asked, prefix="master: ", is_alone=False)
+        searched = conf.where.state_dir if asked.above else None
+        owned.refuse_held(owned.use(searched, asked.all, conf.claim), asked, prefix="master: ", is_alone=False)
     return vars(
         Plan(
             kind=kind,
@@ -341,7 +342,7 @@ def _refuse_a_pods(link: Link, host: Rtnl) -> None:
     from hardware import needed  # noqa: PLC0415
 
     if needed.is_pair(link):
-        needed.refuse_end_of_pair(link, host, places.state_dirs(), prefix="master ")
+        needed.refuse_end_of_pair(link, host, location.state_dir(), prefix="master ")
 
 
 def _refuse_unless_ethernet(master: Link) -> None:

@@ -25,7 +25,7 @@ from base.kernel.sysfs import PciFunction, Relatives
 from base.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, TryAgain
 from base.protocol.result import Interface
 from base.protocol.spec import Json
-from base.state import journal, owned, places
+from base.state import journal, owned
 from base.state.pod import Pod
 from cni.features import rdma
 from cni.kinds import child, device
@@ -206,16 +206,16 @@ def _find(wanted: "HostDevice", conf: "NetConf", host: Rtnl, own: int | None = N
     """Return the free device with its interface; without one if the pod drives the device itself.  An interface of
     software gets a function without address and driver.  ``own`` is the pod's namespace.  Raises CniError."""
     address, name = _locate(wanted)
-    state_dirs = places.state_dirs_with(conf.where.state_dir)
+    state_dir = conf.where.state_dir
     if address:
-        if owner := owned.owner(state_dirs, address):
+        if owner := owned.owner(state_dir, address):
             raise DeviceInUse(
                 f"device {address!r} belongs to {owner.title}, since {owner.time}; delete that first", owner.device
             )
         function = _on_bus(address)
         name = name or "".join(function.netdevs)
         if not name:
-            use = owned.use(state_dirs, sysfs.relatives(address).all, conf.claim)
+            use = owned.use(state_dir, sysfs.relatives(address).all, conf.claim)
             needed.refuse_function(function, use, host)
             return function, None
     else:
@@ -225,11 +225,11 @@ def _find(wanted: "HostDevice", conf: "NetConf", host: Rtnl, own: int | None = N
         raise _missing(wanted, conf.where, host)
     _refuse_unmovable(link, function.address)
     asked = sysfs.relatives(function.address) if function.address else Relatives((name,))
-    use = owned.use(state_dirs, asked.all, conf.claim)
+    use = owned.use(state_dir, asked.all, conf.claim)
     takes = wanted.useInterfaceNetwork
     needed.refuse(link, asked, use, host, other="name another interface", takes=takes)
     if needed.is_pair(link):
-        needed.refuse_end_of_pair(link, host, use.state_dirs, own=own)
+        needed.refuse_end_of_pair(link, host, state_dir, own=own)
     return function, link
 
 
@@ -258,8 +258,7 @@ def _on_bus(address: str) -> PciFunction:
 def _missing(wanted: "HostDevice", where: "Location", host: Rtnl) -> DeviceInUse | LinkUnavailable:
     """Return the error for an interface that is not on the host, with the attachment that owns it by the journal."""
     key, value = ("device", wanted.device) if wanted.device else ("hwaddr", wanted.hwaddr)
-    named = (r for one in places.state_dirs_with(where.state_dir) for r in journal.naming(one, value))
-    for record in named:
+    for record in journal.naming(where.state_dir, value):
         home = record.link.get("home") or {}
         if record.of_this_boot and value in (home.get("name"), home.get("mac"), *home.get("altnames", ())):
             devices = [record.device] if record.device else []

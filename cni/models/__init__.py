@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from base.kernel import sysctl
 from base.protocol import spec
-from base.protocol.location import STATE_DIR, Location, is_absolute
+from base.protocol.location import Location, is_absolute
 from base.protocol.result import Result
 from base.protocol.spec import Json
 from base.state.log import DEFAULT, STDERR
@@ -221,10 +221,6 @@ class Common(BaseModel):
     `numa`, those near the NIC, or a list, `0-3,8`.
     Default: unchanged
     Refused: 7: malformed, not of this machine; 101: `numa` without a PCI device, refused by the kernel"""
-    stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR
-    """Absolute path of the journal, and with `ipam/` of the leases ([State directories](node.md#state-directories)).
-    For a separate set of networks on a node, such as for a test beside pods in use.
-    Refused: 7: relative, or not safe; 5: cannot be written, full"""
     strict: bool = True
     """Refuse unknown keys."""
     # base/state/log.py reads these keys from every command's stdin; here they are only validated.

@@ -9,7 +9,7 @@ from typing import Final
 from base.kernel import sysfs
 from base.protocol.errors import IoFailure, LinkUnavailable
 from base.protocol.spec import Json
-from ctl.command_line import add_state_dir, as_document, parser_for, state_dirs
+from ctl.command_line import add_state_dir, as_document, parser_for, state_dir
 from ctl.devices import formats
 from ctl.screen import Table, text
 from hardware import functions
@@ -24,9 +24,8 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
     """The command's output and exit status."""
     options = _parser().parse_args(words)
     sysfs.refuse_hidden(root)
-    looked_in = state_dirs(options) if options.state_dir else None
     try:
-        node = functions.node(root, looked_in)
+        node = functions.node(root, state_dir(options))
     except OSError as e:
         raise IoFailure(f"reading the default route from the kernel: {e.strerror}") from e
     found = list(_chosen(node.functions, options.device))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from base.kernel import budget
+from base.protocol import location
 from base.protocol.errors import BackendRefused, CniError, IoFailure
 from base.protocol.spec import Config, Json, network_of
 from base.state import journal
@@ -202,9 +203,9 @@ def _shared(root: Path) -> Iterator[tuple[str, Config]]:
 
 def _all(root: Path) -> Iterator[tuple[str, Config]]:
     read = Reader(root)
-    found, state_dirs = networks.networks(read), read.state_dirs()
+    found = networks.networks(read)
     for path, why in read.unread.items():
         raise IoFailure(f"reading {path}: {why}; run hpn as root")
     yield from ((one.source, one.conf) for one in found)
-    for state_dir in state_dirs:
-        yield from ((f"{path}", record.config) for path, record in journal.files(state_dir) if record)
+    records = journal.files(Path(read.at(f"{location.state_dir()}")))
+    yield from ((f"{path}", record.config) for path, record in records if record)

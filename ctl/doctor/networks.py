@@ -139,8 +139,8 @@ def _network(path: str, conf: Json, node_file: str) -> Network:
         asked = spec.decode(json.dumps(conf).encode(), True)  # noqa: FBT003
         wanted = config.load({"deviceID": _DEVICE, **asked} if _needs_device(asked) else asked, "")
         named = [one for one in wanted.named if one[2] != _DEVICE]
-        if node_file:
-            permitted.read(node_file).refuse_names(Request({}), asked, named, has_leases=wanted.where.ipam == _IPAM)
+        permits = permitted.read(node_file) if node_file else permitted.Permits(None, {}, {})
+        permits.refuse_names(Request({}), asked, named, has_leases=wanted.where.ipam == _IPAM)
     except CniError as e:
         return Network(path, asked, e.msg)
     return Network(path, asked)

@@ -2,13 +2,10 @@
 
 import errno
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from base.kernel import cpus, files
-from base.protocol.location import STATE_DIR
-from base.state import places
 
 # /proc/sys refuses reads that exceed the kernel's largest allocation (proc_sys_call_handler).
 _PIECE: Final = 1 << 16
@@ -74,14 +71,6 @@ class Reader:
         except OSError as e:
             self._note(folder, e)
             return ()
-
-    def state_dirs(self) -> list[Path]:
-        """The default state directory, then those that attachments noted (base/state/places.py)."""
-        notes, found = self.at(places.ELSEWHERE), set[Path]()
-        for name in self.names(notes):
-            with suppress(OSError):  # the attachment ended meanwhile
-                found.add(Path(self.at(os.readlink(f"{notes}/{name}"))))
-        return [Path(self.at(STATE_DIR)), *sorted(found)]
 
     def stat(self, path: str) -> os.stat_result | None:
         """The file at the path, after links; None if it does not exist or cannot be reached."""

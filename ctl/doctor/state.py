@@ -10,7 +10,7 @@ from pathlib import Path
 from base.kernel import sysfs
 from base.protocol import arguments
 from base.protocol.errors import BadEnvironment, CniError
-from base.protocol.location import CLAIMS_DIR, IPAM_DIR, STATE_DIR
+from base.protocol.location import CLAIMS_DIR, ipam_dir, state_dir
 from base.protocol.spec import Json
 from base.state import claims, journal, numbers, trust
 from base.state.claims import Claim
@@ -26,12 +26,12 @@ Listing = Iterable[tuple[Path, Record | None]]
 
 
 def state_of(read: Reader) -> State:
-    """The state in the default directories, and in those that attachments noted or name."""
-    state_dirs = read.state_dirs()
-    found = [one for state_dir in state_dirs for one in _records(read, state_dir, journal.files)]
-    stranded = [one for state_dir in state_dirs for _, one in _records(read, state_dir, journal.refused)]
+    """The state in the default directories, and in those that attachments name."""
+    ours = Path(read.at(f"{state_dir()}"))
+    found = _records(read, ours, journal.files)
+    stranded = [one for _, one in _records(read, ours, journal.refused)]
     attached = [one for _, one in found if one]
-    data_dirs = [folder for folder in _data_dirs(read, state_dirs, attached) if read.stat(f"{folder}")]
+    data_dirs = [folder for folder in _data_dirs(read, ours, attached) if read.stat(f"{folder}")]
     pools, leases, unproven = list[Pool](), list[tuple[str, str]](), list[tuple[str, tuple[str, ...]]]()
     for data_dir in data_dirs:
         try:
@@ -42,7 +42,7 @@ def state_of(read: Reader) -> State:
                     unproven.append((network.place, imported))
         except (CniError, OSError) as e:
             read.unread[f"{data_dir}"] = f"{e}"
-    folders = [f"{folder}" for folder in (*state_dirs, *data_dirs) if read.stat(f"{folder}")]
+    folders = [f"{folder}" for folder in (ours, *data_dirs) if read.stat(f"{folder}")]
     prepared = list(claims.listed(folder)) if read.names(folder := read.at(CLAIMS_DIR)) else []
     have = {one.claim for one in attached}
     return State(
@@ -93,11 +93,11 @@ def _began(read: Reader) -> float:
     return next((float(line.split()[1]) for line in lines if line.startswith("btime ")), 0.0)
 
 
-def _data_dirs(read: Reader, state_dirs: Sequence[Path], attached: Sequence[Attachment]) -> list[Path]:
-    """The directories of leases: the default, those of state directories, and those that attachments name."""
+def _data_dirs(read: Reader, state_dir: Path, attached: Sequence[Attachment]) -> list[Path]:
+    """The directories of leases: the default, the state directory's, and those that attachments name."""
     sections = [one.conf.get("ipam") for one in attached]
     named = [section.get("dataDir") for section in sections if isinstance(section, dict)]
-    ours = {Path(read.at(IPAM_DIR)), *(folder / "ipam" for folder in state_dirs)}
+    ours = {Path(read.at(ipam_dir())), state_dir / "ipam"}
     return sorted(ours | {Path(read.at(path)) for path in named if isinstance(path, str) and path.startswith("/")})
 
 
@@ -148,7 +148,7 @@ def _lost_nodes(read: Reader, record: Record) -> tuple[str, ...]:
     device, pod = str(record.link.get("device", "")), ""
     with suppress(BadEnvironment):
         pod = arguments.cni_args(record.args).get("K8S_POD_UID", "")
-    promised = numbers.promised(device, pod, read.at(STATE_DIR)) if device and pod else ()
+    promised = numbers.promised(device, pod, read.at(f"{state_dir()}")) if device and pod else ()
     now = sysfs.rdma_nodes(device, Path(read.at("/sys"))) if promised else ()
     return tuple(node for node in promised if node not in now)
 

@@ -13,7 +13,7 @@ from base.kernel import gids, netns
 from base.protocol.errors import CheckFailed
 from base.protocol.spec import Json
 from cni.attachments import list_all
-from ctl.command_line import add_state_dir, as_document, is_same_file, parser_for, state_dirs, word
+from ctl.command_line import add_state_dir, as_document, is_same_file, parser_for, state_dir, word
 from ctl.hints import libraries
 from ctl.hints.libraries import FORMS, Line, Seen, write
 
@@ -30,7 +30,7 @@ _EXAMPLES: Final = """examples:
 def answer(words: Sequence[str]) -> tuple[str, int]:
     """The command's output and exit status."""
     options = _parse(words)
-    looked_in = state_dirs(options)
+    looked_in = state_dir(options)
     attachments = _of(options.what, list_all(looked_in)[0], looked_in)
     about = libraries.of(attachments, _look(attachments))
     lines = libraries.lines(options.library, about, options.nccl_version, template=options.template)
@@ -65,12 +65,12 @@ def _release(text: str) -> int:
     return int(found[1])
 
 
-def _of(what: str, attachments: Sequence[Json], state_dirs: Sequence[Path]) -> list[Json]:
+def _of(what: str, attachments: Sequence[Json], state_dir: Path) -> list[Json]:
     """The attachments of the one pod that ``what`` names.  Raises CheckFailed for none, or more than one."""
     named = [a for a in attachments if _is_called(a, what)]
     alive = [a for a in named if a["alive"] and a["complete"]]
     if not alive:
-        why = "its pod is gone, or its ADD is incomplete" if named else f"searched {', '.join(map(str, state_dirs))}"
+        why = "its pod is gone, or its ADD is incomplete" if named else f"searched {state_dir}"
         raise CheckFailed(f"nothing is attached to {what!r} ({why}); list the attachments: hpn inspect")
     pods = {(a["containerID"], a["pod"]) for a in alive}
     if len(pods) > 1:

@@ -182,7 +182,6 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
 def remove(root: Path, units: Mapping[str, str]) -> list[str]:
     """As ``uninstall``, for a caller that has checked the pods and excludes others.  It does not stop units other than
     these.  Raises CniError, OSError."""
-    noted = state.state_dirs(root)[1:]
     programs, more = layout.elsewhere(files.text(root / layout.UNITS / layout.LEAVE))
     state_files = (*layout.STATE, *more)
     removed, others = files.steps_of_uninstall(root, {**units, layout.LEAVE: ""}, programs)
@@ -197,7 +196,6 @@ def remove(root: Path, units: Mapping[str, str]) -> list[str]:
     return [
         *(f"{step}" for step in (*done, *gone)),
         *(f"left: /{path}" for path in left),
-        *(f"left: {path}, which a configuration names as its stateDir" for path in noted),
         *claimed,
         *(f"still attached: {one}" for one in kept[:_NAMED]),
     ]

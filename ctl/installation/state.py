@@ -1,7 +1,6 @@
 """The state on a node: files that this version does not understand, and pods that still need the program."""
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Final
 from base.protocol.errors import IoFailure, RecordUnreadable
 from base.protocol.location import IPAM_DIR, STATE_DIR
 from base.protocol.spec import Key
-from base.state import claims, durable, places
+from base.state import claims, durable
 from base.state.claims import Claim
 from base.state.record import LOST, Record
 from base.table import abridged
@@ -31,25 +30,9 @@ def below(root: Path, path: str) -> Path:
     return root / path.lstrip("/")
 
 
-def state_dirs(root: Path) -> list[Path]:
-    """The default state directory below the root, then those that attachments noted.  Raises IoFailure."""
-    default = below(root, STATE_DIR)
-    notes = below(root, places.ELSEWHERE)
-    try:
-        targets = places.targets(f"{notes}", os.listdir(notes) if notes.is_dir() else ())
-    except OSError as e:
-        raise _unread(e, notes) from e
-    noted = sorted(below(root, target) for target in targets)
-    return [default, *noted]
-
-
-def _unread(e: OSError, path: Path) -> IoFailure:
-    return IoFailure(f"reading {e.filename or path}: {e.strerror}; run hpn as root")
-
-
 def data_dirs(root: Path) -> list[Path]:
-    """The directories of leases.  Raises IoFailure."""
-    return [below(root, IPAM_DIR), *(one / "ipam" for one in state_dirs(root))]
+    """The directories of leases: the default one, and an earlier version's beside the journal."""
+    return [below(root, IPAM_DIR), below(root, STATE_DIR) / "ipam"]
 
 
 def unknown(root: Path) -> Iterator[str]:
@@ -57,15 +40,14 @@ def unknown(root: Path) -> Iterator[str]:
 
     Damaged files are not among them, because every version sets those aside.
     """
-    for state_dir in state_dirs(root):
-        for path in sorted((state_dir / "attachments").glob("*/*.json")):
-            if why := _of_record(path):
-                yield f"{path} {why}"
+    for path in sorted((below(root, STATE_DIR) / "attachments").glob("*/*.json")):
+        if why := _of_record(path):
+            yield f"{path} {why}"
     for data_dir in data_dirs(root):
         try:
             names = access.networks(data_dir)
         except OSError as e:
-            raise _unread(e, data_dir) from e
+            raise IoFailure(f"reading {e.filename or data_dir}: {e.strerror}; run hpn as root") from e
         yield from filter(None, (access.unknown(data_dir, name) for name in names))
 
 
@@ -94,7 +76,7 @@ def holders(root: Path) -> list[str]:
 
     Unreadable records and leases have a line too, because a pod may depend on them.
     """
-    attached, unreadable, _ = attachments.list_all(state_dirs(root))
+    attached, unreadable, _ = attachments.list_all(below(root, STATE_DIR))
     living = {Key(one["containerID"], one["ifname"]): one for one in attached if one["alive"]}
     lines = [f"{key.of(one['pod'], one['network'])}" for key, one in living.items()]
     lines += [f"{path}, which cannot be read" for path in unreadable]

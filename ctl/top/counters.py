@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from base.kernel import sysfs
-from base.state import journal, places
+from base.protocol import location
+from base.state import journal
 from base.state.record import Record
 from hardware import ports
 from hardware.ports import Owner, Port, every
@@ -141,7 +142,7 @@ class Sample:
 
 def sample(wanted: Set[str], remark: Callable[[str], None], root: Path = sysfs.SYS) -> Sample:
     """Read all ports.  ``remark`` receives a sentence for each thing that cannot be read."""
-    records = [record for folder in places.state_dirs() for _, record in journal.files(folder) if record]
+    records = [record for _, record in journal.files(location.state_dir()) if record]
     found = {
         (port.rdma_dev, port.number): Seen(port.state.rpartition(": ")[2], port.owner, _totals(port, records, remark))
         for port in every(records, remark, root)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from base.protocol import spec
 from base.protocol.errors import InvalidConfig, IoFailure
-from base.protocol.location import IPAM_DIR, path_of
+from base.protocol.location import ipam_dir, path_of
 from base.protocol.spec import Config
 from ipam.stores import Gone, Store, none_gone
 
@@ -36,14 +36,14 @@ def directory(conf: Config) -> str:
 
 
 def _data_dir(conf: Config) -> str:
-    """ipam.dataDir, else stateDir/ipam, else /var/lib/cni/hpn/ipam.  Raises InvalidConfig."""
+    """ipam.dataDir, else /var/lib/cni/hpn/ipam.  Raises InvalidConfig."""
     ipam: Any = conf.get("ipam")
     folder = ipam.get("dataDir") if isinstance(ipam, dict) else None
     if folder:
         return _absolute("ipam.dataDir", folder)
-    if state_dir := conf.get("stateDir"):
+    if state_dir := conf.get("stateDir"):  # in a record of an earlier version
         return f"{_absolute('stateDir', state_dir)}/ipam"
-    return IPAM_DIR
+    return ipam_dir()
 
 
 def open_in(data_dir: Path | str, network: str, log: list[str], gone: Gone = none_gone) -> Store:

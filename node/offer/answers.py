@@ -103,7 +103,7 @@ def _refuse_claimed(resource: Resource, devices: Sequence[Device], root: Path) -
         try:
             is_interface = device.kind is Kind.NETDEV
             asked = sysfs.relatives_of(device.id, root / "sys", is_interface=is_interface, has_parts=is_alone)
-            by = owned.held(owned.use((), asked.all, ""), asked, is_alone=is_alone)
+            by = owned.held(owned.use(None, asked.all, ""), asked, is_alone=is_alone)
         except (CniError, OSError) as e:
             why = e.msg if isinstance(e, CniError) else f"{e}"
             raise AllocateRefused(f"{resource.full_name}: device {device.id} may be a claim's: {why}") from e

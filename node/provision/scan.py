@@ -17,7 +17,8 @@ from base.kernel import budget, netns, nsid, rdma_netlink, rtnl, sysfs, vf
 from base.kernel.links import LINK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, Link, get_link, parse_link
 from base.kernel.netlink import attr, attributes, read_u32, u32
 from base.kernel.rtnl import Rtnl
-from base.state import journal, places
+from base.protocol import location
+from base.state import journal
 from base.state.claims import Claim
 from base.state.record import Record
 from base.table import abridged
@@ -146,10 +147,9 @@ def _by_index(found: Iterable[tuple[int, str]]) -> dict[int, str]:
 
 def _of_journal() -> Iterator[tuple[int, str]]:
     """Ifindex and owner by the journal, which also knows pods in hidden namespaces."""
-    for state_dir in places.distinct_state_dirs():
-        for record in journal.records(state_dir):
-            if record.of_this_boot and record.link.get("parent") and not record.link.get("in_container"):
-                yield record.link["parent"], record.title
+    for record in journal.records(location.state_dir()):
+        if record.of_this_boot and record.link.get("parent") and not record.link.get("in_container"):
+            yield record.link["parent"], record.title
 
 
 def _of_namespaces(host: Rtnl, own: int) -> Iterator[tuple[int, str]]:

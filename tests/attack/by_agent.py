@@ -17,7 +17,7 @@ import pytest
 from support.topology import Host, ip, until
 
 from base.protocol.spec import Reply, Request
-from base.state import places, policy
+from base.state import policy
 
 VARIABLE = "HPN_BY_AGENT"
 # A launcher with this directory cannot serve a request itself.
@@ -49,9 +49,6 @@ def served(tmp_path: Path) -> Iterator[Host]:
         yield it
     finally:
         ip("link", "delete", "rail0")
-        for note in Path(places.ELSEWHERE).iterdir():  # the agent keeps it until it has a minute
-            if note.resolve().is_relative_to(tmp_path):
-                note.unlink(missing_ok=True)
 
 
 @contextmanager

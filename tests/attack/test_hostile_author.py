@@ -58,7 +58,7 @@ def refusal(conf: dict[str, Any], **args: Any) -> str:
     ],
 )
 def test_what_only_the_administrator_can_allow(tmp_path: Path, node_file: Path, key: str, value: str | int) -> None:
-    conf = VF | {"stateDir": f"{tmp_path}/state", "args": {"cni": {key: value}}}
+    conf = VF | {"args": {"cni": {key: value}}}
     said, ours = refusal(conf, **{key: value}), next(k for k in permitted.CHOICES if k.lower() == key.lower())
     assert f"args.cni.{ours} {json.dumps(value)}: this node lets " in said
     assert ("podMayChoose" in said, f"{node_file}" in said, (tmp_path / "state").exists()) == (True, True, False)
@@ -140,7 +140,7 @@ def test_a_broken_list(tmp_path: Path, node_file: Path, text: str) -> None:
     node_file.write_text(text)
     said = refusal(VF)
     assert ("podMayChoose" in said, str(node_file) in said) == (True, True)
-    assert asked("DEL", VF | {"stateDir": f"{tmp_path}/state"}) == {}
+    assert asked("DEL", VF) == {}
 
 
 def test_anothers_sticky_address(host: Host, make_pod: Callable[[], Pod]) -> None:

@@ -25,7 +25,8 @@ pytestmark = pytest.mark.usefixtures("in_time")
 
 
 def kept_in(host: Host, folder: Path, **keys: Any) -> dict[str, Any]:
-    return host.conf(stateDir=str(folder), **keys)
+    host.state = folder
+    return host.conf(**keys)
 
 
 def test_locks(host: Host, make_pod: Callable[[], Pod], public: Path) -> None:
@@ -80,7 +81,7 @@ def by_their_link(folder: Path) -> None:
 
 @pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize("make", [of_theirs, with_a_group, of_everybody, by_their_link])
-@pytest.mark.parametrize("key", ["stateDir", "dataDir"])
+@pytest.mark.parametrize("key", ["HPN_STATE_DIR", "dataDir"])
 def test_a_parent_that_others_can_change(
     host: Host, pod: Pod, public: Path, make: Callable[[Path], None], key: str, deep: bool
 ) -> None:
@@ -88,12 +89,12 @@ def test_a_parent_that_others_can_change(
     make(public)
     before = sorted(public.rglob("*"))
     folder = public / "hpn" / "deep" if deep else public / "hpn"
-    conf = kept_in(host, folder) if key == "stateDir" else host.conf()
+    conf = kept_in(host, folder) if key == "HPN_STATE_DIR" else host.conf()
     conf["ipam"] |= {"dataDir": str(folder)} if key == "dataDir" else {}
     wrong = public / "hpn" if make is by_their_link else public
     for command in ("ADD", "STATUS"):
         error = host.refused(command, pod, conf)
-        assert error["code"] == (50 if command == "STATUS" and key == "stateDir" else 7), error
+        assert error["code"] == (50 if command == "STATUS" and key == "HPN_STATE_DIR" else 7), error
         assert f"others than root can change {wrong} " in error["msg"]
         assert f"chown root:root {wrong}; chmod go-w {wrong}" in error["msg"]
     assert sorted(public.rglob("*")) == before
@@ -149,9 +150,10 @@ def test_a_directory_of_another_purpose(host: Host, pod: Pod, public: Path) -> N
     """A network's name never adds files to a directory of another purpose, such as sudoers.d or cron.d."""
     (public / "rail0").mkdir()
     (public / "locks").mkdir()
-    leases, state = host.conf(), kept_in(host, public)
+    leases = host.conf()
     leases["ipam"]["dataDir"] = str(public)
-    for conf in (leases, state):
+    for folder, conf in ((host.state, leases), (public, host.conf())):
+        host.state = folder
         error = host.refused("ADD", pod, conf)
         assert (error["code"], "chmod 700" in error["msg"]) == (7, True)
     assert [p for p in public.rglob("*") if not p.is_dir()] == []

@@ -9,12 +9,9 @@ import pytest
 from support.pages import ROOT
 from support.topology import PROGRAMS, Host, Pod
 
-from base.protocol import location
 from base.protocol.spec import Request
-from base.state import permitted, places
 from cni.main import run as hpn
 from ipam import main as hpn_ipam
-from ipam.stores import access
 
 EXAMPLE = (ROOT / "docs" / "user" / "security.md").read_text().partition("definitions\n")[2].partition("```json")[2]
 NAMED = {"cniVersion": "1.1.0", "name": "tenant-a", "type": "hpn"}
@@ -48,13 +45,9 @@ def refusal(conf: dict[str, Any], **environ: str) -> str:
     return str(error["msg"])
 
 
-def test_the_example(host: Host, pod: Pod, locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example(host: Host, pod: Pod, locked: Path) -> None:
     """A definition within the limits works, with its state in the default directory."""
     assert locked.exists()
-    monkeypatch.setattr(location, "STATE_DIR", str(host.state))
-    monkeypatch.setattr(places, "STATE_DIR", str(host.state))
-    monkeypatch.setattr(permitted, "STATE_DIR", str(host.state))
-    monkeypatch.setattr(access, "IPAM_DIR", str(host.state / "ipam"))
     conf = MACVLAN | {"ipam": LEASES}
     result = host.ok("ADD", pod, conf)
     assert pod.addresses() == {"10.56.0.2/24"}
@@ -86,7 +79,6 @@ def test_the_example(host: Host, pod: Pod, locked: Path, monkeypatch: pytest.Mon
         (NAMED | DEVICE, "kind 'host-device' is none of"),
         (NAMED | OTHER, "deviceID '0000:86:00.2' is none of"),
         (NAMED | {"kind": "sriov", "runtimeConfig": OTHER}, "deviceID '0000:86:00.2' is none of"),
-        (MACVLAN | {"stateDir": "/run/tenant"}, "stateDir '/run/tenant' is not below any directory"),
         (MACVLAN | {"ipam": LEASES | {"dataDir": "/run/x"}}, "ipam.dataDir '/run/x' is not below any directory"),
         (MACVLAN | {"logFile": "/var/log/hpn/x"}, "allowedPaths.logFile"),
         (MACVLAN | {"args": {"cni": {"mac": "02:00:00:00:00:07"}}}, "podMayChoose"),
@@ -113,30 +105,43 @@ def test_a_master_by_default(node_file: Path) -> None:
 
 
 def test_directories(node_file: Path, tmp_path: Path) -> None:
-    node_file.write_text(json.dumps({"allowedPaths": {"stateDir": [f"{tmp_path}/a"], "dataDir": [f"{tmp_path}/b"]}}))
-    for folder in (f"{tmp_path}/a", f"{tmp_path}//a/./x"):
-        assert refusal(MACVLAN | {"stateDir": folder}) == ""
-    for folder in (f"{tmp_path}", f"{tmp_path}/ab", f"{tmp_path}/a/../c"):
-        assert "stateDir" in refusal(MACVLAN | {"stateDir": folder})
-    for folder in (f"{tmp_path}/a", f"{tmp_path}/b/../c"):
+    node_file.write_text(json.dumps({"allowedPaths": {"dataDir": [f"{tmp_path}/b"]}}))
+    for folder in (f"{tmp_path}/b", f"{tmp_path}//b/./x"):
+        assert refusal(MACVLAN | {"ipam": LEASES | {"dataDir": folder}}) == ""
+    for folder in (f"{tmp_path}", f"{tmp_path}/a", f"{tmp_path}/bc", f"{tmp_path}/b/../c"):
         assert "ipam.dataDir" in refusal(MACVLAN | {"ipam": LEASES | {"dataDir": folder}})
-    assert refusal(MACVLAN | {"ipam": LEASES | {"dataDir": f"{tmp_path}/b"}}) == ""
     assert asked("ADD", MACVLAN | {"ipam": {"type": "host-local", "dataDir": "/x"}})["code"] == 106  # of host-local
 
 
-def test_a_chains_state_directory(node_file: Path, tmp_path: Path) -> None:
-    """Chain mode checks its directory, and the networks of its claims by the same rules as any other."""
-    node_file.write_text(json.dumps({"allowedPaths": {"stateDir": [f"{tmp_path}/a"]}}))
-    chain = NAMED | {"claims": True, "prevResult": {}}
-    assert asked("ADD", chain | {"stateDir": f"{tmp_path}/a"}) == {"cniVersion": "1.1.0"}
+@pytest.mark.parametrize("listed", [{}, {"stateDir": ["/run"]}, {"stateDir": "/run"}], ids=str)
+def test_no_network_has_a_state_directory(node_file: Path, listed: dict[str, Any]) -> None:
+    """Nor in chain mode, nor with our IPAM under another plugin, whatever a list of an earlier version allows."""
+    node_file.write_text(json.dumps({"allowedPaths": listed}))
+    environ = {"CNI_CONTAINERID": "c", "CNI_NETNS": "/n", "CNI_IFNAME": "x", "CNI_PATH": "/n"}
+    own = {"stateDir": "/run/tenant"}
     for command in ("ADD", "STATUS"):
-        assert "stateDir" in asked(command, chain | {"stateDir": f"{tmp_path}/b"})["msg"]
+        for conf in (MACVLAN, MACVLAN | {"strict": False}, NAMED | {"claims": True, "prevResult": {}}):
+            assert asked(command, conf | own) == asked(command, conf | own) | {"code": 7, "msg": REFUSED}
+        stdin = json.dumps(MACVLAN | {"type": "macvlan", "ipam": LEASES} | own).encode()
+        reply = hpn_ipam.run(Request(environ | {"CNI_COMMAND": command}, stdin))
+        assert json.loads(reply.stdout)["msg"] == REFUSED
+    for command in ("DEL", "GC"):
+        assert asked(command, MACVLAN | own | {"cni.dev/valid-attachments": []}) == {}
+
+
+def test_a_list_of_an_earlier_version(host: Host, pod: Pod, node_file: Path) -> None:
+    """ADD works, and its log names the key that has no effect."""
+    node_file.write_text('{"allowedPaths": {"stateDir": []}}')
+    reply = host.call("ADD", pod)
+    assert (reply.exit_code, len(reply.log)) == (0, 1), reply
+    assert f"{node_file}: allowedPaths.stateDir has no effect any more; remove it" in reply.log[0]
+    host.ok("DEL", pod)
 
 
 def test_what_multus_leaves_of_a_configuration(locked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """STATUS succeeds for a cluster network without its keys, which Multus strips, so the node stays ready."""
     assert locked.exists()
-    monkeypatch.setattr(location, "STATE_DIR", f"{tmp_path}/state")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}/state")
     stripped = {"cniVersion": "1.1.0", "name": "storage", "type": "hpn", "ipam": {"type": "hpn-ipam"}}
     assert asked("STATUS", stripped).get("code") != 7
     # An ADD without keys would be a macvlan over the default route's interface.
@@ -152,7 +157,7 @@ def test_what_multus_leaves_of_a_configuration(locked: Path, tmp_path: Path, mon
         *('{"allowedNames": ["rail0"]}', '{"allowedNames": {"mode": ["l2"]}}', '{"allowedNames": {"master": "rail0"}}'),
         *(
             '{"allowedNames": {"pf": [7]}}',
-            '{"allowedPaths": {"stateDir": "/"}}',
+            '{"allowedPaths": {"dataDir": "/"}}',
             '{"allowedPaths": {"dataDir": ["x"]}}',
         ),
     ],
@@ -163,14 +168,16 @@ def test_a_broken_list_of_names(node_file: Path, text: str) -> None:
     assert (str(node_file) in said, "correct it" in said) == (True, True)
 
 
+REFUSED = (
+    'stateDir "/run/tenant" is a key of an earlier version; remove stateDir, and name its directory ipam as '
+    "ipam.dataDir while pods have addresses from there"
+)
 PROGRAM, LIB, RUN = "/var/lib/cni/hpn/program", "/var/lib/cni/hpn", "/run/hpn"
 
 
 @pytest.mark.parametrize(
     "keys",
     [
-        *({"stateDir": f"{folder}"} for folder in (PROGRAM, f"{PROGRAM}/1/x", f"{LIB}/ipam", f"{LIB}/ipam/rail0")),
-        *({"stateDir": f"{RUN}/{name}"} for name in ("attachments", "attachments/rail0", "locks", "node", "elsewhere")),
         *({"dataDir": folder} for folder in (PROGRAM, f"{PROGRAM}/1", f"{LIB}/ipam/rail0", f"{LIB}/../hpn/ipam/rail0")),
         *({"dataDir": RUN, "name": name} for name in ("attachments", "quarantine", "refused", "rdma")),
         *({"dataDir": LIB, "name": name} for name in ("program", "ipam")),

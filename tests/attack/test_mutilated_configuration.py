@@ -15,7 +15,7 @@ from support.elapsed import Elapsed
 from support.shipped import FILES, plugins, requests, texts
 from support.topology import Host, Pod
 
-from base.state import places, policy
+from base.state import policy
 
 SLOW = 10.0  # seconds that no call takes
 COMMANDS = ("STATUS", "ADD", "CHECK", "DEL", "GC")
@@ -29,7 +29,6 @@ def log(host: Host, node_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     folder.mkdir()
     with mounted(host.tmp_path / "memory", "256m") as memory:
         host.state = memory / "state"
-        monkeypatch.setattr(places, "COMMON", f"{host.state}")
         yield folder / "log"
 
 
@@ -87,4 +86,4 @@ def surroundings(host: Host) -> set[str]:
     folders = [Path("/"), Path.cwd(), host.tmp_path.parent, host.tmp_path, host.tmp_path / "allowed"]
     folders += [Path(at) for at, _, _ in os.walk("/etc")]
     names = {f"{folder}/{name}" for folder in folders for name in os.listdir(folder)}
-    return names - {str(host.state), f"{host.tmp_path}/elsewhere", f"{host.tmp_path}/allowed/log"}
+    return names - {str(host.state), f"{host.tmp_path}/allowed/log"}

@@ -75,7 +75,7 @@ def test_the_distributions(bare: Cluster, tree: Path, shell: Shell, of_another_u
 def a_policy_file_that_no_add_reads(cluster: Cluster, shell: Shell) -> None:
     """The pod's status has the sentence, and nothing is installed until the file is corrected."""
     node, file = cluster.nodes["node2"], "/etc/hpn/policy.json"
-    node.run("sh", "-c", f'mkdir -p /etc/hpn; echo \'{{"allowedPaths": {{"stateDir": ["*"]}}}}\' >{file}')
+    node.run("sh", "-c", f'mkdir -p /etc/hpn; echo \'{{"allowedPaths": {{"dataDir": ["*"]}}}}\' >{file}')
     shell(typed(TITLE)[0].splitlines()[0])
     sentence = f"every ADD of this version would fail; nothing was replaced.  the policy file {file}: allowedPaths."
     until(lambda: sentence in status(cluster, "node2"), "the pod's status to have the reason", 120, 0.5)

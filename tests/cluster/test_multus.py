@@ -104,10 +104,10 @@ def test_in_a_user_namespace(cluster: Cluster) -> None:
 
 @pytest.fixture
 def by_path(cluster: Cluster) -> Iterator[Host]:
-    """A node that uses hpn as its cluster network, by path and with its own directories."""
+    """A node that uses hpn as its cluster network, by path and with its own directory of leases."""
     node = cluster.nodes["node1"]
     file, multus = node.path("/etc/cni/multus/net.d/hpn.conflist"), node.path(MULTUS)
-    plugin = rail(7) | {"stateDir": "/run/own/state"}
+    plugin = rail(7)
     plugin["ipam"]["dataDir"] = "/run/own/data"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"cniVersion": "1.1.0", "name": "hpn", "plugins": [plugin]}))
@@ -123,8 +123,7 @@ def test_a_cluster_network_by_its_path(cluster: Cluster, by_path: Host) -> None:
     cluster.apply(manifests.pod("a", node="node1"))
     cluster.wait("Ready", "pod/a")
     assert cluster.get("pod", "a")["status"]["podIP"].startswith("10.67.0.")
-    inspect = ["/opt/cni/bin/hpn", "inspect", "--json", "--state-dir", "/run/own/state"]
-    assert len(json.loads(by_path.run(*inspect).stdout)["attachments"]) == 1
+    assert len(by_path.attachments()) == 1
     cluster.delete("pod", "a")
-    assert json.loads(by_path.run(*inspect).stdout)["attachments"] == []
+    assert by_path.attachments() == []
     cluster.wait_ready()

@@ -88,7 +88,7 @@ def cools(name: str) -> bool:
 
 def conf(state: Path, name: str = "") -> dict[str, object]:
     terms = {"releaseCooldown": AGES * cools(name), "sticky": AGES * bool(sticky(name))}
-    return {"cniVersion": "1.1.0", "name": "net", "type": "x", "stateDir": str(state), "ipam": IPAM | terms}
+    return {"cniVersion": "1.1.0", "name": "net", "type": "x", "ipam": IPAM | terms | {"dataDir": f"{state}/ipam"}}
 
 
 def call(conf: dict[str, object], command: str, name: str, args: str) -> dict[str, object]:

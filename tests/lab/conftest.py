@@ -57,13 +57,14 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def guest(tmp_path: Path, nothing_left: None) -> Iterator[Guest]:
+def guest(tmp_path: Path, nothing_left: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guest]:
     """The guest as a node; after the test its NICs are as before."""
 
     def picture() -> list[tuple[str, ...]]:
         return nics.table()
 
     before = picture()
+    monkeypatch.setenv("HPN_STATE_DIR", "")  # the guest's, until the test ends
     yield Guest(tmp_path)
     # Devices of a deleted namespace return a moment later.
     until(lambda: picture() == before)

@@ -13,7 +13,7 @@ from support.topology import Pod
 )
 def test_attaches_and_detaches(node: Node, pod: Pod, path: Path) -> None:
     (conf,) = requests(path, node.device)
-    alone(conf)["stateDir"] = str(node.state)
+    alone(conf)
     result = node.ok("ADD", pod, conf)
     assert {ip["address"] for ip in result["ips"]} == pod.addresses()
     assert rdma_devs(pod.name) == {RDMA}

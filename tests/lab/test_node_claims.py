@@ -179,7 +179,6 @@ def test_two_vfs_in_the_clusters_own_network(
         attach="chain",
         ipam={"type": "hpn-ipam", "subnet": "10.56.0.0/24"},
         rdma=PATIENT | {"mode": "exclusive", "required": True},
-        config={"stateDir": str(node.state)},
     )
     until(lambda: not kubelet.prepare(ASKED)[UID].error, 120)
 

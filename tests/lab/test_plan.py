@@ -18,7 +18,7 @@ def test_a_plan_works(node: Node, pod: Pod, tmp_path: Path, words: list[str]) ->
     assert node.device in offered[conf.pop("resource")]
     # As Multus makes it, without a cluster, which the guest is not.
     ipam = {key: value for key, value in conf["ipam"].items() if key != "cluster"}
-    conf |= {"deviceID": node.device, "stateDir": f"{node.state}", "ipam": ipam}
+    conf |= {"deviceID": node.device, "ipam": ipam}
     result = node.ok("ADD", pod, conf)
     assert pod.addresses() == {"10.77.0.2/24"}
     assert rdma_devs(pod.name) == {node.RDMA}

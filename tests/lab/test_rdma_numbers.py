@@ -16,7 +16,6 @@ from support.node_process import NodeProcess
 from support.topology import Pod, until
 
 RAIL0 = "example.com/rail0"
-LOCK = Path("/run/hpn/locks/rdma-numbers")
 
 
 def uverbs(device: str) -> str:
@@ -100,18 +99,18 @@ def test_given_by_cdi(node: Node, moving: str, pod: Pod, kubelet: Kubelet) -> No
 
 
 def test_two_moves_at_once(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """Each move frees a number and takes the lowest free one: one waits for the other, whichever stateDir it has."""
+    """Each move frees a number and takes the lowest free one: one waits for the other."""
     other = node.conf(
         deviceID=pci("rail0v1"),
-        stateDir=f"{node.tmp_path}/other",
         ipam={"type": "hpn-ipam", "subnet": "10.57.0.0/24"},
     )
     attached = [(make_pod(), conf, uverbs(conf["deviceID"])) for conf in (node.conf(), other)]
-    LOCK.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = node.state / "locks" / "rdma-numbers"
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for command in ("ADD", "DEL"):
         before = rdma_devs()
         with ThreadPoolExecutor() as threads:
-            with LOCK.open("a") as lock:
+            with file.open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 replies = [threads.submit(node.call, command, pod, conf) for pod, conf, _ in attached]
                 assert not wait(replies, 3).done

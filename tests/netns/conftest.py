@@ -13,8 +13,6 @@ from conftest import require
 from support import pci
 from support.topology import Host, Pod, ip
 
-from base.state import places
-
 CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -23,8 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def host(tmp_path: Path, nothing_left: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """The namespace of the plugin, with a veth pair rail0 (a master, MTU 1500) - fabric; both ends are up."""
     own = os.open("/proc/self/ns/net", os.O_RDONLY)
-    monkeypatch.setattr(places, "ELSEWHERE", f"{tmp_path}/elsewhere")
-    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
+    monkeypatch.setenv("HPN_STATE_DIR", "")  # the host's, until the test ends
     try:
         if _libc.unshare(CLONE_NEWNET):
             require("netns", f"may not make a network namespace ({os.strerror(ctypes.get_errno())}); run as root")

@@ -4,9 +4,7 @@ from pathlib import Path
 
 from netns.test_chain import add, delete, prepared_claims, refused
 from support import chained
-from support.topology import Host, Pod, leases
-
-from base.state import durable
+from support.topology import Host, Pod
 
 __all__ = ["prepared_claims"]  # a fixture
 
@@ -19,19 +17,6 @@ def test_a_damaged_chain_is_found_by_its_records(host: Host, pod: Pod) -> None:
     delete(host, pod)
     assert pod.links() == set()
     assert [Path(name).parts[0] for name in host.state_files()] == ["quarantine"]
-
-
-def test_a_damaged_chain_of_records_elsewhere(host: Host, pod: Pod) -> None:
-    """A class's network may have its own state directory."""
-    elsewhere = host.tmp_path / "other"
-    durable.directory(elsewhere)
-    chained.prepared(host, pod, [chained.device(host, 0, config={"stateDir": f"{elsewhere}"}), chained.device(host, 1)])
-    add(host, pod)
-    file = host.state / "chains/cluster" / f"{pod.name}:eth0.json"
-    file.write_text(file.read_text()[:-20])
-    delete(host, pod)
-    assert pod.links() == set()
-    assert [*(elsewhere / "attachments").rglob("*.json"), *leases(elsewhere / "ipam")] == []
 
 
 def test_a_damaged_record_of_one(host: Host, pod: Pod) -> None:

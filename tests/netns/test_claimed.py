@@ -226,7 +226,7 @@ def test_killed_at_every_step(host: Host, pod: Pod, folder: Path, command: str) 
         killed = killed_at(step, host.request(command, pod, conf(host), CNI_ARGS=ARGS))
         if path.exists():
             assert "10.56.0.77/24" in pod.addresses()
-            assert [record.complete for record in gates.records(UID, host.state)] == [True]
+            assert [record.complete for record in gates.records(UID)] == [True]
         host.ok("DEL", pod, conf(host), CNI_ARGS=ARGS)
         assert pod.links() == set(), f"link left after step {step}"
         assert host.state_files() == set(), f"files left after step {step}"

@@ -162,7 +162,7 @@ def test_hpn_gc_says_what_it_could_not_do(host: Host, make_pod: MakePod) -> None
 
 def test_the_agents_idle_time(host: Host, make_pod: MakePod) -> None:
     dead, living = dead_and_living(host, make_pod)
-    said = list(idle.undo_dead([host.state], host.tmp_path / "no"))
+    said = list(idle.undo_dead(host.state, host.tmp_path / "no"))
     assert len(said) == 2
     assert all("removed" in line for line in said)
     assert not any(host.record(pod).exists() for pod in dead)
@@ -176,7 +176,7 @@ def test_leases_under_other_main_plugins(host: Host, make_pod: MakePod) -> None:
     dead, living = dead_and_living(host, make_pod)
     for pod in (*dead, *living):
         host.record(pod).unlink()
-    said = list(idle.undo_dead([host.state], host.tmp_path / "no"))
+    said = list(idle.undo_dead(host.state, host.tmp_path / "no"))
     assert said == ["released 2 leases of rail0: their pods are gone"]
     assert len(host.leases()) == 4
 

@@ -31,7 +31,7 @@ def root(host: Host) -> Path:
 
 def found(root: Path) -> dict[str, list[dict[str, str]]]:
     """The findings by id, without the notes."""
-    environ = {k: v for k, v in os.environ.items() if k != "CNI_COMMAND"}
+    environ = {k: v for k, v in os.environ.items() if k not in ("CNI_COMMAND", "HPN_STATE_DIR")}
     argv = [sys.executable, "-m", "ctl", "doctor", "--json", "--root", str(root)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=environ)
     assert done.stderr == ""

@@ -155,5 +155,5 @@ def test_one_look_for_all(host: Host, make_pod: Callable[[], Pod]) -> None:
     ]
     assert undo.are_dead(records) == [False, True, False, True, False, False]
     assert looks(lambda: undo.are_dead([*records, *[dead] * 100])) == 1
-    assert looks(lambda: list_all([host.state])) == 1
+    assert looks(lambda: list_all(host.state)) == 1
     assert looks(lambda: inspection.answer_list(["--state-dir", f"{host.state}"])) == 1

@@ -16,7 +16,6 @@ import pytest
 from support.topology import Host, Pod
 
 from base.kernel import rdma_netlink
-from base.state import places
 
 ROOT = Path(__file__).parents[2]
 HIDDEN = {
@@ -39,20 +38,11 @@ ANSWERS = {
 }
 
 
-# python -m ctl, with the notes of state directories in the test's own directory.
-PROGRAM = """
-import runpy, sys
-from base.state import places
-places.ELSEWHERE = sys.argv.pop()
-runpy.run_module("ctl", run_name="__main__", alter_sys=True)
-"""
-
-
 def call(what: str, host: Host, command: str, pod: Pod, **keys: Any) -> dict[str, Any]:
     """The program's answer; empty if it prints none."""
     request = host.request(command, pod, host.conf(**keys))
     script = f'{HIDDEN[what]} && exec "$@"'
-    program = [sys.executable, "-c", PROGRAM, places.ELSEWHERE]
+    program = [sys.executable, "-m", "ctl"]
     alone = ["unshare", "--mount", "--propagation=private", "sh", "-euc", script, "sh", *program]
     environ = {**request.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(alone, env=environ, input=request.stdin, capture_output=True, check=False)

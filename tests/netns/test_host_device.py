@@ -307,7 +307,7 @@ def test_the_example(host: Host, pod: Pod) -> None:
     """The unchanged example of conf/ works."""
     ip("link", "add", "storage0", "type", "veth", "peer", "name", "far0")
     (example,) = requests(CONF / "host-device.conflist")
-    host.ok("ADD", pod, example | {"stateDir": str(host.state)})
+    host.ok("ADD", pod, example)
     assert pod.addresses() == {"10.58.0.2/24", "fd00:58::2/64"}
-    host.ok("DEL", pod, example | {"stateDir": str(host.state)})
+    host.ok("DEL", pod, example)
     assert is_here("storage0")

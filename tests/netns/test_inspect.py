@@ -9,10 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.topology import Host, Pod, leases
-
-from ctl.main import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,23 +99,6 @@ def test_it_waits_for_no_lock(host: Host, pod: Pod) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert len(attachments(host)) == 1
     assert host.picture(pod) == before
-
-
-def test_where_an_add_noted_its_attachment(host: Host, pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
-    """inspect finds the attachment in a stateDir of its configuration, through the note of ADD; the notes are the
-    test's."""
-
-    def shown() -> tuple[list[str], list[str]]:
-        assert main(["hpn", "inspect", "--json"]) == 0
-        document = json.loads(capsys.readouterr().out)
-        return document["stateDirs"], [a["containerID"] for a in document["attachments"]]
-
-    directories, others = shown()
-    conf = host.conf(stateDir=str(own := host.tmp_path / "own"))
-    host.ok("ADD", pod, conf)
-    assert shown() == ([*directories, str(own)], [*others, pod.name])
-    host.ok("DEL", pod, conf)
-    assert shown() == (directories, others)
 
 
 def test_wrong_words() -> None:

@@ -53,7 +53,7 @@ def carries_a_vlan(host: Host, _other: Pod) -> None:
 
 def is_a_master(host: Host, other: Pod) -> None:
     ip("link", "set", "vf0", "up")
-    host.ok("ADD", other, host.conf(name="over", master="vf0", stateDir=str(host.tmp_path / "other")))
+    host.ok("ADD", other, host.conf(name="over", master="vf0"))
     ip("link", "set", "vf0", "down")
 
 

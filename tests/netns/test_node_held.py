@@ -15,7 +15,7 @@ from support.node_process import NodeProcess
 from support.sysfs_tree import Tree
 from support.topology import Host, ip, open_files, until
 
-from base.state import owned, places
+from base.state import owned
 
 PF, VF, NEW = "0000:3b:00.0", "0000:3b:00.2", "0000:3b:00.3"
 VFS, MARKS = "example.com/vfs", "example.com/marks"
@@ -68,7 +68,7 @@ def node(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     with TemporaryDirectory(prefix="hpn-test-") as folder:
         process, tree = NodeProcess(Path(folder), RESOURCES), Tree(Path(folder, "sys"))
         Path(folder, "run").mkdir()
-        monkeypatch.setattr(places, "COMMON", f"{folder}/run/hpn")
+        monkeypatch.setenv("HPN_STATE_DIR", f"{folder}/run/hpn")
         process.mounts = [f"mount --bind {folder}/run /run", f"mount --bind {folder}/sys /sys"]
         with Kubelet(process.kubelet) as kubelet:
             yield Node(process, kubelet, tree)

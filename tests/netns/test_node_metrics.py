@@ -27,7 +27,8 @@ SOON = {"health": {"downAfter": 0.1, "upAfter": 0.1}}
 
 
 @pytest.fixture
-def process(host: Host) -> Iterator[NodeProcess]:
+def process(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeProcess]:
+    monkeypatch.delenv("HPN_STATE_DIR")  # its commands and the daemon have a /run of their own
     # A socket's path is limited to 107 bytes.
     with TemporaryDirectory(prefix="hpn-test-") as folder:
         process = NodeProcess(Path(folder), [RESOURCE], "--metrics", f"127.0.0.1:{PORT}")

@@ -3,22 +3,16 @@
 import os
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from support.topology import Host, Pod, ip
 
 from base.kernel import rtnl
 from base.protocol.spec import Key
-from base.state import journal, places
+from base.state import journal
 from base.state.pod import Identity
 from base.state.record import Record
 from node.provision import scan
-
-
-@pytest.fixture(autouse=True)
-def state(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "COMMON", f"{host.state}")
 
 
 def index(name: str) -> int:
@@ -90,13 +84,11 @@ def test_of_a_namespace_that_no_process_or_mount_has(host: Host, pod: Pod, has_n
         os.close(held)
 
 
-def test_by_the_journal(host: Host, tmp_path: Path) -> None:
+def test_by_the_journal(host: Host) -> None:
     """The journal shows the link even if the pod's namespace is invisible."""
     link = {"parent": index("rail0")}
     record = Record("rails", Key("c1", "hpn0"), "/n", Identity(1, 1), kind="macvlan", link=link, config={}, pod="d/a")
-    elsewhere = tmp_path / "elsewhere-too"
-    with journal.lock(elsewhere, record.network, record.key) as entry:
-        places.note(elsewhere, record.network, record.key)
+    with journal.lock(host.state, record.network, record.key) as entry:
         entry.save(record)
     assert found() == {"rail0": record.title}
     host.rewrite(entry.path, boot="another")

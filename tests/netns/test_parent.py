@@ -125,12 +125,11 @@ def test_one_network_for_two_nodes(host: Host, make_pod: Callable[[], Pod], tmp_
         pod = make_pod()
         with node(inside.name):
             of_node = Host(tmp_path / name)
-            mine = config | {"stateDir": f"{of_node.state}"}
             address(*NODES[name])
-            result = of_node.ok("ADD", pod, mine)
+            result = of_node.ok("ADD", pod, config)
             results[name] = given(result)
-            assert of_node.checked(pod, mine, result).exit_code == 0
-            of_node.ok("DEL", pod, mine)
+            assert of_node.checked(pod, config, result).exit_code == 0
+            of_node.ok("DEL", pod, config)
             assert of_node.leases() == set()
     assert results == {"a": ["10.1.0.2/24", "fd00:1::a01:2/64"], "b": ["10.2.0.2/24", "fd00:2::a02:2/64"]}
 
@@ -147,10 +146,9 @@ def test_a_link_of_two_for_each_node(host: Host, make_pod: Callable[[], Pod], tm
         inside, pod = make_pod(), make_pod()
         with node(inside.name), named(name):
             of_node = Host(tmp_path / name)
-            mine = config | {"stateDir": f"{of_node.state}"}
-            reply = of_node.call("ADD", pod, mine)
+            reply = of_node.call("ADD", pod, config)
             results[name] = json.loads(reply.stdout)
-            of_node.ok("DEL", pod, mine)
+            of_node.ok("DEL", pod, config)
             assert of_node.leases() == set()
     assert [results[name]["ips"] for name in ("node-a", "node-b")] == [
         [{"address": "10.1.0.1/31", "gateway": "10.1.0.0", "interface": 0}],

@@ -16,7 +16,7 @@ from support.topology import Host, Pod, ip
 from base.kernel import sysfs
 from base.kernel.vf import VfSettings
 from base.protocol.spec import Key
-from base.state import durable, journal, locks, owned, places
+from base.state import durable, journal, locks, owned
 from base.state import pod as pods
 from base.state.record import Record
 from cni.kinds.sriov.attributes import Plan
@@ -62,7 +62,7 @@ def test_the_device_information_of_an_add_that_failed(host: Host, pod: Pod, sys_
     assert host.state_files() == set()
 
 
-def owned_by(pod: Pod, host: Host, where: str = "state", device: str = pci.VF, **wanted: Any) -> Path:
+def owned_by(pod: Pod, host: Host, device: str = pci.VF, **wanted: Any) -> Path:
     """Write a record that gives this VF to the pod, in the network fabric and with these attributes; return its
     path."""
     with pods.open_netns(host.request("ADD", pod, {})) as opened:
@@ -83,9 +83,7 @@ def owned_by(pod: Pod, host: Host, where: str = "state", device: str = pci.VF, *
     )
     key = Key(pod.name, "net1")
     record = Record("fabric", key, pod.path, identity, "sriov", plan.to_json(), {"name": "fabric"})
-    state = host.tmp_path / where
-    places.note(state, "fabric", key)
-    with journal.lock(state, "fabric", key) as entry:
+    with journal.lock(host.state, "fabric", key) as entry:
         entry.save(record)
         return entry.path
 
@@ -177,24 +175,22 @@ def test_one_at_a_time_decides_over_a_pf(host: Host, pod: Pod, sys_tree: Path, m
     assert host.refused("ADD", pod, by_host_device)["code"] == 101
 
 
-@pytest.mark.parametrize("where", ["state", "other"])
 @pytest.mark.parametrize(
     ("keys", "code"),
     [({"deviceID": pci.VF}, 109), ({"pf": "rail0", "vf": 0}, 109), ({"pf": "rail0"}, 101)],
     ids=["deviceID", "vf", "any"],
 )
-def test_a_device_that_an_attachment_elsewhere_has(
-    host: Host, make_pod: Callable[[], Pod], sys_tree: Path, keys: dict[str, Any], code: int, where: str
+def test_a_device_that_another_attachment_drives(
+    host: Host, make_pod: Callable[[], Pod], sys_tree: Path, keys: dict[str, Any], code: int
 ) -> None:
-    """ADD finds the owner of a device in the default state directory and in noted ones, from a third directory.  The VF
-    has a userspace driver, so only the journal shows its owner."""
+    """The VF has a userspace driver, so only the journal shows its owner."""
     function = sys_tree / "bus/pci/devices" / pci.VF
     (function / "driver").symlink_to("../../drivers/vfio-pci")
     (function.parent / pci.PF / "virtfn0").symlink_to(f"../{pci.VF}")
     one, two = make_pod(), make_pod()
-    record = owned_by(one, host, where)
+    record = owned_by(one, host)
     before = host.picture(one, two)
-    conf = host.conf(kind="sriov", master=..., stateDir=str(host.tmp_path / "third"), **keys)
+    conf = host.conf(kind="sriov", master=..., **keys)
     error = host.refused("ADD", two, conf)
     assert (error["code"], "network fabric" in error["msg"]) == (code, code == 109), error
     assert host.picture(one, two) == before

@@ -90,14 +90,9 @@ TAKEN = [
 ]
 
 
-def given(host: Host, text: str) -> bytes:
-    """The unchanged text with a state directory."""
-    return text.replace("{", f'{{"stateDir": "{host.state}", ', 1).encode()
-
-
 @pytest.mark.parametrize("theirs", [pytest.param(theirs, id=theirs.why) for theirs in TAKEN])
 def test_taken_as_the_peer_takes_it(host: Host, pod: Pod, theirs: Theirs) -> None:
-    conf = given(host, theirs.text)
+    conf = theirs.text.encode()
     reply = host.call("ADD", pod, conf)
     assert reply.exit_code == 0, reply.stdout
     log = "\n".join(reply.log)
@@ -225,7 +220,7 @@ REFUSED = [
 @pytest.mark.parametrize(("code", "says", "text"), [pytest.param(*row[1:], id=row[0]) for row in REFUSED])
 def test_refused_in_words_that_help(host: Host, pod: Pod, code: int, says: tuple[str, ...], text: str) -> None:
     before = host.picture(pod)
-    error = host.refused("ADD", pod, given(host, text))
+    error = host.refused("ADD", pod, text.encode())
     assert error["code"] == code, error
     assert [words for words in says if words not in error["msg"]] == []
     assert host.picture(pod) == before
@@ -238,7 +233,7 @@ def test_what_a_pod_asks_of_hustcats_plugin(host: Host, pod: Pod, asked: str) ->
 
 
 @pytest.mark.parametrize(
-    "more", ['"mtu": 1400, "mtu": 9000', '"mode": "vepa", "Mode": "bridge"', '"StateDir": "/elsewhere"'], ids=str
+    "more", ['"mtu": 1400, "mtu": 9000', '"mode": "vepa", "Mode": "bridge"', '"stateDir": "/elsewhere"'], ids=str
 )
 @pytest.mark.parametrize("command", ["DEL", "GC"])
 def test_what_is_ambiguous_goes_all_the_same(host: Host, pod: Pod, command: str, more: str) -> None:

@@ -31,7 +31,6 @@ def test_a_pod_gets_its_interface(host: Host, sys: Path, pod: Pod) -> None:
     """hpn attaches a pod to the network, here without a cluster's API server."""
     network = planned(sys, "rail0").networks["rail0"]
     conf = {key: value for key, value in network.items() if key not in ("resource", "deviceID")}
-    conf |= {"stateDir": f"{host.state}"}
     del conf["ipam"]["cluster"]
     host.ok("ADD", pod, conf)
     assert pod.addresses() == {"10.56.0.2/16"}

@@ -18,7 +18,7 @@ from support.topology import Host, Pod, ip, open_files, until
 from base.child_process import Child
 from base.kernel import sysfs
 from base.protocol.spec import Key
-from base.state import journal, owned, places
+from base.state import journal, owned
 from base.state.pod import Identity
 from base.state.record import Record
 from hardware import inventory, users
@@ -42,7 +42,6 @@ def tree(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     monkeypatch.setattr(users.user, "__defaults__", (root, tmp_path / "vfio"))
     monkeypatch.setattr(inventory.devices, "__defaults__", (root, None))
     monkeypatch.setattr(inventory, "MEMORY", tmp_path / "devices.json")
-    monkeypatch.setattr(places, "COMMON", f"{host.state}")
     tree.netdev("rail0", tree.pci(PF, driver="igb", sriov_totalvfs=7))
     ip("link", "add", "vf0", "mtu", "1400", "type", "veth", "peer", "name", "vf1", "mtu", "1400")
     for number, vf in enumerate(VFS):
@@ -206,15 +205,6 @@ def test_the_host_needs_a_vf_meanwhile(host: Host, tree: Tree) -> None:
 
 def test_a_pod_gets_a_vf_meanwhile(host: Host, tree: Tree) -> None:
     report = meanwhile(host.state, settings(num_vfs=0), lambda: attached(host.state, VFS[1]))
-    (said,) = report.refused
-    assert f"VF 1 ({VFS[1]}) belongs to hpn0 of default/a" in said
-    assert report.done == ()
-
-
-def test_a_pod_with_a_state_directory_of_its_own_gets_a_vf_meanwhile(host: Host, tree: Tree) -> None:
-    other = host.tmp_path / "other"
-    places.note(other, "another", Key("c0", "hpn0"))  # by an earlier pod
-    report = meanwhile(other, settings(num_vfs=0), lambda: attached(other, VFS[1]))
     (said,) = report.refused
     assert f"VF 1 ({VFS[1]}) belongs to hpn0 of default/a" in said
     assert report.done == ()

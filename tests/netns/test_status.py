@@ -144,7 +144,7 @@ def test_a_foreign_ipam_that_is_not_installed(host: Host) -> None:
 
 
 def through_multus(conf: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    """Run STATUS in a process with its own /run and /var/lib, because the configuration names no other directory."""
+    """Run STATUS in a process with its own /run and /var/lib, because the environment names no other directory."""
     private = 'mount -t tmpfs none /run && mount -t tmpfs none /var/lib && exec "$@"'
     return subprocess.run(
         ["unshare", "-m", "sh", "-c", private, "sh", sys.executable, "-m", "ctl"],

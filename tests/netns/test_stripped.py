@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 from support.topology import Host, Pod, leases
 
-from base.protocol import location
-from base.state import places
-
-
-@pytest.fixture(autouse=True)
-def default_place(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default state directory, replaced by one of the test."""
-    monkeypatch.setattr(location, "STATE_DIR", f"{host.tmp_path}/default")
+from ctl.main import main
 
 
 def stripped(conf: dict[str, Any]) -> dict[str, Any]:
@@ -22,61 +15,60 @@ def stripped(conf: dict[str, Any]) -> dict[str, Any]:
     return {"cniVersion": conf["cniVersion"], "name": conf["name"], "type": "hpn", "ipam": {"type": "hpn-ipam"}}
 
 
-def own_places(host: Host) -> dict[str, Any]:
-    """A configuration with its own directories for the journal and the leases."""
-    conf = host.conf(stateDir=str(host.tmp_path / "own"))
+def own_leases(host: Host) -> dict[str, Any]:
+    """A configuration with its own directory for the leases."""
+    conf = host.conf()
     return conf | {"ipam": conf["ipam"] | {"dataDir": str(host.tmp_path / "data")}}
 
 
 def test_a_stripped_del_finds_the_attachment(host: Host, make_pod: Callable[[], Pod]) -> None:
-    conf, pods = own_places(host), [make_pod(), make_pod()]
+    conf, pods = own_leases(host), [make_pod(), make_pod()]
     for pod in pods:
         host.ok("ADD", pod, conf)
     host.ok("DEL", pods[0], stripped(conf))
     assert [pod.links() for pod in pods] == [set(), {"hpn0"}]
     assert [lease["containerID"] for lease in leases(host.tmp_path / "data")] == [pods[1].name]
-    assert notes() == [str(host.tmp_path / "own")]
     host.ok("DEL", pods[1], stripped(conf))
-    assert list((host.tmp_path / "own" / "attachments" / "rail0").iterdir()) == []
-    assert (leases(host.tmp_path / "data"), notes()) == ([], [])
+    assert host.state_files() == set()
+    assert leases(host.tmp_path / "data") == []
 
 
 def test_another_interface_of_the_pod_stays(host: Host, pod: Pod) -> None:
-    conf = own_places(host)
+    conf = own_leases(host)
     host.ok("ADD", pod, conf)
     host.ok("ADD", pod, conf, CNI_IFNAME="hpn1")
     host.ok("DEL", pod, stripped(conf), CNI_IFNAME="hpn1")
     assert pod.links() == {"hpn0"}
     host.ok("DEL", pod, conf)
-    assert notes() == []
 
 
-def test_the_state_directory_is_another_now(host: Host, pod: Pod) -> None:
-    """DEL finds the attachment after the administrator changed the state directory while pods ran."""
-    host.ok("ADD", pod, own_places(host))
-    host.ok("DEL", pod, host.conf())
-    assert (pod.links(), notes()) == (set(), [])
+def of_an_earlier_version(host: Host, pod: Pod, directory: Path) -> dict[str, Any]:
+    """Attach the pod as an earlier version did with this stateDir; return the configuration."""
+    default, host.state = host.state, directory
+    host.ok("ADD", pod)
+    conf = host.conf(stateDir=f"{directory}")
+    host.rewrite(host.record(pod), config=conf)
+    host.state = default
+    return conf
 
 
-def test_a_failed_add_leaves_no_note(host: Host, pod: Pod) -> None:
-    conf = own_places(host) | {"ipam": {"type": "hpn-ipam", "subnet": "10.56.0.0/24", "rangeStart": "10.56.0.9"}}
-    for ifname in ("hpn0", "hpn1"):
-        host.call("ADD", pod, conf | {"ipam": conf["ipam"] | {"rangeEnd": "10.56.0.9"}}, CNI_IFNAME=ifname)
-    assert (pod.links(), len(notes())) == ({"hpn0"}, 1)
-
-
-def test_a_note_of_an_add_that_was_killed(host: Host, pod: Pod) -> None:
-    """A killed ADD leaves a note without a record, which later commands of that attachment ignore."""
-    conf = own_places(host)
-    host.ok("ADD", pod, conf)
-    record = next((host.tmp_path / "own").rglob("*:hpn0.json"))
+def test_a_record_of_an_earlier_version(host: Host, pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its configuration may name the default directory.  Its leases are beside the journal then."""
+    conf = of_an_earlier_version(host, pod, host.state)
+    assert main(["hpn", "check"]) == 0
+    assert main(["hpn", "list"]) == 0
+    assert capsys.readouterr().out.count(pod.name[:12]) == 2
     host.ok("DEL", pod, conf)
-    places.note(Path("/nowhere"), "rail0", places.Key(pod.name, "hpn0"))
-    host.ok("ADD", pod, conf)
-    assert record.exists()
-    host.ok("DEL", pod, stripped(conf))
-    assert (pod.links(), notes()) == (set(), [])
+    assert (pod.links(), host.leases(), host.state_files()) == (set(), set(), set())
 
 
-def notes() -> list[str]:
-    return list(map(str, places.state_dirs()[1:]))
+def test_a_record_below_another_directory(host: Host, pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
+    """DEL of such a pod succeeds, and hpn repair undoes the rest, as the page of the upgrade says."""
+    old = host.tmp_path / "old"
+    conf = of_an_earlier_version(host, pod, old)
+    host.ok("DEL", pod, conf)
+    assert leases(old / "ipam") == []
+    pod.gone()
+    assert len(list((old / "attachments").rglob("*.json"))) == 1
+    assert main(["hpn", "repair", "--state-dir", f"{old}"]) == 0, capsys.readouterr()
+    assert list((old / "attachments").rglob("*.json")) == []

@@ -127,7 +127,7 @@ def test_what_a_worker_remembers(host: Host, make_pod: Callable[[], Pod], result
         budget.begin()
 
         def ask() -> None:
-            needed.refuse_end_of_pair(link, sock, [host.state])
+            needed.refuse_end_of_pair(link, sock, host.state)
 
         def asked() -> int:
             before = sock.sequence

@@ -38,7 +38,7 @@ def device(host: Host, number: int, **keys: Any) -> ClaimedDevice:
             [{"subnet": f"fd00:{56 + number}::/126", "rangeEnd": f"fd00:{56 + number}::2"}],
         ],
     }
-    config = {"name": f"net{number}", "stateDir": str(host.state), "ipam": pool} | keys.pop("config", {})
+    config = {"name": f"net{number}", "ipam": pool} | keys.pop("config", {})
     members = {
         "request": f"r{number}", "pool": "node", "device": f"rail{number}", "share": "", "id": RAILS[number],
         "kind": "master", "resource": f"example.com/rail{number}", "attach": "chain", "interface": f"hpn{number}",
@@ -61,7 +61,7 @@ def uid(pod: Pod) -> str:
 
 def conf(host: Host, **keys: Any) -> dict[str, Any]:
     """Return the configuration in the cluster's conflist."""
-    whole = {"cniVersion": "1.1.0", "name": "cluster", "type": "hpn", "claims": True, "stateDir": str(host.state)}
+    whole = {"cniVersion": "1.1.0", "name": "cluster", "type": "hpn", "claims": True}
     return {k: v for k, v in (whole | {"prevResult": PREVIOUS} | keys).items() if v is not ...}
 
 

@@ -5,6 +5,7 @@ Each node runs the real ADD, DEL, scheduling of rounds and rounds, with its own 
 """
 
 import json
+import os
 import random
 import shutil
 import sys
@@ -24,7 +25,7 @@ from support.life_backends import ApiServer, Gateway
 
 from base.protocol import report
 from base.protocol.result import Address, Ip
-from base.state import data_dirs, places, policy
+from base.state import policy
 from ctl.ipam import release
 from ipam import link
 from ipam.allocation import Allocation
@@ -147,9 +148,8 @@ class Life:
         monkeypatch.setattr(backend, "KINDS", dict.fromkeys(backend.KINDS, "store_of_life"))
         monkeypatch.setattr(backend, "_host", lambda: self._here.machine)
         monkeypatch.setattr("time.time", lambda: self.time + (self._entered.clock if self._entered else 0))
-        for module_name, name in ((policy, "FILE"), (copies, "FOLDER"), (data_dirs, "DEFAULT"), (places, "COMMON")):
+        for module_name, name in ((policy, "FILE"), (copies, "FOLDER")):
             monkeypatch.setattr(module_name, name, getattr(module_name, name))
-        monkeypatch.setattr(places, "ELSEWHERE", f"{self.root}/none")
         monkeypatch.setattr(link, "hold", self._probed)
         monkeypatch.setattr(report, "_send_if", self._notified)
         monkeypatch.setattr(Background, "now", staticmethod(lambda: self.time))
@@ -200,7 +200,7 @@ class Life:
     def enter(self, host: Host) -> None:
         self._entered = host
         host.node.enter()
-        data_dirs.DEFAULT, places.COMMON = f"{host.node.state}/ipam", f"{host.node.state}/run"
+        os.environ["HPN_STATE_DIR"] = f"{host.node.state}"
 
     # Nodes
 

@@ -129,7 +129,7 @@ def resource_twice(node: Node) -> Iterator[Severity]:
 @case
 def policy_refused(node: Node) -> Iterator[Severity]:
     file = node.at("etc/hpn/policy.json")
-    file.write_text('{"allowedPaths": {"stateDir": ["*"]}}')
+    file.write_text('{"allowedPaths": {"dataDir": ["*"]}}')
     yield ERROR
     file.write_text('{"allowedPaths": {"stateDir": ["/var/lib/tenants"]}}')
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 from support.daemons import Daemon
 from support.topology import until
 
-from base.state import claims, places
+from base.state import claims
 from node.dra.claims import cdi, kept, status
 from node.dra.claims.driver import Driver
 from node.dra.claims.prepare import Found
@@ -71,7 +71,7 @@ class DriverProcess(Daemon):
 def main(socket: str, claims_folder: str, cdi_folder: str, devices: str, kubeconfig: str) -> None:
     folder = Path(socket).parent
     claims.FOLDER, cdi.FOLDER = claims_folder, cdi_folder  # type: ignore[misc]
-    places.COMMON, places.ELSEWHERE = f"{folder}/state", f"{folder}/elsewhere"  # type: ignore[misc]
+    os.environ["HPN_STATE_DIR"] = f"{folder}/state"
 
     def read() -> dict[str, Any]:
         return dict(json.loads(Path(devices).read_text()))

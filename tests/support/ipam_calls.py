@@ -12,6 +12,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
+from base.protocol.location import of_test
 from base.protocol.spec import Reply, Request
 from ipam import main
 from ipam.ranges import Span
@@ -46,15 +47,28 @@ class Net:
     more: dict[str, Any] = field(default_factory=dict)
 
     def request(self, command: str, cid: str = "c", ifname: str = "net1", args: str = "", **more: Any) -> Request:
-        conf = {"cniVersion": "1.1.0", "name": "net", "type": "x", "stateDir": str(self.state), "ipam": self.ipam}
+        conf = {
+            "cniVersion": "1.1.0",
+            "name": "net",
+            "type": "x",
+            "ipam": self.ipam,
+            **self.more,
+            **more,
+        }
+        if isinstance(conf["ipam"], dict):
+            conf["ipam"] = {"dataDir": f"{self.state}/ipam", **conf["ipam"]}
         environ = {
             "CNI_COMMAND": command, "CNI_CONTAINERID": cid, "CNI_IFNAME": ifname, "CNI_NETNS": "/run/netns/p",
             "CNI_PATH": "/opt/cni/bin", "CNI_ARGS": args,
         }  # fmt: skip
-        return Request(environ, json.dumps({**conf, **self.more, **more}).encode())
+        return Request(environ, json.dumps(conf).encode())
 
     def reply(self, command: str, *args: str, **more: Any) -> Reply:
-        return main.run(self.request(command, *args, **more))
+        of_test.directory = f"{self.state}"  # where DEL and GC without ``ipam`` look for leases
+        try:
+            return main.run(self.request(command, *args, **more))
+        finally:
+            of_test.directory = ""
 
     def call(self, command: str, *args: str, **more: Any) -> dict[str, Any]:
         """Return the document on stdout, {} if there is none."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -113,12 +113,15 @@ class Pod:
         new_namespace(self.name)
 
 
+# Files of leases that Host.state_files leaves out.
+UNCOUNTED = ("lock", "leases", "index", "ranges")
+
+
 @dataclass
 class Host:
     """The tests' own namespace, and a state directory."""
 
     tmp_path: Path
-    state: Path = field(init=False)
 
     def __post_init__(self) -> None:
         self.state = self.tmp_path / "state"
@@ -127,6 +130,15 @@ class Host:
         ip("link", "set", "rail0", "up")
         ip("link", "set", "fabric", "up")
 
+    @property
+    def state(self) -> Path:
+        """The state directory, for this process and for those that it starts."""
+        return Path(os.environ["HPN_STATE_DIR"])
+
+    @state.setter
+    def state(self, directory: Path) -> None:
+        os.environ["HPN_STATE_DIR"] = f"{directory}"
+
     def conf(self, **keys: Any) -> dict[str, Any]:
         """Return a valid configuration with these keys changed; the value ... removes a key."""
         conf = {
@@ -134,7 +146,6 @@ class Host:
             "name": "rail0",
             "type": "hpn",
             "master": "rail0",
-            "stateDir": str(self.state),
             "ipam": {"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}], [{"subnet": "fd00:56::/64"}]]},
         } | keys
         return {k: v for k, v in conf.items() if v is not ...}
@@ -148,6 +159,7 @@ class Host:
             "CNI_IFNAME": "hpn0",
             "CNI_PATH": "/nonexistent",
             "PATH": os.environ["PATH"],
+            "HPN_STATE_DIR": f"{self.state}",
         } | environ
         stdin = conf if isinstance(conf, bytes) else json.dumps(conf).encode()
         return Request({k: v for k, v in variables.items() if v is not ...}, stdin)
@@ -191,11 +203,12 @@ class Host:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def state_files(self) -> set[str]:
-        """Return the files of the state directory without locks and indexes, and each lease as a file."""
+        """Return the files of the state directory without locks, indexes and notes of RDMA devices, and each lease as
+        a file."""
         files = {
             str(p.relative_to(self.state))
             for p in self.state.rglob("*")
-            if not p.is_dir() and "locks" not in p.parts and p.name not in ("lock", "leases", "index", "ranges")
+            if not p.is_dir() and not {"locks", "rdma"} & {*p.parts} and p.name not in UNCOUNTED
         }
         held = [lease for lease in leases(self.state / "ipam") if "containerID" in lease]  # no reserved ones
         return files | {f"{lease['containerID']}:{lease['ifname']} of leases" for lease in held}

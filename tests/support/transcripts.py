@@ -58,7 +58,7 @@ class Shell:
             out = self.shell(where, command)
         for name, pod in self.pods.items():
             out = out.replace(pod.name, name)
-        # The default paths of both; under a separate stateDir, as here, the leases are beside the journal.
+        # The default paths of both; under HPN_STATE_DIR, as here, the leases are beside the journal.
         for path, default in ((f"{self.host.state}/ipam", IPAM_DIR), (str(self.host.state), STATE_DIR)):
             out = out.replace(path, default)
         return [line.rstrip() for line in out.rstrip().splitlines()]
@@ -70,7 +70,6 @@ class Shell:
         conf = self.networks[folder] if folder in self.networks else next(iter(self.networks.values()))
         assert conf["name"] == network
         (plugin,) = plugins(conf)
-        plugin["stateDir"] = str(self.host.state)
         plugin["runtimeConfig"] = json.loads(environ.pop("CAP_ARGS", "{}"))
         environ.setdefault("CNI_CONTAINERID", f"cnitool-{sha512(path.encode()).hexdigest()[:20]}")
         environ.setdefault("CNI_ARGS", f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}")

@@ -67,12 +67,15 @@ def machine_unchanged(tools: Tools) -> Iterator[None]:
 
 
 @pytest.fixture
-def machine(tools: Tools, tmp_path: Path, nothing_left: None, machine_unchanged: None) -> Iterator[Machine]:
+def machine(
+    tools: Tools, tmp_path: Path, nothing_left: None, machine_unchanged: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Machine]:
     """A node with rail0 wired to a fabric; afterwards, check that the test detached all that it attached."""
     for directory in ("net.d", "bin", "tmp"):
         (tmp_path / directory).mkdir()
     with ExitStack() as stack:
         it = Machine(tools, fabric.Node(f"hpn-test-{os.getpid()}"), tmp_path, stack)
+        monkeypatch.setenv("HPN_STATE_DIR", f"{it.state}")
         stack.enter_context(fabric.results_kept(it.pods))
         stack.enter_context(fabric.node(it.node.prefix))
         yield it

@@ -61,17 +61,15 @@ class Machine:
         return name
 
     def network(self, *plugins: dict[str, Any], version: str = "1.1.0", name: str = "rail0", **more: Any) -> None:
-        """Configure a network; a plugin of type hpn gets this machine's state directory."""
+        """Configure a network; hpn-ipam gets this machine's directory of leases."""
         plugins = tuple(self.local(plugin) for plugin in plugins)
         conflist = {"cniVersion": version, "name": name, "plugins": plugins, **more}
         (self.scratch / "net.d" / f"{name}.conflist").write_text(json.dumps(conflist))
 
     def local(self, plugin: dict[str, Any]) -> dict[str, Any]:
-        """The plugin's configuration with its state in our directory, whichever IPAM allocates."""
+        """The plugin's configuration with its leases in our directory, whichever IPAM allocates."""
         ipam = dict(plugin.get("ipam", {}))
-        if plugin["type"] == "hpn":
-            plugin = {**plugin, "stateDir": str(self.state)}
-        elif ipam.get("type") == "hpn-ipam":
+        if ipam.get("type") == "hpn-ipam":
             ipam["dataDir"] = str(self.state / "ipam")
         if ipam.get("type") == "host-local":
             ipam["dataDir"] = str(self.scratch / "host-local")

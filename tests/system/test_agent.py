@@ -35,6 +35,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "agent.sock"
 
 
+def test_the_callers_state_directory(machine: Machine, path: Path, tmp_path: Path) -> None:
+    """HPN_STATE_DIR counts as the caller has it, as in a test or a demo beside a node's agent."""
+    pod, network, own = machine.pod(), conf(machine), tmp_path / "agents"
+    with running(machine, path, HPN_STATE_DIR=f"{own}"):
+        ok(call(machine, path, "ADD", pod, network, direct=False))
+        assert ((machine.state / "attachments").exists(), (own / "attachments").exists()) == (True, False)
+        ok(call(machine, path, "DEL", pod, network, direct=False))
+
+
 def test_all_commands(machine: Machine, path: Path) -> None:
     pod, network = machine.pod(), conf(machine)
     with running(machine, path) as agent:

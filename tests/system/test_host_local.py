@@ -113,13 +113,12 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.why.replace(" ", "-"))
 def test_what_each_takes(case: Case, tools: Tools, tmp_path: Path) -> None:
     for kind, folder, expected in (("host-local", tools.peers, case.theirs), ("hpn-ipam", tools.plugins, case.ours)):
-        ipam = {"type": kind, **case.ipam} | ({"dataDir": str(tmp_path)} if kind == "host-local" else {})
+        ipam = {"type": kind, **case.ipam, "dataDir": str(tmp_path / kind)}
         conf = {"cniVersion": case.version, "name": "net", "type": "macvlan", "ipam": ipam, **case.more}
         environ = {
             **os.environ, "CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c", "CNI_NETNS": "/run/netns/none",
             "CNI_IFNAME": "net1", "CNI_ARGS": case.args, "CNI_PATH": str(folder),
         }  # fmt: skip
-        conf |= {"stateDir": str(tmp_path)} if kind == "hpn-ipam" else {}
         done = subprocess.run(
             [folder / kind], env=environ, input=json.dumps(conf), capture_output=True, text=True, check=False
         )

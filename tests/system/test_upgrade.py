@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import fabric
@@ -12,9 +13,15 @@ from system.machine import ROOT, Machine, ours
 # The last commit without base/ and hardware/.  Its journal, records and leases are those of today.
 BEFORE = "7459d0b1117ce5acabd4b4f346d352724a8bf298"
 
+# It has the key stateDir for what HPN_STATE_DIR is now.
+KEYED = """
+import json, os, sys
+json.dump(json.load(sys.stdin) | {"stateDir": os.environ["HPN_STATE_DIR"]}, sys.stdout)
+"""
+
 
 @pytest.fixture
-def before(machine: Machine) -> Path:
+def before(machine: Machine) -> Iterator[Path]:
     """The plugin of that commit, run from its sources.  It is in force under the name hpn in its directory."""
     tree = machine.scratch / "before"
     tree.mkdir()
@@ -23,9 +30,14 @@ def before(machine: Machine) -> Path:
         pytest.skip(f"the history of this tree does not reach back to {BEFORE[:8]}")
     subprocess.run(["tar", "-x", "-C", tree], input=done.stdout, check=True)
     plugin = machine.scratch / "bin" / "before"
-    plugin.write_text(f"#!/bin/sh\ncd {tree} && echo $CNI_COMMAND >>calls && exec {sys.executable} -m ctl\n")
+    (tree / "keyed.py").write_text(KEYED)
+    keyed, program = f"{sys.executable} keyed.py", f"{sys.executable} -m ctl"
+    plugin.write_text(f"#!/bin/sh\ncd {tree} && echo $CNI_COMMAND >>calls && {keyed} | {program}\n")
     plugin.chmod(0o755)
-    return plugin
+    yield plugin
+    for note in Path("/run/hpn/elsewhere").glob("*"):  # of attachments that this version ended
+        if note.readlink() == machine.state:
+            note.unlink()
 
 
 def attached(machine: Machine) -> dict[str, str]:

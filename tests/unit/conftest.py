@@ -23,6 +23,12 @@ settings.load_profile("unit")
 
 
 @pytest.fixture(autouse=True)
+def default_directories(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a test that sets another, as a simulated node does, no later test sees it."""
+    monkeypatch.delenv("HPN_STATE_DIR", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extend the time limits: on a loaded machine a slow server is not silent, and a slow request is not overdue."""
     monkeypatch.setattr(http, "_TIMEOUT", 60.0)

@@ -62,4 +62,4 @@ def test_one_does_not_hide_the_others(
 def test_what_we_write_is_of_our_shape(tmp_path: Path) -> None:
     software = {"kind": "veth", "at_home": 4, "in_pod": 5}
     save(tmp_path, GOOD, replace(VF, link={"software": software, "rdma_devs": []}, result={}, gids=[]))
-    assert [one.record is None for one in find([tmp_path])] == [False, False]
+    assert [one.record is None for one in find(tmp_path)] == [False, False]

@@ -8,7 +8,7 @@ A VF of a userspace driver (vfio-pci) only gets its attributes.  A PF itself (pf
 attributes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from base.kernel.vf import VfSettings
 from base.protocol.errors import CheckFailed, DeviceInUse, InvalidConfig, LinkUnavailable, NoneFree, TryAgain
 from base.protocol.result import Interface
 from base.protocol.spec import Json
-from base.state import owned, places
+from base.state import owned
 from base.state.pod import Pod
 from cni.features import rdma
 from cni.kinds import device
@@ -199,17 +199,17 @@ def _put_back(p: Plan, pod: Pod | None, ifname: str, host: Rtnl) -> int:
 def _find(wanted: "Sriov", conf: "NetConf", host: Rtnl) -> sysfs.PciFunction:
     """Return the function that the configuration asks for, if no other pod has it.  Raises CniError with the
     reason."""
-    state_dirs = places.state_dirs_with(conf.where.state_dir)
+    state_dir = conf.where.state_dir
     if wanted.pfOnly:
-        return _find_pf(wanted, state_dirs, conf.claim, host)
+        return _find_pf(wanted, state_dir, conf.claim, host)
     addresses = (wanted.deviceID,) if wanted.deviceID else _vfs_of(wanted.pf)
     if wanted.pf and wanted.vf is None:
-        return _find_free_vf(wanted.pf, addresses, state_dirs, conf.claim, host)
+        return _find_free_vf(wanted.pf, addresses, state_dir, conf.claim, host)
     if (number := wanted.vf or 0) >= len(addresses):
         raise InvalidConfig(f"vf {number}: pf {wanted.pf!r} has VFs 0 to {len(addresses) - 1}")
     address = addresses[number]
     what = f"vf {number} of pf {wanted.pf!r} ({address})" if wanted.pf else f"deviceID {address!r}"
-    use = owned.use(state_dirs, sysfs.relatives(address).all, conf.claim)
+    use = owned.use(state_dir, sysfs.relatives(address).all, conf.claim)
     if owner := use.devices.get(address):
         raise DeviceInUse(f"{what} belongs to {owner.title}, since {owner.time}; delete that first", address)
     function = _on_host(address)
@@ -263,13 +263,11 @@ def _vfs_of(pf: str) -> tuple[str, ...]:
     return addresses
 
 
-def _find_free_vf(
-    pf: str, addresses: tuple[str, ...], state_dirs: Sequence[Path], claim: str, host: Rtnl
-) -> sysfs.PciFunction:
+def _find_free_vf(pf: str, addresses: tuple[str, ...], state_dir: Path, claim: str, host: Rtnl) -> sysfs.PciFunction:
     """Return the first VF that no pod has, that is down on the host, and that the host does not need.  Raises
     NoneFree; DeviceInUse if another pod has the PF."""
     why, pf_address = "", sysfs.address_of(pf)
-    use = owned.use(state_dirs, (*addresses, pf_address), claim)
+    use = owned.use(state_dir, (*addresses, pf_address), claim)
     owned.refuse_held(use, Relatives(above=(pf_address,)), prefix=f"a VF of pf {pf!r}: ")
     for address in addresses:
         if address in use.devices or address in use.claimed:
@@ -282,7 +280,7 @@ def _find_free_vf(
             continue
         try:
             asked = sysfs.relatives(address)
-            owned.refuse_held(owned.use((), asked.all, claim), asked)  # a claim may name its interface
+            owned.refuse_held(owned.use(None, asked.all, claim), asked)  # a claim may name its interface
             needed.refuse_function(function, use, host)
         except (DeviceInUse, InvalidConfig, LinkUnavailable) as e:
             why = why or f"; the host needs {address}: {e}"
@@ -295,12 +293,12 @@ def _find_free_vf(
     )
 
 
-def _find_pf(wanted: "Sriov", state_dirs: Sequence[Path], claim: str, host: Rtnl) -> sysfs.PciFunction:
+def _find_pf(wanted: "Sriov", state_dir: Path, claim: str, host: Rtnl) -> sysfs.PciFunction:
     """Return the PF itself, or a virtual machine's function that has no PF.  Raises CniError if the host or another pod
     needs it on the host."""
     pf, address = wanted.pf, wanted.deviceID
     what = f"pf {pf!r}" if pf else f"deviceID {address!r}"
-    if owner := owned.owner(state_dirs, pf or address):
+    if owner := owned.owner(state_dir, pf or address):
         raise DeviceInUse(f"{what} belongs to {owner.title}, since {owner.time}; delete that first", owner.device)
     function = _on_host(address, whole=True) if address else sysfs.function(sysfs.address_of(pf))
     name = pf or (sysfs.uplink(function) if function else "")
@@ -310,7 +308,7 @@ def _find_pf(wanted: "Sriov", state_dirs: Sequence[Path], claim: str, host: Rtnl
     if function.pf:
         raise InvalidConfig(f"pf {pf!r} is a VF; give it as deviceID {function.address!r}, without pfOnly")
     asked = sysfs.relatives(function.address)
-    use = owned.use(state_dirs, asked.all, claim)
+    use = owned.use(state_dir, asked.all, claim)
     takes = wanted.useInterfaceNetwork
     needed.refuse(link, asked, use, host, prefix="pfOnly: ", other="choose another PF", takes=takes)
     return function

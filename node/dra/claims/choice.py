@@ -13,8 +13,9 @@ from typing import Final
 
 from base.kernel import sysfs
 from base.kernel.sysfs import Relatives
+from base.protocol import location
 from base.protocol.errors import CniError, TryAgain
-from base.state import owned, places
+from base.state import owned
 from base.state import pod as pods
 from base.state.claims import Claim, ClaimedDevice
 from base.state.locks import Lock, Mode
@@ -72,7 +73,7 @@ def refuse_taken(claim: Claim, devices: Sequence[ClaimedDevice]) -> None:
     relative of it.  The caller holds the locks.  Raises CniError, OSError."""
     asked = [(device, _relatives(device)) for device in devices if not device.admin]
     names = {name for _, one in asked for name in one.all}
-    use = owned.use(places.distinct_state_dirs(), names, f"{claim.uid}/")
+    use = owned.use(location.state_dir(), names, f"{claim.uid}/")
     use = replace(use, devices=_of_others(claim, use.devices))
     for device, relatives in asked:
         what = f"device {device.id} ({device.pool}/{device.device})"

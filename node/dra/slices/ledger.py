@@ -18,9 +18,10 @@ from typing import Final, Self
 
 from base.kernel import files, sysfs
 from base.kubelet import client
+from base.protocol import location
 from base.protocol.errors import TryAgain
 from base.protocol.spec import Json
-from base.state import claims, owned, places
+from base.state import claims, owned
 from hardware.model import Device
 from node.kubelet.allocations import Name
 from node.model import Offer, Sharing, Unit, devices_of
@@ -57,7 +58,7 @@ def holds(kubelet: Path) -> Holds:
         )
     units = {(held.resource, one) for held in listed for one in held.ids} | _of_checkpoint(kubelet)
     of_claims = {device.id for claim in claims.prepared() for device in claim.own}
-    attached = owned.devices(places.distinct_state_dirs()).keys() - of_claims
+    attached = owned.devices(location.state_dir()).keys() - of_claims
     return Holds(frozenset(units), frozenset(attached))
 
 

@@ -150,7 +150,7 @@ def test_rdma_is_the_masters(node: Node, make_pod: Callable[[], Pod]) -> None:
 @pytest.mark.parametrize("path", sorted(CONF.glob("*ipoib*")), ids=lambda path: path.name)
 def test_the_example(node: Node, pod: Pod, path: Path) -> None:
     (conf,) = requests(path)
-    alone(conf)["stateDir"] = str(node.state)
+    alone(conf)
     result = node.ok("ADD", pod, conf)
     assert {ip["address"] for ip in result["ips"]} == pod.addresses()
     node.ok("DEL", pod, conf)

@@ -122,7 +122,7 @@ def test_the_hca_itself(node: Node, pod: Pod) -> None:
 
 def test_a_claims_hca(node: Node, make_pod: Callable[[], Pod], tmp_path: Path) -> None:
     """A whole function by a claim: by Multus with the same key as from the device plugin, and in chain mode without."""
-    whole, of_chain = pci(PF), {"attach": "chain", "config": {"stateDir": str(node.state)}}
+    whole, of_chain = pci(PF), {"attach": "chain"}
     by_multus = node.conf(deviceID=whole, pfOnly=True)
     resource = {"name": "example.com/hca", "kind": "pf", "selectors": {"ifNames": [PF]}}
     with (

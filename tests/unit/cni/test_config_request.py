@@ -1,7 +1,6 @@
 """A request around a configuration: the pod, the earlier result, the paths of state and log, a peer's spelling."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,10 +90,10 @@ def test_a_log_that_cannot_be(keys: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "where"),
     [
-        ({}, Location("rail0", Path("/run/hpn"), "")),
-        ({"stateDir": "/s"}, Location("rail0", Path("/s"), "")),
-        ({"ipam": {"type": "host-local"}}, Location("rail0", Path("/run/hpn"), "host-local")),
-        ({"ipam": None}, Location("rail0", Path("/run/hpn"), "")),
+        ({}, Location("rail0", "")),
+        ({"stateDir": 5}, Location("rail0", "")),  # an earlier version's
+        ({"ipam": {"type": "host-local"}}, Location("rail0", "host-local")),
+        ({"ipam": None}, Location("rail0", "")),
         # broken elsewhere, and a DEL has to work
         (
             {
@@ -107,9 +106,9 @@ def test_a_log_that_cannot_be(keys: dict[str, Any], words: str) -> None:
                 "mtuu": 1,
                 "strict": 7,
             },
-            Location("rail0", Path("/run/hpn"), ""),
+            Location("rail0", ""),
         ),
-        ({"ipam": {"type": "hpn-ipam", "ranges": 5}}, Location("rail0", Path("/run/hpn"), "hpn-ipam")),
+        ({"ipam": {"type": "hpn-ipam", "ranges": 5}}, Location("rail0", "hpn-ipam")),
     ],
 )
 def test_location(keys: dict[str, Any], where: Location) -> None:
@@ -119,10 +118,6 @@ def test_location(keys: dict[str, Any], where: Location) -> None:
 @pytest.mark.parametrize(
     ("keys", "msg"),
     [
-        ({"stateDir": 5}, "stateDir 5 must be an absolute path"),
-        ({"stateDir": "s"}, "stateDir 's' must be an absolute path"),
-        ({"stateDir": None}, "stateDir None must be an absolute path"),
-        pytest.param({"stateDir": "/a\0b"}, "stateDir '/a\\x00b' must be an absolute path"),
         ({"ipam": 5}, "ipam 5 is not an object"),
         ({"ipam": ["x"]}, "ipam ['x'] is not an object"),
         ({"ipam": {"subnet": "x"}}, "ipam.type '' names no plugin; set hpn-ipam, host-local, ... or remove ipam"),

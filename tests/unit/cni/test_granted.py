@@ -14,9 +14,10 @@ from support.sysfs_tree import Tree
 from support.topology import until
 
 from base.kernel import budget
+from base.protocol import location
 from base.protocol.errors import LinkUnavailable, TryAgain
 from base.protocol.spec import Request
-from base.state import numbers, places
+from base.state import numbers
 from cni.features import granted
 from cni.models import Rdma
 from cni.models.sriov import Sriov
@@ -33,7 +34,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     vf = tree.pci(VF, pf=PF)
     tree.rdma("mlx5_7", vf, 4)
     pci.is_sys(tree.root, monkeypatch)
-    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}/state")
     monkeypatch.setattr(granted, "_CDI", (f"{tmp_path}/cdi", f"{tmp_path}/dynamic"))
     return vf
 
@@ -59,7 +60,7 @@ def attached(
 
 def test_the_numbers_stay(device: Path) -> None:
     assert attached(device, uid="one") == []
-    assert not os.path.exists(f"{places.COMMON}/rdma")
+    assert not os.path.exists(f"{location.state_dir()}/rdma")
 
 
 def test_another_number(device: Path) -> None:
@@ -93,7 +94,7 @@ def test_its_number_comes_back(device: Path) -> None:
 def test_a_damaged_note(device: Path) -> None:
     with pytest.raises(LinkUnavailable):
         attached(device, 2, uid="one")
-    Path(places.COMMON, "rdma", VF).write_text("{")
+    Path(location.state_dir(), "rdma", VF).write_text("{")
     assert attached(device, 2, uid="one") == []
 
 
@@ -203,7 +204,7 @@ def test_a_claim_gives_its_own_file_only(device: Path, monkeypatch: pytest.Monke
     assert "got uverbs4" in line
     of_claim(2)
     assert attached(device, 2, uid="one", claim=CLAIM) == []
-    assert not os.path.exists(f"{places.COMMON}/rdma")
+    assert not os.path.exists(f"{location.state_dir()}/rdma")
 
 
 def test_a_claims_file_that_is_stale_before_the_move(device: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,9 +55,9 @@ def test_a_directory_that_is_not_there(
     argv = ["hpn", *words, "--state-dir", f"{tmp_path}/misspelt", *no_leases]
     assert main(argv) == 1
     said = capsys.readouterr()
-    why = "No such file or directory; give a configuration's stateDir"
+    why = "No such file or directory; give a directory that ADD used"
     assert (said.out, said.err) == ("", f"hpn {words[0]}: --state-dir {tmp_path}/misspelt: {why}\n")
-    monkeypatch.setattr("ctl.command_line.STATE_DIR", f"{tmp_path}/misspelt")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}/misspelt")
     assert main(argv) == (1 if words[0] == "hints" else 0)
     assert why not in capsys.readouterr().err
 
@@ -69,6 +69,6 @@ def test_leases_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture
     argv = ["hpn", *words, "--state-dir", f"{tmp_path}", "--data-dir", f"{tmp_path}/misspelt"]
     assert main(argv) == 1
     said = capsys.readouterr()
-    why = "No such file or directory; give dataDir or <stateDir>/ipam"
+    why = "No such file or directory; give a configuration's dataDir"
     assert (said.out, said.err) == ("", f"hpn {words[0]}: --data-dir {tmp_path}/misspelt: {why}\n")
     assert (tmp_path / "attachments/rail0/half:hpn0.json").exists()

@@ -92,7 +92,7 @@ def test_top_says_itself_why_pods_are_not_shown(tmp_path: Path, monkeypatch: pyt
     for path in (tmp_path, *tmp_path.rglob("*")):
         path.chmod(0o755)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ctl.top.counters.places.state_dirs", lambda: [Path()])
+    monkeypatch.setenv("HPN_STATE_DIR", ".")
 
     def said() -> str:
         with pytest.raises(BadEnvironment) as e:

@@ -108,7 +108,7 @@ def test_an_add_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_another_command_came_first(tmp_path: Path, now: Record | None) -> None:
     """If another command changes the record before repair has the lock, repair does nothing."""
     save(tmp_path, HALF)
-    (task,) = repair.tasks(find([tmp_path]))
+    (task,) = repair.tasks(find(tmp_path))
     with journal.lock(tmp_path, HALF.network, HALF.key) as entry:
         if now:
             entry.save(now)
@@ -122,7 +122,7 @@ def test_another_command_came_first(tmp_path: Path, now: Record | None) -> None:
 def test_its_lock_is_taken_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, HALF)
     monkeypatch.setattr(repair, "_TIMEOUT", 0)
-    (task,) = repair.tasks(find([tmp_path]))
+    (task,) = repair.tasks(find(tmp_path))
     with journal.lock(tmp_path, HALF.network, HALF.key), pytest.raises(repair.TryAgain, match="held by process"):
         repair.mend(task, {}, [])
 

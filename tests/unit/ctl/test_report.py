@@ -243,8 +243,7 @@ def test_how_an_attachment_is(is_: dict[str, Any], state: str) -> None:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], int]:
     """Return a function that runs hpn report on a machine without attachments and leases."""
-    monkeypatch.setattr("base.state.places.state_dirs", lambda: [tmp_path / "state"])
-    monkeypatch.setattr("ctl.command_line.IPAM_DIR", f"{tmp_path}/leases")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}/state")
     return lambda name: main(["hpn", "report", str(tmp_path / name)])
 
 

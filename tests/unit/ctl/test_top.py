@@ -58,9 +58,9 @@ def port(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide this machine's own attachments."""
-    monkeypatch.setattr("ctl.top.counters.places.state_dirs", list)
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}/none")
 
 
 def files(folder: Path, **values: int | str) -> None:
@@ -244,8 +244,6 @@ RUN = """
 import sys
 from pathlib import Path
 from ctl.top import command as top
-from ctl.top import counters
-counters.places.state_dirs = list
 text, status = top.answer(sys.argv[2:], Path(sys.argv[1]))
 sys.stdout.write(text)
 sys.exit(status)

@@ -8,7 +8,7 @@ from support.sysfs_tree import Tree
 
 from base.kernel import sysfs
 from base.protocol.spec import Key
-from base.state import claims, journal, places
+from base.state import claims, journal
 from base.state.claims import Claim, ClaimedDevice
 from base.state.pod import Identity
 from base.state.record import Record
@@ -85,15 +85,13 @@ def attached(state: Path, container: str, device: str, **of_link: object) -> Non
         "rails", Key(container, "hpn0"), "/n", Identity(1, 1), kind="sriov", link=link, config={}, pod="d/a"
     )
     with journal.lock(state, record.network, record.key) as entry:
-        places.note(state, record.network, record.key)
         entry.save(record)
 
 
 def test_a_claim_without_an_attachment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between Prepare and ADD, or for good with attach none.  A shared device stays the host's."""
     monkeypatch.setattr(claims, "FOLDER", f"{tmp_path}/claims")
-    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
-    monkeypatch.setattr(places, "ELSEWHERE", f"{tmp_path}/elsewhere")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}/state")
     devices = [
         ClaimedDevice("rails", "pool", name, "", name, kind, "example.com/rails", "none", admin=admin)
         for name, kind, admin in ((VF, "vf", False), (PF, "shared", False), ("0000:3b:00.3", "vf", True))
@@ -104,23 +102,18 @@ def test_a_claim_without_an_attachment(tmp_path: Path, monkeypatch: pytest.Monke
     assert owners.keys() == {VF}
 
 
-def test_attachments_wherever_their_state_is(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attachments(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     is_sys(tree.root, monkeypatch)
     monkeypatch.setattr(claims, "FOLDER", f"{tmp_path}/claims")
-    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
-    monkeypatch.setattr(places, "ELSEWHERE", f"{tmp_path}/elsewhere")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}/state")
     vfs = [VF, "0000:3b:00.3", "0000:3b:00.4"]
     for vf in vfs:
         tree.pci(vf, pf=PF)
     assert users.owners() == {}
     attached(tmp_path / "state", "one", vfs[0])
-    attached(tmp_path / "other", "two", vfs[1])
-    attached(tmp_path / "other", "three", vfs[2], incarnation=1)  # of a VF that is gone
+    attached(tmp_path / "state", "two", vfs[1])
+    attached(tmp_path / "state", "three", vfs[2], incarnation=1)  # of a VF that is gone
     owners = users.owners()
     titles = [f"hpn0 of d/a, container {one}, network rails" for one in ("one", "two")]
     assert {device: owner.title for device, owner in owners.items()} == dict(zip(vfs[:2], titles, strict=True))
     assert users.user(vfs[1], owners, tree.root) == "hpn0 of d/a, container two, network rails"
-    (tmp_path / "link").symlink_to("other")
-    places.note(tmp_path / "link", "rails", Key("four", "hpn0"))
-    places.note(tmp_path / "gone", "rails", Key("five", "hpn0"))
-    assert places.distinct_state_dirs() == [tmp_path / "state", tmp_path / "other"]

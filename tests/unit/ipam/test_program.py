@@ -17,7 +17,7 @@ def python(*args, stdin=b"", **environ):
 
 
 def test_process(tmp_path):
-    conf = {**CONF, "stateDir": str(tmp_path)}
+    conf = {**CONF, "ipam": {**CONF["ipam"], "dataDir": str(tmp_path)}}
     done = python("-m", "ipam", stdin=json.dumps(conf).encode(), CNI_COMMAND="ADD")
     assert (done.returncode, done.stderr) == (0, b"")
     assert json.loads(done.stdout) == {
@@ -42,5 +42,5 @@ def test_packages_loaded(tmp_path, command, loaded):
         "assert run(Request(dict(os.environ), sys.stdin.buffer.read())).exit_code == 0\n"
         "print(json.dumps(sorted({'filelock', 'netaddr', 'pydantic'} & sys.modules.keys())))"
     )
-    conf = json.dumps({**CONF, "stateDir": str(tmp_path)}).encode()
+    conf = json.dumps({**CONF, "ipam": {**CONF["ipam"], "dataDir": str(tmp_path)}}).encode()
     assert json.loads(python("-c", program, stdin=conf, CNI_COMMAND=command).stdout) == loaded

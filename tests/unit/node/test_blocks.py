@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from support.node_loop import turn
 
-from base.protocol import report
+from base.protocol import location, report
 from base.protocol.spec import Key
-from base.state import data_dirs, journal, places
+from base.state import journal
 from base.state.pod import Identity
 from base.state.record import Record
 from ipam.cluster import RoundReport
@@ -36,9 +36,7 @@ class Node:
         self.loop, self.folder = loop, folder
         self.found: tuple[RoundReport, ...] | None = (RoundReport("net"),)
         self.ipam = folder / "ipam"
-        monkeypatch.setattr(data_dirs, "DEFAULT", f"{self.ipam}")
-        monkeypatch.setattr(places, "COMMON", f"{folder}/state")
-        monkeypatch.setattr(places, "ELSEWHERE", f"{folder}/state/elsewhere")
+        monkeypatch.setenv("HPN_STATE_DIR", f"{folder}")
         monkeypatch.setattr(report, "ROOM", f"{folder}/run/room.sock")
         monkeypatch.setattr(blocks, "REST", 0.05)
         (folder / "run").mkdir(0o700)
@@ -107,7 +105,7 @@ def test_a_network_in_a_directory_that_only_an_attachment_names(node: Node) -> N
     node.has_a_network()
     conf = {"name": "net", "ipam": {"type": "hpn-ipam", "dataDir": f"{node.ipam}"}}
     key = Key("pod", "net1")
-    with journal.lock(Path(places.COMMON), "net", key) as entry:
+    with journal.lock(location.state_dir(), "net", key) as entry:
         entry.save(Record("net", key, "/run/netns/x", Identity(1, 2), "macvlan", {}, conf))
     node.start()
     node.until(lambda: node.rounds == 1 and not node.blocks._background.is_at_work)

@@ -6,7 +6,7 @@ import pytest
 from support.cluster_nodes import Cluster, Node
 
 from base.protocol.spec import Key
-from base.state import durable, journal, places
+from base.state import durable, journal
 from base.state.pod import Identity
 from base.state.record import Record
 from node import blocks
@@ -19,9 +19,7 @@ def one(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A node with a pod that has an address of a block."""
     node = cluster.node("node1")
     node.add("c0")
-    monkeypatch.setattr(places, "COMMON", f"{node.state}")
-    monkeypatch.setattr(places, "ELSEWHERE", f"{node.state}/elsewhere")
-    monkeypatch.setattr("base.state.data_dirs.DEFAULT", f"{node.state}/none")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{node.state}")
     monkeypatch.setattr("signal.alarm", lambda _: 0)
     return node
 

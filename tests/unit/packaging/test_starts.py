@@ -38,13 +38,13 @@ def test_imports_of_a_start(words: list[str], environ: dict[str, str]) -> None:
 @pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK", "STATUS", "GC"])
 def test_no_cni_command_pays_for_hpn_node(tmp_path: Path, program: str, command: str) -> None:
     conf = {
-        "cniVersion": "1.1.0", "name": "n", "type": "hpn", "master": "nowhere", "stateDir": f"{tmp_path}/state",
+        "cniVersion": "1.1.0", "name": "n", "type": "hpn", "master": "nowhere",
         "ipam": {"type": "hpn-ipam", "subnet": "10.1.0.0/24", "dataDir": f"{tmp_path}/ipam"},
         "cni.dev/valid-attachments": [], "prevResult": {"cniVersion": "1.1.0"},
     }  # fmt: skip
     environ = {
         "CNI_COMMAND": command, "CNI_CONTAINERID": "c", "CNI_IFNAME": "hpn0", "CNI_NETNS": "/run/netns/nowhere",
-        "CNI_PATH": "/nowhere", "HPN_ARGV0": program, "PATH": os.environ["PATH"],
+        "CNI_PATH": "/nowhere", "HPN_ARGV0": program, "HPN_STATE_DIR": f"{tmp_path}/state", "PATH": os.environ["PATH"],
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "ctl"],

@@ -53,17 +53,30 @@ def test_error(program: list[str]) -> None:
 
 @PLUGINS
 def test_nothing_printed_where_there_is_no_result(program: list[str], tmp_path: Path) -> None:
-    conf = {"cniVersion": "1.1.0", "name": "n", "type": "hpn", "stateDir": str(tmp_path), "ipam": {"type": "hpn-ipam"}}
+    conf = {"cniVersion": "1.1.0", "name": "n", "type": "hpn", "ipam": {"type": "hpn-ipam"}}
     if program is CNI:
         del conf["ipam"]
-    done = run(program, json.dumps(conf).encode(), CNI_COMMAND="DEL", CNI_CONTAINERID="c1", CNI_IFNAME="hpn0")
+    done = run(
+        program,
+        json.dumps(conf).encode(),
+        CNI_COMMAND="DEL",
+        CNI_CONTAINERID="c1",
+        CNI_IFNAME="hpn0",
+        HPN_STATE_DIR=f"{tmp_path}",
+    )
     assert (done.stdout, done.returncode, done.stderr) == (b"", 0, b"")
 
 
 def test_without_the_program_inside_ipam_is_looked_for(tmp_path: Path) -> None:
-    conf = {"cniVersion": "1.1.0", "name": "n", "stateDir": str(tmp_path), "ipam": {"type": "hpn-ipam"}}
+    conf = {"cniVersion": "1.1.0", "name": "n", "ipam": {"type": "hpn-ipam"}}
     done = run(
-        CNI, json.dumps(conf).encode(), CNI_COMMAND="DEL", CNI_CONTAINERID="c1", CNI_IFNAME="hpn0", CNI_PATH="/absent"
+        CNI,
+        json.dumps(conf).encode(),
+        CNI_COMMAND="DEL",
+        CNI_CONTAINERID="c1",
+        CNI_IFNAME="hpn0",
+        CNI_PATH="/absent",
+        HPN_STATE_DIR=f"{tmp_path}",
     )
     assert document(done)["code"] == 106
     assert done.returncode == 1
@@ -153,10 +166,10 @@ def test_the_name_decides_which_plugin_answers(tmp_path: Path) -> None:
     conf = {
         "cniVersion": "1.1.0",
         "name": "n",
-        "stateDir": str(tmp_path),
         "ipam": {"type": "hpn-ipam", "subnet": "10.0.0.0/24"},
     }
     environ = {"CNI_COMMAND": "CHECK", "CNI_CONTAINERID": "c1", "CNI_NETNS": "/n", "CNI_IFNAME": "hpn0"}
+    environ["HPN_STATE_DIR"] = f"{tmp_path}"
     stdin = json.dumps(conf).encode()
     alone = document(called("hpn-ipam", stdin, **environ))
     whole = document(called("hpn", stdin, **environ))
@@ -171,10 +184,9 @@ def test_ipam_alone_attaches_and_releases(tmp_path: Path) -> None:
     conf = {
         "cniVersion": "1.0.0",
         "name": "n",
-        "stateDir": str(tmp_path),
         "ipam": {"type": "hpn-ipam", "subnet": "10.0.0.0/24"},
     }
-    environ = {"CNI_CONTAINERID": "c1", "CNI_NETNS": "/n", "CNI_IFNAME": "hpn0"}
+    environ = {"CNI_CONTAINERID": "c1", "CNI_NETNS": "/n", "CNI_IFNAME": "hpn0", "HPN_STATE_DIR": f"{tmp_path}"}
     stdin = json.dumps(conf).encode()
     assert document(called("hpn-ipam", stdin, CNI_COMMAND="ADD", **environ)) == {
         "cniVersion": "1.0.0",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable, TryAgain
-from base.state import claims, durable, gates, journal, places
+from base.state import claims, durable, gates, journal
 from base.state.claims import Claim, ClaimedDevice
 
 UID = "0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f"
@@ -102,7 +102,7 @@ def test_a_pod_that_came_later(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pod_claim", ["", "rails"])
 def test_pods_of_one_claim_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pod_claim: str) -> None:
     """Each ADD opens the gate, and none disturbs another.  A template's claim has one pod, with several sandboxes."""
-    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}/state")
     claim = replace(CLAIM, pod_claim=pod_claim, devices=(replace(VF, attach="none"),))
     with ThreadPoolExecutor(8) as threads:
         opened = [threads.submit(gates.open_if_whole, claim, 0) for _ in range(400)]
@@ -111,7 +111,7 @@ def test_pods_of_one_claim_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_hpn_node_does_not_wait_for_a_stuck_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would answer no other pod meanwhile."""
-    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}/state")
     with journal.locked(tmp_path / "state", "claim", UID), pytest.raises(TryAgain, match="for 1 s; try again"):
         gates.settle(CLAIM, 0)
 

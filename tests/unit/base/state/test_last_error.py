@@ -13,20 +13,20 @@ from unit.ctl.test_inspect import VF, save, shown
 from base.protocol.dispatch import failed
 from base.protocol.errors import CheckFailed, CniError
 from base.protocol.spec import DELEGATED, NEWEST, Request
-from base.state import durable, journal, last_error, places
+from base.state import durable, journal, last_error
 
 PAGE = (Path(__file__).parents[4] / "docs/user/commands.md").read_text()
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "ELSEWHERE", str(tmp_path / "elsewhere"))
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}")
 
 
-def fails(state: Path, command: str = "CHECK", error: CniError | None = None, **environ: str) -> None:
+def fails(command: str = "CHECK", error: CniError | None = None, **environ: str) -> None:
     """A command of the attachment that ends with this error."""
     variables = {"CNI_COMMAND": command, "CNI_CONTAINERID": VF.key.container_id, "CNI_IFNAME": VF.key.ifname}
-    conf = json.dumps({"name": VF.network, "stateDir": str(state)}).encode()
+    conf = json.dumps({"name": VF.network}).encode()
     last_error.note(Request(variables | environ, conf), failed(NEWEST, error or CheckFailed("hpn0 is down")))
 
 
@@ -38,10 +38,10 @@ def kept(state: Path) -> list[str]:
 def test_it_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     save(tmp_path, replace(VF, complete=command != "ADD"))
     assert "lastError" not in shown(tmp_path, capsys, "--json")
-    fails(tmp_path, command, CheckFailed("of before"))
+    fails(command, CheckFailed("of before"))
     error = CheckFailed("hpn0 is down")
     error.add_note("and more")
-    fails(tmp_path, command, error)
+    fails(command, error)
     (attachment,) = json.loads(shown(tmp_path, capsys, "--json"))["attachments"]
     last = attachment["lastError"]
     time = last.pop("time")
@@ -57,7 +57,7 @@ def test_it_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], command
 def test_it_goes_with_the_record(tmp_path: Path) -> None:
     for end in (journal.Entry.forget, lambda entry: entry.keep_for_people(VF)):
         save(tmp_path, VF)
-        fails(tmp_path)
+        fails()
         assert kept(tmp_path) == ["0123456789abcdef:hpn0.error"]
         (tmp_path / "attachments/rail0/0123456789abcdef:hpn0.error.tmp").write_text("of one that was killed")
         with journal.lock(tmp_path, VF.network, VF.key) as entry:
@@ -67,17 +67,9 @@ def test_it_goes_with_the_record(tmp_path: Path) -> None:
 
 def test_nobody_takes_it_for_a_record(tmp_path: Path) -> None:
     save(tmp_path, VF)
-    fails(tmp_path)
+    fails()
     assert journal.keys(tmp_path, VF.network) == [VF.key]
     assert len(list(journal.files(tmp_path))) == 1
-
-
-def test_of_an_attachment_in_another_state_directory(tmp_path: Path) -> None:
-    """DEL's configuration may lack the stateDir that ADD's had."""
-    save(tmp_path / "b", VF)
-    places.note(tmp_path / "b", VF.network, VF.key)
-    fails(tmp_path / "a", "DEL")
-    assert (kept(tmp_path / "b"), (tmp_path / "a").exists()) == (["0123456789abcdef:hpn0.error"], False)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +83,7 @@ def test_of_an_attachment_in_another_state_directory(tmp_path: Path) -> None:
 def test_nothing_is_kept(tmp_path: Path, command: str, environ: dict[str, str]) -> None:
     """There is no attachment, or the error is another command's, such as an ADD's of what is attached."""
     save(tmp_path, VF)
-    fails(tmp_path, command, **environ)
+    fails(command, **environ)
     assert kept(tmp_path) == []
 
 
@@ -101,16 +93,16 @@ def test_another_command_is_at_it(tmp_path: Path) -> None:
     with journal.lock(tmp_path, VF.network, VF.key):
         pass
     with held(the_lock(tmp_path)):
-        fails(tmp_path)
+        fails()
         assert kept(tmp_path) == []
-    fails(tmp_path)
+    fails()
     assert kept(tmp_path) == ["0123456789abcdef:hpn0.error"]
 
 
 def test_nobody_waits_any_more(tmp_path: Path) -> None:
     save(tmp_path, VF)
     variables = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": VF.key.container_id, "CNI_IFNAME": VF.key.ifname}
-    conf = json.dumps({"name": VF.network, "stateDir": str(tmp_path)}).encode()
+    conf = json.dumps({"name": VF.network}).encode()
     for is_gone in (True, False):
         request = Request(variables, conf, abandoned=lambda is_gone=is_gone: is_gone)
         last_error.note(request, failed(NEWEST, CheckFailed("hpn0 is down")))
@@ -119,14 +111,12 @@ def test_nobody_waits_any_more(tmp_path: Path) -> None:
 
 def test_it_is_small_and_for_root(tmp_path: Path) -> None:
     save(tmp_path, VF)
-    fails(tmp_path, error=CheckFailed("x" * 1_000_000))
+    fails(error=CheckFailed("x" * 1_000_000))
     (file,) = (tmp_path / "attachments").rglob("*.error")
     assert (file.stat().st_size < 10_000, file.stat().st_mode & 0o777) == (True, 0o600)
 
 
-@pytest.mark.parametrize(
-    "stdin", [b"", b"[]", b'{"name": 7}', b'{"name": "rail0", "stateDir": 7}', b"\xff", b"[" * 9999]
-)
+@pytest.mark.parametrize("stdin", [b"", b"[]", b'{"name": 7}', b'{"name": "rail0", "ipam": 7}', b"\xff", b"[" * 9999])
 def test_a_broken_configuration(stdin: bytes) -> None:
     request = Request({"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "hpn0"}, stdin)
     last_error.note(request, failed(NEWEST, CheckFailed("no")))
@@ -136,7 +126,7 @@ def test_a_directory_that_others_can_write(tmp_path: Path) -> None:
     """They could have redirected the path."""
     save(tmp_path, VF)
     (tmp_path / "attachments").chmod(0o777)
-    fails(tmp_path)
+    fails()
     assert kept(tmp_path) == []
 
 
@@ -157,13 +147,13 @@ def test_something_else_in_its_place(tmp_path: Path, capsys: pytest.CaptureFixtu
         case _:
             durable.write(file, {"time": 7})
     assert "lastError" not in shown(tmp_path, capsys, "--json")
-    fails(tmp_path)
+    fails()
     assert ("lastError" in shown(tmp_path, capsys, "--json")) == (what != "directory")
     assert victim.read_text() == "precious"
 
 
 def test_what_is_shown_obeys_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path, replace(VF, pod="a\x1b[2J\nb"))
-    fails(tmp_path, error=CheckFailed("\x1b[2J\nline"))
+    fails(error=CheckFailed("\x1b[2J\nline"))
     lines: Any = shown(tmp_path, capsys).splitlines()
     assert all(line.isprintable() for line in lines)

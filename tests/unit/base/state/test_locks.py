@@ -20,7 +20,7 @@ from support.topology import until
 from base.child_process import Child
 from base.protocol.errors import IoFailure, TryAgain
 from base.protocol.spec import Key
-from base.state import journal, locks, owned, places
+from base.state import journal, locks, owned
 from base.state.locks import Mode
 from base.state.pod import Identity
 
@@ -231,7 +231,7 @@ def test_alone_in_a_namespace_and_over_a_device(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(TryAgain):
             journal.lock_namespace(tmp_path, seen_elsewhere)
         journal.lock_namespace(tmp_path, replace(NAMESPACE, cookie=1)).release()
-    monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}")
     with owned.lock(pci.PF):
         with pytest.raises(TryAgain):
             owned.lock(pci.PF).release()
@@ -240,7 +240,7 @@ def test_alone_in_a_namespace_and_over_a_device(tmp_path: Path, monkeypatch: pyt
 
 def test_holders_that_share_in_turns_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each begins before the one before ends, as the ADDs of a node that boots do."""
-    monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}")
     with ThreadPoolExecutor(1) as threads, ExitStack() as held:
         before = held.enter_context(owned.lock(pci.PF, 0, Mode.SHARED))
         alone = threads.submit(lambda: owned.lock(pci.PF, 30).release())
@@ -263,7 +263,7 @@ def test_holders_that_share_in_turns_keep_nobody_out(tmp_path: Path, monkeypatch
 
 def test_only_those_that_share_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Holders in turns, of which one always waits, keep nobody out either."""
-    monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}")
     with owned.lock(pci.PF, 0, Mode.NEXT):
         assert can_be_shared()
         with owned.lock(pci.PF, 0, Mode.SHARED):
@@ -272,7 +272,7 @@ def test_only_those_that_share_give_way(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_holder_that_hangs_keeps_others_out_for_a_while_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One waits for it, and the others could go on beside it."""
-    monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}")
     monkeypatch.setattr(locks, "OWN", 0.5)
     with ThreadPoolExecutor(1) as threads:
         with owned.lock(pci.PF, 0, Mode.SHARED):
@@ -327,7 +327,7 @@ def test_only_holders_that_share_use_up_a_turn(tmp_path: Path, monkeypatch: pyte
 
 def test_a_child_that_outlives_one_that_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the lock's file open, as one that hangs in a driver, and others share the lock nevertheless."""
-    monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}")
     with ThreadPoolExecutor(1) as threads:
         with owned.lock(pci.PF, 0, Mode.SHARED):
             waiting = threads.submit(owned.lock, pci.PF)
@@ -349,7 +349,7 @@ def can_be_shared() -> bool:
 
 
 def test_one_that_waited_in_vain_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}")
     with owned.lock(pci.PF, 0, Mode.SHARED):
         with pytest.raises(TryAgain):
             owned.lock(pci.PF, 0.1)
@@ -358,7 +358,7 @@ def test_one_that_waited_in_vain_keeps_nobody_out(tmp_path: Path, monkeypatch: p
 
 def test_no_device_excludes_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A configuration may name none that is there.  This function's lock is in the file of no name at all."""
-    monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}")
     functions = (f"0000:{n:02x}:00.0" for n in range(256))
     with owned.lock(next(one for one in functions if zlib.crc32(one.encode()) % 64 == zlib.crc32(b"") % 64)):
         owned.lock("", 0).release()

@@ -24,7 +24,7 @@ BUG = "internal error: ValueError: "
 def run(conf: dict[str, Any], request: Request = REQUEST, *, recovered: bool = True, fails: str = "") -> list[str]:
     """Run one command that warns; its lines for stderr."""
     lines = ["undid something"] if recovered else []
-    with suppress(ValueError), log_command(request, {"name": "rail0", "stateDir": "/nowhere/hpn", **conf}, lines):
+    with suppress(ValueError), log_command(request, {"name": "rail0", **conf}, lines):
         if fails:
             raise ValueError(fails)
     return lines
@@ -56,7 +56,7 @@ def test_a_failure_is_an_error_and_passes(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with (
         pytest.raises(ValueError, match="no"),
-        log_command(REQUEST, {"logFile": str(log), "logLevel": "error", "stateDir": "/nowhere/hpn"}, []),
+        log_command(REQUEST, {"logFile": str(log), "logLevel": "error"}, []),
     ):
         raise ValueError("no")
     (line,) = written(log)
@@ -77,7 +77,7 @@ def test_an_error_is_the_one_that_is_answered(tmp_path: Path, error: Exception) 
         with log_command(request, conf, lines), doing("adding an address"):
             raise error
 
-    conf = {"cniVersion": "1.1.0", "name": "rail0", "logFile": str(tmp_path / "log"), "stateDir": "/nowhere/hpn"}
+    conf = {"cniVersion": "1.1.0", "name": "rail0", "logFile": str(tmp_path / "log")}
     request = replace(REQUEST.but(CNI_NETNS="/n", CNI_PATH="/p"), stdin=json.dumps(conf).encode())
     answered = json.loads(answer(request, {"ADD": fails}).stdout)
     (line,) = written(tmp_path / "log")

@@ -29,7 +29,7 @@ print("begins", flush=True)
 for n in range(int(most)) if most else itertools.count():
     request = Request({"CNI_COMMAND": "ADD", "CNI_CONTAINERID": f"c{n}", "CNI_IFNAME": "hpn0"}, b"{}")
     lines = []
-    with log_command(request, {"name": "rail0", "stateDir": "/nowhere/hpn", "logFile": log}, lines):
+    with log_command(request, {"name": "rail0", "logFile": log}, lines):
         pass
     # Without a number, one may be so slow that the other finds its lock held and the file too long.
     assert not (most and lines), lines
@@ -74,7 +74,7 @@ def test_one_that_is_not_full(log: Path) -> None:
 
 
 def test_it_became_full_while_the_command_ran(log: Path) -> None:
-    with log_command(REQUEST, {"stateDir": "/nowhere/hpn", "logFile": str(log)}, []):
+    with log_command(REQUEST, {"logFile": str(log)}, []):
         fill(log)
     assert [line["message"] for line in written(log)] == ["done"]
 
@@ -100,20 +100,20 @@ def test_a_name_of_an_older_one(log: Path, path: str) -> None:
 @pytest.mark.parametrize("end", ["moved away", "removed"])
 def test_others_have_begun_another(log: Path, end: str) -> None:
     """The line goes to a file that still has a name."""
-    with log_command(REQUEST, {"stateDir": "/nowhere/hpn", "logFile": str(log)}, []):
+    with log_command(REQUEST, {"logFile": str(log)}, []):
         fill(log)
         log.rename(f"{log}.old") if end == "moved away" else log.unlink()
     assert [line["message"] for line in written(log)] == ["done"]
 
 
 def test_a_short_one_is_removed(log: Path) -> None:
-    with log_command(REQUEST, {"stateDir": "/nowhere/hpn", "logFile": str(log)}, []):
+    with log_command(REQUEST, {"logFile": str(log)}, []):
         log.unlink()
     assert [line["message"] for line in written(log)] == ["done"]
 
 
 def test_the_one_that_others_have_begun_stays(log: Path) -> None:
-    with log_command(REQUEST, {"stateDir": "/nowhere/hpn", "logFile": str(log)}, []):
+    with log_command(REQUEST, {"logFile": str(log)}, []):
         fill(log)
         log.rename(f"{log}.old")
         assert grown(log) == []
@@ -155,7 +155,7 @@ def test_another_cannot_be_begun(log: Path, way: bool) -> None:
     folder, aside, lines = log.parent / "folder", log.parent / "aside", list[str]()
     folder.mkdir()
     path, moved = folder / "log", (aside / "log" if way else aside)
-    with log_command(REQUEST, {"stateDir": "/nowhere/hpn", "logFile": str(path)}, lines):
+    with log_command(REQUEST, {"logFile": str(path)}, lines):
         fill(path)
         if way:
             folder.rename(aside)
@@ -190,7 +190,7 @@ def test_its_directory_is_gone(log: Path, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     path, lines = folder / "log", list[str]()
-    with log_command(REQUEST, {"stateDir": "/nowhere/hpn", "logFile": str(path)}, lines):
+    with log_command(REQUEST, {"logFile": str(path)}, lines):
         path.unlink()
         folder.rmdir()
     assert lines == []
@@ -206,7 +206,7 @@ def test_nothing_that_goes_wrong_is_an_error(log: Path, monkeypatch: pytest.Monk
     assert grown(log) == [f"logFile {str(log)!r} cannot be written: RuntimeError('a bug')"]
     with (
         pytest.raises(ValueError, match="its own"),
-        log_command(REQUEST, {"stateDir": "/nowhere/hpn", "logFile": str(log)}, []),
+        log_command(REQUEST, {"logFile": str(log)}, []),
     ):
         raise ValueError("its own")
 

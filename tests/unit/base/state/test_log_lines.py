@@ -17,8 +17,13 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 OURS = replace(VF, key=Key("c1", "hpn0"))
 
 
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}/state")
+
+
 def conf(tmp_path: Path, **more: Any) -> dict[str, Any]:
-    return {"logFile": str(tmp_path / "log"), "stateDir": str(tmp_path / "state"), **more}
+    return {"logFile": str(tmp_path / "log"), **more}
 
 
 @pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK"])
@@ -40,7 +45,7 @@ def test_one_that_does_not_come_about(tmp_path: Path, asked: dict[str, Any]) -> 
     assert (line["pci"], line["code"]) == ("0000:3b:10.2", 999)
 
 
-@pytest.mark.parametrize("wrong", [{"deviceID": 7}, {"runtimeConfig": 7}, {"stateDir": 7}, {"stateDir": "a\0b"}])
+@pytest.mark.parametrize("wrong", [{"deviceID": 7}, {"runtimeConfig": 7}, {"ipam": 7}])
 def test_a_broken_configuration(tmp_path: Path, wrong: dict[str, Any]) -> None:
     run(conf(tmp_path, **wrong), REQUEST.but(CNI_COMMAND="DEL"), recovered=False)
     (line,) = written(tmp_path / "log")
@@ -111,13 +116,13 @@ def test_words_are_one_line(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_on_stderr(tmp_path: Path, form: str) -> None:
     """The lines replace the usual warnings, and no file of that name is made."""
-    warning, done = run({"logFile": "stderr", "logFormat": form, "stateDir": str(tmp_path)})
+    warning, done = run({"logFile": "stderr", "logFormat": form})
     if form == "json":
         assert [json.loads(line)["level"] for line in (warning, done)] == ["warning", "info"]
     else:
         assert [line.split()[1] for line in (warning, done)] == ["level=warning", "level=info"]
     assert not Path("stderr").exists()
-    assert run({"logFile": "stderr", "logLevel": "error", "stateDir": str(tmp_path)}) == []
+    assert run({"logFile": "stderr", "logLevel": "error"}) == []
 
 
 @pytest.mark.parametrize("key", ["logLevel", "logFormat"])

@@ -63,53 +63,53 @@ def test_whose_it_is(tmp_path: Path) -> None:
     record = attached(tmp_path, 1)
     attached(tmp_path, 2)
     for name in (VFS[1], "rail0v1", "enp59s1"):
-        assert owned.owner((tmp_path,), name) == record
-    assert owned.owner((tmp_path,), VFS[3]) is owned.owner((tmp_path,), "") is None
+        assert owned.owner(tmp_path, name) == record
+    assert owned.owner(tmp_path, VFS[3]) is owned.owner(tmp_path, "") is None
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "ra\udcc3\udca4il", "\u20ac"])
 def test_a_name_of_any_bytes(tmp_path: Path, name: str) -> None:
     """The kernel refuses few names of interfaces, and a record has some of their bytes as escapes."""
-    assert owned.owner((tmp_path,), name) is None
-    assert attached(tmp_path, 1, name) == owned.owner((tmp_path,), name)
+    assert owned.owner(tmp_path, name) is None
+    assert attached(tmp_path, 1, name) == owned.owner(tmp_path, name)
 
 
 def test_named_by_what_has_another_device(tmp_path: Path) -> None:
     attached(tmp_path, 1, config={"master": VFS[2], "device": VFS[2]})
-    assert owned.owner((tmp_path,), VFS[2]) is None
+    assert owned.owner(tmp_path, VFS[2]) is None
 
 
 def test_a_device_of_an_older_boot(tmp_path: Path) -> None:
     attached(tmp_path, 1, boot="00000000-0000-0000-0000-000000000000")
-    assert owned.owner((tmp_path,), VFS[1]) is None
-    assert owned.use((tmp_path,), VFS).devices == {}
+    assert owned.owner(tmp_path, VFS[1]) is None
+    assert owned.use(tmp_path, VFS).devices == {}
 
 
 def test_among_some(tmp_path: Path) -> None:
     records = {VFS[n]: attached(tmp_path, n) for n in range(100)}
-    assert owned.devices((tmp_path,)) == records
+    assert owned.devices(tmp_path) == records
     some = (VFS[7], VFS[50])
-    assert owned.use((tmp_path,), some).devices == {name: records[name] for name in some}
+    assert owned.use(tmp_path, some).devices == {name: records[name] for name in some}
 
 
 def test_others_are_not_decoded(tmp_path: Path) -> None:
     """An ADD looks up its device's owner, and a node has a thousand attachments."""
     for n in range(100):
         attached(tmp_path, n)
-    assert decoded(lambda: owned.devices((tmp_path,))) == 100
-    assert decoded(lambda: owned.owner((tmp_path,), VFS[3])) == 1
-    assert decoded(lambda: owned.use((tmp_path,), VFS[:8])) == 8
+    assert decoded(lambda: owned.devices(tmp_path)) == 100
+    assert decoded(lambda: owned.owner(tmp_path, VFS[3])) == 1
+    assert decoded(lambda: owned.use(tmp_path, VFS[:8])) == 8
     # Claims also have names of interfaces.
-    assert decoded(lambda: owned.use((tmp_path,), (VFS[3], "rail0"))) == 1
-    assert decoded(lambda: owned.use((tmp_path,), ())) == 0
+    assert decoded(lambda: owned.use(tmp_path, (VFS[3], "rail0"))) == 1
+    assert decoded(lambda: owned.use(tmp_path, ())) == 0
 
 
-def test_in_several_state_directories(tmp_path: Path) -> None:
-    """A missing one has nothing."""
-    dirs = tmp_path / "gone", tmp_path / "one", tmp_path / "two"
-    one, two = attached(dirs[1], 1), attached(dirs[2], 2)
-    assert owned.devices(dirs) == owned.use(dirs, VFS).devices == {VFS[1]: one, VFS[2]: two}
-    assert (owned.owner(dirs, VFS[2]), owned.owner(dirs[:2], VFS[2])) == (two, None)
+def test_without_a_state_directory(tmp_path: Path) -> None:
+    """A missing one has nothing, and without one only claims count."""
+    gone = tmp_path / "gone"
+    attached(tmp_path, 1)
+    assert owned.devices(gone) == owned.use(gone, VFS).devices == owned.use(None, VFS).devices == {}
+    assert owned.owner(gone, VFS[1]) is None
 
 
 def test_what_has_an_interface_below_it(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_what_has_an_interface_below_it(tmp_path: Path) -> None:
     over(state, 2, {"parent": 8, "in_container": True})
     over(state, 3, {"parent": 9}, boot="00000000-0000-0000-0000-000000000000")
     over(state, 4, {"parent": 77})
-    use = owned.use((tmp_path / "other", state), VFS[:1])
+    use = owned.use(state, VFS[:1])
     assert [[*use.attached_over(index)] for index in (7, 8, 9, 10)] == [[record], [], [], []]
     assert use.devices == {}
 

@@ -102,17 +102,6 @@ def test_a_record_without_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "schema" not in checked(root)[0]
 
 
-def test_a_record_in_a_directory_of_its_own(root: Path, tmp_path: Path) -> None:
-    """The note names the path below the root."""
-    path = written(root, later=1)
-    other = root / "var" / "elsewhere"
-    other.mkdir(parents=True)
-    (root / "run" / "hpn" / "attachments").rename(other / "attachments")
-    (root / "run" / "hpn" / "elsewhere").mkdir()
-    (root / "run" / "hpn" / "elsewhere" / "0123").symlink_to("/var/elsewhere")
-    refused(root, tmp_path, other / path.relative_to(root / "run" / "hpn"), " is a record of another version")
-
-
 @pytest.mark.parametrize("data_dir", ["var/lib/cni/hpn/ipam", "run/hpn/ipam"])
 def test_leases_of_another_schema(root: Path, tmp_path: Path, data_dir: str) -> None:
     path = leases(root, '{"schema": 2}', data_dir=data_dir)
@@ -181,12 +170,10 @@ def test_a_policy_file_that_each_add_refuses(root: Path, tmp_path: Path) -> None
     install(root, program(tmp_path), UNITS, "")
     file = root / "etc/hpn/policy.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text('{"allowedPaths": {"stateDir": ["*"]}}')
+    file.write_text('{"allowedPaths": {"dataDir": ["*"]}}')
     before = tree(root)
     for refused in (lambda: install(root, program(tmp_path, "two"), {}, ""), lambda: checked(root)):
-        with pytest.raises(
-            IoFailure, match=r"would fail; nothing was replaced\..*policy\.json: .*stateDir \['\*'\] is"
-        ):
+        with pytest.raises(IoFailure, match=r"would fail; nothing was replaced\..*policy\.json: .*dataDir \['\*'\] is"):
             refused()
     assert tree(root) == before
     file.write_text('{"allowedPaths": {"stateDir": ["/var/lib/tenants"]}}')

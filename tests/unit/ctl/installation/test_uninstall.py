@@ -1,7 +1,5 @@
 """hpn uninstall without systemd: removed files, kept files, and refusals."""
 
-import errno
-import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -208,22 +206,6 @@ def test_blocks_of_shared_pools(installed: Path) -> None:
     )
     assert line.endswith(": hpn ipam release-node node1 --force")
     assert any(line.startswith(f"{folder}/other/blocks cannot be read") for line in said)
-
-
-def test_notes_that_cannot_be_read(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unreadable notes stop hpn uninstall, because they name the directories of other attachments."""
-    notes = installed / "run" / "hpn" / "elsewhere"
-    notes.mkdir(parents=True)
-    listed = os.listdir
-
-    def fail(path: str) -> list[str]:
-        if Path(path) == notes:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), f"{notes}")
-        return listed(path)
-
-    monkeypatch.setattr(os, "listdir", fail)
-    with pytest.raises(IoFailure, match=f"reading {notes}: Input/output error"):
-        uninstall(installed)
 
 
 def test_who_would_be_left_without_it(installed: Path) -> None:

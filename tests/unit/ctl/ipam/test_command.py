@@ -47,7 +47,7 @@ def test_a_directory_that_is_not_there(hpn, net, words):
     """A missing directory is an error, because a misspelt path would otherwise show no leases and no problem."""
     said = hpn(*words, status=1)
     assert said == (
-        f"hpn ipam: --data-dir {net.state}/ipam: No such file or directory; give dataDir or <stateDir>/ipam\n"
+        f"hpn ipam: --data-dir {net.state}/ipam: No such file or directory; give a configuration's dataDir\n"
     )
     assert not list(net.state.iterdir())
 

@@ -218,12 +218,11 @@ def test_who_does_not_know_which_machine_it_is(
 
 
 def test_the_agent_looks_though_nobody_asks(
-    cluster: Cluster, clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent schedules the next call if this node has blocks, and only then."""
-    monkeypatch.setattr(idle, "IPAM_DIR", f"{tmp_path}/none")
     node = cluster.node("a")
-    monkeypatch.setattr(idle.places, "state_dirs", lambda: [node.state])
+    monkeypatch.setenv("HPN_STATE_DIR", f"{node.state}")
     last = bytearray(8)
     monkeypatch.setattr(idle, "_last", last)
     assert not idle.reclaim()

@@ -11,7 +11,7 @@ from support.sticky_nodes import keep
 
 from agent import idle
 from base.protocol.spec import Key
-from base.state import data_dirs, journal, places
+from base.state import journal
 from base.state.pod import Identity
 from base.state.record import Record
 from ipam.cluster import BLOCK, copies, node_blocks
@@ -43,15 +43,12 @@ def suspected(cluster: Cluster) -> list[int]:
 
 
 @pytest.fixture
-def one(cluster: Cluster, clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+def one(cluster: Cluster, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> Node:
     """A node with a pod that has an address of a block, and a round behind it."""
     node = cluster.node("a")
     node.add("pod")
     assert [report.problem for report in keep(node)] == [""]
-    monkeypatch.setattr(places, "COMMON", f"{node.state}")
-    monkeypatch.setattr(places, "ELSEWHERE", f"{node.state}/elsewhere")
-    monkeypatch.setattr(data_dirs, "DEFAULT", f"{tmp_path}/none")
-    monkeypatch.setattr(idle, "IPAM_DIR", f"{tmp_path}/none")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{node.state}")
     monkeypatch.setattr(idle, "_last", bytearray(8))
     monkeypatch.setattr("signal.alarm", lambda _: 0)
     return node
@@ -193,17 +190,12 @@ def test_one_network_of_many_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["hpn node", "the agent"])
-def test_the_disk_of_another_state_directory_fails(
-    cluster: Cluster, clock: list[float], one: Node, tmp_path: Path, by: str
-) -> None:
+def test_the_disk_of_the_journal_fails(cluster: Cluster, clock: list[float], one: Node, by: str) -> None:
     """Records there name directories of leases, and cannot be listed."""
     clock[0] += HEARTBEAT
     cluster.store.clock += HEARTBEAT
     suspect(cluster)
-    other = tmp_path / "other"
-    other.mkdir()
-    places.note(other, "net", Key("c", "eth0"))
-    unreadable(other / "attachments")
+    unreadable(one.state / "attachments")
     if by == "hpn node":
         blocks.rounds()
     else:

@@ -79,7 +79,7 @@ def test_names_with_dots_and_suffixes(net):
 
 @pytest.mark.parametrize("directory", ["/proc/hpn", "/dev/null"])
 def test_nowhere_to_write(net, directory):
-    answer = net.call("ADD", stateDir=directory)
+    answer = net.call("ADD", ipam=net.ipam | {"dataDir": directory})
     assert answer["code"] == 5
     assert directory in answer["msg"]
 

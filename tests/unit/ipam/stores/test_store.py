@@ -146,7 +146,8 @@ def test_delete_of_a_network_never_seen_makes_nothing(net):
         None,
     ],
 )
-def test_delete_does_not_need_the_ranges(net, ipam):
+def test_delete_does_not_need_the_ranges(net, ipam, monkeypatch):
+    monkeypatch.setenv("HPN_STATE_DIR", f"{net.state}")
     net.add()
     net.ipam = ipam
     assert net.call("DEL") == {}
@@ -199,7 +200,7 @@ def test_status(net):
 
 
 def test_status_where_nothing_can_be_written(net):
-    assert net.call("STATUS", stateDir="/proc/hpn")["code"] == 50
+    assert net.call("STATUS", ipam=net.ipam | {"dataDir": "/proc/hpn"})["code"] == 50
 
 
 # GC

@@ -34,8 +34,13 @@ def hears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.so
         yield sock
 
 
-def request(tmp_path: Path, command: str, conf: Any = None, **environ: str) -> Request:
-    basis = {"cniVersion": "1.1.0", "name": "n", "type": "hpn", "stateDir": f"{tmp_path}/state"}
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}/state")
+
+
+def request(command: str, conf: Any = None, **environ: str) -> Request:
+    basis = {"cniVersion": "1.1.0", "name": "n", "type": "hpn"}
     variables = {"CNI_COMMAND": command, "CNI_CONTAINERID": "c", "CNI_IFNAME": "hpn0", "CNI_NETNS": "/nowhere"}
     stdin = conf if isinstance(conf, bytes) else json.dumps(basis | (conf or {})).encode()
     return Request(variables | {"CNI_PATH": "/nowhere"} | environ, stdin)
@@ -58,7 +63,7 @@ IPAM = {"ipam": {"type": "hpn-ipam"}}
     ],
 )
 def test_a_command_tells(tmp_path: Path, hears: socket.socket, command: str, conf: Any, said: str) -> None:
-    reply = main.run(request(tmp_path, command, conf), {})
+    reply = main.run(request(command, conf), {})
     words = hears.recv(200).decode().split()
     assert " ".join(words[1:4]) == said, reply
     assert (words[0], int(words[4]) < 10_000_000, len(words)) == ("1", True, 5)
@@ -70,24 +75,24 @@ def test_a_command_tells(tmp_path: Path, hears: socket.socket, command: str, con
 def test_a_kind_that_multus_has_stripped_is_unknown(tmp_path: Path, hears: socket.socket) -> None:
     # With a refused version, so that the command does not read the machine's own state.
     conf = {"cniVersion": "9.9.9", "name": "n", "type": "hpn", **IPAM}
-    main.run(request(tmp_path, "STATUS", json.dumps(conf).encode()), {})
+    main.run(request("STATUS", json.dumps(conf).encode()), {})
     assert hears.recv(200).startswith(b"1 STATUS - 1 ")
 
 
 def test_hpn_ipam_tells_of_itself(tmp_path: Path, hears: socket.socket) -> None:
-    ipam.run(request(tmp_path, "CHECK", {"ipam": {"type": "hpn-ipam", "dataDir": f"{tmp_path}/ipam"}}))
+    ipam.run(request("CHECK", {"ipam": {"type": "hpn-ipam", "dataDir": f"{tmp_path}/ipam"}}))
     assert hears.recv(200).startswith(b"1 CHECK - ")
 
 
 def test_nobody_is_told_of_version_and_of_what_is_no_command(tmp_path: Path, hears: socket.socket) -> None:
     for command in ("VERSION", "ADDD", ""):
-        main.run(request(tmp_path, command), {})
+        main.run(request(command), {})
     with pytest.raises(BlockingIOError):
         hears.recv(200)
 
 
 def test_a_full_queue_is_not_waited_for(tmp_path: Path, hears: socket.socket) -> None:
-    replies = {main.run(request(tmp_path, "DEL"), {}).exit_code for _ in range(2000)}
+    replies = {main.run(request("DEL"), {}).exit_code for _ in range(2000)}
     assert replies == {0}
 
 
@@ -99,7 +104,7 @@ def test_who_listens_counts(tmp_path: Path, loop: asyncio.AbstractEventLoop, mon
     monkeypatch.setattr(report, "SOCKET", str(path))
     assert path.stat().st_mode & 0o777 == 0o600
     for command in ("DEL", "DEL", "ADD"):
-        main.run(request(tmp_path, command), {})
+        main.run(request(command), {})
         turn(loop)
     assert tally.ended == {("DEL", "macvlan", "0"): 2, ("ADD", "macvlan", "4"): 1} | {
         key: 1 for key in tally.ended if key[0] == "ADD"
@@ -107,7 +112,7 @@ def test_who_listens_counts(tmp_path: Path, loop: asyncio.AbstractEventLoop, mon
     assert sum(tally.durations["DEL", "macvlan"].counts) == 2
     commands.close()
     assert not path.exists()
-    assert main.run(request(tmp_path, "DEL"), {}).exit_code == 0
+    assert main.run(request("DEL"), {}).exit_code == 0
 
 
 def test_a_directory_that_others_can_use_is_refused(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:

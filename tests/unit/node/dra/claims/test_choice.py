@@ -15,7 +15,7 @@ from unit.node.dra.claims.test_prepare import POD, UID
 from base.kernel import netns, sysfs
 from base.protocol.errors import IoFailure, RecordUnreadable, TryAgain
 from base.protocol.spec import Key
-from base.state import claims, journal, owned, places
+from base.state import claims, journal, owned
 from base.state.claims import Claim, ClaimedDevice
 from base.state.locks import Mode
 from base.state.pod import Identity
@@ -37,8 +37,7 @@ APART = {
 @pytest.fixture(autouse=True)
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(claims, "FOLDER", f"{tmp_path}/claims")
-    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
-    monkeypatch.setattr(places, "ELSEWHERE", f"{tmp_path}/elsewhere")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}/state")
     root = tmp_path / "sys"
     pci.function(root, pci.PF, netdev="rail0")
     for number, vf in enumerate((pci.VF, pci.ANOTHER)):

@@ -20,7 +20,7 @@ from unit.node.dra.claims.test_prepare import POD, UID, claim, config, result
 
 from base.kubelet import drahealth_pb2 as health
 from base.protocol.spec import Key
-from base.state import claims, durable, gates, journal, places
+from base.state import claims, durable, gates, journal
 from base.state.pod import Identity
 from base.state.record import Record
 from node.dra import api
@@ -36,8 +36,7 @@ ABSENT = Told(404, {"kind": "Status", "reason": "NotFound", "message": "not foun
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "FOLDER", f"{tmp_path}/claims")
-    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
-    monkeypatch.setattr(places, "ELSEWHERE", f"{tmp_path}/elsewhere")
+    monkeypatch.setenv("HPN_STATE_DIR", f"{tmp_path}/state")
 
 
 @pytest.fixture
