@@ -205,7 +205,7 @@ def _of_pod(request: Request, conf: Config) -> tuple[Member, ...]:
     names = [device.interface for *_, device in devices]
     for claim, _, device in devices:
         twice = "another device of the pod has it too" if names.count(device.interface) > 1 else ""
-        if device.interface and (why := spec.bad_ifname(device.interface) or twice):
+        if device.interface and (why := spec.bad_new_ifname(device.interface) or twice):
             title = f"{claim.title}, request {device.request}"
             raise InvalidConfig(f"interface {device.interface!r} of {title}: {why}; set another in the claim")
     taken = {device.interface for claim in found for device in claim.devices}

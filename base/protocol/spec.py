@@ -50,6 +50,8 @@ _REMEMBERED: Final = 256
 _TAKING_AWAY: Final = ("DEL", "GC")
 # The most bytes of an altname (ALTIFNAMSIZ).
 ALTNAME: Final = 127
+# Files beside those of the interfaces, in net/ipv4/conf of /proc/sys and, with the module bonding, in /sys/class/net.
+_FILES: Final = ("all", "default", "bonding_masters")
 # Bytes.  A longer configuration contains lists, and does not repeat.
 _LONG: Final = 1 << 12
 
@@ -171,7 +173,8 @@ def check_environment(request: Request) -> None:
                 f"CNI_CONTAINERID={container_id!r} is not a container id: "
                 f"letters, digits, '_', '.', '-', first a letter or digit, at most {_ID_MAX}"
             )
-        if why := bad_ifname(ifname):
+        # libcni accepts some names that the kernel refuses, and so sends a DEL after the failed ADD.
+        if why := (bad_ifname if command == "DEL" else bad_new_ifname)(ifname):
             raise BadEnvironment(f"CNI_IFNAME={ifname!r} cannot name an interface: {why}")
 
 
@@ -185,6 +188,16 @@ def bad_ifname(name: str, most: int = 15) -> str:
         return "no '/', ':', '%', white space or control characters"
     # After the characters, because a lone surrogate has no bytes.
     return "" if 1 <= len(os.fsencode(name)) <= most else f"1 to {most} bytes"
+
+
+def bad_new_ifname(name: str) -> str:
+    """Why no interface can get this name: ``bad_ifname``'s reasons, and those that do not hold for an altname."""
+    if name in _FILES:
+        return f"{', '.join(map(repr, _FILES[:-1]))} and {_FILES[-1]!r} are the kernel's own files"
+    if why := bad_ifname(name):
+        return why
+    # The kernel's isspace() reads bytes as Latin-1.
+    return "no byte a0, as in 'à', which the kernel takes for white space" if b"\xa0" in os.fsencode(name) else ""
 
 
 def cached(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[bytes, P], T]:

@@ -56,7 +56,7 @@ POLL: Final = 0.02
 NAMESPACES: Final = 100
 # The prefix of a device's name if another interface of the host has that name when the device comes home.
 _WAS: Final = "was-"
-_IFNAME: Final = 15
+_IFNAME: Final = 15  # bytes
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Moved:
 
 def instead_of(name: str) -> str:
     """Return the name of a device that came home while another interface had its name."""
-    return f"{_WAS}{name}"[:_IFNAME]
+    return f"{_WAS}{name}".encode(errors="surrogateescape")[:_IFNAME].decode(errors="ignore")
 
 
 def can_set_index() -> bool:

@@ -35,7 +35,7 @@ def _text(value: Any) -> str:
 
 
 def _interface(value: Any) -> str:
-    return _text(value) or (spec.bad_ifname(value) and f"cannot name an interface: {spec.bad_ifname(value)}")
+    return _text(value) or ((why := spec.bad_new_ifname(value)) and f"cannot name an interface: {why}")
 
 
 def _ips(value: Any) -> str:

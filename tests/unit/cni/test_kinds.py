@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 from cni import kinds
+from cni.kinds import device
 from ctl.main import HELP
 
 FUNCTIONS = {name: one for name, one in vars(kinds.Kind).items() if inspect.isfunction(one) and name[0] != "_"}
@@ -60,3 +61,12 @@ def test_help_names_every_kind() -> None:
     """The help has the names as text, so it imports no kind."""
     (line,) = (line for line in HELP.splitlines() if '"kind"' in line)
     assert set(kinds.KINDS) <= set(re.findall(r"[\w-]+", line))
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("rail0", "was-rail0"), ("a" * 15, "was-" + "a" * 11), ("ü" * 7, "was-" + "ü" * 5)],
+)
+def test_the_name_of_a_device_whose_name_is_taken(name: str, instead: str) -> None:
+    """At most 15 bytes, and no half of a character."""
+    assert device.instead_of(name) == instead

@@ -13,6 +13,7 @@ COMPLETE = {
     "CNI_IFNAME": "hpn0",
     "CNI_PATH": "/opt/cni/bin",
 }
+NAMES_OF_FILES = ("all", "default", "bonding_masters")
 
 
 def test_variables() -> None:
@@ -110,6 +111,9 @@ def test_good_container_id(container_id: str) -> None:
         # the kernel replaces it by a number, and the undo would look for another name
         pytest.param("hpn%d", "'%'"),
         pytest.param("%", "'%'"),
+        *((name, "'all', 'default' and 'bonding_masters' are the kernel's") for name in NAMES_OF_FILES),
+        ("netà", "byte a0"),
+        ("\u0420rail", "byte a0"),  # a Cyrillic letter
     ],
 )
 def test_bad_ifname(ifname: str, why: str) -> None:
@@ -117,6 +121,17 @@ def test_bad_ifname(ifname: str, why: str) -> None:
         spec.check_environment(Request(COMPLETE | {"CNI_IFNAME": ifname}))
     assert refused.value.msg.startswith(f"CNI_IFNAME={ifname!r} cannot name an interface: ")
     assert why in refused.value.msg
+
+
+@pytest.mark.parametrize("ifname", [*NAMES_OF_FILES, "netà"])
+def test_del_of_a_name_that_only_the_kernel_refuses(ifname: str) -> None:
+    """libcni accepts it, so the runtime sends a DEL after the failed ADD, and must be able to delete the pod."""
+    spec.check_environment(Request(COMPLETE | {"CNI_COMMAND": "DEL", "CNI_IFNAME": ifname}))
+
+
+def test_an_altname_may_be_any_of_them() -> None:
+    for name in (*NAMES_OF_FILES, "netà"):
+        assert spec.bad_ifname(name, spec.ALTNAME) == ""
 
 
 def test_an_ifname_without_bytes() -> None:
@@ -132,5 +147,5 @@ def test_empty_ifname() -> None:
     "ifname", ["a", "hpn0", "a" * 15, "é" * 7 + "x", "a.b", "...", "eth0.100", "-a"]
 )  # 15 bytes are fine in any alphabet; a dot is a VLAN's
 def test_good_ifname(ifname: str) -> None:
-    assert spec.bad_ifname(ifname) == ""
+    assert spec.bad_new_ifname(ifname) == ""
     spec.check_environment(Request(COMPLETE | {"CNI_IFNAME": ifname}))

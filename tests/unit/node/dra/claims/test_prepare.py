@@ -258,6 +258,7 @@ OPEN = ["interface", "ips", "mac", "sticky", "rps"]
         ([config("FromClaim", interface="a"), config("FromClaim", interface="b")], "interface is given twice"),
         ([config(interface="interface-too-long")], "cannot name an interface: 1 to 15 bytes"),
         ([config(interface="a/b")], "cannot name an interface"),
+        ([config(interface="default")], "cannot name an interface: 'all', 'default'"),
         ([config(interface=5)], "interface 5 is not text"),
         ([config(mac="01:00:00:00:00:01")], "is a multicast MAC; the first byte must be even"),
         ([config(mac="00:00:00:00:00:00")], "is the zero MAC"),
