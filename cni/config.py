@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from base.protocol import arguments, spec
+from base.protocol import arguments, spec, written
 from base.protocol.errors import CniError, InvalidConfig, UnsupportedField, combine
 from base.protocol.location import location, names_itself
 from base.protocol.result import Result
@@ -161,9 +161,9 @@ def _numbers(conf: Config, args: Mapping[str, str]) -> Json:
         value = arguments.requested(conf, args, key, key.upper())
         if value is not None:
             try:
-                found[key] = int(f"{value}")
+                found[key] = written.number(f"{value}")
             except ValueError as e:
-                raise InvalidConfig(f"requested {key} {value!r} is not a number") from e
+                raise InvalidConfig(f"requested {key} {value!r} is not a number; write digits") from e
     return found
 
 

@@ -12,13 +12,13 @@ from functools import lru_cache
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from base.protocol import arguments
+from base.protocol import arguments, written
 from base.protocol.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, combine
 from base.protocol.location import is_absolute
 from base.protocol.result import Address
 from base.protocol.spec import Config, Json
 from base.state import policy
-from ipam.models import Conf, IpamKeys, Item, Parent, address_of, listed
+from ipam.models import Conf, IpamKeys, Item, Parent, listed
 from ipam.pool import Cluster, Pool, Prefix, Rail, Range, RangeSet, rails_of, range_sets
 
 _RESOLV_CONF_MOST = 1 << 16  # bytes of a resolv.conf
@@ -220,11 +220,11 @@ def _requested(conf: Config, args: Mapping[str, str]) -> tuple[Address, ...]:
         wrong, where, asked = BadEnvironment, "CNI_ARGS: IP", args.get("IP", "")
     items = [str(item) for item in asked] if isinstance(asked, list) else str(asked).split(",")
     addresses = dict[Address, None]()
-    for item in filter(None, (part.strip() for text in items for part in text.split(","))):
+    for item in filter(None, (part for text in items for part in text.split(","))):
         try:
-            addresses[address_of(item.partition("/")[0])] = None
-        except ValueError as e:
-            raise wrong(f"{where} {item!r}: {e}") from e
+            addresses[written.host(item)] = None
+        except ValueError:
+            raise wrong(f"{where} {item!r}: not an IP address; write it as in 10.0.0.5 or fd00::5/64") from None
     return tuple(addresses)
 
 

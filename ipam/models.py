@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInfo, model_validator
 from pydantic.alias_generators import to_camel
 
-from base.protocol import spec
+from base.protocol import spec, written
 from base.protocol.errors import InvalidConfig
 from base.protocol.result import Address, Network, Route
 from base.protocol.spec import Json
@@ -28,24 +28,21 @@ PROBE, PROBE_LEAST, PROBE_MOST = 0.3, 0.03, 10.0
 
 
 def address_of(value: object) -> Address:
-    text = str(value)  # ip_address would make every number below 2**32 an IPv4 address
+    text = str(value)  # ipaddress would make every number below 2**32 an IPv4 address
     with suppress(ValueError):
-        address = ip_address(text)
-        if "%" not in text:  # a scope names an interface
-            return address
+        return written.address(text)
     raise ValueError("not an IP address; write it in full, as in 10.0.0.5 or fd00::5")
 
 
 def _subnet(value: object) -> Network:
-    text, _, length = str(value).partition("/")
-    address = address_of(text)
+    address_of(str(value).partition("/")[0])
     try:
-        subnet = ip_network((text, int(length)), strict=False)
+        given = written.cidr(str(value))
     except ValueError:
         raise ValueError("not a subnet; write address/length, as in 10.0.0.0/24 or fd00::/64") from None
-    if subnet.network_address != address:
-        raise ValueError(f"host bits are set; write {subnet}")
-    return subnet
+    if given.ip != given.network.network_address:
+        raise ValueError(f"host bits are set; write {given.network}")
+    return given.network
 
 
 class Parent(StrEnum):

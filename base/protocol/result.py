@@ -9,19 +9,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
-    IPv4Network,
-    IPv6Address,
-    IPv6Interface,
-    IPv6Network,
-    ip_address,
-    ip_interface,
-    ip_network,
-)
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network, ip_network
 from typing import Any, TypeVar
 
+from base.protocol import written
 from base.protocol.spec import Json
 
 T = TypeVar("T")
@@ -165,8 +156,8 @@ def _interface(i: Mapping[str, Any]) -> Interface:
 
 def _ip(ip: Mapping[str, Any]) -> Ip:
     return Ip(
-        _parsed(ip, "ips", "address", ip_interface),
-        _parsed(ip, "ips", "gateway", ip_address) if ip.get("gateway") else None,
+        _parsed(ip, "ips", "address", written.cidr),
+        _parsed(ip, "ips", "gateway", written.address) if ip.get("gateway") else None,
         _number(ip, "ips", "interface"),
     )
 
@@ -175,8 +166,8 @@ def _route(r: Mapping[str, Any]) -> Route:
     return Route(
         # As in the kernel, which clears an IPv6 route's host bits (ip6_route_info_create), and refuses an IPv4 route
         # with any.
-        _parsed(r, "routes", "dst", lambda text: ip_network(text, strict=":" not in text)),
-        _parsed(r, "routes", "gw", ip_address) if r.get("gw") else None,
+        _parsed(r, "routes", "dst", lambda text: ip_network(f"{written.cidr(text)}", strict=":" not in text)),
+        _parsed(r, "routes", "gw", written.address) if r.get("gw") else None,
         **{k: _number(r, "routes", k) for k in _ROUTE_1_1},
     )
 

@@ -2,23 +2,24 @@
 
 # ruff: noqa: N815  # keys are spelled as in JSON
 
-import re
+from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
+from base.protocol import written
 from cni.models import interface_name
 from cni.models.child import Child
 
-_PKEY: Final = re.compile(r"0x[0-9a-f]{1,4}|[0-9]{1,5}", re.IGNORECASE)
 _FULL_MEMBER: Final = 0x8000
 
 
 def _partition(value: Any) -> int:
     """Return the partition's key with the bit of full membership, which Linux always sets (ipoib_ndo_init).  Raises
     ValueError."""
-    if isinstance(value, str) and _PKEY.fullmatch(value):
-        value = int(value, 0) if value[1:2] in ("x", "X") else int(value)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = written.partition_key(value)
     if type(value) is not int or not 0 <= value <= 0xFFFF:
         raise ValueError('is not a partition key; write "0x8001", or a number below 65536')
     if value in (0, _FULL_MEMBER):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from base.kernel import sysfs
+from base.protocol import written
 from base.protocol.errors import LinkUnavailable
 from base.protocol.spec import Json
 from base.table import printable
@@ -25,7 +26,7 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
     about = "Show the GIDs of RDMA devices, as show_gids does."
     parser = parser_for("gids", about, "example: hpn gids mlx5_0 1")
     parser.add_argument("device", nargs="?", default="", help="an RDMA device, such as mlx5_0; default: all")
-    parser.add_argument("port", nargs="?", type=int, help="default: all")
+    parser.add_argument("port", nargs="?", type=written.number, help="default: all")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options = parser.parse_args(words)
     found = list(_gids(root, options.device, options.port))

@@ -127,7 +127,7 @@ def kubeconfig(server: str, folder: str) -> Entry:
     which hpn reads at each use.  Raises InvalidConfig."""
     host, _, port = server.rpartition(":")
     host = host.strip("[]")
-    if not (host and port.isdigit()):
+    if not (host and port.isascii() and port.isdecimal()):
         raise InvalidConfig(f"--api-server {server!r} is not HOST:PORT; give both, such as 10.96.0.1:443")
     if not folder.startswith("/"):
         raise InvalidConfig(f"--credential {folder!r} is not an absolute path; give the directory's path on the node")

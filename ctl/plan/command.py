@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from base.kernel import sysfs
+from base.protocol import written
 from base.protocol.errors import InvalidConfig, IoFailure, LinkUnavailable
 from base.table import printable
 from ctl.command_line import parser_for
@@ -67,7 +68,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--one", action="store_true", help="one resource and one network for all rails")
     by = "offer the devices by Dynamic Resource Allocation, with DeviceClasses; default: by the device plugin"
     parser.add_argument("--by", choices=("devicePlugin", DRA), default="", help=by)
-    parser.add_argument("--vfs", type=int, default=0, help="VFs of each PF; default: those it has, or 8")
+    parser.add_argument("--vfs", type=written.number, default=0, help="VFs of each PF; default: those it has, or 8")
     parser.add_argument("--prefix", default="example.com", help="of the resources' names; default: example.com")
     parser.add_argument("--subnet", default="10.56.0.0/16", help="the first rail's; the others' follow it")
     either = parser.add_mutually_exclusive_group()

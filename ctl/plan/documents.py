@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Final
 
+from base.protocol import written
 from base.protocol.errors import InvalidConfig
 from base.protocol.spec import WIDELY_TAKEN, Json
 from base.table import printable
@@ -148,7 +149,7 @@ def _networks(plugins: Mapping[str, Json], prefix: str) -> Iterator[str]:
 def _subnets(first: str, count: int) -> list[str]:
     """As many subnets, one after the other.  Raises InvalidConfig."""
     try:
-        net = ip_network(first)
+        net = ip_network(f"{written.cidr(first)}")
         begins = [int(net.network_address) + number * net.num_addresses for number in range(count)]
         return [f"{type(net)((begin, net.prefixlen))}" for begin in begins]
     except ValueError as e:

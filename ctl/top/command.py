@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from base.kernel import sysfs
+from base.protocol import written
 from base.protocol.errors import BadEnvironment
 from base.table import printable
 from ctl.command_line import parser_for
@@ -82,7 +83,7 @@ def _seconds(word: str) -> float:
 
 def _number(word: str) -> int:
     with suppress(ValueError):
-        if (value := int(word)) >= 1:
+        if (value := written.number(word)) >= 1:
             return value
     raise argparse.ArgumentTypeError(f"{word!r} is not a whole number, at least 1")
 

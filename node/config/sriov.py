@@ -19,6 +19,7 @@ from node.model import Resource, Selector, Settings, Sharing, Verbs
 PROGRAM: Final = "sriov-network-device-plugin"
 PREFIX: Final = "intel.com"
 NO_PKEY: Final = -1
+_PKEY: Final = re.compile(r"(0x)?[0-9a-f]{1,4}", re.IGNORECASE)
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
 
 
@@ -248,8 +249,8 @@ def _scalable(one: AuxNetDevice, common: Selector, path: str, notes: list[str]) 
 def _pkeys(texts: list[str], path: str, notes: list[str]) -> Iterator[int]:
     """The keys without the membership bit; NO_PKEY for an invalid one, because an empty set would select everything."""
     for text in texts:
-        try:
+        if _PKEY.fullmatch(text):
             yield int(text, 16) & 0x7FFF
-        except ValueError:
+        else:
             notes.append(f"{path}.pKeys {shown(text)} is not a partition key and selects nothing; write it as 0x8001")
             yield NO_PKEY

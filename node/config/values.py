@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from base.protocol import spec
+from base.protocol import spec, written
 from base.protocol.errors import combine
 from base.yaml_document import SHOWN, BadFile, shown
 from node.model import PfName
@@ -118,11 +119,10 @@ def _name(text: str) -> str:
 
 def pkey(text: str) -> int:
     """ "0x8001" as 1, without the membership bit.  Raises ValueError."""
-    try:
-        number = int(text, 0)
-    except ValueError:
-        number = 0
-    if not 0 < number <= 0xFFFF or not number & 0x7FFF:
+    number = 0
+    with suppress(ValueError):
+        number = written.partition_key(text)
+    if number > 0xFFFF or not number & 0x7FFF:
         raise ValueError("is not a partition key; write it as 0x8001")
     return number & 0x7FFF
 

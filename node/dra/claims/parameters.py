@@ -10,10 +10,9 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from ipaddress import ip_interface
 from typing import Any, Final
 
-from base.protocol import spec
+from base.protocol import spec, written
 from base.protocol.spec import Json
 from node.dra import DRIVER
 
@@ -43,7 +42,7 @@ def _ips(value: Any) -> str:
         return 'is not a list of addresses, ["10.0.0.5/24"]'
     for one in value:
         try:
-            ip_interface(one)
+            written.host(one)
         except ValueError:
             return f"holds {one!r}, which is not an address; write it as in 10.0.0.5/24 or fd00::5/64"
     return ""

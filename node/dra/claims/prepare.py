@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any, Final
 
 from base.kernel import budget, rdma_netlink
-from base.protocol import spec
+from base.protocol import spec, written
 from base.protocol.errors import CniError, InvalidConfig
+from base.protocol.result import Network
 from base.protocol.spec import Json
 from base.state import durable, trust
 from base.state.claims import Claim, ClaimedDevice
@@ -323,21 +323,22 @@ def _single(config: Any, path: str) -> Json:
 def _refuse_outside(text: str, config: Json) -> None:
     """Refuse an address outside all subnets of the configuration's ranges, as far as it names them."""
     ipam = config.get("ipam")
-    subnets, address = list(_subnets(ipam)) if isinstance(ipam, dict) else [], ip_interface(text).ip
+    subnets, address = list(_subnets(ipam)) if isinstance(ipam, dict) else [], written.host(text)
     if not isinstance(ipam, dict):
         raise Refused(f"ips {json.dumps(text)} needs ipam in the DeviceClass, and it has none")
-    if subnets and not any(address in ip_network(one, strict=False) for one in subnets):
-        raise Refused(f"ips {json.dumps(text)} is in none of the ranges {', '.join(subnets)}; choose one in them")
+    if subnets and not any(address in one for one in subnets):
+        raise Refused(
+            f"ips {json.dumps(text)} is in none of the ranges {', '.join(map(str, subnets))}; choose one in them"
+        )
 
 
-def _subnets(ipam: Json) -> list[str]:
+def _subnets(ipam: Json) -> list[Network]:
     sets = ipam.get("ranges")
     ranges = [one for group in sets if isinstance(group, list) for one in group] if isinstance(sets, list) else []
-    found = list[str]()
+    found = list[Network]()
     for one in (ipam, *ranges):
         with suppress(KeyError, ValueError, TypeError):
-            ip_address(str(one["subnet"]).partition("/")[0])
-            found.append(str(one["subnet"]))
+            found.append(written.cidr(str(one["subnet"])).network)
     return found
 
 

@@ -113,7 +113,10 @@ def test_null_in_a_list_is_empty_text() -> None:
         (sriov(selectors={"pfNames": ["a#1,x,2"]}), "'x' is not a number or range"),
         (sriov(selectors={"rootDevices": ["a#1#2"]}), "a text with two '#' selects nothing"),
         (sriov(selectors={"pfNames": ["a#4-1"]}), "begins above its end"),
-        (sriov(selectors={"pKeys": ["x"]}), "is not a partition key"),
+        *(
+            (sriov(selectors={"pKeys": [text]}), "is not a partition key")
+            for text in ("x", "+8001", "80_01", "0x18001")
+        ),
         (sriov(selectors={"vdpaType": "x"}), "vdpaType"),
         (sriov(selectors=[{"isRdma": True}, {}]), "resourceList[0].selectors[0].isRdma counts here for all devices"),
         (
