@@ -86,12 +86,16 @@ class Netdev:
     @classmethod
     def from_json(cls, body: Json | None) -> "Netdev | None":
         """Read a plan's ``home``, in which JSON turned tuples into lists.  Older versions wrote no programs, no
-        numbers, and no IFF_MULTICAST, which Ethernet and InfiniBand have."""
+        numbers, and no IFF_MULTICAST."""
         if body is None:
             return None
         lists = {key: tuple(body.get(key, ())) for key in ("altnames", "programs")}
-        flags = body["flags"] | (0 if "numbers" in body else IFF_MULTICAST)
-        return cls(**{**body, **lists, "flags": flags})
+        return cls(**{**body, **lists})
+
+    @property
+    def known(self) -> int:
+        """Those of ``FLAGS`` whose state it has; an older version's has neither numbers nor IFF_MULTICAST."""
+        return FLAGS if self.numbers else FLAGS & ~IFF_MULTICAST
 
 
 @dataclass(frozen=True)
@@ -397,7 +401,7 @@ def set_mac(host: Rtnl, link: Link, mac: str) -> None:
 def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], None] | None) -> None:
     """Restore the netdev's state on the host; keep the MAC if ``set_mac`` is None.  Raises OSError."""
     numbers = {name: link.numbers.get(name) for name in was.numbers}
-    if replace(Netdev.of(link, was.network), numbers=numbers) == was:
+    if replace(Netdev.of(link, was.network), numbers=numbers, flags=link.flags & was.known) == was:
         return  # it never left: to set it down would cost the host its routes
     # First, because a driver that runs XDP refuses some MTUs.
     with doing(f"detaching the pod's BPF programs from {link.name} ({link.device or was.name})"):
@@ -415,9 +419,9 @@ def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], 
         if differs
     ]
     with doing(f"restoring {link.name} ({link.device or was.name})"):
-        if changed or link.flags & FLAGS != was.flags & ~IFF_UP:
+        if changed or link.flags & was.known != was.flags & ~IFF_UP:
             flags = was.flags & ~IFF_UP
-            rtnl.while_resetting(lambda: host.set_link(link.index, *changed, flags=flags, mask=FLAGS))
+            rtnl.while_resetting(lambda: host.set_link(link.index, *changed, flags=flags, mask=was.known))
         _restore_names(host, link, was)
         if was.flags & IFF_UP:
             rtnl.while_resetting(lambda: host.set_up(link.index))

@@ -27,6 +27,16 @@ def state(name: str = NAME) -> dict[str, Any]:
     }
 
 
+def without_numbers(host: Host, pod: Pod) -> None:
+    """Make the record one of an earlier version, which had neither a link's numbers nor the flag MULTICAST."""
+    body = durable.read(host.record(pod))
+    assert body is not None
+    home = body["link"]["home"]
+    old = {key: value for key, value in home.items() if key != "numbers"} | {"flags": home["flags"] & ~IFF_MULTICAST}
+    assert old != home
+    host.rewrite(host.record(pod), link=body["link"] | {"home": old})
+
+
 def is_here(name: str = NAME) -> bool:
     return name in {link["ifname"] for link in ip("link")}
 
@@ -102,18 +112,16 @@ def test_whatever_the_pod_made_of_it(host: Host, pod: Pod, eth9: dict[str, Any])
 
 
 @pytest.mark.parametrize("eth9", ["veth"], indirect=True)
-def test_a_record_that_does_not_know_the_numbers(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
-    """Earlier versions recorded neither these numbers nor the flag MULTICAST."""
+@pytest.mark.parametrize("multicast", ["on", "off"])
+def test_a_record_that_does_not_know_the_numbers(host: Host, pod: Pod, eth9: dict[str, Any], multicast: str) -> None:
+    """Earlier versions recorded neither these numbers nor the flag MULTICAST, so DEL leaves them as they are."""
+    ip("link", "set", NAME, "multicast", multicast, "group", "7", "gso_max_segs", "100")
+    before = state()
     host.ok("ADD", pod, conf(host))
-    body = durable.read(host.record(pod))
-    assert body is not None
-    home = body["link"]["home"]
-    old = {key: value for key, value in home.items() if key != "numbers"} | {"flags": home["flags"] & ~IFF_MULTICAST}
-    assert old != home
-    host.rewrite(host.record(pod), link=body["link"] | {"home": old})
-    pod.ip("link", "set", "hpn0", "mtu", "900", "multicast", "off")
+    without_numbers(host, pod)
+    pod.ip("link", "set", "hpn0", "mtu", "900", "allmulticast", "on")
     host.ok("DEL", pod, conf(host))
-    assert state() == eth9
+    assert state() == before
 
 
 def test_hidden_in_a_namespace_of_the_pods_own(host: Host, make_pod: Callable[[], Pod], eth9: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import drawn
 import pytest
+from netns.test_host_device import without_numbers
 from support.killing import killed_at
 from support.recovery import Recovery, by_a_new_add, by_del, by_gc
 from support.topology import Host, Pod, ip
@@ -167,7 +168,10 @@ def test_killed_at_every_step(host: Host, pod: Pod, eth9: dict[str, Any], comman
     assert step > 30
 
 
-def test_an_add_that_was_killed_before_the_move_does_not_touch_it(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
+@pytest.mark.parametrize("is_old", [False, True])
+def test_an_add_that_was_killed_before_the_move_does_not_touch_it(
+    host: Host, pod: Pod, eth9: dict[str, Any], is_old: bool
+) -> None:
     """The undo must not set the interface down: the host would lose a router's routes, which the journal has not."""
     ip("-6", "route", "add", "fd00:99::/32", "dev", NAME, "proto", "ra")
     before = network()
@@ -177,6 +181,8 @@ def test_an_add_that_was_killed_before_the_move_does_not_touch_it(host: Host, po
             break
         host.ok("DEL", pod, conf(host))
     assert is_here()
+    if is_old:
+        without_numbers(host, pod)
     host.ok("DEL", pod, conf(host))
     assert network() == before
 
