@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from base.kernel import bpf, netns, nsid, rtnl, sysfs
+from base.kernel import bpf, netns, nsid, offloads, rtnl, sysfs
 from base.kernel.budget import attempts
 from base.kernel.links import (
     IFF_ALLMULTI,
@@ -63,7 +63,7 @@ _IFNAME: Final = 15  # bytes
 class Netdev:
     """The state of a netdev on the host; ``flags`` are some of ``FLAGS``.  ``programs`` are the ids of the BPF programs
     on it, by XDP and tcx; the kernel never reuses an id.  ``network`` is empty, or what the pod takes of its network
-    (cni/features/host_network.py).  ``numbers`` are the link's."""
+    (cni/features/host_network.py).  ``numbers`` are the link's; ``offloads`` are ethtool's, empty if unknown."""
 
     name: str
     mac: str
@@ -75,21 +75,22 @@ class Netdev:
     programs: tuple[int, ...] = ()
     network: Json = field(default_factory=dict)
     numbers: Json = field(default_factory=dict)
+    offloads: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, link: Link, network: Json) -> "Netdev":
         """Read the state of a link in our namespace.  Raises OSError."""
         flags, programs = link.flags & FLAGS, (*link.xdp_programs.values(), *bpf.on_tcx(link.index))
-        names = (link.altnames, programs)
-        return cls(link.name, link.mac, link.mtu, link.txqlen, link.alias, flags, *names, network, dict(link.numbers))
+        names, more = (link.altnames, programs), (dict(link.numbers), offloads.read(link.name))
+        return cls(link.name, link.mac, link.mtu, link.txqlen, link.alias, flags, *names, network, *more)
 
     @classmethod
     def from_json(cls, body: Json | None) -> "Netdev | None":
         """Read a plan's ``home``, in which JSON turned tuples into lists.  Older versions wrote no programs, no
-        numbers, and no IFF_MULTICAST."""
+        numbers, no offloads, and no IFF_MULTICAST."""
         if body is None:
             return None
-        lists = {key: tuple(body.get(key, ())) for key in ("altnames", "programs")}
+        lists = {key: tuple(body.get(key, ())) for key in ("altnames", "programs", "offloads")}
         return cls(**{**body, **lists})
 
     @property
@@ -400,8 +401,9 @@ def set_mac(host: Rtnl, link: Link, mac: str) -> None:
 
 def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], None] | None) -> None:
     """Restore the netdev's state on the host; keep the MAC if ``set_mac`` is None.  Raises OSError."""
-    numbers = {name: link.numbers.get(name) for name in was.numbers}
-    if replace(Netdev.of(link, was.network), numbers=numbers, flags=link.flags & was.known) == was:
+    now, numbers = Netdev.of(link, was.network), {name: link.numbers.get(name) for name in was.numbers}
+    now = replace(now, offloads=now.offloads if was.offloads else ())
+    if replace(now, numbers=numbers, flags=link.flags & was.known) == was:
         return  # it never left: to set it down would cost the host its routes
     # First, because a driver that runs XDP refuses some MTUs.
     with doing(f"detaching the pod's BPF programs from {link.name} ({link.device or was.name})"):
@@ -422,6 +424,8 @@ def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], 
         if changed or link.flags & was.known != was.flags & ~IFF_UP:
             flags = was.flags & ~IFF_UP
             rtnl.while_resetting(lambda: host.set_link(link.index, *changed, flags=flags, mask=was.known))
+        if now.offloads != was.offloads:
+            rtnl.while_resetting(lambda: offloads.write(link.name, was.offloads, now.offloads))
         _restore_names(host, link, was)
         if was.flags & IFF_UP:
             rtnl.while_resetting(lambda: host.set_up(link.index))

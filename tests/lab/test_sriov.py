@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from guest.node import MAC, NAME, PF, RDMA, Node, pci, vf
+from support.offloads import offloads, switch_in
 from support.topology import Pod, ip, until
 
 from base.state import journal
@@ -122,6 +123,7 @@ def test_mtu(node: Node, pod: Pod) -> None:
 
 
 def test_everything_the_pod_changed_is_put_back(node: Node, pod: Pod) -> None:
+    before = offloads(NAME)
     # A VF that once had its MAC from the PF may change it only if it is trusted.
     node.ok("ADD", pod, node.conf(trust="on"))
     pod.ip("link", "set", "hpn0", "mtu", "1300", "txqueuelen", "77", "alias", "mine")
@@ -129,7 +131,9 @@ def test_everything_the_pod_changed_is_put_back(node: Node, pod: Pod) -> None:
     pod.ip("link", "property", "add", "dev", "hpn0", "altname", "in-the-pod")
     pod.ip("link", "set", "hpn0", "down")
     pod.ip("link", "set", "hpn0", "address", MAC)
+    switch_in(pod, "hpn0", "tx-tcp-segmentation", "rx-checksum")
     node.ok("DEL", pod)
+    assert offloads(NAME) == before
 
 
 def test_any_free_vf_of_a_pf(node: Node, make_pod: Callable[[], Pod]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import drawn
 import pytest
 from support.killing import killed_at
+from support.offloads import offloads, switch, switch_in
 from support.recovery import Recovery, by_a_new_add, by_del, by_gc
 from support.shipped import CONF, requests
 from support.topology import Host, Pod, ip, until
@@ -20,20 +21,22 @@ NAME, MAC = "eth9", "02:00:00:00:09:01"
 
 
 def state(name: str = NAME) -> dict[str, Any]:
-    """The interface as ``ip -d link`` shows it on the host, with its ifindex."""
+    """The interface as ``ip -d link`` and ``ethtool -k`` show it on the host, with its ifindex."""
     (link,) = ip("-d", "link", "show", "dev", name)
     return {key: value for key, value in link.items() if key not in ("operstate", "flags")} | {
-        "flags": set(link["flags"]) - {"LOWER_UP", "NO-CARRIER"}
+        "flags": set(link["flags"]) - {"LOWER_UP", "NO-CARRIER"},
+        "offloads": offloads(name),
     }
 
 
 def without_numbers(host: Host, pod: Pod) -> None:
-    """Make the record one of an earlier version, which had neither a link's numbers nor the flag MULTICAST."""
+    """Make the record one of an earlier version: without a link's numbers, offloads, and flag MULTICAST."""
     body = durable.read(host.record(pod))
     assert body is not None
     home = body["link"]["home"]
-    old = {key: value for key, value in home.items() if key != "numbers"} | {"flags": home["flags"] & ~IFF_MULTICAST}
-    assert old != home
+    old = {key: home[key] for key in home.keys() - {"numbers", "offloads"}}
+    old["flags"] &= ~IFF_MULTICAST
+    assert len(old) == len(home) - 2
     host.rewrite(host.record(pod), link=body["link"] | {"home": old})
 
 
@@ -48,6 +51,8 @@ def eth9(request: pytest.FixtureRequest, host: Host) -> dict[str, Any]:
     ip("link", "add", *over, "name", NAME, "address", MAC, "type", request.param, *peer)
     ip("link", "set", NAME, "mtu", "1400", "txqlen", "77", "alias", "rail nine", "promisc", "on", "up")
     ip("link", "property", "add", "dev", NAME, "altname", "storage9")
+    if request.param == "veth":  # a macvlan's offloads are its master's
+        switch(NAME, "rx-udp-gro-forwarding")
     return state()
 
 
@@ -106,6 +111,8 @@ def test_whatever_the_pod_made_of_it(host: Host, pod: Pod, eth9: dict[str, Any])
     pod.ip("link", "set", "mine0", "allmulticast", "on", "multicast", "off", "group", "7")
     pod.ip("link", "set", "mine0", "gso_max_size", "30000", "gso_max_segs", "100", "gro_max_size", "20000")
     pod.ip("link", "property", "add", "dev", "mine0", "altname", "alt0")
+    if eth9["linkinfo"]["info_kind"] == "veth":
+        switch_in(pod, "mine0", "tx-generic-segmentation", "rx-gro", "rx-udp-gro-forwarding")
     host.ok("DEL", pod, conf(host))
     assert state() == eth9
     assert host.state_files() == set()
@@ -114,7 +121,7 @@ def test_whatever_the_pod_made_of_it(host: Host, pod: Pod, eth9: dict[str, Any])
 @pytest.mark.parametrize("eth9", ["veth"], indirect=True)
 @pytest.mark.parametrize("multicast", ["on", "off"])
 def test_a_record_that_does_not_know_the_numbers(host: Host, pod: Pod, eth9: dict[str, Any], multicast: str) -> None:
-    """Earlier versions recorded neither these numbers nor the flag MULTICAST, so DEL leaves them as they are."""
+    """DEL leaves what an earlier version did not record as it is."""
     ip("link", "set", NAME, "multicast", multicast, "group", "7", "gso_max_segs", "100")
     before = state()
     host.ok("ADD", pod, conf(host))

@@ -26,6 +26,7 @@ from base.kernel import (
     netlink,
     netns,
     nsid,
+    offloads,
     probe,
     rdma_netlink,
     routes,
@@ -42,10 +43,10 @@ from node.provision import scan
 # The C library's headers first: the kernel's omit what these define.
 HEADERS = """
 arpa/inet.h net/if_arp.h netinet/in.h netpacket/packet.h sys/inotify.h sys/prctl.h sys/socket.h sys/syscall.h
-sys/timerfd.h sys/timex.h asm/socket.h rdma/rdma_netlink.h linux/bpf.h linux/dcbnl.h linux/devlink.h linux/fib_rules.h
-linux/genetlink.h linux/icmpv6.h linux/if.h linux/if_bridge.h linux/if_ether.h linux/if_link.h linux/if_tun.h
-linux/mount.h linux/neighbour.h linux/net_namespace.h linux/netlink.h linux/nexthop.h linux/nsfs.h linux/rtnetlink.h
-linux/sched.h linux/sockios.h linux/version.h
+sys/timerfd.h sys/timex.h asm/socket.h rdma/rdma_netlink.h linux/bpf.h linux/dcbnl.h linux/devlink.h linux/ethtool.h
+linux/fib_rules.h linux/genetlink.h linux/icmpv6.h linux/if.h linux/if_bridge.h linux/if_ether.h linux/if_link.h
+linux/if_tun.h linux/mount.h linux/neighbour.h linux/net_namespace.h linux/netlink.h linux/nexthop.h linux/nsfs.h
+linux/rtnetlink.h linux/sched.h linux/sockios.h linux/version.h
 """
 MODULES: tuple[ModuleType, ...] = (
     *(addresses, neighbors, dcb, events, links, macvlan, netlink, netns, nsid, rules, child, routes, ipoib, rtnl, vf),
@@ -95,6 +96,9 @@ NAMES = {
     "RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET)": rdma_netlink.GET,
     "RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_SET)": rdma_netlink.SET,
     "RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_SYS_SET)": rdma_netlink.SYS_SET,
+    "SIOCETHTOOL": offloads._SIOCETHTOOL,
+    "ETHTOOL_GFEATURES": offloads._GFEATURES,
+    "ETHTOOL_SFEATURES": offloads._SFEATURES,
     "RDMA_NLDEV_NET_NS_FD": rdma_netlink.NET_NS_FD,
     "SO_RCVBUFFORCE": watch._SO_RCVBUFFORCE,
 }
@@ -108,6 +112,9 @@ STRUCTS = {
     "struct genlmsghdr": devlink._GENL,
     "struct inotify_event": events._EVENT,
     "struct ifinfomsg": links.LINK,
+    "struct ethtool_gfeatures": offloads._HEAD,
+    "struct ethtool_get_features_block": offloads._GET,
+    "struct ethtool_set_features_block": offloads._SET,
     "struct ifreq": links._BY_INDEX,
     "struct nlmsghdr": netlink.HEADER,
     "struct nlattr": netlink.ATTR,
@@ -120,6 +127,9 @@ STRUCTS = {
 }
 OFFSETS = {
     ("struct ifreq", "ifr_ifindex"): 16,
+    ("struct ifreq", "ifr_data"): 16,
+    ("struct ethtool_get_features_block", "requested"): 4,
+    ("struct ethtool_set_features_block", "requested"): 4,
     ("struct ifreq", "ifr_hwaddr.sa_data"): 18,
     ("struct ifla_vf_guid", "guid"): 8,
     ("struct timex", "status"): syscalls._Timex.status.offset,
