@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,22 @@ def netdev(name: str = NAME) -> dict[str, Any]:
 
 def _attributes(link: dict[str, Any]) -> dict[str, Any]:
     return {k: link.get(k) for k in ("ifname", "address", "mtu", "txqlen", "ifalias", "flags", "operstate", "altnames")}
+
+
+@contextmanager
+def renamed(name: str, other: str) -> Iterator[None]:
+    """Rename an interface of the host while the context lasts, as udev's new rules do."""
+
+    def rename(old: str, new: str) -> None:
+        ip("link", "set", old, "down")
+        ip("link", "set", old, "name", new)
+        ip("link", "set", new, "up")
+
+    rename(name, other)
+    try:
+        yield
+    finally:
+        rename(other, name)
 
 
 def rdma_devs(netns: str = "") -> set[str]:

@@ -3,13 +3,14 @@ device keeps."""
 
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from guest.drivers import driven_by
-from guest.node import MAC, NAME, PF, RDMA, Node, macvlan, netdev, pci, rdma_devs, vf
+from guest.node import MAC, NAME, PF, RDMA, Node, macvlan, netdev, pci, rdma_devs, renamed, vf
 from guest.programs import attach, attached
 from support.topology import Pod, ip, until
 
@@ -281,9 +282,9 @@ def test_bpf_programs_stay_behind(node: Node, pod: Pod, name: str, way: str) -> 
     until(lambda: netdev(name) == before, 120)
 
 
-@pytest.mark.parametrize("altname", ["before", "hpn0"])
+@pytest.mark.parametrize("altname", ["before", "hpn0", "enP60932p0s2f0np0v3"])
 def test_altnames_and_flags_come_back(node: Node, pod: Pod, altname: str) -> None:
-    """DEL restores them, also an altname that equals the pod's name for the device."""
+    """DEL restores them, also an altname that equals the pod's name for the device, or is longer than a name can be."""
     ip("link", "property", "add", "dev", NAME, "altname", altname)
     ip("link", "set", NAME, "promisc", "on", "up")
     until(lambda: netdev()["operstate"] == "UP", 120)
@@ -318,6 +319,79 @@ def test_an_altname_taken_on_the_host_meanwhile(node: Node, pod: Pod) -> None:
     finally:
         ip("link", "delete", "meanwhile")
     assert pod.links() == set()
+
+
+@pytest.mark.parametrize("altname", ["enp1s0np0", "enP60932p0s2f0np0"])
+def test_a_pf_by_its_altname(node: Node, pod: Pod, altname: str) -> None:
+    rails = {"type": "hpn-ipam", "rails": [{"pf": altname, "subnet": "10.56.0.0/24"}]}
+    ip("link", "property", "add", "dev", PF, "altname", altname)
+    try:
+        for conf in (node.conf(deviceID=..., pf=altname, ipam=rails), node.conf(ipam=rails), macvlan(node, ipam=rails)):
+            assert node.ok("ADD", pod, conf)["ips"][0]["address"].startswith("10.56.0.")
+            node.ok("DEL", pod, conf)
+    finally:
+        ip("link", "property", "del", "dev", PF, "altname", altname)
+
+
+def test_a_pf_that_is_renamed(node: Node, make_pod: Callable[[], Pod]) -> None:
+    """The record identifies the PF by its address."""
+    one, other = make_pod(), make_pod()
+    conf = node.conf(vlan=100)
+    result = node.ok("ADD", one, conf)
+    with renamed(PF, "ens1f0np0"):
+        assert node.checked(one, conf, result).exit_code == 0
+        by_name = node.conf(name="other", deviceID=..., pf="ens1f0np0", ipam=...)
+        node.ok("ADD", other, by_name)
+        assert (other.link() or {})["parentdev"] != node.device
+        node.ok("DEL", other, by_name)
+        node.ok("DEL", one, conf)
+    assert vf()["vlan_list"] == [{}]
+
+
+@pytest.mark.parametrize(("fail_over_mac", "order"), [("none", (1, 0)), ("active", (0, 1))])
+def test_two_in_the_pods_bond(node: Node, pod: Pod, fail_over_mac: str, order: tuple[int, int]) -> None:
+    """A bond sets the MACs and MTUs of its ports, as bond-cni's does.  CHECK lets it, and DEL undoes it."""
+    subprocess.run(["modprobe", "bonding"], check=True)
+    names = (NAME, f"{OTHER_PF}v0")
+    before = [netdev(name) for name in names]
+    confs = [node.conf(name=name, deviceID=pci(name), ipam=...) for name in names]
+    results = [node.ok("ADD", pod, one, CNI_IFNAME=f"net{n}") for n, one in enumerate(confs)]
+    bond = ("type", "bond", "mode", "active-backup", "miimon", "100", "fail_over_mac", fail_over_mac)
+    pod.ip("link", "add", "bond9", *bond)
+    for number in range(2):
+        pod.ip("link", "set", f"net{number}", "down")
+        pod.ip("link", "set", f"net{number}", "master", "bond9")
+    pod.ip("link", "set", "bond9", "mtu", "1400", "up")
+    until(lambda: all("UP" in (pod.link(f"net{number}") or {})["flags"] for number in range(2)))
+    for number, (conf, result) in enumerate(zip(confs, results, strict=True)):
+        assert node.checked(pod, conf, result, CNI_IFNAME=f"net{number}").exit_code == 0
+    for number in order:
+        node.ok("DEL", pod, confs[number], CNI_IFNAME=f"net{number}")
+    assert pod.links() == {"bond9"}
+    until(lambda: [netdev(name) for name in names] == before, 120)
+
+
+def test_all_vfs_in_one_pod(node: Node, pod: Pod) -> None:
+    """Each shares the subnet and the pod's own sysctls with the others.  The last one that goes restores these."""
+    asked = {"arp_announce": "2", "arp_filter": "1", "arp_ignore": "1", "accept_local": "1"}
+    sysctls = {f"net.ipv4.conf.all.{key}": value for key, value in asked.items()}
+    devices = [pci(f"{pf}v{number}") for pf in (PF, OTHER_PF) for number in range(4)]
+    confs = [node.conf(deviceID=device, multiRail=True, sysctl=sysctls, spoofchk="off") for device in devices]
+
+    def now() -> dict[str, str]:
+        return {key: pod.sysctl(f"ipv4/conf/all/{key}") for key in asked}
+
+    before, results = now(), list[Any]()
+    for number, conf in enumerate(confs):
+        results.append(node.ok("ADD", pod, conf, CNI_IFNAME=f"net{number}"))
+    assert now() == asked != before
+    assert len({result["ips"][0]["address"] for result in results}) == len(devices)
+    for number, (conf, result) in enumerate(zip(confs, results, strict=True)):
+        assert node.checked(pod, conf, result, CNI_IFNAME=f"net{number}").exit_code == 0
+    for number in (3, 0, 7, 1, 6, 2, 5, 4):
+        assert now() == asked
+        node.ok("DEL", pod, confs[number], CNI_IFNAME=f"net{number}")
+    assert now() == before
 
 
 @pytest.mark.usefixtures("node_file")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from guest.machine import bring_up, nics, plug, unplug
-from guest.node import NAME, PF, RDMA, Node, pci
+from guest.node import NAME, PF, RDMA, Node, pci, renamed
 from guest.qmp import Monitor
 from lab.test_devices import driven_by
 from support.kubelet import Kubelet
@@ -96,6 +96,20 @@ def test_vfs_removed_and_made_anew(kubelet: Kubelet, process: NodeProcess) -> No
             process.says("of example.com/rail0: it is gone")
         finally:
             bring_up(0, address)
+        kubelet.until(RAIL0, healthy, SOON)
+
+
+def test_a_pf_renamed(kubelet: Kubelet, process: NodeProcess, node: Node, pod: Pod) -> None:
+    """The selectors follow the PF's name, also for a VF that a pod has."""
+    new: dict[str, Any] = {"name": "example.com/new", "kind": "vf", "selectors": {"pfNames": ["ens1f0np0"]}}
+    process.write([VFS, new])
+    healthy = vfs()
+    with process:
+        kubelet.until(RAIL0, healthy, 120)
+        node.ok("ADD", pod)
+        with renamed(PF, "ens1f0np0"):
+            kubelet.until("example.com/new", healthy, SOON)
+            node.ok("DEL", pod)
         kubelet.until(RAIL0, healthy, SOON)
 
 

@@ -16,6 +16,17 @@ from support.topology import Pod, ip, until
 
 from base.state import journal
 
+# What sriov-network-operator writes for a SriovNetwork, with our type.  igb has no link state.
+OPERATORS = {
+    "vlan": 0,
+    "vlanQoS": 0,
+    "vlanProto": "802.1q",
+    "spoofchk": "on",
+    "trust": "off",
+    "logLevel": "info",
+    "ipam": {},
+}
+
 
 def test_attaches_and_detaches(node: Node, pod: Pod) -> None:
     result = node.ok("ADD", pod)
@@ -75,6 +86,7 @@ def test_sysctls_and_rules(node: Node, pod: Pod) -> None:
         ({"trust": "on"}, {"trust": True}),
         ({"max_tx_rate": 50}, {"rate": {"max_tx": 50, "min_tx": 0}}),
         ({"mac": MAC}, {"address": MAC}),
+        (OPERATORS, {"vlan_list": [{}], "spoofchk": True, "trust": False}),
         ({"mac": MAC, "vlan": 7, "trust": "on", "spoofchk": "off", "max_tx_rate": 10}, {"address": MAC, "trust": True}),
     ],
     ids=repr,

@@ -34,5 +34,9 @@ def test_a_vf_that_a_pod_has(node: Node, pod: Pod, tmp_path: Path) -> None:
     (taken,) = (device for device in kept.devices() if device.id == node.device)
     assert (taken.netdevs, taken.names, taken.link_type, taken.pkeys) == ((), (NAME,), "infiniband", {key})
     assert (taken.rdma[0].uverbs, found()) == (rdma.uverbs, [node.device])
+    # A restart of hpn node meanwhile, with and without its memory.
+    for memory in (tmp_path / "devices.json", tmp_path / "none.json"):
+        (again,) = (device for device in Inventory(memory=memory).devices() if device.id == node.device)
+        assert (again.kind, again.pf_netdev, again.index, again.link_type) == (Kind.VF, PF, 0, "infiniband")
     node.ok("DEL", pod)
     until(lambda: vf in kept.devices())
