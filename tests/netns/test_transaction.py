@@ -3,6 +3,7 @@
 The numbers of the steps rise until the command ends by itself, so every step can be drawn.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -101,6 +102,27 @@ def test_killed_at_every_step(
     assert {i["ifname"] for i in ip("link")} == strangers
     # Fewer steps mean that the test no longer notices them.
     assert step > 10
+
+
+def test_killed_before_the_second_record(host: Host, pod: Pod) -> None:
+    """DEL removes the interface of an ADD that its IPAM plugin killed."""
+    path = host.program("script", "[ $CNI_COMMAND != ADD ] || kill -KILL $PPID")
+    conf = host.conf(ipam={"type": "script"})
+    assert killed_at(sys.maxsize, host.request("ADD", pod, conf, CNI_PATH=path))
+    assert pod.links() == {"hpn0"}
+    host.ok("DEL", pod, conf, CNI_PATH=path)
+    assert pod.links() == set()
+    assert host.state_files() == set()
+
+
+def test_killed_before_the_last_record(host: Host, pod: Pod) -> None:
+    """ADD replaces an interface whose ADD made it and did not reply."""
+    host.ok("ADD", pod)
+    host.rewrite(host.record(pod), complete=False, result={})
+    before = pod.link()
+    host.ok("ADD", pod)
+    assert pod.link() not in (None, before)
+    host.ok("DEL", pod)
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["the same pod", "the path leads to another pod"])
