@@ -11,6 +11,8 @@ from ctl.doctor.reading import Reader
 _FILE: Final = "/etc/containerd/config.toml"
 _OPTION: Final = re.compile(r"\0(?:-c|--?config)[=\0]([^\0]+)")
 _LIST: Final = re.compile(r"^\s*(imports|disabled_plugins)\s*=\s*\[([^]]*)\]", re.MULTILINE)
+# Also by the name of a configuration of version 1.
+_SECTION: Final = re.compile(r"""^\s*\[plugins\.(?:cri|(["'])io\.containerd\.grpc\.v1\.cri\1)[].]""", re.MULTILINE)
 _CDI: Final = re.compile(r"^[^#\n]*\benable_cdi\s*=\s*(true|false)\b", re.MULTILINE)
 
 
@@ -23,14 +25,16 @@ def containerd(read: Reader, processes: Iterable[Process]) -> Containerd | None:
 
 def _configured(read: Reader, words: Sequence[str]) -> Containerd | None:
     option = _OPTION.search("\0".join(words))
-    file, enables = option[1] if option else _FILE, None
+    file, cdi, cdi_path, replaced_by = option[1] if option else _FILE, None, "", ""
     for path in map(read.at, _files(read, file)):
         text = read.line(path)
         if any("cri" in name.split(".") for name in _listed("disabled_plugins", text)):
             return None
-        for found in _CDI.findall(text):
-            enables = (found == "true", path)
-    return Containerd(words[0], read.at(file), *(enables or (None, "")))
+        if found := _CDI.findall(text):
+            cdi, cdi_path, replaced_by = found[-1] == "true", path, ""
+        elif cdi_path and _SECTION.search(text):
+            replaced_by = path
+    return Containerd(words[0], read.at(file), cdi, cdi_path, replaced_by)
 
 
 def _listed(key: str, text: str) -> list[str]:

@@ -183,12 +183,14 @@ class Containerd:
 
     - ``program`` and ``file``: its path as it was started, and its configuration's.
     - ``cdi``: whether it enables CDI, in the file ``cdi_path``; None if no file has the key.
+    - ``replaced_by``: a later file with CRI's section and without the key, whose section is the only one before 2.0.
     """
 
     program: str
     file: str
     cdi: bool | None = None
     cdi_path: str = ""
+    replaced_by: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Checks of configurations: those of the networks, in files and in the cluster, and the device file of hpn node."""
 
 import os
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -12,6 +13,9 @@ from node.offer.offers import agrees
 
 # The path in Debian's packages.  A containerd of another origin has no package version.
 _PACKAGED: Final = "/usr/bin/containerd"
+# A Debian version may begin with an epoch.
+_NUMBERS: Final = re.compile(r"(?:\d+:)?(\d+)\.(\d+)")
+_ALWAYS_CDI: Final = (2, 4)  # which has no enable_cdi any more
 _NAMED: Final = 8  # pods in a finding
 
 
@@ -85,23 +89,38 @@ def runtime_too_old(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _older(facts: Facts) -> list[tuple[str, str]]:
-    """The packages and versions of a running containerd before 2.0."""
+def _packages(facts: Facts) -> list[tuple[str, str, tuple[int, int]]]:
+    """The packages of a running containerd, their versions, and the first two numbers of each."""
     if not facts.containerd or facts.containerd.program != _PACKAGED:
         return []
-    # A Debian version may begin with an epoch.
-    return [one for one in facts.machine.packages.items() if one[1].rpartition(":")[2].startswith(("0.", "1."))]
+    found = ((name, version, _NUMBERS.match(version)) for name, version in facts.machine.packages.items())
+    return [(name, version, (int(it[1]), int(it[2]))) for name, version, it in found if it]
+
+
+def _older(facts: Facts) -> list[tuple[str, str]]:
+    """The packages and versions of a running containerd before 2.0."""
+    return [(name, version) for name, version, numbers in _packages(facts) if numbers < (2, 0)]
 
 
 def cdi_disabled(facts: Facts) -> Iterator[Finding]:
     """containerd ignores CDI files, so a container starts without its device nodes and, with a claim, without waiting
-    for its interface.  containerd 1.7 enables CDI only if its file does; containerd 2 unless its file does not."""
+    for its interface.  containerd 1.7 enables CDI only if its file does; 2.0 to 2.3 unless its file does not; 2.4
+    always."""
     runtime, settings = facts.containerd, facts.node_file and facts.node_file.settings
     resources = settings.resources if settings else ()
     if not runtime or not (facts.state.claims or any(one.by_dra or one.cdi for one in resources)):
         return
+    if any(numbers >= _ALWAYS_CDI for *_, numbers in _packages(facts)):
+        return
     older, restart = _older(facts), "then: systemctl restart containerd"
-    if runtime.cdi is False:
+    if runtime.replaced_by and older:
+        package, version = older[0]
+        evidence = (
+            f"{runtime.replaced_by} has no enable_cdi in CRI's section, and {package} {version} uses that section in "
+            f"place of that of {runtime.cdi_path}"
+        )
+        remedy = f"set enable_cdi = true in that section of {runtime.replaced_by}, {restart}"
+    elif runtime.cdi is False:
         evidence = f"{runtime.cdi_path} has enable_cdi = false"
         remedy = f"set enable_cdi = true there, {restart}"
     elif runtime.cdi is None and older:

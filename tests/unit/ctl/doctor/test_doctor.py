@@ -131,6 +131,9 @@ def test_found_and_gone(node: Node, name: str, monkeypatch: pytest.MonkeyPatch) 
     ("2.0.0", "", False),
     ("2.0.0", "enable_cdi = true", False),
     ("2.0.0", "enable_cdi = false", True),
+    ("1:2.3.4-1", "enable_cdi = false", True),
+    ("2.4.0~rc1-1", "enable_cdi = false", False),
+    ("2.10.1", "enable_cdi = false", False),
     ("1.7.24", "enable_cdi = false", True),
     ("1.7.24", "  enable_cdi = true # see CDI", False),
 ])  # fmt: skip
@@ -165,22 +168,38 @@ def test_a_containerd_without_kubelets_interface(node: Node, dockers: str) -> No
     assert [(name, str(kubelets) in one.evidence) for name, one in node.findings()] == [("cdi-disabled", True)]
 
 
-@pytest.mark.parametrize(("files", "is_found"), [
-    ({"a": 'imports = ["b"]', "b": 'imports = ["/etc/own/c"]', "c": "enable_cdi = false"}, True),
+CRI = '[plugins."io.containerd.grpc.v1.cri"]'
+OTHERS = "[plugins.'io.containerd.grpc.v1.cri'.registry]\n"
+
+
+@pytest.mark.parametrize("version", ["1.7.24~ds1-1", "2.0.0"])
+@pytest.mark.parametrize(("files", "found_in"), [
+    ({"a": 'imports = ["b"]', "b": 'imports = ["/etc/own/c"]', "c": "enable_cdi = false"}, "12"),
     # A loop; and each file is merged once, where it is named first.
-    ({"a": 'imports = ["b", "c"]', "b": "imports = ['a', 'c']\nenable_cdi = false", "c": "enable_cdi = true"}, False),
+    ({"a": 'imports = ["b", "c"]', "b": "imports = ['a', 'c']\nenable_cdi = false", "c": "enable_cdi = true"}, ""),
     # The files of one level come before those that they import.
-    ({"a": 'imports = ["b", "c"]', "b": 'imports = ["d"]', "c": "enable_cdi = true", "d": "enable_cdi = false"}, True),
-    ({"a": "enable_cdi = false\nimports = ['*/x*.toml']", "d/x.toml": "enable_cdi = true"}, False),
-    ({"a": "enable_cdi = false\nimports = ['b']", "b": "disabled_plugins = ['cri']"}, False),
+    ({"a": 'imports = ["b", "c"]', "b": 'imports = ["d"]', "c": "enable_cdi = true", "d": "enable_cdi = false"}, "12"),
+    ({"a": "enable_cdi = false\nimports = ['*/x*.toml']", "d/x.toml": "enable_cdi = true"}, ""),
+    ({"a": "enable_cdi = false\nimports = ['b']", "b": "disabled_plugins = ['cri']"}, ""),
+    # Before 2.0 a later file's section replaces an earlier one's, with all its keys.
+    ({"a": f"imports = ['b']\n{CRI}\nenable_cdi = true", "b": OTHERS}, "1"),
+    ({"a": f"imports = ['b']\n{CRI}\nenable_cdi = false", "b": OTHERS}, "12"),
+    ({"a": "imports = ['b']\n[plugins.cri]\nenable_cdi = true", "b": "[plugins.cri.cni]\n"}, "1"),
+    ({"a": f"imports = ['b', 'c']\n{CRI}\nenable_cdi = true", "b": OTHERS, "c": "enable_cdi = true"}, ""),
+    ({"a": f"imports = ['b']\n{CRI}\nenable_cdi = true\n{OTHERS}", "b": f"# {OTHERS}[plugins.cri-x]\n"}, ""),
 ])  # fmt: skip
-def test_imports_of_containerd(node: Node, files: dict[str, str], is_found: bool) -> None:
-    """containerd reads imported files in the order of LoadConfig (cmd/containerd/server/config/config.go)."""
+def test_imports_of_containerd(node: Node, files: dict[str, str], version: str, found_in: str) -> None:
+    """containerd reads imported files in the order of LoadConfig, and merges them by mergeConfig
+    (cmd/containerd/server/config/config.go, in 1.7 services/server/config/config.go)."""
     node.process(811, "containerd", "unlimited", "--config", "/etc/own/a")
+    node.at("var/lib/dpkg/status").write_text(f"Package: containerd\nStatus: a b installed\nVersion: {version}\n\n")
     for name, text in files.items():
         node.at(f"etc/own/{name}").write_text(f"{text}\n")
     node.at("etc/hpn/devices.yaml").write_text(NODE.replace("kind: vf,", "kind: vf, cdi: true,"))
-    assert [name for name, _ in node.findings()] == ["cdi-disabled"] * is_found
+    found = node.findings()
+    assert [name for name, _ in found] == ["cdi-disabled"] * (version[0] in found_in)
+    if found and OTHERS in files.get("b", "") and version[0] == "1":
+        assert re.search(r"/own/b has .* of \S+/own/a", found[0][1].evidence)
 
 
 def test_a_network_that_the_policy_file_does_not_allow(node: Node) -> None:
