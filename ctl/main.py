@@ -34,7 +34,7 @@ A container runtime runs this program; these commands are for operators.
   hpn agent       answer CNI requests from a warm process (hpn agent help)
   hpn node        offer the node's devices to kubelet (hpn node --help)
   hpn install     install this program, its names and units; --root DIR, --no-units, --dry-run, --check
-  hpn uninstall   remove them and the state, once no pod has an interface of hpn; --root DIR, --force, --check
+  hpn uninstall   remove them and the state, once no pod uses hpn; --root DIR, --force, --check
   hpn daemonset   install hpn on a node from the DaemonSet's pod, and run there (hpn daemonset --help)
   hpn version     print the version; --licenses: all licences of the program's contents
   hpn help        print this help, or that of a COMMAND

@@ -18,7 +18,7 @@ from node.config import DEFAULTS, BadFile, read
 
 _NAMED = 10
 # The Debian package's prerm compares the output of hpn uninstall --check with this sentence.
-NOBODY: Final = "no pod has an interface or an address of hpn"
+NOBODY: Final = "no pod uses hpn"
 NOT_ASKED: Final = (
     "no backend was asked, because this node knows no network with ipam.cluster; it learns a "
     "NetworkAttachmentDefinition from the first pod"
@@ -150,10 +150,10 @@ def checked(root: Path, *, is_this_node: bool) -> tuple[str, int]:
 def answer_uninstall(words: Sequence[str]) -> tuple[str, int]:
     """The command's output and exit status."""
     about = "Remove the files of hpn install, and hpn's state.  Configurations stay."
-    fails = "pods have interfaces or addresses of hpn, or it fails"
+    fails = "pods use hpn, or it fails"
     parser = parser_for("uninstall", about, "example: hpn uninstall --check", fails=fails)
     parser.add_argument("--root", type=Path, default=Path("/"), help="uninstall below this directory; default /")
-    parser.add_argument("--force", action="store_true", help="also while pods have interfaces; the state then stays")
+    parser.add_argument("--force", action="store_true", help="also while pods use hpn; the state then stays")
     about_check = "only list pods with interfaces, addresses or claims; 1 if any"
     parser.add_argument("--check", action="store_true", help=about_check)
     options = parser.parse_args(words)
@@ -169,8 +169,9 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
     refuse_package(root, "uninstall")
     if not force and (held := state.holders(root)):
         raise NotAvailable(
-            f"pods have interfaces or addresses of hpn: {'; '.join(first(held))}.  Nothing was removed.  "
-            "Delete these pods, run hpn gc for the dead ones, or add --force, which leaves their interfaces alone"
+            f"hpn is in use: {'; '.join(first(held))}.  Nothing was removed.  Delete these pods, run hpn gc for the "
+            "dead ones, or add --force, which leaves their interfaces alone; but pods with claims cannot end without "
+            "hpn node"
         )
     units = {**layout.units(), layout.LEAVE: ""}
     if not files.steps_of_uninstall(root, units)[0] and not present(root, (*layout.STATE, layout.LOCK)):
@@ -197,7 +198,7 @@ def remove(root: Path, units: Mapping[str, str]) -> list[str]:
         *(f"{step}" for step in (*done, *gone)),
         *(f"left: /{path}" for path in left),
         *claimed,
-        *(f"still attached: {one}" for one in kept[:_NAMED]),
+        *(f"still in use: {one}" for one in kept[:_NAMED]),
     ]
 
 

@@ -143,7 +143,7 @@ def test_upgrade_and_downgrade_with_pods(machine: Machine, root: Path, other: Pa
     assert failures == []
     refused = hpn(machine.tools.binary, "uninstall", "--root", str(root))
     assert refused.returncode == 1
-    assert "pods have interfaces or addresses of hpn: hpn0 of container " in refused.stderr
+    assert "hpn is in use: hpn0 of container " in refused.stderr
     machine.ok("del", older)
     machine.ok("del", newer)
     assert "remove /opt/cni/bin/hpn" in done(machine.tools.binary, "uninstall", "--root", root)

@@ -67,7 +67,7 @@ ANSWERS = {
     "install --check": (0, "this version understands the state on this node"),
     "install": (1, "hpn install: /opt: Read-only file system; check that it is writable"),
     "install --root /run": (0, "put /opt/cni/bin/hpn"),
-    "uninstall --check": (0, "no pod has an interface or an address of hpn"),
+    "uninstall --check": (0, "no pod uses hpn"),
     "uninstall --root /run": (0, "/opt/cni/bin/hpn"),
     "daemonset install --mode=container --root /run": (0, "this node runs hpn in containers, as --mode="),
     "daemonset install --root /run": (1, "the pod needs hostPID"),

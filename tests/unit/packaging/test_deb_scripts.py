@@ -57,8 +57,8 @@ def program(root: Path, code: str) -> None:
         ("exit 1", "hpn reports nothing about them"),
         ("echo cannot unpack >&2; exit 1", "cannot unpack"),
         ("echo cannot unpack >&2", "cannot unpack"),
-        ("echo no pod has an interface or an address of hpn; exit 1", "no pod has"),
-        ("echo no pod has an; kill -9 $$", "no pod has"),
+        ("echo no pod uses hpn; exit 1", "no pod uses"),
+        ("echo no pod uses; kill -9 $$", "no pod uses"),
         ("exec /nonexistent", "not found"),
     ],
 )
@@ -78,7 +78,7 @@ def test_a_program_that_cannot_tell_who_is_attached(
 
 
 def test_a_program_that_says_nobody_is(script: Script, tmp_path: Path) -> None:
-    program(tmp_path, '[ "$*" = gc ] && exit 1; echo "no pod has an interface or an address of hpn"')
+    program(tmp_path, '[ "$*" = gc ] && exit 1; echo "no pod uses hpn"')
     (tmp_path / "run" / "hpn" / "attachments").mkdir(parents=True)
     assert script("prerm", "remove").returncode == 0
 

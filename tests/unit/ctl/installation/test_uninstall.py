@@ -105,11 +105,11 @@ def test_refused_while_an_attachment_lives(installed: Path) -> None:
     save(installed / "run" / "hpn", VF)
     before = tree(installed)
     whose = "hpn0 of container 0123456789ab, network rail0"
-    with pytest.raises(NotAvailable, match=rf"addresses of hpn: {whose}\.  Nothing was removed"):
+    with pytest.raises(NotAvailable, match=rf"hpn is in use: {whose}\.  Nothing was removed"):
         uninstall(installed)
     assert tree(installed) == before
     said = uninstall(installed, force=True)
-    assert f"still attached: {whose}" in said
+    assert f"still in use: {whose}" in said
     assert {name.partition("hpn/")[0] for name in tree(installed)} == {"run/"}
     assert "run/hpn/attachments/rail0/0123456789abcdef:hpn0.json" in tree(installed)
     assert "left: /run/hpn" in said
@@ -120,8 +120,11 @@ def test_refused_while_a_claim_is_prepared(installed: Path) -> None:
     claim = Claim("0d4b2f6e-7c1a-4f38-9e55-2a6b8c9d0e1f", "default", "rails", ("u",), ())
     path = installed / "run/hpn/claims" / f"{claim.uid}.json"
     durable.write(path, claim.to_json())
-    with pytest.raises(NotAvailable, match="addresses of hpn: claim default/rails, which is prepared"):
+    with pytest.raises(NotAvailable) as e:
         uninstall(installed)
+    assert e.value.msg.startswith("hpn is in use: claim default/rails, which is prepared.  Nothing was removed.")
+    assert "interface" not in e.value.msg.partition("--force")[0]
+    assert e.value.msg.endswith("; but pods with claims cannot end without hpn node")
     assert answer_uninstall([f"--root={installed}", "--check"]) == ("claim default/rails, which is prepared\n", 1)
     path.write_text("{")
     with pytest.raises(NotAvailable, match=f"{path}, which cannot be read"):
