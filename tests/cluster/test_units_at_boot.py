@@ -68,6 +68,9 @@ def test_a_pod_keeps_its_device_until_hpn_leaves(bare: Cluster, tree: Path) -> N
     bare.apply(manifests.pod("other", node="node1"))
     bare.wait("Ready", "pod/a", "pod/other")
     before, at = bare.containers("a", "other"), address(bare, "a")
+    # This host has one of its own, as a container has under LXC.
+    words = ("nsenter", f"--target={main(node).strip()}", "--mount", "cat", "/proc/sys/kernel/random/boot_id")
+    assert node.run(*words).stdout.strip() == node.boot_id()
 
     a_unit_that_stops(bare, node)
     program, process = node.path("/opt/cni/bin/hpn"), main(node)
