@@ -1,5 +1,6 @@
 """hpn daemonset install, which the init container runs, and hpn daemonset leave, which the unit of the node runs.
 
+The chart runs hpn daemonset claims before its removal.
 The containers agent and node run ``containers``.
 """
 
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ctl.command_line import parser_for
-from ctl.daemonset import installing, leaving
+from ctl.daemonset import claimed, installing, leaving
 from ctl.installation import layout
 from ctl.screen import text
 
@@ -19,7 +20,8 @@ What the containers of the DaemonSet run (docs/user/kubernetes.md).
   install   install hpn on the node, and choose how it runs there
   agent     be the agent, or show the log of the node's units until one fails
   node      be hpn node, with its options, or wait while the node has its unit
-  leave     remove hpn from the node once the DaemonSet has left it"""
+  leave     remove hpn from the node once the DaemonSet has left it
+  claims    fail while a pod of the cluster has a claim of hpn"""
 
 
 def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, int]:
@@ -28,7 +30,7 @@ def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, 
         "daemonset", _ABOUT, "example: hpn daemonset install --mode=auto", fails="it is refused, or fails"
     )
     option = parser.add_argument
-    option("role", choices=("install", "leave"), help="the others have the options of hpn agent and hpn node")
+    option("role", choices=("install", "leave", "claims"), help="the others have the options of hpn agent and hpn node")
     modes = "systemd: as the node's units; container: in the pod; auto (default): systemd where that is possible"
     option("--mode", choices=installing.MODES, default="auto", help=f"for install: {modes}")
     option(
@@ -48,6 +50,8 @@ def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, 
     options = parser.parse_args(words)
     if bool(options.api_server) != bool(options.credential):
         parser.error("--api-server and --credential go together")
+    if options.role == "claims":
+        return text(claimed.refuse()), 0
     if options.role == "leave":
         lines = leaving.leave(options.kubelet_dir, options.absent)
         return text(lines) if lines else "", 0

@@ -6,7 +6,7 @@ twice.  POST fails if the name exists; PUT and DELETE fail if the object changed
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -92,6 +92,11 @@ class Api:
         """The ResourceClaim; None if it does not exist."""
         return self._client.get(_claim(namespace, name), "resourceclaims", _object)
 
+    def pods_with_claims(self) -> set[str]:
+        """The pods of all nodes that have a claim for a device of this driver, as "namespace/name".  A Kubernetes
+        without claims has none."""
+        return {pod for claim in self._client.listed(f"/apis/{VERSION}/resourceclaims") for pod in _pods(claim)}
+
     def patch_claim_status(self, namespace: str, name: str, uid: str, devices: Sequence[Json]) -> bool:
         """Set this driver's entries of a claim's ``status.devices``, and no other driver's.
 
@@ -161,6 +166,15 @@ def _slices(found: Json) -> list[Json]:
     if not isinstance(items, list | None):  # Go's empty list is null
         raise ValueError("there is no list")
     return [*map(_stored, items or ())]
+
+
+def _pods(claim: Json) -> Iterator[str]:
+    """The pods of a claim; none if it is for other drivers' devices."""
+    status = claim.get("status") or {}
+    devices = (status.get("allocation") or {}).get("devices") or {}
+    if any(one.get("driver") == DRIVER for one in devices.get("results") or ()):
+        for one in status.get("reservedFor") or ():
+            yield f"{claim['metadata']['namespace']}/{one['name']}"
 
 
 def _name(found: Json) -> str:

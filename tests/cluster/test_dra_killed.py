@@ -5,7 +5,6 @@ server's claims all the time: no share of rail0 belongs to two pods.  At the end
 """
 
 import itertools
-import json
 import random
 import threading
 import time
@@ -20,22 +19,14 @@ from cluster import manifests
 from cluster.host import Host
 from cluster.multus.podresources import KubeletFailed, devices
 from cluster.space import Failed, until
-from cluster.two_nodes import CONTROL, Cluster
+from cluster.two_nodes import Cluster
 from support import helm
 from support.bare_nodes import RESOURCE
+from support.dra_by_chart import PATIENCE, PLUGIN, REACHED, SHARES, await_end, device_file, end, shares
 from support.systemd_nodes import under_systemd
 
-SHARES, PATIENCE = 2, 300
 VICTIMS = ("kubelet", "containerd", "hpn-node")
-PLUGIN = {"type": "hpn", "master": "rail0", "ipam": {"type": "hpn-ipam", "ranges": [[{"subnet": "10.60.0.0/24"}]]}}
-# No program serves the cluster's own addresses here.
-REACHED = {"KUBERNETES_SERVICE_HOST": CONTROL, "KUBERNETES_SERVICE_PORT": "6443"}
 LIST = "/var/lib/kubelet/pod-resources/kubelet.sock"
-
-
-def device_file(by: str) -> str:
-    entry = {"name": RESOURCE, "kind": "master", "count": SHARES, "by": by, "selectors": {"ifNames": ["rail0"]}}
-    return json.dumps({"resources": [entry]})
 
 
 @pytest.fixture(params=drawn.share(["systemd", "container"], "modes"))
@@ -142,14 +133,6 @@ class Checker:
             thread.join()
 
 
-def shares(cluster: Cluster) -> str:
-    """The shares in node1's slices; empty without one."""
-    found: list[dict[str, Any]] = cluster.get("resourceslices")["items"]
-    ours = [one for one in found if one["spec"]["driver"] == "hpn-cni.io" and one["spec"].get("nodeName") == "node1"]
-    listed = [one for part in ours for one in part["spec"].get("devices", ())]
-    return str(listed[0]["capacity"]["shares"]["value"]) if listed else ""
-
-
 def allocatable(cluster: Cluster) -> str:
     return str(cluster.get("node", "node1")["status"]["allocatable"].get(RESOURCE, "0"))
 
@@ -169,17 +152,6 @@ def has_interface(cluster: Cluster, pod: str) -> bool:
     with suppress(Failed):  # kubelet starts
         return "hpn0" in cluster.execute(pod, "ip", "link", "show", "hpn0")
     return False
-
-
-def end(cluster: Cluster, *pods: str) -> None:
-    cluster.kubectl("delete", "pod", *pods, "--wait=false", "--grace-period=1")
-
-
-def await_end(cluster: Cluster, *pods: str) -> None:
-    def are_gone() -> bool:
-        return not {*pods} & {one["metadata"]["name"] for one in cluster.get("pods", "--namespace=default")["items"]}
-
-    until(are_gone, f"{pods} to end", PATIENCE, 0.2)
 
 
 def is_refused(cluster: Cluster, pod: str) -> bool:

@@ -62,8 +62,8 @@ class Chart:
         return by_name(done.stdout)
 
     def like_kustomize(self, **values: Any) -> Objects:
-        """The objects without what only Helm has: the annotation that keeps some, and its default namespace."""
-        found = self.objects(**values)
+        """The objects without what only Helm has: hooks, the annotation that keeps some, and its default namespace."""
+        found = {name: one for name, one in self.objects(**values).items() if name.partition(" ")[2] != "hpn-uninstall"}
         for name, one in found.items():
             if name in KEPT:
                 assert one["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}

@@ -109,6 +109,24 @@ def test_pools_that_are_refused(chart: Chart, pools: list[dict[str, Any]], reaso
     assert (done.returncode, done.stderr.count(f": {reason}\n")) == (1, 1)
 
 
+def test_who_asks_before_a_removal(chart: Chart) -> None:
+    """Where the DaemonSet's pods may have to end claims, a pod on the node's network, as they are."""
+    env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    hook = "Pod hpn-uninstall"
+    assert hook not in chart.objects()
+    assert hook not in chart.objects(claims={"enabled": True}, mode="systemd")
+    found = chart.objects("--namespace=other", claims={"enabled": True}, env=env)
+    (container,) = found[hook]["spec"]["containers"]
+    assert container["env"] == [{"name": name, "value": value} for name, value in env.items()]
+    assert found[hook]["metadata"]["namespace"] == "other"
+    (subject,) = found["ClusterRoleBinding hpn-uninstall"]["subjects"]
+    assert subject == {
+        "kind": "ServiceAccount",
+        "name": found[hook]["spec"]["serviceAccountName"],
+        "namespace": "other",
+    }
+
+
 def leaves(part: dict[str, Any], name: str = "") -> Iterator[str]:
     """The schema's values with their names."""
     part = part | SCHEMA["definitions"].get(part.get("$ref", "").rpartition("/")[2], {})
@@ -179,6 +197,7 @@ def test_the_page_has_the_rights_that_values_add(chart: Chart) -> None:
 def rights(made: list[dict[str, Any]]) -> dict[str, list[str]]:
     """What each container gets of its node, and what each account or group may do in the API server."""
     found = dict[str, list[str]]()
+    made = [each for one in made for each in one.get("items", [one])]
     rules = {(one["kind"], one["metadata"]["name"]): one["rules"] for one in made if one["kind"].endswith("Role")}
     for one in made:
         for pod in pods(one):
@@ -200,9 +219,6 @@ def pods(one: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The specification of the object's pods."""
     if one["kind"] == "Pod":
         yield one["spec"]
-    elif one["kind"] == "List":
-        for item in one["items"]:
-            yield from pods(item)
     elif one["kind"] in ("DaemonSet", "CronJob"):
         template = one["spec"].get("jobTemplate", one)["spec"]["template"]
         yield template["spec"]
