@@ -93,7 +93,8 @@ class Node:
     def search(self) -> list[int]:
         """The blocks that the node may reclaim from dead nodes."""
         listed = self.asked(lambda: self.documents.listed(BLOCK, self.network))
-        return [block.index for _, block in reclaim.search(self.documents, self.machine, listed, [])]
+        found = [(document, Block.of(document)) for document in listed]
+        return [block.index for _, block in reclaim.search(self.documents, self.machine, found, [])]
 
 
 class Rounds:

@@ -35,7 +35,7 @@ from ipam.cluster import BLOCK, Document, Machine, node_blocks
 from ipam.cluster.backends.backend import Backend, opened
 from ipam.cluster.node_blocks import EXHAUSTED, RETURNING, Exhausted, NodeBlocks, PendingClaim
 from ipam.cluster.reconcile import reclaim
-from ipam.cluster.reconcile.heartbeat import is_anothers, read_block, readable
+from ipam.cluster.reconcile.heartbeat import Found, is_anothers, read_block, readable
 from ipam.cluster.reconcile.sync import confirm, load, refuse_disagreeing, refuse_second, refuse_uncovered
 from ipam.cluster.rules import block_math, ownership
 from ipam.cluster.rules.documents import Block, block_name, indexes
@@ -177,12 +177,13 @@ class BlockClaimer:
                 return True
         for _ in range(_LISTS):
             listed = list(self.backend.documents.listed(BLOCK, self.network.name))
-            self.others = [block for _, block in readable(listed)]
+            found = list(readable(listed))
+            self.others = [block for _, block in found]
             self._note_unreadable(len(listed) - len(self.others))
             free = block_math.without(wanted, indexes(listed) | {block.index for block in self.mine.blocks})
             if not free:
                 # Sparing, the node would not use a dead node's block.
-                return not self.is_sparing and self._reclaim_any(wanted, listed)
+                return not self.is_sparing and self._reclaim_any(wanted, found)
             for _ in range(min(_CONFLICTS, count(free))):
                 if self._try(self._new_claim(block_math.nth(free, secrets.randbelow(count(free))))):
                     return True
@@ -196,11 +197,11 @@ class BlockClaimer:
                 "hpn ipam show --cluster"
             )
 
-    def _reclaim_any(self, wanted: Sequence[Span], listed: Sequence[Document]) -> bool:
+    def _reclaim_any(self, wanted: Sequence[Span], found: Sequence[Found]) -> bool:
         """Reclaim one of those blocks from a dead node; False if there is none."""
         us = Machine(self.mine.node, self.mine.machine)
         known = dict[int, Block]()
-        for document, block in reclaim.search(self.backend.documents, us, listed, self.log, known):
+        for document, block in reclaim.search(self.backend.documents, us, found, self.log, known):
             if block_math.has(wanted, block.index) and self._reclaim(document, block):
                 return True
         self.others = [*known.values()]
@@ -256,7 +257,7 @@ class BlockClaimer:
         if self._hold_again([Span(block_math.NUMBERS, index, index)]) or self._try(self._new_claim(index)):
             return
         us, documents = Machine(self.mine.node, self.mine.machine), self.backend.documents
-        there = documents.read(BLOCK, block_name(self.network.name, index))
+        there = read_block(documents, self.network.name, index)
         for document, block in reclaim.search(documents, us, [there] if there else [], self.log):
             if self._reclaim(document, block):
                 return

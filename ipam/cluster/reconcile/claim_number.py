@@ -70,7 +70,7 @@ class NumberClaimer:
         for document, block in sorted(named, key=lambda one: not self._is_ours(one[1])):
             if self._is_ours(block) or not block.node:
                 return self._claim(document, block)
-        for document, block in reclaim.search(self.backend.documents, us, [one[0] for one in named], self.log):
+        for document, block in reclaim.search(self.backend.documents, us, named, self.log):
             return self._claim(document, replace(block, taken=True))
         document, block = named[0]
         raise TryAgain(
@@ -91,7 +91,7 @@ class NumberClaimer:
             if block.is_over(now):
                 return self._claim(document, block)
         us = Machine(self.mine.node, self.mine.machine)
-        for document, block in reclaim.search(self.backend.documents, us, [one[0] for one in theirs], self.log):
+        for document, block in reclaim.search(self.backend.documents, us, theirs, self.log):
             return self._claim(document, replace(block, taken=True))
         raise PoolExhausted(
             f"{self.network.owner}: other names use or keep all {count(wanted)} host numbers that network "

@@ -9,7 +9,7 @@ from typing import Final
 from base.protocol.errors import BackendRefused
 from ipam.cluster import Document, Documents, Machine, Owner
 from ipam.cluster.node_blocks import GRACE
-from ipam.cluster.reconcile.heartbeat import Found, read_block, readable
+from ipam.cluster.reconcile.heartbeat import Found, read_block
 from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import SAID, Block
 
@@ -23,15 +23,14 @@ _REST: Final = 3
 
 
 def search(
-    documents: Documents, us: Machine, listed: Iterable[Document], log: list[str], known: dict[int, Block] | None = None
+    documents: Documents, us: Machine, found: Sequence[Found], log: list[str], known: dict[int, Block] | None = None
 ) -> Iterator[Found]:
-    """Yield the blocks among these documents that may be reclaimed now; suspect other nodes that seem dead.
+    """Yield those of the blocks that may be reclaimed now; suspect other nodes that seem dead.
 
     Asks the backend about FEW nodes, and about none whose suspicion waits for its grace.  Removes a suspicion that the
     answer refutes.  ``log`` gets each new suspicion.  If the backend forbids the search, ``log`` gets the reason and
     other nodes must do it.  ``known`` gets all blocks by index, as the search leaves them.  Raises Unreachable.
     """
-    found = list(readable(listed))
     known = {} if known is None else known
     known |= {block.index: block for _, block in found}
     try:

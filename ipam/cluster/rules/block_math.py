@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Final
 
 from base.protocol.errors import InvalidConfig
@@ -110,7 +110,10 @@ def has(spans: Iterable[Span], index: int) -> bool:
 
 
 def without(spans: Iterable[Span], indexes: Iterable[int]) -> tuple[Span, ...]:
-    holes = joined(Span(NUMBERS, index, index) for index in indexes)
+    # A span per run, because a list of all blocks has thousands of indexes and few runs.
+    runs = groupby(enumerate(sorted({*indexes})), lambda one: one[1] - one[0])
+    each = [[index for _, index in run] for _, run in runs]
+    holes = [Span(NUMBERS, run[0], run[-1]) for run in each]
     return tuple(part for span in spans for part in subtract(span, holes))
 
 

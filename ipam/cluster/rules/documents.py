@@ -177,10 +177,13 @@ class Block:
     def of(cls, document: Document) -> "Block":
         """Parse the document.  Raises RecordUnreadable."""
         try:
-            body = {"machine": "", "suspect": 0, "taken": False, "whose": "", "keep": 0, "free": 0, **document.body}
+            body = {"machine": "", "suspect": 0, "taken": False, **document.body}
             texts = text(body, "node"), text(body, "machine"), text(body, "claim")
             where = text(body, "network"), number(body, "index"), number(body, "size", 1)
             block = cls(*where, *texts, number(body, "suspect"), typed(body, "taken", bool))
+            if _OF_NUMBERS.isdisjoint(body):
+                return block
+            body = {"whose": "", "keep": 0, "free": 0, **body}
             whose, keep, free = text(body, "whose"), number(body, "keep"), number(body, "free")
             return replace(block, whose=whose, keep=keep, free=free) if whose else block
         except ValueError as e:

@@ -1,5 +1,6 @@
 """An exhausted pool: a node remembers it for some seconds, so a refused ADD costs the backend nothing."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from support.cluster_nodes import SMALL, Cluster, Node
 
 from base.protocol.errors import TryAgain
 from base.state.locks import Lock
-from ipam.cluster import BLOCK, node_blocks
+from ipam.cluster import BLOCK, Document, node_blocks
 from ipam.cluster.node_blocks import EXHAUSTED, HEARTBEAT, NodeBlocks, write
 from ipam.cluster.rules.documents import Block
 
@@ -43,6 +44,20 @@ def test_who_is_refused_again_asks_nobody(cluster: Cluster, clock: list[float], 
     clock[0] += EXHAUSTED + 1
     assert "as the backend answered 0 s ago" in refused(poor)
     assert "listed net" in cluster.calls()
+
+
+def test_each_listed_block_is_parsed_once(cluster: Cluster, poor: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large network has thousands, and an ADD waits."""
+    cluster.node("rich")
+    parsed, real = Counter[str](), Block.of
+
+    def of(document: Document) -> Block:
+        parsed[document.name] += 1
+        return real(document)
+
+    monkeypatch.setattr(Block, "of", of)
+    assert "seem dead" not in refused(poor)
+    assert parsed == dict.fromkeys(cluster.store.bodies(BLOCK), 1)
 
 
 def test_an_address_that_became_free_while_another_claimed(

@@ -9,7 +9,7 @@ from base.protocol.errors import BackendRefused, Unreachable
 from ipam.cluster import BLOCK, Document, Machine
 from ipam.cluster.node_blocks import HELD, LOST, NodeBlocks, OwnedBlock, PendingClaim, place_of
 from ipam.cluster.reconcile import reclaim
-from ipam.cluster.reconcile.heartbeat import Heartbeat, answer_all
+from ipam.cluster.reconcile.heartbeat import Heartbeat, answer_all, readable
 from ipam.cluster.rules.documents import SAID, Block
 
 NOW = 1_800_000_000
@@ -57,8 +57,8 @@ class Cluster:
         return {block.index: (block.state, block.taken) for block in self.mine.blocks}
 
     def search(self, us: Machine = NODE1) -> list[int]:
-        listed = self.store.listed(BLOCK, "net")
-        return [block.index for _, block in reclaim.search(self.store, us, listed, self.said)]
+        found = list(readable(self.store.listed(BLOCK, "net")))
+        return [block.index for _, block in reclaim.search(self.store, us, found, self.said)]
 
 
 @pytest.fixture
