@@ -77,7 +77,7 @@ class Background:
             self._begin()
 
 
-@dataclass
+@dataclass(eq=False)
 class Host:
     """A machine, its pods with their addresses, and the pods that it needs an address for, since when."""
 
@@ -239,7 +239,9 @@ class Life:
         self.enter(host)
         host.run(MINUTE)
         self.hosts.remove(host)
-        self._used = {key: owner for key, owner in self._used.items() if owner[0] != host.machine}
+        for pod, ip in host.pods.items():
+            if self._used.get((host.network, ip)) == (host.machine, pod):
+                del self._used[host.network, ip]
         self.gone[host.machine] = self.served
         self.api.machines.pop(host.name, None)
         shutil.rmtree(host.node.state)
@@ -465,11 +467,12 @@ class Life:
                 self._free.setdefault(network, self.served)
             else:
                 self._free.pop(network, None)
+        # A machine that lives and cannot write keeps the number of a pod that ended there.
+        kept = {one.whose for one in documents if one.whose and (one.machine in broken or one.machine in fresh)}
         for host in [host for host in self.hosts if host.needs]:
             since = self._free.get(host.network, self.served)
             for pod, needy in host.needs.items():
-                # A machine that lives and cannot write keeps the number of a pod that ended there.
-                if any(pod in one.whose and (one.machine in broken or one.machine in fresh) for one in documents):
+                if any(pod in whose for whose in kept):
                     continue
                 if self.served - needy > most and (self.served - since > 4 * STEP or pod in NAMES):
                     self.wrong.append(f"{self.at} {pod} on {host.name} waits for {(self.served - needy) / HOUR:.1f} h")

@@ -6,7 +6,7 @@ It fulfils the same contract as the real ones (tests/support/documents_contract.
 import json
 import pickle
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
@@ -87,10 +87,9 @@ class Memory:
         def act() -> list[Document]:
             names = [
                 name
-                for (kinds, name), document in self.documents.items()
-                if kinds == kind
-                and network in (None, self._networks[kinds, name])
-                and node in (None, document.body.get("node"))
+                for name in self._names(kind, network, node)
+                if network in (None, self._networks[kind, name])
+                and node in (None, self.documents[kind, name].body.get("node"))
             ]
             return [found for name in names if (found := self._found(kind, name))]
 
@@ -176,6 +175,10 @@ class Memory:
         """Return the bodies of one kind by name; this counts as no call."""
         self._load()
         return {name: document.body for (kinds, name), document in sorted(self.documents.items()) if kinds == kind}
+
+    def _names(self, kind: str, _network: str | None, _node: str | None) -> Iterable[str]:
+        """Return the names of the documents among which the wanted ones are."""
+        return [name for kinds, name in self.documents if kinds == kind]
 
     def _load(self) -> None:
         if self.file and self.file.exists():

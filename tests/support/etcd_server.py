@@ -7,9 +7,10 @@ import json
 import socket
 import threading
 from base64 import b64decode, b64encode
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -21,6 +22,26 @@ from ipam.cluster.rules.documents import Block
 Body = dict[str, Any]
 
 
+class Keys(dict[str, Body]):
+    """The keys with their values; ``names`` has them in order."""
+
+    def __init__(self, keys: Mapping[str, Body] | None = None) -> None:
+        super().__init__(keys or {})
+        self.names = sorted(self)
+
+    def __setitem__(self, key: str, pair: Body) -> None:
+        if key not in self:
+            insort(self.names, key)
+        super().__setitem__(key, pair)
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        del self.names[bisect_left(self.names, key)]
+
+    def __deepcopy__(self, memo: Any) -> "Keys":
+        return Keys(deepcopy({**self}, memo))
+
+
 @dataclass
 class Member:
     """A member that serves a cluster's keys, with faults.
@@ -29,7 +50,7 @@ class Member:
     answered.  ``change`` alters each answer.  ``asked`` holds the paths of all calls, and ``tokens`` their tokens.
     """
 
-    keys: dict[str, Body] = field(default_factory=dict)
+    keys: Keys = field(default_factory=Keys)
     leases: dict[str, int] = field(default_factory=dict)
     revision: int = 1
     granted: int = 0
@@ -42,22 +63,16 @@ class Member:
     bodies: list[Body] = field(default_factory=list)
     url: str = ""
     change: Callable[[Body], Any] | None = None
-    _order: dict[str, None] = field(default_factory=dict)
 
     def expire(self, lease: str) -> None:
         """End the lease, and remove its keys."""
         del self.leases[lease]
-        self.keys = {key: pair for key, pair in self.keys.items() if pair["lease"] != lease}
+        for key in [key for key, pair in self.keys.items() if pair["lease"] == lease]:
+            del self.keys[key]
 
     def value(self, key: str) -> str:
         """Return the text of a key."""
         return b64decode(self.keys[key]["value"]).decode()
-
-    def _in_order(self) -> list[str]:
-        """Return the sorted names of all keys, which are sorted again after a change only."""
-        if self._order.keys() != self.keys.keys():
-            self._order = dict.fromkeys(sorted(self.keys))
-        return [*self._order]
 
     def done(self, path: str, body: Body) -> tuple[int, Body]:
         """Carry out the call; return its answer."""
@@ -85,8 +100,8 @@ class Member:
 
     def _range(self, asked: Body) -> Body:
         first, end = _text(asked["key"]), _text(asked.get("range_end", ""))
-        names = self._in_order() if end else [first] if first in self.keys else []
-        some = names[bisect_left(names, first) : bisect_left(names, end)] if end else names
+        names = self.keys.names
+        some = names[bisect_left(names, first) : bisect_left(names, end)] if end else [first] * (first in self.keys)
         found = [self.keys[key] for key in some]
         limit = int(asked.get("limit", 0)) or len(found)
         answer = {"kvs": found[:limit], "more": len(found) > limit, "count": str(len(found))}
@@ -113,7 +128,8 @@ class Member:
                 self._put(body)
                 return {"response_put": self._headed({})}
             case _:
-                self.keys.pop(_text(body["key"]), None)
+                if (key := _text(body["key"])) in self.keys:
+                    del self.keys[key]
                 return {"response_delete_range": self._headed({"deleted": "1"})}
 
     def _put(self, body: Body) -> None:
@@ -124,6 +140,16 @@ class Member:
 
 def _text(encoded: str) -> str:
     return b64decode(encoded).decode()
+
+
+def keys_of(request: Any) -> Iterator[str]:
+    """Yield all keys of a request."""
+    if isinstance(request, dict):
+        if isinstance(request.get("key"), str):
+            yield _text(request["key"])
+        request = [*request.values()]
+    for one in request if isinstance(request, list) else ():
+        yield from keys_of(one)
 
 
 def encoded(text: str) -> str:

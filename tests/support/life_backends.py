@@ -2,14 +2,15 @@
 
 import json
 import re
-from base64 import b64decode
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from support.documents import Memory
-from support.etcd_server import Member
+from support.etcd_server import Keys, Member, keys_of
 
 from base.kubernetes.http import Answer
 from base.protocol.errors import Unreachable
@@ -34,10 +35,31 @@ class ApiServer(Memory):
     def __init__(self, clock: float) -> None:
         super().__init__(clock=clock)
         self.by_network = Counter[str]()
+        # The names of all documents that a network or a node ever had, in their order.
+        self._ever = defaultdict[tuple[str, str, str], dict[str, None]](dict)
 
     def blocks(self) -> list[Block]:
         """Return all blocks; this counts as no request."""
         return [Block.of(Document(BLOCK, name, body, "u", "1")) for name, body in self.bodies(BLOCK).items()]
+
+    def _put(self, kind: str, name: str, uid: str, body: Json) -> Document | None:
+        for about in (("network", self._networks[kind, name]), ("node", str(body.get("node")))):
+            self._ever[kind, *about][name] = None
+        super()._put(kind, name, uid, body)
+        made = self.documents[kind, name]
+        # Nobody can change the body, so no reader needs a copy of it.
+        self.documents[kind, name] = replace(made, body=MappingProxyType(made.body))  # type: ignore[arg-type]
+        return self._found(kind, name)
+
+    def _found(self, kind: str, name: str) -> Document | None:
+        return self.documents.get((kind, name))
+
+    def _names(self, kind: str, network: str | None, node: str | None) -> Iterable[str]:
+        """As Memory, by an index: most lists are of one node, among the blocks of a thousand."""
+        if network is None and node is None:
+            return super()._names(kind, network, node)
+        ever = self._ever[(kind, "node", node) if node is not None else (kind, "network", network or "")]
+        return [name for name in ever if (kind, name) in self.documents]
 
     def forget(self, network: str) -> None:
         """Remove all documents of a network, as an operator does who retires it."""
@@ -71,6 +93,16 @@ class ApiServer(Memory):
         self.by_network[name.partition(".")[0]] += number
 
 
+@dataclass(frozen=True)
+class Told(Answer):
+    """An answer that is not sent as text; test_etcd_gateway.py sends it."""
+
+    told: Json = field(default_factory=dict)
+
+    def json(self) -> Json:
+        return self.told
+
+
 class Gateway:
     """An etcd's gateway without HTTP; leases expire by the simulation's clock.  The counts as for an API server."""
 
@@ -96,7 +128,7 @@ class Gateway:
     def forget(self, network: str) -> None:
         """Remove all documents of a network, as an operator does who retires it."""
         of = re.compile(rf"/(block|pool)/{network}(\.[0-9]+|-sticky-.*)?$")
-        self.member.keys = {key: pair for key, pair in self.member.keys.items() if not of.search(key)}
+        self.member.keys = Keys({key: pair for key, pair in self.member.keys.items() if not of.search(key)})
         self.member.revision += 1
 
     def backup(self) -> Callable[[], None]:
@@ -116,14 +148,14 @@ class Gateway:
             raise Unreachable("the etcd does not answer")
         self._expire()
         self.requests += 1
-        self.by_network += Counter({_network(key) for key in _keys(body)})
+        self.by_network.update({_network(key) for key in keys_of(body)})
         status, answer = self.member.done(path, json.loads(json.dumps(body)))
         assert status == 200, answer
         lease = str(body.get("ID") or answer.get("ID") or "")
         if path.startswith("/v3/lease/") and lease in self.member.leases:
             self._until[lease] = self._now() + self.member.leases[lease]
             self._soonest = min(self._soonest, self._until[lease])
-        return Answer(200, json.dumps(answer).encode(), self.date)
+        return Told(200, b"", self.date, told=answer)
 
     def _expire(self) -> None:
         if self._now() <= self._soonest:
@@ -135,16 +167,6 @@ class Gateway:
 
     def strange(self, what: str, why: str) -> Exception:
         return AssertionError(f"{what}: {why}")
-
-
-def _keys(body: Any) -> Iterator[str]:
-    """Yield all keys of a request."""
-    if isinstance(body, dict):
-        if isinstance(body.get("key"), str):
-            yield b64decode(body["key"]).decode()
-        body = [*body.values()]
-    for one in body if isinstance(body, list) else ():
-        yield from _keys(one)
 
 
 def _network(key: str) -> str:

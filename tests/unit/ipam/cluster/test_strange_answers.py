@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support import tls_server
-from support.etcd_server import Member, body, opening, serving
+from support.etcd_server import Keys, Member, body, opening, serving
 from support.strange import changed
 from support.tls_server import Authority, Server, Told, authority
 
@@ -133,7 +133,7 @@ def test_no_etcd(number: int) -> None:
         )
         keys, member.change = member.keys, lambda answer: changed(answer, chance)
         for _ in range(ROUNDS):
-            member.keys, store._identity = dict(keys), ""
+            member.keys, store._identity = Keys(keys), ""
             count += refused(call, store)
     assert count
 
