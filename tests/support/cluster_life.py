@@ -307,7 +307,7 @@ class Life:
         if host.quiet <= self.time and host.pods and self.draw.random() < 0.3:
             self.end(host, self.draw.choice(sorted(host.pods)))
         if host.needs or (len(host.pods) < 8 and self.draw.random() < 0.7):
-            for again in [*host.needs][:1] or [""]:
+            for again in [*host.needs] or [""]:
                 self.start(host, again)
 
     def start(self, host: Host, pod: str = "") -> bool:
