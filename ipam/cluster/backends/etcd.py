@@ -114,15 +114,15 @@ class Etcd:
 
     def silent(self, owners: Collection[Owner]) -> Collection[Owner]:
         """Return those of these owners whose nodes were reported alive and no longer are, or by another machine."""
-        alive, told = (
-            {pair.key.removeprefix(above): pair for pair, _ in self._pages(above)}
-            for above in (f"{self._prefix}/{where}/" for where in (_ALIVE, _NODES))
-        )
+        above, first = f"{self._prefix}/{_ALIVE}/", f"{self._prefix}/{_NODES}/"
+        alive = {pair.key.removeprefix(above): pair for pair, _ in self._pages(above)}
+        # Each node that ever was has a key there, so a list of them grows without end.
+        keys = [f"{first}{name}" for name in sorted({name for name, _ in owners if name not in alive})]
+        told = {pair.key for pair, _ in self._each(keys, "read when nodes were first reported alive")}
         return {
             (name, uid)
             for name, uid in owners
-            if (name in told and name not in alive)
-            or (uid and name in alive and _machine(alive[name]) not in ("", uid))
+            if f"{first}{name}" in told or (uid and name in alive and _machine(alive[name]) not in ("", uid))
         }
 
     def keep_alive(self, name: str, seconds: int, machine: str = "") -> None:
@@ -193,12 +193,15 @@ class Etcd:
     def _of(self, node: str, kind: str, beginning: str) -> Iterator[Document]:
         """Yield the node's documents with that beginning of the name."""
         above = f"{self._prefix}/{_OF}/{node}/{kind}/"
-        names = [pair.key.removeprefix(above) for pair, _ in self._pages(above + beginning)]
-        for at in range(0, len(names), _TOGETHER):
-            asked = [kv.get(self._key(kind, name)) for name in names[at : at + _TOGETHER]]
-            answer = self._transaction([], asked, [], f"read the documents of node {node}")
-            for part in answer.parts:
-                yield from (self._document(kind, pair, answer) for pair in part)
+        keys = [self._key(kind, pair.key.removeprefix(above)) for pair, _ in self._pages(above + beginning)]
+        for pair, answer in self._each(keys, f"read the documents of node {node}"):
+            yield self._document(kind, pair, answer)
+
+    def _each(self, keys: Sequence[str], what: str) -> Iterator[tuple[Pair, EtcdAnswer]]:
+        """Yield those of the keys that exist with their values, and the answer that contained each."""
+        for at in range(0, len(keys), _TOGETHER):
+            answer = self._transaction([], [kv.get(key) for key in keys[at : at + _TOGETHER]], [], what)
+            yield from ((pair, answer) for part in answer.parts for pair in part)
 
     def _pages(self, beginning: str) -> Iterator[tuple[Pair, EtcdAnswer]]:
         """Yield each key below ``beginning`` with its value, in order of keys, and the answer that contained it."""

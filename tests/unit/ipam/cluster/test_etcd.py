@@ -4,7 +4,7 @@ import json
 
 import pytest
 from support.documents_contract import Contract
-from support.etcd_server import Member, Opened, body, encoded, serving
+from support.etcd_server import Member, Opened, body, encoded, keys_of, serving
 
 from base.protocol.errors import RecordUnreadable
 from ipam.cluster import BLOCK, POOL, Machine
@@ -167,7 +167,11 @@ def test_who_is_silent(store: Etcd, member: Member) -> None:
     for name in names[1:]:
         store.keep_alive(name, 60)
     member.expire(list(member.leases)[2])
+    member.bodies.clear()
     assert store.silent([*((name, f"uid of {name}") for name in names), ("never", "")]) == {("n4", "uid of n4")}
+    # The key of a node's first report is permanent, so only those of owners without a report are read.
+    asked = [key for body in member.bodies for key in keys_of(body) if "/nodes/" in key]
+    assert asked == ["/hpn/nodes/n1", "/hpn/nodes/n4", "/hpn/nodes/never"]
     assert store.silent([("n2", "")]) == set()
 
 
