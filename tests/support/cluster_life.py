@@ -29,11 +29,12 @@ from base.state import policy
 from ctl.ipam import release
 from ipam import link
 from ipam.allocation import Allocation
-from ipam.cluster import Documents, Machine, copies
+from ipam.cluster import Documents, Machine, copies, node_blocks
 from ipam.cluster.backends import backend
 from ipam.cluster.backends.etcd import Etcd
-from ipam.cluster.node_blocks import GRACE
+from ipam.cluster.node_blocks import GRACE, LOST
 from ipam.cluster.reconcile import reconcile
+from ipam.cluster.rules.network import directory_in
 from ipam.stores import none_gone
 from node import blocks
 
@@ -293,6 +294,7 @@ class Life:
             self.store.is_silent = is_silent or (is_cut and place <= len(self.hosts) / 10)
             self.enter(host)
             host.run()
+            self._delete_lost(host)
             # A runtime repeats a refused ADD all the time; for the spot machines, every third step suffices.
             is_turn = (self.time // STEP + int(host.machine.removeprefix("uid-"))) % 3 == 0
             if not host.is_broken and (host.quiet <= self.time or (host.needs and is_turn)):
@@ -302,6 +304,23 @@ class Life:
         if self._gc is not None and not is_silent:
             release.collect(self.api, dry_run=False)
         self._check()
+
+    def _delete_lost(self, host: Host) -> None:
+        """Delete the pods with addresses of lost blocks, as an operator does after a restore.
+
+        Without a restore, no living node may lose a block.
+        """
+        directory = host.node.state / "ipam" / host.network
+        for folder in (directory, Path(directory_in(directory))):
+            file = folder / node_blocks.FILE
+            if not file.exists() or LOST.encode() not in file.read_bytes() or not (mine := node_blocks.read(folder)):
+                continue
+            lost = {block.index for block in mine.blocks if block.state == LOST}
+            if not self.counted["restores"]:
+                self.wrong += [f"{self.at} {host.name} has lost block {index} of {mine.network}" for index in lost]
+            for pod in [pod for pod, ip in host.pods.items() if (int(ip_address(ip)) & 0xFFFF) // mine.size in lost]:
+                self.counted["pods of lost blocks"] += 1
+                self.end(host, pod)
 
     def _pods(self, host: Host) -> None:
         if host.quiet <= self.time and host.pods and self.draw.random() < 0.3:
@@ -402,11 +421,11 @@ class Life:
 
     def restore(self, before: float) -> None:
         """Restore the backend to its state of so many seconds ago."""
-        self.counted["restores"] += 1
         undo = self.store.backup()
         for _ in range(int(before / STEP)):
             self.step()
         undo()
+        self.counted["restores"] += 1
         self.gone = dict.fromkeys(self.gone, self.served)
 
     def retire(self) -> None:
