@@ -44,6 +44,11 @@ _KEYS: Final = frozenset({
     "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "stateDir", "strict", "logFile", "logLevel", "logFormat",
 })  # fmt: skip
 
+_ONLY_ONE: Final = (
+    "another network with claims true attached it; only one network of a pod may have that key, so remove it from the "
+    "other"
+)
+
 
 def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
     """Attach the devices of the pod's claims, all or none; return prevResult.  Raises CniError, OSError."""
@@ -59,53 +64,49 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
         with whole.lock():
             request.refuse_if_abandoned()
             undo = Undo(request, programs, log)
-            _settle(whole, undo)
+            settle(whole, undo, "its claims are")
             if asked:
-                _refuse_anothers(members, request)
-                _attach(whole, members, asked, undo)
+                refuse_standing(members, request, _ONLY_ONE)
+                attach(whole, members, asked, undo)
     return Unchanged(document=previous)
 
 
-def _attach(whole: Chain, members: tuple[Member, ...], asked: list[Asked], undo: Undo) -> None:
+def attach(whole: Chain, members: tuple[Member, ...], asked: list[Asked], undo: Undo) -> list[Result]:
     """Attach, with the chain on disk before.  A chain whose attachments were all undone is removed."""
     whole.save(members)
     try:
-        transaction.attach(asked, undo)
+        results = transaction.attach(asked, undo)
     except BaseException as failure:
         if not any(journal.version_of(f"{one.entry(whole.key.container_id).path}") for one in members):
             with after(failure, "and could not remove the chain, DEL has to"):
                 whole.forget()
         raise
     collect.a_few(asked[0].wanted.where, undo)
+    return results
 
 
-def _settle(whole: Chain, undo: Undo) -> None:
+def settle(whole: Chain, undo: Undo, what: str) -> None:
     """Undo what an earlier ADD of the same key left.  Raises InterfaceExists if all its attachments still exist, and
-    its caller got the reply."""
+    its caller got the reply; ``what`` names them in the message."""
     members = whole.load()
     if not members:
         return
     request = undo.request
     with pods.open_pod(request) as pod:
         if not request.was_taken and all(_stands(one, pod, request) for one in members):
-            raise InterfaceExists(
-                f"{request.key.of('', whole.network)}: its claims are attached already; send DEL first"
-            )
+            raise InterfaceExists(f"{request.key.of('', whole.network)}: {what} attached already; send DEL first")
     undo.members_of_chain(whole, members)
     undo.log.append(f"undid an earlier ADD of {request.key.of('', whole.network)}")
 
 
-def _refuse_anothers(members: tuple[Member, ...], request: Request) -> None:
-    """Raise InterfaceExists if another chain of the container has one of the attachments, before this one names it."""
+def refuse_standing(members: tuple[Member, ...], request: Request, remedy: str) -> None:
+    """Raise InterfaceExists if one of the attachments exists, before a chain names it: another ADD made it."""
     entries = [one.entry(request.key.container_id) for one in members]
     if any(entry.version() for entry in entries):
         with pods.open_pod(request) as pod:
             for one in members:
                 if _stands(one, pod, request):
-                    raise InterfaceExists(
-                        f"{one.ifname} of {_title(one)}: another network with claims true attached it already; only "
-                        "one network of a pod may have that key, so remove it from the other"
-                    )
+                    raise InterfaceExists(f"{_name(one)}: attached already; {remedy}")
 
 
 def _stands(member: Member, pod: Pod, request: Request) -> bool:
@@ -184,6 +185,11 @@ def _asked(member: Member, request: Request, programs: Programs) -> Asked:
         raise
 
 
+def _name(member: Member) -> str:
+    """The member's name in a message for people."""
+    return f"{member.ifname} of {_title(member)}" if member.claim else member.ifname
+
+
 def _title(member: Member) -> str:
     """The name of the member's claim in a message for people."""
     found = claims.of_record(member.claim)
@@ -226,13 +232,13 @@ def _configuration(device: ClaimedDevice, conf: Config) -> Json:
     elif device.kind != "shared":
         runtime["deviceID"] = device.id
     elif "master" not in device.config:
-        chosen["master"] = _master_of(device.id)
+        chosen["master"] = master_of(device.id)
     given = {**(device.config.get("runtimeConfig") or {}), **{key: value for key, value in runtime.items() if value}}
     common = {"cniVersion": conf.get("cniVersion"), "type": conf.get("type")}
     return {**common, **device.config, **chosen, **({"runtimeConfig": given} if given else {})}
 
 
-def _master_of(device: str) -> str:
+def master_of(device: str) -> str:
     """The interface of a shared device by its bus address, in switchdev mode its uplink; or an interface's name.
     Raises LinkUnavailable."""
     function = sysfs.device(sysfs.with_netdev(device))

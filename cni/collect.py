@@ -20,6 +20,7 @@ from base.protocol.errors import CniError, combine
 from base.protocol.location import Location, location
 from base.protocol.spec import Config, Key, Request
 from base.state import chains, journal
+from base.state.chains import Chain
 from base.state.journal import Entry, Version
 from base.state.record import LOST, Record
 from cni.features import delegate
@@ -63,7 +64,7 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
                 record = entry.load()
                 if record is None:
                     entry.forget()
-                elif _is_a_chains(entry, record):
+                elif _is_a_chains(entry, record, valid):
                     continue  # GC of the chain's network decides about it
                 elif valid is not None or is_dead(record):
                     undo.attachment(entry, record)
@@ -90,14 +91,18 @@ def _gc_of_chains(where: Location, valid: Collection[Key] | None, began: float, 
                 members = whole.load()
                 if valid is not None or is_chain_dead(whole, members):
                     undo.members_of_chain(whole, members)
-                    undo.log.append(f"gc: removed the claims' interfaces of {whole.key.of('', whole.network)}")
+                    undo.log.append(f"gc: removed all interfaces of {whole.key.of('', whole.network)}")
         except (CniError, OSError) as e:
             failures.append(e)
     return failures
 
 
-def _is_a_chains(entry: Entry, record: Record) -> bool:
+def _is_a_chains(entry: Entry, record: Record, valid: Collection[Key] | None) -> bool:
     """Whether the attachment belongs to a chain, which another network's list has."""
+    if record.rail_of:
+        if valid is not None and record.requested in valid:
+            return True  # also without the chain's file
+        return Chain(entry.state_dir, record.network, record.requested).exists
     return bool(record.claim) and any(
         whole.key.container_id == entry.key.container_id for whole in chains.of_state_dir(entry.state_dir)
     )

@@ -57,16 +57,15 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
 def delete(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
     """Detach whatever is left of the attachment.  Success means that nothing of it remains."""
     where, undo = location(conf), Undo(request, programs, log)
+    # Several rails, or "claims" that the configuration lacks now.  Locks of attachments are taken after the chain's.
+    if whole := chains.find(where.state_dir, where.network, request.key):
+        undo.chain(whole)
+        return
     with journal.lock(where.state_dir, where.network, request.key) as entry:
         request.refuse_if_abandoned()
         if undo.whatever_is_left(entry):
             return
-        whole = chains.find(where.state_dir, where.network, request.key)
-        if not whole:
-            undo.release(where.ipam)
-    if whole:
-        # The configuration lacks "claims" now.  Its attachments' locks are taken after the chain's only.
-        undo.chain(whole)
+        undo.release(where.ipam)
 
 
 def check(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:

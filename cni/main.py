@@ -51,6 +51,10 @@ def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -
         from cni import chain  # noqa: PLC0415  # only the cluster's network has it
 
         command = chain.COMMANDS.get(request.command, command)
+    elif "rails" in conf:
+        from cni import rails  # noqa: PLC0415  # as above, for networks of several rails
+
+        command = rails.COMMANDS.get(request.command, command)
     with log_command(request, conf, log):
         return command(request, conf, log, programs)
 

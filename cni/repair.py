@@ -151,7 +151,7 @@ def check(state_dir: Path, record: Record, programs: Programs) -> None:
 
 def prev_result(record: Record) -> Json:
     """Return the chain's result from libcni's cache; if it is not there, ADD's own."""
-    cached = libcni_cache.result(record.network, record.key)
+    cached = libcni_cache.result(record.network, record.requested)
     if cached is not None:
         return cached
     version = str(record.config.get("cniVersion", spec.NEWEST))

@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """One attachment to make: its configuration, parsed and as decoded, and its request."""
+    """One attachment to make: its configuration, parsed and as decoded, and its request.  ``title`` names it in
+    messages, if there are several."""
 
     wanted: "NetConf"
     conf: Config
     request: Request
+    title: str = ""
 
 
 def attach(all_asked: Sequence[Asked], undo: Undo) -> list[Result]:
@@ -109,6 +111,8 @@ class Attempt:
         try:
             step(self)
         except BaseException as failure:
+            if self._asked.title:
+                failure.add_note(f"for {self._asked.title}")
             self.undo(failure)
             raise
 
@@ -203,6 +207,7 @@ class Attempt:
             rxe=features.rxe.name() if self._attach.soft_roce else "",
             device_info=device_info.plan(conf, plan),
             claim=wanted.claim,
+            rail_of=wanted.rail_of,
         )
         if self._attach.sysctl or self._attach.multiRail:
             return features.tuning.claim(self._attach, self.entry, record, self._pod)

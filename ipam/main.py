@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -189,6 +190,8 @@ def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
         from ipam import rails  # noqa: PLC0415
 
         rail = rails.rail_of(pool.rails, rails.device_of(conf))
+        if "rails" in conf:  # the ADD of all rails
+            pool = replace(pool, requested=rails.requested_of(pool, rail))
     has_number = bool(pool.aside and not pool.requested and (pool.sticky_name or _is_stateful(conf, pool, pod)))
     # With aligned rails, one number covers all addresses of a container.
     place = "" if has_number and pool.align else request.key.ifname if rail is None else str(pool.rails[rail])

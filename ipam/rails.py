@@ -91,6 +91,23 @@ def rail_of(rails: Sequence[Rail], device: Device) -> int:
     raise InvalidConfig(f"ipam.rails: the attachment has {what}, which is on {both}; leave one of them")
 
 
+def requested_of(pool: Pool, at: int) -> tuple[Address, ...]:
+    """The rail's requested addresses, of those that one ADD requests for all rails.  With ``align``, an address of
+    another rail requests the same host number here.  Raises AddressUnavailable for an address of no rail."""
+    found = list[Address]()
+    for address in pool.requested:
+        there = [s for rail in pool.rails for s in rail.sets if address in s.ranges[0].subnet]
+        if not there:
+            subnets = ", ".join(str(s.ranges[0].subnet) for rail in pool.rails for s in rail.sets)
+            raise AddressUnavailable(f"requested address {address} is of no rail; request one of {subnets}")
+        own = [s for s in pool.rails[at].sets if s.ranges[0].subnet.version == address.version]
+        if any(s in own for s in there):
+            found.append(address)
+        elif pool.align and own and (same := _address(own[0], int(address) - _base(there[0]))):
+            found.append(same)
+    return tuple(dict.fromkeys(found))
+
+
 def choose(pool: Pool, at: int, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
     """Like leases.choose.  With ``align``, the address with the container's number must be available."""
     own = pool.rails[at].sets

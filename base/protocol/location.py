@@ -20,8 +20,9 @@ STATE_DIR: Final = "/run/hpn"
 CLAIMS_DIR: Final = f"{STATE_DIR}/claims"
 # Leases outlive the boot, for people who ask later who had an address.
 IPAM_DIR: Final = "/var/lib/cni/hpn/ipam"
-# kubelet's directory, unless its --root-dir names another.
+# kubelet's directory, unless its --root-dir names another; and those of MicroK8s and k0s.
 KUBELET: Final = "/var/lib/kubelet"
+KUBELETS: Final = (KUBELET, "/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/k0s/kubelet")
 # The launcher unpacks the program here, one directory per version, unless HPN_PROGRAM_DIR is set.
 PROGRAM_DIR: Final = "/var/lib/cni/hpn/program"
 OF_TEST: Final = "HPN_STATE_DIR"

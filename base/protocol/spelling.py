@@ -54,7 +54,7 @@ IPAM: Final = _shape(
 )
 NETWORK: Final = _shape(
     "cniVersion name type prevResult capabilities cniVersions disableCheck disableGC loadOnlyInlinedPlugins "
-    "claims kind mtu dad dadTime sysctl multiRail stateDir strict linkInContainer bcqueuelen umcast "
+    "claims kind rails mtu dad dadTime sysctl multiRail stateDir strict linkInContainer bcqueuelen umcast "
     "device hwaddr kernelpath useInterfaceNetwork pf vf guid pfOnly vlan vlanQoS vlanProto min_tx_rate max_tx_rate "
     "ibKubernetesEnabled pkey rdmaIsolation vfioPciMode l2enable",
     "master mode mac deviceID pciBusID spoofchk trust link_state logFile logLevel logFormat rps irqAffinity",

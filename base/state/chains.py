@@ -1,11 +1,12 @@
-"""Chains: the attachments that one ADD makes for a pod's claims, and that only begin and end together (cni/chain.py).
+"""Chains: the attachments that one ADD makes for a pod's claims (cni/chain.py) or rails (cni/rails.py), and that only
+begin and end together.
 
     /run/hpn/chains/<network>/<containerID>:<ifname>.json     the members of the chain, in durable.py's format
     /run/hpn/locks/chain-<n>                                  a byte for each key (locks.py); n is below 64
 
-Network and interface are the request's: those of the cluster's network.  Each member is an attachment with a record in
-the journal, under its own network and interface.  The file is written before the first of these records, and removed
-after the last one.  So it finds all of them, whatever command was killed.
+Network and interface are the request's: for claims those of the cluster's network.  Each member is an attachment with a
+record in the journal, under its own network and interface.  The file is written before the first of these records, and
+removed after the last one.  So it finds all of them, whatever command was killed.
 """
 
 import json
@@ -24,7 +25,8 @@ from base.state.locks import Lock
 
 @dataclass(frozen=True)
 class Member:
-    """One attachment of a chain: its interface, the claim's device (Record.claim), and its configuration."""
+    """One attachment of a chain: its interface, the claim's device (Record.claim; empty for a rail), and its
+    configuration."""
 
     ifname: str
     claim: str
@@ -78,7 +80,11 @@ class Chain:
             return _members(durable.read(self._file) or {"members": []}, self._file)
 
     def _recorded(self) -> Json:
-        found = (r for r in journal.records(self.state_dir, self.key.container_id) if r.claim)
+        found = [*journal.records(self.state_dir, self.key.container_id)]
+        if rails := [r for r in found if r.rail_of and (r.network, r.requested) == (self.network, self.key)]:
+            found = rails
+        else:
+            found = [r for r in found if r.claim]
         return _body(Member(r.key.ifname, r.claim, r.config) for r in found)
 
     def version(self) -> Version:

@@ -16,7 +16,7 @@ from base.state import durable
 from base.state.pod import Identity
 
 # Members that most records omit, with their values then.
-_RARE = {"given": True, "refusals": 0, "trouble": "", "steering": {}, "claim": ""}
+_RARE = {"given": True, "refusals": 0, "trouble": "", "steering": {}, "claim": "", "rail_of": ""}
 
 # The kind of a record that replaces an unreadable one (cni/kinds/lost.py).
 LOST = "lost"
@@ -42,6 +42,7 @@ class Record:
     - ``device_info``: the file that names the device, and its earlier content (features/device_info.py).
     - ``steering``: the processors set for a device's queues and interrupts (features/steering.py).
     - ``claim``: the prepared claim's UID and the number of its device in it, "<uid>/<number>" (base/state/claims.py).
+    - ``rail_of``: the interface that ADD's request named, if it attached several rails (cni/rails.py); else empty.
     - ``given``: false if the IPAM plugin answered ADD with an error.
     - ``refusals``, ``trouble``: how often the IPAM plugin refused to release, and its last reason, for people.
     """
@@ -66,6 +67,7 @@ class Record:
     device_info: Json = field(default_factory=dict)
     steering: Json = field(default_factory=dict)
     claim: str = ""
+    rail_of: str = ""
     given: bool = True
     refusals: int = 0
     trouble: str = ""
@@ -74,6 +76,11 @@ class Record:
     def title(self) -> str:
         """The attachment's name in a message for people."""
         return self.key.of(self.pod, self.network)
+
+    @property
+    def requested(self) -> Key:
+        """The key of ADD's request."""
+        return Key(self.key.container_id, self.rail_of or self.key.ifname)
 
     @property
     def rdma_devs(self) -> list[str]:

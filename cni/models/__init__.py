@@ -182,6 +182,13 @@ class Common(BaseModel):
     device_keys: ClassVar[tuple[str, ...]] = ()
 
     kind: str
+    rails: list[str] = []
+    """Attach all rails of a pod by one ADD ([below](#rails)): their interfaces or resources, in place of one `master`,
+    `pf` or `device`.
+    Value: list of names
+    Default: none
+    Refused: 7: empty, one interface twice, a resource that the pod lacks, a key that only one interface can have. 4: a
+    name that is too long. 11: kubelet's checkpoint cannot be read"""
     mtu: Annotated[int, Field(ge=0, le=65535)] = 0
     """Bytes; 0 is the master's MTU, and leaves a VF's or PF's unchanged.  `args.cni.mtu` overrides it, as in the plugin
     tuning.
@@ -293,7 +300,8 @@ class Common(BaseModel):
 class NetConf:
     """One attachment's configuration, validated without the kernel's facts.
 
-    ``claim`` is the record's member for a device that a claim allocated (cni/features/claimed.py).
+    ``claim`` is the record's member for a device that a claim allocated (cni/features/claimed.py), and ``rail_of`` that
+    for one of several rails (cni/rails.py).
     ``named`` are the node's interfaces and devices that it names, which the policy file must allow
     (base/state/permitted.py).  ``remarks`` report ignored keys, for the log.
     """
@@ -305,5 +313,6 @@ class NetConf:
     pod: str
     previous: Result | None
     claim: str = ""
+    rail_of: str = ""
     named: tuple[Named, ...] = ()
     remarks: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from base.protocol.location import KUBELET
+from base.protocol.location import KUBELETS
 from ctl.command_line import PLUGIN
 
 _K3S: Final = "/var/lib/rancher/k3s"
@@ -21,7 +21,4 @@ NETWORKS: Final = (
     "/etc/kubernetes/cni/net.d",  # OpenShift
 )
 # kubelet's directory of plugins' sockets.
-REGISTRIES: Final = tuple(
-    f"{kubelet}/plugins_registry"
-    for kubelet in (KUBELET, f"{_MICROK8S}/common/var/lib/kubelet", "/var/lib/k0s/kubelet")
-)
+REGISTRIES: Final = tuple(f"{kubelet}/plugins_registry" for kubelet in KUBELETS)

@@ -8,7 +8,6 @@ once, and keeps ended pods too; a pod's directory shows that it is there (kubern
 Without the list, the checkpoint or those directories nothing is known to be free.
 """
 
-import json
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -16,20 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
 
-from base.kernel import files, sysfs
+from base.kernel import sysfs
 from base.kubelet import client
 from base.protocol import location
 from base.protocol.errors import TryAgain
-from base.protocol.spec import Json
-from base.state import claims, owned
+from base.state import claims, kubelet_checkpoint, owned
 from hardware.model import Device
 from node.kubelet.allocations import Name
 from node.model import Offer, Sharing, Unit, devices_of
 
 TIMEOUT: Final = 10.0  # seconds for kubelet's list
-_CHECKPOINT_NAME: Final = "kubelet_internal_checkpoint"
-_CHECKPOINT: Final = f"device-plugins/{_CHECKPOINT_NAME}"
-_MOST: Final = 1 << 26  # bytes of it
 
 
 @dataclass(frozen=True)
@@ -63,27 +58,15 @@ def holds(kubelet: Path) -> Holds:
 
 
 def _of_checkpoint(kubelet: Path) -> set[Name]:
-    """The units in kubelet's checkpoint of pods that are there.  Raises TryAgain if it cannot be read.
-
-    kubelet makes both directories at its start, and the file for the first device plugin.
-    """
-    file, pods = kubelet / _CHECKPOINT, kubelet / "pods"
+    """The units in kubelet's checkpoint of pods that are there.  Raises TryAgain if it cannot be read."""
+    file, pods = kubelet_checkpoint.file(kubelet), kubelet / "pods"
     try:
         there = {*os.listdir(pods)}
-        if _CHECKPOINT_NAME not in os.listdir(file.parent):
-            return set()
-        data = json.loads(files.read(f"{file}", _MOST))["Data"]
-        entries: list[Json] = data["PodDeviceEntries"] or []
-        return {
-            (str(entry["ResourceName"]), str(one))
-            for entry in entries
-            for ids in entry["DeviceIDs"].values()
-            for one in ids
-            if str(entry["PodUID"]) in there
-        }
+        given = [one for one in kubelet_checkpoint.read(kubelet) if one.pod_uid in there]
+        return {(one.resource, unit) for one in given for unit in one.ids}
     except OSError as e:
         why, remedy = f"{e.strerror}: {e.filename}", f"in a container, mount {file.parent} and {pods}"
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except ValueError:
         why, remedy = "its format is unknown", "use a version of hpn that knows this kubelet's"
     raise TryAgain(
         f"kubelet's checkpoint {file} cannot be read ({why}), and a device in a slice could be a pod's.  No slice "

@@ -1,0 +1,67 @@
+"""The devices that kubelet gave a pod of a resource, as keys of a configuration that attaches one.
+
+Multus hands on one device, that of the network's own resource.  kubelet's checkpoint has them all
+(base/state/kubelet_checkpoint.py).
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from base.protocol import arguments, location
+from base.protocol.errors import InvalidConfig, TryAgain
+from base.protocol.spec import Json, Request
+from base.state import kubelet_checkpoint
+from cni import chain, kinds
+
+# The kinds that move a device; the others make an interface over it.
+_MOVED: Final = ("sriov", "host-device")
+# A share of a device has the device's name and a number (node/offer/offers.py).
+_SHARE: Final = re.compile(r"(.+)-\d+")
+
+
+def rails(resource: str, request: Request, common: Json) -> Iterator[tuple[str, Json]]:
+    """Yield each of the pod's devices of the resource: its name for people, and the keys for the configuration
+    ``common``.  Raises InvalidConfig if the pod has none, LinkUnavailable; TryAgain if it cannot be known."""
+    args = arguments.cni_args(request.var("CNI_ARGS"))
+    pod, uid = arguments.pod_name(args), args.get("K8S_POD_UID", "")
+    if not uid:
+        raise InvalidConfig(
+            f"rails {resource!r} is a resource, and CNI_ARGS has no K8S_POD_UID, which names its pod; list interfaces"
+        )
+    units = sorted(
+        {one for given in _given() if (given.pod_uid, given.resource) == (uid, resource) for one in given.ids}
+    )
+    if not units:
+        raise InvalidConfig(
+            f"rails {resource!r}: kubelet gave pod {pod} no device of this resource; request it in the limits of a "
+            "container of the pod, remove it from rails, or use chain mode if it is by DRA"
+        )
+    for unit in units:
+        yield f"{resource} {unit}", _keys(resource, unit, common)
+
+
+def _given() -> list[kubelet_checkpoint.Given]:
+    """What kubelet gave to pods.  Raises TryAgain."""
+    folder = next((one for one in location.KUBELETS if os.path.isdir(one)), location.KUBELET)
+    try:
+        return kubelet_checkpoint.read(Path(folder))
+    except (OSError, ValueError) as e:
+        why = f"{e.strerror}: {e.filename}" if isinstance(e, OSError) else f"{e}"
+        raise TryAgain(
+            f"rails: kubelet's checkpoint {kubelet_checkpoint.file(Path(folder))} cannot be read ({why}), so the pod's "
+            "devices are unknown; list interfaces in rails, or write a network for each resource"
+        ) from e
+
+
+def _keys(resource: str, unit: str, common: Json) -> Json:
+    share = _SHARE.fullmatch(unit)
+    if unit.isdecimal():
+        raise InvalidConfig(
+            f"rails {resource!r}: its unit {unit!r} names no device, because its devices are pooled; list interfaces"
+        )
+    device = share[1] if share else unit
+    kind = common.get("kind", kinds.implied({**common, **({} if share else {"deviceID": device})}))
+    return {"deviceID": device} if kind in _MOVED else {"master": chain.master_of(device)}

@@ -1,0 +1,206 @@
+"""Rails: one ADD attaches all rails of a pod, which the network's configuration lists.
+
+    {"type": "hpn", "kind": "macvlan", "rails": ["rail0", "rail1"], ...}
+    {"type": "hpn", "kind": "sriov", "rails": ["example.com/rail0", "example.com/rail1"], ...}     the pod's resources
+
+Each rail is an attachment with a record of its own, under the network's name and its own interface.  They are one
+transaction (cni/transaction.py), and a chain with the request's key names them (base/state/chains.py).  So DEL, CHECK
+and GC, which know only the request's interface, find them all.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Any, Final
+
+from base.kernel import rtnl
+from base.protocol import arguments, spec
+from base.protocol.errors import BadEnvironment, CheckFailed, CniError, InvalidConfig
+from base.protocol.location import location
+from base.protocol.result import Result
+from base.protocol.spec import Config, Json, Request
+from base.state import chains
+from base.state.chains import Chain, Member
+from cni import chain, commands, given, kinds
+from cni.config import previous_result
+from cni.features.delegate import Programs
+from cni.transaction import Asked
+from cni.undo import Undo
+
+# The key that names a rail's interface, by kind; of other kinds it is the first.
+_KEYS: Final[Mapping[str, str]] = {"": "master", "sriov": "pf", "host-device": "device"}
+# The first interface where no pod names one, for STATUS.
+_NAME: Final = "hpn0"
+# The keys that name one interface or device.
+_OF_ONE: Final = ("master", "pf", "device", "hwaddr", "kernelpath")
+# The device that Multus adds for the network's resource, and its file.  It describes one device, and Multus would show
+# it for each interface of the result.
+_OF_MULTUS: Final = ("deviceID", "pciBusID")
+_OF_MULTUS_AT_RUN_TIME: Final = ("deviceID", "CNIDeviceInfoFile")
+
+
+def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
+    """Attach all rails, or none.  The result has all interfaces, in the order of the rails.  Raises CniError,
+    OSError."""
+    named = _named(request, conf)
+    members = tuple(member for member, _ in named)
+    where, previous = location(conf), previous_result(conf)
+    whole = Chain(where.state_dir, where.network, request.key)
+    asked = [_asked(one, title, request, programs) for one, title in named]
+    with whole.lock():
+        request.refuse_if_abandoned()
+        undo = Undo(request, programs, log)
+        chain.settle(whole, undo, "its rails are")
+        chain.refuse_standing(members, request, "choose names that do not meet: the rails are numbered from CNI_IFNAME")
+        results = chain.attach(whole, members, asked, undo)
+    return _joined(results, previous)
+
+
+def _asked(member: Member, title: str, request: Request, programs: Programs) -> Asked:
+    one = member.request(request)
+    try:
+        conf = spec.configuration(one)
+        wanted = replace(commands.allowed(one, conf, programs), rail_of=request.key.ifname)
+        return Asked(wanted, conf, one, title)
+    except CniError as e:
+        e.add_note(f"for {title}")
+        raise
+
+
+def _joined(results: Sequence[Result], previous: Result | None) -> Result:
+    """One result of all rails, after the previous plugin's.  They may have the same routes."""
+    own = reduce(lambda before, one: one.after(before), results)
+    own = replace(own, routes=tuple(dict.fromkeys(own.routes)))
+    return own.after(previous) if previous else own
+
+
+def check(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
+    """Raise CheckFailed unless each rail is attached as ADD left it, apart from changes that prevResult reports."""
+    where = location(conf)
+    whole = chains.find(where.state_dir, where.network, request.key)
+    members = whole.load() if whole else ()
+    if not members:
+        raise CheckFailed(f"{request.key.of('', where.network)}: its rails are not attached; delete the pod")
+    for member in members:
+        body = {**member.config, "prevResult": conf.get("prevResult")}
+        one = replace(member, config=body).request(request)
+        commands.check(one, spec.configuration(one), log, programs)
+
+
+def status(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
+    """Raise NotAvailable, or the IPAM plugin's error, if no ADD of one of the rails can be served now."""
+    for member, _ in _named(request, conf):
+        one = member.request(request)
+        commands.status(one, spec.configuration(one), log, programs)
+
+
+COMMANDS: Final = {"ADD": add, "CHECK": check, "STATUS": status}
+
+
+def _named(request: Request, conf: Config) -> list[tuple[Member, str]]:
+    """The attachments that the configuration asks for, with their names for people.  STATUS is of no pod, so it leaves
+    out resources.  Raises InvalidConfig, BadEnvironment, LinkUnavailable, TryAgain."""
+    listed = _listed(conf)
+    _refuse_what_is_of_one(conf, request)
+    runtime = {k: v for k, v in (conf.get("runtimeConfig") or {}).items() if k not in _OF_MULTUS_AT_RUN_TIME}
+    common = {k: v for k, v in conf.items() if k not in (*_OF_MULTUS, "prevResult", "runtimeConfig")}
+    if ips := _requested_ips(conf, request):
+        runtime["ips"] = ips
+    if runtime:
+        common["runtimeConfig"] = runtime
+    rails = list[tuple[str, Json]]()
+    for one in listed:
+        if "/" not in one:
+            rails.append((one, _keys_of(one, common)))
+        elif request.command != "STATUS":
+            rails += given.rails(one, request, common)
+    _refuse_twice(rails)
+    names = _names(request.var("CNI_IFNAME") or _NAME, [title for title, _ in rails])
+    return [
+        (Member(name, "", {**common, **keys}), f"rail {title} as {name}")
+        for name, (title, keys) in zip(names, rails, strict=True)
+    ]
+
+
+def _keys_of(interface: str, common: Json) -> Json:
+    """The key that names a rail by its interface, for the configuration's kind."""
+    kind = common.get("kind", kinds.implied({**common, "master": interface}))
+    return {_KEYS.get(kind if isinstance(kind, str) else "", _KEYS[""]): interface}
+
+
+def _listed(conf: Config) -> list[str]:
+    rails = conf["rails"]
+    asked = f"rails {json.dumps(rails)}"
+    if not isinstance(rails, list) or not rails or not all(isinstance(one, str) and one for one in rails):
+        raise InvalidConfig(
+            f'{asked} is not a list of interfaces or resources; list one for each rail, as in ["rail0", "rail1"]'
+        )
+    return rails
+
+
+def _refuse_twice(rails: Sequence[tuple[str, Json]]) -> None:
+    """Raise InvalidConfig for two rails that are one interface or device, perhaps by its altname."""
+    there = dict[str, str]()
+    for title, keys in rails:
+        ((key, name),) = keys.items()
+        device = name if spec.bad_ifname(name, spec.ALTNAME) else rtnl.real_name(name)
+        if device in there:
+            raise InvalidConfig(
+                f"rails: {there[device]!r} and {title!r} are the same {key}, {device!r}, and a pod gets one interface "
+                "of it; remove one"
+            )
+        there[device] = title
+
+
+def _refuse_what_is_of_one(conf: Config, request: Request) -> None:
+    """Raise InvalidConfig for a key that only one interface can have."""
+    args, several = arguments.cni_args(request.var("CNI_ARGS")), f"{len(conf['rails'])} interfaces"
+    if named := next((key for key in _OF_ONE if conf.get(key)), None):
+        raise InvalidConfig(f"{named} {json.dumps(conf[named])} beside rails, which name the interfaces; remove one")
+    if conf.get("linkInContainer"):
+        raise InvalidConfig("linkInContainer true beside rails, which are the host's interfaces; remove one")
+    for key, arg in (("mac", "MAC"), ("guid", "GUID"), ("infinibandGUID", "")):
+        value = arguments.requested(conf, args, key, arg) or conf.get(key)
+        if arguments.is_given(value):
+            raise InvalidConfig(f"{key} {json.dumps(value)} beside rails: {several} cannot have one {key}; remove it")
+    for outer, key in (("rdma", "name"), ("policyRouting", "table")):
+        value = _below(conf, outer).get(key)
+        if value is not None and len(conf["rails"]) > 1:
+            raise InvalidConfig(
+                f"{outer}.{key} {json.dumps(value)} beside rails: {several} cannot have one; remove it, or write a "
+                "network for each rail"
+            )
+
+
+def _requested_ips(conf: Config, request: Request) -> list[Any]:
+    """The addresses that the pod requests; our own IPAM plugin gives each to the rail that has its range.  Raises
+    InvalidConfig if no range decides which rail an address is for."""
+    args = arguments.cni_args(request.var("CNI_ARGS"))
+    asked = arguments.requested(conf, args, "ips", "IP")
+    if not arguments.is_given(asked):
+        return []
+    if "rails" not in _below(conf, "ipam"):
+        raise InvalidConfig(
+            f"ips {json.dumps(asked)} beside rails: no range decides which rail an address is for; write ipam.rails, "
+            "with a range for each rail, or remove it"
+        )
+    return asked if isinstance(asked, list) else str(asked).split(",")
+
+
+def _below(conf: Config, key: str) -> Mapping[str, Any]:
+    value = conf.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _names(ifname: str, rails: Sequence[str]) -> Iterator[str]:
+    """The rails' interfaces in the pod: CNI_IFNAME, and those that count on from its number.  Raises BadEnvironment."""
+    base, number = re.fullmatch(r"(.*?)([0-9]*)", ifname, re.DOTALL).groups()  # type: ignore[union-attr]
+    for at, rail in enumerate(rails):
+        name = f"{base}{int(number or 0) + at}" if at else ifname
+        if why := spec.bad_new_ifname(name):
+            raise BadEnvironment(
+                f"CNI_IFNAME={ifname}: {name!r}, of rail {rail}, {why}; choose a shorter name, such as hpn0"
+            )
+        yield name

@@ -1,0 +1,391 @@
+"""One ADD attaches all rails that the configuration lists, or none; DEL, CHECK, GC and STATUS know them all."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import drawn
+import pytest
+from support import chained, pod_resources
+from support.killing import killed_at
+from support.topology import PROGRAMS, Host, Pod, ip
+
+from base.protocol import location
+from cni import collect
+
+RAILS = ["rail0", "rail1"]
+SUBNETS = [
+    {"master": rail, "subnet": f"10.{56 + i}.0.0/24", "ranges": [[{"subnet": f"fd00:{56 + i}::/64"}]]}
+    for i, rail in enumerate(RAILS)
+]
+ATTACHED = {f"hpn{i}": {f"10.{56 + i}.0.2/24", f"fd00:{56 + i}::2/64"} for i in range(2)}
+
+
+@pytest.fixture(autouse=True)
+def second_rail(host: Host) -> None:
+    chained.add_rails()
+
+
+def conf(host: Host, **keys: Any) -> dict[str, Any]:
+    ipam = {"type": "hpn-ipam", "rails": SUBNETS, "align": True} | keys.pop("ipam", {})
+    return host.conf(**({"master": ..., "rails": RAILS, "ipam": ipam} | keys))
+
+
+def addresses(pod: Pod) -> dict[str, set[str]]:
+    return {name: pod.addresses(name) for name in pod.links()}
+
+
+def gc(host: Host, *valid: Pod, **keys: Any) -> dict[str, Any]:
+    return conf(host, **keys) | {
+        "cni.dev/valid-attachments": [{"containerID": pod.name, "ifname": "hpn0"} for pod in valid]
+    }
+
+
+def test_attaches_and_detaches(host: Host, pod: Pod) -> None:
+    before = host.picture(pod)
+    result = host.ok("ADD", pod, conf(host))
+    assert addresses(pod) == ATTACHED
+    masters = {i["ifname"]: i["ifindex"] for i in ip("link")}
+    links = [pod.link(name) or {} for name in ("hpn0", "hpn1")]
+    assert [link["link_index"] for link in links] == [masters[name] for name in RAILS]
+    assert [(one["name"], one["mac"], one["sandbox"]) for one in result["interfaces"]] == [
+        (link["ifname"], link["address"], pod.path) for link in links
+    ]
+    assert [(one["interface"], one["address"], one["gateway"]) for one in result["ips"]] == [
+        (0, "10.56.0.2/24", "10.56.0.1"),
+        (0, "fd00:56::2/64", "fd00:56::1"),
+        (1, "10.57.0.2/24", "10.57.0.1"),
+        (1, "fd00:57::2/64", "fd00:57::1"),
+    ]
+    assert host.checked(pod, conf(host), result).exit_code == 0
+    assert host.ok("STATUS", None, conf(host), CNI_IFNAME="") == {}
+    host.ok("DEL", pod, conf(host))
+    assert host.picture(pod) == before
+    host.ok("DEL", pod, conf(host))
+
+
+def test_one_range_for_all(host: Host, pod: Pod) -> None:
+    """A range that all rails share gives each an address of its own.  They may have the same routes."""
+    flat = conf(host)
+    flat["ipam"] = {"type": "hpn-ipam", "subnet": "10.56.0.0/24", "routes": [{"dst": "10.0.0.0/8"}]}
+    result = host.ok("ADD", pod, flat | {"multiRail": True})
+    assert addresses(pod) == {"hpn0": {"10.56.0.2/24"}, "hpn1": {"10.56.0.3/24"}}
+    assert result["routes"] == [{"dst": "10.0.0.0/8"}]
+    assert host.checked(pod, flat | {"multiRail": True}, result).exit_code == 0
+    host.ok("DEL", pod, flat)
+    assert (pod.links(), host.state_files()) == (set(), set())
+
+
+@pytest.mark.parametrize(
+    ("ifname", "names"), [("net1", {"net1", "net2"}), ("rdma", {"rdma", "rdma1"}), ("hpn9", {"hpn9", "hpn10"})]
+)
+def test_names_count_on(host: Host, pod: Pod, ifname: str, names: set[str]) -> None:
+    result = host.ok("ADD", pod, conf(host), CNI_IFNAME=ifname)
+    assert pod.links() == names
+    assert host.checked(pod, conf(host), result, CNI_IFNAME=ifname).exit_code == 0
+    host.ok("DEL", pod, conf(host), CNI_IFNAME=ifname)
+    assert (pod.links(), host.state_files()) == (set(), set())
+
+
+def test_after_another_plugin(host: Host, pod: Pod) -> None:
+    """In a chain, the earlier plugin's result stays, and the indexes of our addresses follow it."""
+    result = host.ok("ADD", pod, conf(host, prevResult=chained.PREVIOUS))
+    assert [one["name"] for one in result["interfaces"]] == ["eth0", "hpn0", "hpn1"]
+    assert [one["interface"] for one in result["ips"]] == [0, 1, 1, 2, 2]
+    assert host.checked(pod, conf(host), result).exit_code == 0
+
+
+def test_a_repeated_add(host: Host, pod: Pod) -> None:
+    host.ok("ADD", pod, conf(host))
+    error = host.refused("ADD", pod, conf(host))
+    assert (error["code"], "its rails are attached already; send DEL first" in error["msg"]) == (100, True)
+    # The rails are numbered on, so these two requests of one network meet at hpn1.
+    before = host.picture(pod)
+    error = host.refused("ADD", pod, conf(host), CNI_IFNAME="hpn1")
+    assert (error["code"], "hpn1: attached already; choose names that do not meet" in error["msg"]) == (100, True)
+    assert host.picture(pod) == before
+    pod.ip("link", "delete", "hpn1")
+    host.ok("ADD", pod, conf(host))
+    assert pod.links() == set(ATTACHED)
+    host.ok("DEL", pod, conf(host))
+    assert host.state_files() == set()
+
+
+def test_requested_addresses(host: Host, pod: Pod, make_pod: Callable[[], Pod]) -> None:
+    """Each goes to the rail that has its range; with align, one decides for all rails."""
+    for asked in (["10.57.0.9"], ["10.56.0.9", "10.57.0.9", "fd00:56::9"]):
+        host.ok("ADD", pod, conf(host, runtimeConfig={"ips": asked}))
+        assert {a for found in addresses(pod).values() for a in found} >= {"10.56.0.9/24", "10.57.0.9/24"}
+        host.ok("DEL", pod, conf(host))
+    free = conf(host, ipam={"align": False})
+    host.ok("ADD", pod, free, CNI_ARGS="IP=10.57.0.9")
+    assert "10.56.0.9/24" not in pod.addresses("hpn0")
+    assert "10.57.0.9/24" in pod.addresses("hpn1")
+    other = make_pod()
+    for asked, code, part in (
+        (["10.99.0.9"], 102, "10.99.0.9 is of no rail"),
+        (["10.57.0.9"], 102, "10.57.0.9 is held by hpn1"),
+        (["10.56.0.1"], 102, "10.56.0.1"),
+    ):
+        error = host.refused("ADD", other, free | {"runtimeConfig": {"ips": asked}})
+        assert (error["code"], part in error["msg"]) == (code, True), error
+        assert other.links() == set()
+    error = host.refused("ADD", other, conf(host, runtimeConfig={"ips": ["10.56.0.9", "10.57.0.8"]}))
+    assert error["code"] == 102
+    host.ok("DEL", pod, free)
+    assert host.state_files() == set()
+
+
+def test_the_device_that_multus_adds(host: Host, pod: Pod) -> None:
+    """Multus hands on one device of the network's resource, and copies its file to all interfaces of the result."""
+    file = host.tmp_path / "devinfo"
+    multus = {"deviceID": "0000:01:10.0", "pciBusID": "0000:01:10.0"}
+    runtime = {"deviceID": "0000:01:10.0", "CNIDeviceInfoFile": str(file)}
+    host.ok("ADD", pod, conf(host, **multus, runtimeConfig=runtime))
+    assert addresses(pod) == ATTACHED
+    assert not file.exists()
+
+
+REFUSED: list[tuple[dict[str, Any], int, str]] = [
+    (
+        {"rails": []},
+        7,
+        'rails [] is not a list of interfaces or resources; list one for each rail, as in ["rail0", "rail1"]',
+    ),
+    ({"rails": "rail0"}, 7, 'rails "rail0" is not a list of interfaces'),
+    ({"rails": ["rail0", 1]}, 7, "is not a list of interfaces"),
+    ({"rails": ["rail0", "rail1", "rail0"]}, 7, "rails: 'rail0' and 'rail0' are the same master, 'rail0'"),
+    ({"rails": ["rail0", "r:l"]}, 7, 'master "r:l": cannot name an interface'),
+    ({"rails": ["rail0", "absent"]}, 101, "absent"),
+    ({"rails": ["rail0", "rail1", "rail2"]}, 101, "rail2"),
+    ({"master": "rail0"}, 7, 'master "rail0" beside rails'),
+    ({"pf": "rail0"}, 7, 'pf "rail0" beside rails'),
+    ({"linkInContainer": True}, 7, "linkInContainer true beside rails"),
+    ({"mac": "02:00:00:00:00:07"}, 7, 'mac "02:00:00:00:00:07" beside rails: 2 interfaces cannot have one mac'),
+    ({"runtimeConfig": {"mac": "02:00:00:00:00:07"}}, 7, "2 interfaces cannot have one mac"),
+    ({"policyRouting": {"table": 7}}, 7, "policyRouting.table 7 beside rails"),
+    ({"rdma": {"name": "mlx5_0"}}, 7, 'rdma.name "mlx5_0" beside rails'),
+    ({"ipam": {"rails": SUBNETS[:1], "align": False}}, 7, "has master rail1, and the rails are master rail0"),
+    (
+        {"ipam": {"rails": [SUBNETS[0], SUBNETS[1] | {"subnet": "10.57.0.0/32"}]}},
+        103,
+        "no host number is free on all of",
+    ),
+    ({"mtuu": 1}, 2, "mtuu"),
+]
+
+
+@pytest.mark.parametrize(("keys", "code", "part"), REFUSED, ids=[json.dumps(keys)[:60] for keys, *_ in REFUSED])
+def test_refused_without_a_trace(host: Host, pod: Pod, keys: dict[str, Any], code: int, part: str) -> None:
+    before = host.picture(pod)
+    error = host.refused("ADD", pod, conf(host, **keys))
+    assert (error["code"], part in error["msg"]) == (code, True), error
+    assert host.picture(pod) == before
+
+
+def test_one_interface_by_two_names(host: Host, pod: Pod) -> None:
+    ip("link", "property", "add", "dev", "rail0", "altname", "enp59s0f0np0")
+    error = host.refused("ADD", pod, conf(host, rails=["rail0", "enp59s0f0np0"]))
+    assert (error["code"], "'rail0' and 'enp59s0f0np0' are the same master" in error["msg"]) == (7, True), error
+
+
+def test_ips_without_a_rail(host: Host, pod: Pod) -> None:
+    flat = conf(host, runtimeConfig={"ips": ["10.56.0.9"]})
+    flat["ipam"] = {"type": "hpn-ipam", "subnet": "10.56.0.0/24"}
+    error = host.refused("ADD", pod, flat)
+    assert (error["code"], "no range decides which rail an address is for; write ipam.rails" in error["msg"]) == (
+        7,
+        True,
+    )
+
+
+def test_a_name_that_is_too_long_or_taken(host: Host, pod: Pod) -> None:
+    error = host.refused("ADD", pod, conf(host), CNI_IFNAME="a-long-name-999")
+    assert (error["code"], "'a-long-name-1000', of rail rail1, 1 to 15 bytes" in error["msg"]) == (4, True), error
+    pod.stranger("hpn1")
+    before = host.picture(pod)
+    error = host.refused("ADD", pod, conf(host))
+    assert (error["code"], error["details"]) == (100, "for rail rail1 as hpn1"), error
+    assert host.picture(pod) == before
+
+
+def test_the_rail_that_is_down(host: Host, pod: Pod) -> None:
+    """The error names the rail, and the others are undone."""
+    ip("link", "set", "rail1", "down")
+    before = host.picture(pod)
+    error = host.refused("ADD", pod, conf(host))
+    assert (error["code"], "rail1" in error["msg"], "for rail rail1 as hpn1" in error["details"]) == (101, True, True)
+    assert host.picture(pod) == before
+    assert host.refused("STATUS", None, conf(host), CNI_IFNAME="")["code"] == 50
+
+
+def test_check_finds_any_rail(host: Host, pod: Pod) -> None:
+    result = host.ok("ADD", pod, conf(host))
+    pod.ip("addr", "del", "10.57.0.2/24", "dev", "hpn1")
+    assert "hpn1" in json.loads(host.checked(pod, conf(host), result).stdout)["msg"]
+    host.ok("DEL", pod, conf(host))
+    error = json.loads(host.checked(pod, conf(host), result).stdout)
+    assert "its rails are not attached" in error["msg"], error
+
+
+@pytest.mark.parametrize("present", [{}, {"rails": ["rail1", "gone"]}, {"rails": ..., "master": "rail0"}])
+def test_gc_and_del_by_the_first_name(
+    host: Host, pod: Pod, make_pod: Callable[[], Pod], present: dict[str, Any]
+) -> None:
+    """The runtime's list has the first interface only, and the configuration may have changed."""
+    other = make_pod()
+    for one in (pod, other):
+        host.ok("ADD", one, conf(host))
+    for one in (other, pod):
+        host.ok("GC", None, gc(host, pod, other, **present), CNI_IFNAME="")
+        assert len(one.links()) == 2
+    host.ok("GC", None, gc(host, pod, **present), CNI_IFNAME="")
+    assert (len(pod.links()), other.links()) == (2, set())
+    host.ok("DEL", pod, conf(host, **present))
+    assert (pod.links(), host.state_files()) == (set(), set())
+
+
+def test_del_by_the_keys_that_multus_leaves(host: Host, pod: Pod) -> None:
+    host.ok("ADD", pod, conf(host))
+    left = {
+        "cniVersion": "1.1.0",
+        "name": "rail0",
+        "type": "hpn",
+        "ipam": {"type": "hpn-ipam"},
+    }
+    host.ok("DEL", pod, left)
+    assert (pod.links(), host.state_files()) == (set(), set())
+
+
+def test_a_lost_chain(host: Host, pod: Pod) -> None:
+    """A file that names the rails and cannot be read is made anew from their records.  Without it, GC spares them."""
+    host.ok("ADD", pod, conf(host))
+    (file,) = host.state.glob("chains/*/*")
+    text = file.read_text()
+    for damage in (file.unlink, lambda: file.write_text("{")):
+        damage()
+        host.ok("GC", None, gc(host, pod), CNI_IFNAME="")
+        assert len(pod.links()) == 2
+        file.write_text(text)
+    file.write_text("{")
+    host.ok("DEL", pod, conf(host))
+    assert pod.links() == set()
+    assert {Path(name).parts[0] for name in host.state_files()} == {"quarantine"}
+
+
+def by_del(host: Host, pod: Pod) -> None:
+    host.ok("DEL", pod, conf(host))
+
+
+def by_a_new_add(host: Host, pod: Pod) -> None:
+    reply = host.call("ADD", pod, conf(host))
+    if reply.exit_code:
+        assert '"code":100' in reply.stdout, reply.stdout
+        host.ok("DEL", pod, conf(host))
+        host.ok("ADD", pod, conf(host))
+    assert {name: len(found) for name, found in addresses(pod).items()} == {"hpn0": 2, "hpn1": 2}
+    host.ok("DEL", pod, conf(host))
+
+
+def by_gc(host: Host, _pod: Pod) -> None:
+    host.ok("GC", None, gc(host), CNI_IFNAME="")
+
+
+@pytest.mark.parametrize("recover", [by_del, by_a_new_add, by_gc])
+@pytest.mark.parametrize("command", ["ADD", "DEL", "GC"])
+def test_killed_at_every_step(host: Host, pod: Pod, command: str, recover: Callable[[Host, Pod], None]) -> None:
+    """All rails or none are left after the next command, whenever the one before was killed."""
+    for step in drawn.steps():
+        if command != "ADD":
+            host.ok("ADD", pod, conf(host))
+        asked = host.request(command, pod, conf(host))
+        if command == "GC":
+            asked = host.request(command, None, gc(host), CNI_IFNAME="")
+        killed = killed_at(step, asked)
+        recover(host, pod)
+        assert (pod.links(), host.state_files()) == (set(), set()), f"left after step {step}"
+        if not killed:
+            break
+    assert step > 20
+
+
+def test_a_dead_pod_is_swept(host: Host, make_pod: Callable[[], Pod]) -> None:
+    dead, alive = make_pod(), make_pod()
+    for pod in (dead, alive):
+        host.ok("ADD", pod, conf(host))
+    dead.gone()
+    assert all(error is None for _, error in collect.sweep(host.state, PROGRAMS))
+    assert {Path(name).name.partition(":")[0] for name in host.state_files()} == {alive.name}
+    assert len(alive.links()) == 2
+
+
+POD = {"uid": "11111111-2222-3333-4444-555555555555", "args": ""}
+POD["args"] = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=a;K8S_POD_UID={POD['uid']}"
+
+
+@pytest.fixture
+def kubelet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "kubelet"
+    (folder / "device-plugins").mkdir(parents=True)
+    monkeypatch.setattr(location, "KUBELETS", (f"{folder}",))
+    return folder
+
+
+def test_the_pods_resources(host: Host, pod: Pod, kubelet: Path) -> None:
+    """All devices that kubelet gave this pod are its rails; an earlier pod of the same name lends none."""
+    earlier = "99999999-2222-3333-4444-555555555555"
+    pod_resources.keep(
+        kubelet,
+        pod_resources.entry(earlier, "example.com/rail", "rail0-1"),
+        pod_resources.entry(POD["uid"], "example.com/rail", "rail1-7"),
+        pod_resources.entry(POD["uid"], "example.com/other", "rail0-4"),
+    )
+    listed = conf(host, rails=["example.com/other", "example.com/rail"])
+    result = host.ok("ADD", pod, listed, CNI_ARGS=POD["args"])
+    masters = {i["ifname"]: i["ifindex"] for i in ip("link")}
+    assert [(pod.link(name) or {})["link_index"] for name in ("hpn0", "hpn1")] == [masters[name] for name in RAILS]
+    assert host.checked(pod, listed, result, CNI_ARGS=POD["args"]).exit_code == 0
+    assert host.ok("STATUS", None, listed, CNI_IFNAME="") == {}
+    host.ok("DEL", pod, listed, CNI_ARGS=POD["args"])
+    assert (pod.links(), host.state_files()) == (set(), set())
+
+
+def test_several_devices_of_one_resource(host: Host, pod: Pod, kubelet: Path) -> None:
+    """Also of several containers."""
+    given = [pod_resources.entry(POD["uid"], "example.com/rail", one) for one in ("rail1-0", "rail0-9")]
+    pod_resources.keep(kubelet, *given)
+    result = host.ok("ADD", pod, conf(host, rails=["example.com/rail"]), CNI_ARGS=POD["args"])
+    assert [one["gateway"] for one in result["ips"] if "." in one["gateway"]] == ["10.56.0.1", "10.57.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("units", "code", "part"),
+    [
+        ([], 7, "kubelet gave pod default/a no device of this resource; request it in the limits"),
+        (["3"], 7, "its unit '3' names no device, because its devices are pooled"),
+        (["absent-1"], 101, "absent"),
+        (["rail0-1", "rail0-2"], 7, "are the same master, 'rail0'"),
+    ],
+)
+def test_resources_that_are_no_rails(
+    host: Host, pod: Pod, kubelet: Path, units: list[str], code: int, part: str
+) -> None:
+    pod_resources.keep(kubelet, pod_resources.entry(POD["uid"], "example.com/rail", *units))
+    before = host.picture(pod)
+    error = host.refused("ADD", pod, conf(host, rails=["example.com/rail"]), CNI_ARGS=POD["args"])
+    assert (error["code"], part in error["msg"]) == (code, True), error
+    error = host.refused("ADD", pod, conf(host, rails=["example.com/rail"]), CNI_ARGS="K8S_POD_NAME=a")
+    assert (error["code"], "CNI_ARGS has no K8S_POD_UID" in error["msg"]) == (7, True), error
+    assert host.picture(pod) == before
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"Data": {"PodDeviceEntries": [{"PodUID": 1}]}}', None])
+def test_a_checkpoint_that_cannot_be_read(host: Host, pod: Pod, kubelet: Path, text: str | None) -> None:
+    file = kubelet / pod_resources.CHECKPOINT
+    if text is None:
+        file.parent.rmdir()
+    else:
+        file.write_text(text)
+    error = host.refused("ADD", pod, conf(host, rails=["example.com/rail"]), CNI_ARGS=POD["args"])
+    assert (error["code"], f"kubelet's checkpoint {file} cannot be read" in error["msg"]) == (11, True), error
