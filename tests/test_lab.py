@@ -74,6 +74,7 @@ BOOTS = {
         (
             "tests/lab/test_rdma.py",
             "tests/lab/test_multi_rail.py",
+            "tests/lab/test_rails.py",
             "tests/lab/test_gids.py",
             "tests/lab/test_device_information.py",
             "tests/lab/test_rxe_refused.py",
