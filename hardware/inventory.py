@@ -60,7 +60,9 @@ class Memory:
             before, last = self._before.get(device, ("", Seen()))
             seen = last if before == life else seen
         if seen.names:
-            self._now[device] = (life, seen)
+            now, known = (life, seen), self._before.get(device)
+            # The last scan's object if nothing changed, so that two scans never occupy memory together.
+            self._now[device] = _, seen = known if known == now else now
         return seen
 
     def keep(self) -> None:

@@ -9,7 +9,7 @@ from support.sysfs_tree import Tree, write
 
 from base.state import durable
 from hardware import inventory
-from hardware.inventory import Inventory
+from hardware.inventory import Inventory, Memory, Seen
 from hardware.model import Device, Kind, RdmaDevice
 
 PF, VF0, VF1, SF = "0000:3b:00.0", "0000:3b:00.2", "0000:3b:00.3", "mlx5_core.sf.4"
@@ -87,6 +87,17 @@ def test_another_program_reads_the_memory(tree: Tree, tmp_path: Path) -> None:
     before = file.stat()
     assert inventory.devices(tree.root, file) == kept.devices()
     assert file.stat() == before
+
+
+def test_two_scans_share_what_they_see() -> None:
+    """A node has thousands of devices, so its memory holds each name once."""
+    memory, names = Memory(None, writes=False), [["ens", f"{number}"] for number in (1, 1, 2)]
+    seen = list[Seen]()
+    for parts in names:
+        seen.append(memory.complete(VF0, 7, "mlx5_core", Seen(("".join(parts),))))
+        memory.keep()
+    assert seen[1] is seen[0]
+    assert seen[2] == Seen(("ens2",))
 
 
 def test_in_a_pod_without_a_memory(tree: Tree) -> None:
