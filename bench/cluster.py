@@ -1,10 +1,14 @@
-"""The program behind `make bench-cluster`: the time until pods with eight rails are Ready, in the tests' cluster.
+"""The program behind `make bench-cluster`: pods with eight rails in the tests' cluster: the time until they are Ready,
+and the processors' time.
 
 The chart installs hpn, so its agent is a container, and Multus is the real one.  A pod has the cluster's own network,
-which is bridge with host-local, and beside it eight macvlans: hpn's, or those of the Go plugins.  Pods without macvlans
-show the rest of a pod's start, and a plugin that does nothing shows Multus's own part of it.  The sides run in turns,
-in random order.  The time is from the pod's first event in a watch of the API server to its condition Ready in the same
-watch.
+which is bridge with host-local, and beside it eight macvlans: hpn's by a definition each or by one for all, or those of
+the Go plugins.  Pods without macvlans show the rest of a pod's start, and a plugin that does nothing shows Multus's own
+part of it.  The masters are bridges, as physical NICs are no veths; then veths, where hpn looks for the other end.  The
+sides run in turns, in random order.  The time is from the pod's first event in a watch of the API server to its
+condition Ready in the same watch.  A round with a failed sandbox counts for no ratio, because kubelet tries again after
+ten seconds.  The processors' time is that of the hosts' processes and their ended children, from the pods' creation
+until they are gone.
 
 A pod by the device plugin and Multus is then compared with one by a claim, in chain mode (docs/user/claims.md).
 
@@ -22,8 +26,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -46,9 +51,9 @@ from support.pages import ROOT
 from bench import write
 
 PLUGIN, DRA = "node1", "node2"  # by what they offer the rails
-PODS = 50
 TURNS = 3
-CROWD = 16  # pods at once on the node with thick Multus
+CROWD = 16  # pods at once on a node
+BRIDGES = tuple(f"bridge{n}" for n in range(len(RAILS)))
 LIMIT = 50  # MiB, of deployments/multus-daemonset-thick.yml
 THICK = "/sys/fs/cgroup/memory/thick"
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -87,18 +92,43 @@ esac
 EVENT = '{.type} {.object.metadata.name} {.object.status.conditions[?(@.type=="Ready")].status}{"\\n"}'
 
 
+# The hosts' programs by what the table calls them.  A plugin's time is that of its ended process in its parent's.
+PROGRAMS = {
+    "kube-apiserver": "API server",
+    **dict.fromkeys(("etcd", "kube-controller-manager", "kube-scheduler"), "etcd, controllers, scheduler"),
+    "kubelet": "kubelet",
+    "containerd": "containerd, Multus, plugins",
+    "agent": "hpn agent",
+    "node": "hpn node",
+}
+
+
 @dataclass
 class Side:
-    """A pod's networks beside the cluster's, one of this prefix on each rail; and the times in milliseconds."""
+    """A pod's networks beside the cluster's, one of this prefix on each of these masters.
+
+    Of each round: the time in milliseconds, the processors' milliseconds per pod by program, and the failed sandboxes.
+    """
 
     name: str
     prefix: str
+    masters: Sequence[str] = RAILS
     times: list[float] = field(default_factory=list)
+    cpu: list[Counter[str]] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
 
     def pod(self, name: str, node: str) -> dict[str, Any]:
         """A pod of this side."""
-        networks = ",".join(f"{self.prefix}-{rail}@hpn{n}" for n, rail in enumerate(RAILS)) if self.prefix else ""
-        return manifests.pod(name, node=node, networks=networks)
+        networks = [f"{self.prefix}-{master}@hpn{n}" for n, master in enumerate(self.masters)] if self.prefix else []
+        return manifests.pod(name, node=node, networks=",".join(networks))
+
+
+class OneDefinition(Side):
+    """The same by one network of all masters."""
+
+    def pod(self, name: str, node: str) -> dict[str, Any]:
+        """A pod of this side."""
+        return manifests.pod(name, node=node, networks=f"all-{self.masters[0]}@hpn0")
 
 
 class ByPlugin(Side):
@@ -119,12 +149,13 @@ class ByClaim(Side):
         return claims.pod(name, node=DRA, template=self.prefix)
 
 
-def sides() -> list[Side]:
+def sides(masters: Sequence[str] = RAILS) -> list[Side]:
     """Go first, the base of comparison."""
     return [
-        Side("Go macvlan + host-local", "go"),
-        Side("hpn, by the chart", "hpn"),
-        Side("a plugin that does nothing", "nothing"),
+        Side("Go macvlan + host-local", "go", masters),
+        Side("hpn, a definition for each rail", "hpn", masters),
+        OneDefinition("hpn, one definition", "all", masters),
+        Side("a plugin that does nothing", "nothing", masters),
         Side("no rails", ""),
     ]
 
@@ -135,13 +166,18 @@ def definitions() -> Iterator[dict[str, Any]]:
     for plugin, ipam, prefix, net in (
         ("macvlan", "host-local", "go", 60), ("hpn", "hpn-ipam", "hpn", 70), ("hpn", "hpn-ipam", "plugin", 80),
     ):  # fmt: skip
-        for n, rail in enumerate(RAILS):
-            ranges = {"type": ipam, "ranges": [[{"subnet": f"10.{net + n}.0.0/24"}]]}
-            conf = {"type": plugin, "master": rail, "mode": "bridge", "ipam": ranges}
-            resource = f"example.com/{rail}" if prefix == "plugin" else ""
-            yield manifests.network(f"{prefix}-{rail}", conf, resource=resource)
-    for rail in RAILS:
-        yield manifests.network(f"nothing-{rail}", {"type": "nothing"})
+        for masters in (RAILS, BRIDGES):
+            for n, master in enumerate(masters):
+                ranges = {"type": ipam, "ranges": [[{"subnet": f"10.{net + n}.0.0/24"}]]}
+                conf = {"type": plugin, "master": master, "mode": "bridge", "ipam": ranges}
+                resource = f"example.com/{master}" if prefix == "plugin" else ""
+                yield manifests.network(f"{prefix}-{master}", conf, resource=resource)
+    for masters in (RAILS, BRIDGES):
+        for master in masters:
+            yield manifests.network(f"nothing-{master}", {"type": "nothing"})
+        rails = [{"master": master, "subnet": f"10.{110 + n}.0.0/24"} for n, master in enumerate(masters)]
+        ipam_of_all = {"type": "hpn-ipam", "rails": rails}
+        yield manifests.network(f"all-{masters[0]}", {"type": "hpn", "rails": [*masters], "ipam": ipam_of_all})
     requests = []
     for n, rail in enumerate(RAILS):
         ipam_of_claim = {"type": "hpn-ipam", "ranges": [[{"subnet": f"10.{90 + n}.0.0/24"}]]}
@@ -200,6 +236,27 @@ def watching(cluster: Cluster) -> Iterator[Watch]:
             kill()
 
 
+def processors(cluster: Cluster) -> Counter[str]:
+    """The milliseconds of the hosts' programs since they began, with their ended children."""
+    found, tick = Counter[str](), 1000 / os.sysconf("SC_CLK_TCK")
+    spaces = {os.readlink(f"/proc/{host.space.pid}/ns/pid") for host in cluster.hosts().values() if host.space}
+    for process in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            if os.readlink(f"/proc/{process}/ns/pid") in spaces:
+                words = Path(f"/proc/{process}/cmdline").read_text().split("\0")
+                named = [Path(words[0]).name, *words[1:]] if words[0] else []
+                program = next((PROGRAMS[word] for word in named if word in PROGRAMS), "others")
+                times = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:15]
+                found[program] += sum(map(int, times)) * tick
+    return found
+
+
+def sandboxes(cluster: Cluster) -> int:
+    """How many sandboxes have failed so far."""
+    words = ("get", "events", "--all-namespaces", "--field-selector=reason=FailedCreatePodSandBox")
+    return sum(map(int, cluster.kubectl(*words, "--output=jsonpath={.items[*].count}").split()))
+
+
 def measure(cluster: Cluster, compared: Sequence[Side], rounds: int, count: int, *only: str) -> None:
     """Fill in the sides' times: this many rounds with this many pods at once, on these nodes or all."""
     nodes = only or tuple(cluster.nodes)
@@ -207,31 +264,58 @@ def measure(cluster: Cluster, compared: Sequence[Side], rounds: int, count: int,
         for side in random.Random(number).sample(compared, len(compared)):
             names = {f"p{n}": nodes[n % len(nodes)] for n in range(count)}
             pods = [side.pod(name, node) for name, node in names.items()]
+            before, failed = processors(cluster), sandboxes(cluster)
             with watching(cluster) as watch:
                 cluster.apply(*pods)
                 took = watch.until_ready(set(names))
                 cluster.kubectl("delete", "pods", "--all", "--wait=false")
                 watch.until_gone(set(names))
             side.times.append(took * 1000)
+            used = processors(cluster)
+            side.cpu.append(Counter({name: max(0.0, (used[name] - before[name]) / count) for name in used}))
+            side.failed.append(sandboxes(cluster) - failed)
 
 
 def table(title: str, compared: Sequence[Side]) -> list[str]:
-    """A row per side, with the median of the rounds' ratios; and the ratio of the medians without those of no rails."""
+    """A row per side: the median of the rounds' ratios, and the ratio of the medians without those of no rails; of the
+    time until Ready, and of the processors' time for each pod."""
     rows = [
         f"### {title}",
         "",
-        "| pods with | median ms | min | max | ratio | rails alone |",
-        "|---|--:|--:|--:|--:|--:|",
+        "| pods with | median ms | min | ratio | rails alone | CPU ms | rails alone | failed sandboxes |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    first, *_, none = (statistics.median(side.times) for side in compared)
+    good = [n for n in range(len(compared[0].times)) if not any(side.failed[n] for side in compared)]
+    every = {side.name: [side.times[n] for n in good or range(len(side.times))] for side in compared}
+    spent = {side.name: [side.cpu[n].total() for n in good or range(len(side.cpu))] for side in compared}
+    first, none = compared[0].name, compared[-1].name
     for side in compared:
-        ratio = statistics.median(x / y for x, y in zip(side.times, compared[0].times, strict=True))
-        median = statistics.median(side.times)
-        alone = f"{(median - none) / (first - none):.3f}" if side.prefix and first > none else ""
+        own, cpu = every[side.name], spent[side.name]
+        ratio = statistics.median(x / y for x, y in zip(own, every[first], strict=True))
+        alone = [_alone(found, side.name, first, none) if side.prefix else "" for found in (every, spent)]
         rows.append(
-            f"| {side.name} | {median:.0f} | {min(side.times):.0f} | {max(side.times):.0f} | {ratio:.3f} | {alone} |"
+            f"| {side.name} | {statistics.median(own):.0f} | {min(own):.0f} | {ratio:.3f} | {alone[0]} | "
+            f"{statistics.median(cpu):.0f} | {alone[1]} | {sum(side.failed)} |"
         )
-    return [*rows, ""]
+    return [*rows, "", *_by_program(compared, good), ""]
+
+
+def _alone(found: Mapping[str, Sequence[float]], one: str, first: str, none: str) -> str:
+    """The ratio of the medians, each without that of pods without rails."""
+    median = {name: statistics.median(found[name]) for name in (one, first, none)}
+    return (
+        f"{(median[one] - median[none]) / (median[first] - median[none]):.3f}" if median[first] > median[none] else ""
+    )
+
+
+def _by_program(compared: Sequence[Side], good: Sequence[int]) -> list[str]:
+    """A row per program: the median of its processors' time for a pod of each side."""
+    programs = [*dict.fromkeys(PROGRAMS.values()), "others"]
+    rows = [f"| CPU ms | {' | '.join(side.name for side in compared)} |", f"|---|{'--:|' * len(compared)}"]
+    for program in programs:
+        spent = [statistics.median(side.cpu[n][program] for n in good or range(len(side.cpu))) for side in compared]
+        rows.append(f"| {program} | {' | '.join(f'{one:.0f}' for one in spent)} |")
+    return rows
 
 
 @contextmanager
@@ -346,6 +430,8 @@ def main() -> None:
             nothing = node.path("/opt/cni/bin/nothing")
             nothing.write_text(NOTHING)
             nothing.chmod(0o755)
+            for name in BRIDGES:
+                node.run("ip", "link", "add", name, "up", "type", "bridge")
         stack.enter_context(by_the_chart(cluster))
         of_agents = agents(cluster, 10 * chosen.rounds)
         print("\n".join(of_agents))
@@ -355,11 +441,13 @@ def main() -> None:
             return
         cluster.apply(*definitions())
         measure(cluster, sides(), 1, 1)  # to warm up
-        for count, rounds in ((1, chosen.rounds), (PODS, max(1, chosen.rounds // 10))):
-            compared = sides()
-            measure(cluster, compared, rounds, count)
-            what = f"{count} pods at once on two nodes" if count > 1 else "A pod"
-            lines += table(f"{what} with eight rails, until Ready ({rounds} rounds)", compared)
+        few = max(1, chosen.rounds // 4)
+        for masters, count, rounds in ((BRIDGES, 1, chosen.rounds), (RAILS, 1, few), (BRIDGES, CROWD, few)):
+            compared = sides(masters)
+            measure(cluster, compared, rounds, count, *(tuple(cluster.nodes)[:1] if count > 1 else ()))
+            what = f"{count} pods at once on one node" if count > 1 else "A pod"
+            over = "veths" if masters is RAILS else "bridges"
+            lines += table(f"{what} with eight rails over {over}, until Ready ({rounds} rounds)", compared)
         with chained(cluster):
             by = [
                 ByPlugin("device plugin and Multus", "plugin"),
@@ -368,7 +456,8 @@ def main() -> None:
             ]
             measure(cluster, by, 1, 1)  # to warm up
             for side in by:
-                side.times.clear()
+                for found in (side.times, side.cpu, side.failed):
+                    found.clear()
             measure(cluster, by, chosen.rounds, 1)
             lines += table(f"A pod with eight rails by hpn, until Ready ({chosen.rounds} rounds)", by)
         lines += memory(cluster, multus)

@@ -57,16 +57,26 @@ class Rails(Side):
         return (time.perf_counter() - started) * 1000 / len(pods)
 
 
-class Claimed(Side):
-    """All rails by one command of the cluster's conflist in chain mode, from a prepared claim."""
+class AtOnce(Side):
+    """All rails by one command: of a network that lists them, or of the cluster's in chain mode, for a claim."""
 
     def together(self, verb: str, pods: Sequence[str], _at_once: int = 1) -> float:
         """Side's: there is only one command."""
         return self.one_by_one(verb, pods)
 
 
+def listed(rails: Rails) -> AtOnce:
+    """The same rails as ``rails`` has, by one network."""
+    all_rails = zip(RAILS, (rails, *rails.others), strict=True)
+    ranges = [{"master": name, "ranges": rail.conf["ipam"]["ranges"]} for name, rail in all_rails]
+    ipam = {**{key: value for key, value in rails.conf["ipam"].items() if key != "ranges"}, "rails": ranges}
+    conf = {key: value for key, value in rails.conf.items() if key != "master"}
+    conf |= {"name": f"{rails.conf['name']}-listed", "rails": [*RAILS], "ipam": ipam}
+    return AtOnce(f"{rails.name}, all by one network", rails.binary, conf, rails.variables)
+
+
 @contextmanager
-def claimed(rails: Rails) -> Iterator[Claimed]:
+def claimed(rails: Rails) -> Iterator[AtOnce]:
     """The same rails as ``rails`` has, attached as one claim, which is on the node meanwhile."""
     alike = {"pool": "bench", "share": "", "kind": "master", "resource": "example.com/rail", "attach": "chain"}
     devices = tuple(
@@ -84,7 +94,7 @@ def claimed(rails: Rails) -> Iterator[Claimed]:
     variables = {**rails.variables, "CNI_IFNAME": "eth0", "CNI_ARGS": f"K8S_POD_UID={pod}"}
     claims.save(Claim(claim, "default", "bench", (pod,), devices))
     try:
-        yield Claimed(f"{rails.name}, all by one claim", rails.binary, chain, variables)
+        yield AtOnce(f"{rails.name}, all by one claim", rails.binary, chain, variables)
     finally:
         claims.forget(claim)
 
@@ -113,7 +123,7 @@ def run_all(bench: Bench, rounds: int) -> Iterator[str]:
         for way, work in ways:
             sides = [on_rails(side, dual=dual) for side in bench.sides(direct=True)]
             with claimed(on_rails(bench.sides()[1], dual=dual)) as by_claim:
-                all_sides = [*sides, by_claim]
+                all_sides = [*sides, listed(on_rails(bench.sides()[1], dual=dual)), by_claim]
                 done = bench.measure(all_sides, most, work)
             yield from table(f"Eight rails {way}, {words} ({done} rounds)", all_sides)
 
