@@ -24,7 +24,7 @@ A container runtime runs this program; these commands are for operators.
   hpn hints       print the environment for a pod's NCCL, UCX, MPI or NVSHMEM; --for, --form, --json
   hpn ipam        show addresses and their owners, also in a cluster; release, verify and move them (hpn ipam --help)
   hpn devices     show the NICs: VFs and their users, RDMA devices, nearby GPUs; [DEVICE], -v, --json
-  hpn plan        write this node's device file, networks and label; --as, --one, --output DIR, --check
+  hpn plan        write this node's device file, networks and label; --as, --each, --output DIR, --check
   hpn gids        show the GIDs of RDMA devices, as show_gids does; --json
   hpn devinfo     show RDMA devices and their ports, as ibv_devinfo does; -v, -d DEVICE, --json
   hpn doctor      report this node's problems and their remedies; --json, --root DIR, --kubeconfig FILE

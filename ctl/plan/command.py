@@ -37,7 +37,7 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
         why = "; ".join(["pods can have no NIC of this node", *reasons])
         raise LinkUnavailable(f"{why}; name an interface that pods can share, as in: hpn plan eth1")
     try:
-        files = documents(plan, found, options.prefix, options.subnet, options.by, is_one=options.one)
+        files = documents(plan, found, options.prefix, options.subnet, options.by, is_each=options.each)
         planned = config.settings(files[DEVICES].encode(), is_yaml=True)
         if options.check:
             file = options.config or next((path for path in config.DEFAULTS if path.exists()), config.OURS)
@@ -59,13 +59,13 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
 def _options(words: Sequence[str]) -> argparse.Namespace:
     about = "Write a device file, networks and a label's meaning for this node's NICs, each choice with its reason."
     fails = "pods can have no NIC, or with --check if the files differ"
-    parser = parser_for("plan", about, "example: hpn plan --one --output plan", fails=fails)
+    parser = parser_for("plan", about, "example: hpn plan --as vf --output plan", fails=fails)
     parser.add_argument(
         "device", nargs="*", help="an interface, PCI address or RDMA device; default: all PFs and bonds"
     )
     ways = "VFs, scalable functions, whole PFs, or macvlan and IPoIB; default: as the NIC can"
     parser.add_argument("--as", dest="how", choices=("vf", "sf", "pf", "master"), help=ways)
-    parser.add_argument("--one", action="store_true", help="one resource and one network for all rails")
+    parser.add_argument("--each", action="store_true", help="a network for each rail, for pods with some of them")
     by = "offer the devices by Dynamic Resource Allocation, with DeviceClasses; default: by the device plugin"
     parser.add_argument("--by", choices=("devicePlugin", DRA), default="", help=by)
     parser.add_argument("--vfs", type=written.number, default=0, help="VFs of each PF; default: those it has, or 8")

@@ -1,8 +1,10 @@
 """The files of a plan: a device file, NetworkAttachmentDefinitions, a label's meaning, for DRA DeviceClasses, and Helm
 values."""
 
+import itertools
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Final
@@ -21,23 +23,21 @@ DEVICES: Final = "devices.yaml"
 VALUES: Final = "values.yaml"
 DRA: Final = "dra"
 _LABEL: Final = "hpn.io/type"
-_ONE: Final = "rails"  # the resource and the network of all rails
-Groups = Mapping[str, Sequence[Rail]]  # the rails of each resource
+_RAILS: Final = "rails"  # a network of several rails, and the key that lists them
+Groups = Mapping[str, Sequence[Rail]]  # the rails of each network
 
 
-def documents(plan: Plan, found: Sequence[Nic], prefix: str, subnet: str, by: str, *, is_one: bool) -> dict[str, str]:
-    """The text of each file, by name.  ``by`` is that of all resources; empty for the default.
+def documents(plan: Plan, found: Sequence[Nic], prefix: str, subnet: str, by: str, *, is_each: bool) -> dict[str, str]:
+    """The text of each file, by name.  ``by`` is that of all resources; empty for the default.  ``is_each``: a network
+    for each rail, as always by DRA, whose devices are in no checkpoint of kubelet.
 
     Raises InvalidConfig, and config.BadFile if hpn node would refuse the device file.
     """
-    if is_one:
-        _refuse_mixture(plan.networks)
-    groups: dict[str, Sequence[Rail]] = {_ONE: plan.networks} if is_one else {r.name: [r] for r in plan.networks}
-    shared = {rail.name: [rail] for rail in plan.rails if rail.how == "shared"}
+    groups = _groups(plan, is_each=is_each or by == DRA)
     provisioning = [*_provisioning(plan)]
-    lines = [*_choices(plan, found), *_resources(plan, groups | shared, prefix, by), *provisioning]
+    lines = [*_choices(plan, found), *_resources(plan, prefix, by), *provisioning]
     devices = [printable(line) for line in lines]
-    plugins, meaning = _plugins(plan, groups, subnet), _meaning(plan, groups, shared, prefix)
+    plugins, meaning = _plugins(plan, groups, prefix, subnet), _meaning(plan, groups, prefix)
     values = _values(devices, plugins, meaning, prefix, is_provisioned=bool(provisioning), is_by_dra=by == DRA)
     text = "".join(f"{line}\n" for line in devices)
     settings = config.settings(text.encode(), is_yaml=True)
@@ -50,12 +50,14 @@ def documents(plan: Plan, found: Sequence[Nic], prefix: str, subnet: str, by: st
     }
 
 
-def _refuse_mixture(rails: Sequence[Rail]) -> None:
-    kinds = {(rail.how, rail.nic.is_infiniband) for rail in rails}
-    if len(kinds) != 1 or kinds & {("master", False), ("master", True)}:
-        there = ", ".join(f"{rail.name} ({rail.how})" for rail in rails) or "none"
-        why = "one network serves only VFs, only scalable functions or only whole PFs, and the rails are"
-        raise InvalidConfig(f"--one: {why} {there}; add --as vf, name some of them, or remove --one")
+def _groups(plan: Plan, *, is_each: bool) -> Groups:
+    """One network for the rails with the same keys and kind of link, unless each rail has its own."""
+    alike = defaultdict[str, list[Rail]](list)
+    for rail in plan.networks:
+        alike[rail.name if is_each else f"{_keys(rail, plan.mode)} {rail.nic.is_infiniband}"].append(rail)
+    there = {rail.name for rail in plan.networks}
+    names = (name for at in itertools.count(1) if (name := f"{_RAILS}{at if at > 1 else ''}") not in there)
+    return {rails[0].name if len(rails) == 1 else next(names): rails for rails in alike.values()}
 
 
 def _choices(plan: Plan, found: Sequence[Nic]) -> Iterator[str]:
@@ -65,29 +67,27 @@ def _choices(plan: Plan, found: Sequence[Nic]) -> Iterator[str]:
             yield f"# {nic.title}: left out, {why}"
 
 
-def _resources(plan: Plan, groups: Groups, prefix: str, by: str) -> Iterator[str]:
+def _resources(plan: Plan, prefix: str, by: str) -> Iterator[str]:
     yield "resources:"
-    for name, rails in groups.items():
-        how = rails[0].how
-        for rail in rails:
-            one = rail.nic.device
-            facts = [
-                *(rdma.name for rdma in one.rdma),
-                *([f"NUMA {one.numa}"] if one.numa >= 0 else []),
-                *rail.nic.gpus,
-            ]
-            yield f"# {', '.join([rail.nic.title, *facts])}: {rail.why}"
-            for vf in rail.nic.of(Kind.VF) if how == "vf" else ():
-                if why := why_not_free(vf):
-                    yield f"# VF {vf.index} ({vf.id}): left out, {why}"
-        yield f"- name: {json.dumps(f'{prefix}/{name}')}"
+    for rail in plan.rails:
+        how, one = rail.how, rail.nic.device
+        facts = [
+            *(rdma.name for rdma in one.rdma),
+            *([f"NUMA {one.numa}"] if one.numa >= 0 else []),
+            *rail.nic.gpus,
+        ]
+        yield f"# {', '.join([rail.nic.title, *facts])}: {rail.why}"
+        for vf in rail.nic.of(Kind.VF) if how == "vf" else ():
+            if why := why_not_free(vf):
+                yield f"# VF {vf.index} ({vf.id}): left out, {why}"
+        yield f"- name: {json.dumps(f'{prefix}/{rail.name}')}"
         yield f"  kind: {how}"
         if by:
             yield f"  by: {by}"
-        if how == "master" and plan.mode == "shared" and rails[0].has_rdma:
+        if how == "master" and plan.mode == "shared" and rail.has_rdma:
             yield "  rdma: verbs"
         key = {"shared": "pciAddresses", "pf": "ifNames", "master": "ifNames"}.get(how, "pfNames")
-        yield f"  selectors: {json.dumps({key: [f'{rail.nic.name}{_some(rail)}' for rail in rails]})}"
+        yield f"  selectors: {json.dumps({key: [f'{rail.nic.name}{_some(rail)}']})}"
 
 
 def _some(rail: Rail) -> str:
@@ -115,17 +115,22 @@ def _provisioning(plan: Plan) -> Iterator[str]:
         yield f"rdmaNamespaces: {plan.mode}"
 
 
-def _plugins(plan: Plan, groups: Groups, first: str) -> dict[str, Json]:
+def _plugins(plan: Plan, groups: Groups, prefix: str, first: str) -> dict[str, Json]:
     """Each network's plugin.  Raises InvalidConfig."""
     subnets = dict(zip([rail.name for rail in plan.networks], _subnets(first, len(plan.networks)), strict=True))
     found = dict[str, Json]()
     for name, rails in groups.items():
-        plugin = _plugin(rails, plan.mode) | ({"multiRail": True} if len(plan.networks) > 1 else {})
-        ipam: Json = {"type": "hpn-ipam", "subnet": subnets.get(name)}
-        if name == _ONE and name not in subnets:
-            of_pfs = [{"pf": rail.nic.name, "subnet": subnets[rail.name]} for rail in rails]
-            ipam = {"type": "hpn-ipam", "rails": of_pfs, "align": True}
-        plugin["ipam"] = ipam | {"cluster": {"backend": "kubernetes"}}
+        plugin, interface = _keys(rails[0], plan.mode), "master" if rails[0].how == "master" else "pf"
+        ranges = [{interface: rail.nic.name, "subnet": subnets[rail.name]} for rail in rails]
+        ipam: Json = {_RAILS: ranges, "align": True}
+        if len(rails) > 1:
+            plugin[_RAILS] = [f"{prefix}/{rail.name}" for rail in rails]
+        else:
+            ipam = {"subnet": subnets[name]}
+            plugin |= {"master": rails[0].nic.name} if interface == "master" else {}
+        if len(plan.networks) > 1:
+            plugin["multiRail"] = True
+        plugin["ipam"] = {"type": "hpn-ipam", **ipam, "cluster": {"backend": "kubernetes"}}
         ipam_config.load(plugin, {})
         found[name] = plugin | {"capabilities": {"ips": True}}
     return found
@@ -137,10 +142,11 @@ def _networks(plugins: Mapping[str, Json], prefix: str) -> Iterator[str]:
     )
     for name, plugin in plugins.items():
         keys = ",\n      ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in plugin.items())
-        keys = re.sub(r' ?\{"pf"', '\n        {"pf"', keys)
+        keys = re.sub(r' ?(\{"(?:pf|master)")', r"\n        \1", keys)
+        resource = f"  annotations:\n    k8s.v1.cni.cncf.io/resourceName: {prefix}/{name}\n"
         yield (
             f"{note}apiVersion: k8s.cni.cncf.io/v1\nkind: NetworkAttachmentDefinition\nmetadata:\n  name: {name}\n"
-            f"  annotations:\n    k8s.v1.cni.cncf.io/resourceName: {prefix}/{name}\nspec:\n  config: |\n"
+            f"{'' if _RAILS in plugin else resource}spec:\n  config: |\n"
             f'    {{"cniVersion": "{WIDELY_TAKEN}", "name": "{name}", "plugins": [{{\n      {keys}}}]}}\n'
         )
         note = ""
@@ -156,17 +162,17 @@ def _subnets(first: str, count: int) -> list[str]:
         raise InvalidConfig(f"--subnet {first!r}, for {count} rails: {e}; write another, such as 10.56.0.0/16") from e
 
 
-def _plugin(rails: Sequence[Rail], mode: str) -> Json:
-    how, nic = rails[0].how, rails[0].nic
+def _keys(rail: Rail, mode: str) -> Json:
+    """The keys of a rail's plugin that do not name the rail."""
+    how, nic = rail.how, rail.nic
     keys: Json = {"kind": "sriov" if how == "vf" else "host-device"}
     if how == "pf" and nic.is_infiniband:  # host-device refuses InfiniBand
         keys = {"kind": "sriov", "pfOnly": True}
     elif how == "master":
-        keys = {"kind": "ipoib" if nic.is_infiniband else "macvlan", "master": nic.name}
-    if all(rail.has_rdma for rail in rails) and (how in MOVED or mode == "shared"):
+        keys = {"kind": "ipoib" if nic.is_infiniband else "macvlan"}
+    if rail.has_rdma and (how in MOVED or mode == "shared"):
         # iWARP has no GIDs for addresses, and "required" waits for them.
-        is_required = how in MOVED and not any(rail.nic.is_iwarp for rail in rails)
-        keys["rdma"] = {"mode": mode, **({"required": True} if is_required else {})}
+        keys["rdma"] = {"mode": mode, **({"required": True} if how in MOVED and not nic.is_iwarp else {})}
     return {"type": "hpn", **keys}
 
 
@@ -189,7 +195,8 @@ def _values(
     yield "networks:" if plugins else "networks: []"
     for name, plugin in plugins.items():
         yield f"- name: {json.dumps(name)}"
-        yield f"  resourceName: {json.dumps(f'{prefix}/{name}')}"
+        if _RAILS not in plugin:
+            yield f"  resourceName: {json.dumps(f'{prefix}/{name}')}"
         yield "  config:"
         yield "    plugins:"
         yield f"    - {json.dumps(plugin)}"
@@ -203,11 +210,11 @@ def _values(
     yield f"label: {json.dumps({'enabled': True, 'name': _LABEL, 'values': meaning})}"
 
 
-def _meaning(plan: Plan, groups: Groups, shared: Groups, prefix: str) -> Json:
-    """What the label's value stands for."""
-    names = [name for name, rails in groups.items() for _ in rails]
-    resources = [f"{prefix}/{name}" for name in [*names, *shared]]
-    networks = [f"default/{name}@hpn{number}" for number, name in enumerate(names)]
+def _meaning(plan: Plan, groups: Groups, prefix: str) -> Json:
+    """What the label's value stands for.  A network's interfaces count on from the one that it is asked for."""
+    begins = itertools.accumulate((len(rails) for rails in groups.values()), initial=0)
+    networks = [f"default/{name}@hpn{number}" for name, number in zip(groups, begins, strict=False)]
+    resources = [f"{prefix}/{rail.name}" for rail in plan.rails]
     return {"rdma" if plan.mode else "rails": {"networks": networks, "resources": resources}}
 
 

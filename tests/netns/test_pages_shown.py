@@ -22,9 +22,9 @@ def test_plan(host: Host, tmp_path: Path) -> None:
     ip("link", "add", "eno1", "up", "type", "veth", "peer", "name", "far")
     ip("link", "set", "far", "up")
     ip("route", "add", "default", "dev", "eno1")
-    text, status = answer(["--one"], tree.root)
+    text, status = answer([], tree.root)
     assert status == 0
-    is_shown("commands.md", "hpn plan --one", text)
+    is_shown("commands.md", "hpn plan", text)
     present = tmp_path / "devices.yaml"
     present.write_text(
         "resources:\n- {name: nvidia.com/rail0, kind: vf, selectors: {pfNames: [ens1]}}\n"

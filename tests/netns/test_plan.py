@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import pod_resources
 from support.plans import planned
 from support.sysfs_tree import Tree
 from support.topology import Host, Pod, ip
@@ -37,6 +38,21 @@ def test_a_pod_gets_its_interface(host: Host, sys: Path, pod: Pod) -> None:
     host.ok("DEL", pod, conf)
 
 
+def test_a_pod_gets_all_rails(host: Host, sys: Path, pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one network, with the units that kubelet gave the pod of the label's resources."""
+    plan, uid = planned(sys, "rail0", "rail1"), pod_resources.UID
+    ((name, conf),) = plan.networks.items()
+    assert plan.label["rails"]["networks"] == [f"default/{name}@hpn0"]
+    conf = {key: value for key, value in conf.items() if key != "resource"} | {"stateDir": f"{host.state}"}
+    del conf["ipam"]["cluster"]
+    folder, offered = pod_resources.kubelet(tmp_path / "kubelet", monkeypatch), plan.offered(sys, tmp_path)
+    given = {resource: f"{offered[resource][0]}-5" for resource in plan.label["rails"]["resources"]}
+    pod_resources.keep(folder, *(pod_resources.entry(uid, resource, unit) for resource, unit in given.items()))
+    host.ok("ADD", pod, conf, CNI_ARGS=pod_resources.CNI_ARGS)
+    assert {name: pod.addresses(name) for name in pod.links()} == {"hpn0": {"10.56.0.2/16"}, "hpn1": {"10.57.0.2/16"}}
+    host.ok("DEL", pod, conf)
+
+
 @pytest.mark.parametrize(
     "routes",
     [
@@ -47,7 +63,7 @@ def test_a_pod_gets_its_interface(host: Host, sys: Path, pod: Pod) -> None:
     ids=["ipv4", "ipv6", "table"],
 )
 def test_the_uplink(sys: Path, routes: list[list[str]]) -> None:
-    assert list(planned(sys, "rail0", "rail1").networks) == ["rail0", "rail1"]
+    assert list(planned(sys, "rail0", "rail1", "--each").networks) == ["rail0", "rail1"]
     for route in routes:
         family = [word for word in route if word == "-6"]
         ip(*family, "route", "add", *(word for word in route if word != "-6"))

@@ -9,9 +9,9 @@ import drawn
 import pytest
 from support import chained, pod_resources
 from support.killing import killed_at
+from support.pod_resources import CNI_ARGS, UID
 from support.topology import PROGRAMS, Host, Pod, ip
 
-from base.protocol import location
 from cni import collect
 
 RAILS = ["rail0", "rail1"]
@@ -320,16 +320,9 @@ def test_a_dead_pod_is_swept(host: Host, make_pod: Callable[[], Pod]) -> None:
     assert len(alive.links()) == 2
 
 
-POD = {"uid": "11111111-2222-3333-4444-555555555555", "args": ""}
-POD["args"] = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=a;K8S_POD_UID={POD['uid']}"
-
-
 @pytest.fixture
 def kubelet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "kubelet"
-    (folder / "device-plugins").mkdir(parents=True)
-    monkeypatch.setattr(location, "KUBELETS", (f"{folder}",))
-    return folder
+    return pod_resources.kubelet(tmp_path / "kubelet", monkeypatch)
 
 
 def test_the_pods_resources(host: Host, pod: Pod, kubelet: Path) -> None:
@@ -338,24 +331,24 @@ def test_the_pods_resources(host: Host, pod: Pod, kubelet: Path) -> None:
     pod_resources.keep(
         kubelet,
         pod_resources.entry(earlier, "example.com/rail", "rail0-1"),
-        pod_resources.entry(POD["uid"], "example.com/rail", "rail1-7"),
-        pod_resources.entry(POD["uid"], "example.com/other", "rail0-4"),
+        pod_resources.entry(UID, "example.com/rail", "rail1-7"),
+        pod_resources.entry(UID, "example.com/other", "rail0-4"),
     )
     listed = conf(host, rails=["example.com/other", "example.com/rail"])
-    result = host.ok("ADD", pod, listed, CNI_ARGS=POD["args"])
+    result = host.ok("ADD", pod, listed, CNI_ARGS=CNI_ARGS)
     masters = {i["ifname"]: i["ifindex"] for i in ip("link")}
     assert [(pod.link(name) or {})["link_index"] for name in ("hpn0", "hpn1")] == [masters[name] for name in RAILS]
-    assert host.checked(pod, listed, result, CNI_ARGS=POD["args"]).exit_code == 0
+    assert host.checked(pod, listed, result, CNI_ARGS=CNI_ARGS).exit_code == 0
     assert host.ok("STATUS", None, listed, CNI_IFNAME="") == {}
-    host.ok("DEL", pod, listed, CNI_ARGS=POD["args"])
+    host.ok("DEL", pod, listed, CNI_ARGS=CNI_ARGS)
     assert (pod.links(), host.state_files()) == (set(), set())
 
 
 def test_several_devices_of_one_resource(host: Host, pod: Pod, kubelet: Path) -> None:
     """Also of several containers."""
-    given = [pod_resources.entry(POD["uid"], "example.com/rail", one) for one in ("rail1-0", "rail0-9")]
+    given = [pod_resources.entry(UID, "example.com/rail", one) for one in ("rail1-0", "rail0-9")]
     pod_resources.keep(kubelet, *given)
-    result = host.ok("ADD", pod, conf(host, rails=["example.com/rail"]), CNI_ARGS=POD["args"])
+    result = host.ok("ADD", pod, conf(host, rails=["example.com/rail"]), CNI_ARGS=CNI_ARGS)
     assert [one["gateway"] for one in result["ips"] if "." in one["gateway"]] == ["10.56.0.1", "10.57.0.1"]
 
 
@@ -371,9 +364,9 @@ def test_several_devices_of_one_resource(host: Host, pod: Pod, kubelet: Path) ->
 def test_resources_that_are_no_rails(
     host: Host, pod: Pod, kubelet: Path, units: list[str], code: int, part: str
 ) -> None:
-    pod_resources.keep(kubelet, pod_resources.entry(POD["uid"], "example.com/rail", *units))
+    pod_resources.keep(kubelet, pod_resources.entry(UID, "example.com/rail", *units))
     before = host.picture(pod)
-    error = host.refused("ADD", pod, conf(host, rails=["example.com/rail"]), CNI_ARGS=POD["args"])
+    error = host.refused("ADD", pod, conf(host, rails=["example.com/rail"]), CNI_ARGS=CNI_ARGS)
     assert (error["code"], part in error["msg"]) == (code, True), error
     error = host.refused("ADD", pod, conf(host, rails=["example.com/rail"]), CNI_ARGS="K8S_POD_NAME=a")
     assert (error["code"], "CNI_ARGS has no K8S_POD_UID" in error["msg"]) == (7, True), error
@@ -387,5 +380,5 @@ def test_a_checkpoint_that_cannot_be_read(host: Host, pod: Pod, kubelet: Path, t
         file.parent.rmdir()
     else:
         file.write_text(text)
-    error = host.refused("ADD", pod, conf(host, rails=["example.com/rail"]), CNI_ARGS=POD["args"])
+    error = host.refused("ADD", pod, conf(host, rails=["example.com/rail"]), CNI_ARGS=CNI_ARGS)
     assert (error["code"], f"kubelet's checkpoint {file} cannot be read" in error["msg"]) == (11, True), error

@@ -63,7 +63,7 @@ def planned(root: Path, *words: str) -> Planned:
         network = json.loads(definition["spec"]["config"])
         named = definition["metadata"].get("annotations", {}).get("k8s.v1.cni.cncf.io/resourceName")
         (plugin,) = plugins(network, ADDRESS if named else "")
-        cni_config.load(plugin, "")
+        cni_config.load(plugin | ({"deviceID": ADDRESS} if "rails" in plugin else {}), "")
         assert ipam_config.load(plugin, {}).sets
         assert network["name"] == definition["metadata"]["name"]
         networks[network["name"]] = plugin | {"resource": named}

@@ -8,12 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from base.kubelet import podresources_pb2 as pod_resources
+from base.protocol import location
 
 # kubelet makes all of them at its start.
 FOLDERS = ("pod-resources", "device-plugins", "pods")
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
+UID = "11111111-2222-3333-4444-555555555555"
+CNI_ARGS = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=a;K8S_POD_UID={UID}"
+
+
+def kubelet(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make kubelet's directory, which ADD reads."""
+    (folder / "device-plugins").mkdir(parents=True)
+    monkeypatch.setattr(location, "KUBELETS", (f"{folder}",))
+    return folder
 
 
 def entry(pod: str, resource: str, *ids: str) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def alone(network: dict[str, Any]) -> dict[str, Any]:
 
 
 def requests(path: Path, device: str = DEVICE) -> Iterator[dict[str, Any]]:
-    """Yield the stdin of each plugin of a file; ``device`` is kubelet's allocation, used if the file names a
+    """Yield the stdin of each plugin of a file; ``device`` is kubelet's allocation, used if the annotation names a
     resource."""
     asks = path.suffix in (".yaml", ".yml") and bool(_RESOURCE.search(path.read_text()))
     for network in documents(path):

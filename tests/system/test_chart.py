@@ -132,17 +132,19 @@ def test_networks(chart: Chart) -> None:
         "name": "b", "namespace": "jobs", "resourceName": "example.com/rail0",
         "config": {"cniVersion": "1.1.0", "name": "fabric", "plugins": plugins},
     }  # fmt: skip
-    found = chart.objects(networks=[short, full])
+    rails = {"name": "c", "config": {"plugins": [{"type": "hpn", "rails": ["a.b/c", "a.b/d"]}, {"type": "x"}]}}
+    masters = {"name": "d", "config": {"plugins": [{"type": "hpn", "rails": ["rail0", "rail1"]}]}}
+    found = chart.objects(networks=[short, full, rails, masters])
     a, b = (found[f"NetworkAttachmentDefinition {name}"] for name in "ab")
     assert (a["metadata"]["namespace"], b["metadata"]["namespace"]) == ("default", "jobs")
     assert b["metadata"]["annotations"] == {"k8s.v1.cni.cncf.io/resourceName": "example.com/rail0"}
     assert json.loads(a["spec"]["config"]) == {"cniVersion": "1.0.0", "name": "a", "plugins": plugins}
     assert json.loads(b["spec"]["config"]) == full["config"]
-    tests = [found[f"Pod hpn-test-{name}-{number}"] for name in "ab" for number in (1, 2)]
+    tests = [found[f"Pod hpn-test-{name}-{number}"] for name in "abcd" for number in (1, 2)]
     asked = [one["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] for one in tests]
-    assert asked == ["default/a", "default/a", "jobs/b", "jobs/b"]
+    assert asked[::2] == asked[1::2] == ["default/a", "jobs/b", "default/c", "default/d"]
     limits = [one["spec"]["containers"][0]["resources"]["limits"] for one in tests]
-    assert limits == [{}, {}, {"example.com/rail0": 1}, {"example.com/rail0": 1}]
+    assert limits[::2] == limits[1::2] == [{}, {"example.com/rail0": 1}, {"a.b/c": 1, "a.b/d": 1}, {}]
     # The logs that Helm reads are those of a pod that always starts.
     assert "networks" not in f"{found['Pod hpn-test']['metadata']}"
 
@@ -225,7 +227,7 @@ def test_the_dashboard(chart: Chart) -> None:
     assert found["data"] == {"hpn.json": DASHBOARD.read_text()}
 
 
-@pytest.mark.parametrize("words", [[], ["--one"], ["--as", "master"]], ids=str)
+@pytest.mark.parametrize("words", [[], ["--each"], ["--as", "master"]], ids=str)
 def test_values_of_a_plan(chart: Chart, tmp_path: Path, words: list[str]) -> None:
     """Helm makes the objects of the plan's other documents."""
     tree = Tree(tmp_path / "sys")

@@ -58,6 +58,10 @@ CHANGED = {
         ({"networks": [{"name": "rail0", "config": {"plugins": [{"tpye": "hpn"}]}}]}, "type"),
         ({"networks": [{"name": "rail0", "config": {"plugins": [{"type": "hpn", "guid": 638265253311}]}}]}, "guid"),
         ({"networks": [{"name": "rail0", "config": RAIL | {"cniversion": "1.1.0"}}]}, "cniversion"),
+        (
+            {"networks": [{"name": "a", "config": {"plugins": [RAIL["plugins"][0] | {"rails": "rail0"}]}}]},
+            "/plugins/0/rails",
+        ),
         ({"image": {"digest": "0123"}}, "/image/digest"),
         ({"imagePullSecrets": [{"name": "s", "namespace": "n"}]}, "namespace"),
         ({"label": {"values": {"rdma": {"network": []}}}}, "network"),

@@ -30,7 +30,11 @@ def embedded(definition: Path) -> dict[str, Any]:
 def test_example_attaches_and_detaches(machine: Machine, path: Path) -> None:
     conflist = json.loads(path.read_text()) if path.suffix == ".conflist" else embedded(path)
     name = conflist["name"]
-    assert {plugin["master"] for plugin in conflist["plugins"]} == {"rail0"}, "the node here has rail0 only"
+    (rails,) = (plugin.get("rails") or [plugin["master"]] for plugin in conflist["plugins"])
+    assert rails in (["rail0"], ["rail0", "rail1"])
+    if "rail1" in rails:
+        for words in ("add rail1 up type veth peer name far1", "set far1 up"):
+            assert not machine.node.run(["ip", "link", *words.split()], {}).returncode
     machine.network(*conflist["plugins"], version=conflist["cniVersion"], name=name)
     pod = machine.pod()
     if "ipvlan" in path.name and not kernel_has_ipvlan(machine):
@@ -39,8 +43,12 @@ def test_example_attaches_and_detaches(machine: Machine, path: Path) -> None:
         assert "ipvlan" in done.stderr
         return
     result = machine.ok("add", pod, name)
-    assert {ip["address"] for ip in result["ips"]} == machine.addresses(pod)
+    names = [f"hpn{number}" for number in range(len(rails))]
+    assert machine.links(pod) == {*names}
+    assert {ip["address"] for ip in result["ips"]} == {a for ifname in names for a in machine.addresses(pod, ifname)}
     machine.ok("del", pod, name)
+    if "rail1" in rails:
+        machine.node.run(["ip", "link", "delete", "rail1"], {})
 
 
 def test_a_nic_with_its_hosts_network(machine: Machine) -> None:

@@ -49,7 +49,7 @@ def offered(hpn: Path, *words: str, **env: str) -> list[str]:
         (["ipam", "import", "--n"], {"--network"}),
         (["inspect", "--"], {"--help", "--json", "--state-dir", "--kubelet-dir"}),
         (["devices", "--"], {"--help", "--json", "--state-dir", "--verbose"}),
-        (["plan", "--"], {"--help", "--as", "--one", "--vfs", "--output", "--helm", "--check", "--config"}),
+        (["plan", "--"], {"--help", "--as", "--each", "--vfs", "--output", "--helm", "--check", "--config"}),
         (["doctor", "--"], {"--help", "--json", "--root"}),
         (["gids", "--"], {"--help", "--json"}),
         (["devinfo", "--"], {"--help", "--json", "--ib-dev", "--verbose"}),

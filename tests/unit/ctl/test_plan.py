@@ -10,7 +10,7 @@ from support.plans import INFINIBAND, OVS, PFS, add, bond, dgx, planned, vfs
 from support.rdma_tree import hca, port
 from support.sysfs_tree import Tree
 
-from base.protocol.errors import CniError, InvalidConfig, IoFailure, LinkUnavailable
+from base.protocol.errors import CniError, IoFailure, LinkUnavailable
 from ctl.plan import choice
 from ctl.plan.command import answer
 
@@ -33,48 +33,75 @@ def test_eight_nics(tree: Tree) -> None:
         f"# eno1 (fffe:f0:00.0): left out, {OVS}",
         "# rail0 (fffe:18:00.0), mlx5_0, NUMA 0, GPU fffe:40:00.0 PIX: it can have 16 VFs",
     ]
-    assert list(plan.networks) == rails
-    assert plan.networks["rail3"] == {
-        "cniVersion": "1.0.0", "name": "rail3", "type": "hpn", "kind": "sriov", "deviceID": "0000:3b:00.2",
-        "rdma": {"mode": "exclusive", "required": True}, "multiRail": True, "resource": "example.com/rail3",
-        "ipam": {"type": "hpn-ipam", "subnet": "10.59.0.0/16", "cluster": {"backend": "kubernetes"}},
+    assert plan.networks == {
+        "rails": {
+            "cniVersion": "1.0.0", "name": "rails", "type": "hpn", "kind": "sriov", "resource": None,
+            "rails": [f"example.com/{name}" for name in rails],
+            "rdma": {"mode": "exclusive", "required": True}, "multiRail": True,
+            "ipam": {
+                "type": "hpn-ipam", "align": True, "cluster": {"backend": "kubernetes"},
+                "rails": [{"pf": name, "subnet": f"10.{56 + number}.0.0/16"} for number, name in enumerate(rails)],
+            },
+        }
     }  # fmt: skip
     assert plan.label == {
-        "rdma": {
-            "networks": [f"default/{name}@hpn{number}" for number, name in enumerate(rails)],
-            "resources": [f"example.com/{name}" for name in rails],
-        }
+        "rdma": {"networks": ["default/rails@hpn0"], "resources": [f"example.com/{name}" for name in rails]}
     }
     made = {f"example.com/rail{number}": vfs(tree, pf, 8) for number, pf in enumerate(PFS)}
     assert plan.offered(tree.root) == made
     assert planned(tree.root).device_file == plan.device_file
 
 
-def test_one_for_eight(tree: Tree) -> None:
+def test_a_network_for_each(tree: Tree) -> None:
     dgx(tree)
-    plan = planned(tree.root, "--one", "--prefix", "nvidia.com", "--subnet", "172.16.0.0/20", "--vfs", "4")
-    rails = [f"rail{number}" for number in range(8)]
-    assert plan.device_file["resources"] == [
-        {"name": "nvidia.com/rails", "kind": "vf", "selectors": {"pfNames": rails}}
-    ]
-    assert plan.device_file["pfs"] == [{"selectors": {"ifNames": rails}, "numVfs": 4}]
-    (network,) = plan.networks.values()
-    assert network["ipam"] == {
-        "type": "hpn-ipam", "align": True, "cluster": {"backend": "kubernetes"},
-        "rails": [{"pf": name, "subnet": f"172.16.{number * 16}.0/20"} for number, name in enumerate(rails)],
+    words = ("--prefix", "nvidia.com", "--subnet", "172.16.0.0/20", "--vfs", "4")
+    plan, rails = planned(tree.root, "--each", *words), [f"rail{number}" for number in range(8)]
+    assert list(plan.networks) == rails
+    assert plan.networks["rail3"] == {
+        "cniVersion": "1.0.0", "name": "rail3", "type": "hpn", "kind": "sriov", "deviceID": "0000:3b:00.2",
+        "rdma": {"mode": "exclusive", "required": True}, "multiRail": True, "resource": "nvidia.com/rail3",
+        "ipam": {"type": "hpn-ipam", "subnet": "172.16.48.0/20", "cluster": {"backend": "kubernetes"}},
     }  # fmt: skip
-    assert (network["kind"], network["multiRail"], network["resource"]) == ("sriov", True, "nvidia.com/rails")
-    assert plan.label["rdma"]["networks"] == [f"default/rails@hpn{number}" for number in range(8)]
-    assert plan.label["rdma"]["resources"] == ["nvidia.com/rails"] * 8
-    made = [vf for pf in PFS for vf in vfs(tree, pf, 4)]
-    assert plan.offered(tree.root) == {"nvidia.com/rails": made}
+    assert plan.label == {
+        "rdma": {
+            "networks": [f"default/{name}@hpn{number}" for number, name in enumerate(rails)],
+            "resources": [f"nvidia.com/{name}" for name in rails],
+        }
+    }
+    assert plan.device_file["pfs"] == [{"selectors": {"ifNames": rails}, "numVfs": 4}]
+    assert planned(tree.root, *words).device_file == plan.device_file
+
+
+def test_rails_of_several_kinds(tree: Tree) -> None:
+    """One network has those with the same keys, and the label counts the interfaces of all."""
+    for number, rdma in enumerate(["mlx5_0", "mlx5_1", "", ""]):
+        add(tree, PFS[number], f"ens{number}", rdma=rdma, sriov_totalvfs=8)
+    for number in range(4, 6):
+        add(tree, PFS[number], f"ib{number}", rdma=f"mlx5_{number}", sriov_totalvfs=8, **INFINIBAND)
+    add(tree, PFS[6], "rails", sriov_totalvfs=8)
+    bond(tree, "ens2", "ens3")
+    plan = planned(tree.root)
+    assert {name: one.get("rails", one["resource"]) for name, one in plan.networks.items()} == {
+        "rails2": ["example.com/ens0", "example.com/ens1"],
+        "rails3": ["example.com/ib4", "example.com/ib5"],
+        "rails": "example.com/rails",
+        "bond0": "example.com/bond0",
+    }
+    assert plan.label["rdma"]["networks"] == [
+        "default/rails2@hpn0", "default/rails3@hpn2", "default/rails@hpn4", "default/bond0@hpn5",
+    ]  # fmt: skip
+    subnets = [one["ipam"].get("rails", one["ipam"].get("subnet")) for one in plan.networks.values()]
+    assert subnets[1:3] == [
+        [{"pf": "ib4", "subnet": "10.58.0.0/16"}, {"pf": "ib5", "subnet": "10.59.0.0/16"}],
+        "10.60.0.0/16",
+    ]
 
 
 def test_by_dra(tree: Tree) -> None:
-    """Networks and label are the same as with the device plugin.  Each resource has a DeviceClass of its name."""
+    """A network for each rail, because a pod's devices by DRA are in its claims.  Each resource has a DeviceClass."""
     dgx(tree)
     words = ("--as", "master", "rail0", "rail1")
-    plan, before = planned(tree.root, *words, "--by", "dra"), planned(tree.root, *words)
+    plan, before = planned(tree.root, *words, "--by", "dra"), planned(tree.root, *words, "--each")
     assert [one.by_dra for one in plan.settings.resources] == [True, True]
     assert [one["spec"]["extendedResourceName"] for one in plan.classes] == ["example.com/rail0", "example.com/rail1"]
     assert (plan.networks, plan.label, before.classes) == (before.networks, before.label, [])
@@ -83,7 +110,7 @@ def test_by_dra(tree: Tree) -> None:
 
 
 def test_as_masters(tree: Tree) -> None:
-    """Pods share the RDMA devices, which needs the other mode.  One network cannot serve several masters."""
+    """Pods share the RDMA devices, which needs the other mode."""
     dgx(tree)
     plan = planned(tree.root, "--as", "master", "rail0", "rail1")
     assert plan.device_file == {
@@ -93,10 +120,14 @@ def test_as_masters(tree: Tree) -> None:
         ],
         "rdmaNamespaces": "shared",
     }
-    assert plan.networks["rail1"].items() >= {"kind": "macvlan", "master": "rail1", "rdma": {"mode": "shared"}}.items()
+    assert plan.networks["rails"].items() >= {"kind": "macvlan", "rdma": {"mode": "shared"}}.items()
+    assert plan.networks["rails"]["rails"] == ["example.com/rail0", "example.com/rail1"]
+    assert plan.networks["rails"]["ipam"]["rails"] == [
+        {"master": "rail0", "subnet": "10.56.0.0/16"}, {"master": "rail1", "subnet": "10.57.0.0/16"},
+    ]  # fmt: skip
     assert plan.offered(tree.root) == {"example.com/rail0": [PFS[0]], "example.com/rail1": [PFS[1]]}
-    with pytest.raises(InvalidConfig, match=r"--one: .* and the rails are rail0 \(master\), .*add --as vf"):
-        answer(["--as", "master", "--one"], tree.root)
+    one = planned(tree.root, "--as", "master", "rail1").networks["rail1"]
+    assert one.items() >= {"kind": "macvlan", "master": "rail1", "rdma": {"mode": "shared"}}.items()
 
 
 def test_as_whole_pfs(tree: Tree) -> None:
@@ -104,9 +135,10 @@ def test_as_whole_pfs(tree: Tree) -> None:
     dgx(tree)
     tree.netdev("rail1.7", below=["rail1"])
     vfs(tree, PFS[2], 2)
-    plan = planned(tree.root, "--as", "pf", "--one", "rail0", "rail1", "rail2", "mlx5_3")
-    assert plan.offered(tree.root) == {"example.com/rails": [PFS[0], PFS[3]]}
-    assert plan.networks["rails"].items() >= {"kind": "host-device", "deviceID": "0000:3b:00.2"}.items()
+    plan = planned(tree.root, "--as", "pf", "rail0", "rail1", "rail2", "mlx5_3")
+    assert plan.offered(tree.root) == {"example.com/rail0": [PFS[0]], "example.com/rail3": [PFS[3]]}
+    assert plan.networks["rails"]["kind"] == "host-device"
+    assert [one["pf"] for one in plan.networks["rails"]["ipam"]["rails"]] == ["rail0", "rail3"]
     assert plan.remarks()[1:3] == [
         "# rail1 (fffe:19:00.0): left out, rail1.7 of the host is over it",
         "# rail2 (fffe:1a:00.0): left out, it has 2 VFs, which send through it",
@@ -217,10 +249,6 @@ def test_infiniband(tree: Tree) -> None:
     assert plan.device_file["pfs"] == [{"selectors": {"ifNames": ["ib0"]}, "numVfs": 8, "guids": True}]
     assert plan.networks["ib0"].items() >= {"kind": "sriov", "resource": "example.com/ib0"}.items()
     assert plan.networks["ib1"].items() >= {"kind": "sriov", "pfOnly": True, "resource": "example.com/ib1"}.items()
-    one = planned(tree.root, "--one", "ib1")
-    assert one.networks["rails"].items() >= {"kind": "sriov", "pfOnly": True, "resource": "example.com/rails"}.items()
-    with pytest.raises(InvalidConfig, match=r"ib0 \(vf\), ib1 \(pf\)"):
-        answer(["--one"], tree.root)
     made = vfs(tree, PFS[0], 8)
     assert plan.offered(tree.root) == {"example.com/ib0": made, "example.com/ib1": [PFS[1]]}
 
@@ -232,7 +260,8 @@ def test_a_dpu(tree: Tree) -> None:
     plan = planned(tree.root)
     assert list(plan.networks) == ["ens0"]
     assert f"# ens1 ({PFS[1]}): left out, its DPU serves the host by it; --as pf includes it" in plan.remarks()
-    assert list(planned(tree.root, "--as", "pf").networks) == ["ens0", "ens1"]
+    both = planned(tree.root, "--as", "pf").networks["rails"]
+    assert both["rails"] == ["example.com/ens0", "example.com/ens1"]
 
 
 @pytest.mark.parametrize("how", ["pf", "master"])
@@ -278,7 +307,6 @@ def test_scalable_functions(tree: Tree) -> None:
         >= {"kind": "host-device", "rdma": {"mode": "exclusive", "required": True}}.items()
     )
     assert "it has 2 scalable functions, and no VFs" in plan.remarks()[1]
-    assert planned(tree.root, "--one").networks["rails"]["ipam"]["rails"] == [{"pf": "ens1", "subnet": "10.56.0.0/16"}]
 
 
 def test_scalable_functions_of_infiniband(tree: Tree) -> None:

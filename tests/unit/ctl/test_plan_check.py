@@ -43,7 +43,7 @@ def test_definitions_of_the_cluster(tree: Tree, server: Server, asked: tuple[Ser
         checked(tree, file, *words)
 
 
-@pytest.mark.parametrize("words", [[], ["--one"], ["--as", "master"], ["--as", "pf"], ["--vfs", "3"]])
+@pytest.mark.parametrize("words", [[], ["--each"], ["--as", "master"], ["--as", "pf"], ["--vfs", "3"]])
 def test_check_of_the_plan_itself(tree: Tree, words: list[str]) -> None:
     dgx(tree)
     plan = planned(tree.root, *words)
@@ -61,12 +61,14 @@ def test_check_of_the_plan_itself(tree: Tree, words: list[str]) -> None:
 def test_the_way(tree: Tree) -> None:
     """It counts only if the command names it."""
     dgx(tree)
-    file = planned(tree.root, "--one").device_file
-    assert checked(tree, file, "--one", "--by", "devicePlugin")[1] == 0
-    differs = "FILE: offers example.com/rails by devicePlugin; hpn plan by dra"
-    assert checked(tree, file, "--one", "--by", "dra") == ([differs], 1)
-    file["resources"][0]["by"] = "dra"
-    assert checked(tree, file, "--one", "--by", "dra")[1] == checked(tree, file, "--one")[1] == 0
+    file = planned(tree.root).device_file
+    assert checked(tree, file, "--by", "devicePlugin")[1] == 0
+    file["resources"] = [one | {"by": "dra"} for one in file["resources"]]
+    del file["resources"][3]["by"]
+    differs = "FILE: offers example.com/rail3 by devicePlugin; hpn plan by dra"
+    assert checked(tree, file, "--by", "dra") == ([differs], 1)
+    file["resources"][3]["by"] = "dra"
+    assert checked(tree, file, "--by", "dra")[1] == checked(tree, file)[1] == 0
 
 
 def test_differences(tree: Tree) -> None:

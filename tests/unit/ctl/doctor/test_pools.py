@@ -1,11 +1,13 @@
 """hpn doctor about addresses: a range on each node, ranges that overlap, and the host's own addresses in a range."""
 
 import json
+import re
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support.documents_of_api import definition, listed, node
 from support.pages import ROOT
 from support.shipped import CONF, documents
@@ -106,7 +108,10 @@ def test_an_address_of_the_host(ipam: dict[str, Any], severity: Severity) -> Non
 def test_no_definition_shown_gives_each_node_the_same(server: Server, kubeconfig: Path) -> None:
     """The files of conf/, and the example of the chart's values."""
     values = (ROOT / "packaging/helm/hpn/values.yaml").read_text()
-    assert "ipam: {type: hpn-ipam, subnet: 10.56.0.0/16, cluster: {backend: kubernetes}}" in values
-    shown = [one for path in sorted(CONF.glob("nad-*.yaml")) for one in documents(path)]
-    assert len(shown) >= 7
+    (example,) = re.findall(r"^# networks:\n(?:# .*\n)+", values, re.MULTILINE)
+    (network,) = yaml.safe_load(re.sub(r"^# ", "", example, flags=re.MULTILINE))["networks"]
+    shown = [network["config"], *(one for path in sorted(CONF.glob("nad-*.yaml")) for one in documents(path))]
+    assert len(shown) >= 9
+    for one in shown:
+        assert "cluster" in one["plugins"][0]["ipam"]
     assert list(range_on_each_node(facts(server, kubeconfig, *shown))) == []
