@@ -43,6 +43,9 @@ _NAMING: Final[Mapping[str, tuple[str, ...]]] = {
     "device": ("device", "hwaddr", "kernelpath", "deviceID"),
 }
 
+# The key that names a rail's interface, by kind; of other kinds it is the first.
+_OF_RAILS: Final[Mapping[str, str]] = {"": "master", "sriov": "pf", "host-device": "device"}
+
 # Keys beside master in hustcat's sriov-cni and its forks, where master is the PF.
 _BESIDE_A_PF: Final = frozenset({"vf", "vlan", "pfOnly", "l2enable"})
 
@@ -83,6 +86,12 @@ def load(conf: Config, cni_args: str) -> NetConf:
             if k in conf and k not in type(attach).model_fields
         ),
     )
+
+
+def of_rail(interface: str, conf: Config) -> Json:
+    """The key that names a rail by its interface, for the configuration's kind."""
+    kind = conf.get("kind", kinds.implied({**conf, "master": interface}))
+    return {_OF_RAILS.get(kind if isinstance(kind, str) else "", _OF_RAILS[""]): interface}
 
 
 def _named(attach: Common) -> Iterator[Named]:

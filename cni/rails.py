@@ -23,14 +23,12 @@ from base.protocol.result import Result
 from base.protocol.spec import Config, Json, Request
 from base.state import chains
 from base.state.chains import Chain, Member
-from cni import chain, commands, given, kinds
+from cni import chain, commands, config, given
 from cni.config import previous_result
 from cni.features.delegate import Programs
 from cni.transaction import Asked
 from cni.undo import Undo
 
-# The key that names a rail's interface, by kind; of other kinds it is the first.
-_KEYS: Final[Mapping[str, str]] = {"": "master", "sriov": "pf", "host-device": "device"}
 # The first interface where no pod names one, for STATUS.
 _NAME: Final = "hpn0"
 # The keys that name one interface or device.
@@ -113,7 +111,7 @@ def _named(request: Request, conf: Config) -> list[tuple[Member, str]]:
     rails = list[tuple[str, Json]]()
     for one in listed:
         if "/" not in one:
-            rails.append((one, _keys_of(one, common)))
+            rails.append((one, config.of_rail(one, common)))
         elif request.command != "STATUS":
             rails += given.rails(one, request, common)
     _refuse_twice(rails)
@@ -122,12 +120,6 @@ def _named(request: Request, conf: Config) -> list[tuple[Member, str]]:
         (Member(name, "", {**common, **keys}), f"rail {title} as {name}")
         for name, (title, keys) in zip(names, rails, strict=True)
     ]
-
-
-def _keys_of(interface: str, common: Json) -> Json:
-    """The key that names a rail by its interface, for the configuration's kind."""
-    kind = common.get("kind", kinds.implied({**common, "master": interface}))
-    return {_KEYS.get(kind if isinstance(kind, str) else "", _KEYS[""]): interface}
 
 
 def _listed(conf: Config) -> list[str]:

@@ -78,12 +78,14 @@ def _definition(body: Json) -> Definition:
     name = f"{about.get('namespace', '')}/{about.get('name', '')}"
     config = f"{inside(body, 'spec').get('config')}"
     found = networks.addresses_in(f"NetworkAttachmentDefinition {name}", config.encode())
+    plugins = [*networks.plugins(config.encode())]
     return Definition(
         name,
         str(inside(about, "annotations").get(_RESOURCE) or ""),
+        tuple(one for plugin in plugins if plugin.get("type") == "hpn" for one in networks.rails(plugin) if "/" in one),
         is_ours=re.search(_OURS, config) is not None,
         addresses=tuple(found),
-        plugin=f"{next(networks.plugins(config.encode()), {}).get('type', '')}",
+        plugin=f"{plugins[0].get('type', '') if plugins else ''}",
     )
 
 

@@ -41,14 +41,20 @@ class Addresses:
 class Definition:
     """A NetworkAttachmentDefinition: "namespace/name", the resource of its pods, and whether it is for hpn.
 
-    ``addresses``: of its plugins.  ``plugin``: the type of the first one.
+    ``rails``: the resources of its pods that its rails name.  ``addresses``: of its plugins.  ``plugin``: the type of
+    the first one.
     """
 
     name: str
     resource: str = ""
+    rails: tuple[str, ...] = ()
     is_ours: bool = False
     addresses: tuple[Addresses, ...] = ()
     plugin: str = ""
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        return (*filter(None, [self.resource]), *self.rails)
 
 
 @dataclass(frozen=True)

@@ -128,8 +128,9 @@ def _of_node(conf: spec.Config) -> tuple[Span, ...]:
 
     with suppress(CniError, OSError):
         ipam = {key: value for key, value in conf["ipam"].items() if key != "resolvConf"}
-        pool = ipam_config.load({**conf, "ipam": ipam}, {}, parent.find)
-        return tuple(span for s in pool.sets if not s.ranges[0].is_derived for span in s.all_spans)
+        pools = [ipam_config.load({**one, "ipam": ipam}, {}, parent.find) for one in _attachments(conf)]
+        sets = [s for pool in pools for s in pool.sets if not s.ranges[0].is_derived]
+        return tuple(span for s in sets for span in s.all_spans)
     return ()
 
 
@@ -137,13 +138,26 @@ def _network(path: str, conf: Json, node_file: str) -> Network:
     asked: Any = conf
     try:
         asked = spec.decode(json.dumps(conf).encode(), True)  # noqa: FBT003
-        wanted = config.load({"deviceID": _DEVICE, **asked} if _needs_device(asked) else asked, "")
-        named = [one for one in wanted.named if one[2] != _DEVICE]
         permits = permitted.read(node_file) if node_file else permitted.Permits(None, {}, {})
-        permits.refuse_names(Request({}), asked, named, has_leases=wanted.where.ipam == _IPAM)
+        for one in _attachments(asked):
+            wanted = config.load({"deviceID": _DEVICE, **one} if _needs_device(one) else one, "")
+            named = [name for name in wanted.named if name[2] != _DEVICE]
+            permits.refuse_names(Request({}), one, named, has_leases=wanted.where.ipam == _IPAM)
     except CniError as e:
         return Network(path, asked, e.msg)
     return Network(path, asked)
+
+
+def _attachments(conf: spec.Config) -> list[spec.Config]:
+    """The configuration of each attachment.  Of rails, those that are interfaces; only a pod has resources."""
+    listed = rails(conf)
+    return [{**conf, **config.of_rail(one, conf)} for one in listed if "/" not in one] if listed else [conf]
+
+
+def rails(conf: spec.Config) -> list[str]:
+    """The interfaces and resources in its rails; none of a value that hpn refuses."""
+    found = conf.get("rails")
+    return found if isinstance(found, list) and all(isinstance(one, str) for one in found) else []
 
 
 def _needs_device(conf: spec.Config) -> bool:

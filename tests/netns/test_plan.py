@@ -43,7 +43,7 @@ def test_a_pod_gets_all_rails(host: Host, sys: Path, pod: Pod, tmp_path: Path, m
     plan, uid = planned(sys, "rail0", "rail1"), pod_resources.UID
     ((name, conf),) = plan.networks.items()
     assert plan.label["rails"]["networks"] == [f"default/{name}@hpn0"]
-    conf = {key: value for key, value in conf.items() if key != "resource"} | {"stateDir": f"{host.state}"}
+    conf = {key: value for key, value in conf.items() if key != "resource"}
     del conf["ipam"]["cluster"]
     folder, offered = pod_resources.kubelet(tmp_path / "kubelet", monkeypatch), plan.offered(sys, tmp_path)
     given = {resource: f"{offered[resource][0]}-5" for resource in plan.label["rails"]["resources"]}

@@ -25,13 +25,13 @@ def resource_nobody_has(facts: Facts) -> Iterator[Finding]:
     if not cluster:
         return
     for one in cluster.definitions:
-        if one.resource and one.resource not in cluster.offered:
+        for resource in sorted({*one.resources} - cluster.offered):
             yield Finding(
                 Severity.ERROR,
-                f"NetworkAttachmentDefinition {one.name} names the resource {one.resource}, which none of the "
+                f"NetworkAttachmentDefinition {one.name} names the resource {resource}, which none of the "
                 f"{cluster.nodes} nodes offers",
                 "offer it (resources in the device file, or in another device plugin's), or correct the annotation "
-                "k8s.v1.cni.cncf.io/resourceName; ignore this if its nodes come only on demand",
+                "k8s.v1.cni.cncf.io/resourceName, or rails; ignore this if its nodes come only on demand",
             )
 
 

@@ -21,7 +21,7 @@ def range_on_each_node(facts: Facts) -> Iterator[Finding]:
     if cluster is None or cluster.nodes < 2:
         return
     for one in cluster.definitions:
-        for addresses in () if one.resource in cluster.of_one_node else one.addresses:
+        for addresses in () if cluster.of_one_node & {*one.resources} else one.addresses:
             if addresses.unrequested and not (addresses.is_shared or addresses.overlaps):
                 yield Finding(
                     Severity.ERROR,

@@ -31,14 +31,27 @@ def found(cluster: Cluster | None) -> list[str]:
 
 def test_a_resource_that_nobody_has(server: Server, kubeconfig: Path) -> None:
     """The case: lists of two pages; nodes with 0 of one resource and 8 of another; a resource of a DRA driver."""
+    rails = {
+        "plugins": [
+            {"type": "hpn", "rails": ["example.com/rail0", "example.com/absent", "ens1"]},
+            {"rails": 1},
+            {"rails": ["a/b"]},
+        ]
+    }
     server.tell(
         listed(definition("a", "example.com/rail0"), definition("b", "example.com/rail1"), more="there/is more"),
-        listed(definition("c", "example.com/none"), definition("d", None), definition("e", "example.com/dra")),
+        listed(
+            definition("c", "example.com/none"),
+            definition("d", None),
+            definition("e", "example.com/dra"),
+            definition("f", None, rails),
+        ),
         listed(node(rail0="8", rail1="0"), node(rail0="0")),
         listed({"spec": {"extendedResourceName": "example.com/dra"}}, {"spec": {}}),
     )
     known = cluster.cluster(Reader(Path("/")), kubeconfig)
-    one, other = found(known)
+    one, other, of_rail = found(known)
+    assert "ml/f names the resource example.com/absent, which none" in of_rail
     assert "ml/b" in one
     assert "example.com/rail1" in one
     assert "none of the 2 nodes" in one

@@ -202,6 +202,28 @@ def test_imports_of_containerd(node: Node, files: dict[str, str], version: str, 
         assert re.search(r"/own/b has .* of \S+/own/a", found[0][1].evidence)
 
 
+@pytest.mark.parametrize(
+    ("keys", "names", "refused"),
+    [
+        ({"rails": ["rail0", "ens1"]}, {"master": ["rail*"]}, "ens1"),
+        ({"rails": ["rail0", "rail1"]}, {"master": ["rail*"]}, ""),
+        ({"rails": ["rail0"], "kind": "sriov"}, {"pf": ["ens*"]}, "rail0"),
+        ({"rails": ["rail0"], "kind": "sriov"}, {"pf": ["rail*"]}, ""),
+        ({"rails": ["rail0", "rail1"], "mtuu": 1}, {"master": ["rail*"]}, "mtuu"),
+        ({"rails": ["example.com/rail0"]}, {"master": ["rail*"]}, ""),
+        ({"rails": 5}, {"master": ["*"]}, "rails"),
+    ],
+)
+def test_a_network_of_rails(node: Node, keys: dict[str, Any], names: dict[str, Any], refused: str) -> None:
+    """Each interface counts as if it had a network of its own."""
+    node.at("etc/hpn/policy.json").write_text(json.dumps({"allowedNames": {"kind": ["*"]} | names}))
+    node.at("etc/cni/net.d/10-rails.conf").write_text(
+        json.dumps({"cniVersion": "1.0.0", "name": "rails", "type": "hpn"} | keys)
+    )
+    found = [one.evidence for name, one in node.findings() if name == "configuration-refused"]
+    assert [refused in one for one in found if "10-rails" in one] == [True] * bool(refused)
+
+
 def test_a_network_that_the_policy_file_does_not_allow(node: Node) -> None:
     file = node.at("etc/hpn/policy.json")
     for name, text in (

@@ -68,6 +68,13 @@ def test_a_range_on_each_node(
         assert '"cluster": {"backend": "kubernetes"}' in one.remedy
 
 
+@pytest.mark.parametrize(("resource", "is_found"), [("rail0", False), ("rail1", True)])
+def test_rails_of_one_node(server: Server, kubeconfig: Path, resource: str, is_found: bool) -> None:
+    """One resource that a single node offers keeps all pods there."""
+    plugin = {"type": "hpn", "rails": ["example.com/other", f"example.com/{resource}"], "ipam": RANGE}
+    assert bool([*range_on_each_node(facts(server, kubeconfig, {"plugins": [plugin]}))]) == is_found
+
+
 @pytest.mark.parametrize(
     ("other", "is_found"),
     [

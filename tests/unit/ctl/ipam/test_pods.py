@@ -96,6 +96,14 @@ def test_every_pod_of_the_cluster(hpn: Hpn, server: Server, store: Memory) -> No
     ]  # fmt: skip
 
 
+def test_the_rails_of_one_network(hpn: Hpn) -> None:
+    """Multus writes an entry for each interface of the result."""
+    rails = [on("default/rail0", "10.1.0.9"), on("default/rail0", "fd00:1::9", interface="hpn1")]
+    assert [re.split(r"  +", line)[2:] for line in hpn(pod("a", "node1", *rails)).splitlines()[1:]] == [
+        ["net", "hpn0", "10.1.0.9", "net.0"], ["net", "hpn1", "fd00:1::9", "net.0"],
+    ]  # fmt: skip
+
+
 def test_as_a_document(hpn: Hpn) -> None:
     device = {"type": "pci", "pci": {"pci-address": "0000:3b:10.1"}}
     one, other = (
