@@ -65,7 +65,7 @@ class BlockUpkeep:
 
     def has_work(self, mine: NodeBlocks, store: Store) -> bool:
         """Whether a round has something to do before the next heartbeat."""
-        known = pool(mine, store.contents().sets)
+        known = pool(mine, store.sets())
         return bool(mine.blocks and store.look(lambda book: short(mine, known, book.count)))
 
 
@@ -117,7 +117,7 @@ class Round:
             if mine is None:
                 return
             seen = self._complete(self.heartbeat, mine) if self.heartbeat else mine
-            known = pool(seen, self.store.contents().sets)
+            known = pool(seen, self.store.sets())
             kept = self.release_unused(seen, known)
             if self.policy.claims_ahead:
                 self._claim_ahead(kept, known)

@@ -23,7 +23,7 @@ from base.protocol.result import Address, Ip
 from base.protocol.spec import Key
 from base.state import durable, syncs
 from base.state.locks import Lock
-from ipam.ranges import elsewhere
+from ipam.ranges import Span, elsewhere
 from ipam.stores import LOCK_TIMEOUT, Book, Choose, Gone, KeepBack, Owner, Ranges, none_gone
 from ipam.stores.files import ranges as ranges_file
 from ipam.stores.files import releases
@@ -212,6 +212,10 @@ class FileStore:
     def look(self, look: Callable[[Book], T]) -> T:
         """Return what ``look`` returns.  While it runs, nothing in the store changes.  Its exceptions pass through."""
         return self._with_table(lambda table: look(TableBook(table, ())), make=True)
+
+    def sets(self) -> tuple[tuple[Span, ...], ...]:
+        """The ranges of each set at the latest ADD; empty if unknown."""
+        return tuple(tuple(map(ranges_file.parsed, one.spans)) for one in ranges_file.read(self._directory))
 
     def contents(self) -> Contents:
         """All that the network holds, read without a lock; if that fails, ``Contents.problem`` gives the reason."""

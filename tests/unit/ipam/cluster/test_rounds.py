@@ -2,7 +2,7 @@
 
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,13 @@ from support.documents import Fault, every
 
 from agent import idle
 from base.protocol import report
+from ipam import sandboxes
 from ipam.cluster import Machine, copies
 from ipam.cluster.backends import backend
 from ipam.cluster.node_blocks import GRACE, HEARTBEAT
 from ipam.cluster.reconcile import reconcile
 from ipam.cluster.reconcile.reconcile import RoundReport
-from ipam.stores import none_gone
+from ipam.stores import Sandbox, none_gone
 
 
 @pytest.fixture
@@ -249,3 +250,21 @@ def test_the_agent_does_it_when_it_is_due(cluster: Cluster, clock: list[float]) 
     cluster.store.faults = every("", Fault.UNREACHABLE)
     (said,) = idle.keep_blocks([node.dir.parent])
     assert "could not be reconciled" in said
+
+
+def test_a_round_searches_for_dead_namespaces_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at every process of the node, once for each network."""
+    box, searched = Sandbox(1, 2, 3, 4), list[set[Sandbox]]()
+    monkeypatch.setattr(sandboxes, "of", lambda _: box)
+    node = cluster.node("a")
+    node.add("pod")
+
+    def gone(boxes: Collection[Sandbox]) -> Collection[Sandbox]:
+        searched.append({*boxes})
+        return ()
+
+    node.enter()
+    for due_only in (False, True):
+        searched.clear()
+        list(reconcile.rounds(copies.networks([node.dir.parent])[0], gone, due_only=due_only))
+        assert searched == [{box}] * (not due_only)
