@@ -68,14 +68,6 @@ def test_without_room_one_call_claims_another(cluster: Cluster) -> None:
     assert {index(address) for address in given} == set(cluster.owners()) == set(one.mine.giving)
 
 
-def test_no_two_nodes_have_one_address(cluster: Cluster) -> None:
-    nodes = [cluster.node(f"node{n}") for n in range(5)]
-    given = [address for n in range(40) for node in nodes for address in node.add(f"{n}")]
-    assert len(set(given)) == len(given) == 200
-    for node in nodes:
-        assert {i for i, owner in cluster.owners().items() if owner == node.name} == set(node.mine.giving)
-
-
 def test_the_last_block_is_taken(cluster: Cluster) -> None:
     one, other = cluster.node("node1"), cluster.node("node2")
     other.add("x")

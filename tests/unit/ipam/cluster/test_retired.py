@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from support.cluster_nodes import SHARED, SMALL, Cluster, Node
-from support.documents import Fault, every
 from support.ipam_calls import of
 from support.sticky_nodes import ASIDE
 
@@ -254,24 +253,6 @@ def test_one_machine_with_two_names(cluster: Cluster, clock: list[float], tmp_pa
     refused = other.refused("ADD", "x", runtimeConfig={"ips": [given["00"]]})
     assert refused[0] == 102
     assert "which node old owns; request another, or attach there" in refused[1]
-
-
-@pytest.mark.parametrize("wrong", [3600, -3600, 7300])
-def test_a_clock_that_is_an_hour_wrong(cluster: Cluster, clock: list[float], wrong: int) -> None:
-    """Only the backend's times count between nodes: it checks earlier, and nobody loses a block by it."""
-    one, two = cluster.node("a"), cluster.node("b")
-    (kept_address,) = one.add("pod")
-    clock[0] += wrong
-    cluster.store.faults = every("", Fault.UNREACHABLE)
-    given = {one.add(f"p{n}")[0] for n in range(5)}
-    cluster.store.faults = every("", None)  # type: ignore[arg-type]
-    theirs = set[str]()
-    while (answer := two.call("ADD", f"t{len(theirs)}")).get("ips"):
-        theirs.add(answer["ips"][0]["address"].partition("/")[0])
-    assert answer["code"] == 103
-    assert theirs.isdisjoint({kept_address, *given})
-    assert one.add("pod") == (kept_address,)
-    assert node_blocks.read(one.dir)
 
 
 def test_an_unreadable_document_of_an_empty_block(cluster: Cluster, clock: list[float]) -> None:
