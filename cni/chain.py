@@ -24,7 +24,7 @@ from base.protocol.errors import (
     UnsupportedField,
     as_cni_error,
 )
-from base.protocol.location import location
+from base.protocol.location import Location, location
 from base.protocol.result import Result, Unchanged
 from base.protocol.spec import Config, Json, Request
 from base.state import chains, claims, durable, journal, permitted
@@ -77,7 +77,8 @@ def attach(whole: Chain, members: tuple[Member, ...], asked: list[Asked], undo: 
     try:
         results = transaction.attach(asked, undo)
     except BaseException as failure:
-        if not any(journal.version_of(f"{one.entry(whole.key.container_id).path}") for one in members):
+        entries = {one.entry(whole.key.container_id) for one in members} - whole.taken(members)
+        if not any(one.version() for one in entries):
             with after(failure, "and could not remove the chain, DEL has to"):
                 whole.forget()
         raise
@@ -155,7 +156,11 @@ def status(_request: Request, conf: Config, _log: list[str], _programs: Programs
     """Raise NotAvailable if the journal cannot be written, or the kernel is too old.  A class's network is not checked:
     its failure is that of the pods which request it, and STATUS stops all pods of the node."""
     _refuse_keys(conf)
-    where = location(conf)
+    refuse_if_not_ready(location(conf))
+
+
+def refuse_if_not_ready(where: Location) -> None:
+    """Raise NotAvailable if the journal cannot be written, or the kernel is too old."""
     try:
         durable.probe(where.state_dir / "locks")
         with rtnl.open_in() as host:
@@ -165,6 +170,8 @@ def status(_request: Request, conf: Config, _log: list[str], _programs: Programs
 
 
 def _refuse_keys(conf: Config) -> None:
+    if "rails" in conf:
+        raise InvalidConfig("rails beside claims true: a claim has the pod's rails; remove one")
     if conf["claims"] is not True:
         raise InvalidConfig(f"claims {json.dumps(conf['claims'])} is neither true nor false; set it to true")
     if conf.get("strict", True) and (other := sorted(key for key in conf.keys() - _KEYS if "/" not in key)):
@@ -179,6 +186,8 @@ def _asked(member: Member, request: Request, programs: Programs) -> Asked:
     one = member.request(request)
     try:
         conf = spec.configuration(one)
+        if "rails" in conf:
+            raise InvalidConfig("rails in the network of a DeviceClass: a claim's device is one rail; remove it")
         return Asked(replace(commands.allowed(one, conf, programs), claim=member.claim), conf, one)
     except CniError as e:
         e.add_note(f"for {member.ifname} of {_title(member)}")

@@ -52,6 +52,9 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
         delegate.ask_if_it_can(_asked(where.ipam, valid, programs), _sparing(request, conf, where), programs)
     except (CniError, OSError) as e:
         failures.append(e)
+    # GC of a chain's network decides about its attachments, also if their records are damaged.
+    chained = chains.named(where.state_dir)
+    there = [(one, version) for one, version in there if one not in chained]
     for seen, version in there:
         # Without a list only dead attachments are undone, at any age.
         if valid is not None and (seen.key in valid or _is_since(version, began)):
@@ -65,7 +68,7 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
                 if record is None:
                     entry.forget()
                 elif _is_a_chains(entry, record, valid):
-                    continue  # GC of the chain's network decides about it
+                    continue
                 elif valid is not None or is_dead(record):
                     undo.attachment(entry, record)
                     log.append(f"gc: removed {record.title}")

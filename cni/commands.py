@@ -63,7 +63,7 @@ def delete(request: Request, conf: Config, log: list[str], programs: Programs) -
         return
     with journal.lock(where.state_dir, where.network, request.key) as entry:
         request.refuse_if_abandoned()
-        if undo.whatever_is_left(entry):
+        if undo.whatever_is_left(entry, request.key):
             return
         undo.release(where.ipam)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from base.protocol import arguments, location
-from base.protocol.errors import InvalidConfig, TryAgain
+from base.protocol.errors import CniError, InvalidConfig, TryAgain
 from base.protocol.spec import Json, Request
 from base.state import kubelet_checkpoint
 from cni import chain, kinds
@@ -19,7 +19,9 @@ from cni import chain, kinds
 # The kinds that move a device; the others make an interface over it.
 _MOVED: Final = ("sriov", "host-device")
 # A share of a device has the device's name and a number (node/offer/offers.py).
-_SHARE: Final = re.compile(r"(.+)-\d+")
+_SHARE: Final = re.compile(r"(.+)-[0-9]+")
+# What can name a device of a bus, or an interface with a share's number.
+_NAMES: Final = re.compile(r"[!-.0-~]+")
 
 
 def rails(resource: str, request: Request, common: Json) -> Iterator[tuple[str, Json]]:
@@ -40,7 +42,11 @@ def rails(resource: str, request: Request, common: Json) -> Iterator[tuple[str, 
             "container of the pod, remove it from rails, or use chain mode if it is by DRA"
         )
     for unit in units:
-        yield f"{resource} {unit}", _keys(resource, unit, common)
+        try:
+            yield f"{resource} {unit}", _keys(resource, unit, common)
+        except CniError as e:
+            e.add_note(f"for rail {resource} {unit}")
+            raise
 
 
 def _given() -> list[kubelet_checkpoint.Given]:
@@ -49,7 +55,7 @@ def _given() -> list[kubelet_checkpoint.Given]:
     try:
         return kubelet_checkpoint.read(Path(folder))
     except (OSError, ValueError) as e:
-        why = f"{e.strerror}: {e.filename}" if isinstance(e, OSError) else f"{e}"
+        why = e.strerror if isinstance(e, OSError) else f"{e}"
         raise TryAgain(
             f"rails: kubelet's checkpoint {kubelet_checkpoint.file(Path(folder))} cannot be read ({why}), so the pod's "
             "devices are unknown; list interfaces in rails, or write a network for each resource"
@@ -58,10 +64,14 @@ def _given() -> list[kubelet_checkpoint.Given]:
 
 def _keys(resource: str, unit: str, common: Json) -> Json:
     share = _SHARE.fullmatch(unit)
-    if unit.isdecimal():
+    if not _NAMES.fullmatch(unit) or re.fullmatch("[0-9]+", unit):
         raise InvalidConfig(
-            f"rails {resource!r}: its unit {unit!r} names no device, because its devices are pooled; list interfaces"
+            f"rails {resource!r}: its unit {unit!r} names no device, as where devices are pooled; list interfaces"
         )
     device = share[1] if share else unit
     kind = common.get("kind", kinds.implied({**common, **({} if share else {"deviceID": device})}))
+    if share and kind in _MOVED:
+        raise InvalidConfig(
+            f"kind {kind!r} would take {device} from all pods that share it; write kind macvlan, ipvlan or ipoib"
+        )
     return {"deviceID": device} if kind in _MOVED else {"master": chain.master_of(device)}

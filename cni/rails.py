@@ -13,11 +13,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from ipaddress import ip_address
 from typing import Any, Final
 
 from base.kernel import rtnl
 from base.protocol import arguments, spec
-from base.protocol.errors import BadEnvironment, CheckFailed, CniError, InvalidConfig
+from base.protocol.errors import AddressUnavailable, BadEnvironment, CheckFailed, CniError, InvalidConfig
 from base.protocol.location import location
 from base.protocol.result import Result
 from base.protocol.spec import Config, Json, Request
@@ -25,10 +26,14 @@ from base.state import chains
 from base.state.chains import Chain, Member
 from cni import chain, commands, config, given
 from cni.config import previous_result
+from cni.features import delegate
 from cni.features.delegate import Programs
 from cni.transaction import Asked
-from cni.undo import Undo
+from cni.undo import Undo, after
 
+# More than a node has; an attachment for each is in memory.
+_MOST: Final = 64
+_MEETING: Final = "send DEL first, or choose names that do not meet: the rails are numbered from CNI_IFNAME"
 # The first interface where no pod names one, for STATUS.
 _NAME: Final = "hpn0"
 # The keys that name one interface or device.
@@ -51,9 +56,24 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
         request.refuse_if_abandoned()
         undo = Undo(request, programs, log)
         chain.settle(whole, undo, "its rails are")
-        chain.refuse_standing(members, request, "choose names that do not meet: the rails are numbered from CNI_IFNAME")
+        chain.refuse_standing(members, request, _MEETING)
         results = chain.attach(whole, members, asked, undo)
+        try:
+            _refuse_unused(asked[0].conf, results)
+        except CniError as failure:
+            with after(failure, "and could not undo it all, DEL has to"):
+                undo.members_of_chain(whole, members)
+            raise
     return _joined(results, previous)
+
+
+def _refuse_unused(conf: Config, results: Sequence[Result]) -> None:
+    """Raise AddressUnavailable for a requested address that no rail got, because it is of a rail that the pod lacks."""
+    used = {str(ip.address.ip) for result in results for ip in result.ips}
+    for one in (conf.get("runtimeConfig") or {}).get("ips", ()):
+        address = str(ip_address(str(one).partition("/")[0].strip()))
+        if address not in used:
+            raise AddressUnavailable(f"requested address {one}: none of the pod's rails has its range; request another")
 
 
 def _asked(member: Member, title: str, request: Request, programs: Programs) -> Asked:
@@ -88,10 +108,19 @@ def check(request: Request, conf: Config, log: list[str], programs: Programs) ->
 
 
 def status(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
-    """Raise NotAvailable, or the IPAM plugin's error, if no ADD of one of the rails can be served now."""
-    for member, _ in _named(request, conf):
+    """Raise NotAvailable, or the IPAM plugin's error, if no ADD of one of the rails can be served now.  STATUS is of no
+    pod, so it leaves out resources."""
+    named = _named(request, conf)
+    if not named:
+        chain.refuse_if_not_ready(location(conf))
+        delegate.ask_if_it_can(location(conf).ipam, request, programs)
+    for member, title in named:
         one = member.request(request)
-        commands.status(one, spec.configuration(one), log, programs)
+        try:
+            commands.status(one, spec.configuration(one), log, programs)
+        except CniError as e:
+            e.add_note(f"for {title}")
+            raise
 
 
 COMMANDS: Final = {"ADD": add, "CHECK": check, "STATUS": status}
@@ -101,7 +130,6 @@ def _named(request: Request, conf: Config) -> list[tuple[Member, str]]:
     """The attachments that the configuration asks for, with their names for people.  STATUS is of no pod, so it leaves
     out resources.  Raises InvalidConfig, BadEnvironment, LinkUnavailable, TryAgain."""
     listed = _listed(conf)
-    _refuse_what_is_of_one(conf, request)
     runtime = {k: v for k, v in (conf.get("runtimeConfig") or {}).items() if k not in _OF_MULTUS_AT_RUN_TIME}
     common = {k: v for k, v in conf.items() if k not in (*_OF_MULTUS, "prevResult", "runtimeConfig")}
     if ips := _requested_ips(conf, request):
@@ -115,9 +143,10 @@ def _named(request: Request, conf: Config) -> list[tuple[Member, str]]:
         elif request.command != "STATUS":
             rails += given.rails(one, request, common)
     _refuse_twice(rails)
+    _refuse_what_is_of_one(conf, request, len(rails))
     names = _names(request.var("CNI_IFNAME") or _NAME, [title for title, _ in rails])
     return [
-        (Member(name, "", {**common, **keys}), f"rail {title} as {name}")
+        (Member(name, "", {**common, "rails": [title], **keys}), f"rail {title} as {name}")
         for name, (title, keys) in zip(names, rails, strict=True)
     ]
 
@@ -129,11 +158,15 @@ def _listed(conf: Config) -> list[str]:
         raise InvalidConfig(
             f'{asked} is not a list of interfaces or resources; list one for each rail, as in ["rail0", "rail1"]'
         )
+    if len(rails) > _MOST:
+        raise InvalidConfig(f"rails with {len(rails)} entries: a pod has at most {_MOST} rails; write several networks")
     return rails
 
 
 def _refuse_twice(rails: Sequence[tuple[str, Json]]) -> None:
     """Raise InvalidConfig for two rails that are one interface or device, perhaps by its altname."""
+    if len(rails) > _MOST:
+        raise InvalidConfig(f"rails: kubelet gave the pod {len(rails)} devices, and a pod has at most {_MOST} rails")
     there = dict[str, str]()
     for title, keys in rails:
         ((key, name),) = keys.items()
@@ -146,20 +179,22 @@ def _refuse_twice(rails: Sequence[tuple[str, Json]]) -> None:
         there[device] = title
 
 
-def _refuse_what_is_of_one(conf: Config, request: Request) -> None:
-    """Raise InvalidConfig for a key that only one interface can have."""
-    args, several = arguments.cni_args(request.var("CNI_ARGS")), f"{len(conf['rails'])} interfaces"
+def _refuse_what_is_of_one(conf: Config, request: Request, count: int) -> None:
+    """Raise InvalidConfig for a key that names an interface, and for one that only one of ``count`` can have."""
     if named := next((key for key in _OF_ONE if conf.get(key)), None):
         raise InvalidConfig(f"{named} {json.dumps(conf[named])} beside rails, which name the interfaces; remove one")
     if conf.get("linkInContainer"):
         raise InvalidConfig("linkInContainer true beside rails, which are the host's interfaces; remove one")
+    if count < 2:
+        return
+    args, several = arguments.cni_args(request.var("CNI_ARGS")), f"{count} interfaces"
     for key, arg in (("mac", "MAC"), ("guid", "GUID"), ("infinibandGUID", "")):
         value = arguments.requested(conf, args, key, arg) or conf.get(key)
         if arguments.is_given(value):
             raise InvalidConfig(f"{key} {json.dumps(value)} beside rails: {several} cannot have one {key}; remove it")
     for outer, key in (("rdma", "name"), ("policyRouting", "table")):
         value = _below(conf, outer).get(key)
-        if value is not None and len(conf["rails"]) > 1:
+        if value is not None:
             raise InvalidConfig(
                 f"{outer}.{key} {json.dumps(value)} beside rails: {several} cannot have one; remove it, or write a "
                 "network for each rail"

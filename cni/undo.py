@@ -23,7 +23,7 @@ from base.protocol.errors import (
     combine,
 )
 from base.protocol.location import Location, location
-from base.protocol.spec import Request
+from base.protocol.spec import Key, Request
 from base.state import journal, owned, syncs
 from base.state import pod as pods
 from base.state.chains import Chain, Member
@@ -93,9 +93,10 @@ class Undo:
         if not ask_ipam or self._release_addresses(entry, record, counts=counts, in_use=in_use):
             entry.forget()
 
-    def whatever_is_left(self, entry: Entry) -> bool:
-        """Undo the attachment if this state directory has its record; return False if there is none.  Raises CniError,
-        OSError; RecordUnreadable after it has undone an attachment with an unreadable record."""
+    def whatever_is_left(self, entry: Entry, requested: Key | None = None) -> bool:
+        """Undo the attachment if it has a record; return False if there is none.  With ``requested``, one that another
+        request made stays: a rail of it.  Raises CniError, OSError; RecordUnreadable after it has undone an attachment
+        with an unreadable record."""
         try:
             record = entry.load()
         except RecordUnreadable as unreadable:
@@ -107,7 +108,8 @@ class Undo:
         if record is None:
             entry.forget()
             return False
-        self.attachment(entry, record)
+        if requested in (None, record.requested):
+            self.attachment(entry, record)
         return True
 
     def settle(self, entry: Entry, pod: Pod) -> None:
@@ -134,8 +136,11 @@ class Undo:
 
     def members_of_chain(self, whole: Chain, members: Sequence[Member]) -> None:
         """``chain`` for a caller that holds the chain's lock and has loaded its members."""
-        failures, entries = list[Exception](), [member.entry(whole.key.container_id) for member in members]
-        with journal.lock_all(entries):
+        failures, every = list[Exception](), [member.entry(whole.key.container_id) for member in members]
+        with journal.lock_all(every):
+            taken = whole.taken(members)
+            members = [one for one, entry in zip(members, every, strict=True) if entry not in taken]
+            entries = [entry for entry in every if entry not in taken]
             records = {one: r for one in entries if (r := journal.peek(one.state_dir, one.network, one.key))}
             removed = _remove_links(records, self.request)
             with syncs.collected() as late:

@@ -96,14 +96,19 @@ def requested_of(pool: Pool, at: int) -> tuple[Address, ...]:
     another rail requests the same host number here.  Raises AddressUnavailable for an address of no rail."""
     found = list[Address]()
     for address in pool.requested:
-        there = [s for rail in pool.rails for s in rail.sets if address in s.ranges[0].subnet]
+        there = [
+            (rail, s, column)
+            for rail in pool.rails
+            for column, s in enumerate(rail.sets)
+            if any(address in one.subnet for one in s.ranges)
+        ]
         if not there:
-            subnets = ", ".join(str(s.ranges[0].subnet) for rail in pool.rails for s in rail.sets)
+            subnets = ", ".join(str(one.subnet) for rail in pool.rails for s in rail.sets for one in s.ranges)
             raise AddressUnavailable(f"requested address {address} is of no rail; request one of {subnets}")
-        own = [s for s in pool.rails[at].sets if s.ranges[0].subnet.version == address.version]
-        if any(s in own for s in there):
+        _, s, column = there[0]
+        if pool.rails[at] in (rail for rail, *_ in there):
             found.append(address)
-        elif pool.align and own and (same := _address(own[0], int(address) - _base(there[0]))):
+        elif pool.align and (same := _address(pool.rails[at].sets[column], int(address) - _base(s))):
             found.append(same)
     return tuple(dict.fromkeys(found))
 

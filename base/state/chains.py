@@ -12,6 +12,7 @@ removed after the last one.  So it finds all of them, whatever command was kille
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from base.protocol.spec import Json, Key, Request
 from base.state import durable, journal
 from base.state.journal import Version
 from base.state.locks import Lock
+from base.state.record import LOST
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,10 @@ class Member:
         return journal.Entry(where.state_dir, where.network, Key(container_id, self.ifname))
 
     def request(self, whole: Request) -> Request:
-        """The request for this attachment.  Of the chain's arguments it keeps the pod's names: others, such as MAC, are
-        for the cluster's network."""
-        given = (pair for pair in whole.var("CNI_ARGS").split(";") if pair.startswith("K8S_"))
+        """The request for this attachment.  A claim's keeps the pod's names of the arguments: others, such as MAC, are
+        for the cluster's network.  A rail's keeps all but the addresses, which the configuration has."""
+        pairs = whole.var("CNI_ARGS").split(";")
+        given = (one for one in pairs if (one.startswith("K8S_") if self.claim else one and not one.startswith("IP=")))
         return whole.but(
             stdin=json.dumps(self.config).encode(),
             CNI_IFNAME=self.ifname,
@@ -73,11 +76,15 @@ class Chain:
         """The members; none if there is no file.  An unreadable file moves to quarantine/.  The records of the
         container's claims take its place, because they hold all that an undo needs.  Raises IoFailure."""
         try:
-            return _members(durable.read(self._file) or {"members": []}, self._file)
+            return self.read()
         except RecordUnreadable:
             path = Path(self._file)
             durable.replace_unreadable(path, self.state_dir / "quarantine" / "chains", lambda _: self._recorded())
-            return _members(durable.read(self._file) or {"members": []}, self._file)
+            return self.read()
+
+    def read(self) -> tuple[Member, ...]:
+        """As ``load``, but changes nothing.  Raises RecordUnreadable, IoFailure."""
+        return _members(durable.read(self._file) or {"members": []}, self._file)
 
     def _recorded(self) -> Json:
         found = [*journal.records(self.state_dir, self.key.container_id)]
@@ -86,6 +93,17 @@ class Chain:
         else:
             found = [r for r in found if r.claim]
         return _body(Member(r.key.ifname, r.claim, r.config) for r in found)
+
+    def taken(self, members: Iterable[Member]) -> set[journal.Entry]:
+        """The members' places that another ADD has taken: the record there names another request or claim.  What an
+        unreadable record says is unknown, so the chain has it."""
+        return {entry for member in members if self._is_anothers(member, entry := member.entry(self.key.container_id))}
+
+    def _is_anothers(self, member: Member, entry: journal.Entry) -> bool:
+        record = journal.peek(entry.state_dir, entry.network, entry.key)
+        if record is None or record.kind == LOST:
+            return False
+        return record.claim != member.claim if member.claim else record.requested != self.key
 
     def version(self) -> Version:
         """As ``journal.Entry.version``, for the chain's file."""
@@ -118,6 +136,15 @@ def of_state_dir(state_dir: Path) -> Iterator[Chain]:
         return
     for network in networks:
         yield from of_network(state_dir, network)
+
+
+def named(state_dir: Path) -> set[journal.Entry]:
+    """The attachments that the chains name, without those of unreadable chains.  Raises IoFailure."""
+    found = set[journal.Entry]()
+    for whole in of_state_dir(state_dir):
+        with suppress(RecordUnreadable):
+            found |= {one.entry(whole.key.container_id) for one in whole.read()}
+    return found
 
 
 def _body(members: Iterable[Member]) -> Json:

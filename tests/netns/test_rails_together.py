@@ -7,39 +7,17 @@ from typing import Any
 
 import drawn
 import pytest
-from support import chained, pod_resources
+from support import chained
 from support.killing import killed_at
-from support.pod_resources import CNI_ARGS, UID
+from support.listed_rails import ATTACHED, RAILS, SUBNETS, addresses, conf, gc
 from support.topology import PROGRAMS, Host, Pod, ip
 
 from cni import collect
-
-RAILS = ["rail0", "rail1"]
-SUBNETS = [
-    {"master": rail, "subnet": f"10.{56 + i}.0.0/24", "ranges": [[{"subnet": f"fd00:{56 + i}::/64"}]]}
-    for i, rail in enumerate(RAILS)
-]
-ATTACHED = {f"hpn{i}": {f"10.{56 + i}.0.2/24", f"fd00:{56 + i}::2/64"} for i in range(2)}
 
 
 @pytest.fixture(autouse=True)
 def second_rail(host: Host) -> None:
     chained.add_rails()
-
-
-def conf(host: Host, **keys: Any) -> dict[str, Any]:
-    ipam = {"type": "hpn-ipam", "rails": SUBNETS, "align": True} | keys.pop("ipam", {})
-    return host.conf(**({"master": ..., "rails": RAILS, "ipam": ipam} | keys))
-
-
-def addresses(pod: Pod) -> dict[str, set[str]]:
-    return {name: pod.addresses(name) for name in pod.links()}
-
-
-def gc(host: Host, *valid: Pod, **keys: Any) -> dict[str, Any]:
-    return conf(host, **keys) | {
-        "cni.dev/valid-attachments": [{"containerID": pod.name, "ifname": "hpn0"} for pod in valid]
-    }
 
 
 def test_attaches_and_detaches(host: Host, pod: Pod) -> None:
@@ -103,7 +81,10 @@ def test_a_repeated_add(host: Host, pod: Pod) -> None:
     # The rails are numbered on, so these two requests of one network meet at hpn1.
     before = host.picture(pod)
     error = host.refused("ADD", pod, conf(host), CNI_IFNAME="hpn1")
-    assert (error["code"], "hpn1: attached already; choose names that do not meet" in error["msg"]) == (100, True)
+    assert (
+        error["code"],
+        "hpn1: attached already; send DEL first, or choose names that do not meet" in error["msg"],
+    ) == (100, True)
     assert host.picture(pod) == before
     pod.ip("link", "delete", "hpn1")
     host.ok("ADD", pod, conf(host))
@@ -320,65 +301,83 @@ def test_a_dead_pod_is_swept(host: Host, make_pod: Callable[[], Pod]) -> None:
     assert len(alive.links()) == 2
 
 
-@pytest.fixture
-def kubelet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return pod_resources.kubelet(tmp_path / "kubelet", monkeypatch)
+def test_a_damaged_record_of_a_living_pod(host: Host, pod: Pod) -> None:
+    """GC spares a rail by its chain, which names it, whatever its record says."""
+    host.ok("ADD", pod, conf(host))
+    record = host.record(pod, "hpn1")
+    for damaged in (record.read_text()[:-3], "{"):
+        record.write_text(damaged)
+        for _ in range(2):
+            host.call("GC", None, gc(host, pod), CNI_IFNAME="")
+            assert pod.links() == {"hpn0", "hpn1"}
+    host.call("DEL", pod, conf(host))
+    host.ok("DEL", pod, conf(host))
+    assert pod.links() == set()
 
 
-def test_the_pods_resources(host: Host, pod: Pod, kubelet: Path) -> None:
-    """All devices that kubelet gave this pod are its rails; an earlier pod of the same name lends none."""
-    earlier = "99999999-2222-3333-4444-555555555555"
-    pod_resources.keep(
-        kubelet,
-        pod_resources.entry(earlier, "example.com/rail", "rail0-1"),
-        pod_resources.entry(UID, "example.com/rail", "rail1-7"),
-        pod_resources.entry(UID, "example.com/other", "rail0-4"),
-    )
-    listed = conf(host, rails=["example.com/other", "example.com/rail"])
-    result = host.ok("ADD", pod, listed, CNI_ARGS=CNI_ARGS)
-    masters = {i["ifname"]: i["ifindex"] for i in ip("link")}
-    assert [(pod.link(name) or {})["link_index"] for name in ("hpn0", "hpn1")] == [masters[name] for name in RAILS]
-    assert host.checked(pod, listed, result, CNI_ARGS=CNI_ARGS).exit_code == 0
-    assert host.ok("STATUS", None, listed, CNI_IFNAME="") == {}
-    host.ok("DEL", pod, listed, CNI_ARGS=CNI_ARGS)
+def test_requests_whose_names_meet(host: Host, pod: Pod) -> None:
+    """DEL of the request that was refused leaves the rails of the other one."""
+    single = conf(host, rails=..., master="rail1")
+    for other in (conf(host), single):
+        host.ok("ADD", pod, conf(host))
+        assert host.refused("ADD", pod, other, CNI_IFNAME="hpn1")["code"] == 100
+        host.ok("DEL", pod, other, CNI_IFNAME="hpn1")
+        assert pod.links() == {"hpn0", "hpn1"}
+        host.ok("DEL", pod, conf(host))
+        assert (pod.links(), host.state_files()) == (set(), set())
+
+
+def test_the_loser_of_two_at_once(host: Host, pod: Pod) -> None:
+    """Its chain names an interface that the winner's ADD took; its DEL leaves that."""
+    host.ok("ADD", pod, conf(host))
+    (file,) = host.state.glob("chains/*/*:hpn0.json")
+    own = json.loads(file.read_text())
+    host.ok("DEL", pod, conf(host))
+    host.ok("ADD", pod, conf(host), CNI_IFNAME="hpn1")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(own))
+    host.ok("DEL", pod, conf(host))
+    assert pod.links() == {"hpn1", "hpn2"}
+    host.ok("DEL", pod, conf(host), CNI_IFNAME="hpn1")
     assert (pod.links(), host.state_files()) == (set(), set())
 
 
-def test_several_devices_of_one_resource(host: Host, pod: Pod, kubelet: Path) -> None:
-    """Also of several containers."""
-    given = [pod_resources.entry(UID, "example.com/rail", one) for one in ("rail1-0", "rail0-9")]
-    pod_resources.keep(kubelet, *given)
-    result = host.ok("ADD", pod, conf(host, rails=["example.com/rail"]), CNI_ARGS=CNI_ARGS)
-    assert [one["gateway"] for one in result["ips"] if "." in one["gateway"]] == ["10.56.0.1", "10.57.0.1"]
-
-
-@pytest.mark.parametrize(
-    ("units", "code", "part"),
-    [
-        ([], 7, "kubelet gave pod default/a no device of this resource; request it in the limits"),
-        (["3"], 7, "its unit '3' names no device, because its devices are pooled"),
-        (["absent-1"], 101, "absent"),
-        (["rail0-1", "rail0-2"], 7, "are the same master, 'rail0'"),
-    ],
-)
-def test_resources_that_are_no_rails(
-    host: Host, pod: Pod, kubelet: Path, units: list[str], code: int, part: str
-) -> None:
-    pod_resources.keep(kubelet, pod_resources.entry(UID, "example.com/rail", *units))
+def test_an_address_of_a_rail_that_the_pod_lacks(host: Host, pod: Pod) -> None:
     before = host.picture(pod)
-    error = host.refused("ADD", pod, conf(host, rails=["example.com/rail"]), CNI_ARGS=CNI_ARGS)
-    assert (error["code"], part in error["msg"]) == (code, True), error
-    error = host.refused("ADD", pod, conf(host, rails=["example.com/rail"]), CNI_ARGS="K8S_POD_NAME=a")
-    assert (error["code"], "CNI_ARGS has no K8S_POD_UID" in error["msg"]) == (7, True), error
-    assert host.picture(pod) == before
+    for align in (False, True):
+        one = conf(host, rails=["rail0"], ipam={"align": align}, runtimeConfig={"ips": ["10.57.0.9"]})
+        error = host.refused("ADD", pod, one)
+        assert (error["code"], "10.57.0.9: none of the pod's rails has its range" in error["msg"]) == (102, True), error
+        assert host.picture(pod)[pod.name] == before[pod.name]
+        assert host.state_files() == set()
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"Data": {"PodDeviceEntries": [{"PodUID": 1}]}}', None])
-def test_a_checkpoint_that_cannot_be_read(host: Host, pod: Pod, kubelet: Path, text: str | None) -> None:
-    file = kubelet / pod_resources.CHECKPOINT
-    if text is None:
-        file.parent.rmdir()
-    else:
-        file.write_text(text)
-    error = host.refused("ADD", pod, conf(host, rails=["example.com/rail"]), CNI_ARGS=CNI_ARGS)
-    assert (error["code"], f"kubelet's checkpoint {file} cannot be read" in error["msg"]) == (11, True), error
+def test_addresses_of_several_sets(host: Host, pod: Pod) -> None:
+    """A rail with two sets of a family, and one with two ranges in a set."""
+    sets = [[[{"subnet": f"10.{net + i}.0.0/24"}] for net in (50, 60)] for i in range(2)]
+    rails = [{"master": rail, "ranges": ranges} for rail, ranges in zip(RAILS, sets, strict=True)]
+    for asked in (["10.60.0.9"], ["10.61.0.9"], ["10.50.0.8", "10.60.0.9"]):
+        host.ok("ADD", pod, conf(host, ipam={"rails": rails}, runtimeConfig={"ips": asked}))
+        there = {address for found in addresses(pod).values() for address in found}
+        assert {f"10.{60 + i}.0.9/24" for i in range(2)} <= there, asked
+        host.ok("DEL", pod, conf(host))
+    ranges = [[{"subnet": "10.51.0.0/30"}, {"subnet": "10.61.0.0/24"}]]
+    rails[1]["ranges"] = ranges
+    host.ok("ADD", pod, conf(host, ipam={"rails": rails, "align": False}, runtimeConfig={"ips": ["10.61.0.9"]}))
+    assert "10.61.0.9/24" in pod.addresses("hpn1")
+
+
+def test_the_other_arguments(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """Each rail has them, such as the sticky name, which keeps its addresses for the next pod."""
+    sticky, found = conf(host, ipam={"sticky": 3600}), []
+    for name in ("a", "b", "a"):
+        pod = make_pod()
+        host.ok("ADD", pod, sticky, CNI_ARGS=f"IgnoreUnknown=1;STICKY={name}")
+        found.append(pod.addresses("hpn1"))
+        host.ok("DEL", pod, sticky)
+    assert found[0] == found[2] != found[1]
+
+
+def test_too_many(host: Host, pod: Pod) -> None:
+    error = host.refused("ADD", pod, conf(host, rails=[f"rail{n}" for n in range(65)]))
+    assert (error["code"], "rails with 65 entries: a pod has at most 64 rails" in error["msg"]) == (7, True)
