@@ -1,4 +1,4 @@
-"""What a configuration may name, and what a pod may choose for itself, by the policy file (node.py).
+"""What a configuration may name, and what a pod may choose for itself, by the policy file (policy.py).
 
     {"podMayChoose": ["mac", "ips", "mtu"],
      "allowedNames": {"master": ["rail*"], "kind": ["macvlan", "sriov"]},

@@ -42,7 +42,7 @@ _PATHS: Final = "allowedPaths"
 NAMES: Final = "allowedNames"
 CHOICES: Final = "podMayChoose"
 _BACKENDS: Final = "backends"
-BACKENDS: Final = ("kubernetes", "etcd")  # the kinds of stores
+BACKENDS: Final = ("kubernetes", "etcd")  # the kinds of backends
 _NODE_NAME: Final = "nodeName"
 
 
@@ -122,7 +122,7 @@ def remarks(document: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def backend(kind: str) -> tuple[Mapping[str, Any], str]:
-    """The file's settings for a shared store of this kind, and the node's name in it; empty if missing.
+    """The file's settings for a backend of this kind, and the node's name in it; empty if missing.
     Raises InvalidConfig if the policy file is broken."""
     backends = document().get(_BACKENDS, {})
     if not isinstance(backends, dict):

@@ -25,7 +25,7 @@ class Changes:
 
 
 def changes(node: str, uid: str, pool: str, there: Sequence[Json], parts: Sequence[Json]) -> Changes:
-    """The changes of a pool, from the slices ``there`` to its wanted ``parts`` (slices.py).
+    """The changes of a pool, from the slices ``there`` to its wanted ``parts`` (content.py).
 
     ``uid`` is that of the node's object, which owns the slices: they go with it.
     """

@@ -280,6 +280,6 @@ def _key(offer: Offer) -> list[object]:
 
 
 def _of_slice(one: Device) -> object:
-    """What slices.py reads of a device."""
+    """What content.py reads of a device."""
     names = one.names, one.pf_netdev, one.pf
     return one.id, one.kind, names, one.link_type, bool(one.rdma), one.vendor, one.product, one.index, one.numa

@@ -1,4 +1,4 @@
-"""packaging/kubernetes/dra/policy.yaml has the keys of node/dra/parameters.py."""
+"""packaging/kubernetes/dra/policy.yaml has the keys of node/dra/claims/parameters.py."""
 
 import re
 from pathlib import Path
