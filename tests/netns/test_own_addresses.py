@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from support.topology import Host, Pod, ip
+from support.topology import Host, Pod, ip, until
 
 from ipam.main import run as hpn_ipam
 
@@ -24,6 +24,8 @@ def test_addresses_of_the_master(host: Host, pod: Pod, more: dict[str, Any]) -> 
     ip("addr", "add", "10.56.0.2/24", "dev", "rail0")
     ip("addr", "add", "10.56.0.3/32", "dev", "rail0")
     ip("addr", "add", "fd00:56::2/64", "dev", "rail0", "nodad")
+    # The kernel makes the address's route a moment later (net/ipv6/addrconf.c, addrconf_dad_work).
+    until(lambda: "fd00:56::2" in [route["dst"] for route in ip("-6", "route", "show", "table", "local")])
     assert given(host.ok("ADD", pod, conf(host, **more))) == ["10.56.0.4", "fd00:56::3"]
     host.ok("DEL", pod, conf(host, **more))
     refused = host.call("ADD", pod, conf(host, **more) | {"runtimeConfig": {"ips": ["10.56.0.3"]}})
