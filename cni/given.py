@@ -6,9 +6,10 @@ Multus hands on one device, that of the network's own resource.  kubelet's check
 
 import os
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from base.protocol import arguments, location
 from base.protocol.errors import CniError, InvalidConfig, TryAgain
@@ -24,22 +25,35 @@ _SHARE: Final = re.compile(r"(.+)-[0-9]+")
 _NAMES: Final = re.compile(r"[!-.0-~]+")
 
 
-def rails(resource: str, request: Request, common: Json) -> Iterator[tuple[str, Json]]:
-    """Yield each of the pod's devices of the resource: its name for people, and the keys for the configuration
-    ``common``.  Raises InvalidConfig if the pod has none, LinkUnavailable; TryAgain if it cannot be known."""
+class Held(NamedTuple):
+    """What kubelet gave to a pod: its name, and the units of each resource, in order."""
+
+    pod: str
+    units: Mapping[str, Sequence[str]]
+
+
+def held(request: Request) -> Held:
+    """What kubelet gave to the request's pod.  Raises InvalidConfig if that has no name; TryAgain if it cannot be
+    known."""
     args = arguments.cni_args(request.var("CNI_ARGS"))
-    pod, uid = arguments.pod_name(args), args.get("K8S_POD_UID", "")
+    uid = args.get("K8S_POD_UID", "")
     if not uid:
-        raise InvalidConfig(
-            f"rails {resource!r} is a resource, and CNI_ARGS has no K8S_POD_UID, which names its pod; list interfaces"
-        )
-    units = sorted(
-        {one for given in _given() if (given.pod_uid, given.resource) == (uid, resource) for one in given.ids}
-    )
+        raise InvalidConfig("rails name resources, and CNI_ARGS has no K8S_POD_UID, which names a pod; list interfaces")
+    units = defaultdict[str, set[str]](set)
+    for given in _given():
+        if given.pod_uid == uid:
+            units[given.resource] |= {*given.ids}
+    return Held(arguments.pod_name(args), {resource: sorted(ids) for resource, ids in units.items()})
+
+
+def rails(resource: str, held: Held, common: Json) -> Iterator[tuple[str, Json]]:
+    """Yield each of the pod's devices of the resource: its name for people, and the keys for the configuration
+    ``common``.  Raises InvalidConfig if the pod has none, LinkUnavailable."""
+    units = held.units.get(resource, ())
     if not units:
         raise InvalidConfig(
-            f"rails {resource!r}: kubelet gave pod {pod} no device of this resource; request it in the limits of a "
-            "container of the pod, remove it from rails, or use chain mode if it is by DRA"
+            f"rails {resource!r}: kubelet gave pod {held.pod} no device of this resource; request it in the limits of "
+            "a container of the pod, remove it from rails, or use chain mode if it is by DRA"
         )
     for unit in units:
         try:

@@ -12,15 +12,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
-from ipaddress import ip_address
+from functools import cache, reduce
 from typing import Any, Final
 
 from base.kernel import rtnl
 from base.protocol import arguments, spec
 from base.protocol.errors import AddressUnavailable, BadEnvironment, CheckFailed, CniError, InvalidConfig
 from base.protocol.location import location
-from base.protocol.result import Result
+from base.protocol.result import Address, Result
 from base.protocol.spec import Config, Json, Request
 from base.state import chains
 from base.state.chains import Chain, Member
@@ -47,7 +46,8 @@ _OF_MULTUS_AT_RUN_TIME: Final = ("deviceID", "CNIDeviceInfoFile")
 def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
     """Attach all rails, or none.  The result has all interfaces, in the order of the rails.  Raises CniError,
     OSError."""
-    named = _named(request, conf)
+    ips = _requested_ips(conf, request)
+    named = _named(request, conf, ips)
     members = tuple(member for member, _ in named)
     where, previous = location(conf), previous_result(conf)
     whole = Chain(where.state_dir, where.network, request.key)
@@ -59,7 +59,7 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
         chain.refuse_standing(members, request, _MEETING)
         results = chain.attach(whole, members, asked, undo)
         try:
-            _refuse_unused(asked[0].conf, results)
+            _refuse_unused(ips, results)
         except CniError as failure:
             with after(failure, "and could not undo it all, DEL has to"):
                 undo.members_of_chain(whole, members)
@@ -67,12 +67,11 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
     return _joined(results, previous)
 
 
-def _refuse_unused(conf: Config, results: Sequence[Result]) -> None:
+def _refuse_unused(ips: Sequence[Address], results: Sequence[Result]) -> None:
     """Raise AddressUnavailable for a requested address that no rail got, because it is of a rail that the pod lacks."""
-    used = {str(ip.address.ip) for result in results for ip in result.ips}
-    for one in (conf.get("runtimeConfig") or {}).get("ips", ()):
-        address = str(ip_address(str(one).partition("/")[0].strip()))
-        if address not in used:
+    used = {ip.address.ip for result in results for ip in result.ips}
+    for one in ips:
+        if one not in used:
             raise AddressUnavailable(f"requested address {one}: none of the pod's rails has its range; request another")
 
 
@@ -110,7 +109,7 @@ def check(request: Request, conf: Config, log: list[str], programs: Programs) ->
 def status(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
     """Raise NotAvailable, or the IPAM plugin's error, if no ADD of one of the rails can be served now.  STATUS is of no
     pod, so it leaves out resources."""
-    named = _named(request, conf)
+    named = _named(request, conf, _requested_ips(conf, request))
     if not named:
         chain.refuse_if_not_ready(location(conf))
         delegate.ask_if_it_can(location(conf).ipam, request, programs)
@@ -126,22 +125,23 @@ def status(request: Request, conf: Config, log: list[str], programs: Programs) -
 COMMANDS: Final = {"ADD": add, "CHECK": check, "STATUS": status}
 
 
-def _named(request: Request, conf: Config) -> list[tuple[Member, str]]:
+def _named(request: Request, conf: Config, ips: Sequence[Address]) -> list[tuple[Member, str]]:
     """The attachments that the configuration asks for, with their names for people.  STATUS is of no pod, so it leaves
     out resources.  Raises InvalidConfig, BadEnvironment, LinkUnavailable, TryAgain."""
     listed = _listed(conf)
     runtime = {k: v for k, v in (conf.get("runtimeConfig") or {}).items() if k not in _OF_MULTUS_AT_RUN_TIME}
     common = {k: v for k, v in conf.items() if k not in (*_OF_MULTUS, "prevResult", "runtimeConfig")}
-    if ips := _requested_ips(conf, request):
-        runtime["ips"] = ips
+    if ips:
+        runtime["ips"] = [*map(str, ips)]
     if runtime:
         common["runtimeConfig"] = runtime
     rails = list[tuple[str, Json]]()
+    held = cache(lambda: given.held(request))  # once for all resources
     for one in listed:
         if "/" not in one:
             rails.append((one, config.of_rail(one, common)))
         elif request.command != "STATUS":
-            rails += given.rails(one, request, common)
+            rails += given.rails(one, held(), common)
     _refuse_twice(rails)
     _refuse_what_is_of_one(conf, request, len(rails))
     names = _names(request.var("CNI_IFNAME") or _NAME, [title for title, _ in rails])
@@ -201,19 +201,16 @@ def _refuse_what_is_of_one(conf: Config, request: Request, count: int) -> None:
             )
 
 
-def _requested_ips(conf: Config, request: Request) -> list[Any]:
+def _requested_ips(conf: Config, request: Request) -> tuple[Address, ...]:
     """The addresses that the pod requests; our own IPAM plugin gives each to the rail that has its range.  Raises
     InvalidConfig if no range decides which rail an address is for."""
-    args = arguments.cni_args(request.var("CNI_ARGS"))
-    asked = arguments.requested(conf, args, "ips", "IP")
-    if not arguments.is_given(asked):
-        return []
-    if "rails" not in _below(conf, "ipam"):
+    asked = arguments.requested_ips(conf, arguments.cni_args(request.var("CNI_ARGS")))
+    if asked and "rails" not in _below(conf, "ipam"):
         raise InvalidConfig(
-            f"ips {json.dumps(asked)} beside rails: no range decides which rail an address is for; write ipam.rails, "
-            "with a range for each rail, or remove it"
+            f"ips {', '.join(map(str, asked))} beside rails: no range decides which rail an address is for; write "
+            "ipam.rails, with a range for each rail, or remove it"
         )
-    return asked if isinstance(asked, list) else str(asked).split(",")
+    return asked
 
 
 def _below(conf: Config, key: str) -> Mapping[str, Any]:

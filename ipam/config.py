@@ -12,10 +12,9 @@ from functools import lru_cache
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from base.protocol import arguments, written
-from base.protocol.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, combine
+from base.protocol import arguments
+from base.protocol.errors import CniError, InvalidConfig, UnsupportedField, combine
 from base.protocol.location import is_absolute
-from base.protocol.result import Address
 from base.protocol.spec import Config, Json
 from base.state import policy
 from ipam.models import Conf, IpamKeys, Item, Parent, listed
@@ -48,7 +47,8 @@ def load(conf: Config, args: Mapping[str, str], find: Find | None = None) -> Poo
     ipam = parsed.conf.ipam
     return Pool(
         parsed.sets,
-        _requested(conf, args),
+        # Without prefix lengths: the subnet defines them, as in host-local.
+        arguments.requested_ips(conf, args),
         tuple(route.route() for route in ipam.routes or ()),
         _dns(ipam.resolv_conf) if ipam.resolv_conf else {},
         ipam.release_cooldown or 0,
@@ -210,22 +210,6 @@ def _rails(conf: Conf) -> tuple[Rail, ...]:
         _refuse_beside(sets)
     written = [(key, keys[key].device(), _placed(ipam, sets, {})) for key, sets in by_rail.items()]
     return rails_of(written, align=bool(ipam.align))
-
-
-def _requested(conf: Config, args: Mapping[str, str]) -> tuple[Address, ...]:
-    """The requested addresses without duplicates.  The subnet defines their prefix length, as in host-local."""
-    wrong: type[CniError] = InvalidConfig
-    where, asked = "ips of runtimeConfig or args.cni", arguments.requested(conf, {}, "ips", "IP")
-    if asked is None:
-        wrong, where, asked = BadEnvironment, "CNI_ARGS: IP", args.get("IP", "")
-    items = [str(item) for item in asked] if isinstance(asked, list) else str(asked).split(",")
-    addresses = dict[Address, None]()
-    for item in filter(None, (part for text in items for part in text.split(","))):
-        try:
-            addresses[written.host(item)] = None
-        except ValueError:
-            raise wrong(f"{where} {item!r}: not an IP address; write it as in 10.0.0.5 or fd00::5/64") from None
-    return tuple(addresses)
 
 
 def _sticky_name(conf: Config, args: Mapping[str, str]) -> str:

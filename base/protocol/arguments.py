@@ -2,9 +2,11 @@
 CONVENTIONS.md).  Pure; standard library only."""
 
 from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final
 
-from base.protocol.errors import BadEnvironment, InvalidConfig
+from base.protocol import written
+from base.protocol.errors import BadEnvironment, CniError, InvalidConfig
 
 _ARGS: Final = frozenset({
     "IgnoreUnknown", "IP", "GATEWAY", "MAC", "VF", "VLAN", "GUID", "STICKY",
@@ -65,6 +67,23 @@ def requested(conf: Mapping[str, Any], args: Mapping[str, str], key: str, arg: s
         if is_given(source.get(key)):
             return source[key]
     return args.get(arg) or None
+
+
+def requested_ips(conf: Mapping[str, Any], args: Mapping[str, str]) -> tuple[IPv4Address | IPv6Address, ...]:
+    """The addresses that the attachment requests, without duplicates and prefix lengths.  Raises InvalidConfig,
+    BadEnvironment."""
+    wrong: type[CniError] = InvalidConfig
+    where, asked = "ips of runtimeConfig or args.cni", requested(conf, {}, "ips", "IP")
+    if asked is None:
+        wrong, where, asked = BadEnvironment, "CNI_ARGS: IP", args.get("IP", "")
+    items = [str(item) for item in asked] if isinstance(asked, list) else [str(asked)]
+    addresses = dict[IPv4Address | IPv6Address, None]()
+    for item in filter(None, (part for text in items for part in text.split(","))):
+        try:
+            addresses[written.host(item)] = None
+        except ValueError:
+            raise wrong(f"{where} {item!r}: not an IP address; write it as in 10.0.0.5 or fd00::5/64") from None
+    return tuple(addresses)
 
 
 def is_given(value: Any) -> bool:

@@ -36,7 +36,7 @@ def read(kubelet: Path) -> list[Given]:
         return []
     try:
         return [
-            Given(str(entry["PodUID"]), str(entry["ResourceName"]), tuple(str(one) for one in _ids(entry["DeviceIDs"])))
+            Given(str(entry["PodUID"]), str(entry["ResourceName"]), tuple(map(str, _ids(entry["DeviceIDs"]))))
             for entry in json.loads(files.read(f"{path}", _MOST))["Data"]["PodDeviceEntries"] or []
         ]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:

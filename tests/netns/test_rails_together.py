@@ -95,7 +95,7 @@ def test_a_repeated_add(host: Host, pod: Pod) -> None:
 
 def test_requested_addresses(host: Host, pod: Pod, make_pod: Callable[[], Pod]) -> None:
     """Each goes to the rail that has its range; with align, one decides for all rails."""
-    for asked in (["10.57.0.9"], ["10.56.0.9", "10.57.0.9", "fd00:56::9"]):
+    for asked in (["10.57.0.9"], ["10.56.0.9", "10.57.0.9/24", "fd00:56:0::9"], ["10.56.0.9,10.57.0.9", ""]):
         host.ok("ADD", pod, conf(host, runtimeConfig={"ips": asked}))
         assert {a for found in addresses(pod).values() for a in found} >= {"10.56.0.9/24", "10.57.0.9/24"}
         host.ok("DEL", pod, conf(host))
