@@ -77,8 +77,7 @@ def attach(whole: Chain, members: tuple[Member, ...], asked: list[Asked], undo: 
     try:
         results = transaction.attach(asked, undo)
     except BaseException as failure:
-        entries = {one.entry(whole.key.container_id) for one in members} - whole.taken(members)
-        if not any(one.version() for one in entries):
+        if not any(entry.version() for entry in whole.own(members)):
             with after(failure, "and could not remove the chain, DEL has to"):
                 whole.forget()
         raise
@@ -122,10 +121,11 @@ def _stands(member: Member, pod: Pod, request: Request) -> bool:
 def delete(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
     """Detach all of the pod's devices.  Without any, there is nothing to do."""
     where = location(conf)
-    if whole := chains.find(where.state_dir, where.network, request.key):
-        Undo(request, programs, log).chain(whole)
-    elif journal.Entry(where.state_dir, where.network, request.key).version():
-        commands.delete(request, conf, log, programs)  # the network was not in chain mode at its ADD
+    there = journal.Entry(
+        where.state_dir, where.network, request.key
+    ).version()  # if it was not in chain mode at its ADD
+    if there or chains.find(where.state_dir, where.network, request.key):
+        commands.delete(request, conf, log, programs)
 
 
 def check(request: Request, conf: Config, _log: list[str], programs: Programs) -> None:

@@ -136,15 +136,12 @@ class Undo:
 
     def members_of_chain(self, whole: Chain, members: Sequence[Member]) -> None:
         """``chain`` for a caller that holds the chain's lock and has loaded its members."""
-        failures, every = list[Exception](), [member.entry(whole.key.container_id) for member in members]
-        with journal.lock_all(every):
-            taken = whole.taken(members)
-            members = [one for one, entry in zip(members, every, strict=True) if entry not in taken]
-            entries = [entry for entry in every if entry not in taken]
-            records = {one: r for one in entries if (r := journal.peek(one.state_dir, one.network, one.key))}
-            removed = _remove_links(records, self.request)
+        failures = list[Exception]()
+        with journal.lock_all([member.entry(whole.key.container_id) for member in members]):
+            own = whole.own(members)
+            removed = _remove_links({entry: record for entry, (_, record) in own.items() if record}, self.request)
             with syncs.collected() as late:
-                for member, entry in zip(members, entries, strict=True):
+                for entry, (member, _) in own.items():
                     undo = self.of(member.request(self.request))
                     try:
                         if entry in removed:

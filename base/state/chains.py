@@ -22,7 +22,7 @@ from base.protocol.spec import Json, Key, Request
 from base.state import durable, journal
 from base.state.journal import Version
 from base.state.locks import Lock
-from base.state.record import LOST
+from base.state.record import LOST, Record
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,19 @@ class Chain:
             found = [r for r in found if r.claim]
         return _body(Member(r.key.ifname, r.claim, r.config) for r in found)
 
-    def taken(self, members: Iterable[Member]) -> set[journal.Entry]:
-        """The members' places that another ADD has taken: the record there names another request or claim.  What an
-        unreadable record says is unknown, so the chain has it."""
-        return {entry for member in members if self._is_anothers(member, entry := member.entry(self.key.container_id))}
+    def own(self, members: Iterable[Member]) -> dict[journal.Entry, tuple[Member, Record | None]]:
+        """The members by their places, and their records; without those whose place another ADD has taken: the record
+        there names another request or claim.  What an unreadable record says is unknown, so the chain has it."""
+        found = dict[journal.Entry, tuple[Member, Record | None]]()
+        for member in members:
+            entry = member.entry(self.key.container_id)
+            record = journal.peek(entry.state_dir, entry.network, entry.key)
+            if record is None or record.kind == LOST or self._has(member, record):
+                found[entry] = member, record
+        return found
 
-    def _is_anothers(self, member: Member, entry: journal.Entry) -> bool:
-        record = journal.peek(entry.state_dir, entry.network, entry.key)
-        if record is None or record.kind == LOST:
-            return False
-        return record.claim != member.claim if member.claim else record.requested != self.key
+    def _has(self, member: Member, record: Record) -> bool:
+        return record.claim == member.claim if member.claim else record.requested == self.key
 
     def version(self) -> Version:
         """As ``journal.Entry.version``, for the chain's file."""
