@@ -190,7 +190,7 @@ class Sitting:
 
 
 def sit(book: Book, otherwise: Mapping[str, float], alone: tuple[str, ...] = ()) -> int:
-    """Run the missing parts, those apart beside the others, until all ended or an interrupt.
+    """Run the missing parts, in lanes beside each other, until all ended or an interrupt.
 
     Print how much is missing before, and what is missing afterwards.  Return 0 if nothing is, 1 after a failure, 130
     after an interrupt.
@@ -200,8 +200,7 @@ def sit(book: Book, otherwise: Mapping[str, float], alone: tuple[str, ...] = ())
         signal.signal(number, signal.default_int_handler)
     todo, sitting = book.missing(), Sitting(book, alone)
     print(said(book, otherwise).partition("\n")[0], flush=True)
-    lanes = [[part for part in todo if part.apart == apart] for apart in (False, True)]
-    threads = [Thread(target=sitting.lane, args=(lane,)) for lane in lanes]
+    threads = [Thread(target=sitting.lane, args=(lane,)) for lane in lanes(todo)]
     try:
         for thread in threads:
             thread.start()
@@ -214,10 +213,18 @@ def sit(book: Book, otherwise: Mapping[str, float], alone: tuple[str, ...] = ())
     return 0 if not book.missing() else 130 if sitting.over.is_set() else 1
 
 
+def lanes(todo: Iterable[Part]) -> list[list[Part]]:
+    """The parts that run in sequence: a tier's if they are apart, else those of this machine; two runs at once."""
+    found = defaultdict[tuple[str, int], list[Part]](list)
+    for part in todo:
+        found[part.tier if part.apart else "", part.later % 2].append(part)
+    return [*found.values()]
+
+
 def said(book: Book, otherwise: Mapping[str, float]) -> str:
     """The missing parts of each tier, and how long they take."""
     todo, takes = book.missing(), book.seconds(otherwise)
-    whole = max(sum(takes[part.title] for part in todo if part.apart == apart) for apart in (False, True))
+    whole = max((sum(takes[part.title] for part in lane) for lane in lanes(todo)), default=0)
     failed = {note.title for note in book.notes()}
     lines = [f"{len(todo)} of {len(book.parts)} parts are missing{f': about {span(whole)}' if todo else ''}"]
     for tier in dict.fromkeys(part.tier for part in todo):

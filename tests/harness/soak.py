@@ -6,8 +6,8 @@ It takes hours, in as many sittings and commits as you like: a part's result is 
 changes.  ~/.cache/hpn-cni/soak.jsonl gets a line when a part ends.  After an interrupt, which ends all parts, the next
 soak runs the missing parts.  A failed part counts as missing.  --missing only prints them, and how long they take.
 
-The parts on this machine run in sequence.  Beside them run those in guests, and those of the cluster, in sequence
-too.  --write writes the result of a whole soak into docs/develop/testing.md.
+The parts on this machine run in sequence.  Beside them run those in guests, those of the cluster, and two histories
+at once.  --write writes the result of a whole soak into docs/develop/testing.md.
 """
 
 import argparse

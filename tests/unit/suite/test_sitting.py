@@ -109,8 +109,12 @@ sys.path[:0] = {path}
 from pathlib import Path
 from covered import Tree
 from sitting import Book, Part, sit
-part = [Part("it", name, (sys.executable, "-c", code), frozenset()) for name, code in {parts}]
-raise SystemExit(sit(Book(Path({file!r}), Tree(Path({root!r})), part), {{"it": 7200.0}}))
+parts = [
+    Part(tier, name, (sys.executable, "-c", code), frozenset(), later=later, apart=apart)
+    for tier, name, code, later, apart in {parts}
+]
+times = dict.fromkeys(("it", "unit", "lab", "cluster"), 7200.0)
+raise SystemExit(sit(Book(Path({file!r}), Tree(Path({root!r})), parts), times))
 """
 
 
@@ -118,7 +122,9 @@ raise SystemExit(sit(Book(Path({file!r}), Tree(Path({root!r})), part), {{"it": 7
 def test_what_is_missing_is_told_at_both_ends(tree: Tree, tmp_path: Path, last: str, status: int) -> None:
     """Also after an interrupt, which a shell's background job would ignore."""
     wait = f"open({str(tmp_path / 'begun')!r}, 'w').close(); import time; time.sleep(600)"
-    parts = [("passes", ""), ("last", wait if last == "wait" else last)]
+    parts = [
+        ("it", name, code, 0, False) for name, code in (("passes", ""), ("last", wait if last == "wait" else last))
+    ]
     code = RUN.format(path=sys.path, parts=parts, file=f"{tmp_path}/notes", root=f"{tree.root}")
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as run:
         if last == "wait":
@@ -131,6 +137,24 @@ def test_what_is_missing_is_told_at_both_ends(tree: Tree, tmp_path: Path, last: 
     failed = " (failed)" if status == 1 else ""
     left = ["1 of 2 parts are missing: about 1 min", f"  1 it, 1 min: last{failed}"]
     assert after.splitlines() == (left if status else ["0 of 2 parts are missing"])
+
+
+def test_lanes_run_beside_each_other(tree: Tree, tmp_path: Path) -> None:
+    """Those of this machine, each tier that is apart, and two runs of each: every part here waits for all others."""
+    code = (
+        f"import sys, time; from pathlib import Path; here, until = Path({str(tmp_path / 'met')!r}), time.time() + 60\n"
+        "(here / {!r}).touch()\n"
+        "while len([*here.iterdir()]) < 6: time.sleep(0.01) if time.time() < until else sys.exit(1)"
+    )
+    (tmp_path / "met").mkdir()
+    parts = [
+        (tier, f"{later}", code.format(f"{tier}{later}"), later, tier != "unit")
+        for tier in ("unit", "lab", "cluster")
+        for later in (0, 1)
+    ]
+    run = RUN.format(path=sys.path, parts=parts, file=f"{tmp_path}/notes", root=f"{tree.root}")
+    told = subprocess.run([sys.executable, "-c", run], stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert "0 of 6 parts are missing" in told
 
 
 def test_expected_durations(tree: Tree) -> None:
