@@ -119,6 +119,7 @@ def pods() -> list[dict[str, Any]]:
         network("rail0", rail(0), **of_rail0), network("full", one_address), network("misspelled", rail(0, mtuu=9000)),
         network("no-master", rail(9)), network("too-old", rail(0), "0.2.0"),
         network("not-asked", {"type": "hpn", "kind": "sriov", "ipam": rail(5)["ipam"]}, **of_rail0),
+        network("not-all", {"type": "hpn", "rails": [f"{PREFIX}/rail0", f"{PREFIX}/vhost"], "ipam": rail(5)["ipam"]}),
     ]  # fmt: skip
     names = ("full", "first", "misspelled", "no-master", "too-old", "not-asked", "nowhere")
     on_node1 = [manifests.pod(name, node="node1", networks="full" if name == "first" else name) for name in names]
@@ -128,6 +129,7 @@ def pods() -> list[dict[str, Any]]:
         *networks, *on_node1, late,
         manifests.pod("unknown", resources={f"{PREFIX}/rail9": 1}),
         manifests.pod("vhost", node="node1", resources={f"{PREFIX}/vhost": 1}),
+        manifests.pod("not-all", node="node1", networks="not-all", resources={f"{PREFIX}/rail0": 1}),
         manifests.pod("no-hpn", node="node2", networks="rail0", resources={f"{PREFIX}/rail0": 1}),
         manifests.pod("ends", node="node1", networks="rail0@hpn0", resources={f"{PREFIX}/rail0": 1}),
     ]  # fmt: skip
