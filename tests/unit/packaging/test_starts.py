@@ -11,7 +11,7 @@ from support.cluster_nodes import Cluster
 from test_layering import LIBRARIES, ROOT, within
 
 # The modules for shared pools that a command needs if the node's own blocks have room.
-_PARTS = ("allocate", "node_blocks", "rules", "rules.block_math", "rules.network")
+_PARTS = ("allocate", "view", "node_blocks", "rules", "rules.block_math", "rules.network")
 QUIET = tuple(f"ipam.cluster.{part}" for part in _PARTS)
 
 

@@ -90,7 +90,7 @@ def loaded(state: Path, *commands: str, **ipam: object) -> list[str]:
 def test_what_is_imported_with_room(cluster: Cluster) -> None:
     node = cluster.node("node1")
     node.add("a")
-    parts = ("allocate", "node_blocks", "rules", "rules.block_math", "rules.network")
+    parts = ("allocate", "node_blocks", "rules", "rules.block_math", "rules.network", "view")
     few = ["ipam.cluster", *(f"ipam.cluster.{part}" for part in parts)]
     assert loaded(node.state, "ADD", "CHECK", "STATUS", **SMALL) == few
     assert loaded(node.state, "CHECK", "DEL", "GC", **SMALL) == []

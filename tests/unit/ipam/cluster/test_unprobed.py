@@ -13,6 +13,7 @@ from ipam.allocation import Allocation
 from ipam.cluster import BLOCK, Machine, allocate, node_blocks
 from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import Network
+from ipam.cluster.view import AnyBlock, View
 from ipam.config import load
 from ipam.stores import Owner
 from ipam.stores.access import open_in
@@ -51,17 +52,17 @@ def test_what_was_probed_waits_for_no_round(cluster: Cluster, node: Node) -> Non
     node.enter()
     pool = load({"cniVersion": "1.1.0", "name": "net", "type": "x", "ipam": node.ipam}, {})
     assert pool.cluster
-    policy = allocate.AnyBlock(Network("net", str(node.dir), pool.cluster, pool))
-    view = allocate.View(policy, is_probed=True)
+    policy = AnyBlock(Network("net", str(node.dir), pool.cluster, pool))
+    view = View(policy, is_probed=True)
     ip = Ip(ip_interface(f"{node.leases()['a:net1'][0]}/24"), None)
-    view.pool(())
+    view.usable_pool(())
     with node_blocks.lock(node.dir, 1):
         view.note_probed([ip])
     assert node.mine.blocks[0].tried == frozenset()
     view.note_probed([ip])
     assert node.mine.blocks[0].tried == {str(ip.address.ip)}
     before = (node.dir / "blocks").stat().st_ino
-    view.pool(())
+    view.usable_pool(())
     view.note_probed([ip])
     assert (node.dir / "blocks").stat().st_ino == before
 
