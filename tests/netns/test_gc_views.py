@@ -11,7 +11,8 @@ from types import FrameType
 
 import pytest
 from netns.collecting import LISTS, collect
-from support.topology import Host, Pod, until
+from support.inside import await_inside
+from support.topology import Host, Pod
 
 from base.kernel import netns
 from base.protocol.spec import Key
@@ -45,7 +46,7 @@ def test_who_does_not_see_the_pods_takes_none_for_dead(host: Host, make_pod: Cal
     try:
         if held_by == "a process":
             process = subprocess.Popen(["ip", "netns", "exec", live.name, "cat"], stdin=subprocess.PIPE)
-            until(lambda: Path(f"/proc/{process.pid}/ns/net").stat().st_ino == live.inode())
+            await_inside(process, live.inode())
             live.gone()
         before = host.picture()
         collect_from_elsewhere(host, live)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.inside import await_inside
 from support.ipam_calls import Net
 from support.namespaces import needs_cookies
 from support.topology import Pod
@@ -31,6 +32,8 @@ def run() -> Iterator[Run]:
         inside = ["nsenter", f"--net=/run/netns/{pod.name}"] if pod else []
         process = subprocess.Popen([*inside, "sleep", "inf"])
         started.append(process)
+        if pod:
+            await_inside(process, pod.inode())
         (base / name).mkdir(parents=True, exist_ok=True)
         (base / name / "cgroup.procs").write_text(f"{process.pid}")
         return process

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inside import await_inside
 from support.ipam_calls import Net
 from support.namespaces import needs_cookies
 from support.topology import Host, Pod, ip, until
@@ -119,8 +120,7 @@ def test_a_process_in_it_is_enough(net: Net, make_pod: MakePod) -> None:
     add(net, other)
     process = subprocess.Popen(["ip", "netns", "exec", lives.name, "cat"], stdin=subprocess.PIPE)
     try:
-        while Path(f"/proc/{process.pid}/ns/net").stat().st_ino != lives.inode():
-            pass
+        await_inside(process, lives.inode())
         lives.gone()
         assert call(net, "ADD", new)["code"] == 103
     finally:
@@ -156,8 +156,7 @@ def test_by_the_path_of_a_process(net: Net, make_pod: MakePod) -> None:
     process = subprocess.Popen(["unshare", "-n", "cat"], stdin=subprocess.PIPE)
     try:
         own = Path("/proc/self/ns/net").stat().st_ino
-        while Path(f"/proc/{process.pid}/ns/net").stat().st_ino == own:
-            pass
+        until(lambda: Path(f"/proc/{process.pid}/ns/net").stat().st_ino != own)
         freed = add(net, pod, f"/proc/{process.pid}/ns/net")
         assert call(net, "ADD", new)["code"] == 103
     finally:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inside import await_inside
 from support.topology import Host, Pod, ip, leases
 
 CLONE_NEWNET = 0x40000000
@@ -50,6 +51,7 @@ class Child:
             holder = subprocess.Popen(["nsenter", f"--net=/proc/{os.getpid()}/fd/{fd}", "sleep", "1000"])
             stack.callback(holder.wait)
             stack.callback(holder.kill)
+            await_inside(holder, os.stat(fd).st_ino)
         if how == "mount":
             mount = Path(f"{pod.path}-child-{fd}")
             mount.touch()
