@@ -44,3 +44,11 @@ def cost(work: Callable[[], object]) -> float:
         return time.process_time() - before
 
     return min(once() for _ in range(3))
+
+
+def is_proportional(cost_of: Callable[[int], float], few: int, many: int) -> bool:
+    """Return whether the cost grows as the size, and not as its square: the limit is their geometric mean.
+
+    Caches that other programs empty make large work up to three times as dear, so the sizes are far apart.
+    """
+    return cost_of(many) < (many / few) ** 1.5 * cost_of(few)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.elapsed import cost
+from support.elapsed import cost, is_proportional
 from support.sysfs_tree import Tree, write
 
 from base.state import durable
@@ -265,14 +265,12 @@ def test_nothing(tmp_path: Path) -> None:
 
 
 def test_many(tmp_path: Path) -> None:
-    """Eight times as many devices take eight times as long."""
-
     def seconds_of(cards: int) -> float:
         kept = Inventory(cards_of(tmp_path / f"{cards}", cards).root)
         assert len(kept.devices()) == 25 * cards
         return cost(kept.devices)
 
-    assert seconds_of(8) < 24 * seconds_of(1)
+    assert is_proportional(seconds_of, 1, 16)
 
 
 def cards_of(folder: Path, many: int) -> Tree:

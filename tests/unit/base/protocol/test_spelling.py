@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from support.elapsed import cost
+from support.elapsed import cost, is_proportional
 
 from base.protocol import spec, spelling
 from base.protocol.errors import InvalidConfig
@@ -120,7 +120,7 @@ def test_a_key_that_is_there_twice() -> None:
 
 
 def test_many_keys_take_little_time() -> None:
-    """A long configuration must not block: a megabyte takes eight times as long as an eighth."""
+    """A long configuration must not block."""
 
     def decode(many: int) -> None:
         text = json.dumps({f"Key{i}": None for i in range(many)} | {"mode": "bridge", "a": 1}).encode()
@@ -128,4 +128,4 @@ def test_many_keys_take_little_time() -> None:
             spec.decode(text[:-1] + b', "a": 2}')
         spec.decode(text)
 
-    assert cost(lambda: decode(64_000)) < 24 * cost(lambda: decode(8_000))
+    assert is_proportional(lambda many: cost(lambda: decode(many)), 2_000, 64_000)
