@@ -1,8 +1,6 @@
 """The launcher and the agent as a runtime runs them, and processes of a local user beside them."""
 
 import json
-import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,22 +52,3 @@ def agent(hpn: Path, base: Path, path: Path) -> Iterator[list[int]]:
             assert process.wait(60) == 0
         finally:
             process.kill()
-
-
-def states(pid: int) -> set[str]:
-    """The states of a process's threads."""
-    stats = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return {stat.rpartition(")")[2].split()[0] for stat in stats}
-
-
-@contextmanager
-def stopped(pids: list[int]) -> Iterator[None]:
-    """Stop these processes with all their threads: until its first thread stops, another may still accept a request."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        until(lambda: all(states(pid) == {"T"} for pid in pids))
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)

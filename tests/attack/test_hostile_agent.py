@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from attack.launched import NOBODY, agent, answers, run, somebody, stopped
+from attack.launched import NOBODY, agent, answers, run, somebody
+from support.processes import stopped
 from support.topology import until
 
 CONNECTS = """
@@ -58,7 +59,7 @@ def test_workers_that_are_stopped(hpn: Path, public: Path, many: int) -> None:
         for stopping in [pids[1:2], pids[2:3]] if many == 1 else [pids[1:]]:
             # time: so that those to be stopped wait for requests again
             time.sleep(0.2)
-            with stopped(stopping):
+            with stopped(*stopping):
                 for _ in range(3):
                     # Repeat: without processor time for the other worker, the launcher runs the command itself.
                     until(lambda: answers(hpn, Path("/proc/nowhere") if many == 1 else base, path))

@@ -11,7 +11,7 @@ from types import FrameType
 
 import pytest
 from netns.collecting import LISTS, collect
-from support.inside import await_inside
+from support.processes import await_inside
 from support.topology import Host, Pod
 
 from base.kernel import netns

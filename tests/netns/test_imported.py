@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.inside import await_inside
 from support.ipam_calls import Net
 from support.namespaces import needs_cookies
+from support.processes import await_inside
 from support.topology import Pod
 
 from base.kernel import netns

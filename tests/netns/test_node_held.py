@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.kubelet import Kubelet
 from support.node_process import NodeProcess
+from support.processes import states
 from support.sysfs_tree import Tree
 from support.topology import Host, ip, open_files, until
 
@@ -50,6 +51,7 @@ class Node:
         """Stop the child process that provisions the PF once it waits for the PF's lock, and return its pid."""
         pid = int(until(self._waiting, SOON))
         os.kill(pid, signal.SIGSTOP)
+        until(lambda: states(pid) == {"T"}, SOON)
         return pid
 
     def _waiting(self) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inside import await_inside
 from support.ipam_calls import Net
 from support.namespaces import needs_cookies
+from support.processes import await_inside
 from support.topology import Host, Pod, ip, until
 
 from base.kernel import netns

@@ -2,12 +2,11 @@
 
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -135,29 +134,6 @@ def everything(sock: socket.socket) -> bytes:
     while more := sock.recv(65536):
         data += more
     return data
-
-
-def states(pid: int) -> set[str]:
-    """Return the states of the process's threads: none if it is gone, Z if nothing reaps orphans."""
-    found = set[str]()
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            found.add((task / "stat").read_text().rpartition(")")[2].split()[0])
-    return found
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[int]:
-    """Stop the worker, which takes it out of epoll_wait.
-
-    A connection that wakes a worker on its way out goes to another worker only with the next connection.
-    """
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        until(lambda: states(pid) == {"T"})
-        yield pid
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def taken(sock: socket.socket) -> None:

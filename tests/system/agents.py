@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -105,17 +104,6 @@ def descriptors_at_rest(agent: subprocess.Popen[bytes]) -> int:
         return now if len(processes(agent)) == 1 + WORKERS and descriptors(agent) == now else 0
 
     return int(until(steady))
-
-
-@contextmanager
-def stopped(pids: list[int]) -> Iterator[None]:
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 def sleeper(machine: Machine) -> tuple[Path, Path, str]:

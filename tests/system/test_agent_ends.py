@@ -13,6 +13,7 @@ from pathlib import Path
 import drawn
 import pytest
 from fabric import container_id
+from support.processes import stopped
 from support.topology import open_files
 from system.agents import (
     answers,
@@ -24,7 +25,6 @@ from system.agents import (
     processes_at_rest,
     running,
     sleeper,
-    stopped,
     until,
 )
 from system.machine import Machine
@@ -76,7 +76,7 @@ def test_one_that_hangs_is_passed_by(machine: Machine, path: Path) -> None:
     """The launcher passes by an agent that has not accepted the request and no longer can."""
     pod, network = machine.pod(), conf(machine)
     with running(machine, path) as agent:
-        with stopped(processes_at_rest(agent)):
+        with stopped(*processes_at_rest(agent)):
             result = ok(call(machine, path, "ADD", pod, network))
         assert machine.addresses(pod) == {ip["address"] for ip in result["ips"]}
         until(lambda: answers(machine, path))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inside import await_inside
+from support.processes import await_inside
 from support.topology import Host, Pod, ip, leases
 
 CLONE_NEWNET = 0x40000000

@@ -22,11 +22,10 @@ from support.agent_processes import (
     ended,
     everything,
     running,
-    states,
-    stopped,
     taken,
     woken,
 )
+from support.processes import states, stopped
 from support.topology import until
 
 from agent import connection, workers
@@ -103,7 +102,7 @@ def test_threads_share_their_memory(agent: Agent) -> None:
 
 def test_one_that_hangs_delays_nobody(agent: Agent) -> None:
     with agent.connect(b"slow") as slow:
-        with stopped(agent.slow()) as pid:
+        with stopped(pid := agent.slow()):
             assert {agent.ask() for _ in range(50)} == agent.workers() - {pid}
         assert answered(slow) == pid
 

@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.agent_processes import QUIET, SLOW, Agent, ended, everything, states, stopped, taken, woken
+from support.agent_processes import QUIET, SLOW, Agent, ended, everything, taken, woken
+from support.processes import states, stopped
 from support.topology import until
 
 from agent.workers import WORKERS
