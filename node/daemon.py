@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from base.kernel import sysfs
 from base.protocol.errors import CniError
 from base.protocol.location import CLAIMS_DIR
-from hardware import inventory
+from hardware import inventory, neighbors
 from hardware.model import Device, Kind
 from node.health.status import Facts, Health, HealthKey, Observation, due, observe, step
 from node.health.watch import Watch
@@ -26,6 +26,7 @@ from node.provision.provisioning import Provisioning
 
 if TYPE_CHECKING:
     from node.dra.service import Service
+    from node.lldp.listener import Listener
 
 # After a scan the next one waits ten times the scan's duration, 0.5 s at most.  Pods come and go by the dozen, and each
 # of their VFs is an event.
@@ -33,7 +34,7 @@ _REST: Final = 10
 _LONGEST_REST: Final = 0.5
 _GONE: Final = Observation("it is gone")
 # The topics of metrics' hpn_problems: the first words of the log's topics.
-PROBLEMS: Final = ("configuration", "devices", "dra", "files", "kubelet", "provisioning", "socket")
+PROBLEMS: Final = ("configuration", "devices", "dra", "files", "kubelet", "lldp", "provisioning", "socket")
 
 
 class Daemon:
@@ -50,6 +51,7 @@ class Daemon:
         self._loop, self._read = loop, read
         self._registry, self._kubeconfig = registry, kubeconfig
         self._dra: Service | None = None
+        self._listener: Listener | None = None
         self._settings = Settings((), "")
         self._health = dict[HealthKey, Health]()
         self._inventory = inventory.Inventory(memory=inventory.MEMORY)
@@ -104,6 +106,8 @@ class Daemon:
         if self._dra:
             self._dra.close()
         self._provisioning.close()
+        if self._listener:
+            self._listener.close()
         if self._is_started:
             self._watch.close()
         self._directory.close()
@@ -157,6 +161,7 @@ class Daemon:
         selectors = [selector for resource in settings.resources for selector in resource.selectors]
         self._watch.software = any(not one.kinds or Kind.NETDEV in one.kinds for one in selectors)
         self._start_dra()
+        self._start_lldp()
         names = {resource.full_name for resource in settings.resources if not resource.by_dra}
         for name in self._resources.served.keys() - names:
             self._resources.remove(name)
@@ -192,6 +197,8 @@ class Daemon:
         self._topics.solved("devices")
         found = self._provisioning.update(found)
         self._devices = {device.id: device for device in found}
+        if self._listener:
+            self._listener.update(found)
         offered, sentences = offers.offers(self._settings.resources, found)
         self._topics.report("offers", *sentences)
         self._topics.report("obstacles", *needs.obstacles(offered))
@@ -228,6 +235,22 @@ class Daemon:
         if not self._resources.hosts(DRIVER):
             leave = partial(self._resources.dismiss, DRIVER)
             self._resources.host(DRIVER, self._dra.driver(self._directory.socket(DRIVER), leave))
+
+    def _start_lldp(self) -> None:
+        """Hear the neighbors of PFs, or stop that; the next scan names the PFs."""
+        if self._settings.lldp and not self._listener:
+            from node.lldp.listener import Listener  # noqa: PLC0415  # most nodes need none of it
+
+            self._listener = Listener(self._loop, self._topics, self._check_health)
+        if self._listener:
+            self._listener.after = self._settings.up_after
+        if not self._settings.lldp:
+            if self._listener:
+                self._listener.close()
+                self._listener.forget()
+                self._listener = None
+            with suppress(CniError):
+                neighbors.forget()
 
     def _unclaimed(self, offers: Iterable[Offer]) -> Iterable[Offer]:
         """The plugin's offers without what claims or slices still have."""

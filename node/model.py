@@ -190,6 +190,7 @@ class Settings:
     - ``notes``: sentences with other remarks on the file.
     - ``pfs``: the rules for PFs.
     - ``rdma_exclusive``: whether an RDMA device is in one network namespace at a time; None leaves the mode as it is.
+    - ``lldp``: whether the neighbors of PFs are heard.
     """
 
     resources: tuple[Resource, ...]
@@ -200,3 +201,4 @@ class Settings:
     notes: tuple[str, ...] = ()
     pfs: tuple[PfRule, ...] = ()
     rdma_exclusive: bool | None = None
+    lldp: bool = False

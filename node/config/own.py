@@ -37,6 +37,8 @@ class File(Object):
     rdmaNamespaces: Literal["exclusive", "shared"] | None = None  # noqa: N815
     """Whether an RDMA device is in one network namespace at a time, or in all: [below](#rdmanamespaces).
     Default: left as it is"""
+    lldp: bool = False
+    """Whether `hpn node` hears which switch port is at the other end of each PF: [below](#lldp)."""
 
 
 class Health(Object):
@@ -179,6 +181,7 @@ def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
         left_out=tuple(left_out),
         pfs=tuple(_rule(one, f"pfs[{at}]") for at, one in enumerate(file.pfs)),
         rdma_exclusive=None if file.rdmaNamespaces is None else file.rdmaNamespaces == "exclusive",
+        lldp=file.lldp,
     )
 
 

@@ -368,9 +368,9 @@ def test_the_device_files_of_pools(chart: Chart) -> None:
 
 
 def test_what_provisioning_gets(chart: Chart) -> None:
-    """hpn node can write to /sys, and only for the RDMA mode to /etc/modprobe.d."""
+    """hpn node can write to /sys, only for the RDMA mode to /etc/modprobe.d, and has raw sockets only for LLDP."""
     pools = [
-        {"name": "mode", "nodeSelector": {"p": "a"}, "devices": "rdmaNamespaces: exclusive"},
+        {"name": "mode", "nodeSelector": {"p": "a"}, "devices": "rdmaNamespaces: exclusive\nlldp: true"},
         {"name": "none", "nodeSelector": {"p": "b"}, "devices": "rdmaNamespaces: exclusive", "provision": False},
     ]
     found = chart.objects(pools=pools, provision=True)
@@ -383,7 +383,8 @@ def test_what_provisioning_gets(chart: Chart) -> None:
     own = security["hpn-none"]
     assert own["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
     more = own | {"appArmorProfile": {"type": "Unconfined"}}
-    assert security == {"hpn": more, "hpn-mode": more, "hpn-none": own}
+    hears = more | {"capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}}
+    assert security == {"hpn": more, "hpn-mode": hears, "hpn-none": own}
 
 
 def node_paths(pod: dict[str, Any]) -> set[str]:

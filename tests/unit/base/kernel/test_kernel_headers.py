@@ -17,16 +17,19 @@ from agent import server, workers
 from base.kernel import (
     addresses,
     bpf,
+    confinement,
     dcb,
     devlink,
     dump,
     events,
+    frames,
     links,
     neighbors,
     netlink,
     netns,
     nsid,
     offloads,
+    private_flags,
     probe,
     rdma_netlink,
     routes,
@@ -38,15 +41,17 @@ from base.kernel import (
 )
 from cni.kinds import child, ipoib, macvlan
 from node.health import watch
+from node.lldp import lldpdu
 from node.provision import scan
 
 # The C library's headers first: the kernel's omit what these define.
 HEADERS = """
 arpa/inet.h net/if_arp.h netinet/in.h netpacket/packet.h sys/inotify.h sys/prctl.h sys/socket.h sys/syscall.h
-sys/timerfd.h sys/timex.h asm/socket.h rdma/rdma_netlink.h linux/bpf.h linux/dcbnl.h linux/devlink.h linux/ethtool.h
-linux/fib_rules.h linux/genetlink.h linux/icmpv6.h linux/if.h linux/if_bridge.h linux/if_ether.h linux/if_link.h
-linux/if_tun.h linux/mount.h linux/neighbour.h linux/net_namespace.h linux/netlink.h linux/nexthop.h linux/nsfs.h
-linux/rtnetlink.h linux/sched.h linux/sockios.h linux/version.h
+sys/timerfd.h sys/timex.h asm/socket.h rdma/rdma_netlink.h linux/bpf.h linux/dcbnl.h linux/devlink.h
+linux/ethtool.h linux/fib_rules.h linux/genetlink.h linux/icmpv6.h linux/if.h linux/if_bridge.h linux/if_ether.h
+linux/if_link.h linux/if_tun.h linux/mount.h linux/neighbour.h linux/audit.h linux/filter.h linux/net_namespace.h
+linux/netlink.h linux/nexthop.h linux/nsfs.h linux/rtnetlink.h linux/capability.h linux/seccomp.h errno.h
+linux/sched.h linux/sockios.h linux/version.h
 """
 MODULES: tuple[ModuleType, ...] = (
     *(addresses, neighbors, dcb, events, links, macvlan, netlink, netns, nsid, rules, child, routes, ipoib, rtnl, vf),
@@ -99,6 +104,25 @@ NAMES = {
     "SIOCETHTOOL": offloads._SIOCETHTOOL,
     "ETHTOOL_GFEATURES": offloads._GFEATURES,
     "ETHTOOL_SFEATURES": offloads._SFEATURES,
+    "ETH_P_LLDP": lldpdu.ETHERTYPE,
+    "SO_ATTACH_FILTER": frames._SO_ATTACH_FILTER,
+    "(BPF_LD|BPF_W|BPF_ABS)": frames._LOAD_WORD,
+    "(BPF_LD|BPF_H|BPF_ABS)": frames._LOAD_HALF,
+    "(BPF_LD|BPF_W|BPF_LEN)": frames._LOAD_LENGTH,
+    "(BPF_JMP|BPF_JEQ|BPF_K)": frames._IF_EQUAL,
+    "(BPF_JMP|BPF_JGT|BPF_K)": frames._IF_GREATER,
+    "(BPF_RET|BPF_K)": frames._RETURN,
+    "ETHTOOL_GSTRINGS": private_flags._STRINGS,
+    "ETHTOOL_GSSET_INFO": private_flags._SET_INFO,
+    "ETHTOOL_GPFLAGS": private_flags._FLAGS,
+    "ETH_SS_PRIV_FLAGS": private_flags._PRIVATE,
+    "ETH_GSTRING_LEN": private_flags._NAME,
+    "PR_SET_NO_NEW_PRIVS": confinement._SET_NO_NEW_PRIVS,
+    "PR_SET_SECCOMP": confinement._SET_SECCOMP,
+    "SECCOMP_MODE_FILTER": confinement._MODE_FILTER,
+    "SECCOMP_RET_ALLOW": confinement._ALLOW,
+    "(SECCOMP_RET_ERRNO|EPERM)": confinement._REFUSE,
+    "_LINUX_CAPABILITY_VERSION_3": confinement._CAPABILITY_VERSION,
     "RDMA_NLDEV_NET_NS_FD": rdma_netlink.NET_NS_FD,
     "SO_RCVBUFFORCE": watch._SO_RCVBUFFORCE,
 }
@@ -123,11 +147,17 @@ STRUCTS = {
     "struct ucred": unix_sockets.UCRED,
     "struct rtnexthop": routes.HOP,
     "struct ifla_vf_guid": Struct("=I4xQ"),
-    "struct packet_mreq": Struct("=iHH8s"),
+    "struct packet_mreq": frames._MREQ,
+    "struct sock_filter": frames._INSTRUCTION,
+    "struct sock_fprog": frames._PROGRAM,
+    "struct ethtool_value": private_flags._VALUE,
+    "struct ethtool_gstrings": private_flags._NAMES,
 }
 OFFSETS = {
     ("struct ifreq", "ifr_ifindex"): 16,
     ("struct ifreq", "ifr_data"): 16,
+    ("struct ethtool_sset_info", "sset_mask"): 8,
+    ("struct ethtool_sset_info", "data"): 16,
     ("struct ethtool_get_features_block", "requested"): 4,
     ("struct ethtool_set_features_block", "requested"): 4,
     ("struct ifreq", "ifr_hwaddr.sa_data"): 18,
@@ -148,6 +178,8 @@ def stated() -> Iterator[tuple[str, int]]:
             if type(value) is int and (public := OF_C.fullmatch(name)):
                 yield public[1], value
     yield from NAMES.items()
+    if platform.machine() == "x86_64":
+        yield from ((f"__NR_{name}", number) for name, (number, _) in confinement._CALLS.items())
     yield from ((f"sizeof({name})", struct.size) for name, struct in STRUCTS.items())
     yield from ((f"offsetof({name}, {member})", at) for (name, member), at in OFFSETS.items())
 
