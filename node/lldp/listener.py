@@ -57,6 +57,7 @@ class Listener:
         self._again: asyncio.TimerHandle | None = None
         self._wanted: frozenset[Port] = frozenset()
         self._complained = set[str]()
+        self._write()
 
     def update(self, devices: Iterable[Device]) -> None:
         """Hear the PFs among the devices, and forget those that are gone."""

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import pytest
 from support import lldp_frames as frames
 from support.kubelet import Kubelet
 from support.lldp_frames import VENDORS, announced, framed, tlv
-from support.node_process import RIGHTS, NodeProcess
+from support.node_process import PROGRAM, RIGHTS, ROOT, NodeProcess
 from support.sysfs_tree import Tree
 from support.topology import Host, Pod, ip, until
 
@@ -118,6 +119,19 @@ def test_from_plugging_to_silence(node: Node) -> None:
     node.process.write([RESOURCE])
     with node.process:
         until(lambda: not node.file.exists())
+
+
+def test_hpn_devices_shows_them(node: Node) -> None:
+    with node.process:
+        node.hears("rail0", VENDORS["junos"], name="qfx-leaf2")
+        space = ["nsenter", f"--mount=/proc/{node.process.process.pid}/ns/mnt", "env", "-C", f"{ROOT}"]
+        inside = [*space, *PROGRAM, "devices"]
+        table = subprocess.run(inside, stdout=subprocess.PIPE, text=True, check=True).stdout
+        assert "  qfx-leaf2 et-0/0/5:0  " in table
+        document = subprocess.run([*inside, "--json"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    shown = {one["netdevs"][0]: one["neighbor"] for one in json.loads(document)["devices"]}
+    assert shown["rail1"] is None
+    assert (shown["rail0"]["leafPort"], shown["rail0"]["vlan"], shown["rail0"]["current"]) == ("et-0/0/5:0", 100, True)
 
 
 def test_the_key_is_turned_off_and_on(node: Node) -> None:

@@ -180,7 +180,7 @@ def test_json(tree: Tree, state: Path) -> None:
         "device": PF, "kind": "pf", "netdevs": ["rail0"], "vendor": "15b3", "product": "101d", "driver": "mlx5_core",
         "numa": 1, "linkType": "ether", "rdma": [{"device": "mlx5_0", "fwVer": "22.31.1014", "ports": ports}],
         "usedBy": "", "sriov": {"numVfs": 3, "totalVfs": 8, "free": 1}, "eswitch": "",
-        "gpus": [{"address": GPU, "word": "PIX"}],
+        "gpus": [{"address": GPU, "word": "PIX"}], "neighbor": None,
     }  # fmt: skip
     assert [(one["index"], one["usedBy"]) for one in (vf0, vf1)] == [(0, "free"), (1, POD)]
     assert (vf1["rdma"], vf2["rdma"]) == ([{"device": "mlx5_2"}], [])
