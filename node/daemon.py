@@ -321,7 +321,7 @@ class Daemon:
             self._report(name, served, before)
         self._resources.update(self._health)
         if self._dra:
-            self._dra.update(self._health)
+            self._dra.update(self._health, self._listener.settled if self._listener else {})
         times = [at for health in self._health.values() if (at := due(health, settings)) is not None]
         if self._due:
             self._due.cancel()

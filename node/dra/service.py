@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from base.protocol.errors import CniError
 from base.state import claims
+from hardware.neighbors import Neighbor
 from node.dra.claims import devices, kept, status
 from node.dra.claims.devices import Devices
 from node.dra.claims.driver import Driver
@@ -60,8 +61,8 @@ class Service:
         self.served = {name: Served(offer) for name, offer in offers.items()}
         self._devices.offer(self.offers)
 
-    def update(self, health: Mapping[HealthKey, Health]) -> None:
-        """Publish the offers with this health."""
+    def update(self, health: Mapping[HealthKey, Health], neighbors: Mapping[str, Neighbor]) -> None:
+        """Publish the offers with this health, and with these switch ports of PFs."""
         self._devices.update(health)
         unhealthy = {
             (name, key.id): word
@@ -69,7 +70,7 @@ class Service:
             for key in served.devices
             if (word := _word(health[key]))
         }
-        self._publisher.offer(self.offers, unhealthy)
+        self._publisher.offer(self.offers, unhealthy, neighbors)
         if self._driver:
             self._driver.changed()
 

@@ -198,7 +198,7 @@ class Listener:
     def _is_settled(self, pf: str) -> None:
         self._settling.pop(pf, None)
         if (heard := self._heard.get(pf)) and heard.neighbor:
-            self.settled[pf] = heard.neighbor
+            self.settled = {**self.settled, pf: heard.neighbor}  # the reader compares it with the one before
             self._changed()
 
     def _write(self) -> None:

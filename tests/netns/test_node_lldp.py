@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from support import lldp_frames as frames
+from support.dra_api import serving
 from support.kubelet import Kubelet
 from support.lldp_frames import VENDORS, announced, framed, tlv
 from support.node_process import PROGRAM, RIGHTS, ROOT, NodeProcess
+from support.pod_resources import listing
 from support.sysfs_tree import Tree
 from support.topology import Host, Pod, ip, until
 
@@ -132,6 +134,35 @@ def test_hpn_devices_shows_them(node: Node) -> None:
     shown = {one["netdevs"][0]: one["neighbor"] for one in json.loads(document)["devices"]}
     assert shown["rail1"] is None
     assert (shown["rail0"]["leafPort"], shown["rail0"]["vlan"], shown["rail0"]["current"]) == ("et-0/0/5:0", 100, True)
+
+
+def test_resource_slices_have_them(node: Node, tmp_path: Path) -> None:
+    """A device has its switch port as attributes, also after the link has gone; another one counts later."""
+    with serving(tmp_path) as (api, kubeconfig):
+        node.process.flags = ("--kubeconfig", str(kubeconfig))
+        node.process.write([{**RESOURCE, "by": "dra"}], lldp=True, health={"upAfter": 2})
+        node.process.registry.mkdir(parents=True)
+
+        def attributes(name: str) -> dict[str, Any]:
+            _, device = api.devices().get(PFS["rail0"], ("", {"attributes": {}}))
+            return {key: one for key, one in device["attributes"].items() if key.startswith(name)}
+
+        with listing(node.process.kubelet), node.process:
+            node.hears("rail0", VENDORS["nx-os"], name="leaf-2.dc1")
+            until(lambda: attributes("leaf"))
+            assert attributes("leaf") == {
+                "leaf": {"string": "leaf-2.dc1"},
+                "leafPort": {"string": "Ethernet1/31"},
+                "leafVlan": {"int": 102},
+                "leafMaxFrame": {"int": 9216},
+            }
+            assert attributes("speed") | attributes("rail") == {"speed": {"int": 400}, "rail": {"int": 0}}
+            ip("link", "set", "fabric", "down")
+            until(lambda: any("taints" in one for _, one in api.devices().values()))
+            assert attributes("leaf")["leaf"] == {"string": "leaf-2.dc1"}
+            ip("link", "set", "fabric", "up")
+            node.hears("rail0", VENDORS["junos"], name="qfx-leaf2")
+            until(lambda: attributes("leaf")["leaf"] == {"string": "qfx-leaf2"})
 
 
 def test_the_key_is_turned_off_and_on(node: Node) -> None:

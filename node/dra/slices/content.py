@@ -3,15 +3,17 @@
 Source: k8s.io/api/resource/v1, and its validation in kubernetes (pkg/apis/resource/validation).
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, groupby
 from typing import Final
 
 from base.protocol.spec import Json
 from hardware.model import Device, Kind
+from hardware.neighbors import Neighbor
 from node.dra import DRIVER
 from node.dra.slices import names
 from node.model import Offer, Resource, Sharing, Unit
@@ -23,6 +25,8 @@ _STANDARD: Final = "resource.kubernetes.io"
 # Multus finds a claim's devices by these (multus-cni, pkg/draclient), and skips a device without them.
 _MULTUS: Final = "k8s.cni.cncf.io"
 SHARES: Final = "shares"
+# The number of a rail in the name or an altname of its PF's interface: "rail0", "eth_rail7".
+_RAIL: Final = re.compile(r"(?:.*[-_])?rail[-_]?([0-9]{1,3})")
 TAINT: Final = f"{DRIVER}/unhealthy"
 
 # A resource's name and the ID of a unit that is not available by DRA now.
@@ -76,11 +80,13 @@ class Facts:
 
     - ``root``: a PCI function's root, "pci0000:3a"; empty if unknown.
     - ``unhealthy``: why a resource's device is unhealthy, in one word; empty if it is healthy.
+    - ``neighbors``: the switch ports of PFs, by their addresses.
     """
 
     node: str
     root: Callable[[str], str]
     unhealthy: Callable[[Resource, Device], str]
+    neighbors: Mapping[str, Neighbor] = field(default_factory=dict)
 
     def taint(self, entry: Entry) -> str:
         """Why an entry is unhealthy.  One healthy device is enough for a pooled resource."""
@@ -160,7 +166,7 @@ def _slices(
             if why := _why_left_out(entry, features, is_whole=is_whole, is_unhealthy=bool(word)):
                 left_out(entry.device.id, why)
             elif entry.units:
-                devices.append(_device(entry, facts.root, word, consumed))
+                devices.append(_device(entry, facts, word, consumed))
         if devices:
             yield {"devices": devices}
 
@@ -202,8 +208,9 @@ def _why_left_out(entry: Entry, features: Features, *, is_whole: bool, is_unheal
     return what
 
 
-def _device(entry: Entry, root: Callable[[str], str], unhealthy: str, consumed: _Consumed | None) -> Json:
-    made: Json = {"name": entry.name, "attributes": attributes(entry, root)}
+def _device(entry: Entry, facts: Facts, unhealthy: str, consumed: _Consumed | None) -> Json:
+    described = attributes(entry, facts.root, facts.neighbors.get(entry.device.pf))
+    made: Json = {"name": entry.name, "attributes": described}
     if entry.is_shared:
         # Each claim takes one share.  Without this capacity, a device with multiple allocations has no limit.
         policy = {"default": "1", "validValues": ["1"]}
@@ -217,8 +224,11 @@ def _device(entry: Entry, root: Callable[[str], str], unhealthy: str, consumed: 
     return made
 
 
-def attributes(entry: Entry, root: Callable[[str], str]) -> Json:
-    """A device's attributes.  None changes when a pod gets the device, so selectors find the same devices again."""
+def attributes(entry: Entry, root: Callable[[str], str], neighbor: Neighbor | None = None) -> Json:
+    """A device's attributes.  None changes when a pod gets the device, so selectors find the same devices again.
+
+    ``neighbor`` is the last one of its PF, also while the link is down.
+    """
     one, resource = entry.device, entry.resource
     is_pci = one.kind in (Kind.PF, Kind.VF, Kind.ACCELERATOR)
     found: dict[str, str | int | bool] = {
@@ -242,7 +252,21 @@ def attributes(entry: Entry, root: Callable[[str], str]) -> Json:
             found["index"] = one.index
         if one.numa >= 0:
             found[f"{_STANDARD}/numaNode"] = one.numa
+        found |= _of_wire(one, neighbor)
     return {name: _value(value) for name, value in found.items() if value != ""}
+
+
+def _of_wire(one: Device, neighbor: Neighbor | None) -> dict[str, str | int | bool]:
+    """The attributes of a PF's cable: the rail by its name, and the switch port with its values."""
+    names = (one.pf_netdev, *one.pf_altnames)
+    found: dict[str, str | int | bool] = {}
+    if rail := next(filter(None, map(_RAIL.fullmatch, names)), None):
+        found["rail"] = int(rail[1])
+    if neighbor:
+        found |= {"leaf": neighbor.leaf, "leafPort": neighbor.leaf_port}
+        numbers = {"leafVlan": neighbor.vlan, "leafMaxFrame": neighbor.max_frame, "speed": neighbor.speed}
+        found |= {name: number for name, number in numbers.items() if number}
+    return found
 
 
 def _value(value: str | int | bool) -> Json:  # noqa: FBT001  # a value of any of three types

@@ -25,6 +25,7 @@ from base.child_process import Child
 from base.protocol.errors import CniError
 from base.state import durable
 from hardware.model import Device
+from hardware.neighbors import Neighbor
 from node.background import Background
 from node.dra.slices import ledger
 from node.dra.slices.view import Report, View
@@ -79,15 +80,18 @@ class Publisher:
         self._often_until = 0.0  # by the loop's clock
         self._wiped: asyncio.TimerHandle | None = None
 
-    def offer(self, offers: tuple[Offer, ...], unhealthy: Mapping[Name, str]) -> None:
+    def offer(
+        self, offers: tuple[Offer, ...], unhealthy: Mapping[Name, str], neighbors: Mapping[str, Neighbor]
+    ) -> None:
         """Publish these offers, without what pods have from the plugin.  Pairs of resource and device id have a reason
-        in ``unhealthy``."""
-        if unhealthy != self._view.unhealthy or not _is_alike(offers, self._view.offers):
+        in ``unhealthy``, and addresses of PFs a switch port in ``neighbors``."""
+        others = unhealthy, neighbors
+        if others != (self._view.unhealthy, self._view.neighbors) or not _is_alike(offers, self._view.offers):
             self._has_changed = True
             now = _units(offers)
             self._cleared = {name: ids & now[name] for name, ids in self._cleared.items() if name in now}
             self._view = replace(self._view, is_same=False)
-        self._view = replace(self._view, offers=offers, unhealthy=unhealthy)
+        self._view = replace(self._view, offers=offers, unhealthy=unhealthy, neighbors=neighbors)
         if self._has_changed:
             self._background.after(REST)
 
@@ -281,5 +285,5 @@ def _key(offer: Offer) -> list[object]:
 
 def _of_slice(one: Device) -> object:
     """What content.py reads of a device."""
-    names = one.names, one.pf_netdev, one.pf
+    names = one.names, one.pf_netdev, one.pf_altnames, one.pf
     return one.id, one.kind, names, one.link_type, bool(one.rdma), one.vendor, one.product, one.index, one.numa

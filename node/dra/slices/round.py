@@ -81,7 +81,12 @@ def _publish(server: api.Api, view: View, withheld: frozenset[Name], own: Json) 
     is_known = versions == {name: about["resourceVersion"] for name, about in there.items()}
     if view.is_same and withheld == view.withheld and is_known:
         return report
-    facts = Facts(server.node, cache(functions.root), lambda of, one: view.unhealthy.get((of.full_name, one.id), ""))
+    facts = Facts(
+        server.node,
+        cache(functions.root),
+        lambda of, one: view.unhealthy.get((of.full_name, one.id), ""),
+        view.neighbors,
+    )
     left_out = defaultdict[str, list[str]](list)
     wanted = content.pools(
         content.entries(server.node, view.offers, withheld),

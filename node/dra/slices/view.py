@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hardware.neighbors import Neighbor
 from node.kubelet.allocations import Name
 from node.model import Offer
 
@@ -21,6 +22,7 @@ class View:
     - ``withheld``: what the round before withheld.  If ``is_look``, publish only if that has changed.
     - ``known``: the slices, by name, after the last round; none if it failed.  If ``is_same``, it was to publish the
       same.
+    - ``neighbors``: the switch ports of PFs, by their addresses.
     - ``leaves``: a device that may be in slices is in no offer.
     """
 
@@ -34,6 +36,7 @@ class View:
     known: Mapping[str, Known] = field(default_factory=dict)
     is_same: bool = False
     leaves: bool = False
+    neighbors: Mapping[str, Neighbor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

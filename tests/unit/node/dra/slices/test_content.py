@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hardware.model import Device, Kind, RdmaDevice
+from hardware.neighbors import Neighbor
 from node.dra.slices import content
 from node.dra.slices.content import Facts, Features
 from node.model import Offer, Resource, Sharing, Unit
@@ -43,9 +44,13 @@ def made(
     withheld: Sequence[tuple[str, str]] = (),
     unhealthy: dict[str, str] | None = None,
     features: Features | None = None,
+    neighbors: dict[str, Neighbor] | None = None,
 ) -> tuple[Pools, list[str]]:
     facts = Facts(
-        "node1", lambda address: ROOTS.get(address, ""), lambda _, device: (unhealthy or {}).get(device.id, "")
+        "node1",
+        lambda address: ROOTS.get(address, ""),
+        lambda _, device: (unhealthy or {}).get(device.id, ""),
+        neighbors or {},
     )
     left_out = dict[str, list[str]]()
     entries = content.entries("node1", offers, withheld)
@@ -96,6 +101,34 @@ def test_attributes_do_not_change_in_a_pod() -> None:
     home = vf(0)
     away = replace(home, netdevs=())
     assert made(offer(VF, home)) == made(offer(VF, away))
+
+
+def test_the_wire_of_its_pf() -> None:
+    """A VF has its PF's switch port, cut to the API server's 64 bytes; an unknown number is absent."""
+    wire = Neighbor("mac", "02:00:00:00:00:01", "ifname", "Eth1/1", "l" * 70, vlan=102, max_frame=9216, ttl=120)
+    named = replace(vf(0), pf_altnames=("enp1", "eth_rail7"))
+    (one,) = devices(made(offer(VF, named), neighbors={PF.id: wire})[0])
+    added = {key: value for key, value in one["attributes"].items() if key.startswith(("leaf", "rail", "speed"))}
+    assert added == {
+        "leaf": {"string": "l" * 64},
+        "leafPort": {"string": "Eth1/1"},
+        "leafVlan": {"int": 102},
+        "leafMaxFrame": {"int": 9216},
+        "rail": {"int": 7},
+    }
+    (one,) = devices(made(offer(WHOLE, PF), neighbors={PF.id: replace(wire, name="", speed=400)})[0])
+    assert one["attributes"]["leaf"] == {"string": "02:00:00:00:00:01"}
+    assert one["attributes"]["speed"] == {"int": 400}
+    assert "rail" not in one["attributes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rail"),
+    [("rail0", 0), ("rail_12", 12), ("eth_rail7", 7), ("ens1", None), ("rail7v0", None), ("trail1", None)],
+)
+def test_the_number_of_a_rail(name: str, rail: int | None) -> None:
+    (one,) = devices(made(offer(WHOLE, replace(PF, pf_netdev=name)))[0])
+    assert one["attributes"].get("rail") == (None if rail is None else {"int": rail})
 
 
 def test_an_sf_has_no_bus_id() -> None:

@@ -12,6 +12,7 @@ import pytest
 from support.node_loop import turn
 
 from hardware.model import Device, Kind
+from hardware.neighbors import Neighbor
 from node.dra.slices import publisher
 from node.dra.slices.publisher import Publisher
 from node.dra.slices.view import Report, View
@@ -47,8 +48,13 @@ class Node:
         made._round = self._round  # type: ignore[method-assign]
         return made
 
-    def offer(self, *devices: Device, unhealthy: Mapping[Name, str] | None = None) -> None:
-        self.publisher.offer(offer(*devices), unhealthy or {})
+    def offer(
+        self,
+        *devices: Device,
+        unhealthy: Mapping[Name, str] | None = None,
+        neighbors: Mapping[str, Neighbor] | None = None,
+    ) -> None:
+        self.publisher.offer(offer(*devices), unhealthy or {}, neighbors or {})
 
     def _free(self) -> None:
         self.freed += 1
@@ -119,6 +125,18 @@ def test_at_changes_only(node: Node) -> None:
     assert node.rounds[2]["ids"] == [DEVICES[0].id]
 
 
+def test_the_port_of_a_switch(node: Node) -> None:
+    """Another port is a change; the same one again is none."""
+    there = {DEVICES[0].pf: Neighbor("mac", "02:00:00:00:00:01", "ifname", "Eth1")}
+    node.offer(*DEVICES, neighbors=there)
+    node.after(1)
+    node.offer(*DEVICES, neighbors=dict(there))
+    turn(node.loop, 0.1)
+    assert len(node.rounds) == 1
+    node.offer(*DEVICES)
+    node.after(2)
+
+
 def test_whether_the_offers_are_those_of_the_last_round(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then a round compares only versions.  A round that failed, or left devices out, begins anew; and a look that
     published nothing does not count."""
@@ -170,7 +188,7 @@ def test_at_intervals(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "EVERY", 0.02)
     node.offer(*DEVICES)
     node.after(3)
-    node.publisher.offer((), {})
+    node.publisher.offer((), {}, {})
     node.until(lambda: bool(node.rounds) and node.rounds[-1]["ids"] == [])
     node.until(lambda: not node.publisher._background.is_at_work)
     number = len(node.rounds)
@@ -331,7 +349,7 @@ def test_devices_in_slices_outlive_a_restart(node: Node) -> None:
     node.publisher.close()
     node.publisher = node.made()
     assert node.publisher.published == {one.id for one in DEVICES}
-    node.publisher.offer((), {})
+    node.publisher.offer((), {}, {})
     node.until(lambda: not node.publisher.published)
     assert node.freed > freed
     assert not (node.folder / "plugins_registry" / publisher.FILE).exists()
@@ -375,7 +393,7 @@ def test_kubelet_removes_slices_that_no_credential_may_remove(
     monkeypatch.setattr(publisher, "OFTEN", 0.05)
     node.publisher.hosted(leave)
     node.publisher.registered()
-    node.publisher.offer((), {})
+    node.publisher.offer((), {}, {})
     node.until(lambda: not needed)
     assert node.publisher.published == {one.id for one in DEVICES}
     assert "dra" in node.topics.problems
@@ -393,7 +411,7 @@ def test_kubelet_removes_slices_that_no_credential_may_remove(
 def test_a_driver_that_returns_before_kubelet_has_removed_its_slices(barred: Node) -> None:
     node, left = barred, list[int]()
     node.publisher.hosted(lambda: left.append(1) or [])  # type: ignore[func-returns-value]
-    node.publisher.offer((), {})
+    node.publisher.offer((), {}, {})
     node.until(lambda: bool(left))
     node.report = Report(frozenset())
     node.publisher.hosted(lambda: left.append(1) or [])  # type: ignore[func-returns-value]
@@ -407,7 +425,7 @@ def test_an_api_server_that_is_away_removes_the_slices_later(barred: Node) -> No
     node.report = Report(frozenset(), "away")
     node.publisher.hosted(lambda: pytest.fail("kubelet could not remove them either"))
     before = len(node.rounds)
-    node.publisher.offer((), {})
+    node.publisher.offer((), {}, {})
     node.after(before + 3)
     assert node.publisher.published
     node.report = Report(frozenset())
