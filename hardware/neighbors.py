@@ -94,6 +94,11 @@ class Neighbor:
         }
 
 
+def file_of(root: Path) -> Path:
+    """The file of the machine with this /sys."""
+    return root.parent / FILE.relative_to("/")
+
+
 def now() -> int:
     """The present second of CLOCK_BOOTTIME, which counts while the node sleeps, and which cannot be set."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME))

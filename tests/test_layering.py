@@ -74,6 +74,7 @@ SHOWS = (
     "inspection",
     "hints",
     "devices",
+    "fabric.wiring",
     "plan",
     "top",
     "doctor",

@@ -70,16 +70,16 @@ class Client:
         self.clock = answer.at or self.clock
         return answer
 
-    def listed(self, path: str, unknown: str = "") -> Iterator[Json]:
+    def listed(self, path: str, unknown: str = "", query: str = "") -> Iterator[Json]:
         """Yield the objects of a list of any kind, page by page (kubernetes.io, "Kubernetes API Concepts", "Retrieving
         large results sets in chunks").
 
         ``unknown``: the reason for an error if the API server does not know the kind; if empty, there are no objects
-        then.
+        then.  ``query``: a selector, as "fieldSelector=spec.driver%3Dx&".
         """
         what, follow = f"{self.server} does not list {path.rpartition('/')[2]}", ""
         while True:
-            answer = self.send("GET", f"{path}?limit={PAGE}{follow}")
+            answer = self.send("GET", f"{path}?{query}limit={PAGE}{follow}")
             if answer.status == 404 and not unknown:
                 return
             if answer.status != 200:

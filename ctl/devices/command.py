@@ -33,17 +33,12 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
     if options.device and not found:
         there = ", ".join(one.device.id for one in node.functions) or "none"
         raise LinkUnavailable(f"no NIC here is called {options.device!r}; the NICs are: {there}")
-    heard = neighbors.read(_file(root))
+    heard = neighbors.read(neighbors.file_of(root))
     if options.json:
         mode = None if node.exclusive is None else "exclusive" if node.exclusive else "shared"
         devices = [_described(one, heard) for one in found]
         return as_document({"rdmaNamespaces": mode, "devices": devices, "unread": list(node.unread)}), 0
     return text(_parts(node, found, heard, options.verbose, root)), 0
-
-
-def _file(root: Path) -> Path:
-    """The neighbors of the machine with this /sys."""
-    return root.parent / neighbors.FILE.relative_to("/")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,7 +82,7 @@ def _parts(
     if node.exclusive is not None:
         yield f"RDMA devices are {_MODES[node.exclusive]}"
     yield from node.unread
-    if root == sysfs.SYS and _file(root).exists():
+    if root == sysfs.SYS and neighbors.file_of(root).exists():
         yield from _agents(found)
     if verbose:
         hcas = [hca for one in functions.flat(found) for hca in one.hcas]

@@ -131,6 +131,9 @@ def test_hpn_devices_shows_them(node: Node) -> None:
         table = subprocess.run(inside, stdout=subprocess.PIPE, text=True, check=True).stdout
         assert "  qfx-leaf2 et-0/0/5:0  " in table
         document = subprocess.run([*inside, "--json"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        wiring = subprocess.run([*space, *PROGRAM, "fabric", "wiring"], stdout=subprocess.PIPE, text=True, check=False)
+    assert wiring.returncode == 1
+    assert "rail 1 (rail1) has no neighbor, and others have one; check its cable" in wiring.stdout
     shown = {one["netdevs"][0]: one["neighbor"] for one in json.loads(document)["devices"]}
     assert shown["rail1"] is None
     assert (shown["rail0"]["leafPort"], shown["rail0"]["vlan"], shown["rail0"]["current"]) == ("et-0/0/5:0", 100, True)

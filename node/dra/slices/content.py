@@ -25,7 +25,7 @@ _STANDARD: Final = "resource.kubernetes.io"
 # Multus finds a claim's devices by these (multus-cni, pkg/draclient), and skips a device without them.
 _MULTUS: Final = "k8s.cni.cncf.io"
 SHARES: Final = "shares"
-# The number of a rail in the name or an altname of its PF's interface: "rail0", "eth_rail7".
+# "rail0", "eth_rail7".
 _RAIL: Final = re.compile(r"(?:.*[-_])?rail[-_]?([0-9]{1,3})")
 TAINT: Final = f"{DRIVER}/unhealthy"
 
@@ -256,12 +256,16 @@ def attributes(entry: Entry, root: Callable[[str], str], neighbor: Neighbor | No
     return {name: _value(value) for name, value in found.items() if value != ""}
 
 
+def rail(one: Device) -> int | None:
+    """The number of the rail in the name or an altname of the PF's interface; None without one."""
+    found = next(filter(None, map(_RAIL.fullmatch, (one.pf_netdev, *one.pf_altnames))), None)
+    return int(found[1]) if found else None
+
+
 def _of_wire(one: Device, neighbor: Neighbor | None) -> dict[str, str | int | bool]:
     """The attributes of a PF's cable: the rail by its name, and the switch port with its values."""
-    names = (one.pf_netdev, *one.pf_altnames)
-    found: dict[str, str | int | bool] = {}
-    if rail := next(filter(None, map(_RAIL.fullmatch, names)), None):
-        found["rail"] = int(rail[1])
+    number = rail(one)
+    found: dict[str, str | int | bool] = {} if number is None else {"rail": number}
     if neighbor:
         found |= {"leaf": neighbor.leaf, "leafPort": neighbor.leaf_port}
         numbers = {"leafVlan": neighbor.vlan, "leafMaxFrame": neighbor.max_frame, "speed": neighbor.speed}
