@@ -113,6 +113,7 @@ BOOTS = {
             "tests/lab/test_node_devices.py",
             "tests/lab/test_node_metrics.py",
             "tests/lab/test_node_check.py",
+            "tests/lab/test_lldp.py",
         ),
     ),
     "rails": (
