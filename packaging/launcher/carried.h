@@ -17,6 +17,7 @@ struct carried { char version[24]; uint64_t start, table, count, sum, size; };
 struct file { uint64_t offset, size; uint32_t mode; char path[108]; };
 
 extern const char *cni; /* CNI_COMMAND, which a runtime sets */
+extern int exit_status; /* after an error */
 extern struct carried carried;
 extern uid_t me;
 
@@ -28,6 +29,9 @@ int is_short(int number);
  * goes behind them. */
 _Noreturn void fail_with(const char *code, int number, const char *const *texts);
 #define FAIL(code, number, ...) fail_with(code, number, (const char *const[]){__VA_ARGS__, NULL})
+
+/* Runs an OCI hook by its words, and ends this process. */
+_Noreturn void hook(int argc, char **argv);
 
 /* The number as text; the room has DIGITS bytes. */
 #define DIGITS 21

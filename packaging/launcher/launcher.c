@@ -26,6 +26,7 @@ struct request { char magic[4], version[16]; uint32_t ipam, variables, input; };
 struct reply { char word; struct __attribute__((packed)) { uint32_t code, out, err; }; char text[2 * REPLY_MOST]; };
 
 const char *cni;
+int exit_status = 1;
 static char text[VARIABLES_MOST + STDIN_MOST + 1]; /* environment and stdin, as the agent gets them */
 static size_t text_size;
 
@@ -60,7 +61,7 @@ void fail_with(const char *code, int number, const char *const *texts)
         end = join(join(end, limit, ": "), limit, strerror(number));
     end = stpcpy(end, cni ? "\"}\n" : "\n");
     print(cni ? 1 : 2, line, end - line);
-    _exit(1);
+    _exit(exit_status);
 }
 
 const char *digits(char *room, uint64_t number)
@@ -246,6 +247,8 @@ int main(int argc, char **argv, char **environment)
     fill_standard_streams();
     if (argc < 1)
         FAIL("4", 0, "called without a name");
+    if (argc > 1 && !strcmp(argv[1], "hook"))
+        hook(argc, argv);
     cni = getenv("CNI_COMMAND");
     if (cni && !isatty(0)) {
         for (; *environment && text_size + strlen(*environment) < VARIABLES_MOST; environment++)
