@@ -36,7 +36,7 @@ def main() -> NoReturn:
             from ctl.main import VERSION  # noqa: PLC0415
             from node.main import main as node  # noqa: PLC0415
 
-            sys.exit(node(sys.argv[2:], VERSION))
+            sys.exit(node(sys.argv[2:], VERSION, file))
         import signal  # noqa: PLC0415
 
         from ctl.main import main as operator  # noqa: PLC0415

@@ -12,8 +12,6 @@ from base.protocol.location import IPAM_DIR, STATE_DIR, ipam_dir
 from base.protocol.location import state_dir as default_state_dir
 from base.protocol.spec import Json
 
-# The path where most runtimes find the plugin.
-PLUGIN: Final = "/opt/cni/bin/hpn"
 # The program's own loader, in a directory that is named by the version (docs/develop/agent.md).
 _LOADER: Final = "ld-hpn.so.2"
 

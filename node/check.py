@@ -13,7 +13,7 @@ from hardware import inventory
 from hardware.model import Device, Kind
 from node import config
 from node.model import Offer, PfName, Selector, Settings, devices_of
-from node.offer import needs, offers
+from node.offer import hook, needs, offers
 from node.offer.offers import agrees
 
 # The exit status.  A selector without a match is not a fault, because one file often serves many nodes.
@@ -61,11 +61,13 @@ def answer(
         return (_json({"file": f"{file}", "refused": sentences}) if as_json else _lines(sentences)), REFUSED
     devices = inventory.devices(root, inventory.MEMORY)
     made, remarks = offers.offers(settings.resources, devices)
-    sentences = [*_without_match(made, devices), *(one for one in remarks if not one.endswith(offers.LOOK))]
+    conflicts = hook.conflicts(settings.resources)
+    sentences = [*conflicts, *_without_match(made, devices), *(one for one in remarks if not one.endswith(offers.LOOK))]
     sentences += needs.obstacles(made, root.parent)
     claimed = {device.id for offer in made for device in devices_of(offer.units)}
     found = _Findings(file, settings, made, sentences, [one for one in devices if one.id not in claimed])
-    return _json(_document(found)) if as_json else _lines(_report(found)), LEFT_OUT if settings.left_out else WHOLE
+    status = LEFT_OUT if settings.left_out or conflicts else WHOLE
+    return _json(_document(found)) if as_json else _lines(_report(found)), status
 
 
 def _report(found: _Findings) -> Iterator[str]:

@@ -21,7 +21,7 @@ from node.kubelet.registry import Registry
 from node.kubelet.served import Served
 from node.log import Topics, cause, log, some
 from node.model import ConfigRefused, Offer, Settings, devices_of
-from node.offer import answers, needs, offers
+from node.offer import answers, hook, needs, offers
 from node.provision.provisioning import Provisioning
 
 if TYPE_CHECKING:
@@ -156,8 +156,9 @@ class Daemon:
 
     def _configure(self, settings: Settings) -> None:
         self._settings = settings
-        left_out = settings.left_out
-        self._topics.report("configuration", *left_out, *settings.notes, is_problem=bool(left_out))
+        resources = settings.resources
+        faults = (*settings.left_out, *hook.conflicts(resources), *hook.LAUNCHER.without(resources))
+        self._topics.report("configuration", *faults, *settings.notes, is_problem=bool(faults))
         selectors = [selector for resource in settings.resources for selector in resource.selectors]
         self._watch.software = any(not one.kinds or Kind.NETDEV in one.kinds for one in selectors)
         self._start_dra()

@@ -47,6 +47,7 @@ class Flags:
     dry_run: bool = False
     classes: Path | None = None
     kubelet: Path = KUBELET
+    plugins: Path | None = None
     kubeconfig: str = ""
     blocks: bool = True
     prefix: str = ""
@@ -91,6 +92,8 @@ def _parser() -> _Parser:
            "kubectl apply, and exit")  # fmt: skip
     option("--kubelet-dir", dest="kubelet", metavar="DIR", type=_directory,
            help=f"kubelet's state directory; default: {KUBELET}")  # fmt: skip
+    option("--cni-bin-dir", dest="plugins", metavar="DIR", type=_plugins, help="the runtime's directory for plugins, "
+           "with this program, which CDI files name; default: /opt/cni/bin, or this program's own")  # fmt: skip
     option("--kubeconfig", metavar="FILE", type=_absolute, help="credentials for the API server, for addresses that "
            "nodes share: a kubeconfig, or a directory with token and ca.crt of this pod's service account; default: "
            "those of the policy file")  # fmt: skip
@@ -115,6 +118,10 @@ def _absolute(value: str) -> str:
     if not value.startswith("/"):
         raise ArgumentTypeError(f"{value!r} is not an absolute path; write one")
     return value
+
+
+def _plugins(value: str) -> Path:
+    return Path(_absolute(value))
 
 
 def _directory(value: str) -> Path:

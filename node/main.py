@@ -24,6 +24,7 @@ from node.flags import Flags
 from node.kubelet.directory import AGAIN, Taken
 from node.log import log
 from node.model import ConfigRefused, Settings
+from node.offer import hook
 
 # EX_CONFIG of sysexits.h.  systemd's unit does not restart the program after it: first a person must correct the file.
 REFUSED: Final = 78
@@ -31,8 +32,8 @@ REFUSED: Final = 78
 PATIENCE: Final = 30.0
 
 
-def main(arguments: Sequence[str], version: str) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit status."""
+def main(arguments: Sequence[str], version: str, file: str = "") -> int:
+    """Serve until SIGTERM or SIGINT; return the exit status.  ``file`` is the running program, if it is frozen."""
     try:
         asked = flags.parse(arguments)
     except flags.Wrong as e:
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str], version: str) -> int:
         return 0
     if asked.check or asked.classes or asked.dry_run:
         return _shown(asked)
+    hook.LAUNCHER.found(asked.plugins, file)
     try:
         asyncio.run(_serve(asked, version))
     except ConfigRefused as e:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final
 
+from base.protocol.memlock import Limit
 from hardware.model import Device, Kind
 
 # IDs of one resource.  kubelet reads messages of up to 4 MiB; this many IDs with their NUMA nodes fill half of that.
@@ -94,6 +95,7 @@ class Resource:
     - ``source``: the resource's place in the file, for messages: "resourceList[2]".
     - ``kind``: the word of hpn's own file for its devices: "vf", "master"; empty for another dialect.
     - ``by_dra``: whether ResourceSlices offer its devices, and not the device plugin.
+    - ``memlock``: the limit of locked memory for its containers; empty if the file has none.
     - ``takes_network``: its devices may have addresses and routes of the host, which their pods take.
     """
 
@@ -111,6 +113,7 @@ class Resource:
     source: str = ""
     kind: str = ""
     by_dra: bool = False
+    memlock: Limit = ""
     takes_network: bool = False
 
     @property

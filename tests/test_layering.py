@@ -56,6 +56,7 @@ OURS = {
         "node.flags",
         "node.kubelet.directory",
         "node.model",
+        "node.offer.cdi",
         "node.offer.offers",
         "cni",
         "ipam",

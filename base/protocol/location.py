@@ -23,6 +23,8 @@ IPAM_DIR: Final = "/var/lib/cni/hpn/ipam"
 # kubelet's directory, unless its --root-dir names another; and those of MicroK8s and k0s.
 KUBELET: Final = "/var/lib/kubelet"
 KUBELETS: Final = (KUBELET, "/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/k0s/kubelet")
+# Where most runtimes find the plugin.
+PLUGIN: Final = "/opt/cni/bin/hpn"
 # The launcher unpacks the program here, one directory per version, unless HPN_PROGRAM_DIR is set.
 PROGRAM_DIR: Final = "/var/lib/cni/hpn/program"
 OF_TEST: Final = "HPN_STATE_DIR"

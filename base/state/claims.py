@@ -55,6 +55,7 @@ class ClaimedDevice:
     - ``attributes``: what the container learns of it, in the form of a ResourceSlice's attributes.
     - ``nodes``: the device nodes that its containers get.
     - ``info``: what their environment has of it, by bus address and provider (node/offer/needs.py).
+    - ``memlock``: the limit of locked memory that the DeviceClass or the device file states; else empty.
     """
 
     request: str
@@ -74,6 +75,7 @@ class ClaimedDevice:
     nodes: tuple[str, ...] = ()
     waits: bool = True
     info: Json = field(default_factory=dict)
+    memlock: int | str = ""  # base/protocol/memlock.py
 
     @property
     def is_awaited(self) -> bool:
@@ -124,7 +126,7 @@ class Claim:
 
     def to_json(self) -> Json:
         """The claim as a JSON object."""
-        return {**vars(self), "devices": [vars(device) for device in self.devices]}
+        return {**vars(self), "devices": [_without_rare(vars(device)) for device in self.devices]}
 
     @classmethod
     def from_json(cls, body: Json) -> "Claim":
@@ -134,6 +136,11 @@ class Claim:
             for one in body["devices"]
         )
         return cls(**{**body, "pods": tuple(body["pods"]), "devices": devices})
+
+
+def _without_rare(device: Json) -> Json:
+    """The members without an empty one that earlier versions do not know: they can read all other claims."""
+    return {name: value for name, value in device.items() if value or name != "memlock"}
 
 
 def save(claim: Claim) -> None:

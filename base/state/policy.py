@@ -5,11 +5,13 @@
                       "CNIDeviceInfoFile": ["/run/k8s.cni.cncf.io/devinfo"]},
      "allowedNames": {"master": ["rail*"]},
      "podMayChoose": ["mac", "ips", "mtu"],
+     "memlockMost": 17179869184,
      "backends": {"etcd": {"endpoints": ["https://10.0.0.1:2379"]}, "nodeName": "node1"}}
 
 The author of a NetworkAttachmentDefinition chooses a configuration's keys, and root opens the files that they name.  An
 entry of ``allowedPaths`` allows itself and everything below it.  Paths are compared as text, so nothing outside is even
-inspected.  permitted.py explains ``allowedNames`` and ``podMayChoose``.  ``backends`` holds the addresses and
+inspected.  permitted.py explains ``allowedNames`` and ``podMayChoose``.  ``memlockMost`` bounds the locked memory
+that hpn node lets containers have.  ``backends`` holds the addresses and
 credentials of the backends that a cluster's nodes share.  ADD and STATUS read the file; other commands read it only if
 a key of the configuration requires it.
 """
@@ -41,6 +43,7 @@ FORMER: Final = "stateDir"
 _PATHS: Final = "allowedPaths"
 NAMES: Final = "allowedNames"
 CHOICES: Final = "podMayChoose"
+MEMLOCK: Final = "memlockMost"
 _BACKENDS: Final = "backends"
 BACKENDS: Final = ("kubernetes", "etcd")  # the kinds of backends
 _NODE_NAME: Final = "nodeName"
@@ -137,6 +140,17 @@ def backend(kind: str) -> tuple[Mapping[str, Any], str]:
     return about, name
 
 
+def memlock_most() -> int | str:
+    """The largest limit of locked memory that hpn node sets; without the key, every limit is allowed.  Raises
+    InvalidConfig if the policy file is broken."""
+    from base.protocol import memlock  # noqa: PLC0415  # no CNI command asks
+
+    most: int | str = document().get(MEMLOCK, memlock.UNLIMITED)
+    if why := memlock.why_refused(most):
+        raise broken(f"{MEMLOCK} {json.dumps(most)} {why}")
+    return most
+
+
 def document(file: str = "") -> dict[str, Any]:
     """The policy file, or another file in its place, with known keys only; empty if there is none.  Raises
     InvalidConfig if it is broken."""
@@ -149,8 +163,9 @@ def document(file: str = "") -> dict[str, Any]:
         raise broken(f"it is not JSON ({e})") from e
     if not isinstance(found, dict):
         raise broken("it is not a JSON object")
-    if unknown := sorted(found.keys() - {_PATHS, NAMES, CHOICES, _BACKENDS}):
-        raise broken(f"{unknown[0]} is not a known key; known keys are {_PATHS}, {NAMES}, {CHOICES} and {_BACKENDS}")
+    known = (_PATHS, NAMES, CHOICES, MEMLOCK, _BACKENDS)
+    if unknown := sorted(found.keys() - {*known}):
+        raise broken(f"{unknown[0]} is not a known key; known keys are {', '.join(known)}")
     return found
 
 

@@ -21,6 +21,7 @@ from ctl.installation import layout, systemd
 
 # The mode, in a directory of the pod that all its containers read.  kubelet keeps it below a directory of this name.
 CHOSEN: Final = Path("/hpn-mode/mode")
+_PLUGINS: Final = Path("/", layout.HPN).parent
 _UNITS: Final = (layout.AGENT_SOCKET, layout.NODE)
 _LOGS: Final = (layout.NODE, layout.AGENT)
 _LINES: Final = 50  # of earlier log
@@ -40,8 +41,9 @@ def command(words: Sequence[str]) -> list[str]:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         sys.exit(_watch() if role == "agent" else _wait())
     if role == "node":
-        has_credential = any(word.startswith("--kubeconfig") for word in options)
-        return [role, *options, *([] if has_credential else ["--no-blocks"])]
+        defaults = {"--kubeconfig": "--no-blocks", "--cni-bin-dir": f"--cni-bin-dir={_PLUGINS}"}
+        more = [word for name, word in defaults.items() if not any(one.startswith(name) for one in options)]
+        return [role, *options, *more]
     # A child, because the agent enters the host's mounts itself.
     for line in Child(_withdraw).answer():
         _say(line)

@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from base.protocol.location import KUBELETS
-from ctl.command_line import PLUGIN
+from base.protocol.location import KUBELETS, PLUGIN
 
 _K3S: Final = "/var/lib/rancher/k3s"
 _MICROK8S: Final = "/var/snap/microk8s"

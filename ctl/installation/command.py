@@ -15,6 +15,7 @@ from ctl.installation.files import Step, present
 from ctl.installation.layout import Entry
 from ctl.screen import text
 from node.config import DEFAULTS, BadFile, read
+from node.offer import cdi
 
 _NAMED = 10
 # The Debian package's prerm compares the output of hpn uninstall --check with this sentence.
@@ -156,7 +157,11 @@ def answer_uninstall(words: Sequence[str]) -> tuple[str, int]:
     parser.add_argument("--force", action="store_true", help="also while pods use hpn; the state then stays")
     about_check = "only list pods with interfaces, addresses or claims; 1 if any"
     parser.add_argument("--check", action="store_true", help=about_check)
+    about_hooks = "only remove this program from the files of container runtimes (CDI), which start it as a hook"
+    parser.add_argument("--hooks", action="store_true", help=about_hooks)
     options = parser.parse_args(words)
+    if options.hooks:
+        return text(cdi.release(options.root)), 0
     if options.check:
         lines = state.holders(options.root)
         return text(lines or [NOBODY]), 1 if lines else 0
@@ -220,13 +225,16 @@ def first(held: Sequence[str]) -> list[str]:
 def _do(root: Path, removed: Sequence[Step], units: Mapping[str, str]) -> list[str]:
     """Stop these units, and carry out the steps; a line for each.  Raises CniError, OSError."""
     stopped = _stop(root, removed, units)
+    # Not before hpn node has ended, which would write them again.
+    released = cdi.release(root) if layout.HPN in [step.path for step in removed] else []
     files.do(root, removed, Path())
     if layout.DEVICES in [step.path for step in removed]:
         with suppress(OSError):  # an administrator's files are there
             (root / layout.DEVICES).parent.rmdir()
     if stopped:
         systemd.run("daemon-reload")
-    return [*stopped, *map(str, removed), *(["systemctl daemon-reload"] if stopped else [])]
+    lines = [f"remove the hook from {path}" for path in released]
+    return [*stopped, *lines, *map(str, removed), *(["systemctl daemon-reload"] if stopped else [])]
 
 
 def refuse_package(root: Path, command: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from base.protocol.errors import InvalidConfig, IoFailure
-from ctl.command_line import PLUGIN
+from base.protocol.location import PLUGIN
 
 HPN: Final = PLUGIN.lstrip("/")
 IPAM: Final = f"{HPN}-ipam"

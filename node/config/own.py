@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from base.protocol.memlock import KEEP
 from base.yaml_document import BadFile, shown
 from hardware.model import Kind
 from node.config import values
@@ -91,6 +92,12 @@ class Entry(Object):
     additionalInfo: dict[str, dict[str, str]] = {}  # noqa: N815
     """Additional members of `PCIDEVICE_..._INFO`, by bus address or for `*`.
     Default: nothing"""
+    memlock: values.Memlock | None = None
+    """The limit of locked memory for containers that get the device: `unlimited`, bytes, or `keep` for the runtime's
+    ([more](#locked-memory)).
+    Value: `unlimited`, `keep`, bytes
+    Default: `unlimited` for devices with RDMA nodes, with `cdi` or `by: dra`; else `keep`
+    Refused: without `cdi` or `by: dra`, except `keep`"""
     by: Literal["devicePlugin", "dra"] = "devicePlugin"
     """How pods get the devices: from the device plugin, or by Dynamic Resource Allocation
     ([below](#dynamic-resource-allocation)).
@@ -188,6 +195,11 @@ def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
 def _resource(value: Any, path: str, prefix: str, *, cdi: bool) -> Resource:
     entry = validated(Entry, value, path)
     _refuse_foreign_keys(entry, path)
+    if entry.memlock not in (None, KEEP) and not (cdi or entry.cdi or entry.by == "dra"):
+        raise BadFile(
+            f"{path}.memlock {entry.memlock} needs cdi: true or by: dra, because a hook in a CDI file sets the limit; "
+            "add one of them, or remove memlock"
+        )
     before, slash, name = entry.name.rpartition("/")
     full_name = f"{before if slash else prefix}/{name}"
     if entry.by == "dra" and len(full_name) > _ATTRIBUTE:
@@ -210,6 +222,7 @@ def _resource(value: Any, path: str, prefix: str, *, cdi: bool) -> Resource:
         source=path,
         kind=entry.kind,
         by_dra=entry.by == "dra",
+        memlock=entry.memlock or "",
         takes_network=entry.useInterfaceNetwork,
     )
 

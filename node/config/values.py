@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from base.protocol import spec, written
+from base.protocol import memlock, spec, written
 from base.protocol.errors import combine
 from base.yaml_document import SHOWN, BadFile, shown
 from node.model import PfName
@@ -132,6 +132,13 @@ def _pkey(text: str) -> str:
     return text
 
 
+def _memlock(value: Any) -> Any:
+    if why := memlock.why_refused(value):
+        raise ValueError(why)
+    return value
+
+
+Memlock = Annotated[Any, AfterValidator(_memlock)]
 PciId = Annotated[str, BeforeValidator(_text), AfterValidator(_pci_id)]
 PciAddress = Annotated[str, AfterValidator(_pci_address)]
 Interface = Annotated[str, BeforeValidator(_text), AfterValidator(_interface)]

@@ -1,6 +1,6 @@
 """Container Device Interface specifications for container runtimes: a file per resource.
 
-Source: https://github.com/cncf-tags/container-device-interface, SPEC.md 0.5.0.
+Source: https://github.com/cncf-tags/container-device-interface, SPEC.md 0.5.0.  Hooks are older than that.
 """
 
 import json
@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Final
 
 from base.kernel import files, sysfs
+from base.protocol.spec import Json
 from hardware.model import Device
 from node.model import Offer, Resource, devices_of
-from node.offer import needs
+from node.offer import hook, needs
 
 FOLDER: Final = "var/run/cdi"
 KIND: Final = "hpn.io/net"
 _VERSION: Final = "0.5.0"  # the first that allows a digit at a name's start
 _START, _END = "hpn-", ".json"
+_OURS: Final = "hpn.io/"  # our kinds begin so
+_BELOW: Final = ("run", "cdi")  # FOLDER without the link
 _LIMIT: Final = 1 << 24  # bytes
 # A valid name of a device; a runtime refuses a whole file for another one.
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -49,14 +52,44 @@ def write(offers: Sequence[Offer], root: Path) -> None:
                 files.replace(fd, file, text)
 
 
+def release(root: Path) -> list[str]:
+    """Remove the hooks from all files of this program, also of claims, because the runtime starts no container with a
+    missing hook.  Return the files' paths.  Raises OSError.
+
+    Links below the root are not followed.
+    """
+    changed = list[str]()
+    with suppress(FileNotFoundError, NotADirectoryError), files.open_directory(f"{root}", _BELOW) as folder:
+        for file in sorted(os.listdir(f"/proc/self/fd/{folder}")):
+            if file.startswith(_START) and file.endswith(_END) and (text := _unhooked(folder, file)):
+                files.replace(folder, file, text)
+                changed.append(f"{root.joinpath(*_BELOW, file)}")
+    return changed
+
+
+def _unhooked(folder: int, file: str) -> str:
+    """The file's text without hooks; empty if it is another program's, has none, or no runtime can read it."""
+    try:
+        body = json.loads(files.read(file, _LIMIT, folder))
+        hooks = [one["containerEdits"].pop("hooks", None) for one in body["devices"]]
+        return json.dumps(body, indent=1) + "\n" if any(hooks) and body["kind"].startswith(_OURS) else ""
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ""
+
+
 def _text(offer: Offer, root: Path) -> str:
     """The file's content; empty if no device has a node, because a device without edits is invalid.
 
     The common nodes stand once for all devices: a runtime adds them to each requested device.
     """
-    common = needs.common_nodes(offer, root)
+    common, most = needs.common_nodes(offer, root), hook.most()
+
+    def edits(paths: Sequence[str]) -> Json:
+        hooks = hook.hooks(offer.resource.memlock, (*paths, *common), most)
+        return {**_edits(paths), **({"hooks": hooks} if hooks else {})}
+
     entries = [
-        {"name": _device(offer.resource, device), "containerEdits": _edits(paths)}
+        {"name": _device(offer.resource, device), "containerEdits": edits(paths)}
         for device in devices_of(offer.units)
         if (paths := needs.nodes(offer.resource, device, root) or common)
     ]

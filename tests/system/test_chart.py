@@ -301,7 +301,7 @@ def test_paths_of_the_node(chart: Chart) -> None:
     paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
     assert (paths["registry"], paths["plugins"]) == (f"{kubelet}/plugins_registry", plugins)
     node, (install,) = pod["containers"][0], pod["initContainers"]
-    assert f"--kubelet-dir={kubelet}" in node["args"]
+    assert {f"--kubelet-dir={kubelet}", f"--cni-bin-dir={plugins}"} <= set(node["args"])
     assert {"name": "registry", "mountPath": f"{kubelet}/plugins_registry"} in node["volumeMounts"]
     assert {f"--kubelet-dir={kubelet}", f"--cni-bin-dir={plugins}"} <= set(install["args"])
     assert install["args"][-1].startswith(f"--credential={kubelet}/pods/")

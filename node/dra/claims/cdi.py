@@ -16,7 +16,7 @@ from base.protocol.spec import Json
 from base.state import claims
 from base.state.claims import Claim
 from node.dra import DRIVER
-from node.offer import answers
+from node.offer import answers, hook
 
 KIND: Final = "hpn.io/claim"
 FOLDER: Final = "/var/run/cdi"
@@ -72,4 +72,9 @@ def _edits(claim: Claim, number: int) -> Json:
         edits["env"] = [f"{name}={text}" for name, text in variables.items()]
     if device.nodes:
         edits["deviceNodes"] = [{"path": path, "permissions": "rw"} for path in device.nodes]
+    if number == first:  # a container gets all devices of a request
+        alike = [one for one in claim.devices if one.request == device.request]
+        nodes = [node for one in alike for node in one.nodes]
+        if found := hook.hooks(device.memlock, nodes, hook.most()):
+            edits["hooks"] = found
     return edits

@@ -78,7 +78,8 @@ def _found(entry: Entry, problem: str) -> Found:
     except answers.AllocateRefused as e:
         problem = problem or str(e)
     chosen = attributes[_ID]["string"]
-    return Found(chosen, resource.kind, resource.full_name, attributes, problem, **granted)
+    name, memlock = resource.full_name, resource.memlock
+    return Found(chosen, resource.kind, name, attributes, problem, **granted, memlock=memlock)
 
 
 def granted_now(entry: Entry) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
-from base.protocol import spec, written
+from base.protocol import memlock, spec, written
 from base.protocol.spec import Json
 from node.dra import DRIVER
 
@@ -87,11 +87,12 @@ KEYS: Final = {
     "network": _text,
     "config": _object,
     "ipam": _object,
+    "memlock": memlock.why_refused,
     "attach": _attach,
     "allow": _allow,
 }
 # Keys of a configuration for ADD.  Under Multus, the NetworkAttachmentDefinition has them.
-OF_NETWORK: Final = tuple(key for key in KEYS if key not in ("interface", "ips", "mac", "attach", "allow"))
+OF_NETWORK: Final = tuple(key for key in KEYS if key not in ("interface", "ips", "mac", "memlock", "attach", "allow"))
 
 
 def merged(configs: Sequence[Json], request: str, namespace: str) -> Json:

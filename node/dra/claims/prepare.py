@@ -16,6 +16,7 @@ from typing import Any, Final
 from base.kernel import budget, rdma_netlink
 from base.protocol import spec, written
 from base.protocol.errors import CniError, InvalidConfig
+from base.protocol.memlock import Limit
 from base.protocol.result import Network
 from base.protocol.spec import Json
 from base.state import durable, trust
@@ -56,7 +57,7 @@ class Found:
     - ``id``, ``kind``, ``resource``: those of ClaimedDevice.
     - ``attributes``: the device's in the slice.
     - ``problem``: why no pod may have it now, with the remedy; empty if one may.
-    - ``nodes``, ``info``: those of ClaimedDevice.
+    - ``nodes``, ``info``, ``memlock``: those of ClaimedDevice.
     """
 
     id: str
@@ -66,6 +67,7 @@ class Found:
     problem: str = ""
     nodes: tuple[str, ...] = ()
     info: Json = field(default_factory=dict)
+    memlock: Limit = ""
 
 
 _KNOWN: Final = 4096  # accepted configurations that a process remembers
@@ -237,6 +239,7 @@ def _device(result: Json, find: Find, keys: Json, of_request: Mapping[str, int])
         attributes=found.attributes,
         nodes=found.nodes,
         info=found.info,
+        memlock=keys.get("memlock", found.memlock),
     )
 
 

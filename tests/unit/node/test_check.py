@@ -8,6 +8,7 @@ import pytest
 from support.node_files import HCA, own, shared, sriov
 from support.sysfs_tree import Tree
 
+from base.state import policy
 from node import check
 
 PF, VF0, VF1 = "0000:3b:00.0", "0000:3b:00.2", "0000:3b:00.3"
@@ -158,3 +159,16 @@ def test_what_the_machine_lacks(tree: Tree) -> None:
     (tree.root.parent / "dev/infiniband/rdma_cm").unlink()
     lines, status = checked(tree, HCA)
     assert (status, any("modprobe rdma_ucm" in line for line in lines)) == (0, True)
+
+
+def test_more_locked_memory_than_the_node_allows(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy_file = tree.root.parent / "policy.json"
+    policy_file.write_text('{"memlockMost": 4096}')
+    policy_file.chmod(0o600)
+    monkeypatch.setattr(policy, "FILE", f"{policy_file}")
+    lines, status = checked(tree, own(cdi=True, memlock="unlimited"))
+    why = (
+        f"resources[0].memlock unlimited is more than memlockMost 4096 in {policy_file}, which wins for containers of "
+    )
+    assert (lines[-1].startswith(f"found here: {why}example.com/a; "), status) == (True, check.LEFT_OUT)
+    assert checked(tree, own(cdi=True, memlock=4096))[1] == check.WHOLE

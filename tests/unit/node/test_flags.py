@@ -20,6 +20,7 @@ FILE = Path("/etc/x.json")
         ("--config-file /etc/x.json --use-cdi", Flags(config=FILE, cdi=True)),
         ("-config-file=/etc/x.json -resource-prefix mellanox.com", Flags(config=FILE, prefix="mellanox.com")),
         ("--log-dir=sriovdp --log-level=10", Flags()),
+        ("--cni-bin-dir=/var/lib/cni/bin", Flags(plugins=Path("/var/lib/cni/bin"))),
         ("--kubeconfig=/credential", Flags(kubeconfig="/credential")),
         ("--vmodule x=1 -stderrthreshold INFO --log_dir /l --alsologtostderr=false", Flags()),
         ("--logtostderr -use-cdi=true -v", Flags(cdi=True, version=True)),

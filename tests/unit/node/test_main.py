@@ -123,8 +123,14 @@ def test_a_container_without_a_credential(words: list[str], more: list[str]) -> 
     """It has the leases to count them only (metrics.address of the chart).  Its rounds over the blocks would fail for
     ever; the agent does them on the host."""
     asked = containers.command(["node", "--metrics=127.0.0.1:9617", *words])
-    assert asked == ["node", "--metrics=127.0.0.1:9617", *words, *more]
+    assert asked == ["node", "--metrics=127.0.0.1:9617", *words, *more, "--cni-bin-dir=/opt/cni/bin"]
     assert flags.parse(asked[1:]).blocks is not bool(more)
+
+
+def test_a_containers_directory_of_plugins() -> None:
+    """The container's own program is at a path that the node does not have."""
+    asked = containers.command(["node", "--cni-bin-dir=/var/lib/cni/bin"])
+    assert asked == ["node", "--cni-bin-dir=/var/lib/cni/bin", "--no-blocks"]
 
 
 def test_a_call_that_fails_ends_the_program() -> None:

@@ -83,6 +83,16 @@ def test_a_program_that_says_nobody_is(script: Script, tmp_path: Path) -> None:
     assert script("prerm", "remove").returncode == 0
 
 
+@pytest.mark.parametrize(("status", "said"), [(0, False), (1, True)])
+def test_hooks_of_container_runtimes(script: Script, tmp_path: Path, status: int, *, said: bool) -> None:
+    """They go before the program, and only with it."""
+    program(tmp_path, f'echo "$*" >>{tmp_path}/asked; exit {status}')
+    assert script("prerm", "upgrade", "9").returncode == 0
+    assert not (tmp_path / "asked").exists()
+    done = script("prerm", "remove")
+    assert ((tmp_path / "asked").read_text(), "cannot start again" in done.stderr) == ("uninstall --hooks\n", said)
+
+
 def test_state_that_it_reads(script: Script, tmp_path: Path) -> None:
     written(tmp_path)
     path = leases(tmp_path, '{"schema":1}')

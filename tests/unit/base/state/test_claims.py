@@ -46,6 +46,14 @@ def test_a_claim_is_read_as_it_was_saved(folder: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
+def test_versions_without_limits_read_claims_without_them(folder: Path) -> None:
+    """They refuse a claim with a member that they do not know."""
+    for limit, is_there in (("", False), ("keep", True), (4096, True)):
+        claims.save(claim := replace(CLAIM, devices=(replace(VF, memlock=limit),)))
+        assert claims.load(UID) == claim
+        assert (b'"memlock"' in (folder / f"{UID}.json").read_bytes()) is is_there
+
+
 def test_without_a_folder_there_is_no_claim(folder: Path) -> None:
     for found in (claims.all_claims(), claims.of_pod(POD), claims.with_device(VF.id)):
         assert not found

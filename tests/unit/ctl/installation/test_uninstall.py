@@ -1,5 +1,6 @@
 """hpn uninstall without systemd: removed files, kept files, and refusals."""
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,6 +47,28 @@ def test_nothing_is_left(installed: Path) -> None:
     assert "remove /opt/cni/bin/hpn" in said
     assert not [line for line in said if "left" in line]
     assert uninstall(installed) == ["nothing of hpn is installed"]
+
+
+HOOKED = """{"kind": "hpn.io/net", "devices": [{"name": "a", "containerEdits": {"env": ["A=1"], "hooks": [1]}}]}"""
+
+
+@pytest.mark.parametrize("words", [["--hooks"], []])
+def test_no_container_waits_for_its_hook(installed: Path, words: list[str]) -> None:
+    """The file stays, because a container gets its device again when it restarts.  The hook goes before its program.
+    The package's prerm has the option."""
+    file = installed / "run/cdi/hpn-example.com_a.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(HOOKED)
+    said, status = answer_uninstall([f"--root={installed}", *words])
+    lines = said.splitlines()
+    (device,) = json.loads(file.read_text())["devices"]
+    assert device["containerEdits"] == {"env": ["A=1"]}
+    if words:
+        assert lines == [f"{file}"]
+    else:
+        assert lines.index(f"remove the hook from {file}") < lines.index("remove /opt/cni/bin/hpn")
+    assert status == 0
+    assert (installed / "opt/cni/bin/hpn").exists() is bool(words)
 
 
 def test_killed_at_every_step(root: Path, tmp_path: Path) -> None:

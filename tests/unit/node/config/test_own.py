@@ -228,3 +228,19 @@ def test_by() -> None:
         read({"resources": [{**long, "by": "dra"}]})
     with pytest.raises(BadFile, match='by "DRA" is not one of devicePlugin, dra; did you mean dra'):
         read({"resources": [{**entry, "by": "DRA"}]})
+
+
+def test_memlock() -> None:
+    """Only a CDI file can have the hook."""
+    entry = {"name": "example.com/a", "kind": "vf"}
+    for value in ("unlimited", "keep", 4096):
+        for ways in ({"cdi": True}, {"by": "dra"}):
+            assert read({"resources": [{**entry, **ways, "memlock": value}]}).resources[0].memlock == value
+    assert read({"resources": [{**entry, "memlock": "keep"}]}).resources[0].memlock == "keep"
+    assert read({"resources": [{**entry, "memlock": 1}]}, cdi=True).resources[0].memlock == 1
+    assert read({"resources": [entry]}).resources[0].memlock == ""
+    with pytest.raises(BadFile, match=r"resources\[0\].memlock unlimited needs cdi: true or by: dra, because a hook"):
+        read({"resources": [{**entry, "memlock": "unlimited"}]})
+    for value in ("infinity", 0, True, "1Gi", "4096"):
+        with pytest.raises(BadFile, match="is not a limit of locked memory; write unlimited, keep, or bytes"):
+            read({"resources": [{**entry, "cdi": True, "memlock": value}]})

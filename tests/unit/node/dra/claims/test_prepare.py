@@ -143,6 +143,17 @@ def test_who_waits_for_an_interface() -> None:
     assert not decide(document).devices[0].is_awaited
 
 
+@pytest.mark.parametrize("keys", [{}, {"attach": "none"}, {"attach": "chain"}])
+def test_whose_limit_of_locked_memory(monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]) -> None:
+    """The class's is instead of the device file's, in every way of attachment, and no key of the network."""
+    monkeypatch.setitem(DEVICES, "vf3", replace(DEVICES["vf3"], memlock=4096))
+    results = (result(), result("vf3", "b"), result("vf2", "c"), result("vf3", "d"))
+    configs = [config(**keys), config(requests=("c", "d"), memlock="keep")]
+    found = decide(claim(*configs, results=results)).devices
+    assert [one.memlock for one in found] == ["", 4096, "keep", "keep"]
+    assert not any("memlock" in one.config for one in found)
+
+
 def test_admin_access_attaches_nothing() -> None:
     (device,) = decide(claim(results=(result(adminAccess=True),))).devices
     assert device.attach == "none"
@@ -250,6 +261,11 @@ OPEN = ["interface", "ips", "mac", "sticky", "rps"]
         ([config(apiVersion="v2")], 'apiVersion "v2" is unknown'),
         ([{"source": "FromClaim", "opaque": {"driver": "hpn-cni.io", "parameters": [1]}}], "parameters [1] is not an"),
         ([config("FromClaim", vlan=1)], "vlan 1: only a DeviceClass may set vlan, and not a claim; remove vlan"),
+        (
+            [config("FromClaim", memlock="unlimited")],
+            'memlock "unlimited": only a DeviceClass may set memlock, and not',
+        ),
+        ([config(memlock=0)], "memlock 0 is not a limit of locked memory; write unlimited, keep, or bytes"),
         ([config("FromClaim", attach="none")], "only a DeviceClass may set attach"),
         ([config("FromClaim", allow=OPEN)], "only a DeviceClass may set allow"),
         ([config(allow=[]), config("FromClaim", interface="a")], "the DeviceClass does not let a claim set interface"),
