@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
+from base.protocol.memlock import KEEP
 from cni import attachment_state
 from ctl.doctor.machine import RUNTIMES
 from ctl.doctor.model import Facts, Finding, Severity
 from hardware.model import Kind
 from hardware.rdma_devices import ACTIVE, Hca
-from node.model import Sharing, Verbs
+from node.model import Resource, Sharing, Verbs
 
 # In a fuller GID table, a few more pods find no free entry.
 _FULL = 0.9
@@ -82,17 +83,29 @@ def rdma_cm_missing(facts: Facts) -> Iterator[Finding]:
 
 
 def memlock(facts: Facts) -> Iterator[Finding]:
-    """Containers inherit their runtime's limit of locked memory.  Without CAP_IPC_LOCK they cannot register more."""
+    """Containers inherit their runtime's limit of locked memory, unless hpn node raises it by CDI.  Without
+    CAP_IPC_LOCK they cannot register more."""
     if not any(nic.device.rdma for nic in facts.hardware.nics):
         return
+    settings = facts.node_file.settings if facts.node_file else None
+    kept = [one.full_name for one in settings.resources if _keeps_limit(one)] if settings else []
+    if settings and not kept:
+        return
+    way = f"set cdi: true, or by: dra, in the device file for {', '.join(kept)}; or " if kept else ""
     for process in facts.machine.processes:
         if process.name in RUNTIMES and process.memlock is not None:
             yield Finding(
                 Severity.WARNING,
                 f"{process.path}/limits of {process.name}: Max locked memory is {process.memlock} bytes",
-                f"set LimitMEMLOCK=infinity below [Service] with systemctl edit {process.name}, and restart it; or "
-                "give the containers IPC_LOCK",
+                f"{way}set LimitMEMLOCK=infinity below [Service] with systemctl edit {process.name}, and restart it; "
+                "or give IPC_LOCK to containers that run as root",
             )
+
+
+def _keeps_limit(resource: Resource) -> bool:
+    """Whether containers get its RDMA devices with their runtime's limit, and the file does not want that."""
+    gives_rdma = resource.verbs is not Verbs.NONE and resource.kind != "accelerator"
+    return gives_rdma and not (resource.cdi or resource.by_dra) and resource.memlock != KEEP
 
 
 def gid_table_full(facts: Facts) -> Iterator[Finding]:

@@ -80,6 +80,11 @@ def process(*words: str, name: str = "", **keys: Any) -> Machine:
     return Machine(processes=(Process("/proc/8", name or words[0], words, **keys),))
 
 
+def offering(*resources: dict[str, Any]) -> NodeFile:
+    of = (Resource("example.com", "a", Sharing.EXCLUSIVE, (), **keys) for keys in resources)
+    return NodeFile("/etc/hpn/devices.yaml", Settings(tuple(of), "hpn"))
+
+
 def claim(**keys: Any) -> Facts:
     one = {"age": 601.0, "is_stale": False, "is_gone": True, "waiting": ()} | keys
     return Facts(state=State(claims=(PreparedClaim("/run/c.json", "default/c", **one),)))
@@ -429,6 +434,15 @@ ROWS: dict[str, list[Row]] = {
         (nics(nic(), machine=process("crio", memlock=65536)), WARNING, "65536 bytes"),
         (nics(nic(rdma=()), machine=process("crio", memlock=65536)), None, ""),
         (nics(nic(), machine=process("crio")), None, ""),
+        *(
+            (nics(nic(), machine=process("crio", memlock=65536), node_file=offering(*resources)), severity, text)
+            for resources, severity, text in (
+                ([{}], WARNING, "set cdi: true, or by: dra, in the device file for example.com/a; or set LimitMEMLOCK"),
+                ([{"cdi": True}, {}], WARNING, "the device file for example.com/a; or"),
+                ([{"cdi": True}, {"by_dra": True}], None, ""),
+                ([{"memlock": "keep"}, {"verbs": Verbs.NONE}, {"kind": "accelerator"}], None, ""),
+            )
+        ),
         (nics(nic(), machine=process("hpn", memlock=65536)), None, ""),
     ],
     "gid-table-full": [
