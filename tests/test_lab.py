@@ -54,7 +54,8 @@ BOOTS = {
     "soft-RoCE": (
         (*TWO, "--kernel", "trixie", "--rdma", "shared", "--vfs", "1"),
         tuple(
-            f"tests/lab/shared/test_{name}.py" for name in ("rxe", "node_devices", "devices_shown", "top", "workloads")
+            f"tests/lab/shared/test_{name}.py"
+            for name in ("rxe", "memlock", "node_devices", "devices_shown", "top", "workloads")
         ),
     ),
     "kills": ((), tuple(f"tests/lab/test_{name}.py" for name in ("transaction", "agent_killed", "chain"))),
