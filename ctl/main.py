@@ -29,7 +29,7 @@ A container runtime runs this program; these commands are for operators.
   hpn devinfo     show RDMA devices and their ports, as ibv_devinfo does; -v, -d DEVICE, --json
   hpn doctor      report this node's problems and their remedies; --json, --root DIR, --kubeconfig FILE
   hpn report      write doctor, inspect, devices, gids and ipam show as one HTML page, for a ticket; FILE.html
-  hpn fabric      check the fabric between the nodes: wiring compares the rails' leaves; --kubeconfig FILE, --json
+  hpn fabric      prove the fabric: serve and test run traffic on every rail, wiring compares the rails' leaves
   hpn gc          undo attachments of dead pods and release their addresses; --dry-run
   hpn top         show live RDMA traffic per device and pod; -l, --count N, --json
   hpn agent       answer CNI requests from a warm process (hpn agent help)

@@ -74,6 +74,7 @@ SHOWS = (
     "selection",
     "inspection",
     "hints",
+    "fabric",
     "devices",
     "fabric.wiring",
     "plan",

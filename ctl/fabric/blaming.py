@@ -79,7 +79,8 @@ class Inquiry:
         """The findings: each convicted rail, then each bad trial that none of them explains."""
         evidence, found = self._evidence(), list[Blame]()
         for spot in sorted(self._convicted()):
-            judged = tuple(evidence.bad_with(spot).values())
+            bad = evidence.bad_with(spot).values()
+            judged = tuple(sorted(bad, key=lambda one: one not in self._again))  # those with a good partner first
             found.append(Blame(Culprit.RAIL, (spot,), _worst(judged), judged))
         return found + [self._of_pair(one) for one in self._unexplained()]
 

@@ -71,7 +71,7 @@ def read(port: Port, root: Path) -> Totals:
     for names, unit in _BYTES:
         if pair := _pair(found, [names]):
             return Totals(pair[0] * unit, pair[1] * unit, rx_packets, tx_packets, errors)
-    netdev = _netdev(port, root)
+    netdev = netdev_of(port, root)
     if not netdev:
         return Totals(0, 0, rx_packets, tx_packets, errors, known=False)
     statistics = root / "class/net" / netdev / "statistics"
@@ -84,7 +84,7 @@ def _pair(found: Mapping[str, int], names: Sequence[tuple[str, str]]) -> tuple[i
     return next(((found[rx], found[tx]) for rx, tx in names if rx in found and tx in found), None)
 
 
-def _netdev(port: Port, root: Path) -> str:
+def netdev_of(port: Port, root: Path) -> str:
     """The port's interface, if it is in the namespace of that /sys; else empty.
 
     An RDMA device names its interface in any namespace, and this namespace may have another one of that name.  So its

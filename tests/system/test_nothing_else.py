@@ -61,6 +61,8 @@ ANSWERS = {
     "gids": (0, "n_gids_found="),
     "devinfo": (1, "there is no RDMA device in this network namespace"),
     "top --count 1": (1, "no RDMA device is visible"),
+    "fabric wiring": (2, "hpn node hears no neighbor on this node"),
+    "fabric serve": (1, "this network namespace has no rail"),
     "doctor": (ANY, "/opt/cni/bin/hpn does not exist"),  # it also sees agents of the machine
     "report /run/node.html": (0, "/run/node.html: 5 parts"),
     "report /node.html": (1, "/node.html cannot be created: Read-only file system"),

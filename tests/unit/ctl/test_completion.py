@@ -43,6 +43,8 @@ def offered(hpn: Path, *words: str, **env: str) -> list[str]:
             {"show", "lease", "release", "gc", "verify", "blocks", "pods", "release-node", "import", "export"},
         ),
         (["ipam", "rel"], {"release", "release-node"}),
+        (["fabric", ""], {"serve", "test"}),
+        (["fabric", "test", "--q"], {"--quick", "--queue-pairs", "--qp-timeout"}),
         (["ipam", "release-node", "--f"], {"--force"}),
         (["ipam", "show", "--"], {"--cluster", "--data-dir", "--json", "--backend"}),
         (["ipam", "release", "--"], {"--help", "--data-dir", "--force"}),

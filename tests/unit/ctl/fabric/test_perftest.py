@@ -154,6 +154,7 @@ def test_command_lines() -> None:
     known = frozenset({"out_json", "out_json_file", "bind_source_ip", "tclass", "use_cuda"})
     common = "-d mlx5_3 -i 1 -F -p 4000 --bind_source_ip=10.0.3.7 -x 3 -u 14"
     assert perftest.command(Stage.MESSAGE, RAIL, 4000, Settings(), known) == f"ib_write_lat {common} -n 5".split()
+    # time: of perftest, which does not run
     chosen = Settings(seconds=3, pairs=2, traffic_class=106, gpu=1)
     words = perftest.command(Stage.BANDWIDTH, RAIL, 4000, chosen, known)
     more = "--tclass=106 --use_cuda=1 -s 65536 -D 3 -q 2 --report_gbits"

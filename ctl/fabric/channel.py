@@ -1,0 +1,174 @@
+"""The control connection: messages of JSON over a socket, which only the holder of the token can write.
+
+Both ends send a nonce, and derive the connection's key from these and the token, which is never sent.  Each message has
+a code (HMAC-SHA256) over its direction, its number and its text.  So nothing can be forged, repeated, reordered or sent
+back, and a wrong token is refused with the first message.  The texts are not secret: device names and measured values.
+"""
+
+import hmac
+import json
+import secrets
+import select
+import socket
+import time
+from typing import Final
+
+from base.protocol.errors import DecodeFailure, IoFailure
+from base.protocol.spec import Json
+
+MAGIC: Final = b"hpn fabric 1\n"
+NONCE: Final = 16
+GREETING: Final = len(MAGIC) + NONCE  # octets that begin each direction
+_LENGTH: Final = 4
+_CODE: Final = 32
+HEADER: Final = _LENGTH + _CODE
+MOST: Final = 1 << 20  # octets of a message
+FIRST_MOST: Final = 256  # octets of a client's first message, before it has proved anything
+
+
+def new_token() -> str:
+    """128 random bits, as 32 hexadecimal digits."""
+    return secrets.token_hex(16)
+
+
+def greeting() -> bytes:
+    return MAGIC + secrets.token_bytes(NONCE)
+
+
+class Ended(IoFailure):
+    """The connection has ended, or its messages are not those of the token's holder."""
+
+
+class Codec:
+    """The codes of one connection, by its key.  ``is_client`` is true for the end that connected."""
+
+    def __init__(self, token: str, client: bytes, server: bytes, *, is_client: bool) -> None:
+        self._key = hmac.digest(token.encode(), client + server, "sha256")
+        self._directions = (b">", b"<") if is_client else (b"<", b">")
+        self._sent, self._received = 0, 0
+
+    def packed(self, body: Json) -> bytes:
+        """The next message as octets."""
+        text = json.dumps(body, separators=(",", ":")).encode()
+        code = self._code(self._directions[0], self._sent, text)
+        self._sent += 1
+        return len(text).to_bytes(_LENGTH, "big") + code + text
+
+    def opened(self, code: bytes, text: bytes) -> Json:
+        """The next message.  Raises Ended if its code is wrong, DecodeFailure if it is not a JSON object."""
+        if not hmac.compare_digest(code, self._code(self._directions[1], self._received, text)):
+            raise Ended("the token is wrong, or the connection was tampered with")
+        self._received += 1
+        try:
+            body = json.loads(text)
+        except (ValueError, RecursionError) as e:
+            raise DecodeFailure(f"a message is not JSON: {e}") from e
+        if not isinstance(body, dict):
+            raise DecodeFailure("a message is not an object")
+        return body
+
+    def _code(self, direction: bytes, number: int, text: bytes) -> bytes:
+        return hmac.digest(self._key, direction + number.to_bytes(8, "big") + text, "sha256")
+
+
+def length_of(header: bytes, most: int = MOST) -> int:
+    """The length of the text after this header.  Raises Ended if it is too long."""
+    length = int.from_bytes(header[:_LENGTH], "big")
+    if length > most:
+        raise Ended(f"a message of {length} octets, the most is {most}")
+    return length
+
+
+class Channel:
+    """An open connection, whose ends know the same token."""
+
+    def __init__(self, sock: socket.socket, codec: Codec) -> None:
+        sock.settimeout(0.0)
+        self.sock, self._codec, self._data = sock, codec, bytearray()
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def send(self, body: Json, seconds: float = 30.0) -> None:
+        """Send a message.  Raises Ended."""
+        data, deadline = memoryview(self._codec.packed(body)), time.monotonic() + seconds
+        while data:
+            try:
+                data = data[self.sock.send(data, socket.MSG_NOSIGNAL) :]
+            except BlockingIOError:
+                rest = deadline - time.monotonic()
+                if rest <= 0 or not select.select([], [self.sock], [], rest)[1]:
+                    raise Ended(f"the other end took no data for {seconds:g} s") from None
+            except OSError as e:
+                raise Ended(f"the connection ended: {e.strerror}") from e
+
+    def take(self) -> Json | None:
+        """A message if it has arrived whole; None if not.  Raises Ended, DecodeFailure."""
+        while (body := self._opened()) is None:
+            try:
+                more = self.sock.recv(65536)
+            except BlockingIOError:
+                return None
+            except OSError as e:
+                raise Ended(f"the connection ended: {e.strerror}") from e
+            if not more:
+                raise Ended("the other end closed the connection")
+            self._data += more
+        return body
+
+    def receive(self, seconds: float) -> Json:
+        """The next message.  Raises Ended if none arrives in time, DecodeFailure."""
+        deadline = time.monotonic() + seconds
+        while (body := self.take()) is None:
+            rest = deadline - time.monotonic()
+            if rest <= 0 or not select.select([self.sock], [], [], rest)[0]:
+                raise Ended(f"no answer for {seconds:g} s")
+        return body
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def _opened(self) -> Json | None:
+        if len(self._data) < HEADER:
+            return None
+        end = HEADER + length_of(bytes(self._data[:HEADER]))
+        if len(self._data) < end:
+            return None
+        code, text = bytes(self._data[_LENGTH:HEADER]), bytes(self._data[HEADER:end])
+        del self._data[:end]
+        return self._codec.opened(code, text)
+
+
+def connect(address: tuple[str, int], token: str, seconds: float) -> Channel:
+    """Connect to a serving host.  Raises Ended."""
+    try:
+        sock = socket.create_connection(address, seconds)
+    except OSError as e:
+        raise Ended(f"no connection to {address[0]} port {address[1]}: {e.strerror or e}") from e
+    return greeted(sock, token, seconds)
+
+
+def greeted(sock: socket.socket, token: str, seconds: float) -> Channel:
+    """Begin as the client on a connected socket.  Raises Ended, and closes it then."""
+    ours = greeting()
+    try:
+        sock.settimeout(seconds)
+        sock.sendall(ours)
+        theirs = sock.recv(GREETING, socket.MSG_WAITALL)
+    except OSError as e:
+        sock.close()
+        raise Ended(f"no greeting: {e.strerror or e}") from e
+    if len(theirs) != GREETING or not theirs.startswith(MAGIC):
+        sock.close()
+        raise Ended("what answers there is not hpn fabric serve of this version, or it is busy")
+    keep_alive(sock)
+    return Channel(sock, Codec(token, ours, theirs, is_client=True))
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Have the kernel notice within a minute that the other host is gone."""
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 6)):
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
