@@ -58,6 +58,7 @@ BOOTS = {
             for name in ("rxe", "memlock", "node_devices", "devices_shown", "top", "workloads")
         ),
     ),
+    "fabric": ((*TWO, "--kernel", "trixie", "--rdma", "shared", "--vfs", "1"), ("tests/lab/shared/test_fabric.py",)),
     "kills": ((), tuple(f"tests/lab/test_{name}.py" for name in ("transaction", "agent_killed", "chain"))),
     # Tests of several processors, or of many processes at once.
     "failures": (
