@@ -12,30 +12,19 @@ from dataclasses import replace
 from itertools import count
 from typing import Final
 
-from base.kernel import rtnl, sysfs
 from base.protocol import arguments, spec
-from base.protocol.errors import (
-    CheckFailed,
-    CniError,
-    InterfaceExists,
-    InvalidConfig,
-    LinkUnavailable,
-    NotAvailable,
-    UnsupportedField,
-    as_cni_error,
-)
-from base.protocol.location import Location, location
+from base.protocol.errors import CheckFailed, CniError, InvalidConfig, UnsupportedField
+from base.protocol.location import location
 from base.protocol.result import Result, Unchanged
 from base.protocol.spec import Config, Json, Request
-from base.state import chains, claims, durable, journal, permitted
+from base.state import chains, claims, journal, permitted
 from base.state import pod as pods
 from base.state.chains import Chain, Member
 from base.state.claims import ClaimedDevice
-from base.state.pod import Pod
-from cni import collect, commands, kinds, transaction
+from cni import commands, given, several
 from cni.features.delegate import Programs
 from cni.transaction import Asked
-from cni.undo import Undo, after
+from cni.undo import Undo
 
 _ATTACHED: Final = "chain"
 # The keys that an entry of the cluster's conflist may have.  Those of an attachment are in the class's network.
@@ -64,67 +53,18 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
         with whole.lock():
             request.refuse_if_abandoned()
             undo = Undo(request, programs, log)
-            settle(whole, undo, "its claims are")
+            several.settle(whole, undo, "its claims are")
             if asked:
-                refuse_standing(members, request, _ONLY_ONE)
-                attach(whole, members, asked, undo)
+                several.refuse_standing(members, request, _ONLY_ONE)
+                several.attach(whole, members, asked, undo)
     return Unchanged(document=previous)
-
-
-def attach(whole: Chain, members: tuple[Member, ...], asked: list[Asked], undo: Undo) -> list[Result]:
-    """Attach, with the chain on disk before.  A chain whose attachments were all undone is removed."""
-    whole.save(members)
-    try:
-        results = transaction.attach(asked, undo)
-    except BaseException as failure:
-        if not any(entry.version() for entry in whole.own(members)):
-            with after(failure, "and could not remove the chain, DEL has to"):
-                whole.forget()
-        raise
-    collect.a_few(asked[0].wanted.where, undo)
-    return results
-
-
-def settle(whole: Chain, undo: Undo, what: str) -> None:
-    """Undo what an earlier ADD of the same key left.  Raises InterfaceExists if all its attachments still exist, and
-    its caller got the reply; ``what`` names them in the message."""
-    members = whole.load()
-    if not members:
-        return
-    request = undo.request
-    with pods.open_pod(request) as pod:
-        if not request.was_taken and all(_stands(one, pod, request) for one in members):
-            raise InterfaceExists(f"{request.key.of('', whole.network)}: {what} attached already; send DEL first")
-    undo.members_of_chain(whole, members)
-    undo.log.append(f"undid an earlier ADD of {request.key.of('', whole.network)}")
-
-
-def refuse_standing(members: tuple[Member, ...], request: Request, remedy: str) -> None:
-    """Raise InterfaceExists if one of the attachments exists, before a chain names it: another ADD made it."""
-    entries = [one.entry(request.key.container_id) for one in members]
-    if any(entry.version() for entry in entries):
-        with pods.open_pod(request) as pod:
-            for one in members:
-                if _stands(one, pod, request):
-                    raise InterfaceExists(f"{_name(one)}: attached already; {remedy}")
-
-
-def _stands(member: Member, pod: Pod, request: Request) -> bool:
-    entry = member.entry(request.key.container_id)
-    record = journal.peek(entry.state_dir, entry.network, entry.key)
-    here = record and record.of_this_boot and record.identity == pod.identity
-    return bool(
-        record and here and record.complete and kinds.named(record.kind).stands(record.link, pod, record.key.ifname)
-    )
 
 
 def delete(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
     """Detach all of the pod's devices.  Without any, there is nothing to do."""
     where = location(conf)
-    there = journal.Entry(
-        where.state_dir, where.network, request.key
-    ).version()  # if it was not in chain mode at its ADD
-    if there or chains.find(where.state_dir, where.network, request.key):
+    at = where.state_dir, where.network, request.key
+    if chains.find(*at) or journal.Entry(*at).version():  # the latter if it was not in chain mode at its ADD
         commands.delete(request, conf, log, programs)
 
 
@@ -137,7 +77,7 @@ def check(request: Request, conf: Config, _log: list[str], programs: Programs) -
     attached = whole.load() if whole else ()
     for one in _of_pod(request, conf):
         if not any((one.ifname, one.claim) == (known.ifname, known.claim) for known in attached):
-            raise CheckFailed(f"{one.ifname} of {_title(one)}: not attached; delete the pod")
+            raise CheckFailed(f"{several.name(one)}: not attached; delete the pod")
     if not attached:
         return
     with pods.open_pod(request) as pod:
@@ -146,7 +86,7 @@ def check(request: Request, conf: Config, _log: list[str], programs: Programs) -
         entry = member.entry(request.key.container_id)
         record = journal.peek(entry.state_dir, entry.network, entry.key)
         if record is None or not record.complete:
-            raise CheckFailed(f"{member.ifname} of {_title(member)}: not attached completely; delete the pod")
+            raise CheckFailed(f"{several.name(member)}: not attached completely; delete the pod")
         if not record.of_this_boot or record.identity != identity:
             raise CheckFailed(f"{record.title}: attached to another namespace than {request.netns} is now")
         repair.check(entry.state_dir, record, programs)
@@ -156,17 +96,7 @@ def status(_request: Request, conf: Config, _log: list[str], _programs: Programs
     """Raise NotAvailable if the journal cannot be written, or the kernel is too old.  A class's network is not checked:
     its failure is that of the pods which request it, and STATUS stops all pods of the node."""
     _refuse_keys(conf)
-    refuse_if_not_ready(location(conf))
-
-
-def refuse_if_not_ready(where: Location) -> None:
-    """Raise NotAvailable if the journal cannot be written, or the kernel is too old."""
-    try:
-        durable.probe(where.state_dir / "locks")
-        with rtnl.open_in() as host:
-            transaction.refuse_old_kernel(host)
-    except (CniError, OSError) as e:
-        raise NotAvailable(f"no ADD can be served: {as_cni_error(e).msg}") from e
+    several.refuse_if_not_ready(location(conf))
 
 
 def _refuse_keys(conf: Config) -> None:
@@ -190,19 +120,8 @@ def _asked(member: Member, request: Request, programs: Programs) -> Asked:
             raise InvalidConfig("rails in the network of a DeviceClass: a claim's device is one rail; remove it")
         return Asked(replace(commands.allowed(one, conf, programs), claim=member.claim), conf, one)
     except CniError as e:
-        e.add_note(f"for {member.ifname} of {_title(member)}")
+        e.add_note(f"for {several.name(member)}")
         raise
-
-
-def _name(member: Member) -> str:
-    """The member's name in a message for people."""
-    return f"{member.ifname} of {_title(member)}" if member.claim else member.ifname
-
-
-def _title(member: Member) -> str:
-    """The name of the member's claim in a message for people."""
-    found = claims.of_record(member.claim)
-    return f"{found[0].title}, request {found[1].request}" if found else f"claim {member.claim.partition('/')[0]}"
 
 
 def _of_pod(request: Request, conf: Config) -> tuple[Member, ...]:
@@ -241,22 +160,10 @@ def _configuration(device: ClaimedDevice, conf: Config) -> Json:
     elif device.kind != "shared":
         runtime["deviceID"] = device.id
     elif "master" not in device.config:
-        chosen["master"] = master_of(device.id)
-    given = {**(device.config.get("runtimeConfig") or {}), **{key: value for key, value in runtime.items() if value}}
+        chosen["master"] = given.master_of(device.id)
+    merged = {**(device.config.get("runtimeConfig") or {}), **{key: value for key, value in runtime.items() if value}}
     common = {"cniVersion": conf.get("cniVersion"), "type": conf.get("type")}
-    return {**common, **device.config, **chosen, **({"runtimeConfig": given} if given else {})}
-
-
-def master_of(device: str) -> str:
-    """The interface of a shared device by its bus address, in switchdev mode its uplink; or an interface's name.
-    Raises LinkUnavailable."""
-    function = sysfs.device(sysfs.with_netdev(device))
-    if not function:
-        return device  # a bond or a VLAN with an RDMA device; ADD reports a missing one
-    names = [*sysfs.own_netdevs(function.netdevs)]
-    if len(names) != 1:
-        raise LinkUnavailable(f"device {device!r} has {len(names)} interfaces on the host, and a master is one of them")
-    return names[0]
+    return {**common, **device.config, **chosen, **({"runtimeConfig": merged} if merged else {})}
 
 
 COMMANDS: Final = {"ADD": add, "DEL": delete, "CHECK": check, "STATUS": status}

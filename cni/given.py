@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from base.kernel import sysfs
 from base.protocol import arguments, location
-from base.protocol.errors import CniError, InvalidConfig, TryAgain
+from base.protocol.errors import CniError, InvalidConfig, LinkUnavailable, TryAgain
 from base.protocol.spec import Json, Request
 from base.state import kubelet_checkpoint
-from cni import chain, kinds
+from cni import kinds
 
 # The kinds that move a device; the others make an interface over it.
 _MOVED: Final = ("sriov", "host-device")
@@ -88,4 +89,16 @@ def _keys(resource: str, unit: str, common: Json) -> Json:
         raise InvalidConfig(
             f"kind {kind!r} would take {device} from all pods that share it; write kind macvlan, ipvlan or ipoib"
         )
-    return {"deviceID": device} if kind in _MOVED else {"master": chain.master_of(device)}
+    return {"deviceID": device} if kind in _MOVED else {"master": master_of(device)}
+
+
+def master_of(device: str) -> str:
+    """The interface of a shared device by its bus address, in switchdev mode its uplink; or an interface's name.
+    Raises LinkUnavailable."""
+    function = sysfs.device(sysfs.with_netdev(device))
+    if not function:
+        return device  # a bond or a VLAN with an RDMA device; ADD reports a missing one
+    names = [*sysfs.own_netdevs(function.netdevs)]
+    if len(names) != 1:
+        raise LinkUnavailable(f"device {device!r} has {len(names)} interfaces on the host, and a master is one of them")
+    return names[0]

@@ -23,7 +23,7 @@ from base.protocol.result import Address, Result
 from base.protocol.spec import Config, Json, Request
 from base.state import chains
 from base.state.chains import Chain, Member
-from cni import chain, commands, config, given
+from cni import commands, config, given, several
 from cni.config import previous_result
 from cni.features import delegate
 from cni.features.delegate import Programs
@@ -55,9 +55,9 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
     with whole.lock():
         request.refuse_if_abandoned()
         undo = Undo(request, programs, log)
-        chain.settle(whole, undo, "its rails are")
-        chain.refuse_standing(members, request, _MEETING)
-        results = chain.attach(whole, members, asked, undo)
+        several.settle(whole, undo, "its rails are")
+        several.refuse_standing(members, request, _MEETING)
+        results = several.attach(whole, members, asked, undo)
         try:
             _refuse_unused(ips, results)
         except CniError as failure:
@@ -111,7 +111,7 @@ def status(request: Request, conf: Config, log: list[str], programs: Programs) -
     pod, so it leaves out resources."""
     named = _named(request, conf, _requested_ips(conf, request))
     if not named:
-        chain.refuse_if_not_ready(location(conf))
+        several.refuse_if_not_ready(location(conf))
         delegate.ask_if_it_can(location(conf).ipam, request, programs)
     for member, title in named:
         one = member.request(request)
