@@ -148,7 +148,9 @@ def parsed(text: bytes, path: Path | str) -> dict[str, Any]:
     try:
         document = json.loads(text)
         schema, body = document["schema"], document["body"]
-        whole = document["sha256"] == _digest(canonical(body))
+        # Encoding the body again takes twice as long as all the rest, and ``write`` has it as its bytes are.
+        written = text.partition(b'"body":')[2][:-2].decode()
+        whole = document["sha256"] == _digest(written) or document["sha256"] == _digest(canonical(body))
     except (ValueError, TypeError, KeyError, RecursionError) as e:
         raise RecordUnreadable(f"{path} is not a state file of hpn ({len(text)} bytes: {type(e).__name__})") from e
     if schema != SCHEMA:
