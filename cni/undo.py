@@ -61,36 +61,38 @@ class Undo:
         """Return the undo for attachments of dead pods: the request's namespace is another pod's."""
         return self.of(self.request.but(CNI_NETNS="", CNI_COMMAND="GC"))
 
-    def attachment(
-        self, entry: Entry, record: Record, *, ask_ipam: bool = True, counts: bool = True, is_removed: bool = False
-    ) -> None:
+    def attachment(self, entry: Entry, record: Record, *, ask_ipam: bool = True, counts: bool = True) -> None:
         """Undo all that the record names, then remove the record.  If it raises CniError or OSError, the record stays.
 
         It releases an address only after the interface with it is gone, so no two pods ever have one address.
         ``ask_ipam`` is false if the IPAM plugin holds nothing.  ``counts`` is true if the plugin's refusal counts
-        towards REFUSALS.  ``is_removed`` is true if its gate was closed and its link removed just now
-        (``_remove_links``).
+        towards REFUSALS.
         """
         budget.extend_for_undo()
         if record.kind == LOST:
             self._lost(entry, record)
             return
-        if record.claim and not is_removed:
+        if record.claim:
             features.claimed.undo([record])
-        in_use = False
+        doubt = ""
         if record.of_this_boot:
             with pods.find(record.identity, record.netns, self.request) as pod:
                 if pod:
                     record = _undo_features(entry, record, pod)
-                if doubt := _remove_interface(entry, record, pod, self.log, is_removed=is_removed):
-                    self.log.append(
-                        f"{record.title}: its interface was not found: {doubt}; its addresses may be in use"
-                    )
-                    in_use = True
+                doubt = _remove_interface(entry, record, pod, self.log)
+        self.rest(entry, record, doubt, ask_ipam=ask_ipam, counts=counts)
+
+    def rest(
+        self, entry: Entry, record: Record, doubt: str = "", *, ask_ipam: bool = True, counts: bool = True
+    ) -> None:
+        """Undo what must wait for the end of the interface, and remove the record.  ``doubt`` is the reason why the
+        interface may still exist; empty if it is gone."""
+        if doubt:
+            self.log.append(f"{record.title}: its interface was not found: {doubt}; its addresses may be in use")
         if record.steering:
             features.steering.put_back(record)
         device_info.undo(record.device_info)
-        if not ask_ipam or self._release_addresses(entry, record, counts=counts, in_use=in_use):
+        if not ask_ipam or self._release_addresses(entry, record, counts=counts, in_use=bool(doubt)):
             entry.forget()
 
     def whatever_is_left(self, entry: Entry, requested: Key | None = None) -> bool:
@@ -142,12 +144,11 @@ class Undo:
             removed = _remove_links({entry: record for entry, (_, record) in own.items() if record}, self.request)
             with syncs.collected() as late:
                 for entry, (member, _) in own.items():
-                    undo = self.of(member.request(self.request))
                     try:
                         if entry in removed:
-                            undo.attachment(entry, removed[entry], is_removed=True)
+                            self.rest(entry, removed[entry])
                         else:
-                            undo.whatever_is_left(entry)
+                            self.of(member.request(self.request)).whatever_is_left(entry)
                     except (CniError, OSError) as e:
                         failures.append(e)
                 late.wait()
@@ -246,7 +247,8 @@ class Undo:
 
 def _remove_links(found: Mapping[Entry, Record], request: Request) -> dict[Entry, Record]:
     """Remove the links of a chain together, as far as that is possible, because the kernel takes as long for eight as
-    for one.  Return the attachments with a link that is gone now; the caller undoes the rest of them."""
+    for one.  Return the attachments with a link that is gone now, and with nothing stacked on it; the caller undoes the
+    rest of them."""
     ours = {entry: r for entry, r in found.items() if r.kind in _TOGETHER and r.of_this_boot and not r.rxe}
     if len(ours) < 2:
         return {}
@@ -260,8 +262,7 @@ def _remove_links(found: Mapping[Entry, Record], request: Request) -> dict[Entry
         features.claimed.undo([record for record in here.values() if record.claim])
         # Before the mark of ``note_found``, which a write of the record would remove.
         undone = {entry: _undo_features(entry, record, pod) for entry, record in here.items()}
-        planned = [(record.link, entry.note_found) for entry, record in here.items()]
-        gone = child.remove_together(planned, pod)
+        gone = child.remove_together([(record.link, entry.note_found) for entry, record in here.items()], pod)
         return {entry: record for entry, record in undone.items() if record.link["index"] in gone}
     return {}
 
@@ -278,18 +279,13 @@ def _undo_features(entry: Entry, record: Record, pod: Pod) -> Record:
     return features.tuning.undo(entry, record, pod) if record.sysctl else record
 
 
-def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[str], *, is_removed: bool) -> str:
+def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[str]) -> str:
     """Remove the interface from the pod, then search for what the pod has hidden or stacked on it.
 
     Returns the reason why the interface may still exist; empty if it is gone.
     """
     was_found = entry.was_found
-    if is_removed and pod:
-        from cni.kinds import child  # noqa: PLC0415  # only for chains
-
-        search = child.left_over(record.link, pod)
-    else:
-        search = kinds.named(record.kind).detach(record.link, pod, record.key.ifname, entry.note_found)
+    search = kinds.named(record.kind).detach(record.link, pod, record.key.ifname, entry.note_found)
     if search is None:
         return ""
     if search.note:

@@ -137,7 +137,7 @@ def _uppers(link: Link, address: str, host: Rtnl) -> list[str]:
     if sysfs.is_vf(address):
         # A node may have thousands of links; /sys names those over this one.
         return sysfs.uppers(link.name)
-    on_host = [upper for upper in nsid.links_over(host, link.index) if upper.parent_nsid is None]
+    on_host = [upper for upper in nsid.links_over(host, [link.index]) if upper.parent_nsid is None]
     return [upper.name for upper in on_host if upper.kind not in PAIRS]
 
 

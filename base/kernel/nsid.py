@@ -85,9 +85,9 @@ def number(inside: Rtnl, fd: int, *more: bytes) -> int:
     return _number(inside.call(RTM_GETNSID, 0, _RTGEN + attr(NETNSA_FD, u32(fd)) + b"".join(more)))
 
 
-def links_over(inside: Rtnl, lower: int, *more: bytes) -> list[Link]:
-    """The links whose lower device has this index, in any namespace.  Raises OSError."""
-    return _links(inside, IFLA_LINK, u32(lower), *more)
+def links_over(inside: Rtnl, lowers: Collection[int], *more: bytes) -> list[Link]:
+    """The links whose lower device has one of these indexes, in any namespace.  Raises OSError."""
+    return _links(inside, IFLA_LINK, {u32(lower) for lower in lowers}, *more)
 
 
 def links_over_others(inside: Rtnl, *more: bytes) -> list[Link]:
@@ -97,7 +97,7 @@ def links_over_others(inside: Rtnl, *more: bytes) -> list[Link]:
 
 def links_of_device(inside: Rtnl, device: str, *more: bytes) -> list[Link]:
     """The links of the hardware with this bus address.  Raises OSError."""
-    return _links(inside, IFLA_PARENT_DEV_NAME, text(device), *more)
+    return _links(inside, IFLA_PARENT_DEV_NAME, {text(device)}, *more)
 
 
 def links_with_index(inside: Rtnl, index: int, *more: bytes) -> list[Link]:
@@ -105,9 +105,9 @@ def links_with_index(inside: Rtnl, index: int, *more: bytes) -> list[Link]:
     return [link for link in map(parse_link, _dump_links(inside, *more)) if link.index == index]
 
 
-def _links(inside: Rtnl, kind: int, value: bytes, *more: bytes) -> list[Link]:
+def _links(inside: Rtnl, kind: int, values: Collection[bytes], *more: bytes) -> list[Link]:
     bodies = _dump_links(inside, *more)
-    return [parse_link(body) for body in bodies if attributes(body[LINK.size :]).get(kind) == value]
+    return [parse_link(body) for body in bodies if attributes(body[LINK.size :]).get(kind) in values]
 
 
 def _dump_links(inside: Rtnl, *more: bytes) -> Iterator[bytes]:

@@ -65,6 +65,11 @@ class Plan:
         let the kernel choose the index, and was killed before it read the index."""
         return self.index or self.born_as
 
+    @property
+    def stacked(self) -> Search:
+        """The search for what the pod stacked on the link, once that is gone."""
+        return Search(self.parent, _family(self.kind), tuple(self.others))
+
     def is_ours(self, link: Link) -> bool:
         """Whether the link has our index or, without an index, our MAC.  So a crash between the writes to journal and
         kernel never makes us take a foreign link of the same name."""
@@ -132,7 +137,7 @@ def unlikely_index() -> int:
 
 def _others(parent: int, kind: str, pod: Pod, state_dir: Path) -> tuple[int, ...]:
     """Return the indexes of foreign links in the pod over the same master, which we must not remove."""
-    found = {link.index for link in nsid.links_over(pod.rtnl, parent) if link.kind in _family(kind)}
+    found = {link.index for link in nsid.links_over(pod.rtnl, [parent]) if link.kind in _family(kind)}
     if not found:
         return ()
     ours = (
@@ -230,30 +235,27 @@ def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) 
         return None  # the pod has the master, and with it all links over the master
     if not wanted.index:
         return None  # ADD failed before the pod could use the link, and foreign links may have appeared since
-    gone = Search(wanted.parent, _family(wanted.kind), tuple(wanted.others))
-    if not is_removed:
-        return replace(gone, index=wanted.index, mac=wanted.mac)
-    return left_over(plan, pod) if pod else None
-
-
-def left_over(plan: Json, pod: Pod) -> Search | None:
-    """The search for what the pod stacked on the link, after its removal; None if there is nothing to search."""
-    wanted = Plan(**plan)
-    gone = Search(wanted.parent, _family(wanted.kind), tuple(wanted.others))
-    return gone if escaped.may_have_escaped(pod.rtnl, gone, knows=1) else None
+    if not (pod and is_removed):
+        return replace(wanted.stacked, index=wanted.index, mac=wanted.mac)
+    return wanted.stacked if any(escaped.may_have_escaped(pod.rtnl, [wanted.stacked], knows=1)) else None
 
 
 def remove_together(planned: Sequence[tuple[Json, Callable[[], None]]], pod: Pod) -> set[int]:
-    """Remove several links of a pod by one message; return the indexes of those that are gone.  Each plan comes with
-    its ``found`` of Kind.detach.  A link that the pod has hidden is not among them.  Raises OSError."""
-    there = list[int]()
+    """Remove several links of a pod by one message; each plan comes with ``found``, as ``detach`` does.
+
+    Return the indexes of those that are gone without a rest: the pod has neither hidden them nor stacked anything on
+    them.  Raises OSError.
+    """
+    there = dict[int, Plan]()
     for plan, found in planned:
         wanted = Plan(**plan)
         ours = not wanted.in_container and wanted.index and wanted.mac
         if ours and links.name_of(pod.rtnl.sock, wanted.index, wanted.mac):
             found()
-            there.append(wanted.index)
-    return rtnl.delete_links(pod.rtnl, there) if there else set()
+            there[wanted.index] = wanted
+    gone = sorted(rtnl.delete_links(pod.rtnl, [*there])) if there else ()
+    left = escaped.may_have_escaped(pod.rtnl, [there[index].stacked for index in gone], knows=1)
+    return {index for index, is_left in zip(gone, left, strict=True) if not is_left}
 
 
 def remove(wanted: Plan, pod: Pod, ifname: str, found: Callable[[], None]) -> bool:

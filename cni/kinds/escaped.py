@@ -7,7 +7,7 @@ The search covers the pod's namespace, those that the pod moved something to (ba
 there.  It spares the host's namespace and those of other attachments.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -61,20 +61,24 @@ class Search:
     def is_of_kinds(self, link: Link) -> bool:
         return link.kind in self.kinds if self.kinds else link.kind not in PAIRS
 
+    def suspects(self, link: Link) -> bool:
+        """Whether the link was not there before ADD, and is over a device of that index in some namespace."""
+        return link.parent == self.lower and link.index not in self.others and self.is_of_kinds(link)
+
     def is_what_add_made(self, link: Link) -> bool:
         return bool(self.index) and (link.index == self.index or link.mac == self.mac)
 
 
-def may_have_escaped(inside: Rtnl, search: Search, *, knows: int) -> bool:
-    """Whether a link may have escaped, judged from the pod's namespace alone, by two queries.
+def may_have_escaped(inside: Rtnl, searches: Sequence[Search], *, knows: int) -> list[bool]:
+    """For each search, whether a link may have escaped, judged from the pod's namespace alone, by two queries for all.
 
     ``knows`` is the number of other namespaces that it knows anyway: the host's, if a link in the pod has its lower
     device there.  If it knows one more, a link may have been moved there.
     """
     if len(nsid.numbers(inside)) > knows:
-        return True
-    links = nsid.links_over(inside, search.lower)
-    return any(link.index not in search.others for link in links if search.is_of_kinds(link))
+        return [True] * len(searches)
+    there = nsid.links_over(inside, [search.lower for search in searches])
+    return [any(map(search.suspects, there)) for search in searches]
 
 
 def stacked(index: int, pod: Pod | None) -> Search | None:
@@ -86,7 +90,7 @@ def stacked(index: int, pod: Pod | None) -> Search | None:
     with netns.hold_open("/proc/self/ns/net") as own:
         # On the move home the kernel gave the host a number in the pod's namespace (netif_change_net_namespace).
         knows = int(nsid.number(pod.rtnl, own) >= 0)
-    return search if may_have_escaped(pod.rtnl, search, knows=knows) else None
+    return search if any(may_have_escaped(pod.rtnl, [search], knows=knows)) else None
 
 
 def remove(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str:
@@ -157,7 +161,7 @@ class _Hunt:
             return inode == host or Identity(inode, netns.cookie(inside.sock)) in self.strangers
 
         def look(inside: Rtnl, *more: bytes) -> list[Link]:
-            return nsid.links_over(inside, self.search.lower, *more)
+            return nsid.links_over(inside, [self.search.lower], *more)
 
         with nsid.walk(top, is_strange, look, _NAMESPACES, self.shut) as places:
             for _, inside in places:
@@ -218,5 +222,5 @@ def _remove_of_dead(search: Search, host: Rtnl) -> str:
 def _remove_from(path: str, search: Search, own: int) -> None:
     with netns.hold_open(path) as fd, rtnl.open_in(fd) as inside, closing(inside.sock):
         number = nsid.number(inside, own)
-        links = [link for link in nsid.links_over(inside, search.lower) if search.finds(link, number)]
+        links = [link for link in nsid.links_over(inside, [search.lower]) if search.finds(link, number)]
         nsid.remove_links(inside, [link.index for link in links if link.mac == search.mac])

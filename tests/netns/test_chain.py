@@ -181,25 +181,6 @@ def test_one_that_fails_undoes_the_others(host: Host, pod: Pod) -> None:
         claims.forget(claim.uid)
 
 
-def test_del_of_what_the_pod_changed(host: Host, pod: Pod) -> None:
-    """DEL undoes a chain whose pod renamed, removed and moved links, with a stranger under a name of ours."""
-    chained.prepared(host, pod)
-    for commands in (
-        ["link set hpn0 down", "link set hpn0 name data0", "link add hpn0 type bridge"],
-        ["link set hpn1 address 02:00:00:00:00:77"],
-        ["link set hpn0 group 7", "link set hpn1 group 7", "link add own group 7 type bridge"],
-    ):
-        add(host, pod)
-        for command in commands:
-            pod.ip(*command.split())
-        delete(host, pod)
-        assert pod.links() <= {"hpn0", "own"}, commands
-        assert all((pod.link(name) or {})["linkinfo"]["info_kind"] != "macvlan" for name in pod.links()), commands
-        assert host.state_files() == set(), commands
-        for name in pod.links():
-            pod.ip("link", "delete", name)
-
-
 def test_a_chain_that_cannot_be_written(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a full disk.  ADD changes nothing."""
     chained.prepared(host, pod)

@@ -1,9 +1,10 @@
-"""DEL in chain mode, where a chain or a record of it is damaged."""
+"""DEL in chain mode, of what the pod has changed, and of a damaged chain or record."""
 
 from pathlib import Path
 
 from netns.test_chain import add, delete, prepared_claims, refused
 from support import chained
+from support.chained import conf, variables
 from support.topology import Host, Pod
 
 __all__ = ["prepared_claims"]  # a fixture
@@ -29,3 +30,34 @@ def test_a_damaged_record_of_one(host: Host, pod: Pod) -> None:
     assert (pod.links(), host.leases()) == (set(), set())
     delete(host, pod)
     assert [Path(name).parts[0] for name in host.state_files()] == ["quarantine"]
+
+
+def test_del_of_what_the_pod_changed(host: Host, pod: Pod) -> None:
+    """DEL undoes a chain whose pod renamed, removed and moved links, with a stranger under a name or index of ours."""
+    chained.prepared(host, pod)
+    for commands, stay in (
+        (["link set hpn0 down", "link set hpn0 name data0", "link add hpn0 type bridge"], {"hpn0"}),
+        (["link set hpn1 address 02:00:00:00:00:77"], set[str]()),
+        (["link set hpn0 group 7", "link set hpn1 group 7", "link add own group 7 type bridge"], {"own"}),
+        (["link delete hpn1", "link add own index {index} type bridge"], {"own"}),
+    ):
+        add(host, pod)
+        index = (pod.link("hpn1") or {})["ifindex"]
+        for command in commands:
+            pod.ip(*command.format(index=index).split())
+        delete(host, pod)
+        assert pod.links() == stay, commands
+        assert all((pod.link(name) or {})["linkinfo"]["info_kind"] != "macvlan" for name in pod.links()), commands
+        assert host.state_files() == set(), commands
+        for name in pod.links():
+            pod.ip("link", "delete", name)
+
+
+def test_del_of_what_the_pod_stacked(host: Host, pod: Pod) -> None:
+    """The kernel attaches it to the master, so it outlives the link, and may use the address of that link only."""
+    chained.prepared(host, pod)
+    add(host, pod)
+    pod.ip("link", "add", "link", "hpn1", "name", "over1", "type", "macvlan")
+    reply = host.call("DEL", pod, conf(host), **variables(pod))
+    doubts = [line.partition(" of ")[0] for line in reply.log if "its addresses may be in use" in line]
+    assert (reply.exit_code, doubts, pod.links()) == (0, ["hpn1"], {"over1"})
