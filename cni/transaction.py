@@ -13,7 +13,7 @@ from base.kernel import links, nsid, rtnl
 from base.protocol import spec
 from base.protocol.errors import DeviceTaken, InterfaceExists, KernelRefused
 from base.protocol.result import Result
-from base.protocol.spec import Config, Json, Request
+from base.protocol.spec import Config, Json, Kept, Request
 from base.state import journal, syncs
 from base.state import pod as pods
 from base.state.journal import Entry
@@ -57,12 +57,12 @@ def attach(all_asked: Sequence[Asked], undo: Undo) -> list[Result]:
 
 def _attach(all_asked: Sequence[Asked], undo: Undo) -> list[Result]:
     entries = [Entry(a.wanted.where.state_dir, a.wanted.where.network, a.request.key) for a in all_asked]
-    with pods.open_pod(undo.request) as pod, rtnl.open_in() as host, journal.lock_all(entries):
+    with pods.open_pod(undo.request) as pod, rtnl.open_in() as host, journal.lock_all(entries), Kept() as kept:
         undo.request.refuse_if_abandoned()
         pairs = zip(all_asked, entries, strict=True)
-        attempts = [Attempt(asked, entry, host, pod, undo.of(asked.request)) for asked, entry in pairs]
+        attempts = [Attempt(asked, entry, host, pod, undo.of(asked.request), kept) for asked, entry in pairs]
         try:
-            _take_all_steps(attempts)
+            _take_all_steps(attempts, kept)
             if claimed := [(one.entry, one.complete) for one in attempts if one.complete.claim]:
                 features.claimed.attached(claimed)
         except BaseException as failure:
@@ -72,12 +72,14 @@ def _attach(all_asked: Sequence[Asked], undo: Undo) -> list[Result]:
     return [one.own for one in attempts]
 
 
-def _take_all_steps(attempts: Sequence["Attempt"]) -> None:
-    """Take all steps with all attachments.  Several sync their leases at once, from one step to the end of the last."""
+def _take_all_steps(attempts: Sequence["Attempt"], kept: Kept) -> None:
+    """Take all steps with all attachments.  Several allocate in one transaction, and sync their leases at once, from
+    one step to the end of the last."""
     with syncs.collected() if len(attempts) > 1 else nullcontext() as late:
         for step in STEPS:
             for one in attempts:
                 one.take(step)
+            kept.close()
             if late:
                 late.begin()
         if late:
@@ -100,8 +102,8 @@ class Attempt:
     complete: Record  # of finish
     own: Result  # of finish: the attachment's
 
-    def __init__(self, asked: Asked, entry: Entry, host: rtnl.Rtnl, pod: Pod, undo: Undo) -> None:
-        self.entry, self._asked, self._host, self._pod, self._undo = entry, asked, host, pod, undo
+    def __init__(self, asked: Asked, entry: Entry, host: rtnl.Rtnl, pod: Pod, undo: Undo, kept: Kept) -> None:
+        self.entry, self._asked, self._host, self._pod, self._undo, self._kept = entry, asked, host, pod, undo, kept
         self._attach, self._kind = asked.wanted.attach, kinds.named(asked.wanted.attach.kind)
         self._ipam = delegate.Ipam(asked.wanted.where.ipam, asked.request, undo.programs, undo.log)
         self._waits, self._is_recorded = ExitStack(), False
@@ -132,7 +134,7 @@ class Attempt:
 
     def allocate(self) -> None:
         """Ask our own IPAM plugin for addresses, because a refusal is cheaper before there is a link."""
-        self._ipam.ask_early(self._pod)
+        self._ipam.ask_early(self._pod, self._kept)
 
     def make_link(self) -> None:
         """Call Kind.attach.  Raises InterfaceExists if the name was taken after ``plan`` found it free."""
@@ -174,6 +176,7 @@ class Attempt:
 
     def undo(self, failure: BaseException) -> None:
         """Undo the attachment, once, if it has a record.  A problem becomes a note of ``failure``."""
+        self._kept.close()
         with suppress(_OtherFailed), self._waits:
             raise _OtherFailed  # which ends the waits; close() would wait
         if self._is_recorded:

@@ -23,7 +23,7 @@ from base.protocol.errors import (
     combine,
 )
 from base.protocol.location import Location, location
-from base.protocol.spec import Key, Request
+from base.protocol.spec import Kept, Key, Request
 from base.state import journal, owned, syncs
 from base.state import pod as pods
 from base.state.chains import Chain, Member
@@ -142,15 +142,18 @@ class Undo:
         with journal.lock_all([member.entry(whole.key.container_id) for member in members]):
             own = whole.own(members)
             removed = _remove_links({entry: record for entry, (_, record) in own.items() if record}, self.request)
-            with syncs.collected() as late:
-                for entry, (member, _) in own.items():
+            with syncs.collected() as late, Kept() as kept:
+                # First what is quick, because others wait for a store that is kept.
+                for entry in sorted(own, key=lambda one: one not in removed):
                     try:
                         if entry in removed:
-                            self.rest(entry, removed[entry])
+                            self.of(replace(self.request, kept=kept)).rest(entry, removed[entry])
                         else:
-                            self.of(member.request(self.request)).whatever_is_left(entry)
+                            kept.close()
+                            self.of(own[entry][0].request(self.request)).whatever_is_left(entry)
                     except (CniError, OSError) as e:
                         failures.append(e)
+                kept.close()
                 late.wait()
             if failures:
                 raise combine(failures)

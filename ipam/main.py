@@ -13,7 +13,7 @@ from base.protocol import arguments, report, spec
 from base.protocol.dispatch import Command, answer
 from base.protocol.errors import CheckFailed, CniError, InvalidConfig, IoFailure, NotAvailable, PoolExhausted
 from base.protocol.result import Result
-from base.protocol.spec import Config, Key, Reply, Request
+from base.protocol.spec import Config, Kept, Key, Reply, Request
 from ipam import allocation, leases
 from ipam.allocation import Allocation
 from ipam.pool import Cluster, Pool
@@ -70,7 +70,7 @@ def delete(request: Request, conf: Config, log: list[str]) -> None:
 
     Raises IoFailure, TryAgain and, once, RecordUnreadable.
     """
-    _store(conf, log).release(request.key, in_use=request.in_use)
+    _store(conf, log, request.kept).release(request.key, in_use=request.in_use)
     # A number reserved for a name goes to the next node once hpn node receives this.
     report.send_freed(lambda: _may_free_number(request, conf))
 
@@ -197,7 +197,11 @@ def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
     place = "" if has_number and pool.align else request.key.ifname if rail is None else str(pool.rails[rail])
     owner = Owner(request.key, pod, request.netns, sandboxes.of(request), leases.terms(pool, pod, place))
     ranges = tuple(s.all_spans for s in pool.sets)
-    alone = Allocation(request, pool, rail, owner, ranges, _store(conf, log), log, _master(conf))
+    kept = request.kept
+    if kept and (pool.cluster or pool.needs_link):
+        kept.close()
+        kept = None
+    alone = Allocation(request, pool, rail, owner, ranges, _store(conf, log, kept), log, _master(conf))
     if not pool.cluster:
         return alone
     from ipam.cluster import allocate  # noqa: PLC0415
@@ -246,5 +250,5 @@ def _parent_if_named(conf: Config, named: "Named") -> "Mapping[Parent, Prefix]":
     return parent.find(conf, named) if parent.is_named(conf) else {}
 
 
-def _store(conf: Config, log: list[str]) -> Store:
-    return open_store(conf, log, _gone)
+def _store(conf: Config, log: list[str], kept: Kept | None = None) -> Store:
+    return open_store(conf, log, _gone, kept)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
@@ -73,6 +74,18 @@ class Key:
         return f"{self.ifname} of {f'{pod}, ' if pod else ''}{container}, network {network}"
 
 
+class Kept(ExitStack):
+    """What the requests of one command for several attachments keep open from one to the next: ``thing``, by its name.
+    A user closes it before keeping another thing, before a long wait, and before taking another lock."""
+
+    name: str = ""
+    thing: Any = None
+
+    def __exit__(self, *failure: Any) -> bool | None:
+        self.name, self.thing = "", None
+        return super().__exit__(*failure)
+
+
 @dataclass(frozen=True)
 class Request:
     """A runtime's request to a plugin: its environment and its stdin, not parsed.
@@ -85,6 +98,7 @@ class Request:
     - ``in_use``: for the IPAM's DEL: the pod may still use the addresses.
     - ``process``: the process that was started for this request; 0 if there is none, or if it is not visible.
     - ``is_last``: for the IPAM's ADD: if the interface is missing now, it will stay missing.
+    - ``kept``: for the IPAM's ADD and DEL: what it may keep open for the command's next request; None for one alone.
     """
 
     environ: Mapping[str, str]
@@ -95,6 +109,7 @@ class Request:
     in_use: bool = False
     process: int = 0
     is_last: bool = False
+    kept: Kept | None = None
 
     def var(self, name: str) -> str:
         """A variable's value; empty if it is not set."""

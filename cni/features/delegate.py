@@ -26,7 +26,7 @@ from base.protocol.errors import (
     LinkUnavailable,
 )
 from base.protocol.result import Result
-from base.protocol.spec import DELEGATED, Reply, Request
+from base.protocol.spec import DELEGATED, Kept, Reply, Request
 from cni import features
 
 if TYPE_CHECKING:
@@ -70,15 +70,16 @@ class Ipam:
         self._name, self._request, self._programs, self._log = name, request, programs, log
         self._result, self.may_hold, self.has_refused = Result(), False, False
 
-    def ask_early(self, pod: "Pod") -> None:
+    def ask_early(self, pod: "Pod", kept: Kept | None = None) -> None:
         """Call our own plugin before the link exists, because a refusal is cheaper then.  If our plugin fails, it holds
         nothing.  If it needs the link, it answers 101, and ``ask`` calls it again."""
         if self._name not in self._programs:
             return
         if not self._request.inside:
             self._request = replace(self._request, inside=(pod.fd, pod.rtnl.sock.fileno()))
+        request = replace(self._request, kept=kept) if kept else self._request
         try:
-            self._result, self.may_hold = addresses(self._name, self._request, self._programs, self._log), True
+            self._result, self.may_hold = addresses(self._name, request, self._programs, self._log), True
         except DelegateError as e:
             if e.code != LinkUnavailable.code:
                 raise
@@ -134,6 +135,8 @@ def _ask(ipam: str, ours: Ask, request: Request, log: list[str]) -> Result | Non
 
 
 def _execute(file: str, request: Request, _log: list[str]) -> Result | None:
+    if request.kept:
+        request.kept.close()  # others need not wait for the program
     fd = features.program.open_trusted(file)
     try:
         status, stdout = features.program.run(fd, file, request.stdin, {**request.environ, DELEGATED: "1"})

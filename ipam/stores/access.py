@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from base.protocol import spec
 from base.protocol.errors import InvalidConfig, IoFailure
 from base.protocol.location import ipam_dir, path_of
-from base.protocol.spec import Config
+from base.protocol.spec import Config, Kept
 from ipam.stores import Gone, Store, none_gone
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 IMPORTED_FROM: Final = "imported-from"
 
 
-def open_store(conf: Config, log: list[str], gone: Gone) -> Store:
+def open_store(conf: Config, log: list[str], gone: Gone, kept: Kept | None = None) -> Store:
     """The store of a configuration's network.  It appends messages for an operator to ``log``; ``gone`` finds dead
-    namespaces.
+    namespaces.  With ``kept``, its calls are one transaction with those before and after them.
 
     Raises InvalidConfig.
     """
-    return open_in(_data_dir(conf), spec.network_of(conf), log, gone)
+    return open_in(_data_dir(conf), spec.network_of(conf), log, gone, kept)
 
 
 def directory(conf: Config) -> str:
@@ -46,11 +46,13 @@ def _data_dir(conf: Config) -> str:
     return ipam_dir()
 
 
-def open_in(data_dir: Path | str, network: str, log: list[str], gone: Gone = none_gone) -> Store:
+def open_in(
+    data_dir: Path | str, network: str, log: list[str], gone: Gone = none_gone, kept: Kept | None = None
+) -> Store:
     """The store of a network in a data directory, without a configuration."""
     from ipam.stores.files.store import FileStore  # noqa: PLC0415
 
-    return FileStore(path_of(f"{data_dir}/{network}"), log, gone)
+    return FileStore(path_of(f"{data_dir}/{network}"), log, gone, kept=kept)
 
 
 def note_import(data_dir: Path, network: str, source: Path) -> None:

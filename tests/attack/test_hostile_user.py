@@ -180,7 +180,7 @@ def test_a_lock_that_somebody_holds(
     host.state = public / "hpn"
     host.ok("ADD", pod)
     monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.3)
-    monkeypatch.setattr(stores.FileStore.__init__, "__defaults__", (lambda _: (), 0.3))
+    monkeypatch.setattr(stores.FileStore.__init__, "__defaults__", (lambda _: (), 0.3, None))
     (lock,) = (host.state / "locks").glob("attachment-*") if what == "attachment" else [host.state / "ipam/rail0/lock"]
     opened = os.open(lock, os.O_RDONLY)
 

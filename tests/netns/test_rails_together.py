@@ -191,6 +191,14 @@ def test_a_name_that_is_too_long_or_taken(host: Host, pod: Pod) -> None:
     assert host.picture(pod) == before
 
 
+def test_a_rail_without_a_range(host: Host, pod: Pod) -> None:
+    """The others give back what they were given."""
+    before = host.picture(pod)
+    error = host.refused("ADD", pod, conf(host, ipam={"rails": SUBNETS[:1]}))
+    assert (error["code"], "master rail1" in error["msg"], error["details"]) == (7, True, "for rail rail1 as hpn1")
+    assert host.picture(pod) == before
+
+
 def test_the_rail_that_is_down(host: Host, pod: Pod) -> None:
     """The error names the rail, and the others are undone."""
     ip("link", "set", "rail1", "down")

@@ -12,6 +12,7 @@ A call reads and writes one line and a few entries of the index, for any number 
 
 import errno
 import os
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from typing import TypeVar
 
 from base.protocol.errors import CheckFailed, CniError, InvalidConfig, IoFailure, RecordUnreadable, combine
 from base.protocol.result import Address, Ip
-from base.protocol.spec import Key
+from base.protocol.spec import Kept, Key
 from base.state import durable, syncs
 from base.state.locks import Lock
 from ipam.ranges import Span, elsewhere
@@ -46,13 +47,22 @@ _OF_ADDRESSES = "0123456789abcdefABCDEF.:"
 
 
 class FileStore:
-    """The leases in one directory.  Messages for an operator go to ``log``; ``gone`` finds dead namespaces.
+    """The leases in one directory.  Messages for an operator go to ``log``; ``gone`` finds dead namespaces.  With
+    ``kept``, the files stay open and locked for the store's next user there, until one of them fails.
 
     Every method raises IoFailure, and TryAgain while others keep the store busy.
     """
 
-    def __init__(self, directory: Path, log: list[str], gone: Gone = none_gone, timeout: float = LOCK_TIMEOUT) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        log: list[str],
+        gone: Gone = none_gone,
+        timeout: float = LOCK_TIMEOUT,
+        kept: Kept | None = None,
+    ) -> None:
         self._directory = directory
+        self._kept = kept
         self._log = log
         self._gone = gone
         self._timeout = timeout
@@ -325,6 +335,25 @@ class FileStore:
 
     @contextmanager
     def _table(self, *, make: bool = False, mend: bool = True) -> Iterator[Table]:
+        """The open files of ``_files``, perhaps with changes of the users before."""
+        kept = self._kept
+        if kept is None:
+            with self._files(make=make, mend=mend) as table:
+                yield table
+            return
+        if kept.name != self.directory:
+            kept.close()
+            kept.thing, kept.name = kept.enter_context(self._files(make=make, mend=mend)), self.directory
+        try:
+            yield kept.thing
+        except BaseException:
+            kept.__exit__(*sys.exc_info())
+            raise
+        if kept.thing.is_spoilt:
+            kept.close()
+
+    @contextmanager
+    def _files(self, *, make: bool, mend: bool) -> Iterator[Table]:
         """Lock and open the files; with ``mend`` the index is clean."""
         try:
             locked = self._first_lock if make else self._lock
@@ -336,11 +365,12 @@ class FileStore:
                 except IndexCorrupt:
                     table.index.mark_suspect()
                     raise
-                if table.is_late:
-                    # The sync takes longer than all the rest, so others need not wait for it.  Their decisions may use
-                    # lines that are not on disk yet: a sync covers the whole file, so theirs includes these lines.
-                    lock.release()
-                    self._sync(table)
+                finally:
+                    if table.is_late:
+                        # The sync takes longer than all the rest, so others need not wait for it.  Their decisions may
+                        # use lines that are not on disk yet: a sync covers the whole file, so theirs includes these.
+                        lock.release()
+                        self._sync(table)
         except OSError as e:
             raise _refusal(self._directory, e) from e
 

@@ -71,7 +71,7 @@ class Table:
         """
         self.directory = directory
         self.log = log
-        self._is_spoilt = False
+        self.is_spoilt = False  # whether an error has left the index behind the leases; the next opener rebuilds it
         self._late = list[tuple[int, bytes]]()
         # Not Path's "/", which takes longer than opening the file.
         leases, aside = f"{directory}/{LEASES}", log if mend else None
@@ -206,7 +206,7 @@ class Table:
         self.mark_clean()
 
     def mark_clean(self) -> None:
-        if not self._is_spoilt:
+        if not self.is_spoilt:
             self.index.mark_clean(os.fstat(self.lines.fd))
 
     @contextmanager
@@ -215,7 +215,7 @@ class Table:
         try:
             yield
         except (OSError, IndexCorrupt):
-            self._is_spoilt = True
+            self.is_spoilt = True
 
     def _write(self, line: int, body: Json, *, late: bool = False) -> tuple[int, int]:
         """Commit the lease at the line, or at a free line for 0; return line and checksum.  The index stays dirty."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from support.ipam_calls import of
 
 from base.kernel import budget
 from base.protocol.result import Ip
+from base.protocol.spec import Kept
+from ipam import main
 from ipam.cluster import BLOCK, POOL
 from ipam.cluster.reconcile import claim_block
 from ipam.cluster.rules import block_math
@@ -45,6 +48,17 @@ def test_first_use_claims_a_block(cluster: Cluster) -> None:
     (body,) = cluster.store.bodies(BLOCK).values()
     assert (body["node"], body["machine"], body["start"]) == ("node1", "uid of node1", 16 * index(given))
     assert (one.mine.giving, one.mine.claim) == ((index(given),), None)
+
+
+def test_no_store_is_kept_meanwhile(cluster: Cluster) -> None:
+    """Others need not wait for the backend, and no two commands for each other's locks."""
+    one = cluster.node("node1")
+    one.enter()
+    with Kept() as kept:
+        for name, more in (("alone", {"cluster": None}), ("net", dict[str, Any]())):
+            request = one.request("ADD", "c", name=name, ipam=one.ipam | more)
+            assert main.ask(replace(request, kept=kept), []) is not None
+            assert bool(kept.name) == (name == "alone")
 
 
 def test_with_room_nobody_is_asked(cluster: Cluster) -> None:
