@@ -94,19 +94,20 @@ class RangeSet:
     ranges: tuple[Range, ...]
     usable: tuple[tuple[Span, ...], ...]
 
-    @property
+    @cached_property
     def spans(self) -> tuple[Span, ...]:
         pairs = zip(self.ranges, self.usable, strict=True)
         return tuple(part for r, spans in pairs for span in spans for part in subtract(span, r.reserved))
 
-    @property
+    @cached_property
     def all_spans(self) -> tuple[Span, ...]:
         return tuple(span for spans in self.usable for span in spans)
 
+    # These are cached, because the ADDs of a node share the set, and each would compute them several times.
+
     @cached_property
     def subnets(self) -> tuple[str, ...]:
-        """As text, for a pool that nodes share.  Cached: each ADD compares them, and formatting takes as long as the
-        choice."""
+        """As text, for a pool that nodes share."""
         return tuple(str(r.subnet) for r in self.ranges if not r.is_derived)
 
     @cached_property

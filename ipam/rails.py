@@ -4,7 +4,7 @@ A host number is an address minus its subnet's first address.  With ``align`` a 
 rail from its first attachment on, so the later attachments find their address free.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,15 @@ Device = Mapping[str, Sequence[str | int]]
 _OVER_A_MASTER = {"macvlan", "ipvlan"}
 
 
-def device_of(conf: Config, root: Path = sysfs.SYS) -> Device:
+def device_of(conf: Config, root: Path = sysfs.SYS, *, by: Collection[str] = ()) -> Device:
     """The attachment's device; empty if the configuration names none.  Raises InvalidConfig.
 
-    Its sources are the main plugin's configuration, of whichever plugin, and /sys.
+    Its sources are the main plugin's configuration, of whichever plugin, and /sys.  ``by`` are the properties that
+    matter, by default all: a master is known without /sys.
     """
     master, pf = interface_of(conf), rtnl.real_name(interface(conf.get("pf")))
     if master:
-        under = [] if conf.get("linkInContainer") else sysfs.functions_under(master, root)
+        under = [] if by == {"master"} or conf.get("linkInContainer") else sysfs.functions_under(master, root)
         # A bond's packets leave by several devices, so only its name identifies the rail.
         return {"master": [master], **(_behind(under[0], root) if len(under) == 1 else {})}
     device = arguments.chosen_device(conf, "deviceID", "pciBusID")

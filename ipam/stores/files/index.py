@@ -74,6 +74,7 @@ class Index:
         self.lines, self.free, self.leases, pages, self._generation, self.written = map(int, numbers[3:])
         self.of_this_boot = is_readable and boot == _boot()
         self._last = body[_HEADER.size :]
+        self._lasts: tuple[Address, ...] | None = None  # decoded
         self._blocks = Blocks(self.fd, HEADER, self._generation)
         self.pages = Pages(self.fd, self._blocks, _PAGES_AT, _END, self._generation, pages)
 
@@ -113,13 +114,16 @@ class Index:
     def last(self) -> tuple[Address, ...]:
         """The addresses allocated last, after which the next search starts.  They survive a reboot if they reached the
         disk."""
-        whole = len(self._last) // _LAST.size * _LAST.size
-        numbers = [(version, int.from_bytes(n)) for version, n in _LAST.iter_unpack(self._last[:whole])]
-        return tuple(Span(v, n, n).address(n) for v, n in numbers if v == 6 or (v == 4 and n < 1 << 32))
+        if self._lasts is None:
+            whole = len(self._last) // _LAST.size * _LAST.size
+            numbers = [(version, int.from_bytes(n)) for version, n in _LAST.iter_unpack(self._last[:whole])]
+            self._lasts = tuple(Span(v, n, n).address(n) for v, n in numbers if v == 6 or (v == 4 and n < 1 << 32))
+        return self._lasts
 
     @last.setter
     def last(self, addresses: Sequence[Address]) -> None:
-        self._last = b"".join(_LAST.pack(a.version, int(a).to_bytes(16)) for a in addresses[:_LASTS])
+        self._lasts = tuple(addresses[:_LASTS])
+        self._last = b"".join(_LAST.pack(a.version, int(a).to_bytes(16)) for a in self._lasts)
 
     def rebuild(self, lines: int, held: Iterable[tuple[int, bytes, int, Iterable[tuple[int, int]]]]) -> None:
         """Write the index for a file of ``lines`` lines.  ``held`` are the lines in use: line, digest of the key, the
