@@ -1,6 +1,7 @@
 """ADD allocates no address that the host has on the master: neither a probe nor duplicate detection finds it there."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,13 @@ def test_addresses_of_the_master(host: Host, pod: Pod, more: dict[str, Any]) -> 
     refused = host.call("ADD", pod, conf(host, **more) | {"runtimeConfig": {"ips": ["10.56.0.3"]}})
     assert json.loads(refused.stdout)["code"] == 102
     assert "10.56.0.3 is held by this node itself, on rail0; request another" in refused.stdout
+
+
+def test_where_a_socket_may_have_any_address(host: Host, pod: Pod) -> None:
+    """As keepalived sets it."""
+    Path("/proc/sys/net/ipv4/ip_nonlocal_bind").write_text("1")
+    ip("addr", "add", "10.56.0.2/24", "dev", "rail0")
+    assert given(host.ok("ADD", pod, conf(host)))[0] == "10.56.0.3"
 
 
 def test_the_master_by_its_altname(host: Host, pod: Pod) -> None:
