@@ -85,6 +85,11 @@ def number(inside: Rtnl, fd: int, *more: bytes) -> int:
     return _number(inside.call(RTM_GETNSID, 0, _RTGEN + attr(NETNSA_FD, u32(fd)) + b"".join(more)))
 
 
+def links_over_any(inside: Rtnl) -> list[Link]:
+    """The links with a lower device, in any namespace.  Raises OSError."""
+    return [parse_link(body) for body in _dump_links(inside) if IFLA_LINK in attributes(body[LINK.size :])]
+
+
 def links_over(inside: Rtnl, lowers: Collection[int], *more: bytes) -> list[Link]:
     """The links whose lower device has one of these indexes, in any namespace.  Raises OSError."""
     return _links(inside, IFLA_LINK, {u32(lower) for lower in lowers}, *more)

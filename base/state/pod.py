@@ -4,10 +4,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Self
 
-from base.kernel import netns, rtnl
+from base.kernel import netns, nsid, rtnl
 from base.kernel.links import Link
 from base.kernel.rtnl import Rtnl
 from base.protocol.errors import BadEnvironment, InvalidNetns
@@ -58,6 +58,11 @@ class Pod:
     def identity(self) -> Identity:
         """The namespace's identity, as observed by this process."""
         return Identity(netns.inode(self.fd), netns.cookie(self.rtnl.sock), *netns.view(self.path, self.fd))
+
+    @cached_property
+    def links_before(self) -> list[Link]:
+        """The links with a lower device in any namespace, when this was first read: before ADD makes its own."""
+        return nsid.links_over_any(self.rtnl)
 
     def has_as_port(self, link: Link) -> bool:
         """Whether the link is a port of a bridge, bond or team, whose MAC, MTU, addresses and name it then has.  A VRF

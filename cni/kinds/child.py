@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from base.kernel import links, nsid, routes, rtnl, sysctl, sysfs
+from base.kernel import links, routes, rtnl, sysctl, sysfs
 from base.kernel.links import RTM_NEWLINK, Link
 from base.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, attributes
 from base.kernel.rtnl import Rtnl
@@ -137,7 +137,7 @@ def unlikely_index() -> int:
 
 def _others(parent: int, kind: str, pod: Pod, state_dir: Path) -> tuple[int, ...]:
     """Return the indexes of foreign links in the pod over the same master, which we must not remove."""
-    found = {link.index for link in nsid.links_over(pod.rtnl, [parent]) if link.kind in _family(kind)}
+    found = {link.index for link in pod.links_before if link.parent == parent and link.kind in _family(kind)}
     if not found:
         return ()
     ours = (
