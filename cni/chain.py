@@ -21,6 +21,7 @@ from base.state import chains, claims, journal, permitted
 from base.state import pod as pods
 from base.state.chains import Chain, Member
 from base.state.claims import ClaimedDevice
+from base.state.permitted import Permits
 from cni import commands, given, several
 from cni.features.delegate import Programs
 from cni.transaction import Asked
@@ -49,7 +50,8 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
         )
     members, whole = _of_pod(request, conf), Chain(where.state_dir, where.network, request.key)
     if members or whole.exists:
-        asked = [_asked(one, request, programs) for one in members]
+        permits = permitted.read()
+        asked = [_asked(one, request, programs, permits) for one in members]
         with whole.lock():
             request.refuse_if_abandoned()
             undo = Undo(request, programs, log)
@@ -111,14 +113,14 @@ def _refuse_keys(conf: Config) -> None:
     permitted.refuse_former(conf)
 
 
-def _asked(member: Member, request: Request, programs: Programs) -> Asked:
+def _asked(member: Member, request: Request, programs: Programs, permits: Permits) -> Asked:
     """The request for one member.  Raises what parsing its configuration raises, with the claim's name as a note."""
     one = member.request(request)
     try:
         conf = spec.configuration(one)
         if "rails" in conf:
             raise InvalidConfig("rails in the network of a DeviceClass: a claim's device is one rail; remove it")
-        return Asked(replace(commands.allowed(one, conf, programs), claim=member.claim), conf, one)
+        return Asked(replace(commands.allowed(one, conf, programs, permits), claim=member.claim), conf, one)
     except CniError as e:
         e.add_note(f"for {several.name(member)}")
         raise

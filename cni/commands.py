@@ -157,10 +157,13 @@ def _parsed(request: Request) -> "NetConf":
     return config.of(request)
 
 
-def allowed(request: Request, conf: Config, programs: Collection[str]) -> "NetConf":
+def allowed(
+    request: Request, conf: Config, programs: Collection[str], permits: permitted.Permits | None = None
+) -> "NetConf":
     """Parse the configuration.  ``programs`` are the names of our own IPAM plugins.  Raises what ``_parsed`` does, and
-    InvalidConfig for a name in it, or a choice of the pod, that the policy file does not allow."""
-    permits = permitted.read()
+    InvalidConfig for a name in it, or a choice of the pod, that the policy file does not allow.  ``permits`` are that
+    file's decisions, if the caller has read it."""
+    permits = permits or permitted.read()
     permits.refuse_choices(request, conf)
     wanted = _parsed(request)
     # For STATUS, Multus (4.3) strips the configuration, so its names are not those of ADD.

@@ -21,8 +21,9 @@ from base.protocol.errors import AddressUnavailable, BadEnvironment, CheckFailed
 from base.protocol.location import location
 from base.protocol.result import Address, Result
 from base.protocol.spec import Config, Json, Request
-from base.state import chains
+from base.state import chains, permitted
 from base.state.chains import Chain, Member
+from base.state.permitted import Permits
 from cni import commands, config, given, several
 from cni.config import previous_result
 from cni.features import delegate
@@ -51,7 +52,8 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
     members = tuple(member for member, _ in named)
     where, previous = location(conf), previous_result(conf)
     whole = Chain(where.state_dir, where.network, request.key)
-    asked = [_asked(one, title, request, programs) for one, title in named]
+    permits = permitted.read()
+    asked = [_asked(one, title, request, programs, permits) for one, title in named]
     with whole.lock():
         request.refuse_if_abandoned()
         undo = Undo(request, programs, log)
@@ -75,11 +77,11 @@ def _refuse_unused(ips: Sequence[Address], results: Sequence[Result]) -> None:
             raise AddressUnavailable(f"requested address {one}: none of the pod's rails has its range; request another")
 
 
-def _asked(member: Member, title: str, request: Request, programs: Programs) -> Asked:
+def _asked(member: Member, title: str, request: Request, programs: Programs, permits: Permits) -> Asked:
     one = member.request(request)
     try:
         conf = spec.configuration(one)
-        wanted = replace(commands.allowed(one, conf, programs), rail_of=request.key.ifname)
+        wanted = replace(commands.allowed(one, conf, programs, permits), rail_of=request.key.ifname)
         return Asked(wanted, conf, one, title)
     except CniError as e:
         e.add_note(f"for {title}")

@@ -54,7 +54,7 @@ class Pod:
         if self.ours:
             os.close(self.fd)
 
-    @property
+    @cached_property
     def identity(self) -> Identity:
         """The namespace's identity, as observed by this process."""
         return Identity(netns.inode(self.fd), netns.cookie(self.rtnl.sock), *netns.view(self.path, self.fd))

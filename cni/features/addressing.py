@@ -47,8 +47,11 @@ def applied(
     v6 = [ip.address.ip for ip in result.ips if ip.address.version == 6]
     dad = detection_on(link, wanted) if v6 else ""
     with doing(f"configuring {link.name} in {pod.path}"):
-        sysctl.refuse_hidden()
-        sysctl.write(pod.fd, settings(link, needs_v6=bool(v6), dad=dad) | sysctls)
+        try:
+            sysctl.write(pod.fd, settings(link, needs_v6=bool(v6), dad=dad) | sysctls)
+        except (OSError, InvalidConfig):
+            sysctl.refuse_hidden()
+            raise
         if dad in ("quick", "wait"):
             yield from _detecting(pod, link, result, wanted, log)
             return
