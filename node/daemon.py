@@ -12,7 +12,7 @@ from base.kernel import sysfs
 from base.protocol.errors import CniError
 from base.protocol.location import CLAIMS_DIR
 from hardware import inventory, neighbors
-from hardware.model import Device, Kind
+from hardware.model import Device
 from node.health.status import Facts, Health, HealthKey, Observation, due, observe, step
 from node.health.watch import Watch
 from node.kubelet.awaited import Awaited
@@ -20,7 +20,7 @@ from node.kubelet.directory import AGAIN, Directory, Taken
 from node.kubelet.registry import Registry
 from node.kubelet.served import Served
 from node.log import Topics, cause, log, some
-from node.model import ConfigRefused, Offer, Settings, devices_of
+from node.model import ConfigRefused, Offer, Settings, Sharing, devices_of
 from node.offer import answers, hook, needs, offers
 from node.provision.provisioning import Provisioning
 
@@ -159,8 +159,8 @@ class Daemon:
         resources = settings.resources
         faults = (*settings.left_out, *hook.conflicts(resources), *hook.LAUNCHER.without(resources))
         self._topics.report("configuration", *faults, *settings.notes, is_problem=bool(faults))
-        selectors = [selector for resource in settings.resources for selector in resource.selectors]
-        self._watch.software = any(not one.kinds or Kind.NETDEV in one.kinds for one in selectors)
+        self._watch.software = offers.software(resources)
+        self._watch.takes = any(one.sharing is Sharing.EXCLUSIVE for one in resources)
         self._start_dra()
         self._start_lldp()
         names = {resource.full_name for resource in settings.resources if not resource.by_dra}

@@ -46,19 +46,21 @@ class Watch:
 
     Its argument is whether a device may be new, gone or replaced; if not, only links or firmware changed.
 
-    - ``links``: the links of the host's namespace, by name.
     - ``failed``: the addresses of devices with failed firmware.
-    - ``moved``: the names of interfaces that moved to another namespace and have not returned, while ``software`` is
-      true.  The reader must remove names that it does not need, because each pod adds one.
-    - ``software``: whether interfaces without a device below, such as those of pods' bridges, count as devices.
+    - ``moved``: the names of interfaces that ``software`` counts, that moved to another namespace and have not
+      returned.  The reader must remove names that it does not need, because each pod may add one.
+    - ``software``: the interfaces without a device below that count, by name or altname; None for each one that can be
+      a device.  All others, such as the hosts' ends of pods' interfaces, cause no report.
+    - ``takes``: whether pods take devices from the host.  Then an interface over a device counts too: ADD refuses a
+      device that has one.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[bool], None]) -> None:
         """Raises OSError."""
-        self.links: Mapping[str, Link] = {}
         self.failed = frozenset[str]()
         self.moved = set[str]()
-        self.software = False
+        self.software: frozenset[str] | None = frozenset()
+        self.takes = False
         self._loop, self._changed = loop, changed
         self._by_index = dict[int, Link]()
         self._alarm: asyncio.TimerHandle | None = None
@@ -77,6 +79,11 @@ class Watch:
             loop.add_reader(sock.fileno(), call)
         self._read_all()
 
+    @property
+    def links(self) -> Mapping[str, Link]:
+        """The links of the host's namespace, by name."""
+        return {link.name: link for link in self._by_index.values()}
+
     def close(self) -> None:
         """Stop watching."""
         if self._alarm:
@@ -91,7 +98,7 @@ class Watch:
         with rtnl.open_in() as asking:
             links = filter(None, map(_link, asking.dump(RTM_GETLINK, get_link())))
             self._by_index = {link.index: link for link in links}
-        self._name_links()
+        self.moved -= self.links.keys()
         self._read_firmware()
 
     def _read_firmware(self) -> None:
@@ -100,32 +107,41 @@ class Watch:
             with suppress(OSError):  # a device went during the dump, which causes an event too
                 self.failed = devlink.failed(self._family)
 
-    def _name_links(self) -> None:
-        self.links = {link.name: link for link in self._by_index.values()}
-        self.moved -= self.links.keys()
-
     def _read_link_events(self) -> None:
         for kind, body in self._messages(self._sockets[0]):
             if kind in (RTM_NEWADDR, RTM_DELADDR):
                 over = self._by_index.get(addresses.index_of(body))
-                if over and (self.software or over.device):
+                if over and self._counts(over):
                     self._schedule(devices=True)
             link = _link(body) if kind in (RTM_NEWLINK, RTM_DELLINK) else None
-            if not link:
-                continue
-            before = self._by_index.pop(link.index, None)
-            if kind == RTM_NEWLINK:
-                self._by_index[link.index] = link
-            elif self.software and _IFLA_NEW_NETNSID in netlink.attributes(body[LINK.size :]):
-                self.moved.add(link.name)
-            else:
-                self.moved.discard(link.name)
-            if kind == RTM_DELLINK or not before or _names(before) != _names(link):
-                if self.software or link.device:
-                    self._schedule(devices=True)
-            elif (before.flags, before.enslaved) != (link.flags, link.enslaved):
-                self._schedule(devices=False)
-        self._name_links()
+            if link:
+                self._note(link, body, is_there=kind == RTM_NEWLINK)
+
+    def _note(self, link: Link, body: bytes, *, is_there: bool) -> None:
+        """Note a link that is new, has changed or is gone.  The work must not grow with the number of links, because
+        each pod causes some ten messages."""
+        before = self._by_index.pop(link.index, None)
+        counts = self._counts(link) or (before is not None and self._counts(before))
+        if is_there:
+            self._by_index[link.index] = link
+        if counts and not is_there and _IFLA_NEW_NETNSID in netlink.attributes(body[LINK.size :]):
+            self.moved.add(link.name)
+        else:
+            self.moved.discard(link.name)
+        if counts and (not is_there or not before or _place(before) != _place(link)):
+            self._schedule(devices=True)
+        elif counts and before and before.flags != link.flags:
+            self._schedule(devices=False)
+
+    def _counts(self, link: Link) -> bool:
+        """Whether the link is a device's, or may be a device, or is over one that pods take from the host."""
+        below = self._by_index.get(link.parent) if self.takes and link.parent_nsid is None else None
+        if _is_hardware(link) or (below and _is_hardware(below)):
+            return True
+        if self.software is not None:
+            return not self.software.isdisjoint((link.name, *link.altnames))
+        above = self._by_index.get(link.enslaved)
+        return link.ethernet and not (above and above.kind == "bridge")
 
     def _read_uevents(self) -> None:
         for event in self._all(partial(events.receive_device, self._sockets[1])):
@@ -176,8 +192,14 @@ class Watch:
         self._changed(devices)
 
 
-def _names(link: Link) -> tuple[str, ...]:
-    return link.name, *link.altnames
+def _is_hardware(link: Link) -> bool:
+    # Linux names the device since 5.14.
+    return bool(link.device) or link.infiniband or (link.ethernet and not link.kind)
+
+
+def _place(link: Link) -> tuple[object, ...]:
+    """What decides which device the link is, and whose."""
+    return link.name, *link.altnames, link.enslaved
 
 
 def _link(body: bytes) -> Link | None:

@@ -59,6 +59,19 @@ def agrees(selector: Selector, device: Device) -> bool:
     )
 
 
+def software(resources: Iterable[Resource]) -> frozenset[str] | None:
+    """The names of the interfaces without a device below that resources may have; None if one may have any."""
+    selectors = [one for resource in resources for one in resource.selectors if _may_be_software(one)]
+    is_any = any(not one.netdevs for one in selectors)
+    return None if is_any else frozenset(name for one in selectors for name in one.netdevs)
+
+
+def _may_be_software(selector: Selector) -> bool:
+    """Whether the selector asks for nothing that only a device has."""
+    rest = replace(selector, kinds=frozenset(), netdevs=frozenset(), link_types=frozenset(), rdma=False)
+    return (not selector.kinds or Kind.NETDEV in selector.kinds) and rest == Selector()
+
+
 def _is_of_pf(entries: Sequence[PfName], pf: Sequence[str], device: Device) -> bool:
     """Whether the first entry with any one of the PF's names, in any case, covers the device.  A PF is not its own
     VF."""

@@ -86,6 +86,19 @@ def test_an_address_of_a_dhcp_client(kubelet: Kubelet, process: NodeProcess, nod
         kubelet.until(RAIL0, vfs(), SOON)
 
 
+def test_an_interface_of_the_host_over_it(kubelet: Kubelet, process: NodeProcess, node: Node) -> None:
+    """A VF is unhealthy while the host has an interface over it, such as a VLAN: ADD would refuse it."""
+    with process:
+        kubelet.until(RAIL0, vfs(), 120)
+        ip("link", "add", "link", NAME, "name", "over0", "type", "macvlan")
+        try:
+            kubelet.until(RAIL0, vfs(node.device), SOON)
+            process.says(f"unhealthy: {node.device} of example.com/rail0: the host needs it: over0 of the host is over")
+        finally:
+            ip("link", "delete", "over0")
+        kubelet.until(RAIL0, vfs(), SOON)
+
+
 def test_vfs_removed_and_made_anew(kubelet: Kubelet, process: NodeProcess) -> None:
     healthy, address = vfs(), pci(PF)
     with process:

@@ -17,7 +17,7 @@ from support.doctor_cases import offering
 from support.kubelet import Kubelet
 from support.node_process import NodeProcess
 from support.sysfs_tree import Tree
-from support.topology import Host, ip, until
+from support.topology import Host, Pod, ip, until
 
 from base.state import durable
 
@@ -66,6 +66,31 @@ def test_a_device_goes_and_comes(process: NodeProcess) -> None:
         assert process.says("unhealthy: rail0 of example.com/rail0: it is gone")
         ip("link", "add", "rail0", "up", "type", "veth", "peer", "name", "fabric")
         kubelet.until(NAME, UP)
+
+
+def test_pods_of_the_clusters_network(process: NodeProcess, pod: Pod) -> None:
+    """hpn node reads no device when a pod's interface comes and goes, by the kernel's count of its reads."""
+
+    def read(pods: int) -> int:
+        """The reads of the process while so many pods come and go."""
+        counted = Path(f"/proc/{process.process.pid}/io")
+        before = int(counted.read_text().partition("syscr: ")[2].split()[0])
+        for number in range(pods):
+            ip("link", "add", f"cali{number}", "type", "veth", "peer", "name", f"eth{number}", "netns", pod.name)
+            ip("link", "set", f"cali{number}", "up")
+            pod.ip("link", "set", f"eth{number}", "up")
+        for number in range(pods):
+            ip("link", "delete", f"cali{number}")
+        until(lambda: process.sleeps(1), 120)
+        return int(counted.read_text().partition("syscr: ")[2].split()[0]) - before
+
+    with Kubelet(process.kubelet) as kubelet, process:
+        kubelet.until(NAME, UP)
+        until(lambda: process.sleeps(1), 120)
+        assert (read(1), read(20)) == (0, 0)
+        ip("link", "delete", "rail0")
+        kubelet.until(NAME, DOWN)
+        assert process.says("unhealthy: rail0 of example.com/rail0: it is gone")
 
 
 @pytest.mark.parametrize("name", ["odd\udcff", "odd\x1b[31m"])

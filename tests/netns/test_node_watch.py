@@ -60,7 +60,15 @@ def heard(host: Host) -> Iterator[Heard]:
     one.loop.close()
 
 
+@pytest.fixture
+def no_ipv6(host: Host) -> None:
+    """No address of the kernel's own, which soon is no longer tentative."""
+    Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")
+
+
+@pytest.mark.usefixtures("no_ipv6")
 def test_a_carrier(heard: Heard) -> None:
+    heard.watch.software = frozenset({"rail0"})
     assert heard.watch.links["rail0"].carrier
     ip("link", "set", "fabric", "down")
     assert heard.hears() == {False}
@@ -72,7 +80,7 @@ def test_a_carrier(heard: Heard) -> None:
 
 def test_an_altname(heard: Heard) -> None:
     """udev gives an interface its altnames after the event of the interface, and a selector may have one."""
-    heard.watch.software = True
+    heard.watch.software = None
     for change in ("add", "del"):
         ip("link", "property", change, "dev", "rail0", "altname", "the-fabric-of-rail-0")
         assert heard.hears() == {True}
@@ -81,7 +89,7 @@ def test_an_altname(heard: Heard) -> None:
 def test_addresses(heard: Heard) -> None:
     """An address that the host adds to a device or removes changes what a pod may have."""
     assert (ip("address", "add", "192.0.2.1/24", "dev", "rail0"), heard.next()) == ([], [])
-    heard.watch.software = True
+    heard.watch.software = None
     for address in ("192.0.2.2/24", "fd00:7::7/64"):
         for change in ("add", "del"):
             ip("address", change, address, "dev", "rail0")
@@ -91,7 +99,7 @@ def test_addresses(heard: Heard) -> None:
 def test_links_without_a_device_count_where_they_are_offered(heard: Heard, pod: Pod) -> None:
     ip("link", "add", "link", "rail0", "name", "d0", "type", "macvlan")
     assert (heard.next(), "d0" in heard.watch.links) == ([], True)
-    heard.watch.software = True
+    heard.watch.software = None
     ip("link", "set", "d0", "name", "d1")
     assert heard.hears() == {True}
     assert {"d0", "d1"} & heard.watch.links.keys() == {"d1"}
@@ -104,6 +112,66 @@ def test_links_without_a_device_count_where_they_are_offered(heard: Heard, pod: 
     assert heard.watch.moved == set()
     ip("link", "delete", "d1")
     assert (heard.hears(), heard.watch.moved) == ({True}, set())
+
+
+@pytest.mark.usefixtures("no_ipv6")
+@pytest.mark.parametrize("number", [1, 12])
+def test_links_that_no_resource_can_have(heard: Heard, pod: Pod, number: int) -> None:
+    """The ends of pods' interfaces on the host, in a bridge or not, and links that are made there before they move to
+    a pod: no report, so no reading of devices, however many there are."""
+    heard.watch.software = frozenset({"rail0"})
+    ip("link", "add", "br0", "up", "type", "bridge")
+    for n in range(number):
+        ip("link", "add", f"cali{n}", "type", "veth", "peer", "name", f"eth{n}", "netns", pod.name)
+        ip("link", "set", f"cali{n}", "up", *(("master", "br0") if n % 2 else ()))
+        pod.ip("link", "set", f"eth{n}", "up")
+        ip("address", "add", "169.254.1.1/32", "dev", f"cali{n}")
+        ip("link", "add", "link", "rail0", "name", f"tmp{n}", "type", "macvlan")
+        ip("link", "set", f"tmp{n}", "netns", pod.name)
+    assert (heard.next(), {"cali0", "br0"} <= heard.watch.links.keys()) == ([], True)
+    for n in range(number):
+        ip("link", "delete", f"cali{n}")
+    assert (heard.next(), heard.watch.moved, "cali0" in heard.watch.links) == ([], set(), False)
+
+
+@pytest.mark.usefixtures("no_ipv6")
+def test_a_link_that_a_resource_may_have(heard: Heard, pod: Pod) -> None:
+    """One that a selector names comes, by a new name too, changes, goes to a pod and comes home."""
+    heard.watch.software = frozenset({"rail9", "the-uplink"})
+    ip("link", "add", "br0", "up", "type", "bridge")
+    ip("link", "add", "tmp9", "type", "veth", "peer", "name", "far9")
+    assert heard.next() == []
+    ip("link", "set", "tmp9", "name", "rail9")
+    assert heard.hears() == {True}
+    ip("link", "set", "rail9", "up")
+    ip("link", "set", "far9", "up")
+    assert heard.hears() == {False}
+    for change in (("address", "add", "192.0.2.2/24", "dev", "rail9"), ("link", "set", "rail9", "master", "br0")):
+        ip(*change)
+        assert True in heard.hears()
+    ip("link", "set", "rail9", "netns", pod.name)
+    assert (True in heard.hears(), heard.watch.moved) == (True, {"rail9"})
+    pod.ip("link", "set", "rail9", "netns", str(os.getpid()))
+    assert (True in heard.hears(), heard.watch.moved) == (True, set())
+    ip("link", "set", "rail9", "name", "tmp9")
+    assert heard.hears() == {True}
+    ip("link", "property", "add", "dev", "far9", "altname", "the-uplink")
+    assert heard.hears() == {True}
+    ip("link", "delete", "far9")
+    assert heard.hears() == {True}
+
+
+@pytest.mark.usefixtures("no_ipv6")
+def test_a_port_of_a_bridge(heard: Heard) -> None:
+    """It is no device, and an interface that becomes one is a device no more."""
+    heard.watch.software = None
+    ip("link", "add", "br0", "up", "type", "bridge")
+    ip("link", "set", "rail0", "master", "br0")
+    assert heard.hears() == {True}
+    ip("link", "set", "rail0", "down")
+    heard.next()
+    ip("link", "set", "rail0", "name", "rail9")
+    assert heard.next() == []
 
 
 def test_more_than_the_socket_holds(heard: Heard) -> None:
@@ -121,7 +189,7 @@ def test_more_than_the_socket_holds(heard: Heard) -> None:
 
 def test_an_interface_that_came_home_unheard(heard: Heard, pod: Pod) -> None:
     """An interface that came home during an overflow is no longer a pod's, so its removal counts."""
-    heard.watch.software = True
+    heard.watch.software = None
     ip("link", "add", "link", "rail0", "name", "d0", "type", "macvlan")
     ip("link", "set", "d0", "netns", pod.name)
     heard.next()

@@ -9,7 +9,7 @@ import pytest
 from hardware.model import Device, Kind, RdmaDevice
 from node.model import Offer, PfName, Resource, Selector, Sharing, Verbs
 from node.offer.needs import remarks
-from node.offer.offers import agrees, offers
+from node.offer.offers import agrees, offers, software
 
 RDMA = (RdmaDevice("mlx5_1", "/dev/infiniband/uverbs1"),)
 PF = Device("0000:3b:00.0", Kind.PF, vendor="15b3", product="101d", names=("ens1",), pf="0000:3b:00.0",
@@ -253,3 +253,22 @@ def test_a_device_is_the_plugins_or_dras() -> None:
     assert "gets them, because it stands first" in said[0]
     both, _ = offers([by_dra, replace(plugin, by_dra=True)], [FREE])
     assert [len(one.units) for one in both] == [2, 2]
+
+
+SOFT = frozenset({Kind.NETDEV})
+
+
+@pytest.mark.parametrize(
+    ("selectors", "names"),
+    [
+        ([Selector(kinds=frozenset({Kind.PF}), netdevs=frozenset({"x"})), Selector(drivers=frozenset({"a"}))], set()),
+        ([Selector(netdevs=frozenset({"bond0"})), Selector(kinds=SOFT, netdevs=frozenset({"br0"}))], {"bond0", "br0"}),
+        ([Selector(netdevs=frozenset({"bond0"}), drivers=frozenset({"ice"}))], set()),
+        ([Selector(netdevs=frozenset({"bond0"})), Selector(kinds=SOFT, rdma=True)], None),
+        ([Selector(link_types=frozenset({"ether"}))], None),
+        ([], set()),
+    ],
+)
+def test_software_that_a_resource_may_have(selectors: Sequence[Selector], names: set[str] | None) -> None:
+    """hpn node ignores the events of all others."""
+    assert software([resource("a", one) for one in selectors]) == names
