@@ -8,7 +8,6 @@ namespace's pod for our attachments, and libcni's results for all others.
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,9 +17,8 @@ from base.kernel.links import PAIRS, Link
 from base.kernel.rtnl import Rtnl
 from base.kernel.sysfs import Relatives
 from base.protocol.errors import InvalidConfig, LinkUnavailable
-from base.state import durable, journal, libcni_cache
+from base.state import journal, libcni_cache
 from base.state.owned import Use, refuse_held
-from base.state.record import Record
 
 if TYPE_CHECKING:
     from base.kernel.routes import KernelRoute
@@ -151,39 +149,41 @@ def refuse_end_of_pair(link: Link, host: Rtnl, state_dir: Path, *, prefix: str =
     requesting pod's namespace, which may hold both ends."""
     if own is not None and nsid.number(host, own) == link.parent_nsid:
         return
-    leads_to = cache(partial(_leads_to, link, host, netns.cookie(host.sock)))
-    for network, name, sandbox in libcni_cache.all_interfaces():
-        if leads_to(sandbox) if sandbox else name == link.name:
-            raise _taken(prefix, link, f"network {network}{f', {sandbox}' if sandbox else ''}")
-    for file, sandbox in journal.namespaces(state_dir):
-        if leads_to(sandbox) and (record := _record(file)) and record.of_this_boot:
+    if len(_ELSEWHERE) >= _MOST:
+        _ELSEWHERE.clear()
+    leads_to = cache(partial(_leads_to, link, host))
+    elsewhere = _ELSEWHERE.setdefault((netns.cookie(host.sock), link.index, link.parent_nsid, link.name), set())
+    results, records = [*libcni_cache.results()], {text: file for file, text in journal.texts(state_dir)}
+    for one in (one for one in results if one not in elsewhere):
+        for name, sandbox in one.interfaces:
+            if leads_to(sandbox) if sandbox else name == link.name:
+                raise _taken(prefix, link, f"network {one.network}{f', {sandbox}' if sandbox else ''}")
+        elsewhere.add(one)
+    for text in records.keys() - elsewhere:
+        if leads_to(text.netns) and (record := journal.decoded(records[text], text.body)) and record.of_this_boot:
             raise _taken(prefix, link, record.title)
+        elsewhere.add(text)
+    elsewhere.intersection_update({*results, *records})  # without those that have gone
 
 
-def _record(file: str) -> Record | None:
-    contents = durable.contents(file)
-    return journal.decoded(file, contents) if contents else None
+# Links of pairs, and the results and records that do not lead to their peers.  So a warm worker asks the kernel about
+# new ones only.  A link is its host's namespace, its index, the host's number for its peer's namespace, and its name.
+# A path may lead to another namespace after its pod has ended; that one's pod has a result or a record of its own.
+_ELSEWHERE: Final = dict[tuple[int, int, int | None, str], set[object]]()
+_MOST: Final = 64
 
 
-# Links and the namespaces that they do not lead to, so a warm worker asks the kernel about new ones only.  A link is
-# its host's namespace, its index, and the host's number for its peer's namespace.  A namespace is its path and inode.
-_ELSEWHERE: Final = dict[tuple[int, int, int | None, str], tuple[int, int]]()
-_MOST: Final = 16384
-
-
-def _leads_to(link: Link, host: Rtnl, own: int, sandbox: str) -> bool:
-    """Whether the peer is in the namespace with that path.  ``own`` is the cookie of the host's namespace."""
-    with suppress(OSError):  # it has ended
-        found, key = os.stat(sandbox), (own, link.index, link.parent_nsid, sandbox)
-        if _ELSEWHERE.get(key) == (found.st_dev, found.st_ino):
-            return False
-        with netns.hold_open(sandbox) as fd:
-            if nsid.number(host, fd) == link.parent_nsid:
-                return True
-        if len(_ELSEWHERE) >= _MOST:
-            _ELSEWHERE.clear()
-        _ELSEWHERE[key] = found.st_dev, found.st_ino
-    return False
+def _leads_to(link: Link, host: Rtnl, sandbox: str) -> bool:
+    """Whether the peer is in the namespace with that path.  Raises OSError."""
+    try:
+        fd = netns.open_at(sandbox)
+    except OSError as e:
+        sysfs.refuse_short(e)
+        return False  # it has ended
+    try:
+        return nsid.number(host, fd) == link.parent_nsid
+    finally:
+        os.close(fd)
 
 
 def _taken(prefix: str, link: Link, owner: str) -> LinkUnavailable:

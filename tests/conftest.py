@@ -11,7 +11,7 @@ from pathlib import Path
 import drawn
 import pytest
 
-from base.state import policy
+from base.state import policy, remembered
 
 
 def require(tier: str, missing: str) -> None:
@@ -27,6 +27,8 @@ def pytest_configure() -> None:
     # In any other language argparse searches for translations, in 32 files for each parser: half of a parser's time.
     os.environ["LANGUAGE"] = "C"
     drawn.draw()
+    # The process has one descriptor for it from its first question to its end.
+    remembered.files(f"{Path(__file__).parent}", lambda _: None)
 
 
 def pytest_report_header() -> str:

@@ -361,7 +361,7 @@ def names(path: str) -> tuple[str, ...]:
     try:
         return tuple(sorted(os.listdir(path)))
     except OSError as e:
-        _refuse_short(e)
+        refuse_short(e)
         return ()
 
 
@@ -371,7 +371,7 @@ def line(path: Path | str) -> str:
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError as e:
-        _refuse_short(e)
+        refuse_short(e)
         return ""
     try:
         return os.read(fd, _PAGE).decode().strip()
@@ -381,7 +381,7 @@ def line(path: Path | str) -> str:
         os.close(fd)
 
 
-def _refuse_short(error: OSError) -> None:
+def refuse_short(error: OSError) -> None:
     """Raise the error if it reports a shortage of descriptors or memory: then the path may exist."""
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         raise error

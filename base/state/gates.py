@@ -151,8 +151,8 @@ def network_data(record: Record) -> Json:
 
 def records(uid: str) -> Iterator[Record]:
     """The attachments of a claim in this boot, complete or not."""
-    for file, body in journal.texts(location.state_dir()):
-        found = journal.decoded(file, body) if uid.encode() in body else None
+    for file, text in journal.texts(location.state_dir()):
+        found = journal.decoded(file, text.body) if uid.encode() in text.body else None
         if found and found.of_this_boot and found.claim.partition("/")[0] == uid:
             yield found
 

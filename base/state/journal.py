@@ -11,9 +11,10 @@ the undo of all its changes is confirmed.  Out of scope: how to undo.
 """
 
 import os
+import re
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,10 @@ from typing import Final
 
 from base.protocol.errors import IoFailure, RecordUnreadable
 from base.protocol.spec import Json, Key
-from base.state import durable, locks
+from base.state import durable, locks, remembered
 from base.state.locks import Lock, Mode
 from base.state.pod import Identity
 from base.state.record import LOST, Record, legible, netns_in
-from base.state.remembered import Remembered
 
 # Seconds: the longest wait of a command for another one on the same attachment.
 LOCK_TIMEOUT = locks.OWN
@@ -33,6 +33,9 @@ LOCK_TIMEOUT = locks.OWN
 _LOCKS = 64
 # The mode of a record's file after note_found: setting it takes two microseconds.
 _FOUND: Final = stat.S_ISVTX | stat.S_IRUSR | stat.S_IWUSR
+
+_PARENT: Final = re.compile(rb'"parent":(\d+)')
+_DEVICE: Final = re.compile(rb'"device":("[^"]*")')
 
 # Inode, time of the last write, time of the last change; None without a file.
 Version = tuple[int, int, int] | None
@@ -199,7 +202,7 @@ def keys_in(folder: str, among: Callable[[list[str]], list[str]] = sorted) -> li
         return []
     except OSError as e:
         raise IoFailure(f"listing {folder}: {e.strerror}") from e
-    chosen = among([name for name in names if name.endswith(".json") and ":" in name])
+    chosen = among([name for name in names if _is_record(name)])
     return [Key(*name.removesuffix(".json").split(":", 1)) for name in chosen]
 
 
@@ -258,46 +261,47 @@ def decoded(file: str, contents: bytes) -> Record | None:
     return record if path.name.startswith(f"{record.key}.json") and path.parent.name == record.network else None
 
 
-def texts(state_dir: Path, lost: list[str] | None = None) -> Iterator[tuple[str, bytes]]:
-    """The file and the bytes of every record of all networks, for ``decoded``, which takes ten times as long.
+@dataclass(eq=False, slots=True)
+class Text:
+    """A record as the bytes of its file, with the values of each member "device", as JSON, and of each "parent"."""
+
+    body: bytes
+    devices: Sequence[bytes]
+    parents: Sequence[bytes]
+
+    @property
+    def netns(self) -> str:
+        """The path of its pod's namespace; empty if that is unreadable."""
+        return netns_in(self.body)
+
+
+def texts(state_dir: Path, lost: list[str] | None = None) -> Iterator[tuple[str, Text]]:
+    """The file and the text of every record of all networks, for ``decoded``, which takes ten times as long.  A text
+    that was not changed since an earlier call is the same object.
 
     Files whose contents the disk has lost are added to ``lost``.  Raises IoFailure for any other failure: a record that
     cannot be read now may be that of the device in question.
     """
-    for file in _paths(f"{state_dir}/attachments"):
-        try:
-            body = durable.contents(file) or b""
-        except RecordUnreadable:
-            continue
-        except IoFailure as e:
-            if not durable.is_lost(e):
-                raise
-            if lost is not None:
-                lost.append(file)
-            continue
-        yield file, body
+    folder = f"{state_dir}/attachments"
+    for network in _names(folder):
+        for file, text in remembered.files(f"{folder}/{network}", _text):
+            if isinstance(text, Text):
+                yield file, text
+            elif isinstance(text, IoFailure) and durable.is_lost(text):
+                if lost is not None:
+                    lost.append(file)
+            elif not isinstance(text, RecordUnreadable):
+                raise text
 
 
-def namespaces(state_dir: Path) -> Iterator[tuple[str, str]]:
-    """The file of every record of all networks, and the path of its pod's namespace; empty if that is unreadable.
-    Raises IoFailure."""
-    for file in _paths(f"{state_dir}/attachments"):
-        with suppress(FileNotFoundError):  # it has just gone
-            yield file, _NETNS.get(file)
+def _text(file: str) -> Text | None:
+    """The record with that file; None if it is another file, or has just gone."""
+    body = durable.contents(file) if _is_record(file.rpartition("/")[2]) else None
+    return None if body is None else Text(body, _DEVICE.findall(body), _PARENT.findall(body))
 
 
-def _netns_of(file: str) -> str:
-    try:
-        return netns_in(durable.contents(file) or b"")
-    except RecordUnreadable:
-        return ""
-    except IoFailure as e:
-        if durable.is_lost(e):
-            return ""
-        raise
-
-
-_NETNS: Final = Remembered(_netns_of)
+def _is_record(name: str) -> bool:
+    return name.endswith(".json") and ":" in name
 
 
 def _paths(folder: str, container_id: str = "*") -> Iterator[str]:
@@ -305,7 +309,7 @@ def _paths(folder: str, container_id: str = "*") -> Iterator[str]:
     beginning = "" if container_id == "*" else f"{container_id}:"
     for network in _names(folder):
         for name in _names(f"{folder}/{network}"):
-            if name.startswith(beginning) and name.endswith(".json") and ":" in name:
+            if name.startswith(beginning) and _is_record(name):
                 yield f"{folder}/{network}/{name}"
 
 
@@ -337,7 +341,7 @@ def naming(state_dir: Path, value: str | int, member: str = "") -> Iterator[Reco
     """The records that hold the value, in a member of that name if one is given, and perhaps some others.  The caller
     must check each record itself."""
     text = ((f'"{member}":' if member else "") + durable.canonical(value)).encode()
-    return (r for file, body in texts(state_dir) if text in body and (r := decoded(file, body)))
+    return (r for file, one in texts(state_dir) if text in one.body and (r := decoded(file, one.body)))
 
 
 def _folder(state_dir: Path, network: str) -> str:

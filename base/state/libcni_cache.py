@@ -6,14 +6,18 @@
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from base.kernel import sysfs
+from base.kernel import files, sysfs
 from base.protocol.spec import Json, Key
-from base.state.remembered import Remembered
+from base.state import remembered
 
 # libcni's default, which all runtimes use, and Multus' own directory.
 RESULTS = ("/var/lib/cni/results", "/var/lib/cni/multus/results")
+
+_MOST: Final = 1 << 26  # bytes of a result
 
 
 def interfaces(network: str, key: Key) -> frozenset[str] | None:
@@ -26,30 +30,41 @@ def interfaces(network: str, key: Key) -> frozenset[str] | None:
     return frozenset(name.rpartition(of_container)[2] for name in names if of_container in name)
 
 
-def all_interfaces() -> Iterator[tuple[str, str, str]]:
-    """Each interface in all cached results: the network's name, the interface's name, and the path of the pod's
-    namespace.  The path is empty for an interface of the host.  Unreadable results are passed over."""
-    for path in (f"{folder}/{name}" for folder in RESULTS for name in sysfs.names(folder)):
-        with suppress(OSError):
-            yield from _INTERFACES.get(path)
+@dataclass(frozen=True, eq=False)
+class Cached:
+    """One result: the network's name, and each interface: its name and the path of its pod's namespace.  The path is
+    empty for an interface of the host."""
+
+    network: str
+    interfaces: tuple[tuple[str, str], ...]
 
 
-def _interfaces_in(path: str) -> tuple[tuple[str, str, str], ...]:
-    """The interfaces in one result; none if it has another form.  Raises OSError."""
+def results() -> Iterator[Cached]:
+    """All cached results, without unreadable ones.  One that was not changed since an earlier call is the same object.
+    Raises OSError only for a shortage."""
+    for folder in RESULTS:
+        try:
+            found = remembered.files(folder, _cached)
+        except OSError as e:
+            found = [(folder, e)]
+        for _, one in found:
+            if isinstance(one, Cached):
+                yield one
+            elif isinstance(one, OSError):
+                sysfs.refuse_short(one)
+
+
+def _cached(path: str) -> Cached:
+    """One result, without interfaces if it has another form.  Raises OSError."""
     try:
-        cached = json.loads(Path(path).read_bytes())
+        cached = json.loads(files.read(path, _MOST))
     except (ValueError, RecursionError):
-        return ()
+        cached = None
     result = cached.get("result") if isinstance(cached, dict) else None
     found = result.get("interfaces") if isinstance(result, dict) else None
-    return tuple(
-        (f"{cached.get('networkName', '')}", f"{one.get('name', '')}", f"{one.get('sandbox', '')}")
-        for one in (found if isinstance(found, list) else ())
-        if isinstance(one, dict)
-    )
-
-
-_INTERFACES = Remembered(_interfaces_in)
+    listed = [one for one in (found if isinstance(found, list) else ()) if isinstance(one, dict)]
+    network = f"{cached.get('networkName', '')}" if listed else ""
+    return Cached(network, tuple((f"{one.get('name', '')}", f"{one.get('sandbox', '')}") for one in listed))
 
 
 def result(network: str, key: Key) -> Json | None:

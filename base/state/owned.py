@@ -4,15 +4,13 @@ ADD and Prepare ask one question, for every way to name a device, under one lock
 relatives (base/kernel/sysfs.py): a pod with a whole PF also has its VFs and SFs.  Records and claims that cannot be
 read now raise, because their devices are not known to be free.
 
-There is no index of devices.  An older version would not maintain one, and after a rollback and an upgrade the index
-would call a pod's device free.
+There is no index of devices on disk.  An older version would not maintain one, and after a rollback and an upgrade the
+index would call a pod's device free.  A warm worker remembers the records, by the kernel's reports (remembered.py).
 """
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from base.kernel import sysfs
 from base.kernel.sysfs import Relatives
@@ -23,9 +21,6 @@ from base.state import claims, durable, journal, locks
 from base.state.claims import Claim, ClaimedDevice
 from base.state.locks import Lock, Mode
 from base.state.record import Record
-
-_PARENT: Final = re.compile(rb'"parent":(\d+)')
-_DEVICE: Final = re.compile(rb'"device":("[^"]*")')
 
 
 def lock(device: str, timeout: float | None = None, mode: Mode = Mode.ALONE) -> Lock:
@@ -100,14 +95,14 @@ def use(state_dir: Path | None, among: Collection[str], claim: str | None = None
     """
     written = {durable.canonical(device).encode() for device in among}
     found = Use(state_dir, claimed={} if claim is None else claims.allocated(among, claim))
-    for file, body in journal.texts(state_dir, found.lost) if state_dir else ():
-        if not written.isdisjoint(_DEVICE.findall(body)):
-            record = journal.decoded(file, body)
+    for file, text in journal.texts(state_dir, found.lost) if state_dir else ():
+        if not written.isdisjoint(text.devices):
+            record = journal.decoded(file, text.body)
             if not record:
                 found.lost.append(file)
             elif device := record.device:
                 found.devices[device] = record
-        found.below.update(map(int, _PARENT.findall(body)))
+        found.below.update(map(int, text.parents))
     return found
 
 
@@ -173,7 +168,7 @@ def _is_the_hosts(record: Record) -> bool:
 
 def devices(state_dir: Path, lost: list[str] | None = None) -> dict[str, Record]:
     """All devices that attachments own: bus address -> record; ``lost`` as in ``journal.texts``.  Raises IoFailure."""
-    texts = ((file, body) for file, body in journal.texts(state_dir, lost) if _DEVICE.search(body))
+    texts = ((file, text.body) for file, text in journal.texts(state_dir, lost) if text.devices)
     return {device: r for file, body in texts if (r := journal.decoded(file, body)) and (device := r.device)}
 
 
@@ -192,7 +187,7 @@ def of_address(address: object) -> str:
     """The attachments of this boot that have the address on any link, for people; empty for none."""
     begins = f'"{address}/'
     texts = journal.texts(location.state_dir())
-    records = (journal.decoded(file, body) for file, body in texts if begins.encode() in body)
+    records = (journal.decoded(file, text.body) for file, text in texts if begins.encode() in text.body)
     return ", ".join(
         record.title
         for record in records

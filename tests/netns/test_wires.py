@@ -142,12 +142,14 @@ def test_what_a_worker_remembers(host: Host, make_pod: Callable[[], Pod], result
         with pytest.raises(LinkUnavailable, match="network n"):
             ask()
         file.write_text(text)
-        assert asked() == 0
-        # Another namespace at the path of one.
+        assert (asked(), asked()) == (1, 0)
+        # Another namespace at the path of one, for which the runtime caches the same result again.
         subprocess.run(["mount", "--bind", neighbour.path, others[3].path], check=True)
         try:
-            with pytest.raises(LinkUnavailable, match=r"network n|fabric3"):
-                ask()
+            file.write_text(text)
+            for _ in range(2):
+                with pytest.raises(LinkUnavailable, match="network n"):
+                    ask()
         finally:
             subprocess.run(["umount", others[3].path], check=True)
-        assert asked() == 0
+        assert (asked(), asked()) == (1, 0)
