@@ -25,7 +25,7 @@ from base.kernel import files
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable
 from base.protocol.location import CLAIMS_DIR, KUBELET
 from base.protocol.spec import Json
-from base.state import durable
+from base.state import durable, remembered
 
 FOLDER: Final = CLAIMS_DIR
 # kubelet's file of claims and their pods, written before a pod's first ADD (kubernetes: pkg/kubelet/cm/dra/state).
@@ -285,20 +285,16 @@ def _uid_of(file: str) -> str:
 def _contents(folder: str, *, decides: bool = False) -> Iterator[tuple[str, bytes]]:
     """The file and the bytes of every claim.  Most are not decoded: a node may have hundreds, and an ADD needs those of
     one pod.  Raises IoFailure if the caller ``decides``."""
-    try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for name in names:
-        if name.endswith(_END) and _UID.fullmatch(_uid_of(name)):
-            try:
-                text = durable.contents(f"{folder}/{name}")
-            except (IoFailure, RecordUnreadable):
-                if decides:
-                    raise
-                continue
-            if text is not None:  # else it has gone meanwhile
-                yield f"{folder}/{name}", text
+    for file, text in remembered.files(folder, _text):
+        if isinstance(text, bytes):
+            yield file, text
+        elif decides or not isinstance(text, IoFailure | RecordUnreadable):
+            raise text
+
+
+def _text(file: str) -> bytes | None:
+    """The claim's bytes; None if it is another file, or has just gone."""
+    return durable.contents(file) if file.endswith(_END) and _UID.fullmatch(_uid_of(file)) else None
 
 
 def _decoded_of(listed: Iterable[tuple[str, bytes]], *, decides: bool = False) -> list[Claim]:

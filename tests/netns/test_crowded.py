@@ -14,7 +14,8 @@ from support.topology import Host, Pod, ip
 
 from base.kernel.netlink import attr
 from base.protocol.spec import Key
-from base.state import journal, libcni_cache
+from base.state import claims, journal, libcni_cache
+from base.state.claims import Claim, ClaimedDevice
 from base.state.pod import Identity
 from base.state.record import Record
 from cni.kinds.child import IFLA_IPVLAN_MODE
@@ -26,13 +27,15 @@ L2 = attr(IFLA_IPVLAN_MODE, struct.pack("=H", 0)).hex()
 
 @pytest.fixture(autouse=True)
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runtime's results of this test."""
+    """The runtime's results and the claims of this test."""
     (tmp_path / "results").mkdir()
     monkeypatch.setattr(libcni_cache, "RESULTS", (str(tmp_path / "results"),))
+    monkeypatch.setattr(claims, "FOLDER", str(tmp_path / "claims"))
 
 
 def crowd(host: Host, number: int, parent: int) -> None:
-    """A pod that the runtime and hpn have attached, with an ipvlan over that parent: its files."""
+    """A pod that the runtime and hpn have attached, with an ipvlan over that parent, and that has a claim: its
+    files."""
     netns = f"/run/netns/crowd-{number}"
     interfaces = [{"name": "eth0", "sandbox": netns}, {"name": f"cali{number}"}]
     cached = {"kind": "cniCacheV1", "networkName": "k8s", "result": {"interfaces": interfaces}}
@@ -41,6 +44,14 @@ def crowd(host: Host, number: int, parent: int) -> None:
     record = Record("crowd", Key(f"c{number}", "hpn0"), netns, Identity(number, number), "ipvlan", link, {})
     with journal.lock(host.state, record.network, record.key) as entry:
         entry.save(replace(record, complete=True))
+    device = ClaimedDevice("rails", "node1/a", "a", "", f"0000:5e:00.{number}", "vf", "example.com/a", "multus")
+    uid = f"0d4b2f6e-7c1a-4f38-9e55-{number:012x}"
+    claims.save(Claim(uid, "default", f"c{number}", (f"pod-{number}",), (device,), pod_claim="rails"))
+
+
+def over_a_bridge(host: Host) -> dict[str, Any]:
+    ip("link", "add", "br0", "up", "type", "bridge")
+    return host.conf(master="br0", ipam=...)
 
 
 def over_a_veth(host: Host) -> dict[str, Any]:
@@ -54,7 +65,7 @@ def wire(host: Host, make_pod: Callable[[], Pod]) -> None:
 
 
 @pytest.mark.usefixtures("wire")
-@pytest.mark.parametrize("conf", [over_a_veth])
+@pytest.mark.parametrize("conf", [over_a_bridge, over_a_veth])
 def test_beside_many(host: Host, pod: Pod, conf: Callable[[Host], dict[str, Any]]) -> None:
     check(host, pod, conf(host))
 
