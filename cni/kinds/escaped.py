@@ -7,7 +7,7 @@ The search covers the pod's namespace, those that the pod moved something to (ba
 there.  It spares the host's namespace and those of other attachments.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -103,31 +103,20 @@ def remove(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str
         if pod is None:
             return _remove_of_dead(search, host)
 
-    ours = record.network, record.key
-
-    def others() -> list[Record]:
-        return [r for r in journal.records(entry.state_dir) if r.of_this_boot and (r.network, r.key) != ours]
-
-    strangers = {r.identity for r in others()} - {record.identity}
-
-    def mates() -> list[Json]:
-        return [r.link for r in others() if r.identity == record.identity]
-
-    return _Hunt(search, mates, strangers, libcni_cache.interfaces(record.network, record.key)).run(pod)
+    return _Hunt(search, entry, record, libcni_cache.interfaces(record.network, record.key)).run(pod)
 
 
 @dataclass
 class _Hunt:
-    """One search from a living pod.
+    """One search from a living pod, for an attachment and its record.
 
-    ``mates`` returns the plans of the pod's other attachments, which keep their links.  ``strangers`` are other pods.
     ``plugins`` are the interfaces that other plugins made in the pod; None if unknown.  ``doubtful`` are links in the
     pod over the same device that may be another plugin's.
     """
 
     search: Search
-    mates: Callable[[], list[Json]]
-    strangers: set[Identity]
+    entry: Entry
+    record: Record
     plugins: frozenset[str] | None
     doubtful: set[str] = field(default_factory=set)
     found: bool = False
@@ -157,8 +146,8 @@ class _Hunt:
         count, self.visited, self.shut, host = 0, 0, list[OSError](), netns.inode(own)
 
         def is_strange(fd: int, inside: Rtnl) -> bool:
-            inode = netns.inode(fd)
-            return inode == host or Identity(inode, netns.cookie(inside.sock)) in self.strangers
+            here = Identity(netns.inode(fd), netns.cookie(inside.sock))
+            return here.inode == host or (here != self.record.identity and any(self._attached(here)))
 
         def look(inside: Rtnl, *more: bytes) -> list[Link]:
             return nsid.links_over(inside, [self.search.lower], *more)
@@ -170,7 +159,7 @@ class _Hunt:
                 number = nsid.number(inside, own)
                 links = [link for link in there if self.search.finds(link, number)]
                 # Read after the links, because an ADD writes its record before it makes its link.
-                mates = self.mates() if links else []
+                mates = [one.link for one in self._attached(self.record.identity)] if links else []
                 ours = [link for link in links if not self._stays(link, mates)]
                 # On its own: it may have moved away since, and is gone only if the kernel removes it.
                 its = [link.index for link in ours if self.search.is_what_add_made(link)]
@@ -180,6 +169,12 @@ class _Hunt:
                 if budget.clock() > deadline:
                     break
         return count
+
+    def _attached(self, where: Identity) -> Iterator[Record]:
+        """The other attachments in a namespace, by the journal."""
+        ours = self.record.network, self.record.key
+        named = journal.naming(self.entry.state_dir, where.inode, member="inode")
+        return (r for r in named if r.of_this_boot and r.identity == where and (r.network, r.key) != ours)
 
     def _stays(self, link: Link, mates: list[Json]) -> bool:
         if self.search.is_what_add_made(link):

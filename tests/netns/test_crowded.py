@@ -58,6 +58,10 @@ def over_a_veth(host: Host) -> dict[str, Any]:
     return host.conf(master="wire", ipam=...)
 
 
+def a_veth(host: Host) -> dict[str, Any]:
+    return host.conf(kind="host-device", master=..., device="wire", ipam=...)
+
+
 @pytest.fixture
 def wire(host: Host, make_pod: Callable[[], Pod]) -> None:
     """An interface of the host with its other end where no pod is."""
@@ -65,7 +69,7 @@ def wire(host: Host, make_pod: Callable[[], Pod]) -> None:
 
 
 @pytest.mark.usefixtures("wire")
-@pytest.mark.parametrize("conf", [over_a_bridge, over_a_veth])
+@pytest.mark.parametrize("conf", [over_a_bridge, over_a_veth, a_veth])
 def test_beside_many(host: Host, pod: Pod, conf: Callable[[Host], dict[str, Any]]) -> None:
     check(host, pod, conf(host))
 

@@ -9,7 +9,7 @@ import pytest
 from attack.escaped.links import Child, gone_or_kept, proved
 from support.topology import Host, Pod, ip
 
-from base.state import journal
+from base.state import libcni_cache
 
 
 def test_another_attachment_over_the_same_master_stays(
@@ -72,12 +72,12 @@ def test_a_macvlan_of_which_nobody_knows_whose_it_is(host: Host, make_pod: Calla
 def test_another_attachment_that_comes_meanwhile_stays(
     host: Host, make_pod: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch, results: Path
 ) -> None:
-    """Another ADD creates its link after DEL reads the journal, and before DEL checks the pod.  The runtime's cache
-    does not name it yet."""
-    pod, read, came = make_pod(), journal.records, list[Any]()
+    """Another ADD creates its link after DEL reads the runtime's cache, and before DEL checks the pod.  The journal has
+    it by then."""
+    pod, read, came = make_pod(), libcni_cache.interfaces, list[Any]()
 
-    def comes_after(*words: Any) -> list[Any]:
-        found = list(read(*words))
+    def comes_after(*words: Any) -> frozenset[str] | None:
+        found = read(*words)
         if not came:
             came.append(None)
             came.append(host.call("ADD", pod, CNI_IFNAME="hpn1"))
@@ -86,7 +86,7 @@ def test_another_attachment_that_comes_meanwhile_stays(
 
     for ifname in ("hpn0", "hpn2"):  # so that DEL finds other attachments to check
         host.ok("ADD", pod, CNI_IFNAME=ifname)
-    monkeypatch.setattr(journal, "records", comes_after)
+    monkeypatch.setattr(libcni_cache, "interfaces", comes_after)
     host.ok("DEL", pod)
     assert came[1].exit_code == 0
     assert pod.links() == {"hpn1", "hpn2"}
