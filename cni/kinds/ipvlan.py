@@ -1,6 +1,8 @@
 """Kind ipvlan: links that share the master's MAC and are distinguished by their addresses (drivers/net/ipvlan)."""
 
 import struct
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from base.kernel import netns
@@ -8,7 +10,7 @@ from base.kernel.netlink import attr
 from base.kernel.rtnl import Rtnl
 from base.protocol.errors import LinkUnavailable
 from base.protocol.spec import Json
-from base.state import journal
+from base.state import durable, journal
 from base.state import pod as pods
 from base.state.pod import Pod
 from base.state.record import Record
@@ -29,13 +31,22 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     wanted = cast("Ipvlan", conf.attach)  # kinds.KINDS: the kind chose this module
     data = attr(IFLA_IPVLAN_MODE, struct.pack("=H", MODES[wanted.mode]))
     planned = child.plan(conf, kind="ipvlan", mac="", data=data, host=host, pod=pod)
-    for other in journal.records(conf.where.state_dir):
+    for other in _others(planned, conf.where.state_dir):
         if _contradicts(other, planned, pod) and _stands(other):
             raise LinkUnavailable(
                 f"mode {wanted.mode}: {other.title}, has an ipvlan of another mode over "
                 f"{planned['master']}, and a master has one mode; use that, or another master"
             )
     return planned
+
+
+def _others(planned: Json, state_dir: Path) -> Iterator[Record]:
+    """The records of another mode over a master with that index, and perhaps some others.  A node may have a thousand
+    ipvlans of one mode, so most records are not decoded."""
+    parent, agrees = f"{planned['parent']}".encode(), f'"data":{durable.canonical(planned["data"])}'.encode()
+    for file, text in journal.texts(state_dir):
+        if parent in text.parents and agrees not in text.body and (one := journal.decoded(file, text.body)):
+            yield one
 
 
 def _contradicts(other: Record, planned: Json, pod: Pod) -> bool:

@@ -68,6 +68,11 @@ def wire(host: Host, make_pod: Callable[[], Pod]) -> None:
     ip("link", "add", "wire", "up", "type", "veth", "peer", "name", "far", "netns", make_pod().name)
 
 
+def test_an_ipvlan_beside_many(host: Host, pod: Pod, ipvlan: str) -> None:
+    """Over the master of all others."""
+    check(host, pod, host.conf(kind=ipvlan, ipam=...))
+
+
 @pytest.mark.usefixtures("wire")
 @pytest.mark.parametrize("conf", [over_a_bridge, over_a_veth, a_veth])
 def test_beside_many(host: Host, pod: Pod, conf: Callable[[Host], dict[str, Any]]) -> None:
