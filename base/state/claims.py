@@ -316,7 +316,7 @@ def _parsed(text: bytes, file: str) -> Claim | None:
     return claim if claim.boot == durable.boot_id() else None
 
 
-@lru_cache(32)  # a command of a pod reads its claims for each of their devices
+@lru_cache(512)  # a node has a claim for each pod, and hpn node compares each new one with all others
 def _decoded(text: bytes, file: str) -> Claim:
     try:
         claim = Claim.from_json(durable.parsed(text, file))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from unit.base.state.test_owned import decoded
 
 from base.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable, TryAgain
 from base.state import claims, durable, gates, journal
@@ -200,3 +201,12 @@ def test_a_damaged_claim_is_not_none(folder: Path, name: str) -> None:
     assert [one.id for claim, _ in claims.with_device("eth7") for one in claim.devices] == ["eth7"]
     assert [one.uid for one in claims.of_pod("another")] == [OTHER]
     assert claims.prepared(UID) == claims.all_claims()
+
+
+def test_unchanged_ones_are_decoded_once() -> None:
+    """hpn node compares each new claim with all others, and a node has a claim for each pod."""
+    for number in range(60):
+        claims.save(replace(CLAIM, uid=f"{UID[:-4]}{number:04x}"))
+    assert (len(claims.prepared()), decoded(claims.prepared), decoded(claims.all_claims)) == (60, 0, 0)
+    claims.save(replace(CLAIM, name="another"))
+    assert decoded(claims.prepared) == 1
