@@ -241,9 +241,9 @@ def pci_of(address: str, root: Path = SYS) -> str:
     none."""
     if os.path.exists(f"{root}/bus/pci/devices/{address}/vendor"):
         return address
-    for path in _other_paths(address, root):
+    for path in filter(os.path.exists, _other_paths(address, root)):
         parent = os.path.basename(os.path.dirname(os.path.realpath(path)))
-        if os.path.exists(path) and os.path.exists(f"{root}/bus/pci/devices/{parent}/vendor"):
+        if os.path.exists(f"{root}/bus/pci/devices/{parent}/vendor"):
             return parent
     return ""
 
