@@ -60,6 +60,8 @@ class Certificate(NamedTuple):
 
 def certificate(pem: bytes) -> Certificate | None:
     """Return the first certificate of a PEM file; None if none is readable.  It is not verified."""
+    if not pem:  # the parser would leave its error to the next read of a connection
+        return None
     try:
         with _as_file(pem) as path:
             # The standard library's only parser of a certificate that no peer presented; its own tests use it.

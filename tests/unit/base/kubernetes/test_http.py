@@ -8,12 +8,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from support.tls_server import Authority, Server, Told, authority, serving
+from support.tls_server import Asked, Authority, Server, Told, authority, serving
 
 from base.kernel import budget
 from base.kubernetes import http
 from base.kubernetes.http import Answer, Http
-from base.kubernetes.tls import Tls
+from base.kubernetes.tls import Tls, certificate
 from base.protocol.errors import BackendRefused, Unreachable
 
 ADDRESS = "IP:127.0.0.1"
@@ -71,6 +71,21 @@ def test_a_connection_that_the_server_has_ended_is_not_used(server: Server, sign
         http.ask("GET", "/", is_safe=True)
         assert http.ask("POST", "/", {}, is_safe=False).status == 200
     assert len({asked.peer for asked in server.asked}) == 2
+
+
+def test_a_certificate_that_cannot_be_read_meanwhile(server: Server, signer: Authority) -> None:
+    """OpenSSL keeps one queue of errors for a thread, and a read that has to wait would find it there."""
+
+    def late(_: Asked) -> Told:
+        # time: the read is to begin first
+        time.sleep(0.1 * (len(server.asked) - 1))
+        return Told()
+
+    server.route = late
+    with client(server.url, ca=signer.ca) as http:
+        http.ask("GET", "/", is_safe=True)
+        assert certificate(b"") is None
+        assert not http.ask("GET", "/", is_safe=True).again
 
 
 def test_a_path_of_the_server(server: Server, signer: Authority) -> None:
