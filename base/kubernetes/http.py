@@ -4,6 +4,7 @@ A request without an answer may have taken effect.  So it is sent again only if 
 Unreachable is raised.  A request that no server began (429, or no connection) is always sent again.
 """
 
+import errno
 import io
 import json
 import os
@@ -29,6 +30,7 @@ from base.protocol.spec import Json
 
 _TIMEOUT: Final = 3.0  # seconds for one server's answer, or what is left of the budget
 _IDLE: Final = 20.0  # seconds until a connection is no longer reused: a firewall on the way may have dropped it
+_DEAF: Final = 3.0  # seconds for which a server's kernel may acknowledge nothing, however slow the server is
 _ATTEMPTS: Final = 4
 _FIRST_PAUSE: Final = 0.05  # seconds; each further pause doubles
 _MOST: Final = 1 << 26  # bytes of an answer
@@ -169,7 +171,9 @@ class Http:
         """Whether the only server did not answer in time: a second attempt would wait as long, or a busy server would
         get the request twice.  Without patience, only on a new connection: a firewall may have dropped another."""
         is_heard = bool(self._patience) or self._is_new
-        return isinstance(error.__cause__, TimeoutError) and is_heard and len(self._servers) == 1
+        cause = error.__cause__
+        is_late = isinstance(cause, TimeoutError) and cause.errno != errno.ETIMEDOUT  # that is _DEAF's
+        return is_late and is_heard and len(self._servers) == 1
 
     @property
     def server(self) -> str:
@@ -220,6 +224,7 @@ class Http:
         try:
             connection.sock = _connected_to(addresses(host, deadline), port, deadline)
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(_DEAF * 1000))
             if trusted and secured:
                 connection.sock.settimeout(_left(deadline))
                 name = trusted.server_name or host

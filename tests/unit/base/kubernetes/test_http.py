@@ -1,10 +1,13 @@
 """HTTP to a backend's servers: which requests are repeated, and which servers are trusted."""
 
+import ctypes
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from base.kubernetes.tls import Tls, certificate
 from base.protocol.errors import BackendRefused, Unreachable
 
 ADDRESS = "IP:127.0.0.1"
+_SO_ATTACH_FILTER = 26
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +214,34 @@ def test_a_slow_server_is_left_for_another(server: Server, signer: Authority, mo
     with client(server.url, server.url, ca=signer.ca) as one:
         assert one.ask("GET", "/", is_safe=True).status == 200
     assert len(server.asked) == 2
+
+
+def test_a_server_that_no_longer_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that lost its power, or that a firewall cuts off, without a word.  Who is patient with a slow server does
+    not wait for that, and sends over a new connection."""
+    monkeypatch.setattr(http, "_DEAF", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
+        threads.submit(_serve_and_become_deaf, listener)
+        try:
+            with client(f"http://127.0.0.1:{listener.getsockname()[1]}", is_patient=True) as asking:
+                asking._patience = 10.0
+                for number in range(2):
+                    asking.begin()
+                    assert asking.ask("GET", f"/{number}", is_safe=True).again == (number == 1)
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def _serve_and_become_deaf(listener: socket.socket) -> None:
+    """Answer the first request of each connection, and drop what follows in the kernel."""
+    with ExitStack() as stack, suppress(OSError):
+        while True:
+            connection = stack.enter_context(listener.accept()[0])
+            connection.recv(1 << 16)
+            drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF_RET with 0 bytes
+            program = struct.pack("HL", 1, ctypes.addressof(drop_all))
+            connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+            connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
 
 def test_a_client_certificate(signer: Authority, tmp_path: Path) -> None:
