@@ -12,7 +12,7 @@ from base.kernel import host_mounts
 from base.protocol.location import OF_TEST, of_test
 from base.protocol.spec import Reply, Request
 from base.state import locks
-from cni import chain, collect, commands, config, kinds  # noqa: F401  # imported for every request
+from cni import chain, collect, commands, config, kinds, rails  # noqa: F401  # imported for every request
 from cni.features import claimed  # noqa: F401  # as above
 from cni.main import run
 from ipam import config as ipam_config  # noqa: F401  # as above

@@ -169,4 +169,4 @@ def allowed(
     # For STATUS, Multus (4.3) strips the configuration, so its names are not those of ADD.
     if request.command == "ADD" or not is_stripped(conf):
         permits.refuse_names(request, conf, wanted.named, has_leases=wanted.where.ipam in programs)
-    return replace(wanted, remarks=(*wanted.remarks, *permits.remarks))
+    return replace(wanted, remarks=(*wanted.remarks, *permits.remarks)) if permits.remarks else wanted

@@ -190,7 +190,7 @@ def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
         from ipam import rails  # noqa: PLC0415
 
         rail = rails.rail_of(pool.rails, rails.device_of(conf, by={one.by for one in pool.rails}))
-        if "rails" in conf:  # the ADD of all rails
+        if "rails" in conf and pool.requested:  # the ADD of all rails
             pool = replace(pool, requested=rails.requested_of(pool, rail))
     has_number = bool(pool.aside and not pool.requested and (pool.sticky_name or _is_stateful(conf, pool, pod)))
     # With aligned rails, one number covers all addresses of a container.

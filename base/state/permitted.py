@@ -12,7 +12,7 @@ deletable.
 import json
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
@@ -66,12 +66,14 @@ class Permits:
     - ``names``: the patterns of names, by list.
     - ``places``: the directories that may hold leases, by key.
     - ``remarks``: lines about keys without effect, for the log.
+    - ``fit``: the directories for leases that were found free of other files; all rails of a pod have the same.
     """
 
     choices: tuple[str, ...] | None
     names: Mapping[str, tuple[str, ...]]
     places: Mapping[str, tuple[str, ...]]
     remarks: tuple[str, ...] = ()
+    fit: set[str] = field(default_factory=set, compare=False)
 
     def refuse_choices(self, request: Request, conf: Config, keys: Collection[str] = ()) -> None:
         """Raise InvalidConfig for a choice of the pod that this node does not allow; of these keys, or of all."""
@@ -94,7 +96,10 @@ class Permits:
         ipam = conf.get("ipam")
         path = ipam.get("dataDir") if has_leases and isinstance(ipam, dict) else None
         if isinstance(path, str) and is_absolute(path):
-            _refuse_another_purpose(path, f"{path}/{conf.get('name')}", request.var("HPN_PROGRAM_DIR"))
+            folder = f"{path}/{conf.get('name')}"
+            if folder not in self.fit:
+                _refuse_another_purpose(path, folder, request.var("HPN_PROGRAM_DIR"))
+                self.fit.add(folder)
             if "dataDir" in self.places:
                 policy.place("ipam.dataDir", path, self.places["dataDir"])
 
