@@ -128,7 +128,8 @@ class Attempt:
             refuse_old_kernel(self._host)
             plan = self._kind.plan(chosen, self._host, self._pod)
             refuse_features(chosen.attach)
-            self._refuse_taken_name()
+            if self.entry.key.ifname in self._pod.before[0]:
+                self._refuse_taken_name()
             self.record = self._recorded(plan)
         self._is_recorded = True
 

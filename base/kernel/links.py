@@ -185,13 +185,18 @@ def parse_link(body: bytes) -> Link:
         txqlen=read_u32(attrs.get(IFLA_TXQLEN, bytes(4))),
         alias=read_text(attrs.get(IFLA_IFALIAS, b"")),
         vfs=attrs.get(IFLA_VFINFO_LIST, b""),
-        altnames=tuple(read_text(name) for _, name in pairs(attrs.get(IFLA_PROP_LIST, b""))),
+        altnames=altnames_in(attrs),
         hardware=hardware,
         enslaved=read_u32(attrs.get(IFLA_MASTER, b"")),
         xdp=attrs.get(IFLA_XDP, b""),
         proto_down=any(attrs.get(IFLA_PROTO_DOWN, b"")),
         numbers={name: read_u32(attrs[number]) for name, number in NUMBERS.items() if number in attrs},
     )
+
+
+def altnames_in(attrs: Mapping[int, bytes]) -> tuple[str, ...]:
+    """The altnames among a link's attributes."""
+    return tuple(read_text(name) for _, name in pairs(attrs.get(IFLA_PROP_LIST, b"")))
 
 
 def name_of(sock: socket.socket, index: int, mac: str) -> str:

@@ -17,6 +17,7 @@ from typing import Final
 
 from base.kernel import links, rtnl
 from base.kernel.links import (
+    IFLA_IFNAME,
     IFLA_LINK,
     IFLA_PARENT_DEV_NAME,
     LINK,
@@ -26,7 +27,7 @@ from base.kernel.links import (
     Link,
     parse_link,
 )
-from base.kernel.netlink import answers_strictly, attr, attributes, text, u32
+from base.kernel.netlink import answers_strictly, attr, attributes, read_text, text, u32
 from base.kernel.netns import inode, run_in
 from base.kernel.rtnl import Rtnl
 
@@ -85,9 +86,16 @@ def number(inside: Rtnl, fd: int, *more: bytes) -> int:
     return _number(inside.call(RTM_GETNSID, 0, _RTGEN + attr(NETNSA_FD, u32(fd)) + b"".join(more)))
 
 
-def links_over_any(inside: Rtnl) -> list[Link]:
-    """The links with a lower device, in any namespace.  Raises OSError."""
-    return [parse_link(body) for body in _dump_links(inside) if IFLA_LINK in attributes(body[LINK.size :])]
+def names_and_links(inside: Rtnl) -> tuple[set[str], list[Link]]:
+    """The names and altnames of all links, and those links that have a lower device, in any namespace.  Raises
+    OSError."""
+    names, found = set[str](), list[Link]()
+    for body in _dump_links(inside):
+        attrs = attributes(body[LINK.size :])
+        names |= {read_text(attrs[IFLA_IFNAME]), *links.altnames_in(attrs)}
+        if IFLA_LINK in attrs:
+            found.append(parse_link(body))
+    return names, found
 
 
 def links_over(inside: Rtnl, lowers: Collection[int], *more: bytes) -> list[Link]:

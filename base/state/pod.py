@@ -60,9 +60,12 @@ class Pod:
         return Identity(netns.inode(self.fd), netns.cookie(self.rtnl.sock), *netns.view(self.path, self.fd))
 
     @cached_property
-    def links_before(self) -> list[Link]:
-        """The links with a lower device in any namespace, when this was first read: before ADD makes its own."""
-        return nsid.links_over_any(self.rtnl)
+    def before(self) -> tuple[set[str], list[Link]]:
+        """The names and altnames of the links, and the links that have a lower device, in any namespace.
+
+        As first read, before ADD makes its own.
+        """
+        return nsid.names_and_links(self.rtnl)
 
     def has_as_port(self, link: Link) -> bool:
         """Whether the link is a port of a bridge, bond or team, whose MAC, MTU, addresses and name it then has.  A VRF

@@ -137,7 +137,7 @@ def unlikely_index() -> int:
 
 def _others(parent: int, kind: str, pod: Pod, state_dir: Path) -> tuple[int, ...]:
     """Return the indexes of foreign links in the pod over the same master, which we must not remove."""
-    found = {link.index for link in pod.links_before if link.parent == parent and link.kind in _family(kind)}
+    found = {link.index for link in pod.before[1] if link.parent == parent and link.kind in _family(kind)}
     if not found:
         return ()
     ours = (
