@@ -71,8 +71,8 @@ class Node:
         if self.mode == "systemd":
             self.host.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", f"{victim}.service", check=False)
         elif victim == "hpn-node":
-            pids = self.host.run("pgrep", "--exact", victim, check=False).stdout.split()
-            self.host.run("kill", "-KILL", *(pids or ["0"]), check=False)
+            # It may not run at this moment.
+            self.host.run("pkill", "--exact", "--signal=KILL", victim, check=False)
         else:
             self._restart(victim)
 
