@@ -32,13 +32,14 @@ def offer(*devices: Device) -> tuple[Offer, ...]:
 
 
 class Node:
-    """hpn node's part.  Each round leaves a file with what it was to publish, and ends with ``report``."""
+    """hpn node's part.  Each round leaves a file with what it was to publish, and ends with ``report``; one that
+    ``lasts`` first waits for the file "go"."""
 
     def __init__(self, folder: Path) -> None:
         self.loop = asyncio.new_event_loop()
         self.folder, self.topics, self.allocations = folder, Topics(), Allocations()
         self.report = Report(frozenset())
-        self.freed = 0
+        self.freed, self.lasts = 0, False
         (folder / "plugins_registry").mkdir(exist_ok=True)
         self.publisher = self.made()
 
@@ -70,6 +71,8 @@ class Node:
             "known": sorted(view.known),
             "leaves": view.leaves,
         }
+        while self.lasts and not (self.folder / "go").exists():
+            time.sleep(0.01)  # time: the pace of a loop that the test ends
         file = self.folder / f"new-{os.getpid()}"
         file.write_text(json.dumps(state))
         file.rename(self.folder / f"round-{time.monotonic_ns()}")
@@ -176,10 +179,12 @@ def test_a_look_between_a_change_and_its_round(node: Node) -> None:
 def test_an_allocation_beside_a_round(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round that has begun before does not know of it, and kubelet may not list it yet."""
     node.allocations.granted = node.publisher.granted
+    node.lasts = True
     node.offer(*DEVICES)
     node.until(lambda: node.publisher._background.is_at_work)
     monkeypatch.setattr(publisher, "REST", MOST)
     node.allocations.note(VF.full_name, [DEVICES[0].id])
+    (node.folder / "go").touch()
     node.after(1)
     assert [node.publisher.is_cleared(key) for key in KEYS] == [False, True]
 
