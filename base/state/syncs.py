@@ -26,21 +26,23 @@ class Syncs:
         if (found.st_dev, found.st_ino) not in self._collected:
             self._collected[found.st_dev, found.st_ino] = os.dup(fd), path
 
-    def begin(self) -> None:
-        """Begin the syncs that were collected since the last call.  Sync now where no thread can be started."""
+    def begin(self, *, waits: bool = False) -> None:
+        """Begin the syncs that were collected since the last call.  Sync now where no thread can be started; and the
+        last one, if the caller ``waits`` anyway."""
         while self._collected:
             _, (fd, path) = self._collected.popitem()
             running = allocate_lock()
             running.acquire()
             self._running.append(running)
-            try:
-                start_new_thread(self._sync, (fd, path, running))
-            except RuntimeError:  # the limit of processes, as of a pod or the node
-                self._sync(fd, path, running)
+            with suppress(RuntimeError):  # the limit of processes, as of a pod or the node
+                if self._collected or not waits:
+                    start_new_thread(self._sync, (fd, path, running))
+                    continue
+            self._sync(fd, path, running)
 
     def wait(self) -> None:
         """Wait for all syncs.  Raises IoFailure if one has failed."""
-        self.begin()
+        self.begin(waits=True)
         for running in self._running:
             running.acquire()
         self._running.clear()

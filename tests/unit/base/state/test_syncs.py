@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import get_ident
 
 import pytest
 from support.threadless import without_threads
@@ -57,6 +58,20 @@ def test_all_of_a_step_together(files: dict[str, int], synced: list[str]) -> Non
         assert sorted(synced) == ["a", "a", "b"]
     syncs.data(files["b"], "b")
     assert sorted(synced) == ["a", "a", "b", "b"]
+
+
+def test_the_one_who_waits_syncs_too(files: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For one file, as of a DEL, a thread would only be waited for."""
+    by, sync = list[int](), os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (by.append(get_ident()), sync(fd))[1])
+    with syncs.collected() as late:
+        syncs.data(files["a"], "a")
+        late.wait()
+        assert by == [get_ident()]
+        for name in ("a", "b"):
+            syncs.data(files[name], name)
+        late.wait()
+    assert [one == get_ident() for one in sorted(by[1:], key=lambda one: one == get_ident())] == [False, True]
 
 
 def test_a_failure_is_reported_by_the_wait(files: dict[str, int], synced: list[str]) -> None:
