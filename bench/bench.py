@@ -177,17 +177,24 @@ def p99(times: Sequence[float]) -> float:
     return sorted(times)[max(0, -(-len(times) * 99 // 100) - 1)]
 
 
+def of_pairs(times: Sequence[float], others: Sequence[float]) -> float:
+    """The median of the rounds' ratios."""
+    return statistics.median(x / y for x, y in zip(times, others, strict=True))
+
+
 def table(title: str, sides: Sequence[Side], *, pods: int = 0) -> list[str]:
     """A row per verb and side; ``pods`` is the number of pods attached together."""
-    rate = " pods/s |" if pods else ""
+    rate = " pods/s |" if pods else " processor ms | ratio |" if sides[0].spent[VERBS[0]] else ""
     rows = [f"### {title}", "", f"| command | program | median ms | min | p99 | ratio |{rate}",
-            "|---|---|--:|--:|--:|--:|" + ("--:|" if pods else "")]  # fmt: skip
+            "|---|---|--:|--:|--:|--:|" + "--:|" * (rate.count("|"))]  # fmt: skip
     for verb in VERBS:
         for side in sides:
-            times = side.times[verb]
-            ratio = statistics.median(x / y for x, y in zip(times, sides[0].times[verb], strict=True))
+            times, spent, first = side.times[verb], side.spent[verb], sides[0]
+            ratio = of_pairs(times, first.times[verb])
             median = statistics.median(times)
             row = f"| {verb} | {side.name} | {median:.2f} | {min(times):.2f} | {p99(times):.2f} | {ratio:.3f} |"
+            if spent:
+                row += f" {statistics.median(spent):.2f} | {of_pairs(spent, first.spent[verb]):.3f} |"
             rows.append(row + (f" {pods / median * 1000:.0f} |" if pods else ""))
     return [*rows, ""]
 

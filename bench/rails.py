@@ -1,18 +1,21 @@
 """The program behind `make bench-rails`: a pod with eight rails, attached one by one as runtimes do, and all at once.
 
 Each rail is its own network, of ours or of the Go peers, and each command a process, as in bench.py.  The time is the
-whole pod's: from the first command's exec to the last one's exit.
+whole pod's: from the first command's exec to the last one's exit.  The processor time is that of the commands, and of
+the agent meanwhile.
 """
 
 import argparse
+import ctypes
 import os
 import platform
+import resource
 import shutil
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,13 +24,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "netns-fixtures"))
 
 from fabric import Node, end_by_unwinding, entered, node, run
-from sides import Side
+from sides import Side, spent, workers
 
 from base.state import claims
 from base.state.claims import Claim, ClaimedDevice
 from bench import PAGE, ROOT, Bench, agent, table, write
 
 PREFIX = "hpn-rails"
+CLONE_NEWNS = 0x20000
 RAILS = tuple(f"rail{n}" for n in range(8))
 
 
@@ -114,18 +118,43 @@ def _of_rail(side: Side, n: int, *, dual: bool) -> dict[str, Any]:
     return {"conf": conf, "variables": {**side.variables, "CNI_IFNAME": f"hpn{n}"}}
 
 
-def run_all(bench: Bench, rounds: int) -> Iterator[str]:
+def run_all(bench: Bench, rounds: int, agent_pid: int) -> Iterator[str]:
     """All tables."""
     one = bench.pods[:1]
-    ways = (("in a row", lambda side, verb: side.one_by_one(verb, one)),
-            ("at once", lambda side, verb: side.together(verb, one, len(RAILS))))  # fmt: skip
+
+    def spending(way: Callable[[Side, str], float]) -> Callable[[Side, str], float]:
+        def work(side: Side, verb: str) -> float:
+            before, took = processor(agent_pid), way(side, verb)
+            side.spent[verb].append((processor(agent_pid) - before) * 1000)
+            return took
+
+        return work
+
+    ways = (("in a row", spending(lambda side, verb: side.one_by_one(verb, one))),
+            ("at once", spending(lambda side, verb: side.together(verb, one, len(RAILS)))))  # fmt: skip
     for dual, words, most in ((False, "IPv4", rounds), (True, "IPv4 and IPv6", min(rounds, 5))):
         for way, work in ways:
             sides = [on_rails(side, dual=dual) for side in bench.sides(direct=True)]
             with claimed(on_rails(bench.sides()[1], dual=dual)) as by_claim:
                 all_sides = [*sides, listed(on_rails(bench.sides()[1], dual=dual)), by_claim]
                 done = bench.measure(all_sides, most, work)
+            for side in all_sides:
+                side.spent = {verb: found[-done:] for verb, found in side.spent.items()}  # without the warm-up
             yield from table(f"Eight rails {way}, {words} ({done} rounds)", all_sides)
+
+
+def processor(agent_pid: int) -> float:
+    """Seconds of processor time of all commands that have ended, and of the agent."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime + spent(workers(agent_pid))
+
+
+def leave_the_hosts_mounts() -> None:
+    """Later mounts here are visible to this process and its children only."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS):  # os.unshare is Python 3.12's
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    run("mount", "--make-rprivate", "/")
 
 
 @contextmanager
@@ -135,15 +164,21 @@ def on_a_node(prefix: str, pods: Sequence[str], seconds: float, peers: Path) -> 
     if not binary.is_file():
         sys.exit(f"{binary} is not there; run this by make, which builds it, or set HPN_BINARY")
     end_by_unwinding()
+    leave_the_hosts_mounts()
     for name in Node(prefix).stale():
         run("ip", "netns", "delete", name)  # a killed run left it
-    with tempfile.TemporaryDirectory(prefix=f"{prefix}-") as temporary, node(prefix, pods, RAILS) as it:
+    with tempfile.TemporaryDirectory(prefix=f"{prefix}-") as temporary, node(prefix, pods, ()) as it:
+        for rail in RAILS:  # as NICs, they have no end in another namespace
+            run("ip", "-netns", it.netns, "link", "add", rail, "type", "veth", "peer", "name", f"far-{rail}")
+            for end in (rail, f"far-{rail}"):
+                run("ip", "-netns", it.netns, "link", "set", end, "up")
         scratch = Path(temporary)
         (scratch / "bin").mkdir()
         shutil.copy(binary, scratch / "bin" / "hpn")
         # As by default: the journal in memory, the leases on a disk.
         with tempfile.TemporaryDirectory(prefix=f"{prefix}-", dir="/dev/shm") as state, entered(it.netns):
             (scratch / "state").symlink_to(state)
+            run("mount", "-t", "sysfs", "none", "/sys")  # which lists the node's interfaces, as on a real one
             yield Bench(scratch / "bin", peers, scratch, [it.pod(name) for name in pods], seconds)
 
 
@@ -164,9 +199,10 @@ def main() -> None:
     if os.geteuid() != 0 or not (peers / "macvlan").is_file():
         sys.exit("run it as root and as `make bench-rails`, which builds both sides, or set HPN_BINARY and HPN_PEERS")
     node_of_its_own = on_a_node(PREFIX, ["p0"], chosen.seconds, peers)
-    with node_of_its_own as bench, agent(bench.plugins / "hpn", bench.scratch / "agent.sock"):
-        lines = list(run_all(bench, chosen.rounds))
-    lines = [f"{said()} Wall time. A ratio is to the first row of its command.", "", *lines]
+    with node_of_its_own as bench, agent(bench.plugins / "hpn", bench.scratch / "agent.sock") as pid:
+        lines = list(run_all(bench, chosen.rounds, pid))
+    load = f"The machine's load was {os.getloadavg()[1]:.0f}."
+    lines = [f"{said()} {load} A ratio is to the first row of its command.", "", *lines]
     print("\n".join(lines))
     if chosen.write:
         write(lines, "rails")

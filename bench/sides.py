@@ -22,6 +22,7 @@ from base.kernel import addresses, links, netlink, netns, rtnl
 
 VERBS = ("ADD", "DEL")
 _ECHO, _ECHO_REPLY = 128, 129  # ICMPv6
+_CPUCLOCK_SCHED = 2  # linux/posix-timers.h
 _FORKED = multiprocessing.get_context("fork")
 
 
@@ -38,9 +39,20 @@ def spawned(argv: list[str], environ: dict[str, str], given: bytes, *, quiet: bo
     return pid, stdout
 
 
+def workers(agent_pid: int) -> list[int]:
+    """The processes of an agent that work.  It has had a request."""
+    return [int(pid) for pid in Path(f"/proc/{agent_pid}/task/{agent_pid}/children").read_text().split()]
+
+
+def spent(processes: Sequence[int]) -> float:
+    """Seconds of processor time of living processes, by their clocks (man 3 clock_getcpuclockid)."""
+    return sum(time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED) for pid in processes)
+
+
 @dataclass
 class Side:
-    """A program, and its times: milliseconds per verb and round.  ``quiet`` keeps its log from the terminal."""
+    """A program, and its times: milliseconds per verb and round.  ``spent`` are those of the processor, where they are
+    measured.  ``quiet`` keeps its log from the terminal."""
 
     name: str
     binary: Path
@@ -48,6 +60,7 @@ class Side:
     variables: dict[str, str]
     times: dict[str, list[float]] = field(default_factory=lambda: {verb: [] for verb in VERBS})
     quiet: bool = False
+    spent: dict[str, list[float]] = field(default_factory=lambda: {verb: [] for verb in VERBS})
 
     def environment(self, verb: str, pod: str) -> dict[str, str]:
         return {

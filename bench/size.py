@@ -7,7 +7,6 @@ all pods are dead.  Each command is a process.  Its processor time includes the 
 """
 
 import argparse
-import ctypes
 import json
 import os
 import statistics
@@ -27,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from fabric import namespace, run
 from rails import RAILS, on_a_node, on_rails, said
-from sides import Side, spawned
+from sides import Side, spawned, spent, workers
 from support.sysfs_tree import Tree
 
 from base.kernel import sysfs
@@ -42,8 +41,6 @@ PODS = 125
 LINKS = 5000
 PFS, VFS, ATTACHED = 64, 128, 1000
 ROUNDS = 20
-CLONE_NEWNS = 0x20000
-_CPUCLOCK_SCHED = 2  # linux/posix-timers.h
 
 
 @dataclass(frozen=True)
@@ -68,11 +65,6 @@ class Command:
         return wall * 1000, (usage.ru_utime + usage.ru_stime + spent(workers) - before) * 1000
 
 
-def spent(processes: Sequence[int]) -> float:
-    """Seconds of processor time of living processes, by their clocks (man 3 clock_getcpuclockid)."""
-    return sum(time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED) for pid in processes)
-
-
 def row(name: str, node: str, took: Sequence[tuple[float, float]]) -> str:
     wall, processor = zip(*took, strict=True)
     return f"| {name} | {node} | {statistics.median(processor):.1f} | {min(processor):.1f} | {min(wall):.1f} |"
@@ -85,12 +77,11 @@ def of_side(name: str, side: Side, verb: str, pod: str, *, status: int = 0) -> C
 
 def measured(commands: Sequence[Command], node: str, rounds: int, agent_pid: int = 0) -> Iterator[str]:
     """Their rows; each round runs every command in order."""
-    children = Path(f"/proc/{agent_pid}/task/{agent_pid}/children")
-    workers = [int(pid) for pid in children.read_text().split()] if agent_pid else []
+    of_agent = workers(agent_pid) if agent_pid else []
     found: list[list[tuple[float, float]]] = [[] for _ in commands]
     for _ in range(rounds):
         for command, took in zip(commands, found, strict=True):
-            took.append(command.measure(workers))
+            took.append(command.measure(of_agent))
     for command, took in zip(commands, found, strict=True):
         yield row(command.name, node, took)
 
@@ -151,14 +142,6 @@ def draw(root: Path) -> None:
         tree.netdev(f"pf{pf}", tree.pci(address(pf)))
         for vf in range(VFS):
             tree.netdev(netdev(pf, vf), tree.pci(address(pf, vf), pf=address(pf)))
-
-
-def leave_the_hosts_mounts() -> None:
-    """Later mounts here are visible to this process and its children only."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWNS):  # os.unshare is Python 3.12's
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    run("mount", "--make-rprivate", "/")
 
 
 @contextmanager
@@ -222,7 +205,6 @@ def main() -> None:
     chosen = options.parse_args()
     if os.geteuid() != 0:
         sys.exit("the benchmark needs root, to make network namespaces: sudo make bench-size")
-    leave_the_hosts_mounts()
     with on_a_node(PREFIX, ["p0"], 0, Path()) as bench:
         lines = [said(), "", *run_all(bench, chosen.rounds)]
     print("\n".join(lines))

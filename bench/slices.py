@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from cluster import two_nodes
-from size import PFS, VFS, draw, leave_the_hosts_mounts
+from rails import leave_the_hosts_mounts
+from size import PFS, VFS, draw
 from support.node_dra import dra_kubelet
 from support.pod_resources import listing
 from support.shared_stores import Api, api_server
