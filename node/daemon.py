@@ -64,7 +64,7 @@ class Daemon:
         self._rests_until = 0.0
         self._began = time.monotonic()
         self._first = read()
-        self._is_started = False
+        self._is_started = self._is_stale = False
         self._directory = Directory(loop, registry, self._appeared)
         self._resources = Registry(loop, self._directory, self._topics)
         # First, so that no file of another process of this program is overwritten.
@@ -85,6 +85,8 @@ class Daemon:
         self._is_started = True
         self._configure(self._first)
         self._awaited.then(self._open)
+        if self._is_stale:
+            self.reload()
 
     def _appeared(self) -> None:
         if self._is_started:
@@ -132,7 +134,10 @@ class Daemon:
 
     def reload(self) -> None:
         """Read the configuration again; if it is refused, the present one stays in force.  If it cannot be read now,
-        it is read again every AGAIN seconds."""
+        it is read again every AGAIN seconds.  Before the end of ``start``, which may take a minute, it is read then."""
+        if not self._is_started:
+            self._is_stale = True
+            return
         self._topics.forget("configuration")  # each SIGHUP gets an answer
         self._reload()
 

@@ -109,17 +109,14 @@ async def _serve(asked: Flags, version: str) -> None:
         return await ended
     metrics, blocks = None, Blocks(loop, partial(rounds, kubeconfig=asked.kubeconfig) if asked.blocks else _none)
     try:
-        changed = asyncio.Event()
-        loop.add_signal_handler(signal.SIGHUP, changed.set)
+        # No later change of the handler: asyncio calls the one of the moment when it notices the signal.
+        loop.add_signal_handler(signal.SIGHUP, daemon.reload)
         if not await _is_done(daemon.start(), ended):
             return await ended
         if asked.metrics:
             from node.metrics.service import Metrics  # noqa: PLC0415  # most nodes have no metrics
 
             metrics = Metrics(loop, daemon, blocks, asked.metrics, version)
-        loop.add_signal_handler(signal.SIGHUP, daemon.reload)
-        if changed.is_set():
-            daemon.reload()
         # All objects of now stay in use, and a collection of them would be the longest pause of the daemon.
         gc.collect()
         gc.freeze()
@@ -181,7 +178,7 @@ def _ended(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
     loop.set_exception_handler(fail)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until the daemon can reload
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is a daemon
     return ended
 
 

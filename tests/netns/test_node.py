@@ -172,23 +172,38 @@ def test_a_handover(process: NodeProcess) -> None:
         second.__exit__()
 
 
-def kill_a_child(process: NodeProcess) -> None:
-    """As the kernel does for memory, with the child process that reads the configuration."""
+def signal_child(process: NodeProcess, number: signal.Signals) -> int:
+    """Send a signal to the child process that reads the configuration, and return its number."""
     listed = Path(f"/proc/{process.process.pid}/task/{process.process.pid}/children")
-    os.kill(int(until(lambda: listed.read_text().split())[0]), signal.SIGKILL)
+    child = int(until(lambda: listed.read_text().split())[0])
+    os.kill(child, number)
+    return child
 
 
 def test_the_kernel_kills_the_reader_of_the_configuration(process: NodeProcess) -> None:
     """hpn node reads it again, at its start and after SIGHUP."""
     with Kubelet(process.kubelet) as kubelet, process:
         until(lambda: Path(f"/proc/{process.process.pid}/comm").read_text() == "hpn-node\n")
-        kill_a_child(process)
+        signal_child(process, signal.SIGKILL)  # as the kernel does for memory
         assert process.says("reading the configuration ended with status -9")
         kubelet.until(NAME, UP)
         process.write([OTHER])
         process.reload()
-        kill_a_child(process)
+        signal_child(process, signal.SIGKILL)  # as the kernel does for memory
         assert process.says("the previous configuration stays in force")
+        kubelet.until("example.com/rail9", {})
+
+
+def test_a_reload_during_the_start(process: NodeProcess) -> None:
+    """hpn node reads the file again, also if it cannot notice the signal before it serves."""
+    with Kubelet(process.kubelet) as kubelet, process:
+        until(lambda: Path(f"/proc/{process.process.pid}/comm").read_text() == "hpn-node\n")
+        # The start waits for its reader.
+        reader = signal_child(process, signal.SIGSTOP)
+        process.write([OTHER])
+        process.reload()
+        os.kill(reader, signal.SIGCONT)
+        process.says("reloads its configuration")
         kubelet.until("example.com/rail9", {})
 
 
