@@ -33,12 +33,19 @@ HARMLESS = re.compile(
     r"|hrtimer: interrupt took|workqueue: \S+ hogged CPU|perf: interrupt took"
     r"|igbvf 0000:\S+ (\S+: )?(Vlan id \d+|Failed to remove vlan id|failed to kill vid|Failed to add vlan id)"
 )
-# A WARN is one complaint from its first line to its last, and one of these is harmless.  igbvf_close warns that the
-# driver's reset is under way (igbvf_reset_task).  That task does not hold the RTNL lock, and igbvf_close does not wait
-# for it.  The driver starts it when packets remain as the link goes down, or when the PF was reset.  So no caller can
-# know that it must not close or move a VF now; a move also closes it.  Both call igbvf_down, where napi_disable makes
-# one of them wait.
-HARMLESS_WARN = re.compile(r"WARNING: (?=.*drivers/net/ethernet/intel/igbvf/netdev\.c:\d+).*\bigbvf_close\+0x")
+# A WARN is one complaint from its first line to its last, and one of these is harmless.
+#
+# igbvf_close warns that the driver's reset is under way (igbvf_reset_task).  That task does not hold the RTNL lock, and
+# igbvf_close does not wait for it.  The driver starts it when packets remain as the link goes down, or when the PF was
+# reset.  So no caller can know that it must not close or move a VF now; a move also closes it.  Both call igbvf_down,
+# where napi_disable makes one of them wait.
+#
+# rxe_sched_task warns that its QP has ended.  A queue discipline may hold a packet longer than its QP lives, and the
+# packet's destructor wakes the QP's task (rxe_skb_tx_dtor).  A program that is killed ends its QP so early.
+HARMLESS_WARN = re.compile(
+    r"WARNING: (?=.*drivers/net/ethernet/intel/igbvf/netdev\.c:\d+).*\bigbvf_close\+0x"
+    r"|WARNING: (?=.*drivers/infiniband/sw/rxe/rxe_task\.c:\d+).*\brxe_sched_task\+0x"
+)
 _BEGINS, _ENDS = "------------[ cut here ]------------", "---[ end trace "
 
 
