@@ -34,7 +34,13 @@ def test_the_promises_against_attackers(bare: Cluster, tree: Path) -> None:
 def run(node: Host, more: dict[str, str], *tests: str) -> None:
     named = {**ENVIRONMENT, **attacked.environment(LAUNCHER), **more}
     command = [f"{name}={value}" for name, value in named.items()]
-    done = node.run("env", *command, *attacked.words(*tests), check=False, timeout=900)
+    folder = f"{ENVIRONMENT['TMPDIR']}/attacked"
+    words = attacked.words(folder, *tests)
+    try:
+        done = node.run("env", *command, *words, check=False, timeout=900)
+    finally:
+        # A later test looks for files of hpn in all of the node.
+        node.run("rm", "-rf", folder)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -20,9 +20,9 @@ def chosen() -> list[str]:
     return [*SEARCHES, *drawn.share(OTHERS, "attacked by the agent")]
 
 
-def words(*tests: str) -> list[str]:
-    """The command that runs them."""
-    named = [f"tests/attack/{name}" for name in tests]
+def words(folder: str | Path, *tests: str) -> list[str]:
+    """The command that runs them with their files in this folder, which the caller removes."""
+    named = [f"--basetemp={folder}", *(f"tests/attack/{name}" for name in tests)]
     return ["env", "-C", str(ROOT), sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *named]
 
 

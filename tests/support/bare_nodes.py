@@ -120,9 +120,9 @@ def bared(cluster: Cluster, tree: Path) -> Iterator[Cluster]:
 
 
 def daemons(cluster: Cluster) -> dict[str, dict[str, Any]]:
-    """Return the DaemonSet's pods by node."""
+    """Return the DaemonSet's pods by node; a pod without one yet is under ""."""
     found = cluster.get("pods", "--namespace=kube-system", "--selector=app.kubernetes.io/name=hpn")["items"]
-    return {pod["spec"]["nodeName"]: pod for pod in found}
+    return {pod["spec"].get("nodeName", ""): pod for pod in found}
 
 
 def status(cluster: Cluster, node: str) -> str:

@@ -23,7 +23,7 @@ def test_the_promises_against_attackers(tools: Tools, tmp_path: Path) -> None:
         machine.ok(tools.binary, "install")
         ask = {"CNI_COMMAND": "VERSION", "HPN_PROGRAM_DIR": "/proc/nowhere"}
         until(lambda: machine.run(LAUNCHER, **ask).returncode == 0, 120)
-        words = attacked.words(*attacked.chosen())
+        words = attacked.words("/tmp/attacked", *attacked.chosen())
         done = machine.run(*words, **attacked.environment(LAUNCHER))
         log = machine.run("systemctl", "status", "hpn-agent.service").stdout
     assert done.returncode == 0, done.stdout + done.stderr + log
