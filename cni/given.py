@@ -7,7 +7,7 @@ Multus hands on one device, that of the network's own resource.  kubelet's check
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,6 +22,8 @@ from cni import kinds
 _MOVED: Final = ("sriov", "host-device")
 # A share of a device has the device's name and a number (node/offer/offers.py).
 _SHARE: Final = re.compile(r"(.+)-[0-9]+")
+# In place of a resource's name after its domain.
+_ALL: Final = "*"
 # What can name a device of a bus, or an interface with a share's number.
 _NAMES: Final = re.compile(r"[!-.0-~]+")
 
@@ -47,20 +49,28 @@ def held(request: Request) -> Held:
     return Held(arguments.pod_name(args), {resource: sorted(ids) for resource, ids in units.items()})
 
 
+def named(resource: str, there: Collection[str]) -> list[str]:
+    """Those of the resources ``there`` that an entry of rails names: one, or with ``example.com/*`` all of the domain,
+    in the order of their numbers."""
+    domain, _, name = resource.partition("/")
+    return sorted((one for one in there if one == resource or (name == _ALL and one.startswith(f"{domain}/"))),
+                  key=sysfs.natural)  # fmt: skip
+
+
 def rails(resource: str, held: Held, common: Json) -> Iterator[tuple[str, Json]]:
     """Yield each of the pod's devices of the resource: its name for people, and the keys for the configuration
     ``common``.  Raises InvalidConfig if the pod has none, LinkUnavailable."""
-    units = held.units.get(resource, ())
+    units = [(one, unit) for one in named(resource, held.units) for unit in held.units[one]]
     if not units:
         raise InvalidConfig(
             f"rails {resource!r}: kubelet gave pod {held.pod} no device of this resource; request it in the limits of "
             "a container of the pod, remove it from rails, or use chain mode if it is by DRA"
         )
-    for unit in units:
+    for one, unit in units:
         try:
-            yield f"{resource} {unit}", _keys(resource, unit, common)
+            yield f"{one} {unit}", _keys(one, unit, common)
         except CniError as e:
-            e.add_note(f"for rail {resource} {unit}")
+            e.add_note(f"for rail {one} {unit}")
             raise
 
 

@@ -8,7 +8,7 @@ of a DRA driver (KEP-5004).
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from base.protocol import location
 from base.protocol.errors import BackendRefused, CniError, IoFailure
 from base.protocol.spec import Config, Json, network_of
 from base.state import journal
+from cni import given
 from ctl.api_objects import inside
 from ctl.doctor import controllers, networks
 from ctl.doctor.model import Blocks, Cluster, Controllers, Definition, NodeFile, Slices
@@ -50,19 +51,21 @@ def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
     try:
         # Thousands of Node objects come in many pages.
         with closing(client.of_operator(kubeconfig)) as server:
-            definitions = tuple(_definition(one) for one in server.listed(_DEFINITIONS))
+            bodies = list(server.listed(_DEFINITIONS))
             nodes, classes = list(server.listed(_NODES)), list(server.listed(_CLASSES))
+            by_node = Counter(
+                name for node in nodes for name, count in inside(node, "status", "allocatable").items() if count != "0"
+            )
+            of_classes = {f"{name}" for one in classes if (name := inside(one, "spec").get("extendedResourceName"))}
+            offered = frozenset({*by_node, *of_classes})
+            definitions = tuple(_definition(one, offered) for one in bodies)
             are_ours = any(one.is_ours for one in definitions)
             others = _controllers(read, kubeconfig, server) if are_ours else Controllers()
     except CniError as e:
         read.unread[f"{kubeconfig}"] = e.msg
         return None
-    by_node = Counter(
-        name for node in nodes for name, count in inside(node, "status", "allocatable").items() if count != "0"
-    )
-    of_classes = {f"{name}" for one in classes if (name := inside(one, "spec").get("extendedResourceName"))}
     of_one_node = {name for name, count in by_node.items() if count == 1} - of_classes
-    return Cluster(len(nodes), frozenset({*by_node, *of_classes}), definitions, frozenset(of_one_node), others)
+    return Cluster(len(nodes), offered, definitions, frozenset(of_one_node), others)
 
 
 def _controllers(read: Reader, kubeconfig: Path, server: "Client") -> Controllers:
@@ -73,16 +76,17 @@ def _controllers(read: Reader, kubeconfig: Path, server: "Client") -> Controller
         return Controllers()
 
 
-def _definition(body: Json) -> Definition:
+def _definition(body: Json, offered: Collection[str]) -> Definition:
     about = inside(body, "metadata")
     name = f"{about.get('namespace', '')}/{about.get('name', '')}"
     config = f"{inside(body, 'spec').get('config')}"
     found = networks.addresses_in(f"NetworkAttachmentDefinition {name}", config.encode())
     plugins = [*networks.plugins(config.encode())]
+    listed = [one for plugin in plugins if plugin.get("type") == "hpn" for one in networks.rails(plugin) if "/" in one]
     return Definition(
         name,
         str(inside(about, "annotations").get(_RESOURCE) or ""),
-        tuple(one for plugin in plugins if plugin.get("type") == "hpn" for one in networks.rails(plugin) if "/" in one),
+        tuple(resource for one in listed for resource in given.named(one, offered) or [one]),
         is_ours=re.search(_OURS, config) is not None,
         addresses=tuple(found),
         plugin=f"{plugins[0].get('type', '') if plugins else ''}",

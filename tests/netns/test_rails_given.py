@@ -46,6 +46,20 @@ def test_several_devices_of_one_resource(host: Host, pod: Pod, kubelet: Path) ->
     assert [one["gateway"] for one in result["ips"] if "." in one["gateway"]] == ["10.56.0.1", "10.57.0.1"]
 
 
+def test_all_resources_of_a_domain(host: Host, pod: Pod, kubelet: Path) -> None:
+    """Nodes with other resources share the definition.  The pod's rails are in the order of the resources' numbers."""
+    named = {"example.com/rail10": "rail1-0", "example.com/rail9": "rail0-0", "other.com/rail1": "absent-1"}
+    pod_resources.keep(kubelet, *(pod_resources.entry(UID, name, unit) for name, unit in named.items()))
+    result = host.ok("ADD", pod, conf(host, rails=["example.com/*"]), CNI_ARGS=CNI_ARGS)
+    assert [one["gateway"] for one in result["ips"] if "." in one["gateway"]] == ["10.56.0.1", "10.57.0.1"]
+    twice = conf(host, rails=["example.com/*", "example.com/rail9"])
+    error = host.refused("ADD", pod, twice, CNI_ARGS=CNI_ARGS, CNI_IFNAME="net0")
+    assert (error["code"], "are the same master, 'rail0'" in error["msg"]) == (7, True), error
+    error = host.refused("ADD", pod, conf(host, rails=["example.org/*"]), CNI_ARGS=CNI_ARGS)
+    part = "rails 'example.org/*': kubelet gave pod default/a no device of this resource"
+    assert (error["code"], part in error["msg"]) == (7, True), error
+
+
 @pytest.mark.parametrize(
     ("units", "code", "part"),
     [

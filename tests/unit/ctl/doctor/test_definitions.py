@@ -33,7 +33,7 @@ def test_a_resource_that_nobody_has(server: Server, kubeconfig: Path) -> None:
     """The case: lists of two pages; nodes with 0 of one resource and 8 of another; a resource of a DRA driver."""
     rails = {
         "plugins": [
-            {"type": "hpn", "rails": ["example.com/rail0", "example.com/absent", "ens1"]},
+            {"type": "hpn", "rails": ["example.com/*", "example.com/rail0", "example.com/absent", "ens1"]},
             {"rails": 1},
             {"rails": ["a/b"]},
         ]
@@ -50,6 +50,8 @@ def test_a_resource_that_nobody_has(server: Server, kubeconfig: Path) -> None:
         listed({"spec": {"extendedResourceName": "example.com/dra"}}, {"spec": {}}),
     )
     known = cluster.cluster(Reader(Path("/")), kubeconfig)
+    assert known
+    assert {one.name: one.rails for one in known.definitions}["ml/f"][0] == "example.com/dra"
     one, other, of_rail = found(known)
     assert "ml/f names the resource example.com/absent, which none" in of_rail
     assert "ml/b" in one
