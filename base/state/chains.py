@@ -141,12 +141,14 @@ def of_state_dir(state_dir: Path) -> Iterator[Chain]:
         yield from of_network(state_dir, network)
 
 
-def named(state_dir: Path) -> set[journal.Entry]:
-    """The attachments that the chains name, without those of unreadable chains.  Raises IoFailure."""
-    found = set[journal.Entry]()
+def named(state_dir: Path, container_id: str = "") -> dict[journal.Entry, Chain]:
+    """The attachments that the chains of all containers or of one name, each with its chain.  Unreadable chains are
+    passed over.  Raises IoFailure."""
+    found = dict[journal.Entry, Chain]()
     for whole in of_state_dir(state_dir):
-        with suppress(RecordUnreadable):
-            found |= {one.entry(whole.key.container_id) for one in whole.read()}
+        if container_id in ("", whole.key.container_id):
+            with suppress(RecordUnreadable):
+                found.update({one.entry(whole.key.container_id): whole for one in whole.read()})
     return found
 
 

@@ -16,7 +16,7 @@ from base.kernel import budget, netns, nsid, rtnl
 from base.kernel.links import PAIRS, Link
 from base.kernel.rtnl import Rtnl
 from base.protocol.spec import Json
-from base.state import journal, libcni_cache
+from base.state import chains, journal, libcni_cache
 from base.state.journal import Entry
 from base.state.pod import Identity, Pod
 from base.state.record import Record
@@ -102,8 +102,10 @@ def remove(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str
             return ""  # and with it all links over it
         if pod is None:
             return _remove_of_dead(search, host)
-
-    return _Hunt(search, entry, record, libcni_cache.interfaces(record.network, record.key)).run(pod)
+    # The runtime caches a result under the request's own names.
+    whole = chains.named(entry.state_dir, entry.key.container_id).get(entry) if record.claim else None
+    network, key = (whole.network, whole.key) if whole else (record.network, record.requested)
+    return _Hunt(search, entry, record, libcni_cache.interfaces(network, key)).run(pod)
 
 
 @dataclass

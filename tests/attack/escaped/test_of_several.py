@@ -1,0 +1,38 @@
+"""What the pod stacked on any of the interfaces that one ADD made goes too: the runtime's cache names their request."""
+
+from pathlib import Path
+
+import pytest
+from support import chained, listed_rails
+from support.topology import Host, Pod
+
+from base.state import claims
+
+
+@pytest.fixture(autouse=True)
+def second_rail(host: Host) -> None:
+    chained.add_rails()
+
+
+def stack_on_both(pod: Pod) -> None:
+    for over in ("hpn0", "hpn1"):
+        pod.ip("link", "add", "link", over, "name", f"on-{over}", "type", "macvlan")
+
+
+def test_rails(host: Host, pod: Pod) -> None:
+    host.ok("ADD", pod, listed_rails.conf(host))
+    stack_on_both(pod)
+    reply = host.call("DEL", pod, listed_rails.conf(host))
+    assert (reply.exit_code, reply.log, pod.links()) == (0, (), set())
+    assert (host.leases(), host.state_files()) == (set(), set())
+
+
+def test_claims(host: Host, pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "FOLDER", f"{tmp_path}/claims")
+    chained.prepared(host, pod)
+    conf, variables = chained.conf(host), chained.variables(pod)
+    host.ok("ADD", pod, conf, **variables)
+    stack_on_both(pod)
+    reply = host.call("DEL", pod, conf, **variables)
+    assert (reply.exit_code, reply.log, pod.links()) == (0, (), set())
+    assert (host.leases(), host.state_files()) == (set(), set())
