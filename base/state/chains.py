@@ -73,8 +73,9 @@ class Chain:
         return journal.locked(self.state_dir, "chain", f"{self.network}/{self.key}", timeout)
 
     def load(self) -> tuple[Member, ...]:
-        """The members; none if there is no file.  An unreadable file moves to quarantine/.  The records of the
-        container's claims take its place, because they hold all that an undo needs.  Raises IoFailure."""
+        """The members; none if there is no file.  An unreadable file moves to quarantine/.  The records of its rails
+        take its place, or those of the container's claims that no other chain names.  They hold all that an undo needs.
+        Raises IoFailure."""
         try:
             return self.read()
         except RecordUnreadable:
@@ -91,7 +92,8 @@ class Chain:
         if rails := [r for r in found if r.rail_of and (r.network, r.requested) == (self.network, self.key)]:
             found = rails
         else:
-            found = [r for r in found if r.claim]
+            others = named(self.state_dir, self.key.container_id)
+            found = [r for r in found if r.claim and journal.Entry(self.state_dir, r.network, r.key) not in others]
         return _body(Member(r.key.ifname, r.claim, r.config) for r in found)
 
     def own(self, members: Iterable[Member]) -> dict[journal.Entry, tuple[Member, Record | None]]:

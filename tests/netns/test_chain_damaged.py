@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from netns.test_chain import add, delete, prepared_claims, refused
-from support import chained
+from support import chained, listed_rails
 from support.chained import conf, variables
 from support.topology import Host, Pod
 
@@ -61,3 +61,16 @@ def test_del_of_what_the_pod_stacked(host: Host, pod: Pod) -> None:
     reply = host.call("DEL", pod, conf(host), **variables(pod))
     doubts = [line.partition(" of ")[0] for line in reply.log if "its addresses may be in use" in line]
     assert (reply.exit_code, doubts, pod.links()) == (0, ["hpn1"], {"over1"})
+
+
+def test_damaged_rails_take_no_claims(host: Host, pod: Pod) -> None:
+    """Rails whose ADD was killed before its first record, and whose file was damaged then, are nothing to undo."""
+    chained.prepared(host, pod)
+    add(host, pod)
+    rails = host.state / "chains/rail0" / f"{pod.name}:net1.json"
+    rails.parent.mkdir()
+    rails.write_text("{")
+    host.ok("DEL", pod, listed_rails.conf(host), CNI_IFNAME="net1")
+    assert (pod.links(), rails.exists()) == ({"hpn0", "hpn1"}, False)
+    delete(host, pod)
+    assert [Path(name).parts[0] for name in host.state_files()] == ["quarantine"]
