@@ -118,8 +118,6 @@ def _asked(member: Member, request: Request, programs: Programs, permits: Permit
     one = member.request(request)
     try:
         conf = spec.configuration(one)
-        if "rails" in conf:
-            raise InvalidConfig("rails in the network of a DeviceClass: a claim's device is one rail; remove it")
         return Asked(replace(commands.allowed(one, conf, programs, permits), claim=member.claim), conf, one)
     except CniError as e:
         e.add_note(f"for {several.name(member)}")

@@ -35,6 +35,7 @@ _EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
 _ODD: Final = "is not as the API server makes it"
 _MOST: Final = 32  # devices of a claim (kubernetes: AllocationResultsMaxSize)
 _ONE: Final = ("interface", "ips", "mac")  # keys that only one device of a request can have
+_OF_SEVERAL: Final = ("rails", "claims")  # keys of networks that attach several interfaces
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,11 @@ def _config(keys: Json, found: Found) -> Json:
     base = _single(keys["config"], "config") if "config" in keys else {}
     if "network" in keys:
         base = _of_node(keys["network"])
+    if of_several := next((key for key in _OF_SEVERAL if key in base), ""):
+        raise Refused(
+            f"{of_several} in the network of a DeviceClass: a claim's device gets one interface; remove {of_several}, "
+            "and make a request for each rail"
+        )
     own = {key: value for key, value in keys.items() if key in parameters.OF_NETWORK}
     for key in ("network", "config"):
         own.pop(key, None)

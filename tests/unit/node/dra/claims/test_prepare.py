@@ -242,6 +242,11 @@ def test_a_network_of_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert device.config == {"cniVersion": "1.1.0", "name": "fabric", **plugin, "mtu": 1500}
     (tmp_path / "rail0.conflist").write_text(json.dumps({**list_, "plugins": [plugin, plugin]}))
     assert "has not one plugin" in refused(claim(config(attach="chain", network="rail0")))
+    for key, value in (("rails", ["rail0", "rail1"]), ("claims", True)):
+        (tmp_path / "rail0.conflist").write_text(json.dumps({**list_, "plugins": [{**plugin, key: value}]}))
+        for named in ({"network": "rail0"}, {"config": {**plugin, key: value}}):
+            words = refused(claim(config(attach="chain", **named)))
+            assert f"{key} in the network of a DeviceClass: a claim's device gets one interface; remove {key}" in words
     (tmp_path / "rail0.conflist").write_text("{")
     assert "cannot be read" in refused(claim(config(attach="chain", network="rail0")))
     (tmp_path / "rail0.conflist").chmod(0o666)
