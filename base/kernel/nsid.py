@@ -217,21 +217,20 @@ def _places(
 def _visit(fd: int, seen: set[int], is_strange: Callable[[int, Rtnl], bool], places: list[Place]) -> bool:
     """Add the namespace to ``places``, unless it was seen before or is strange; return whether it was added.  Closes
     ``fd`` if not."""
-    inside = None
+    inside, is_added = None, False
     try:
         if inode(fd) not in seen:
             seen.add(inode(fd))
             inside = rtnl.open_in(fd, strictly=True)  # else a dump ignores NETNSA_TARGET_NSID
             if not is_strange(fd, inside):
                 places.append((fd, inside))
-                return True
-    except BaseException:
-        os.close(fd)
-        raise
-    if inside:
-        inside.sock.close()
-    os.close(fd)
-    return False
+                is_added = True
+        return is_added
+    finally:
+        if not is_added:
+            if inside:
+                inside.sock.close()
+            os.close(fd)
 
 
 def open_numbered(fd: int, inside: Rtnl, nsid: int) -> int:

@@ -20,13 +20,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from base.protocol.errors import IoFailure, RecordUnreadable
+from base.protocol.errors import SHORT, IoFailure, RecordUnreadable
 from base.state import trust
 
 SCHEMA = 1
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# From a bad sector, and from file systems with checksums (EFSCORRUPTED, EFSBADCRC).
-_LOST = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
 _MOST = 1 << 26
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -139,8 +137,9 @@ def contents(path: Path | str) -> bytes | None:
 
 
 def is_lost(failure: IoFailure) -> bool:
-    """Whether the disk has lost the file's contents, so that a later attempt finds no more than this one."""
-    return isinstance(failure.__cause__, OSError) and failure.__cause__.errno in _LOST
+    """Whether a later attempt finds no more than this one: because of the disk, or a label of SELinux.  A shortage of
+    descriptors or memory ends."""
+    return not (isinstance(failure.__cause__, OSError) and failure.__cause__.errno in SHORT)
 
 
 def parsed(text: bytes, path: Path | str) -> dict[str, Any]:

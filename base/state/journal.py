@@ -279,8 +279,8 @@ def texts(state_dir: Path, lost: list[str] | None = None) -> Iterator[tuple[str,
     """The file and the text of every record of all networks, for ``decoded``, which takes ten times as long.  A text
     that was not changed since an earlier call is the same object.
 
-    Files whose contents the disk has lost are added to ``lost``.  Raises IoFailure for any other failure: a record that
-    cannot be read now may be that of the device in question.
+    Files that cannot be read are added to ``lost``.  Raises IoFailure for a shortage: a record that cannot be read now
+    may be that of the device in question.
     """
     folder = f"{state_dir}/attachments"
     for network in _names(folder):
@@ -337,11 +337,11 @@ def beside(state_dir: Path, ours: Record) -> list[Record]:
     ]
 
 
-def naming(state_dir: Path, value: str | int, member: str = "") -> Iterator[Record]:
-    """The records that hold the value, in a member of that name if one is given, and perhaps some others.  The caller
-    must check each record itself."""
+def naming(state_dir: Path, value: str | int, member: str = "", lost: list[str] | None = None) -> Iterator[Record]:
+    """The records that hold the value, in a member of that name if one is given, and perhaps some others; ``lost`` as
+    in ``texts``.  The caller must check each record itself."""
     text = ((f'"{member}":' if member else "") + durable.canonical(value)).encode()
-    return (r for file, one in texts(state_dir) if text in one.body and (r := decoded(file, one.body)))
+    return (r for file, one in texts(state_dir, lost) if text in one.body and (r := decoded(file, one.body)))
 
 
 def _folder(state_dir: Path, network: str) -> str:

@@ -1,8 +1,8 @@
 """Who has a device: an attachment of the journal, or a prepared claim, attached or not.
 
 ADD and Prepare ask one question, for every way to name a device, under one lock: ``held``.  It includes the device's
-relatives (base/kernel/sysfs.py): a pod with a whole PF also has its VFs and SFs.  Records and claims that cannot be
-read now raise, because their devices are not known to be free.
+relatives (base/kernel/sysfs.py): a pod with a whole PF also has its VFs and SFs.  Records that cannot be read for a
+shortage, and claims that cannot be read, raise, because their devices are not known to be free.
 
 There is no index of devices on disk.  An older version would not maintain one, and after a rollback and an upgrade the
 index would call a pod's device free.  A warm worker remembers the records, by the kernel's reports (remembered.py).
@@ -49,8 +49,8 @@ class Use:
     - ``devices``: the attachment that owns a device, by its bus address.
     - ``claimed``: the claim that another pod has a device by, and the device, by its ID.
     - ``below``: the indexes of the interfaces that records name below theirs.
-    - ``lost``: the files of records that may own any device, because the disk has lost their contents, or one of the
-      devices, because they are damaged.
+    - ``lost``: the files of records that may own any device, because they cannot be read, or one of the devices,
+      because they are damaged.
     """
 
     state_dir: Path | None

@@ -113,7 +113,8 @@ class _Hunt:
     """One search from a living pod, for an attachment and its record.
 
     ``plugins`` are the interfaces that other plugins made in the pod; None if unknown.  ``doubtful`` are links in the
-    pod over the same device that may be another plugin's.
+    pod over the same device that may be another plugin's.  ``unread`` are the records that cannot be read, if one of
+    them may be of a namespace that the search spared.
     """
 
     search: Search
@@ -124,6 +125,7 @@ class _Hunt:
     found: bool = False
     visited: int = 0
     shut: list[OSError] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
 
     def run(self, pod: Pod) -> str:
         deadline, looks, removed = budget.clock() + _SECONDS, 0, 0
@@ -134,6 +136,8 @@ class _Hunt:
                 looks = 0 if removed else looks + 1
                 if budget.clock() > deadline or self.visited >= _NAMESPACES:
                     return f"the pod has more namespaces or links than a search of {_SECONDS:.0f} s covers"
+        if self.unread:
+            return f"it may be in a namespace that was left alone, as another pod's: {self.unread[0]} cannot be read"
         if not self.found:
             entered = f"it is neither in the pod nor in {self.visited - 1} other namespaces that the pod moved links to"
             # Among these may be the host's, so their number says nothing.
@@ -148,8 +152,13 @@ class _Hunt:
         count, self.visited, self.shut, host = 0, 0, list[OSError](), netns.inode(own)
 
         def is_strange(fd: int, inside: Rtnl) -> bool:
-            here = Identity(netns.inode(fd), netns.cookie(inside.sock))
-            return here.inode == host or (here != self.record.identity and any(self._attached(here)))
+            here, unread = Identity(netns.inode(fd), netns.cookie(inside.sock)), list[str]()
+            if here.inode == host or here == self.record.identity:
+                return here.inode == host
+            if any(self._attached(here, unread)):
+                return True
+            self.unread += unread
+            return bool(unread)
 
         def look(inside: Rtnl, *more: bytes) -> list[Link]:
             return nsid.links_over(inside, [self.search.lower], *more)
@@ -172,10 +181,11 @@ class _Hunt:
                     break
         return count
 
-    def _attached(self, where: Identity) -> Iterator[Record]:
-        """The other attachments in a namespace, by the journal."""
+    def _attached(self, where: Identity, unread: list[str] | None = None) -> Iterator[Record]:
+        """The other attachments in a namespace, by the journal.  Records that cannot be read are added to ``unread``.
+        Raises IoFailure."""
         ours = self.record.network, self.record.key
-        named = journal.naming(self.entry.state_dir, where.inode, member="inode")
+        named = journal.naming(self.entry.state_dir, where.inode, "inode", unread)
         return (r for r in named if r.of_this_boot and r.identity == where and (r.network, r.key) != ours)
 
     def _stays(self, link: Link, mates: list[Json]) -> bool:

@@ -1,8 +1,12 @@
 """DEL in chain mode, of what the pod has changed, and of a damaged chain or record."""
 
+import errno
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from netns.test_chain import add, delete, prepared_claims, refused
+from netns.test_claimed_otherwise import lost
 from support import chained, listed_rails
 from support.chained import conf, variables
 from support.topology import Host, Pod
@@ -61,6 +65,19 @@ def test_del_of_what_the_pod_stacked(host: Host, pod: Pod) -> None:
     reply = host.call("DEL", pod, conf(host), **variables(pod))
     doubts = [line.partition(" of ")[0] for line in reply.log if "its addresses may be in use" in line]
     assert (reply.exit_code, doubts, pod.links()) == (0, ["hpn1"], {"over1"})
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
+def test_beside_a_record_that_cannot_be_read(host: Host, make_pod: Callable[[], Pod], number: int) -> None:
+    """Another pod's keeps no pod from its end."""
+    pod, other = make_pod(), make_pod()
+    chained.prepared(host, pod)
+    host.ok("ADD", other, host.conf(ipam={"type": "hpn-ipam", "subnet": "10.58.0.0/24"}))
+    add(host, pod)
+    with lost(host.record(other), number):
+        delete(host, pod)
+    assert pod.links() == set()
+    assert {Path(name).name.partition(":")[0] for name in host.state_files()} == {other.name}
 
 
 def test_damaged_rails_take_no_claims(host: Host, pod: Pod) -> None:

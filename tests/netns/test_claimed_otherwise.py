@@ -230,6 +230,7 @@ def lost(file: Path, number: int = errno.EIO) -> Iterator[None]:
         return opened(path, *rest, **more)
 
     opened = os.open
+    file.write_bytes(file.read_bytes())  # or it is remembered
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "open", read)
         yield

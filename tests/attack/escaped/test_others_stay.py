@@ -1,5 +1,6 @@
 """Links of others over the same master stay while DEL searches for an escaped link."""
 
+import errno
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 from attack.escaped.links import Child, gone_or_kept, proved
+from netns.test_claimed_otherwise import lost
 from support.topology import Host, Pod, ip
 
 from base.state import libcni_cache
@@ -36,6 +38,7 @@ def test_anothers_macvlan_that_was_there_before_stays(
     pod = make_pod()
     ip("link", "add", "link", "rail0", "name", "theirs", "netns", pod.name, "type", "macvlan", "mode", "bridge")
     host.ok("ADD", pod)
+    pod.ip("link", "add", "link", "hpn0", "name", "over", "type", "macvlan")  # so that DEL searches
     host.ok("DEL", pod)
     assert pod.links() == {"theirs"}
 
@@ -120,3 +123,23 @@ def test_a_link_over_another_master_stays(host: Host, make_pod: Callable[[], Pod
     host.ok("DEL", pod)
     assert pod.links() == {"peer"}
     assert child.links() == {"step", "lower", "upper"}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
+def test_another_pod_whose_record_cannot_be_read(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, number: int
+) -> None:
+    """DEL succeeds.  It spares a namespace that may be that pod's, and so keeps the address of its own link."""
+    pod, other = make_pod(), make_pod()
+    host.ok("ADD", pod)
+    host.ok("ADD", other)
+    pod.ip("link", "add", "between", "type", "veth", "peer", "name", "between", "netns", other.name)
+    child = Child("descriptor", stack, pod)
+    child.take(pod.path, "hpn0")
+    with lost(host.record(other), errno.EMFILE):
+        assert host.refused("DEL", pod)["code"] == 11
+    with lost(host.record(other), number):
+        reply = host.call("DEL", pod)
+    assert other.links() == {"between", "hpn0"}
+    assert f"{host.record(other)} cannot be read" in reply.log[0]
+    gone_or_kept(host, make_pod, reply)
