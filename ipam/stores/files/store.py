@@ -178,6 +178,9 @@ class FileStore:
         if not self._is_there():
             return 0
         # Find stale leases without the lock, so that others need not wait, and check them again under it.
+        if self._kept:
+            self._kept.close()
+            self._kept = None
         self._with_table(lambda _: None)  # rebuilds the index if necessary
         try:
             rule, lines = find_stale(f"{self._directory}/{LEASES}", Rule.of(valid, probing=probing), self._gone)

@@ -1,7 +1,7 @@
 """What several attachments of one command allocate and release is one transaction of the store."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from base.protocol.errors import PoolExhausted, TryAgain
 from base.protocol.result import Ip
 from base.protocol.spec import Kept, Key
 from ipam.ranges import Span
-from ipam.stores import Book, Owner
+from ipam.stores import Book, Owner, Sandbox
 from ipam.stores.files.store import FileStore
 
 
@@ -69,6 +69,23 @@ def test_a_refusal_ends_it(tmp_path: Path) -> None:
         assert not is_busy(tmp_path)
         FileStore(tmp_path, [], kept=kept).reserve(Owner(key(1)), given(3))
     assert held(tmp_path) == {"c:hpn0": ("10.0.0.2",), "c:hpn1": ("10.0.0.3",)}
+
+
+def test_the_search_for_dead_leases_ends_it(tmp_path: Path) -> None:
+    """It asks the kernel about all namespaces, and others need not wait meanwhile."""
+
+    def gone(boxes: Collection[Sandbox]) -> Collection[Sandbox]:
+        busy.append(is_busy(tmp_path))
+        return boxes
+
+    busy, box = list[bool](), Sandbox(7, 7, 0, 0)
+    FileStore(tmp_path, []).reserve(Owner(key(0), sandbox=box), given(2))
+    with Kept() as kept:
+        FileStore(tmp_path, [], gone, kept=kept).reserve(Owner(key(1)), given(3))
+        assert FileStore(tmp_path, [], gone, kept=kept).collect(None) == 1
+        assert busy == [False]
+        FileStore(tmp_path, [], gone, kept=kept).reserve(Owner(key(2)), given(2))
+    assert held(tmp_path) == {"c:hpn1": ("10.0.0.3",), "c:hpn2": ("10.0.0.2",)}
 
 
 def test_another_network_ends_it(tmp_path: Path) -> None:
