@@ -183,7 +183,10 @@ def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
     from ipam import sandboxes  # noqa: PLC0415
 
     args = arguments.cni_args(request.var("CNI_ARGS"))
-    pool, pod = _pool(conf, args, _parent), arguments.pod_name(args)
+    pool, pod, kept = _pool(conf, args, _parent), arguments.pod_name(args), request.kept
+    if kept and (pool.cluster or pool.needs_link):
+        kept.close()
+        kept = None
     log.extend(line for s in pool.sets for line in s.left_out)
     rail = None
     if pool.rails:
@@ -197,10 +200,6 @@ def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
     place = "" if has_number and pool.align else request.key.ifname if rail is None else str(pool.rails[rail])
     owner = Owner(request.key, pod, request.netns, sandboxes.of(request), leases.terms(pool, pod, place))
     ranges = tuple(s.all_spans for s in pool.sets)
-    kept = request.kept
-    if kept and (pool.cluster or pool.needs_link):
-        kept.close()
-        kept = None
     alone = Allocation(request, pool, rail, owner, ranges, _store(conf, log, kept), log, _master(conf))
     if not pool.cluster:
         return alone

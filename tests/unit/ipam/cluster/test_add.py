@@ -15,6 +15,7 @@ from base.protocol.result import Ip
 from base.protocol.spec import Kept
 from ipam import main
 from ipam.cluster import BLOCK, POOL
+from ipam.cluster.backends import backend
 from ipam.cluster.reconcile import claim_block
 from ipam.cluster.rules import block_math
 from ipam.cluster.rules.documents import Block
@@ -50,13 +51,20 @@ def test_first_use_claims_a_block(cluster: Cluster) -> None:
     assert (one.mine.giving, one.mine.claim) == ((index(given),), None)
 
 
-def test_no_store_is_kept_meanwhile(cluster: Cluster) -> None:
+def test_no_store_is_kept_meanwhile(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others need not wait for the backend, and no two commands for each other's locks."""
-    one = cluster.node("node1")
+
+    def opened(*words: Any) -> Any:
+        assert not kept.name
+        return opening(*words)
+
+    opening = backend.opened
+    one = cluster.node("node1", **(SMALL | {"sticky": 60, "cluster": SHARED | {"sticky": "32-47"}}))
     one.enter()
+    monkeypatch.setattr(backend, "opened", opened)
     with Kept() as kept:
         for name, more in (("alone", {"cluster": None}), ("net", dict[str, Any]())):
-            request = one.request("ADD", "c", name=name, ipam=one.ipam | more)
+            request = one.request("ADD", "c", *of("web-0"), name=name, ipam=one.ipam | more)
             assert main.ask(replace(request, kept=kept), []) is not None
             assert bool(kept.name) == (name == "alone")
 
