@@ -57,7 +57,10 @@ def hold_open(path: str) -> Iterator[int]:
 def open_at(path: str) -> int:
     """The namespace at ``path`` as a file descriptor, which the caller closes.  Raises OSError: ENOENT if nothing is
     there, EINVAL if it is not a network namespace."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a FIFO would block
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a FIFO would block
+    except ValueError as e:  # text that names no file
+        raise OSError(errno.ENOENT, f"{e}", path) from e
     try:
         _refuse_other(fd, path)
     except BaseException:

@@ -122,7 +122,7 @@ def netns_in(text: bytes) -> str:
     _, *found = text.split(b'"netns":"', 2)
     path = found[0].partition(b'"')[0] if len(found) == 1 else b"\\"
     if b"\\" not in path:
-        return path.decode()
+        return os.fsdecode(path)
     try:
         return str(json.loads(text)["body"]["netns"])
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -104,6 +104,19 @@ def test_a_route_says_it_too(host: Host, pod: Pod, neighbour: Pod, words: tuple[
     assert host.picture(pod, neighbour) == before
 
 
+@pytest.mark.parametrize("damage", [b"\xff", b"\0", b"\\u0000", b"\\ud800"])
+def test_a_path_that_no_file_can_have(
+    host: Host, make_pod: Callable[[], Pod], results: Path, neighbour: Pod, damage: bytes
+) -> None:
+    """One in a damaged record, or in another plugin's result, is that of no pod."""
+    pod, other = make_pod(), make_pod()
+    remembered(results, {"name": "eth0", "sandbox": "/run/\0"}, {"name": "net1", "sandbox": "/run/\ud800"})
+    host.ok("ADD", other, host.conf())
+    record = host.record(other)
+    record.write_bytes(record.read_bytes().replace(b'"netns":"/run', b'"netns":"/run' + damage))
+    host.ok("ADD", pod, over(host, ipam={"type": "hpn-ipam", "subnet": "10.58.0.0/24"}))
+
+
 def test_one_that_leads_where_no_pod_is(host: Host, pod: Pod, results: Path, neighbour: Pod) -> None:
     """ADD accepts a veth to a namespace without a pod, such as a router's, as device and as master."""
     remembered(results, {"name": "eth0", "sandbox": pod.path}, {"name": "cali9"})
