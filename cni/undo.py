@@ -37,8 +37,6 @@ from cni.kinds import escaped
 
 # After so many refusals of another project's IPAM plugin, DEL succeeds, and the record is kept for people.
 REFUSALS: Final = 10
-# Kinds of links that the kernel can remove together.
-_TOGETHER: Final = ("macvlan", "ipvlan")
 # Error codes of a plugin that may succeed later.
 _FOR_NOW: Final = (TryAgain.code, IoFailure.code)
 
@@ -249,10 +247,13 @@ class Undo:
 
 
 def _remove_links(found: Mapping[Entry, Record], request: Request) -> dict[Entry, Record]:
-    """Remove the links of a chain together, as far as that is possible, because the kernel takes as long for eight as
-    for one.  Return the attachments with a link that is gone now, and with nothing stacked on it; the caller undoes the
-    rest of them."""
-    ours = {entry: r for entry, r in found.items() if r.kind in _TOGETHER and r.of_this_boot and not r.rxe}
+    """Remove the macvlans of a chain together, as far as that is possible, because the kernel takes as long for eight
+    as for one.
+
+    Return the attachments with a link that is gone now, and with nothing stacked on it; the caller undoes the rest of
+    them.
+    """
+    ours = {entry: r for entry, r in found.items() if r.kind == "macvlan" and r.of_this_boot and not r.rxe}
     if len(ours) < 2:
         return {}
     from cni.kinds import child  # noqa: PLC0415  # only for chains
