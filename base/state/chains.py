@@ -12,11 +12,10 @@ removed after the last one.  So it finds all of them, whatever command was kille
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from base.protocol.errors import RecordUnreadable
+from base.protocol.errors import IoFailure, RecordUnreadable
 from base.protocol.location import location
 from base.protocol.spec import Json, Key, Request
 from base.state import durable, journal
@@ -144,13 +143,16 @@ def of_state_dir(state_dir: Path) -> Iterator[Chain]:
 
 
 def named(state_dir: Path, container_id: str = "") -> dict[journal.Entry, Chain]:
-    """The attachments that the chains of all containers or of one name, each with its chain.  Unreadable chains are
-    passed over.  Raises IoFailure."""
+    """The attachments that the chains of all containers or of one name, each with its chain.  Chains that
+    cannot be read are passed over.  Raises IoFailure for a shortage."""
     found = dict[journal.Entry, Chain]()
     for whole in of_state_dir(state_dir):
         if container_id in ("", whole.key.container_id):
-            with suppress(RecordUnreadable):
+            try:
                 found.update({one.entry(whole.key.container_id): whole for one in whole.read()})
+            except (IoFailure, RecordUnreadable) as e:
+                if not durable.is_lost(e):
+                    raise
     return found
 
 

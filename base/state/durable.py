@@ -136,7 +136,7 @@ def contents(path: Path | str) -> bytes | None:
         raise IoFailure(f"reading {path}: {e.strerror}") from e
 
 
-def is_lost(failure: IoFailure) -> bool:
+def is_lost(failure: IoFailure | RecordUnreadable) -> bool:
     """Whether a later attempt finds no more than this one: because of the disk, or a label of SELinux.  A shortage of
     descriptors or memory ends."""
     return not (isinstance(failure.__cause__, OSError) and failure.__cause__.errno in SHORT)

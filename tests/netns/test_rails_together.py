@@ -1,5 +1,6 @@
 """One ADD attaches all rails that the configuration lists, or none; DEL, CHECK, GC and STATUS know them all."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import drawn
 import pytest
+from netns.test_claimed_otherwise import lost
 from support import chained
 from support.killing import killed_at
 from support.listed_rails import ATTACHED, RAILS, SUBNETS, addresses, conf, gc
@@ -261,6 +263,18 @@ def test_a_lost_chain(host: Host, pod: Pod) -> None:
     host.ok("DEL", pod, conf(host))
     assert pod.links() == set()
     assert {Path(name).parts[0] for name in host.state_files()} == {"quarantine"}
+
+
+def test_gc_beside_a_chain_that_cannot_be_read(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """GC undoes the others, and spares its rails by their records."""
+    unread, ended = make_pod(), make_pod()
+    for pod in (unread, ended):
+        host.ok("ADD", pod, conf(host))
+    (file,) = host.state.glob(f"chains/*/{unread.name}*")
+    for number in (errno.EIO, errno.EACCES):
+        with lost(file, number):
+            host.ok("GC", None, gc(host, unread), CNI_IFNAME="")
+        assert (len(unread.links()), ended.links()) == (2, set())
 
 
 def by_del(host: Host, pod: Pod) -> None:
