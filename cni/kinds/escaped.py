@@ -15,7 +15,6 @@ from typing import Final
 from base.kernel import budget, netns, nsid, rtnl
 from base.kernel.links import PAIRS, Link
 from base.kernel.rtnl import Rtnl
-from base.protocol.spec import Json
 from base.state import chains, journal, libcni_cache
 from base.state.journal import Entry
 from base.state.pod import Identity, Pod
@@ -170,7 +169,7 @@ class _Hunt:
                 number = nsid.number(inside, own)
                 links = [link for link in there if self.search.finds(link, number)]
                 # Read after the links, because an ADD writes its record before it makes its link.
-                mates = [one.link for one in self._attached(self.record.identity)] if links else []
+                mates = [*self._attached(self.record.identity)] if links else []
                 ours = [link for link in links if not self._stays(link, mates)]
                 # On its own: it may have moved away since, and is gone only if the kernel removes it.
                 its = [link.index for link in ours if self.search.is_what_add_made(link)]
@@ -188,7 +187,7 @@ class _Hunt:
         named = journal.naming(self.entry.state_dir, where.inode, "inode", unread)
         return (r for r in named if r.of_this_boot and r.identity == where and (r.network, r.key) != ours)
 
-    def _stays(self, link: Link, mates: list[Json]) -> bool:
+    def _stays(self, link: Link, mates: list[Record]) -> bool:
         if self.search.is_what_add_made(link):
             return False
         if self._is_known(link, mates):
@@ -198,11 +197,14 @@ class _Hunt:
             return False
         if self.plugins is None:
             self.doubtful.add(link.name)
-        return self.plugins is None or link.name in self.plugins
+            return True
+        # The pod may have given it the name of one of ours.
+        ours = {self.record.key.ifname, self.record.rail_of, *(one.key.ifname for one in mates)}
+        return link.name in self.plugins - ours
 
-    def _is_known(self, link: Link, mates: list[Json]) -> bool:
+    def _is_known(self, link: Link, mates: list[Record]) -> bool:
         """Whether the link belongs to another attachment of ours, or existed before ADD."""
-        over = [plan for plan in mates if plan.get("parent") == self.search.lower]
+        over = [one.link for one in mates if one.link.get("parent") == self.search.lower]
         theirs = any(
             link.index == (plan["index"] or plan.get("born_as")) or link.mac == plan["mac"] != "" for plan in over
         )

@@ -36,3 +36,20 @@ def test_claims(host: Host, pod: Pod, tmp_path: Path, monkeypatch: pytest.Monkey
     reply = host.call("DEL", pod, conf, **variables)
     assert (reply.exit_code, reply.log, pod.links()) == (0, (), set())
     assert (host.leases(), host.state_files()) == (set(), set())
+
+
+@pytest.mark.parametrize("name", ["hpn0", "hpn1"])
+@pytest.mark.parametrize("over", ["hpn0", "hpn1"])
+@pytest.mark.parametrize("by_one", [True, False])
+def test_under_the_name_of_one_of_them(host: Host, pod: Pod, name: str, over: str, by_one: bool) -> None:
+    """The cache has names that this plugin gave, also to the interfaces of other requests."""
+    confs = {"hpn0": listed_rails.conf(host)} if by_one else {"hpn0": host.conf(), "hpn1": host.conf(master="rail1")}
+    for ifname, conf in confs.items():
+        host.ok("ADD", pod, conf, CNI_IFNAME=ifname)
+    pod.ip("link", "set", name, "down")
+    pod.ip("link", "set", name, "name", "data0")
+    pod.ip("link", "add", "link", "data0" if name == over else over, "name", name, "type", "macvlan")
+    for ifname, conf in confs.items():
+        reply = host.call("DEL", pod, conf, CNI_IFNAME=ifname)
+        assert (reply.exit_code, reply.log) == (0, ())
+    assert (pod.links(), host.leases()) == (set(), set())
