@@ -17,6 +17,9 @@ from base.protocol.errors import CniError
 T = TypeVar("T")
 Failure = CniError | OSError
 _NONE: Final = (-1, -1)
+# Questions about a directory before it is watched: the most that a command for one attachment asks.  At its end, the
+# kernel takes some 10 ms for an inotify instance with a watch (fsnotify_wait_marks_destroyed), and root has few.
+_FEW = 2
 _CHANGES: Final = events.IN_CREATE | events.IN_MODIFY | events.IN_DELETE | events.IN_MOVED_FROM | events.IN_MOVED_TO
 
 
@@ -37,6 +40,7 @@ class _Memory:
         self.fd = -1
         self._folders = dict[tuple[int, int], _Folder]()
         self._watches = dict[int, tuple[int, int]]()
+        self._asked = dict[tuple[int, int], int]()
 
     def folder(self, path: str) -> _Folder:
         """The directory with the names of what has changed; empty if there is none.  Raises OSError."""
@@ -61,8 +65,10 @@ class _Memory:
         fd, new = os.open(path, os.O_RDONLY | os.O_DIRECTORY), _Folder()
         try:
             found = os.fstat(fd)
-            if self._watch(f"/proc/self/fd/{fd}", (found.st_dev, found.st_ino)):
-                self._folders[found.st_dev, found.st_ino] = new
+            key = found.st_dev, found.st_ino
+            self._asked[key] = self._asked.get(key, 0) + 1
+            if self._asked[key] > _FEW and self._watch(f"/proc/self/fd/{fd}", key):
+                self._folders[key] = new
             new.unread.update(os.listdir(fd))  # after the watch has begun
         finally:
             os.close(fd)

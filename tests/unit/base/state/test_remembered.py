@@ -217,13 +217,31 @@ def test_any_changes(steps: list[tuple[tuple[str, str, str], bool]]) -> None:
                 assert reader.values(folder) == there
 
 
+OF_A_COMMAND = """
+import os, sys
+from base.state import remembered
+def watches():
+    return [one for one in os.scandir("/proc/self/fd") if "inotify" in os.readlink(one)]
+for _ in range(2):
+    assert remembered.files(sys.argv[1], open)
+assert not watches()
+assert remembered.files(sys.argv[1], open)
+assert watches()
+"""
+
+
+def test_a_process_for_one_command(folder: Path) -> None:
+    """It begins no watch for a few questions, because its end takes long, and others of root need instances too."""
+    subprocess.run([sys.executable, "-c", OF_A_COMMAND, f"{folder}"], cwd=ROOT, check=True)
+
+
 WITHOUT_INSTANCE = """
 import sys
 from pathlib import Path
 from base.state import remembered
 Path("/proc/sys/user/max_inotify_instances").write_text("0")
 file = Path(sys.argv[1], "b")
-for text in ("one", "two"):
+for text in ("one", "two", "three", "four"):
     file.write_text(text)
     assert (f"{file}", text) in remembered.files(sys.argv[1], lambda path: Path(path).read_text())
 """
