@@ -40,10 +40,6 @@ class Running:
             raise
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def status(self) -> int | None:
         """Its exit status; None while it runs."""
         return self._process.poll()

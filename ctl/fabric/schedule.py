@@ -82,8 +82,3 @@ def rails_of(text: str) -> tuple[int, ...]:
             raise ValueError(f"{part!r} is not a span of rails; write it as 0-7")
         found |= {*range(low, high + 1)}
     return tuple(sorted(found))
-
-
-def across(rails: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Each rail with each other one, both ways: the pairs that an isolated fabric keeps apart."""
-    return ((one, other) for one in rails for other in rails if one != other)

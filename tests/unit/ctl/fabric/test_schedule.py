@@ -59,7 +59,6 @@ def test_a_file_that_is_refused(text: str, why: str) -> None:
 
 def test_rails() -> None:
     assert schedule.rails_of("0-3,6,2") == (0, 1, 2, 3, 6)
-    assert list(schedule.across((0, 2))) == [(0, 2), (2, 0)]
     for text in ("", "3-1", "-1", "1-", "64", "a", "0,,1", "٣"):
         with pytest.raises(ValueError, match="write"):
             schedule.rails_of(text)
