@@ -8,9 +8,8 @@ back, and a wrong token is refused with the first message.  The texts are not se
 import hmac
 import json
 import secrets
-import select
 import socket
-import time
+from contextlib import ExitStack
 from typing import Final
 
 from base.protocol.errors import DecodeFailure, IoFailure
@@ -91,16 +90,15 @@ class Channel:
 
     def send(self, body: Json, seconds: float = 30.0) -> None:
         """Send a message.  Raises Ended."""
-        data, deadline = memoryview(self._codec.packed(body)), time.monotonic() + seconds
-        while data:
-            try:
-                data = data[self.sock.send(data, socket.MSG_NOSIGNAL) :]
-            except BlockingIOError:
-                rest = deadline - time.monotonic()
-                if rest <= 0 or not select.select([], [self.sock], [], rest)[1]:
-                    raise Ended(f"the other end took no data for {seconds:g} s") from None
-            except OSError as e:
-                raise Ended(f"the connection ended: {e.strerror}") from e
+        try:
+            self.sock.settimeout(seconds)
+            self.sock.sendall(self._codec.packed(body))
+        except TimeoutError:
+            raise Ended(f"the other end took no data for {seconds:g} s") from None
+        except OSError as e:
+            raise Ended(f"the connection ended: {e.strerror}") from e
+        finally:
+            self.sock.settimeout(0.0)
 
     def take(self) -> Json | None:
         """A message if it has arrived whole; None if not.  Raises Ended, DecodeFailure."""
@@ -114,15 +112,6 @@ class Channel:
             if not more:
                 raise Ended("the other end closed the connection")
             self._data += more
-        return body
-
-    def receive(self, seconds: float) -> Json:
-        """The next message.  Raises Ended if none arrives in time, DecodeFailure."""
-        deadline = time.monotonic() + seconds
-        while (body := self.take()) is None:
-            rest = deadline - time.monotonic()
-            if rest <= 0 or not select.select([self.sock], [], [], rest)[0]:
-                raise Ended(f"no answer for {seconds:g} s")
         return body
 
     def close(self) -> None:
@@ -139,36 +128,33 @@ class Channel:
         return self._codec.opened(code, text)
 
 
-def connect(address: tuple[str, int], token: str, seconds: float) -> Channel:
-    """Connect to a serving host.  Raises Ended."""
+def connect(address: tuple[str, int], token: str, first: Json, seconds: float) -> Channel:
+    """Connect to a serving host, and send the first message.  That proves the token at once, because the host drops
+    connections that do not.  Raises Ended."""
     try:
         sock = socket.create_connection(address, seconds)
     except OSError as e:
         raise Ended(f"no connection to {address[0]} port {address[1]}: {e.strerror or e}") from e
-    return greeted(sock, token, seconds)
-
-
-def greeted(sock: socket.socket, token: str, seconds: float) -> Channel:
-    """Begin as the client on a connected socket.  Raises Ended, and closes it then."""
-    ours = greeting()
-    try:
-        sock.settimeout(seconds)
-        sock.sendall(ours)
-        theirs = sock.recv(GREETING, socket.MSG_WAITALL)
-    except OSError as e:
-        sock.close()
-        raise Ended(f"no greeting: {e.strerror or e}") from e
-    if len(theirs) != GREETING or not theirs.startswith(MAGIC):
-        sock.close()
-        raise Ended("what answers there is not hpn fabric serve of this version, or it is busy")
-    keep_alive(sock)
-    return Channel(sock, Codec(token, ours, theirs, is_client=True))
+    with ExitStack() as undo:
+        undo.callback(sock.close)
+        ours = greeting()
+        try:
+            sock.sendall(ours)
+            theirs = sock.recv(GREETING, socket.MSG_WAITALL)
+            keep_alive(sock)
+        except OSError as e:
+            raise Ended(f"no greeting: {e.strerror or e}") from e
+        if len(theirs) != GREETING or not theirs.startswith(MAGIC):
+            raise Ended("what answers there is not hpn fabric serve of this version, or it is busy")
+        made = Channel(sock, Codec(token, ours, theirs, is_client=True))
+        made.send(first, seconds)
+        undo.pop_all()
+    return made
 
 
 def keep_alive(sock: socket.socket) -> None:
     """Have the kernel notice within a minute that the other host is gone."""
-    if sock.family != socket.AF_UNIX:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 6)):
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 6)):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)

@@ -72,16 +72,6 @@ def listen(address: str, port: int) -> socket.socket:
     return socket.create_server((address, port), family=family, backlog=GUESTS)
 
 
-def admit_one(sock: socket.socket, token: str) -> tuple[Channel, Json]:
-    """The client at the other end of a connected socket, with its first message.  Raises Ended, DecodeFailure,
-    OSError."""
-    guest = Guest(sock)
-    while not (found := guest.advance(token)):
-        if not select.select([guest], [], [], SECONDS)[0]:
-            raise Ended(f"nothing within {SECONDS:g} s")
-    return found
-
-
 def admit(listener: socket.socket, token: str) -> tuple[Channel, Json]:
     """The first client that proves the token, with its first message.  All others are closed.  Raises OSError."""
     guests = list[Guest]()

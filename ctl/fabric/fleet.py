@@ -6,7 +6,7 @@ A host whose connection ends or whose answer is malformed is lost: its trials ca
 import select
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,8 +15,8 @@ from base.child_process import Child
 from base.protocol import written
 from base.protocol.errors import DecodeFailure
 from base.protocol.spec import Json
-from ctl.fabric import channel, door, messages
-from ctl.fabric.channel import Channel, Ended
+from ctl.fabric import channel, messages
+from ctl.fabric.channel import Channel, Codec, Ended
 from ctl.fabric.messages import Operation
 from ctl.fabric.model import Participant
 from ctl.fabric.station import Station
@@ -24,6 +24,7 @@ from ctl.fabric.station import Station
 PORT: Final = 18500
 _TOKEN: Final = 32  # digits
 _CONNECT: Final = 30.0  # seconds for a connection, and for the first answer
+_HELLO: Final[Json] = {"operation": Operation.HELLO}
 
 
 @dataclass(frozen=True)
@@ -62,63 +63,56 @@ class Fleet:
     """The participants by number, and how to reach them."""
 
     def __init__(self, channels: Sequence[tuple[str, Channel]]) -> None:
-        """``channels`` are names for messages, and connections.  Raises Ended, DecodeFailure with the name."""
+        """``channels`` are names for messages, and connections that have been sent HELLO.  Raises Ended with the
+        name."""
         self._channels = dict(enumerate(one for _, one in channels))
         self.lost = dict[int, str]()
-        answers = self.ask(self._to_all(Operation.HELLO), _CONNECT)
+        found = self._participants(self._answers(self._channels, _CONNECT))
         for number, why in self.lost.items():
             raise Ended(f"{channels[number][0]}: {why}")
-        found = []
-        for number, (name, _) in enumerate(channels):
-            try:
-                found.append(messages.participant(answers[number]))
-            except DecodeFailure as e:
-                raise Ended(f"{name}: {e.msg}") from e
-        self.participants: tuple[Participant, ...] = _distinct(found, [name for name, _ in channels])
-
-    def _to_all(self, operation: Operation) -> dict[int, Json]:
-        return {number: {"operation": operation} for number in self._channels}
+        self.participants = _distinct([found[number] for number in self._channels], [name for name, _ in channels])
 
     def ask(self, requests: Mapping[int, Json], seconds: float) -> dict[int, Json]:
         """The answers of these hosts, which work at the same time.  Hosts without an answer are lost."""
-        waiting, answers = dict[int, Channel](), dict[int, Json]()
         for number, request in requests.items():
             if number in self._channels:
-                with self._losing(number):
+                with self.losing(number):
                     self._channels[number].send(request)
-                    waiting[number] = self._channels[number]
-        until = time.monotonic() + seconds
-        while waiting:
-            ready = select.select([*waiting.values()], [], [], max(until - time.monotonic(), 0.0))[0]
-            for number in [one for one, its in waiting.items() if its in ready]:
-                with self._losing(number):
-                    if (answer := waiting[number].take()) is not None:
+        return self._answers(requests, seconds)
+
+    def _answers(self, numbers: Iterable[int], seconds: float) -> dict[int, Json]:
+        answers, until, poll = dict[int, Json](), time.monotonic() + seconds, select.poll()
+        waiting = {self._channels[number].fileno(): number for number in numbers if number in self._channels}
+        for fd in waiting:
+            poll.register(fd, select.POLLIN)
+        while waiting and (rest := until - time.monotonic()) > 0:
+            for fd, _ in poll.poll(rest * 1000):
+                number = waiting[fd]
+                with self.losing(number):
+                    if (answer := self._channels[number].take()) is not None:
                         answers[number] = answer
-                        del waiting[number]
-                if number in self.lost:
-                    del waiting[number]
-            if not ready:
-                for number in waiting:
-                    self._lose(number, f"no answer for {seconds:g} s")
-                return answers
+                if number in answers or number in self.lost:
+                    poll.unregister(fd)
+                    del waiting[fd]
+        for number in waiting.values():
+            self._lose(number, f"no answer for {seconds:g} s")
         return answers
 
     def again(self) -> dict[int, Participant]:
         """The participants as they are now."""
-        found = {}
-        for number, body in self.ask(self._to_all(Operation.HELLO), _CONNECT).items():
-            with self._losing(number):
+        return self._participants(self.ask(dict.fromkeys(self._channels, _HELLO), _CONNECT))
+
+    def _participants(self, answers: Mapping[int, Json]) -> dict[int, Participant]:
+        """These answers to HELLO.  Hosts without a valid one are lost."""
+        found = dict[int, Participant]()
+        for number, body in answers.items():
+            with self.losing(number):
                 found[number] = messages.participant(body)
         return found
 
     @contextmanager
     def losing(self, number: int) -> Iterator[None]:
-        """Lose the host if its answer is malformed."""
-        with self._losing(number):
-            yield
-
-    @contextmanager
-    def _losing(self, number: int) -> Iterator[None]:
+        """Lose the host if its connection ends, or if its answer is malformed."""
         try:
             yield
         except (Ended, DecodeFailure) as e:
@@ -156,7 +150,7 @@ def opened(addresses: Sequence[Address], own: Station | None) -> Iterator[Fleet]
             child, one = _start(own)
             channels.append(("this host", one))
         for where in addresses:
-            channels.append((where.name, channel.connect((where.host, where.port), where.token, _CONNECT)))
+            channels.append((where.name, channel.connect((where.host, where.port), where.token, _HELLO, _CONNECT)))
         fleet = Fleet(channels)
         yield fleet
     finally:
@@ -171,12 +165,13 @@ def opened(addresses: Sequence[Address], own: Station | None) -> Iterator[Fleet]
 def _start(own: Station) -> tuple[Child, Channel]:
     """This host's part as a child process, which ends with the connection."""
     ours, theirs = socket.socketpair()
-    token = channel.new_token()
 
     def work() -> None:
         with suppress(Ended, DecodeFailure, OSError):
-            own.serve(*door.admit_one(theirs, token))
+            own.serve(Channel(theirs, Codec("", b"", b"", is_client=False)))
 
     child = Child(work, keeps=(theirs.fileno(),))
     theirs.close()
-    return child, channel.greeted(ours, token, _CONNECT)
+    made = Channel(ours, Codec("", b"", b"", is_client=True))
+    made.send(_HELLO)
+    return child, made

@@ -16,13 +16,12 @@ from base.kernel import sysfs
 from base.protocol.errors import DecodeFailure
 from base.protocol.spec import Json
 from ctl.fabric import messages, perftest, rails
-from ctl.fabric.channel import Channel, Ended
+from ctl.fabric.channel import Channel
 from ctl.fabric.messages import Operation, Ran, Served, Target
 from ctl.fabric.model import FabricRail, Participant, Reached
 from ctl.fabric.perftest import Settings, Stage
 from ctl.fabric.processes import Running, ended, listens, report_file
 
-_IDLE: Final = 900.0  # seconds without a request, after which the client counts as gone
 _POLL: Final = 0.02
 _PROBE: Final = 5.0  # seconds for an answer at an address
 _FINISH: Final = 3.0  # seconds for a server to end after its client
@@ -60,10 +59,10 @@ class Station:
         trouble = f"{lacking[0]} is not installed here; install the package {perftest.PACKAGE}" if lacking else ""
         return Participant(socket.gethostname(), self._rails, rails.memlock(), trouble)
 
-    def serve(self, channel: Channel, first: Json) -> None:
+    def serve(self, channel: Channel, first: Json | None = None) -> None:
         """Answer requests until the client says goodbye.  Raises Ended if the connection ends before, DecodeFailure if
         the client sends anything else.  No process remains."""
-        request = first
+        request = self._next(channel) if first is None else first
         try:
             while messages.word(request, "operation", Operation) is not Operation.BYE:
                 channel.send(self._answer(request, channel))
@@ -72,12 +71,9 @@ class Station:
             self._end_servers()
 
     def _next(self, channel: Channel) -> Json:
-        """The next request.  Servers whose time is over are ended meanwhile."""
-        until = time.monotonic() + _IDLE
+        """The next request; a host may wait for its turn for hours.  Servers whose time is over are ended meanwhile."""
         while (request := channel.take()) is None:
-            if time.monotonic() > until:
-                raise Ended(f"no request for {_IDLE:g} s")
-            select.select([channel], [], [], 1.0)
+            select.select([channel], [], [], 1.0 if self._servers else None)
             if any(one.until < time.monotonic() for one in self._servers.values()):
                 self._end_servers()
         return request

@@ -14,6 +14,7 @@ from ctl.fabric import channel, door
 from ctl.fabric.channel import FIRST_MOST, GREETING, MAGIC, Channel, Codec, Ended
 
 TOKEN = "0123456789abcdef" * 2
+HELLO = {"operation": "hello"}
 Admitted = Future[tuple[Channel, dict[str, Any]]]
 
 
@@ -25,7 +26,7 @@ class Server:
         self.sock = self.undo.enter_context(door.listen("127.0.0.1", 0))
 
     def client(self, token: str = TOKEN) -> Channel:
-        return self.undo.enter_context(closing(channel.connect(self.sock.getsockname(), token, 60)))
+        return self.undo.enter_context(closing(channel.connect(self.sock.getsockname(), token, HELLO, 60)))
 
     def raw(self) -> socket.socket:
         return self.undo.enter_context(socket.create_connection(self.sock.getsockname(), 60))
@@ -45,23 +46,31 @@ def admitted(server: Server) -> Iterator[Admitted]:
         future = threads.submit(door.admit, server.sock, TOKEN)
         yield future
         if not future.done():
-            server.client().send({})
+            server.client()
         future.result(60)[0].close()
 
 
+def received(one: Channel) -> dict[str, Any]:
+    while (body := one.take()) is None:
+        assert select.select([one], [], [], 60)[0]
+    return body
+
+
 def test_both_ways(server: Server, admitted: Admitted) -> None:
+    """A client is admitted before it has anything to ask: its first message goes with the connection."""
     ours = server.client()
-    ours.send({"operation": "hello"})
     theirs, first = admitted.result(60)
-    assert first == {"operation": "hello"}
+    assert first == HELLO
     for number in range(3):
-        theirs.send({"number": number, "long": "x" * 200_000})
-        assert ours.receive(60)["number"] == number
+        with ThreadPoolExecutor() as threads:
+            sent = threads.submit(theirs.send, {"number": number, "long": "x" * 200_000})
+            assert received(ours)["number"] == number
+            sent.result(60)
         ours.send({})  # an empty object is a message too
-        assert theirs.receive(60) == {}
+        assert received(theirs) == {}
     ours.close()
     with pytest.raises(Ended, match="closed"):
-        theirs.receive(60)
+        received(theirs)
 
 
 def is_closed(sock: socket.socket) -> bool:
@@ -76,7 +85,6 @@ def is_closed(sock: socket.socket) -> bool:
 
 def test_a_wrong_token(server: Server, admitted: Admitted) -> None:
     wrong = server.client("f" * 32)
-    wrong.send({"operation": "hello"})
     assert is_closed(wrong.sock)
     assert not admitted.done()
 
@@ -101,9 +109,8 @@ def test_who_is_no_client(server: Server, admitted: Admitted, data: bytes) -> No
 def test_silent_ones_do_not_keep_the_client_out(server: Server, admitted: Admitted) -> None:
     silent = [server.raw() for _ in range(3 * door.GUESTS)]
     assert all(map(is_closed, silent[: door.GUESTS]))  # long before their time
-    ours = server.client()
-    ours.send({"operation": "hello"})
-    assert admitted.result(60)[1] == {"operation": "hello"}
+    server.client()
+    assert admitted.result(60)[1] == HELLO
     for sock in silent:
         assert is_closed(sock)
 
@@ -117,13 +124,12 @@ def test_the_token_is_not_sent(server: Server) -> None:
         seen = impostor.recv(GREETING, socket.MSG_WAITALL)
         impostor.sendall(channel.greeting())
         ours = future.result(60)
-        ours.send({"operation": "hello"})
         seen += impostor.recv(4096)
         assert TOKEN.encode() not in seen
         assert bytes.fromhex(TOKEN) not in seen
         impostor.sendall((2).to_bytes(4, "big") + bytes(32) + b"{}")
         with pytest.raises(Ended, match="token is wrong"):
-            ours.receive(60)
+            received(ours)
 
 
 def codecs() -> tuple[Codec, Codec]:
@@ -164,16 +170,14 @@ def test_what_is_no_object(text: bytes) -> None:
 
 def test_a_message_that_is_too_long(server: Server, admitted: Admitted) -> None:
     ours = server.client()
-    ours.send({"operation": "hello"})
     theirs, _ = admitted.result(60)
     ours.sock.sendall((channel.MOST + 1).to_bytes(4, "big") + bytes(40))
     with pytest.raises(Ended, match="the most is"):
-        theirs.receive(60)
+        received(theirs)
 
 
 def test_another_end_that_takes_nothing(server: Server, admitted: Admitted) -> None:
     ours = server.client()
-    ours.send({})
     theirs, _ = admitted.result(60)
 
     def fill() -> None:
