@@ -12,7 +12,7 @@ from typing import Final
 from ctl.fabric.model import BAD, Blame, Culprit, Ends, Judged, Spot, Verdict
 from ctl.fabric.schedule import ends
 
-ONLY_TOGETHER: Final = "good when tried alone: it is slow only while other rails send"
+ONLY_TOGETHER: Final = "good when no other rail of its hosts sends"
 
 # A trial to repeat: two hosts, and the rail.
 Again = tuple[Ends, int]
@@ -50,30 +50,36 @@ class Evidence:
 
 
 class Inquiry:
-    """The search for the culprits.  Run ``next_trials``, give their verdicts to ``add``, until there are none."""
+    """The search for the culprits.  Run ``next_trials``, give their verdicts to ``add``, until there are none.
 
-    def __init__(self, first: Sequence[Judged]) -> None:
-        self._first, self._again = first, list[Judged]()
+    ``lost`` has the hosts that cannot be tried any more; it may grow meanwhile.
+    """
+
+    def __init__(self, first: Sequence[Judged], lost: Mapping[int, str]) -> None:
+        self._first, self._again, self._lost = first, list[Judged](), lost
         self._bad = [one for one in first if one.verdict in BAD]
-        self._tried, self._alone = set[Spot](), list[Again]()
+        self._tried = set[Spot]()
+        self._alone: list[Again] | None = None
 
     def next_trials(self) -> list[Again]:
-        """The trials that decide more: first those of suspects, then each slow pair without a culprit, alone."""
-        spots = self._suspects()
-        while spots:
+        """The trials that decide more: first those of suspects, then each slow pair without a culprit, alone at its
+        hosts."""
+        while spots := self._suspects():
             self._tried |= {*spots}
             if trials := self._of_suspects(spots):
                 return trials
-            spots = self._suspects()
-        if not self._alone:
+        if self._alone is None:
             slow = [one.trial for one in self._unexplained() if one.verdict is Verdict.SLOW]
             self._alone = [(one.ends, one.rail) for one in slow]
-            return self._alone
-        return []
+        now, self._alone = _parted(self._alone, rails_together=False)
+        return now
 
     def add(self, judged: Iterable[Judged]) -> None:
-        """Take the verdicts of ``next_trials``."""
-        self._again += judged
+        """Take the verdicts of ``next_trials``.  A partner that was lost has decided nothing, so another one may."""
+        for one in judged:
+            self._again.append(one)
+            if one.verdict is Verdict.NOT_RUN and not self._lost.keys().isdisjoint(one.trial.ends):
+                self._tried.difference_update(one.trial.spots)
 
     def blames(self) -> list[Blame]:
         """The findings: each convicted rail, then each bad trial that none of them explains."""
@@ -100,8 +106,8 @@ class Inquiry:
     def _of_suspects(self, spots: Iterable[Spot]) -> list[Again]:
         """A trial for each suspect that has a good partner, spread over the partners."""
         evidence, busy, found = self._evidence(), Counter[int](), dict[Again, None]()
-        for spot in spots:
-            if partners := evidence.partners(spot):
+        for spot in (one for one in spots if one.host not in self._lost):
+            if partners := [host for host in evidence.partners(spot) if host not in self._lost]:
                 bad = evidence.bad_with(spot)
                 fresh = [host for host in partners if host not in bad] or partners
                 partner = min(fresh, key=lambda host: busy[host])
@@ -131,8 +137,8 @@ class Inquiry:
         acquitted = {spot for more in again if more.verdict is Verdict.OK for spot in more.trial.spots}
         culprit = Culprit.PATH if acquitted.issuperset(one.trial.spots) else Culprit.PAIR
         related = [more for more in self._again if not set(more.trial.spots).isdisjoint(one.trial.spots)]
-        is_good_alone = any(more.verdict is Verdict.OK and more.trial.spots == one.trial.spots for more in related)
-        causes = (ONLY_TOGETHER,) if one.verdict is Verdict.SLOW and is_good_alone else ()
+        alone = [more.verdict for more in related if more.trial.spots == one.trial.spots][-1:]
+        causes = (ONLY_TOGETHER,) if one.verdict is Verdict.SLOW and alone == [Verdict.OK] else ()
         return Blame(culprit, one.trial.spots, one.verdict, (one, *related), causes)
 
 
@@ -140,15 +146,21 @@ def batches(trials: Iterable[Again]) -> Iterator[list[Again]]:
     """Groups in which each host has one partner."""
     rest = list(trials)
     while rest:
-        now, later, busy = list[Again](), list[Again](), dict[int, Ends]()
-        for one in rest:
-            if all(busy.get(host, one[0]) == one[0] for host in one[0]):
-                now.append(one)
-                busy |= dict.fromkeys(one[0], one[0])
-            else:
-                later.append(one)
+        now, rest = _parted(rest, rails_together=True)
         yield now
-        rest = later
+
+
+def _parted(trials: Iterable[Again], *, rails_together: bool) -> tuple[list[Again], list[Again]]:
+    """The trials that can run now, and the others.  Each host has one partner, and without ``rails_together`` one rail
+    of it."""
+    now, later, busy = list[Again](), list[Again](), dict[int, Ends]()
+    for one in trials:
+        if all(host not in busy or (rails_together and busy[host] == one[0]) for host in one[0]):
+            now.append(one)
+            busy |= dict.fromkeys(one[0], one[0])
+        else:
+            later.append(one)
+    return now, later
 
 
 def _worst(judged: Iterable[Judged]) -> Verdict:

@@ -240,7 +240,7 @@ class _Test:
         ]
         measure = yardstick(trials, self._rates)
         judged = [judge(trial, measure, self._rates, self._limits) for trial in trials]
-        inquiry, repeated = Inquiry(judged), list[Judged]()
+        inquiry, repeated = Inquiry(judged, self._fleet.lost), list[Judged]()
         number = len(plan)
         while wanted := inquiry.next_trials():
             for batch in progress([*batches(wanted)], "Repeating"):

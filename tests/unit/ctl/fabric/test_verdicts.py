@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from ctl.fabric import schedule
-from ctl.fabric.blaming import ONLY_TOGETHER, Inquiry, batches
+from ctl.fabric.blaming import ONLY_TOGETHER, Again, Inquiry, batches
 from ctl.fabric.judging import Rates, judge, judge_isolation, yardstick
 from ctl.fabric.model import (
     Culprit,
@@ -36,6 +36,13 @@ class Fabric:
     paths: dict[tuple[Ends, int], float] = field(default_factory=dict)
     late: dict[Spot, float] = field(default_factory=dict)
     unable: set[Spot] = field(default_factory=set)
+    dying: set[int] = field(default_factory=set)  # hosts that end before the repeated trials
+    lost: dict[int, str] = field(default_factory=dict)
+
+    def again(self, ends: Ends, rail: int) -> Trial:
+        """A repeated trial, the first thing that notices a host's end."""
+        self.lost |= dict.fromkeys(self.dying.intersection(ends), "it has ended")
+        return Trial(ends, rail, Reached.NOT_RUN) if self.dying.intersection(ends) else self.trial(ends, rail)
 
     def trial(self, ends: Ends, rail: int, number: int = 0) -> Trial:
         here = [Spot(host, rail) for host in ends]
@@ -68,10 +75,10 @@ def test(fabric: Fabric, plan: list[list[Ends]]) -> Run:
     ]
     measure = yardstick(trials, rates)
     first = [judge(trial, measure, rates, LIMITS) for trial in trials]
-    inquiry, repeated = Inquiry(first), 0
+    inquiry, repeated = Inquiry(first, fabric.lost), 0
     while wanted := inquiry.next_trials():
         for batch in batches(wanted):
-            inquiry.add(judge(fabric.trial(*again), measure, rates, LIMITS) for again in batch)
+            inquiry.add(judge(fabric.again(*again), measure, rates, LIMITS) for again in batch)
         repeated += len(wanted)
     return Run(first, inquiry, repeated)
 
@@ -155,6 +162,39 @@ def test_what_could_not_run_is_no_finding(seed: int) -> None:
     }
 
 
+@pytest.mark.parametrize("dying", [{1}, {1, 3}, {1, 3, 5}, {1, 3, 4, 5}])
+def test_hosts_that_die_before_they_help(dying: set[int]) -> None:
+    """Another good partner decides, as long as one is left."""
+    fabric = Fabric(6, 2, random.Random(0), spots={Spot(0, 1): 0.0}, dying=dying)
+    found = named(test(fabric, [[Ends(0, 2), Ends(1, 3), Ends(4, 5)]]))
+    decided, undecided = (Culprit.RAIL, (Spot(0, 1),)), (Culprit.PAIR, (Spot(0, 1), Spot(2, 1)))
+    assert found == {undecided if dying == {1, 3, 4, 5} else decided}
+
+
+def test_a_suspect_that_dies() -> None:
+    fabric = Fabric(4, 1, random.Random(0), spots={Spot(0, 0): 0.0}, dying={0})
+    run = test(fabric, [[Ends(0, 2), Ends(1, 3)]])
+    assert named(run) == {(Culprit.PAIR, (Spot(0, 0), Spot(2, 0)))}
+    assert run.repeated == 2
+
+
+def test_slow_pairs_without_a_culprit_are_tried_alone() -> None:
+    """No host of them is in another trial at the same time, also not with another rail."""
+    pairs = [Ends(0, 1), Ends(2, 3), Ends(1, 2)]
+    first = [
+        Judged(Trial(pair, rail, Reached.DONE, 1.0, 1.0, 1.0), Verdict.SLOW) for pair in pairs for rail in range(2)
+    ]
+    inquiry, seen = Inquiry(first, {}), list[Again]()
+    while wanted := inquiry.next_trials():
+        (together,) = batches(wanted)
+        hosts = [host for pair, _ in together for host in pair]
+        assert len({*hosts}) == len(hosts)
+        seen += together
+        inquiry.add(Judged(Trial(*again, Reached.DONE, 1.0, 1.0, 1.0), Verdict.OK) for again in wanted)
+    assert sorted(seen) == sorted((one.trial.ends, one.trial.rail) for one in first)
+    assert {one.causes for one in inquiry.blames()} == {(ONLY_TOGETHER,)}
+
+
 def test_two_hosts_cannot_decide() -> None:
     chance = random.Random(0)
     fabric = Fabric(2, 2, chance, spots={Spot(1, 1): 0.0})
@@ -173,7 +213,7 @@ def test_a_path_that_is_slow_only_beside_others() -> None:
         Judged(Trial(ends, 0, Reached.DONE, 1.0, 1.0, 1.0), Verdict.SLOW if ends == (0, 1) else Verdict.OK)
         for ends in (Ends(*pair) for pair in combinations(range(4), 2))
     ]
-    inquiry = Inquiry(first)
+    inquiry = Inquiry(first, {})
     wanted = inquiry.next_trials()
     assert sorted(pair for pair, _ in wanted) != [Ends(0, 1)]
     while wanted:
