@@ -46,7 +46,7 @@ def of_rail(spot: Spot, rail: FabricRail, facts: Facts) -> Iterator[str]:
         yield f"the port of {rail.device} is {rail.state or 'unknown'}, not ACTIVE"
     if rail.layer == "Ethernet" and rail.address and rail.gid < 0:
         yield f"{rail.device} has no RoCE v2 GID of {rail.address}"
-    if rail.pcie != rail.pcie_most:
+    if rail.pcie and rail.pcie_most not in ("", rail.pcie):
         yield f"{rail.device} has {rail.pcie} to the host, and supports {rail.pcie_most}"
     yield from _unlike(rail, facts.peers(spot))
     if -1 < facts.before[spot.host].memlock < _MEMLOCK:

@@ -46,6 +46,8 @@ def facts(**changes: object) -> Facts:
         ({"state": "DOWN"}, "the port of mlx5_0 is DOWN, not ACTIVE"),
         ({"gid": -1}, "mlx5_0 has no RoCE v2 GID of 10.0.0.1"),
         ({"pcie": "32.0 GT/s PCIe x8"}, "mlx5_0 has 32.0 GT/s PCIe x8 to the host, and supports 32.0 GT/s PCIe x16"),
+        ({"pcie": ""}, ""),  # as a VF, whose present link is unknown
+        ({"pcie_most": ""}, ""),
         ({"mtu": 1500}, "its MTU is 1500; the others have 9000"),
         ({"lanes": "200 Gb/sec (2X NDR)"}, "its rate is 200 Gb/sec (2X NDR); the others have 400 Gb/sec (4X NDR)"),
         ({"traffic_class": 0}, "its traffic class is 0; the others have 106"),
