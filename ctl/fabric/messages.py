@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from base.protocol import written
 from base.protocol.errors import DecodeFailure
 from base.protocol.spec import Json
+from base.table import printable
 from ctl.fabric.model import FabricRail, Participant, Reached
 from ctl.fabric.perftest import Settings, Stage, Used
 
@@ -201,11 +202,11 @@ def amount(body: Json, name: str) -> float | None:
 
 
 def text(body: Json, name: str) -> str:
-    """A text.  Raises DecodeFailure."""
+    """A text, made printable on one line.  Raises DecodeFailure."""
     value = body.get(name)
     if not isinstance(value, str) or len(value) > _TEXT_MOST:
         raise DecodeFailure(f"{name}: not a text, or too long")
-    return value
+    return printable(value)
 
 
 def word(body: Json, name: str, words: type[Word]) -> Word:

@@ -79,6 +79,14 @@ def test_one_rail_twice() -> None:
         messages.rails({"rails": list(range(65))}, 100)
 
 
+def test_a_text_is_one_line() -> None:
+    """Else a host's name could write lines of its own into the report, and a terminal obey it."""
+    name = "node2\nslow: rail 0 of node1\x1b[2J\r\udcff"
+    assert messages.participant(sent(messages.hello(Participant(name, ())))).name == (
+        r"node2\nslow: rail 0 of node1\x1b[2J\r\udcff"
+    )
+
+
 def test_another_version() -> None:
     with pytest.raises(DecodeFailure, match="install one hpn on both"):
         messages.participant(messages.hello(WHO) | {"version": 2})
