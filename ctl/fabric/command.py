@@ -5,10 +5,10 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from base.kernel import sysfs
 from base.protocol import written
@@ -24,6 +24,7 @@ from ctl.fabric.document import Result, document, parts
 from ctl.fabric.door import admit, listen
 from ctl.fabric.fleet import PORT, Address, Fleet
 from ctl.fabric.judging import Rates, judge, judge_isolation, yardstick
+from ctl.fabric.messages import SETTINGS
 from ctl.fabric.model import Blame, Culprit, Ends, Judged, Limits, Spot, Trial, Verdict
 from ctl.fabric.page import page
 from ctl.fabric.perftest import Settings
@@ -31,6 +32,8 @@ from ctl.fabric.station import Station
 from ctl.fabric.trials import Trials
 from ctl.fabric.wiring import command as wiring
 from ctl.screen import progress, show, text
+
+Parsed = TypeVar("Parsed")
 
 _CANNOT: Final = 2
 _EXAMPLE: Final = """\
@@ -53,9 +56,8 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
     try:
         return _test(options, root)
     except (CniError, OSError) as e:
-        # Status 1 would be a finding.
-        sys.stderr.write(printable_lines(f"hpn fabric test: {getattr(e, 'msg', '') or e}\n"))
-        return "", _CANNOT
+        _complain(getattr(e, "msg", "") or f"{e}")
+        return "", _CANNOT  # status 1 would be a finding
 
 
 def parser() -> argparse.ArgumentParser:
@@ -67,13 +69,15 @@ def parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help=about, description=about)
     serve.add_argument("rail", nargs="*", help="interfaces or RDMA devices, in the order of the rails; default: all")
     serve.add_argument(
-        "--bind", type=_bind, default=("127.0.0.1", PORT), metavar="ADDRESS[:PORT]",
+        "--bind", type=_refusing(_bind), default=("127.0.0.1", PORT), metavar="ADDRESS[:PORT]",
         help=f"listen only there; default 127.0.0.1:{PORT}; port 0: any free one",
     )  # fmt: skip
     about = "test the rails of this host and of those that serve"
     test = commands.add_parser("test", help=about, description=about)
-    test.add_argument("host", nargs="*", type=_host, metavar="HOST", help="TOKEN@ADDRESS:PORT, which serve prints")
-    test.add_argument("--hosts", metavar="FILE", help="more of them, one a line; - for stdin")
+    about = "TOKEN@ADDRESS:PORT, which serve prints"
+    test.add_argument("host", nargs="*", type=_refusing(fleets.address), metavar="HOST", help=about)
+    about = "more of them, one a line; - for stdin"
+    test.add_argument("--hosts", type=_refusing(_listed), default=[], metavar="FILE", help=about)
     test.add_argument("--here", action="append", default=[], metavar="RAIL", help="a rail of this host; default: all")
     _add_plan(test)
     _add_limits(test)
@@ -87,8 +91,9 @@ def _add_plan(test: argparse.ArgumentParser) -> None:
     plan = test.add_mutually_exclusive_group()
     plan.add_argument("--full", action="store_true", help="every host with every other (default)")
     plan.add_argument("--quick", action="store_true", help="each host with one other")
-    plan.add_argument("--pairs", type=Path, metavar="FILE", help="lines ROUND HOST HOST, by hostname")
-    test.add_argument("--rails", type=_rails, metavar="0-7", help="only these rails")
+    about = "lines ROUND HOST HOST, by hostname"
+    plan.add_argument("--pairs", dest="listed", type=_refusing(_text_of), metavar="FILE", help=about)
+    test.add_argument("--rails", type=_refusing(schedule.rails_of), metavar="0-7", help="only these rails")
     test.add_argument("--one-by-one", action="store_true", help="each pair and rail alone, not all of a round at once")
     test.add_argument("--isolated", action="store_true", help="rails of different numbers must not reach each other")
 
@@ -100,61 +105,60 @@ def _add_limits(test: argparse.ArgumentParser) -> None:
         ("--of-rate", default.of_rate, "least share of the port's rate"),
         ("--of-least", default.of_least, "most, as a multiple of the least latency; 0 for no limit"),
     ):
-        test.add_argument(name, type=_share, default=value, metavar="N", help=f"{about}; default {value}")
-    for name, value, most, about in (
-        ("--seconds", chosen.seconds, 3600, "of each bandwidth test"),
-        ("--queue-pairs", chosen.pairs, 64, "of each bandwidth test"),
-        ("--patience", chosen.patience, 600, "seconds for a program that should have ended"),
-        ("--qp-timeout", chosen.timeout, 31, "retransmission after 4.096 us * 2^N"),
+        test.add_argument(name, type=_refusing(_share), default=value, metavar="N", help=f"{about}; default {value}")
+    for option, name, about in (
+        ("--seconds", "seconds", "of each bandwidth test"),
+        ("--queue-pairs", "pairs", "of each bandwidth test"),
+        ("--patience", "patience", "seconds for a program that should have ended"),
+        ("--qp-timeout", "timeout", "retransmission after 4.096 us * 2^N"),
+        ("--traffic-class", "traffic_class", ""),
+        ("--gpu", "gpu", "this CUDA device's memory (never run)"),
     ):
-        test.add_argument(name, type=_Whole(most), default=value, metavar="N", help=f"{about}; default {value}")
-    test.add_argument("--traffic-class", type=_Whole(255), default=-1, metavar="N", help="default: the device's own")
-    test.add_argument("--gpu", type=_Whole(255), default=-1, metavar="N", help="this CUDA device's memory (never run)")
+        number = getattr(chosen, name)
+        about = ", ".join(filter(None, (about, f"default {number}" if number >= 0 else "")))  # noqa: PLW2901
+        kind = _refusing(partial(_whole, *SETTINGS[name]))
+        test.add_argument(option, dest=name, type=kind, default=number, metavar="N", help=about)
 
 
-class _Whole:
-    """An argparse type: a whole number up to a limit."""
+def _refusing(read: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
+    """An argparse type that shows why ``read`` refuses a word, which may be secret."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def parsed(word: str) -> Parsed:
+        try:
+            return read(word)
+        except (ValueError, OSError) as e:
+            raise argparse.ArgumentTypeError(f"{e}") from e
 
-    def __call__(self, word: str) -> int:
-        with suppress(ValueError):
-            if (value := written.number(word)) <= self._most:
-                return value
-        raise argparse.ArgumentTypeError(f"{word!r} is not a number from 0 to {self._most}")
+    return parsed
+
+
+def _whole(least: int, most: int, word: str) -> int:
+    if not least <= (value := written.number(word)) <= most:
+        raise ValueError(f"{word!r} is not a number from {max(least, 0)} to {most}")
+    return value
 
 
 def _share(word: str) -> float:
-    with suppress(ValueError):
-        if 0 <= (value := float(word)) <= 1e6:  # false for nan
-            return value
-    raise argparse.ArgumentTypeError(f"{word!r} is not a number of at least 0")
-
-
-def _rails(word: str) -> tuple[int, ...]:
-    try:
-        return schedule.rails_of(word)
-    except ValueError as e:
-        raise argparse.ArgumentTypeError(f"{e}") from e
-
-
-def _host(word: str) -> Address:
-    try:
-        return fleets.address(word)
-    except ValueError as e:
-        raise argparse.ArgumentTypeError(f"{e}") from e
+    if not 0 <= (value := float(word)) <= 1e6:  # true for nan
+        raise ValueError(f"{word!r} is not a number of at least 0")
+    return value
 
 
 def _bind(word: str) -> tuple[str, int]:
     """An address of this host and a port.  Not one that stands for all addresses."""
-    try:
-        host, port = fleets.endpoint(word)
-    except ValueError as e:
-        raise argparse.ArgumentTypeError(f"{word!r} is not ADDRESS or ADDRESS:PORT: {e}") from e
+    host, port = fleets.endpoint(word)
     if written.address(host).is_unspecified:
-        raise argparse.ArgumentTypeError(f"{word!r} is every address of this host; name one that the tester reaches")
+        raise ValueError(f"{word!r} is every address of this host; name one that the tester reaches")
     return host, port
+
+
+def _text_of(file: str) -> str:
+    return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+
+
+def _listed(file: str) -> list[Address]:
+    """The hosts of a file, one a line."""
+    return [fleets.address(line) for line in _text_of(file).splitlines() if line.strip()]
 
 
 def _serve(options: argparse.Namespace, root: Path) -> tuple[str, int]:
@@ -185,37 +189,31 @@ def _serve(options: argparse.Namespace, root: Path) -> tuple[str, int]:
 
 def _test(options: argparse.Namespace, root: Path) -> tuple[str, int]:
     """Run the test.  Raises CniError, OSError if it cannot be run."""
-    addresses = [*options.host, *_listed(options.hosts)]
+    addresses = [*options.host, *options.hosts]
     own = Station(options.here, root)
     if len(addresses) + bool(own.rails) < 2:
         raise InvalidConfig("a test needs two hosts with rails: name HOST, as hpn fabric serve prints it there")
     limits = Limits(options.of_median, options.of_rate, options.of_least)
-    settings = Settings(
-        options.seconds or 1, options.queue_pairs or 1, options.patience or 1, options.qp_timeout,
-        options.traffic_class, options.gpu,
-    )  # fmt: skip
+    settings = Settings(**{name: getattr(options, name) for name in SETTINGS})
     begun, now = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
     try:
         with fleets.opened(addresses, own if own.rails else None) as fleet:
             found = _Test(fleet, settings, limits, options).result(begun, now)
     except KeyboardInterrupt:
         raise IoFailure("interrupted; every host has ended its programs") from None
-    body = document(found)
+    body, status = document(found), found.status
     for file, content in ((options.json, as_document(body)), (options.html, page(body))):
         if file:
-            file.write_text(content, encoding="utf-8")
-    return text(parts(found)), found.status
+            try:
+                file.write_text(content, encoding="utf-8")
+            except OSError as e:  # the rest of the result is not lost
+                _complain(f"{file}: {e.strerror}")
+                status = _CANNOT
+    return text(parts(found)), status
 
 
-def _listed(file: str | None) -> list[Address]:
-    """The hosts of a file, one a line.  Raises InvalidConfig, OSError."""
-    if not file:
-        return []
-    lines = (sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")).splitlines()
-    try:
-        return [fleets.address(line) for line in lines if line.strip()]
-    except ValueError as e:
-        raise InvalidConfig(f"--hosts {file}: {e}") from e
+def _complain(why: str) -> None:
+    sys.stderr.write(printable_lines(f"hpn fabric test: {why}\n"))
 
 
 class _Test:
@@ -260,8 +258,8 @@ class _Test:
 
     def _plan(self) -> list[list[Ends]]:
         names = [one.name for one in self._fleet.participants]
-        if self._options.pairs:
-            return schedule.from_lines(self._options.pairs.read_text(encoding="utf-8"), names)
+        if self._options.listed is not None:
+            return schedule.from_lines(self._options.listed, names)
         return (schedule.quick if self._options.quick else schedule.full)(len(names))
 
     def _across(self, plan: Sequence[Iterable[Ends]], number: int) -> list[Trial]:

@@ -22,7 +22,7 @@ RAILS_MOST: Final = 64
 _TEXT_MOST: Final = 1024
 _COUNTER: Final = re.compile(r"[A-Za-z0-9_]{1,64}")
 # The bounds of each setting, and of each number of a rail.
-_SETTINGS: Final = {
+SETTINGS: Final = {
     "seconds": (1, 3600), "pairs": (1, 64), "patience": (1, 600), "timeout": (0, 31), "traffic_class": (-1, 255),
     "gpu": (-1, 255),
 }  # fmt: skip
@@ -104,7 +104,7 @@ def _rail(body: object) -> FabricRail:
 
 def settings(body: Json) -> Settings:
     """The settings in a request.  Raises DecodeFailure."""
-    return Settings(**{name: number(body, name, *bounds) for name, bounds in _SETTINGS.items()})
+    return Settings(**{name: number(body, name, *bounds) for name, bounds in SETTINGS.items()})
 
 
 def serve(stage: Stage, rails: list[int], chosen: Settings) -> Json:

@@ -202,6 +202,18 @@ def test_an_end_in_the_middle(hosts: Hosts, how: signal.Signals, who: str) -> No
     until(hosts.none_is_left)
 
 
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_a_file_that_cannot_be_written(hosts: Hosts, capsys: pytest.CaptureFixture[str], option: str) -> None:
+    """A full disk does not lose the result of hours."""
+    _, word = hosts.serve()
+    other = {"--json": "--html", "--html": "--json"}[option]
+    whole = hosts.faults / "whole"
+    out, status = command.answer(["test", word, *QUICKLY, option, "/dev/full", other, f"{whole}"], hosts.root)
+    assert (status, capsys.readouterr().err) == (2, "hpn fabric test: /dev/full: No space left on device\n")
+    assert "2 hosts, 2 ok, 0 findings" in out
+    assert whole.read_text()
+
+
 def test_a_token_is_worth_one_test(hosts: Hosts) -> None:
     process, word = hosts.serve()
     assert command.answer(["test", word, *QUICKLY], hosts.root)[1] == 0
@@ -213,7 +225,6 @@ def test_a_token_is_worth_one_test(hosts: Hosts) -> None:
     ("words", "why"),
     [
         (["test"], "a test needs two hosts"),
-        (["test", "--hosts", "/nowhere"], "/nowhere"),
         (["test", f"{'0' * 32}@127.0.0.1:1"], "no connection to 127.0.0.1 port 1"),
     ],
 )
@@ -227,12 +238,17 @@ def test_what_cannot_be_tested(hosts: Hosts, capsys: pytest.CaptureFixture[str],
     [
         (["serve", "--bind", "0.0.0.0"], "every address of this host"),
         (["serve", "--bind", "[::]:1"], "every address of this host"),
-        (["serve", "--bind", "here"], "not ADDRESS or ADDRESS:PORT"),
+        (["serve", "--bind", "here"], "'here' does not appear to be an IPv4 or IPv6 address"),
         (["test", "10.0.0.1:18500"], "has no token"),
         (["test", "secret@10.0.0.1:18500"], "has no token"),
         (["test", f"{'0' * 32}@10.0.0.1:65536"], "port 65536"),
         (["test", "--rails", "3-1"], "not a span of rails"),
         (["test", "--of-median", "nan"], "at least 0"),
+        (["test", "--seconds", "0"], "'0' is not a number from 1 to 3600"),
+        (["test", "--traffic-class", "-1"], "not a number"),
+        (["test", "--hosts", "/nowhere"], "No such file or directory: '/nowhere'"),
+        (["test", "--hosts", "/proc/self/exe"], "argument --hosts: 'utf-8' codec can't decode"),
+        (["test", f"{'0' * 32}@127.0.0.1:1", "--pairs", "/nowhere"], "No such file or directory: '/nowhere'"),
         (["test", "--quick", "--full"], "not allowed with"),
     ],
 )
