@@ -13,7 +13,7 @@ from shutil import which
 from typing import Final
 
 from base.kernel import sysfs
-from base.protocol.errors import DecodeFailure
+from base.protocol.errors import DecodeFailure, LinkUnavailable
 from base.protocol.spec import Json
 from ctl.fabric import messages, perftest, rails
 from ctl.fabric.channel import Channel
@@ -53,8 +53,9 @@ class Station:
         return self._rails
 
     def participant(self) -> Participant:
-        """This host with its rails as they are now."""
-        self._rails = rails.read(self._wanted, self._root)
+        """This host with its rails as they are now; as they were, if one that is wanted has gone."""
+        with suppress(LinkUnavailable, OSError):
+            self._rails = rails.read(self._wanted, self._root)
         lacking = [name for name in perftest.PROGRAMS if name not in self._programs]
         trouble = f"{lacking[0]} is not installed here; install the package {perftest.PACKAGE}" if lacking else ""
         return Participant(socket.gethostname(), self._rails, rails.memlock(), trouble)
@@ -117,8 +118,8 @@ class Station:
         port = _free_port(rail.address)
         words = self._command(stage, rail, port, settings)
         seconds = settings.seconds + 3.0 * settings.patience
-        self._servers[number] = Running(words, seconds, report_file()[0])
         probe = self._probes.enter_context(socket.create_server((rail.address, 0), backlog=8))
+        self._servers[number] = Running(words, seconds, report_file()[0])
         return Served(port, probe.getsockname()[1])
 
     def _command(self, stage: Stage, rail: FabricRail, port: int, settings: Settings) -> list[str]:

@@ -202,6 +202,19 @@ def test_an_end_in_the_middle(hosts: Hosts, how: signal.Signals, who: str) -> No
     until(hosts.none_is_left)
 
 
+def test_a_rail_that_vanishes_meanwhile(hosts: Hosts) -> None:
+    """Here and there: the verdicts are those of the trials."""
+    hosts.fault("x1.bw", "hang")
+    serving, word = hosts.serve(*RAILS)
+    testing = hosts.start("test", word, *QUICKLY, "--patience", "3", "--seconds", "1")
+    until(lambda: len(hosts.pids()) >= 12)  # the bandwidth test has begun
+    (hosts.root / "class/infiniband/x1").unlink()
+    out, err = testing.communicate(timeout=120)
+    assert (testing.returncode, err) == (1, ""), out
+    assert "slow: rail 1" in out
+    assert serving.wait(60) == 0
+
+
 @pytest.mark.parametrize("option", ["--json", "--html"])
 def test_a_file_that_cannot_be_written(hosts: Hosts, capsys: pytest.CaptureFixture[str], option: str) -> None:
     """A full disk does not lose the result of hours."""
