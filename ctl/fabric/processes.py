@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final
 
 from base.kernel.syscalls import libc
@@ -33,7 +34,7 @@ class Running:
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
                 pass_fds=(report,),
-                preexec_fn=_die_with_parent,  # noqa: PLW1509  # this process has one thread
+                preexec_fn=partial(_die_with, os.getpid()),  # noqa: PLW1509  # this process has one thread
             )
         except BaseException:
             self._close()
@@ -94,6 +95,8 @@ def _text(fd: int) -> str:
     return os.pread(fd, _MOST, 0).decode(errors="replace")
 
 
-def _die_with_parent() -> None:
-    """In the child: have the kernel kill it when this process ends, even by SIGKILL."""
+def _die_with(parent: int) -> None:
+    """In the child: have the kernel kill it when its parent ends, even by SIGKILL; end if that has happened."""
     libc.prctl(ctypes.c_int(_PR_SET_PDEATHSIG), ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)

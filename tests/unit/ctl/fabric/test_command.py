@@ -15,7 +15,7 @@ from support.rdma_tree import gid, hca, port
 from support.sysfs_tree import Tree, write
 from support.topology import until
 
-from ctl.fabric import command
+from ctl.fabric import command, processes
 
 ROOT = Path(__file__).parents[4]
 RAILS = ("x0", "x1")
@@ -225,6 +225,14 @@ def test_a_file_that_cannot_be_written(hosts: Hosts, capsys: pytest.CaptureFixtu
     assert (status, capsys.readouterr().err) == (2, "hpn fabric test: /dev/full: No space left on device\n")
     assert "2 hosts, 2 ok, 0 findings" in out
     assert whole.read_text()
+
+
+def test_a_parent_that_has_ended_already() -> None:
+    """A program of perftest does not start if the kernel cannot report the parent's end any more."""
+    if not (child := os.fork()):
+        processes._die_with(os.getpid())
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
 def test_a_token_is_worth_one_test(hosts: Hosts) -> None:
