@@ -1,12 +1,15 @@
 """hpn devices and the switch ports that hpn node has heard."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from support.sysfs_tree import Tree
 
+from base.kernel import sysfs
 from ctl.devices.command import answer
 from hardware import neighbors
 from hardware.neighbors import Neighbor
@@ -55,3 +58,24 @@ def test_a_name_that_a_terminal_would_obey(root: Path) -> None:
     """Only printable text is accepted from the file, so a neighbor with another name is not shown."""
     hear(root, replace(ONE, name="a\x1b[31m"))
     assert "NEIGHBOR" not in answer([], root)[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_user_who_may_not_read_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The devices are for every user, and the state of hpn node is not."""
+    with TemporaryDirectory() as folder:
+        tree = Tree(Path(folder, "sys"))
+        tree.netdev("rail0", tree.pci(PF))
+        hear(tree.root, ONE)
+        monkeypatch.setattr(sysfs, "SYS", tree.root)
+        Path(folder).chmod(0o755)
+        assert "leaf1 Eth1/1" in answer([], tree.root)[0]
+        if not (child := os.fork()):
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            try:
+                os._exit(0 if PF in answer([], tree.root)[0] else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
