@@ -104,7 +104,9 @@ class Listener:
             try:
                 self._ports[port] = frames.open_receiver(port.name, lldpdu.ETHERTYPE, lldpdu.GROUPS, lldpdu.MOST)
             except OSError as e:
-                if e.errno != errno.ENODEV:  # it has gone just now, which the next scan finds
+                if e.errno in (errno.ENODEV, None):  # it has gone just now; after its return a scan finds it new
+                    self._wanted -= {port}
+                else:
                     is_allowed = e.errno not in (errno.EPERM, errno.EAFNOSUPPORT)
                     remedy = _LATER if is_allowed else _RIGHTS
                     problems.append(f"lldp: no neighbor of {port.name} can be heard: {e.strerror}; {remedy}")
@@ -125,7 +127,7 @@ class Listener:
             sockets = [*self._ports.values()]
             kept = [one.fileno() for one in (*sockets, theirs)]
             self._child = Child(partial(reader.read, sockets, theirs), keeps=kept)
-        self._loop.add_reader(self._messages.fileno(), self._take_all, tuple(self._ports))
+        self._loop.add_reader(self._messages.fileno(), self._take_one, self._messages, tuple(self._ports))
         self._loop.add_reader(self._child.fd, self._ended)
 
     def _stop(self) -> None:
@@ -145,16 +147,17 @@ class Listener:
 
     # Its messages
 
-    def _take_all(self, ports: tuple[Port, ...]) -> None:
-        messages, now = self._messages, neighbors.now()
-        with suppress(BlockingIOError, ConnectionError):
-            while messages and messages is self._messages:
-                if not (data := messages.recv(reader.MESSAGE, socket.MSG_DONTWAIT)):
-                    return
-                try:
-                    self._take(ports, json.loads(data), now)
-                except (ValueError, LookupError, TypeError, RecursionError):
-                    self._ended("has sent what it never sends")
+    def _take_one(self, messages: socket.socket, ports: tuple[Port, ...]) -> None:
+        data = b""
+        with suppress(ConnectionError):
+            data = messages.recv(reader.MESSAGE, socket.MSG_DONTWAIT)
+        if not data:
+            self._ended()
+            return
+        try:
+            self._take(ports, json.loads(data), neighbors.now())
+        except (ValueError, LookupError, TypeError, RecursionError):
+            self._ended("has sent what it never sends")
 
     def _take(self, ports: tuple[Port, ...], message: Any, now: int) -> None:
         """Note a message.  Raises ValueError, LookupError, TypeError for one that the process never sends."""

@@ -1,7 +1,10 @@
 """When the neighbor of a PF counts for others: at once if it is the first, else after it has stayed the same."""
 
 import asyncio
-from collections.abc import Iterator
+import errno
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +12,9 @@ import pytest
 from support.node_loop import turn
 
 from hardware import neighbors
+from hardware.model import Device, Kind
 from hardware.neighbors import Neighbor
+from node.lldp import listener, reader
 from node.lldp.listener import Listener, Port
 from node.log import Topics
 
@@ -93,3 +98,51 @@ def test_a_message_that_the_reader_never_sends(wire: Wire) -> None:
         with pytest.raises((ValueError, LookupError, TypeError)):
             wire.listener._take((PORT,), message, 1000)
     assert replace(wire.listener.settled[PORT.pf], heard=0) == neighbors.parsed(known)
+
+
+Reader = Callable[[Sequence[socket.socket], socket.socket], None]
+
+
+def is_mute(_: Sequence[socket.socket], parent: socket.socket) -> None:
+    parent.close()
+    # time: it does not end
+    time.sleep(60)
+
+
+def sends_nothing(_: Sequence[socket.socket], parent: socket.socket) -> None:
+    parent.send(b"")
+    # time: it does not end
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("taken_over", [is_mute, sends_nothing])
+def test_a_reader_that_a_stranger_has_taken_over(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, taken_over: Reader
+) -> None:
+    """It does not keep hpn node awake."""
+    monkeypatch.setattr(reader, "read", taken_over)
+    wire.listener._ports[PORT] = socket.socket()
+    wire.listener._start()
+    turn(wire.loop, 1)
+    assert wire.listener._again  # another one starts then
+    used = time.process_time()
+    turn(wire.loop, 1)
+    assert time.process_time() - used < 0.2
+
+
+def test_an_interface_that_returns_between_two_scans(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was gone when the reader's report led to another attempt, and each scan sees it in its place."""
+    device = Device(PORT.pf, Kind.PF, netdevs=("lo",), link_type="ether")
+    monkeypatch.setattr(listener.frames, "open_receiver", refused(errno.ENODEV))
+    wire.listener.update([device])
+    assert not wire.listener._ports
+    monkeypatch.setattr(listener.frames, "open_receiver", lambda *_: socket.socket())
+    wire.listener.update([device])
+    assert [port.name for port in wire.listener._ports] == ["lo"]
+
+
+def refused(number: int) -> Callable[..., socket.socket]:
+    def refuse(*_: object) -> socket.socket:
+        raise OSError(number, "refused")
+
+    return refuse
