@@ -67,7 +67,8 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(dest="command", required=True)
     about = "take part in a test that another host runs; print the word that it needs"
     serve = commands.add_parser("serve", help=about, description=about)
-    serve.add_argument("rail", nargs="*", help="interfaces or RDMA devices, in the order of the rails; default: all")
+    about = "interfaces or RDMA devices, in the order of the rails; default: all but VFs beside their PF"
+    serve.add_argument("rail", nargs="*", help=about)
     serve.add_argument(
         "--bind", type=_refusing(_bind), default=("127.0.0.1", PORT), metavar="ADDRESS[:PORT]",
         help=f"listen only there; default 127.0.0.1:{PORT}; port 0: any free one",

@@ -27,10 +27,15 @@ _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) Gb/sec")
 
 def read(wanted: Sequence[str] = (), root: Path = sysfs.SYS) -> tuple[FabricRail, ...]:
     """The rails in the order of ``wanted``, which names interfaces or RDMA devices.  By default they are all, in the
-    natural order of their interfaces.  Raises LinkUnavailable for a name without a rail; OSError."""
-    found = [rail for hca in rdma_devices.hcas(root) for port in hca.ports if (rail := _rail(hca, port, root))]
+    natural order of their interfaces, without VFs and SFs whose PF is here.  Raises LinkUnavailable for a name without
+    a rail; OSError."""
+    hcas = rdma_devices.hcas(root)
+    by_device = [(hca.device, rail) for hca in hcas for port in hca.ports if (rail := _rail(hca, port, root))]
+    found = [rail for _, rail in by_device]
     if not wanted:
-        return tuple(sorted(found, key=lambda rail: (sysfs.natural(rail.netdev), rail.port)))
+        devices = {device for device, _ in by_device}
+        tops = [rail for device, rail in by_device if sysfs.top(device, root) not in devices - {device}]
+        return tuple(sorted(tops, key=lambda rail: (sysfs.natural(rail.netdev), rail.port)))
     chosen = []
     for name in wanted:
         fitting = [rail for rail in found if name in (rail.netdev, rail.device)]
