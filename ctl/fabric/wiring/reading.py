@@ -9,6 +9,7 @@ from typing import Any, Final
 from base.kernel import private_flags, sysfs
 from base.protocol.errors import LinkUnavailable
 from base.protocol.spec import Json
+from base.table import printable
 from ctl.api_objects import inside
 from ctl.fabric.wiring.findings import Miswired
 from ctl.fabric.wiring.groups import Wire
@@ -73,7 +74,7 @@ def _wire(node: str, attributes: Json) -> Wire:
 
 def _text(attributes: Json, name: str) -> str:
     found: Any = inside(attributes, name).get("string")
-    return found if isinstance(found, str) else ""
+    return printable(found) if isinstance(found, str) else ""
 
 
 def _number(attributes: Json, name: str) -> int:

@@ -194,3 +194,12 @@ def test_slices_of_any_form() -> None:
     for order in ([one, newer], [newer, one]):
         (wire,) = of_slices([*odd, *order])
         assert (wire.node, wire.rail, wire.leaf) == ("node0", "0", "newer")
+
+
+def test_a_name_that_would_write_findings() -> None:
+    """A node writes its own slices, and no other node's findings."""
+    wired = Wired(nodes=4, rails=2)
+    wired.at["node3", 0] = Port("leaf9\nnode0: rails 0 and 1 are exchanged\x1b[2J", "Eth1\r")
+    (one,) = found(wired)
+    assert one.text.isprintable()
+    assert r"leaf9\nnode0: rails 0 and 1 are exchanged\x1b[2J Eth1\r" in one.text
