@@ -142,14 +142,24 @@ def delayed(host: Pod, rail: str, *how: str) -> None:
     run("tc", "-n", host.name, "qdisc", "add", "dev", rail, "root", *how)
 
 
-def test_slow_rails(fabric: Fabric) -> None:
-    """A rate on rail 1 of one host, and a long way on rail 0 of another.  Both let every program end by itself: killed
-    ones leave packets in the queue, and soft-RoCE warns of these."""
-    delayed(fabric.hosts[2], "rail1", "tbf", "rate", "1mbit", "burst", "4kb", "limit", "10mb")
-    delayed(fabric.hosts[1], "rail0", "netem", "delay", "100ms", "limit", "100000")
-    status, findings, body, text = fabric.test("--quick", "--of-least", "20")
-    assert (status, sorted(findings)) == (1, [("rail", "slow", [(1, 0)]), ("rail", "slow", [(2, 1)])]), text
-    assert body["counts"] == {"ok": 2, "slow": 2}, text
+# Both faults let every program end by itself: killed ones leave packets in the queue, and soft-RoCE warns of these.
+# Each has a test of its own, because a long way also lowers the rate with which others are compared.
+
+
+def test_a_slow_rail(fabric: Fabric) -> None:
+    """A rate on rail 1 of one host, which the slowest emulated machine exceeds fifty times."""
+    delayed(fabric.hosts[2], "rail1", "tbf", "rate", "600kbit", "burst", "4kb", "limit", "10mb")
+    status, findings, body, text = fabric.test("--quick", "--rails", "1")
+    assert (status, findings) == (1, [("rail", "slow", [(2, 1)])]), text
+    assert body["counts"] == {"ok": 1, "slow": 1}, text
+
+
+def test_a_late_rail(fabric: Fabric) -> None:
+    """A long way on rail 0 of one host."""
+    delayed(fabric.hosts[1], "rail0", "netem", "delay", "200ms", "limit", "100000")
+    status, findings, body, text = fabric.test("--quick", "--rails", "0", "--of-least", "8")
+    assert (status, findings) == (1, [("rail", "slow", [(1, 0)])]), text
+    assert body["counts"] == {"ok": 1, "slow": 1}, text
 
 
 def test_cut_rails(fabric: Fabric) -> None:
