@@ -1,6 +1,12 @@
 """The variables of each communication library for a pod's interfaces, and their formats: pure.
 
-docs/user/rdma.md gives the source of each variable's meaning, format and version.
+docs/user/rdma.md explains each variable, by these sources:
+
+NCCL 2.18 to 2.30          src/misc/socket.cc, src/misc/utils.cc, src/debug.cc, src/transport/net_ib.cc, net_ib/
+UCX 1.22                   src/ucp/core/ucp_context.c, src/uct/api/uct.h, src/uct/ib/base/
+Open MPI 4.1.6 and 5.0     docs/tuning-apps/networking/, orte/mca/oob/tcp/oob_tcp_component.c of 4.1.6
+PRRTE                      docs/configuration.rst
+NVSHMEM 3.4.5              src/include/host/env/env_defs.h, src/modules/, its release notes
 """
 
 import json
