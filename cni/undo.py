@@ -266,8 +266,8 @@ def _remove_links(found: Mapping[Entry, Record], request: Request) -> dict[Entry
         features.claimed.undo([record for record in here.values() if record.claim])
         # Before the mark of ``note_found``, which a write of the record would remove.
         undone = {entry: _undo_features(entry, record, pod) for entry, record in here.items()}
-        gone = child.remove_together([(record.link, entry.note_found) for entry, record in here.items()], pod)
-        return {entry: record for entry, record in undone.items() if record.link["index"] in gone}
+        gone = child.remove_together({entry: record.link for entry, record in here.items()}, pod)
+        return {entry: undone[entry] for entry in gone}
     return {}
 
 

@@ -103,11 +103,11 @@ class Entry:
         """Put the record on disk.  Raises IoFailure; then nothing may be changed."""
         durable.write(self._file, record.to_json())
 
-    def note_found(self) -> None:
-        """Note that DEL found the interface where ADD put it, and is about to remove it.  If this DEL is killed, the
-        next one does not conclude that the pod hid the interface."""
+    def note_found(self, *, is_there: bool = True) -> None:
+        """Note that DEL found the interface where ADD put it, and is about to remove it; or that it did not.  If this
+        DEL is killed, the next one does not conclude that the pod hid the interface."""
         with suppress(FileNotFoundError):
-            os.chmod(self._file, _FOUND)  # noqa: PTH101  # making a Path takes longer
+            os.chmod(self._file, _FOUND if is_there else 0o600)  # noqa: PTH101  # making a Path takes longer
 
     @property
     def was_found(self) -> bool:

@@ -3,7 +3,7 @@
 import errno
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from base.protocol.errors import CheckFailed, InvalidConfig, LinkUnavailable, do
 from base.protocol.result import Interface
 from base.protocol.spec import Json
 from base.state import journal, owned
+from base.state.journal import Entry
 from base.state.locks import Mode
 from base.state.pod import Pod
 from cni.features import gids, rdma
@@ -240,22 +241,29 @@ def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) 
     return wanted.stacked if any(escaped.may_have_escaped(pod.rtnl, [wanted.stacked], knows=1)) else None
 
 
-def remove_together(planned: Sequence[tuple[Json, Callable[[], None]]], pod: Pod) -> set[int]:
-    """Remove several links of a pod by one message; each plan comes with ``found``, as ``detach`` does.
+def remove_together(planned: Mapping[Entry, Json], pod: Pod) -> set[Entry]:
+    """Remove the links of several attachments of a pod by one message.
 
-    Return the indexes of those that are gone without a rest: the pod has neither hidden them nor stacked anything on
-    them.  Raises OSError.
+    Return those whose link is gone without a rest: the pod has neither hidden it nor stacked anything on it.  Raises
+    OSError.
     """
-    there = dict[int, Plan]()
-    for plan, found in planned:
+    there, gone = dict[int, tuple[Entry, Search]](), set[int]()
+    for entry, plan in planned.items():
         wanted = Plan(**plan)
         ours = not wanted.in_container and wanted.index and wanted.mac
         if ours and links.name_of(pod.rtnl.sock, wanted.index, wanted.mac):
-            found()
-            there[wanted.index] = wanted
-    gone = sorted(rtnl.delete_links(pod.rtnl, [*there])) if there else ()
-    left = escaped.may_have_escaped(pod.rtnl, [there[index].stacked for index in gone], knows=1)
-    return {index for index, is_left in zip(gone, left, strict=True) if not is_left}
+            entry.note_found()
+            there[wanted.index] = entry, wanted.stacked
+    try:
+        gone = rtnl.delete_links(pod.rtnl, [*there]) if there else gone
+    except OSError as e:
+        if e.errno != errno.ENODEV:
+            raise  # the kernel may remove them later
+    for index in there.keys() - gone:  # the pod has moved it away meanwhile
+        there[index][0].note_found(is_there=False)
+    removed = [there[index] for index in gone]
+    left = escaped.may_have_escaped(pod.rtnl, [search for _, search in removed], knows=1)
+    return {entry for (entry, _), is_left in zip(removed, left, strict=True) if not is_left}
 
 
 def remove(wanted: Plan, pod: Pod, ifname: str, found: Callable[[], None]) -> bool:

@@ -1,11 +1,16 @@
 """What the pod stacked on any of the interfaces that one ADD made goes too: the runtime's cache names their request."""
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from attack.escaped.links import Child
 from support import chained, listed_rails
-from support.topology import Host, Pod
+from support.topology import Host, Pod, until
 
+from base.kernel import rtnl
+from base.kernel.rtnl import Rtnl
 from base.state import claims
 
 
@@ -36,6 +41,25 @@ def test_claims(host: Host, pod: Pod, tmp_path: Path, monkeypatch: pytest.Monkey
     reply = host.call("DEL", pod, conf, **variables)
     assert (reply.exit_code, reply.log, pod.links()) == (0, (), set())
     assert (host.leases(), host.state_files()) == (set(), set())
+
+
+def test_hidden_while_they_are_removed(host: Host, pod: Pod, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DEL removes them together, and one is gone from the pod after it was found there."""
+
+    def hides(inside: Rtnl, indexes: Sequence[int]) -> set[int]:
+        with ExitStack() as between:
+            child = Child("descriptor", between, pod)
+            child.take(pod.path, "hpn1")
+            last.take(child.path, "hpn1")
+        until(lambda: len(pod.ip("netns", "list-id")) < 2)
+        return delete(inside, indexes)
+
+    host.ok("ADD", pod, listed_rails.conf(host))
+    last, delete = Child("descriptor", stack, pod), rtnl.delete_links
+    monkeypatch.setattr(rtnl, "delete_links", hides)
+    reply = host.call("DEL", pod, listed_rails.conf(host))
+    assert (reply.exit_code, pod.links(), last.links()) == (0, set(), {"hpn1"})
+    assert [line.partition(" ")[0] for line in reply.log if "may be in use" in line] == ["hpn1"]
 
 
 @pytest.mark.parametrize("name", ["hpn0", "hpn1"])
