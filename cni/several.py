@@ -26,6 +26,7 @@ def attach(whole: Chain, members: tuple[Member, ...], asked: list[Asked], undo: 
             with after(failure, "and could not remove the chain, DEL has to"):
                 whole.forget()
         raise
+    whole.note_added()
     collect.a_few(asked[0].wanted.where, undo)
     return results
 

@@ -11,7 +11,9 @@ removed after the last one.  So it finds all of them, whatever command was kille
 
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,6 +118,12 @@ class Chain:
     def save(self, members: Sequence[Member]) -> None:
         """Put the chain on disk, before the first of its records.  Raises IoFailure."""
         durable.write(self._file, _body(members))
+
+    def note_added(self) -> None:
+        """Give the file a new version at the end of ADD, because the list of a GC that began before lacks the chain."""
+        now = time.time_ns()
+        with suppress(OSError):
+            os.utime(self._file, ns=(now, now))
 
     def forget(self) -> None:
         """Remove the chain, after the last of its records was removed.  Raises IoFailure."""

@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
+from support import chained, listed_rails
 from support.topology import Host, Pod, until
 
 from base.protocol.spec import Key, Request
@@ -71,6 +73,28 @@ def test_an_attachment_made_again_while_gc_waits(host: Host, pod: Pod) -> None:
     assert len(host.leases()) == 2
 
 
+def test_rails_whose_add_ends_while_gc_waits(host: Host, pod: Pod) -> None:
+    """As a single attachment: the runtime lists them after the end of ADD."""
+
+    def slow(request: Request, log: list[str]) -> Any:
+        if request.command == "ADD":
+            is_under_way.set()
+            until(lambda: lock_users(host, "chain") == 2)
+        return hpn_ipam(request, log)
+
+    chained.add_rails()
+    is_under_way, conf = Event(), listed_rails.conf(host)
+    with ThreadPoolExecutor() as threads:
+        added = threads.submit(hpn, host.request("ADD", pod, conf), {"hpn-ipam": slow})
+        assert is_under_way.wait(60)
+        reply = host.call("GC", None, conf | NOTHING, CNI_IFNAME="")
+        assert (added.result().exit_code, reply.exit_code) == (0, 0)
+    assert pod.links() == {"hpn0", "hpn1"}
+    assert len(host.leases()) == 4
+    host.ok("GC", None, conf | NOTHING, CNI_IFNAME="")
+    assert (pod.links(), host.state_files()) == (set(), set())
+
+
 def test_an_add_before_gcs_program_is_up(host: Host, make_pod: Callable[[], Pod]) -> None:
     """GC begins with its process, so it keeps attachments from before its program runs, which takes long on a busy
     machine."""
@@ -97,10 +121,10 @@ def test_a_record_of_the_future(host: Host, pod: Pod) -> None:
     assert pod.links() == set()
 
 
-def lock_users(host: Host) -> int:
-    """The number of this process's descriptors for locks of attachments."""
+def lock_users(host: Host, what: str = "attachment") -> int:
+    """The number of this process's descriptors for locks of attachments, or of chains."""
     count = 0
     for fd in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the descriptor of the listing itself
-            count += os.readlink(f"/proc/self/fd/{fd}").startswith(f"{host.state}/locks/attachment-")
+            count += os.readlink(f"/proc/self/fd/{fd}").startswith(f"{host.state}/locks/{what}-")
     return count
