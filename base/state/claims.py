@@ -160,7 +160,7 @@ def of_pod(uid: str) -> list[Claim]:
 
     A claim was reserved for the pod at Prepare, or the pod came later: kubelet has it prepared once, for all pods.
     """
-    there, text = list(_contents(FOLDER, decides=True)), _encoded(uid)
+    there, text = list(_contents(decides=True)), _encoded(uid)
     named = (one for one in there if _NAMED in one[1])
     kubelet = next((claim.kubelet for one in named for claim in _decoded_of([one])), "")
     later = _of_kubelet(uid, kubelet) if kubelet else set()
@@ -173,7 +173,7 @@ def with_device(device_id: str) -> list[tuple[Claim, int]]:
     """The prepared uses of a device by ``Device.id``, each a claim and a number of its devices: several for a shared
     one.  Without devices that a claim only observes.  Raises IoFailure, RecordUnreadable."""
     text = _encoded(device_id)
-    found = _decoded_of((one for one in _contents(FOLDER, decides=True) if text in one[1]), decides=True)
+    found = _decoded_of((one for one in _contents(decides=True) if text in one[1]), decides=True)
     return [
         (claim, number)
         for claim in found
@@ -190,7 +190,7 @@ def allocated(names: Collection[str], besides: str = "") -> dict[str, tuple[Clai
     Raises IoFailure, RecordUnreadable.
     """
     own, texts = besides.partition("/")[0], [f'"id":{durable.canonical(name)}'.encode() for name in names]
-    others = (one for one in _contents(FOLDER, decides=True) if _uid_of(one[0]) != own)
+    others = (one for one in _contents(decides=True) if _uid_of(one[0]) != own)
     there = (one for one in others if any(text in one[1] for text in texts))
     found = [(claim, one) for claim in _decoded_of(there, decides=True) for one in claim.own]
     return {one.id: (claim, one) for claim, one in sorted(found, key=lambda it: (not it[0].ended, not it[1].is_shared))}
@@ -208,22 +208,22 @@ def of_record(named: str) -> tuple[Claim, ClaimedDevice] | None:
 def prepared(besides: str = "") -> list[Claim]:
     """All prepared claims, without that of the UID ``besides``, which may be written anew.  Raises IoFailure,
     RecordUnreadable."""
-    there = (one for one in _contents(FOLDER, decides=True) if _uid_of(one[0]) != besides)
+    there = (one for one in _contents(decides=True) if _uid_of(one[0]) != besides)
     return _decoded_of(there, decides=True)
 
 
 def all_claims() -> list[Claim]:
     """All prepared claims, for people: in order of their names, and without unreadable ones."""
-    return _decoded_of(_contents(FOLDER))
+    return _decoded_of(_contents())
 
 
-def listed(folder: str) -> Iterator[tuple[str, Claim | None]]:
-    """Every claim's file in a folder such as FOLDER, and its claim, also of an earlier boot; None for an unreadable
+def listed(folder: str = "") -> Iterator[tuple[str, Claim | None]]:
+    """Every claim's file in a folder, FOLDER by default, and its claim, also of an earlier boot; None for an unreadable
     one."""
-    for file, contents in _contents(folder):
+    for file, text in remembered.files(folder or FOLDER, _text):
         claim = None
         with suppress(RecordUnreadable):
-            claim = _decoded(contents, file)
+            claim = _decoded(text, file) if isinstance(text, bytes) else None
         yield file, claim
 
 
@@ -282,13 +282,13 @@ def _uid_of(file: str) -> str:
     return os.path.basename(file).removesuffix(_END)
 
 
-def _contents(folder: str, *, decides: bool = False) -> Iterator[tuple[str, bytes]]:
+def _contents(*, decides: bool = False) -> Iterator[tuple[str, bytes]]:
     """The file and the bytes of every claim.  Most are not decoded: a node may have hundreds, and an ADD needs those of
     one pod.  Raises IoFailure if the caller ``decides``."""
-    for file, text in remembered.files(folder, _text):
+    for file, text in remembered.files(FOLDER, _text):
         if isinstance(text, bytes):
             yield file, text
-        elif decides or not isinstance(text, IoFailure | RecordUnreadable):
+        elif decides:
             raise text
 
 

@@ -135,7 +135,7 @@ class Service:
 def _leave(leave: Callable[[], None]) -> Sequence[str]:
     """Let the driver leave kubelet, unless kubelet needs it.  Return the claims that kubelet has not given up, also
     unreadable ones."""
-    listed = claims.listed(claims.FOLDER)
+    listed = claims.listed()
     needed = [claim.title if claim else file for file, claim in listed if not (claim and claim.ended)]
     if not needed:
         leave()

@@ -87,7 +87,7 @@ def sweep() -> None:
 
 def sweep_earlier_boots() -> None:
     """Remove the claims of earlier boots, which a /run on a disk keeps.  kubelet names only those that it needs."""
-    for _, claim in claims.listed(claims.FOLDER):
+    for _, claim in claims.listed():
         if claim and claim.boot != durable.boot_id():
             with suppress(CniError, OSError):
                 give_up(claim.uid)

@@ -187,6 +187,7 @@ def test_an_unreadable_claim_is_not_none(folder: Path, name: str) -> None:
     with pytest.raises(RecordUnreadable, match="is not a regular file"):
         deciding()[name]()
     assert claims.all_claims() == []
+    assert [*claims.listed()] == [(f"{folder / UID}.json", None)]
 
 
 @pytest.mark.parametrize("name", deciding())
