@@ -297,6 +297,8 @@ def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[s
     if was_found:
         # An earlier undo found the interface and was killed, so it is gone and not hidden.
         search = replace(search, index=0, mac="")
+    elif search.index:  # this undo may have found it, and not removed it
+        entry.note_found(is_there=False)
     return escaped.remove(search, entry, record, pod)
 
 

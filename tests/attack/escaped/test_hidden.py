@@ -8,13 +8,17 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from attack.escaped.links import HOLDERS, OLD, Child, gone_or_kept, over_the_master, proved
 from support.topology import Host, Pod, until
 
-from base.kernel import nsid
-from base.protocol.spec import Reply
+from base.kernel import nsid, rtnl
+from base.kernel.rtnl import Rtnl
+from base.protocol.errors import TryAgain
+from base.protocol.spec import Reply, Request
+from cni.main import run as hpn
 
 
 def taken_off_the_wire(wire: Callable[[], bool], host: Host, pod: Pod, *children: Child) -> Reply:
@@ -214,6 +218,31 @@ def test_hidden_behind_a_namespace_that_is_gone(host: Host, make_pod: Callable[[
     reply = host.call("DEL", pod)
     assert last.links() == {"hpn0"}, "then it can be found, and this test has to say how"
     gone_or_kept(host, make_pod, reply)
+
+
+def test_hidden_before_a_del_that_fails(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DEL found it, the pod hid it at that moment, and the addresses could not be kept back.  The next DEL does it."""
+
+    def hides(inside: Rtnl, index: int) -> None:
+        with ExitStack() as between:
+            child = Child("descriptor", between, pod)
+            child.take(pod.path, "hpn0")
+            last.take(child.path, "hpn0")
+        until(lambda: len(pod.ip("netns", "list-id")) < 2)
+        delete(inside, index)
+
+    def busy(_request: Request, _log: list[str]) -> NoReturn:
+        raise TryAgain("the store is busy")
+
+    pod, delete = make_pod(), rtnl.delete_link
+    host.ok("ADD", pod)
+    last = Child("descriptor", stack, pod)
+    with monkeypatch.context() as patched:
+        patched.setattr(rtnl, "delete_link", hides)
+        assert hpn(host.request("DEL", pod, host.conf()), {"hpn-ipam": busy}).code == 11
+    gone_or_kept(host, make_pod, host.call("DEL", pod))
 
 
 def test_the_pod_has_deleted_it(host: Host, make_pod: Callable[[], Pod]) -> None:
