@@ -20,7 +20,7 @@ NONCE: Final = 16
 GREETING: Final = len(MAGIC) + NONCE  # octets that begin each direction
 _LENGTH: Final = 4
 _CODE: Final = 32
-HEADER: Final = _LENGTH + _CODE
+_HEADER: Final = _LENGTH + _CODE
 MOST: Final = 1 << 20  # octets of a message
 FIRST_MOST: Final = 256  # octets of a client's first message, before it has proved anything
 
@@ -70,20 +70,12 @@ class Codec:
         return hmac.digest(self._key, direction + number.to_bytes(8, "big") + text, "sha256")
 
 
-def length_of(header: bytes, most: int = MOST) -> int:
-    """The length of the text after this header.  Raises Ended if it is too long."""
-    length = int.from_bytes(header[:_LENGTH], "big")
-    if length > most:
-        raise Ended(f"a message of {length} octets, the most is {most}")
-    return length
-
-
 class Channel:
-    """An open connection, whose ends know the same token."""
+    """An open connection, whose ends know the same token.  ``most``: the octets of a message from the other end."""
 
-    def __init__(self, sock: socket.socket, codec: Codec) -> None:
+    def __init__(self, sock: socket.socket, codec: Codec, most: int = MOST) -> None:
         sock.settimeout(0.0)
-        self.sock, self._codec, self._data = sock, codec, bytearray()
+        self.sock, self.most, self._codec, self._data = sock, most, codec, bytearray()
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -104,7 +96,7 @@ class Channel:
         """A message if it has arrived whole; None if not.  Raises Ended, DecodeFailure."""
         while (body := self._opened()) is None:
             try:
-                more = self.sock.recv(65536)
+                more = self.sock.recv(min(_HEADER + self.most, 65536))
             except BlockingIOError:
                 return None
             except OSError as e:
@@ -118,12 +110,15 @@ class Channel:
         self.sock.close()
 
     def _opened(self) -> Json | None:
-        if len(self._data) < HEADER:
+        if len(self._data) < _HEADER:
             return None
-        end = HEADER + length_of(bytes(self._data[:HEADER]))
+        length = int.from_bytes(self._data[:_LENGTH], "big")
+        if length > self.most:
+            raise Ended(f"a message of {length} octets, the most is {self.most}")
+        end = _HEADER + length
         if len(self._data) < end:
             return None
-        code, text = bytes(self._data[_LENGTH:HEADER]), bytes(self._data[HEADER:end])
+        code, text = bytes(self._data[_LENGTH:_HEADER]), bytes(self._data[_HEADER:end])
         del self._data[:end]
         return self._codec.opened(code, text)
 

@@ -7,23 +7,11 @@ from typing import Final
 
 from base.protocol.errors import DecodeFailure
 from base.protocol.spec import Json
-from ctl.fabric.channel import (
-    FIRST_MOST,
-    GREETING,
-    HEADER,
-    MAGIC,
-    Channel,
-    Codec,
-    Ended,
-    greeting,
-    keep_alive,
-    length_of,
-)
+from ctl.fabric.channel import FIRST_MOST, GREETING, MAGIC, MOST, Channel, Codec, Ended, greeting, keep_alive
 
 # Unknown clients at once, and the seconds that each has; then the oldest is dropped.
 GUESTS: Final = 16
 SECONDS: Final = 10.0
-_CODE: Final = slice(4, HEADER)
 
 
 class Guest:
@@ -32,7 +20,8 @@ class Guest:
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(0.0)
         self.sock, self.until = sock, time.monotonic() + SECONDS
-        self._data, self._ours = b"", b""
+        self._theirs = b""
+        self._channel: Channel | None = None
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -40,30 +29,20 @@ class Guest:
     def advance(self, token: str) -> tuple[Channel, Json] | None:
         """Read on; return the channel and its first message once the token is proved.  Raises Ended, DecodeFailure,
         OSError."""
-        want = GREETING if not self._ours else GREETING + HEADER
-        if len(self._data) >= GREETING + HEADER:
-            want += length_of(self._data[GREETING:], FIRST_MOST)
-        try:
-            more = self.sock.recv(want - len(self._data))
-        except BlockingIOError:
+        if not self._channel:
+            more = self.sock.recv(GREETING - len(self._theirs))
+            self._theirs += more
+            if more and len(self._theirs) < GREETING:
+                return None
+            if not more or not self._theirs.startswith(MAGIC):
+                raise Ended("it does not greet")
+            ours = greeting()
+            self.sock.send(ours)
+            self._channel = Channel(self.sock, Codec(token, self._theirs, ours, is_client=False), FIRST_MOST)
+        if (first := self._channel.take()) is None:
             return None
-        if not more:
-            raise Ended("it closed the connection")
-        self._data += more
-        if not self._ours and len(self._data) == GREETING:
-            if not self._data.startswith(MAGIC):
-                raise Ended("it speaks another language")
-            self._ours = greeting()
-            self.sock.send(self._ours)
-        if len(self._data) < GREETING + HEADER:
-            return None
-        header = self._data[GREETING : GREETING + HEADER]
-        text = self._data[GREETING + HEADER :]
-        if len(text) < length_of(header, FIRST_MOST):
-            return None
-        codec = Codec(token, self._data[:GREETING], self._ours, is_client=False)
-        first = codec.opened(header[_CODE], text)
-        return Channel(self.sock, codec), first
+        self._channel.most = MOST
+        return self._channel, first
 
 
 def listen(address: str, port: int) -> socket.socket:

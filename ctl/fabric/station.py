@@ -197,17 +197,13 @@ def _ran(stage: Stage, process: Running) -> Ran:
         reached = Reached.UNREACHED if stage is Stage.MESSAGE else Reached.STALLED
         return Ran(reached, detail=f"{stage.program} did not end in time")
     if status:
-        return Ran(*_failed(stage, process.output))
+        reached, reason = perftest.failure(stage, process.output)
+        return Ran(reached, detail=f"{stage.program}: {reason}")
     try:
         measured = perftest.parse(process.written)
     except DecodeFailure as e:
         return Ran(Reached.NOT_RUN, detail=f"{e}")
     return Ran(Reached.DONE, measured.latency if measured.bandwidth is None else measured.bandwidth, used=measured.used)
-
-
-def _failed(stage: Stage, output: str) -> tuple[Reached, None, str]:
-    reached, reason = perftest.failure(stage, output)
-    return reached, None, f"{stage.program}: {reason}"
 
 
 def _probe(found: Sequence[Target], known: Sequence[FabricRail]) -> list[str]:

@@ -115,6 +115,19 @@ def test_silent_ones_do_not_keep_the_client_out(server: Server, admitted: Admitt
         assert is_closed(sock)
 
 
+def test_a_client_in_pieces(server: Server, admitted: Admitted) -> None:
+    sock, ours = server.raw(), channel.greeting()
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for at in range(GREETING):
+        sock.sendall(ours[at : at + 1])
+    codec = Codec(TOKEN, ours, sock.recv(GREETING, socket.MSG_WAITALL), is_client=True)
+    for data in (codec.packed(HELLO), codec.packed({"n": 1})):
+        for at in range(0, len(data), 7):
+            sock.sendall(data[at : at + 7])
+    theirs, first = admitted.result(60)
+    assert (first, received(theirs)) == (HELLO, {"n": 1})
+
+
 def test_the_token_is_not_sent(server: Server) -> None:
     """Whoever answers in the server's place learns nothing of it, and cannot answer."""
     with ThreadPoolExecutor() as threads:
