@@ -1,6 +1,6 @@
 """Run the trials of a round: all pairs and rails of it at once, step by step."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,8 +25,9 @@ class Draft:
     values: dict[str, float] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
 
-    def spot(self, host: int) -> Spot:
-        return Spot(host, self.rail if host == self.ends.one else self.to_rail)
+    @property
+    def spots(self) -> tuple[Spot, Spot]:
+        return Spot(self.ends.one, self.rail), Spot(self.ends.other, self.to_rail)
 
     def fail(self, reached: Reached, detail: str) -> None:
         self.reached, self.detail = reached, detail
@@ -46,6 +47,10 @@ class Draft:
         )
 
 
+# A trial, its client and its server.
+Part = tuple[Draft, Spot, Spot]
+
+
 class Trials:
     """The trials of a run over its hosts."""
 
@@ -58,11 +63,11 @@ class Trials:
         drafts = [Draft(*one) for one in wanted]
         for draft in drafts:
             self._exclude(draft)
-        self._step(drafts, Stage.MESSAGE, "message", _to_other)
+        self._step(drafts, Stage.MESSAGE, "message")
         same = [draft for draft in drafts if draft.rail == draft.to_rail]
-        self._step(same, Stage.LATENCY, "latency", _to_other)
-        self._step(same, Stage.BANDWIDTH, "forth", _to_other)
-        self._step(same, Stage.BANDWIDTH, "back", _to_one)
+        self._step(same, Stage.LATENCY, "latency")
+        self._step(same, Stage.BANDWIDTH, "forth")
+        self._step(same, Stage.BANDWIDTH, "back", is_back=True)
         return [draft.trial(number) for draft in drafts]
 
     def rail(self, spot: Spot) -> FabricRail | None:
@@ -72,15 +77,14 @@ class Trials:
 
     def _exclude(self, draft: Draft) -> None:
         """End a trial that cannot begin."""
-        for host in draft.ends:
-            who, rail = self._fleet.participants[host], self.rail(draft.spot(host))
-            where = f"rail {draft.spot(host).rail} of {who.name}"
-            if host in self._fleet.lost:
-                draft.fail(Reached.NOT_RUN, f"{who.name}: {self._fleet.lost[host]}")
+        for spot in draft.spots:
+            who, rail, where = self._fleet.participants[spot.host], self.rail(spot), self._place(spot)
+            if spot.host in self._fleet.lost:
+                draft.fail(Reached.NOT_RUN, f"{who.name}: {self._fleet.lost[spot.host]}")
             elif who.trouble:
                 draft.fail(Reached.NOT_RUN, f"{who.name}: {who.trouble}")
             elif not rail:
-                draft.fail(Reached.NOT_RUN, f"{who.name} has no rail {draft.spot(host).rail}")
+                draft.fail(Reached.NOT_RUN, f"{who.name} has no rail {spot.rail}")
             elif rail.state != "ACTIVE":
                 draft.fail(Reached.UNREACHED, f"{where}: its port is {rail.state or 'unknown'}, not ACTIVE")
             elif not rail.address:
@@ -91,21 +95,22 @@ class Trials:
                 continue
             return
 
-    def _step(
-        self, drafts: Sequence[Draft], stage: Stage, value: str, direction: Callable[[Draft], tuple[int, int]]
-    ) -> None:
-        """Run one stage of all trials that came so far; ``direction`` gives the client's and the server's host."""
-        active = [draft for draft in drafts if draft.reached is Reached.DONE]
-        if not active:
-            return
-        sides = {id(draft): direction(draft) for draft in active}
-        served = self._serve(active, sides, stage)
-        ran = self._measure([draft for draft in active if draft.reached is Reached.DONE], sides, served, stage)
-        stopped = self._stop({server for _, server in sides.values()})
-        for draft in active:
-            if draft.reached is not Reached.DONE:
-                continue
-            client, server = (draft.spot(host) for host in sides[id(draft)])
+    def _place(self, spot: Spot) -> str:
+        return f"rail {spot.rail} of {self._fleet.participants[spot.host].name}"
+
+    def _step(self, drafts: Sequence[Draft], stage: Stage, value: str, *, is_back: bool = False) -> None:
+        """Run one stage of all trials that came so far.  The first host sends to the other, or with ``is_back`` the
+        other way round."""
+        active: list[Part] = [
+            (draft, *(draft.spots[::-1] if is_back else draft.spots))
+            for draft in drafts
+            if draft.reached is Reached.DONE
+        ]
+        served = self._serve(active, stage)
+        ready = [part for part in active if part[0].reached is Reached.DONE]
+        ran = self._measure(ready, served, stage)
+        stopped = self._ran({server.host: {"operation": Operation.STOP} for _, _, server in active}, _MARGIN)
+        for draft, client, server in ready:
             result, other = ran.get(client), stopped.get(server)
             if result is None or server.host in self._fleet.lost:
                 lost = client.host if client.host in self._fleet.lost else server.host
@@ -114,44 +119,31 @@ class Trials:
             else:
                 self._conclude(draft, value, (client, result), (server, other))
 
-    def _serve(
-        self, active: Sequence[Draft], sides: Mapping[int, tuple[int, int]], stage: Stage
-    ) -> Mapping[Spot, Served]:
+    def _serve(self, active: Sequence[Part], stage: Stage) -> Mapping[Spot, Served]:
         """Start the servers; fail the trials without one."""
-        spots = {id(draft): draft.spot(sides[id(draft)][1]) for draft in active}
-        requests = {
-            host: messages.serve(stage, sorted({spot.rail for spot in found}), self._settings)
-            for host in {spot.host for spot in spots.values()}
-            for found in [[spot for spot in spots.values() if spot.host == host]]
-        }
+        rails = dict[int, list[int]]()
+        for _, _, server in active:
+            rails.setdefault(server.host, []).append(server.rail)
+        requests = {host: messages.serve(stage, sorted(theirs), self._settings) for host, theirs in rails.items()}
         found = dict[Spot, Served]()
         for host, body in self._fleet.ask(requests, self._settings.patience + _MARGIN).items():
             with self._fleet.losing(host):
                 found |= {Spot(host, rail): one for rail, one in messages.served(body).items()}
-        for draft in active:
-            spot = spots[id(draft)]
-            if (one := found.get(spot)) is None or not one.port:
-                why = one.trouble if one else self._fleet.lost.get(spot.host, "it started no server")
-                draft.fail(Reached.NOT_RUN, f"rail {spot.rail} of {self._fleet.participants[spot.host].name}: {why}")
+        for draft, _, server in active:
+            if (one := found.get(server)) is None or not one.port:
+                why = one.trouble if one else self._fleet.lost.get(server.host, "it started no server")
+                draft.fail(Reached.NOT_RUN, f"{self._place(server)}: {why}")
         return found
 
-    def _measure(
-        self, active: Sequence[Draft], sides: Mapping[int, tuple[int, int]], served: Mapping[Spot, Served], stage: Stage
-    ) -> Mapping[Spot, Ran]:
+    def _measure(self, ready: Sequence[Part], served: Mapping[Spot, Served], stage: Stage) -> Mapping[Spot, Ran]:
         targets = dict[int, list[Target]]()
-        for draft in active:
-            client, server = (draft.spot(host) for host in sides[id(draft)])
-            there = self.rail(server)
-            if there:
+        for _, client, server in ready:
+            if there := self.rail(server):
                 probe = served[server].probe if stage is Stage.MESSAGE else 0
                 target = Target(client.rail, there.address, served[server].port, probe)
                 targets.setdefault(client.host, []).append(target)
         requests = {host: messages.measure(stage, found, self._settings) for host, found in targets.items()}
-        seconds = self._settings.patience + self._settings.seconds + _MARGIN
-        return self._ran(requests, seconds)
-
-    def _stop(self, hosts: Iterable[int]) -> Mapping[Spot, Ran]:
-        return self._ran({host: {"operation": Operation.STOP} for host in hosts}, _MARGIN)
+        return self._ran(requests, self._settings.patience + self._settings.seconds + _MARGIN)
 
     def _ran(self, requests: Mapping[int, dict[str, object]], seconds: float) -> Mapping[Spot, Ran]:
         found = dict[Spot, Ran]()
@@ -163,14 +155,11 @@ class Trials:
     def _conclude(self, draft: Draft, value: str, client: tuple[Spot, Ran], server: tuple[Spot, Ran | None]) -> None:
         """Take over a stage's result.  A server that could not run outweighs the client's complaint about it."""
         spot, result = client
-        name = self._fleet.participants[spot.host].name
         if result.reached is not Reached.DONE:
-            other = server[1]
-            if other and other.reached is Reached.NOT_RUN:
-                there = self._fleet.participants[server[0].host].name
-                draft.fail(Reached.NOT_RUN, f"rail {server[0].rail} of {there}: {other.detail}")
+            if server[1] and server[1].reached is Reached.NOT_RUN:
+                draft.fail(Reached.NOT_RUN, f"{self._place(server[0])}: {server[1].detail}")
             else:
-                draft.fail(result.reached, f"from {name}: {result.detail}")
+                draft.fail(result.reached, f"from {self._fleet.participants[spot.host].name}: {result.detail}")
             return
         if result.value is not None:
             draft.values[value] = result.value
@@ -183,17 +172,8 @@ class Trials:
         if rail and used:
             compared: list[tuple[str, str | int, str | int]] = [("device", rail.device, used.device)]
             compared += [("GID index", rail.gid, used.gid)] if rail.gid >= 0 else []
-            where = f"rail {spot.rail} of {self._fleet.participants[spot.host].name}"
+            where = self._place(spot)
             found += [f"{where}: perftest used {what} {its}, not {ours}" for what, ours, its in compared if ours != its]
             if rail.path_mtu and used.mtu < rail.path_mtu:
                 found.append(f"{where}: perftest used the MTU {used.mtu}; its port has {rail.path_mtu}")
         return found
-
-
-def _to_other(draft: Draft) -> tuple[int, int]:
-    """The client's host and the server's: the first sends to the other."""
-    return draft.ends.one, draft.ends.other
-
-
-def _to_one(draft: Draft) -> tuple[int, int]:
-    return draft.ends.other, draft.ends.one
