@@ -105,7 +105,7 @@ def slices(read: Reader, file: NodeFile | None) -> Slices | None:
     try:
         with closing(api.opened(file.kubeconfig, file.environment)) as server:
             found = [changes.stranger(server.node, about) for about in server.slices()]
-        return Slices(found.count(""), strangers=tuple(filter(None, found)))
+        return Slices(found.count(""), strangers=tuple(filter(None, found)), node=server.node)
     except CniError as e:
         return Slices(0, e.msg)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from ctl import screen
 from ctl.command_line import as_document, parser_for
-from ctl.doctor import cluster, containerd, hardware, machine, networks, programs, state
+from ctl.doctor import cluster, containerd, hardware, machine, networks, programs, state, wiring
 from ctl.doctor.checks import CHECKS
 from ctl.doctor.model import Facts, Finding, Severity
 from ctl.doctor.reading import Reader
@@ -64,19 +64,21 @@ def facts(root: Path, file: str, build: str, kubeconfig: Path | None = None) -> 
     on_disk = state.state_of(read)
     running = machine.machine(read, on_disk.folders)
     node_file = networks.node_file(read, running.processes)
+    devices, slices = hardware.hardware(read), cluster.slices(read, node_file)
     found = Facts(
         running,
-        hardware.hardware(read),
+        devices,
         networks.networks(read),
         node_file,
         on_disk,
         programs.programs(read, file, build),
         cluster.cluster(read, kubeconfig) if kubeconfig else None,
         networks.without_names(read),
-        slices=cluster.slices(read, node_file),
+        slices=slices,
         policy_refused=networks.policy_refused(read),
         broken=networks.broken(read),
         containerd=containerd.containerd(read, running.processes),
+        wiring=tuple(wiring.wiring(read, devices, slices, kubeconfig)),
     )
     known = [(one.source, one.conf) for one in found.networks]
     known += [(one.file, one.conf) for one in on_disk.attachments if one.alive]

@@ -12,6 +12,7 @@ from base.kernel.dcb import Dcb
 from base.protocol.result import Address
 from base.protocol.spec import Config
 from cni import attachment_state
+from ctl.fabric.wiring.findings import Miswired
 from hardware.functions import Place
 from hardware.model import Device
 from hardware.rdma_devices import Hca
@@ -89,12 +90,13 @@ class Cluster:
 class Slices:
     """This node's ResourceSlices at the API server: how many, and why they are unknown; empty if they are known.
 
-    ``strangers``: those of hpn's driver that another program made.
+    ``strangers``: those of hpn's driver that another program made.  ``node``: this node's name there; empty if unknown.
     """
 
     number: int
     silent: str = ""
     strangers: tuple[str, ...] = ()
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -431,6 +433,7 @@ class Facts:
     - ``unread``: the unreadable files, and why.
     - ``containerd``: None if it does not run.
     - ``broken``: the first file of the runtime's directory, with the reason, if no runtime can read it.
+    - ``wiring``: findings about the cables of this node's rails, each with the file that it is from.
     - ``addresses``: of the networks in files and attachments.  ``own_addresses``: the host's, with their interfaces.
     """
 
@@ -449,6 +452,7 @@ class Facts:
     own_addresses: Mapping[Address, str] = field(default_factory=dict)
     containerd: Containerd | None = None
     policy_refused: str = ""
+    wiring: tuple[tuple[str, Miswired], ...] = ()
 
 
 Check = Callable[[Facts], Iterable[Finding]]

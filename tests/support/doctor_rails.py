@@ -7,6 +7,8 @@ from support.doctor_node import ALIVE, GPU_PORT, PFS, PORTS, VF, Node, space
 
 from base.protocol.spec import Key
 from ctl.doctor.model import Severity
+from hardware import neighbors
+from hardware.neighbors import Neighbor
 
 __all__ = ["CASES"]
 
@@ -35,6 +37,14 @@ def mtu_differs(node: Node) -> Iterator[Severity]:
 def speed_differs(node: Node) -> Iterator[Severity]:
     with changed(node.pci(PFS[1]) / "net/rail1/speed", "100000\n"):
         yield WARNING
+
+
+@case
+def wiring_differs(node: Node) -> Iterator[Severity]:
+    heard = {pf: Neighbor("mac", "02:00:00:00:00:01", "ifname", f"Eth{pf[5:7]}", "leaf0") for pf in PFS}
+    neighbors.write({PFS[0]: heard[PFS[0]]}, node.at(f"{neighbors.FILE}".lstrip("/")))
+    yield WARNING
+    neighbors.write(heard, node.at(f"{neighbors.FILE}".lstrip("/")))
 
 
 @case

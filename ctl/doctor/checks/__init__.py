@@ -68,6 +68,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "rp-filter": devices.rp_filter,
     "mtu-differs": devices.mtu_differs,
     "speed-differs": devices.speed_differs,
+    "wiring-differs": devices.wiring_differs,
     "port-down": devices.port_down,
     "traffic-class-differs": devices.traffic_class_differs,
     "traffic-class-lossy": devices.traffic_class_lossy,

@@ -112,6 +112,12 @@ def speed_differs(facts: Facts) -> Iterator[Finding]:
                 )
 
 
+def wiring_differs(facts: Facts) -> Iterator[Finding]:
+    """A rail is at another switch port than most nodes', or without one, by LLDP.  Traffic takes a longer way."""
+    for file, one in facts.wiring:
+        yield Finding(Severity.WARNING, f"{file}: {one.evidence}", one.remedy)
+
+
 def port_down(facts: Facts) -> Iterator[Finding]:
     """A rail's RDMA port is not active, although a port of the same model is."""
     for nics in alike(facts).values():

@@ -25,13 +25,18 @@ class Miswired:
 
     - ``kind``: "exchanged", "misplaced", "undecided", "missing", "silent", "speed", "max_frame", "vlan" or "firmware".
     - ``node``: empty if it concerns several.
-    - ``text``: a sentence with the ports and the remedy.
+    - ``evidence``: a phrase with the ports.
     """
 
     kind: str
     node: str
     rails: tuple[str, ...]
-    text: str
+    evidence: str
+    remedy: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.evidence}; {self.remedy}"
 
     def to_json(self) -> Json:
         kind = {"max_frame": "maxFrame"}.get(self.kind, self.kind)
@@ -73,11 +78,11 @@ def _elsewhere(group: LeafGroup) -> Iterator[Miswired]:
         for one in left:
             right = group.expected[one.rail]
             count = sum(1 for each in group.by_rail[one.rail] if each.leaf == right)
-            text = (
+            evidence = (
                 f"{_title(one)} is at {_port(one)}, and {count} of {len(group.by_rail[one.rail])} nodes have this rail "
-                f"at {right}; move its cable there"
+                f"at {right}"
             )
-            yield Miswired("misplaced", one.node, (one.rail,), text)
+            yield Miswired("misplaced", one.node, (one.rail,), evidence, "move its cable there")
 
 
 def _are_exchanged(one: Wire, other: Wire, expected: Mapping[str, str]) -> bool:
@@ -85,11 +90,11 @@ def _are_exchanged(one: Wire, other: Wire, expected: Mapping[str, str]) -> bool:
 
 
 def _exchanged(one: Wire, other: Wire) -> Miswired:
-    text = (
+    evidence = (
         f"{one.node}: rails {one.rail} and {other.rail} are exchanged: {one.pf} is at {_port(one)}, where rail "
-        f"{other.rail} belongs, and {other.pf} at {_port(other)}, where rail {one.rail} belongs; exchange their cables"
+        f"{other.rail} belongs, and {other.pf} at {_port(other)}, where rail {one.rail} belongs"
     )
-    return Miswired("exchanged", one.node, (one.rail, other.rail), text)
+    return Miswired("exchanged", one.node, (one.rail, other.rail), evidence, "exchange their cables")
 
 
 def _undecided(group: LeafGroup) -> Iterator[Miswired]:
@@ -99,8 +104,8 @@ def _undecided(group: LeafGroup) -> Iterator[Miswired]:
             for one in in_order(wires):
                 at[one.leaf].append(one.node)
             parts = [f"{leaf} ({abridged(nodes, _NAMED)})" for leaf, nodes in sorted(at.items())]
-            text = f"rail {rail}: no leaf has most of its nodes: {', '.join(parts)}; compare them with the cabling plan"
-            yield Miswired("undecided", "", (rail,), text)
+            evidence = f"rail {rail}: no leaf has most of its nodes: {', '.join(parts)}"
+            yield Miswired("undecided", "", (rail,), evidence, "compare them with the cabling plan")
 
 
 def _unequal(wires: Sequence[Wire], of: str, numbers: Iterable[str] = tuple(_NUMBERS)) -> Iterator[Miswired]:
@@ -112,11 +117,11 @@ def _unequal(wires: Sequence[Wire], of: str, numbers: Iterable[str] = tuple(_NUM
         for one in in_order(known if right else ()):
             if (its := getattr(one, name)) != right:
                 count = sum(1 for each in known if getattr(each, name) == right)
-                text = (
+                evidence = (
                     f"{_title(one)} at {_port(one)} has {phrase.format(its)}, and {count} of {len(known)} {of} have "
-                    f"{phrase.format(right)}; {remedy}"
+                    f"{phrase.format(right)}"
                 )
-                yield Miswired(name, one.node, (one.rail,), text)
+                yield Miswired(name, one.node, (one.rail,), evidence, remedy)
 
 
 def _missing(wires: Iterable[Wire]) -> Iterator[Miswired]:
@@ -126,13 +131,13 @@ def _missing(wires: Iterable[Wire]) -> Iterator[Miswired]:
     silent = Counter(one.node for one in all_wires if one.node not in of_node and one.rail in heard)
     for node, count in silent.items():
         remedy = f"set lldp: true in its device file; then see hpn devices on {node}"
-        yield Miswired("silent", node, (), f"{node}: no neighbor of its rails ({count}) is known; {remedy}")
+        yield Miswired("silent", node, (), f"{node}: no neighbor of its rails ({count}) is known", remedy)
     yield from (_without(one) for one in all_wires if one.node in of_node and not one.leaf and one.rail in heard)
 
 
 def _without(one: Wire) -> Miswired:
     remedy = f"check its cable and LLDP at the switch; then see hpn devices on {one.node}"
-    return Miswired("missing", one.node, (one.rail,), f"{_title(one)} has no neighbor, and others have one; {remedy}")
+    return Miswired("missing", one.node, (one.rail,), f"{_title(one)} has no neighbor, and others have one", remedy)
 
 
 def _title(one: Wire) -> str:

@@ -1,7 +1,7 @@
 """The wires of all nodes, from the API server's ResourceSlices, and those of this node."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,8 @@ from ctl.api_objects import inside
 from ctl.fabric.wiring.findings import Miswired
 from ctl.fabric.wiring.groups import Wire
 from hardware import inventory, neighbors
-from hardware.model import Kind
+from hardware.model import Device, Kind
+from hardware.neighbors import Neighbor
 from node.dra.slices import content
 
 _SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
@@ -31,13 +32,18 @@ _HERE: Final = (
 
 def of_cluster(kubeconfig: Path) -> list[Wire]:
     """The wires of all nodes.  Raises CniError if the API server gives no slices, or none names a leaf."""
-    from base.kubernetes import client  # noqa: PLC0415  # it loads TLS, which this node's own view does not need
-
-    with closing(client.of_operator(kubeconfig)) as server:
-        found = of_slices(server.listed(_SLICES, _UNKNOWN, _OURS))
+    found = of_operator(kubeconfig)
     if not any(one.leaf for one in found):
         raise LinkUnavailable(_NONE)
     return found
+
+
+def of_operator(kubeconfig: Path) -> list[Wire]:
+    """The wires of all nodes, perhaps without any leaf.  Raises CniError if the API server gives no slices."""
+    from base.kubernetes import client  # noqa: PLC0415  # it loads TLS, which this node's own view does not need
+
+    with closing(client.of_operator(kubeconfig)) as server:
+        return of_slices(server.listed(_SLICES, _UNKNOWN, _OURS))
 
 
 def of_slices(slices: Iterable[Json]) -> list[Wire]:
@@ -87,20 +93,25 @@ def of_this_node(root: Path = sysfs.SYS) -> list[Wire]:
     file = neighbors.file_of(root)
     if not file.exists():
         raise LinkUnavailable(_HERE)
-    heard, node, found = neighbors.read(file), os.uname().nodename, list[Wire]()
-    for one in inventory.devices(root, inventory.MEMORY if root == sysfs.SYS else None):
+    devices = inventory.devices(root, inventory.MEMORY if root == sysfs.SYS else None)
+    return list(of_devices(devices, neighbors.read(file)))
+
+
+def of_devices(devices: Iterable[Device], heard: Mapping[str, Neighbor]) -> Iterator[Wire]:
+    """The wires of the Ethernet PFs among this node's devices; ``heard`` has the neighbors by the PFs' addresses."""
+    node = os.uname().nodename
+    for one in devices:
         if one.kind is Kind.PF and one.link_type == "ether":
             pf, rail = one.pf_netdev or one.id, content.rail(one)
             wire = Wire(node, pf if rail is None else f"{rail}", pf)
             if at := heard.get(one.id):
                 wire = Wire(node, wire.rail, pf, at.leaf, at.leaf_port, at.vlan, at.max_frame, at.speed)
-            found.append(wire)
-    return found
+            yield wire
 
 
 def of_firmware(wires: Iterable[Wire]) -> Iterator[Miswired]:
     """A finding for each PF of this node whose firmware takes the frames."""
     for one in wires:
         if remedy := neighbors.taken_by_firmware(one.pf, private_flags.read(one.pf)):
-            text = f"{one.node}: an agent in the firmware of {one.pf} takes LLDP's frames; run: {remedy}"
-            yield Miswired("firmware", one.node, (one.rail,), text)
+            evidence = f"{one.node}: an agent in the firmware of {one.pf} takes LLDP's frames"
+            yield Miswired("firmware", one.node, (one.rail,), evidence, f"run: {remedy}")

@@ -84,7 +84,7 @@ def test_slices(tmp_path: Path) -> None:
     with api_server(tmp_path) as (server, kubeconfig):
         file, root = by_dra(tmp_path, kubeconfig=f"{kubeconfig}"), Reader(Path("/"))
         server.tell(Told(200, {"metadata": {}, "items": there}), Told(403, {"message": "no"}))
-        assert cluster.slices(root, file) == Slices(1, strangers=("stranger (by an unknown program)",))
+        assert cluster.slices(root, file) == Slices(1, strangers=("stranger (by an unknown program)",), node=HERE)
         refused = cluster.slices(root, file)
         assert refused
         assert "refuses to list resourceslices: no; allow it" in refused.silent
@@ -100,7 +100,8 @@ def test_slices(tmp_path: Path) -> None:
         host, _, port = server.url.removeprefix("https://").rpartition(":")
         variables = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
         server.tell(Told(200, {"metadata": {}, "items": []}))
-        assert cluster.slices(root, replace(file, kubeconfig=f"{account}", environment=variables)) == Slices(0)
+        of_pod = replace(file, kubeconfig=f"{account}", environment=variables)
+        assert cluster.slices(root, of_pod) == Slices(0, node=HERE)
     nobody = cluster.slices(root, replace(file, kubeconfig="/nowhere"))
     assert nobody
     assert "there is no kubeconfig at /nowhere" in nobody.silent
