@@ -63,7 +63,7 @@ class Service:
 
     def update(self, health: Mapping[HealthKey, Health], neighbors: Mapping[str, Neighbor]) -> None:
         """Publish the offers with this health, and with these switch ports of PFs."""
-        self._devices.update(health)
+        self._devices.update(health, neighbors)
         unhealthy = {
             (name, key.id): word
             for name, served in self.served.items()

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from base.protocol.spec import Json
 from hardware import functions
+from hardware.neighbors import Neighbor
 from node.dra.claims.prepare import Found
 from node.dra.slices import content
 from node.dra.slices.content import Entry, Index
@@ -27,14 +29,15 @@ class Devices:
         self._offers: tuple[Offer, ...] = ()
         self._index: Index | None = None  # of the offers, made when a claim is prepared
         self._health: Mapping[HealthKey, Health] = {}
+        self._neighbors: Mapping[str, Neighbor] = {}
 
     def offer(self, offers: tuple[Offer, ...]) -> None:
         """Replace all offers."""
         self._offers, self._index = offers, None
 
-    def update(self, health: Mapping[HealthKey, Health]) -> None:
-        """Note the present health."""
-        self._health = health
+    def update(self, health: Mapping[HealthKey, Health], neighbors: Mapping[str, Neighbor]) -> None:
+        """Note the present health, and the switch ports of PFs by their addresses."""
+        self._health, self._neighbors = health, neighbors
 
     def find(self, pool: str, name: str) -> Found | None:
         """A device for Prepare, with the reason why no claim may have it now; None if this node offers none of that
@@ -42,7 +45,10 @@ class Devices:
         if self._index is None:
             self._index = content.index(self._offers)
         entry = content.find(self._index, pool, name)
-        return _found(entry, self._problem(entry)) if entry else None
+        if not entry:
+            return None
+        attributes = content.attributes(entry, functions.root, self._neighbors.get(entry.device.pf))
+        return _found(entry, attributes, self._problem(entry))
 
     def states(self) -> Iterator[State]:
         """Each device's pool and name, and why it is unhealthy; empty if it is healthy."""
@@ -65,10 +71,9 @@ class Devices:
         return found[0] if all(found) else ""
 
 
-def _found(entry: Entry, problem: str) -> Found:
+def _found(entry: Entry, attributes: Json, problem: str) -> Found:
     """The device, with the ``problem`` that is known, or another one."""
     resource = entry.resource
-    attributes = content.attributes(entry, functions.root)
     granted = granted_now(entry)
     try:
         for device in entry.devices:
