@@ -26,6 +26,7 @@ from node.provision.provisioning import Provisioning
 
 if TYPE_CHECKING:
     from node.dra.service import Service
+    from node.labels.publisher import Publisher
     from node.lldp.listener import Listener
 
 # After a scan the next one waits ten times the scan's duration, 0.5 s at most.  Pods come and go by the dozen, and each
@@ -34,7 +35,7 @@ _REST: Final = 10
 _LONGEST_REST: Final = 0.5
 _GONE: Final = Observation("it is gone")
 # The topics of metrics' hpn_problems: the first words of the log's topics.
-PROBLEMS: Final = ("configuration", "devices", "dra", "files", "kubelet", "lldp", "provisioning", "socket")
+PROBLEMS: Final = ("configuration", "devices", "dra", "files", "kubelet", "labels", "lldp", "provisioning", "socket")
 
 
 class Daemon:
@@ -52,6 +53,7 @@ class Daemon:
         self._registry, self._kubeconfig = registry, kubeconfig
         self._dra: Service | None = None
         self._listener: Listener | None = None
+        self._labels: Publisher | None = None
         self._settings = Settings((), "")
         self._health = dict[HealthKey, Health]()
         self._inventory = inventory.Inventory(memory=inventory.MEMORY)
@@ -85,6 +87,7 @@ class Daemon:
         self._is_started = True
         self._configure(self._first)
         self._awaited.then(self._open)
+        self._awaited.then(self._label)
         if self._is_stale:
             self.reload()
 
@@ -110,6 +113,8 @@ class Daemon:
         self._provisioning.close()
         if self._listener:
             self._listener.close()
+        if self._labels:
+            self._labels.close()
         if self._is_started:
             self._watch.close()
         self._directory.close()
@@ -168,6 +173,7 @@ class Daemon:
         self._watch.takes = any(one.sharing is Sharing.EXCLUSIVE for one in resources)
         self._start_dra()
         self._start_lldp()
+        self._start_labels()
         names = {resource.full_name for resource in settings.resources if not resource.by_dra}
         for name in self._resources.served.keys() - names:
             self._resources.remove(name)
@@ -258,6 +264,29 @@ class Daemon:
             with suppress(CniError):
                 neighbors.forget()
 
+    def _start_labels(self) -> None:
+        """Label the node, or remove the labels of an earlier file."""
+        file = self._registry / ".hpn-labels.json"
+        if self._labels or self._settings.labels or file.exists():
+            from node.labels.publisher import Publisher  # noqa: PLC0415  # most nodes need none of it
+
+            self._labels = self._labels or Publisher(
+                self._loop, self._topics, self._kubeconfig, file, self._wanted_labels
+            )  # fmt: skip
+
+    def _wanted_labels(self) -> Mapping[str, str]:
+        from node.labels import content  # noqa: PLC0415  # most nodes need none of it
+
+        offered = [served.offer for served in self._served.values()]
+        heard = self._listener.settled if self._listener else None
+        labels = content.labels(offered, self._devices, heard, hca=self._settings.hca_label)
+        return labels if self._settings.labels else {}
+
+    def _label(self) -> None:
+        """Let the labels follow the offers and the neighbors, after the wait for the devices of a boot."""
+        if self._labels and self._awaited.is_over:
+            self._labels.changed()
+
     def _unclaimed(self, offers: Iterable[Offer]) -> Iterable[Offer]:
         """The plugin's offers without what claims or slices still have."""
         return self._dra.without_claimed(offers) if self._dra else offers
@@ -328,6 +357,7 @@ class Daemon:
         self._resources.update(self._health)
         if self._dra:
             self._dra.update(self._health, self._listener.settled if self._listener else {})
+        self._label()
         times = [at for health in self._health.values() if (at := due(health, settings)) is not None]
         if self._due:
             self._due.cancel()

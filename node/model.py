@@ -194,6 +194,7 @@ class Settings:
     - ``pfs``: the rules for PFs.
     - ``rdma_exclusive``: whether an RDMA device is in one network namespace at a time; None leaves the mode as it is.
     - ``lldp``: whether the neighbors of PFs are heard.
+    - ``labels``: whether the Node gets labels by its rails; ``hca_label``: and the label ``rdma=hca``.
     """
 
     resources: tuple[Resource, ...]
@@ -205,3 +206,5 @@ class Settings:
     pfs: tuple[PfRule, ...] = ()
     rdma_exclusive: bool | None = None
     lldp: bool = False
+    labels: bool = False
+    hca_label: bool = False

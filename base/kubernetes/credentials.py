@@ -24,6 +24,7 @@ from base.state import policy, trust
 DEFAULTS: Final = ("/etc/cni/net.d/hpn.kubeconfig", "/etc/kubernetes/kubelet.conf", "/var/lib/kubelet/kubeconfig")
 _MOST: Final = 1 << 20  # bytes of a file
 _NODE: Final = "system:node:"
+_SYSTEM: Final = "kube-system"
 _KEYS: Final = ("kubeconfig",)  # in the policy file
 # Variables that kubelet sets in every container (kubernetes.io, "Accessing the API from within a pod").
 _SERVER: Final = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
@@ -99,6 +100,14 @@ class Kubeconfig:
         """
         found = certificate(self._data(self.user, "client-certificate"))
         return _node(found.name if found else "") or self._claimed_node() or _node(self.name)
+
+    def namespace(self) -> str:
+        """Return the namespace of the token's service account, and for another credential kube-system.
+
+        Raises BackendRefused, Unreachable, InvalidConfig.
+        """
+        about = _claims(self._token()).get("kubernetes.io")
+        return str(about.get("namespace") or _SYSTEM) if isinstance(about, dict) else _SYSTEM
 
     def ended(self) -> float:
         """Return when the credential expires or expired, in seconds since 1970; 0 if unknown.

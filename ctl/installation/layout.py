@@ -33,7 +33,8 @@ PROGRAMS: Final = ("usr/bin/env", "bin/busybox", "usr/bin/bash", "opt/cni/bin/lo
 # The credential for claiming blocks of addresses, for nodes where kubelet's own does not work.
 KUBECONFIG: Final = "etc/cni/net.d/hpn.kubeconfig"
 # hpn node's files beside kubelet's sockets.
-_REGISTRY: Final = tuple(f"plugins_registry/.hpn-{name}" for name in ("node.lock", "node.json", "dra.json"))
+_OF_NODE: Final = ("node.lock", "node.json", "dra.json", "labels.json")
+_REGISTRY: Final = tuple(f"plugins_registry/.hpn-{name}" for name in _OF_NODE)
 # What the program writes while it runs: also an option of ib_core.
 STATE: Final = (
     *("run/hpn", "var/lib/cni/hpn", "var/log/hpn", *(f"var/lib/kubelet/{name}" for name in _REGISTRY)),

@@ -40,6 +40,9 @@ class File(Object):
     Default: left as it is"""
     lldp: bool = False
     """Whether `hpn node` hears which switch port is at the other end of each PF: [below](#lldp)."""
+    labels: bool | Literal["hca"] = False
+    """Whether `hpn node` labels its Node by the rails that it offers: [below](#labels).  `hca`: also by
+    `rdma=hca`."""
 
 
 class Health(Object):
@@ -189,6 +192,8 @@ def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
         pfs=tuple(_rule(one, f"pfs[{at}]") for at, one in enumerate(file.pfs)),
         rdma_exclusive=None if file.rdmaNamespaces is None else file.rdmaNamespaces == "exclusive",
         lldp=file.lldp,
+        labels=bool(file.labels),
+        hca_label=file.labels == "hca",
     )
 
 

@@ -127,8 +127,13 @@ def opened(kubeconfig: str = "", of_pod: Mapping[str, str] = os.environ) -> Api:
 
     Raises InvalidConfig for wrong keys in the policy file, and BackendRefused without a credential.
     """
+    return Api(*credential(kubeconfig, of_pod))
+
+
+def credential(kubeconfig: str = "", of_pod: Mapping[str, str] = os.environ) -> tuple[Kubeconfig, str]:
+    """The credential of ``opened``, and the node's name.  Raises as ``opened``."""
     about, name = policy.backend("kubernetes")
-    return Api(*credentials.of_node({**about, **({"kubeconfig": kubeconfig} if kubeconfig else {})}, name, of_pod))
+    return credentials.of_node({**about, **({"kubeconfig": kubeconfig} if kubeconfig else {})}, name, of_pod)
 
 
 def _why(answer: Answer, _: str) -> str:

@@ -13,9 +13,11 @@ from cluster.two_nodes import Cluster
 from support.api_server import NODE1, refused, write_kubeconfig
 from support.pages import ROOT
 
+from base.kubernetes.client import Client
 from base.protocol.errors import BackendRefused
 from node.dra import api
 from node.dra.slices import changes
+from node.labels import round as rounds
 
 MANIFESTS = ROOT / "packaging" / "kubernetes" / "dra"
 SLICES = MANIFESTS / "slices.yaml"
@@ -25,9 +27,36 @@ NODES = MANIFESTS / "nodes.yaml"
 # Off it is as in Kubernetes 1.34 and 1.35: who may patch a claim's status may write all of it.
 GATE = "--feature-gates=DRAResourceClaimGranularStatusAuthorization=false"
 WRITES = "nodes-write-claims"
+RIGHTS = ROOT / "packaging" / "kubernetes" / "node-labels" / "rights.yaml"
 # Kubernetes sets it on the claims of pods, and removes it by an update of the claim.
 FINALIZER = "resource.kubernetes.io/delete-protection"
 ACCOUNT = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "hpn", "namespace": "kube-system"}}
+
+KIND = "nodefeatures.nfd.k8s-sigs.io"
+# As the CustomResourceDefinition of NFD, without its schema.
+NFD: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": KIND},
+    "spec": {
+        "group": "nfd.k8s-sigs.io",
+        "names": {"kind": "NodeFeature", "plural": "nodefeatures", "singular": "nodefeature"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+                    }
+                },
+            }
+        ],
+    },
+}
 
 
 @pytest.fixture
@@ -102,6 +131,57 @@ def test_a_node_shows_its_own_claims(account: Cluster, tmp_path: Path) -> None:
     statuses = [account.get("resourceclaim", node)["status"] for node in ("node1", "node2")]
     devices = [[one["networkData"] for one in status.get("devices", ())] for status in statuses]
     assert devices == [[{"interfaceName": "net1"}], []]
+
+
+def test_a_node_labels_itself_only(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the Node, and by a NodeFeature once NFD's kind is there; no other node, and no other label."""
+    monkeypatch.setattr("signal.alarm", lambda _: 0)  # a round ends its process
+    cluster.kubectl("apply", f"--filename={RIGHTS}")
+    cluster.apply(ACCOUNT)
+    token = cluster.kubectl(
+        *("create", "token", "hpn", "--namespace=kube-system", "--bound-object-kind=Node", "--bound-object-name=node1")
+    ).strip()
+    file = write_kubeconfig(tmp_path / "kubeconfig", cluster, token)
+    labels = {"hpn-cni.io/rails": "8", "rdma": "hca"}
+
+    def ours() -> dict[str, str]:
+        return {name: of for name, of in cluster.get("node", "node1")["metadata"]["labels"].items() if name in labels}
+
+    def has_feature() -> bool:
+        return bool(cluster.get(KIND, "--namespace=kube-system")["items"])
+
+    assert cluster.control.space
+    with inside(cluster.control.space.pid), closing(Client(*api.credential(f"{file}")[:1])) as server:
+
+        def refusal(node: str, **fields: Any) -> str:
+            about = {"name": node, "uid": cluster.get("node", node)["metadata"]["uid"], **fields}
+            body = {"apiVersion": "v1", "kind": "Node", "metadata": about}
+            answer = server.send("PATCH", f"/api/v1/nodes/{node}?fieldManager=other&force=true", body)
+            return "" if answer.status == 200 else answer.reason
+
+        try:
+            until(lambda: not rounds.publish(f"{file}", labels), "the role", 120, 0.2)
+            assert ours() == labels
+            until(lambda: "may label itself only" in refusal("node2", labels={"rdma": "a"}), "the policy", 120, 0.2)
+            assert "no other labels than" in refusal("node1", labels={"example.com/a": "b"})
+            assert "no other labels than" in refusal("node1", annotations={"example.com/a": "b"})
+            cluster.apply(NFD)
+            cluster.wait("Established", f"crd/{KIND}")
+            until(lambda: not rounds.publish(f"{file}", labels) and has_feature(), "the kind", 120, 0.2)
+            assert ours() == labels
+            feature = cluster.get(KIND, "node1-hpn", "--namespace=kube-system")
+            assert feature["spec"]["labels"] == {"hpn-cni.io/rails": "8"}
+            path = "/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/kube-system/nodefeatures/node1-hpn"
+            words = "fieldManager=other&force=true"
+            feature["metadata"] = {"name": "node1-hpn", "labels": {"nfd.node.kubernetes.io/node-name": "node2"}}
+            assert "may label itself only" in server.send("PATCH", f"{path}?{words}", feature).reason
+            assert rounds.publish(f"{file}", {}) == ""
+            assert ours() == {}
+            assert not has_feature()
+        finally:
+            cluster.delete("crd", KIND)
+            cluster.delete("serviceaccount", "hpn", "--namespace=kube-system")
+            cluster.kubectl("delete", f"--filename={RIGHTS}")
 
 
 def allocation(node: str) -> dict[str, Any]:

@@ -31,10 +31,10 @@ CHANGED = {
     "metrics.dashboard.enabled": False, "metrics.dashboard.labels": {"a": "b"}, "label.enabled": False,
     "label.name": "a.b/c", "label.values": {"fast": {}}, "clusterAddresses.enabled": True,
     "clusterAddresses.token": True, "clusterAddresses.gc.enabled": False,
-    "clusterAddresses.gc.schedule": "0 * * * *", "claims.enabled": True, "cniBinDir": "/plugins",
-    "kubeletDir": "/kubelet", "cdiDir": "/var/cdi/dynamic", "seLinuxOptions": {"type": "spc_t"}, "scc": "privileged",
-    "env": {"A": "1"}, "nodeSelector": {"a": "b"}, "tolerations": [],
-    "affinity": {"nodeAffinity": {}},
+    "clusterAddresses.gc.schedule": "0 * * * *", "claims.enabled": True, "nodeLabels.enabled": True,
+    "cniBinDir": "/plugins", "kubeletDir": "/kubelet", "cdiDir": "/var/cdi/dynamic",
+    "seLinuxOptions": {"type": "spc_t"}, "scc": "privileged", "env": {"A": "1"}, "nodeSelector": {"a": "b"},
+    "tolerations": [], "affinity": {"nodeAffinity": {}},
     "resources": {"limits": {"cpu": 1}}, "maxUnavailable": 1,
 }  # fmt: skip
 

@@ -156,7 +156,7 @@ def test_nothing_is_left_in_other_directories(tmp_path: Path, root: Path) -> Non
     install(root, file, layout.daemonset_units((), kubelet, plugins), "")
     registry, programs = Path(f"{root}{kubelet}/plugins_registry"), Path(f"{root}{plugins}")
     registry.mkdir(parents=True)
-    for name in (".hpn-node.lock", ".hpn-node.json", ".hpn-dra.json"):
+    for name in (".hpn-node.lock", ".hpn-node.json", ".hpn-dra.json", ".hpn-labels.json"):
         (registry / name).touch()
     programs.mkdir(parents=True)
     (programs / "hpn").write_bytes(file.read_bytes())

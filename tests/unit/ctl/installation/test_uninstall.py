@@ -39,7 +39,7 @@ def test_nothing_is_left(installed: Path) -> None:
         (installed / path).touch()
     (installed / "etc" / "cni" / "hpn.d").mkdir(parents=True)
     (installed / "var" / "lib" / "kubelet" / "plugins_registry").mkdir(parents=True)
-    for name in (".hpn-node.lock", ".hpn-node.json", ".hpn-dra.json"):
+    for name in (".hpn-node.lock", ".hpn-node.json", ".hpn-dra.json", ".hpn-labels.json"):
         (installed / "var" / "lib" / "kubelet" / "plugins_registry" / name).touch()
     said = uninstall(installed)
     assert tree(installed) == {}

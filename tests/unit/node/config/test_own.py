@@ -32,6 +32,13 @@ def test_rdma_namespaces() -> None:
     assert asked == [None, True, False]
 
 
+def test_labels() -> None:
+    found = [read({**own(), **keys}) for keys in ({}, {"labels": False}, {"labels": True}, {"labels": "hca"})]
+    assert [(one.labels, one.hca_label) for one in found] == [(False, False)] * 2 + [(True, False), (True, True)]
+    with pytest.raises(BadFile, match="labels"):
+        read({**own(), "labels": "all"})
+
+
 def test_every_kind() -> None:
     settings = read(OWN)
     assert (settings.dialect, settings.down_after, settings.up_after, settings.notes) == ("hpn", 5.0, 60.0, ())
