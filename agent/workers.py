@@ -18,6 +18,7 @@ from typing import Final, NoReturn
 
 from agent.server import QUIET_SIGNAL, Activity, Answer, Server
 from base.kernel import nsid
+from base.kernel.syscalls import die_with_parent
 
 # Threads of one process compete for its interpreter at every system call, so two of them do the work of one.
 WORKERS: Final = 2
@@ -33,7 +34,6 @@ _NEVER: Final = float("inf")
 _UNFINISHED: Final = 64  # exit status: idle work must run again
 _STOP: Final = (signal.SIGTERM, signal.SIGINT)
 _AWAITED: Final = (*_STOP, signal.SIGCHLD, QUIET_SIGNAL)
-_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _M_ARENA_MAX: Final = -8  # malloc.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -174,9 +174,8 @@ def _fork(work: Callable[[], int | None]) -> int:
 def _run_and_exit(parent: int, work: Callable[[], int | None]) -> NoReturn:
     status = 1
     try:
-        # Without this, workers outlive a killed agent.  The parent may be dead already.
-        _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-        status = (work() or 0) if os.getppid() == parent else 0
+        die_with_parent(parent)  # else workers outlive a killed agent
+        status = work() or 0
     except Exception:  # noqa: BLE001  # after any error, this process must not continue as a second parent
         traceback.print_exc()
     finally:

@@ -2,10 +2,12 @@
 
 - A mount of a file system without a mount point (man 2 fsopen, fsconfig, fsmount; Linux 5.2).
 - Whether the kernel's clock is synchronized (man 2 adjtimex).
+- The death of this process with its parent (man 2 prctl).
 """
 
 import ctypes
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +20,7 @@ _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _CLOEXEC: Final = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
 _CMD_CREATE: Final = 6
 _READ_ONLY: Final = 0x1  # MOUNT_ATTR_RDONLY
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _HARMLESS: Final = 0xE  # MOUNT_ATTR_NOSUID, NODEV, NOEXEC
 libc = ctypes.CDLL(None, use_errno=True)
 _STA_UNSYNC: Final = 0x40
@@ -57,6 +60,14 @@ def checked(result: int, what: str = "") -> int:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}{os.strerror(number)}")
     return result
+
+
+def die_with_parent(parent: int) -> None:
+    """In a child of the process ``parent``: have the kernel kill this one when the thread that forked it ends, also by
+    SIGKILL.  End with status 1 if that has happened already."""
+    libc.prctl(ctypes.c_int(_PR_SET_PDEATHSIG), ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 class _Timex(ctypes.Structure):

@@ -3,9 +3,7 @@
 Their output goes into memory files, so that nothing of them stays behind, however they or this process end.
 """
 
-import ctypes
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -13,9 +11,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
-from base.kernel.syscalls import libc
+from base.kernel.syscalls import die_with_parent
 
-_PR_SET_PDEATHSIG: Final = 1
 _MOST: Final = 65536  # octets of output that are read
 _LISTEN: Final = "0A"  # TCP_LISTEN in /proc/net/tcp
 
@@ -34,7 +31,7 @@ class Running:
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
                 pass_fds=(report,),
-                preexec_fn=partial(_die_with, os.getpid()),  # noqa: PLW1509  # this process has one thread
+                preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509  # this process has one thread
             )
         except BaseException:
             self._close()
@@ -93,10 +90,3 @@ def listens(port: int) -> bool:
 
 def _text(fd: int) -> str:
     return os.pread(fd, _MOST, 0).decode(errors="replace")
-
-
-def _die_with(parent: int) -> None:
-    """In the child: have the kernel kill it when its parent ends, even by SIGKILL; end if that has happened."""
-    libc.prctl(ctypes.c_int(_PR_SET_PDEATHSIG), ctypes.c_ulong(signal.SIGKILL))
-    if os.getppid() != parent:
-        os._exit(1)

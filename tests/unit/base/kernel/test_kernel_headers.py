@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from agent import server, workers
+from agent import server
 from base.kernel import (
     addresses,
     bpf,
@@ -97,7 +97,7 @@ NAMES = {
     "PACKET_ADD_MEMBERSHIP": probe._PACKET_ADD_MEMBERSHIP,
     "PACKET_MR_MULTICAST": probe._PACKET_MR_MULTICAST,
     "SOL_PACKET": probe._SOL_PACKET,
-    "PR_SET_PDEATHSIG": workers._PR_SET_PDEATHSIG,
+    "PR_SET_PDEATHSIG": syscalls._PR_SET_PDEATHSIG,
     "RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET)": rdma_netlink.GET,
     "RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_SET)": rdma_netlink.SET,
     "RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_SYS_SET)": rdma_netlink.SYS_SET,

@@ -15,7 +15,8 @@ from support.rdma_tree import gid, hca, port
 from support.sysfs_tree import Tree, write
 from support.topology import until
 
-from ctl.fabric import command, processes
+from base.kernel import syscalls
+from ctl.fabric import command
 
 ROOT = Path(__file__).parents[4]
 RAILS = ("x0", "x1")
@@ -230,7 +231,7 @@ def test_a_file_that_cannot_be_written(hosts: Hosts, capsys: pytest.CaptureFixtu
 def test_a_parent_that_has_ended_already() -> None:
     """A program of perftest does not start if the kernel cannot report the parent's end any more."""
     if not (child := os.fork()):
-        processes._die_with(os.getpid())
+        syscalls.die_with_parent(os.getpid())
         os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
