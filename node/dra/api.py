@@ -33,7 +33,7 @@ class Api:
     """The API server of a kubeconfig, for the node ``node``."""
 
     def __init__(self, kubeconfig: Kubeconfig, node: str) -> None:
-        self.node, self.url = node, kubeconfig.server
+        self.node, self.url, self.whom = node, kubeconfig.server, (kubeconfig, node)
         self._client = Client(kubeconfig, _why, is_patient=True, patience=PATIENCE)
 
     def close(self) -> None:
@@ -128,6 +128,18 @@ def opened(kubeconfig: str = "", of_pod: Mapping[str, str] = os.environ) -> Api:
     Raises InvalidConfig for wrong keys in the policy file, and BackendRefused without a credential.
     """
     return Api(*credential(kubeconfig, of_pod))
+
+
+def kept(kubeconfig: str) -> Api:
+    """As ``opened``, with the connection of this process's last call, if that had the same credential."""
+    global _kept  # noqa: PLW0603  # of the process
+    whom = credential(kubeconfig)
+    if not _kept or _kept.whom != whom:
+        _kept = Api(*whom)
+    return _kept
+
+
+_kept: Api | None = None
 
 
 def credential(kubeconfig: str = "", of_pod: Mapping[str, str] = os.environ) -> tuple[Kubeconfig, str]:

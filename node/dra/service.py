@@ -14,6 +14,7 @@ from node.dra.claims import devices, kept, status
 from node.dra.claims.devices import Devices
 from node.dra.claims.driver import Driver
 from node.dra.claims.status import Status
+from node.dra.helpers import Helpers
 from node.dra.slices import content, ledger
 from node.dra.slices.content import Entry
 from node.dra.slices.publisher import HELD, Publisher
@@ -46,6 +47,7 @@ class Service:
         self._devices = Devices(self._publisher)
         allocations.tell(self._publisher.granted)
         self._loop, self._topics, self._kubeconfig = loop, topics, kubeconfig
+        self._helpers = Helpers(loop)
         self._driver: Driver | None = None
         self._status: Status | None = None
         self._changed = changed
@@ -115,8 +117,9 @@ class Service:
     def driver(self, path: Path, leave: Callable[[], None]) -> Driver:
         """The driver of these devices, for the socket at ``path``.  ``leave`` ends it at kubelet."""
         self._publisher.hosted(partial(_leave, leave))
-        self._status = Status(self._loop, self._topics, partial(status.write, self._kubeconfig))
-        self._driver = Driver(path, self._devices, self._status, self._publisher.registered, self._kubeconfig)
+        do, registered = self._helpers.do, self._publisher.registered
+        self._status = Status(self._loop, self._topics, lambda due: do(partial(status.write, self._kubeconfig, due)))
+        self._driver = Driver(path, self._devices, self._status, self._helpers, registered, self._kubeconfig)
         return self._driver
 
     def close(self) -> None:
@@ -125,6 +128,7 @@ class Service:
             self._again.cancel()
         if self._status:
             self._status.close()
+        self._helpers.close()
         self._publisher.close()
 
     def _look_again(self) -> None:

@@ -22,6 +22,7 @@ from node.dra.claims import cdi, kept, status
 from node.dra.claims.driver import Driver
 from node.dra.claims.prepare import Found
 from node.dra.claims.status import Status
+from node.dra.helpers import Helpers
 from node.log import Topics
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +57,17 @@ class DriverProcess(Daemon):
     def is_running(self) -> bool:
         return bool(getattr(self, "process", None)) and self.process.poll() is None
 
+    def helpers(self) -> list[int]:
+        """The processes that work for the driver, without zombies."""
+        pid = self.process.pid
+        children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        return [one for one in children if _state(one) not in "ZX"]
+
+    def kill_helpers(self) -> None:
+        for one in self.helpers():
+            os.kill(one, signal.SIGKILL)
+        until(lambda: not self.helpers())
+
     def __enter__(self) -> Self:
         names = ("socket", "claims", "cdi", "devices", "kubeconfig")
         words = [sys.executable, "-m", "support.dra_process", *(str(getattr(self, name)) for name in names)]
@@ -66,6 +78,13 @@ class DriverProcess(Daemon):
 
     def __exit__(self, *_: object) -> None:
         assert self.end() == 0, "\n".join(self.said)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "X"
 
 
 def main(socket: str, claims_folder: str, cdi_folder: str, devices: str, kubeconfig: str) -> None:
@@ -90,9 +109,10 @@ def main(socket: str, claims_folder: str, cdi_folder: str, devices: str, kubecon
     async def serve() -> None:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
-        written = Status(loop, Topics(), partial(status.write, kubeconfig))
+        helpers = Helpers(loop)
+        written = Status(loop, Topics(), lambda due: helpers.do(partial(status.write, kubeconfig, due)))
         devices = SimpleNamespace(find=find, states=states)
-        driver = Driver(Path(socket), devices, written, lambda: None, kubeconfig)
+        driver = Driver(Path(socket), devices, written, helpers, lambda: None, kubeconfig)
         loop.add_signal_handler(signal.SIGTERM, ended.set)
 
         def changed() -> None:
@@ -104,6 +124,7 @@ def main(socket: str, claims_folder: str, cdi_folder: str, devices: str, kubecon
         await ended.wait()
         driver.close()
         written.close()
+        helpers.close()
 
     asyncio.run(serve())
 

@@ -28,13 +28,14 @@ from node.dra.claims.devices import Devices, State
 from node.dra.claims.parameters import Refused
 from node.dra.claims.prepare import Asked
 from node.dra.claims.status import Status
+from node.dra.helpers import Helpers
 from node.kubelet import sockets
 from node.kubelet.service import Shell
 from node.log import cause, log
 
 SERVICES: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 _PACKAGE: Final = "/k8s.io.kubelet.pkg.apis.dra"
-_AT_ONCE: Final = 4  # child processes that read claims
+_AT_ONCE: Final = 4  # calls whose claims are read and decided
 # Seconds: kubelet waits 45.  So long after its call no more of its claims are read, and one takes api.PATIENCE at most.
 _LATEST: Final = 20
 # Seconds for which kubelet believes a report of health.  A report follows each change, and the end of the stream ends
@@ -51,16 +52,18 @@ class Driver:
         socket_path: Path,
         devices: Devices,
         status: Status,
+        helpers: Helpers,
         registered: Callable[[], None],
         kubeconfig: str = "",
     ) -> None:
         """Calls ``registered`` when kubelet has accepted the driver."""
         self._endpoint = sockets.Endpoint(socket_path)
         self._devices, self._registered, self._kubeconfig = devices, registered, kubeconfig
+        self._helpers = helpers
         # kubelet's directory is above that of the sockets.
         self._status, self._kubelet = status, f"{socket_path.parent.parent}"
         self._shell = Shell(f"the driver {DRIVER}", "a claim prepared", log)
-        self._children = asyncio.Semaphore(_AT_ONCE)
+        self._turns = asyncio.Semaphore(_AT_ONCE)
         kept.sweep_earlier_boots()
         kept.sweep()
         for claim in claims.all_claims():
@@ -116,8 +119,8 @@ class Driver:
         # kubelet names each claim once.
         asked = list({one.uid: Asked(one.uid, one.namespace, one.name) for one in request.claims}.values())
         latest = time.monotonic() + _LATEST
-        async with self._children:
-            decided = await deciding.decided(self._kubeconfig, asked, self._devices.find, latest)
+        async with self._turns:
+            decided = await deciding.decided(self._helpers, self._kubeconfig, asked, self._devices.find, latest)
         answer = dra.NodePrepareResourcesResponse()
         for one in asked:
             try:
@@ -147,7 +150,7 @@ class Driver:
             kept.keep(replace(claim, kubelet=self._kubelet), self._status)
 
     def _refuse_ill(self, devices: Sequence[ClaimedDevice]) -> None:
-        """Refuse a device that no pod may have now: the child process decided by an older state."""
+        """Refuse a device that no pod may have now: it was decided by an older state."""
         for device in devices:
             found = self._devices.find(device.pool, device.device)
             if not found or (found.problem and not device.admin):

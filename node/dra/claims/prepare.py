@@ -78,16 +78,25 @@ _accepted = dict[bytes, str]()
 Find = Callable[[str, str], Found | None]
 
 
-def accepted() -> Mapping[bytes, str]:
-    """The accepted configurations, for ``remember`` in the parent of a child process."""
-    return _accepted
+def accepted(known: Collection[bytes] = ()) -> Mapping[bytes, str]:
+    """The accepted configurations but the ``known``, for ``remember`` in the parent of a child process."""
+    return {digest: mode for digest, mode in _accepted.items() if digest not in known}
 
 
 def remember(accepted: Mapping[bytes, str]) -> None:
     """Note the configurations that a child process accepted."""
-    _accepted.clear()
-    # Most nodes have few configurations; a node with more begins anew.
-    _accepted.update(accepted if len(accepted) <= _KNOWN else {})
+    if len(_accepted) + len(accepted) > _KNOWN:  # most nodes have few; a node with more begins anew
+        _accepted.clear()
+    _accepted.update(accepted)
+
+
+def devices(document: Any) -> Collection[tuple[str, str]]:
+    """The pool and the name of each device that ``decide`` needs of a claim; none of an odd one."""
+    with suppress(KeyError, TypeError, AttributeError):
+        results = document["status"]["allocation"]["devices"]["results"]
+        own = [(one["pool"], one["device"]) for one in results if one.get("driver") == DRIVER]
+        return {(pool, name) for pool, name in own[:_MOST] if isinstance(pool, str) and isinstance(name, str)}
+    return ()
 
 
 def decide(asked: Asked, document: Json | None, find: Find, prepared: Claim | None = None) -> Claim:

@@ -1,20 +1,19 @@
 """Shows in a claim's status which interface and addresses its devices have (KEP-4817).
 
 The gates of prepared claims have the data.  Their directories are watched, so nothing is polled: when ADD opens a gate,
-a child process writes the status.  An attachment stands whether or not its claim's status can be written.
+a helper process writes the status.  An attachment stands whether or not its claim's status can be written.
 """
 
 import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from base.child_process import Child
 from base.kernel import events
 from base.protocol.errors import CniError, Unreachable
 from base.protocol.spec import Json
@@ -27,11 +26,14 @@ from node.log import Topics
 REST: Final = 0.2  # from a gate's opening to the write: a pod's other interfaces follow
 AGAIN: Final = 5.0  # from a failed write to the next; twice as long after each further failure, up to LONGEST
 LONGEST: Final = 300.0
-_MOST: Final = 60  # for one child process
+_MOST: Final = 60  # for one write
 TOPIC: Final = "dra status"
 
-# Writes the status of these claims; returns why some could not be written, and their UIDs.
-Write = Callable[[Sequence[Claim]], tuple[str, list[str]]]
+# Why the status of some claims could not be written, and their UIDs.
+Outcome = tuple[str, list[str]]
+# Writes the status of these claims.  Raises ChildProcessError if the process that writes it ended, and OSError if none
+# could be started.
+Write = Callable[[Sequence[Claim]], Coroutine[Any, Any, Outcome]]
 
 
 class Status:
@@ -44,6 +46,7 @@ class Status:
         self._uids = dict[int, str]()  # by the watch's number
         self._due = set[str]()
         self._background = Background(loop, self._start)
+        self._task: asyncio.Task[Outcome] | None = None
         self._failures = 0
 
     def watch(self, claim: Claim) -> None:
@@ -71,6 +74,8 @@ class Status:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
         self._background.close()
+        if self._task:
+            self._task.cancel()
 
     def _watch_again(self) -> None:
         self._again = None
@@ -91,26 +96,28 @@ class Status:
 
     def _request(self, uid: str) -> None:
         self._due.add(uid)
-        if not self._background.is_at_work:  # its end requests the next
+        if not self._task:  # its end requests the next
             self._background.after(REST)
 
     def _start(self) -> None:
         due = [claim for claim in claims.all_claims() if claim.uid in self._due]
         self._due.clear()
-        if not due:
-            return
-        try:
-            self._background.start(partial(self._write, due), partial(self._finish, [claim.uid for claim in due]))
-        except OSError as e:
-            self._finished((f"no process can be started: {e.strerror}", [claim.uid for claim in due]))
+        if due:
+            self._task = self._loop.create_task(self._write(due))
+            self._task.add_done_callback(partial(self._finish, [claim.uid for claim in due]))
 
-    def _finish(self, uids: list[str], child: Child) -> None:
+    def _finish(self, uids: list[str], task: asyncio.Task[Outcome]) -> None:
+        self._task = None
         try:
-            self._finished(child.answer())
-        except (OSError, EOFError) as e:
+            self._finished(task.result())
+        except asyncio.CancelledError:
+            return  # by close
+        except ChildProcessError as e:
             self._finished((f"the process that writes it {e}", uids))
+        except OSError as e:
+            self._finished((f"no process can be started: {e.strerror}", uids))
 
-    def _finished(self, outcome: tuple[str, list[str]]) -> None:
+    def _finished(self, outcome: Outcome) -> None:
         why, left = outcome
         self._failures = self._failures + 1 if why else 0
         self._due.update(left)
@@ -123,13 +130,13 @@ class Status:
                 self._background.after(REST)
 
 
-def write(kubeconfig: str, due: Sequence[Claim]) -> tuple[str, list[str]]:
+def write(kubeconfig: str, due: Sequence[Claim]) -> Outcome:
     """Write the status of these claims at the API server.  For a child process."""
     from node.dra import api  # noqa: PLC0415  # for the child only
 
     signal.alarm(_MOST)
     try:
-        server = api.opened(kubeconfig)
+        server = api.kept(kubeconfig)
     except CniError as e:
         return e.msg, [claim.uid for claim in due]
     why, left = "", list[str]()

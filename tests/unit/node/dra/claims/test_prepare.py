@@ -371,10 +371,28 @@ def test_the_same_name_in_one_pod() -> None:
         prepare.refuse_same_names(two, ())
 
 
+def test_the_devices_that_a_decision_needs() -> None:
+    """Those of this driver, and none that the API server makes of no claim."""
+    results = (result(), result("vf3", request="b"), result("vf2", request="c"), {"driver": "other", "pool": 1})
+    pool = "node1/pci-0000-3b-00-0"
+    assert prepare.devices(claim(results=results)) == {(pool, "vf2"), (pool, "vf3")}
+    many = tuple(result(f"vf{number}") for number in range(99))
+    assert len(prepare.devices(claim(results=many))) == 32
+    odd = claim(results=(result(), result(pool=["x"]), result(device=1)))  # type: ignore[arg-type]
+    assert prepare.devices(odd) == {(pool, "vf2")}
+    for document in (None, "why", {}, {"status": None}, {"status": {"allocation": []}}, claim(results=(1,))):  # type: ignore[arg-type]
+        assert not prepare.devices(document)
+
+
 def test_an_accepted_configuration_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its parser takes most of the time of a Prepare, and each child process would import it."""
     monkeypatch.setattr(prepare, "_accepted", {})
     first = decide(claim(config(attach="chain", mtu=1500)))
+    accepted = prepare.accepted()
+    assert len(accepted) == 1
+    assert not prepare.accepted(accepted.keys())
+    monkeypatch.setattr(prepare, "_accepted", {})  # the parent's
+    prepare.remember(accepted)
     monkeypatch.delattr(cni, "config")
     monkeypatch.setitem(sys.modules, "cni.config", None)  # an import fails now
     assert decide(claim(config(attach="chain", mtu=1500))) == first
