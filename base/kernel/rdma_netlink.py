@@ -22,9 +22,17 @@ from base.kernel.rtnl import Rtnl
 
 NETLINK_RDMA: Final = 20
 NLDEV: Final = 5 << 10  # RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)
-GET, SET, NEWLINK, DELLINK, SYS_GET, SYS_SET, RES_CTX_GET = (NLDEV + n for n in (1, 2, 3, 4, 6, 7, 22))
+GET, SET, NEWLINK, DELLINK, SYS_GET, SYS_SET = (NLDEV + n for n in (1, 2, 3, 4, 6, 7))
 DEV_INDEX, DEV_NAME, CAP_FLAGS, RES_PID, NDEV_NAME, LINK_TYPE, NETNS_MODE, NET_NS_FD = 1, 2, 4, 28, 51, 65, 66, 68
-RES_CTX, RES_CTX_ENTRY = 86, 87
+RES_KERN_NAME: Final = 29
+# Resources of a device: the message's type, and the attributes of the list and of an entry.
+RESOURCES: Final = {
+    "qp": (NLDEV + 10, 19, 20),
+    "cq": (NLDEV + 12, 35, 36),
+    "mr": (NLDEV + 13, 40, 41),
+    "ctx": (NLDEV + 22, 86, 87),
+}
+KERNEL, UNSEEN = -1, 0  # in place of a thread
 
 _MISSES: Final = 20  # dumps without a device before it counts as absent; while others move, one dump in five loses one
 
@@ -50,12 +58,17 @@ def set_exclusive(exclusive: bool) -> None:  # noqa: FBT001
 def index_of(name: str, ns_fd: int | None = None) -> int | None:
     """The index of the device with that name in a namespace, by default ours; None if it is not there."""
     for _ in range(_MISSES):
-        devices = map(attributes, _call(GET, NLM_F_DUMP, b"", ns_fd))
-        found = {read_text(device[DEV_NAME]): read_u32(device[DEV_INDEX]) for device in devices}
+        found = indexes(ns_fd)
         if name in found:
             return found[name]
         time.sleep(0.002)
     return None
+
+
+def indexes(ns_fd: int | None = None) -> dict[str, int]:
+    """The devices of a namespace, by default ours: name -> index.  One that moves meanwhile may hide another."""
+    devices = map(attributes, _call(GET, NLM_F_DUMP, b"", ns_fd))
+    return {read_text(device[DEV_NAME]): read_u32(device[DEV_INDEX]) for device in devices}
 
 
 def name_of(index: int, ns_fd: int | None = None) -> str:
@@ -105,13 +118,25 @@ def delete_link(index: int) -> None:
 def users(index: int) -> list[int]:
     """The processes that have the device open, as in: rdma resource show ctx.  Raises OSError, EINVAL if the device is
     not there."""
+    return [thread for thread in creators(index, "ctx") if thread not in (KERNEL, UNSEEN)]
+
+
+def creators(index: int, resource: str) -> list[int]:
+    """The thread that made each of the device's resources, as in: rdma resource show qp.  Raises OSError, EINVAL if the
+    device is not there.
+
+    It is KERNEL for the kernel's own.  The kernel numbers a thread as our PID namespace does (fill_res_name_pid).  A
+    thread outside of that, or one that has ended, is UNSEEN.  A resource lives until its process ends.  The kernel
+    continues by position, so a list may miss resources while others end.
+    """
+    kind, table, entry = RESOURCES[resource]
     entries = [
-        attributes(entry)
-        for answer in _call(RES_CTX_GET, NLM_F_DUMP, attr(DEV_INDEX, u32(index)))
-        for kind, entry in pairs(attributes(answer)[RES_CTX])
-        if kind == RES_CTX_ENTRY
+        attributes(body)
+        for answer in _call(kind, NLM_F_DUMP, attr(DEV_INDEX, u32(index)))
+        for found, body in pairs(attributes(answer)[table])
+        if found == entry
     ]
-    return [read_u32(entry[RES_PID]) for entry in entries if RES_PID in entry]
+    return [KERNEL if RES_KERN_NAME in one else read_u32(one.get(RES_PID, b"")) for one in entries]
 
 
 def _call(kind: int, flags: int, body: bytes, ns_fd: int | None = None) -> list[bytes]:

@@ -21,14 +21,16 @@ from ctl.screen import Alarm, Table, live, show, show_over
 from ctl.top.counters import Name, Sample, Seen, sample
 from ctl.top.rates import History, Rates, behind, between, bits, now_line, sparkline, summary
 from hardware.ports import NOBODY
+from hardware.rdma_users import RESOURCES
 
 _SHOWN: Final = 30  # samples in a sparkline
 _DAY: Final = 86400  # seconds, the longest interval
 _HEADER: Final = ("POD", "RDMA/PORT", "STATE", "RX", "TX", "RX p/s", "TX p/s", "COURSE", "RAILS", "ERRORS")
+_USERS: Final = ("RDMA", "USER", "QPS", "MRS", "CQS")
 _EXAMPLE: Final = """\
 example:
   hpn top                       all ports, once a second
-  hpn top default/train-0       the ports of this pod
+  hpn top default/train-0       the ports that this pod owns or uses
   hpn top mlx5_0 -l             one device: a line a second, and a summary on Ctrl-C
   hpn top --count 1 --json      one sample for a script"""
 
@@ -143,7 +145,15 @@ def _document(step: Step) -> str:
          "counted": seen.totals.known, **asdict(rates[name])}
         for name, seen in after.shown.items()
     ]  # fmt: skip
-    return json.dumps({"time": time.time(), "seconds": seconds, "ports": ports}) + "\n"
+    users = [
+        {"device": device, "pod": user.name, "uid": user.uid, "other": user.other, **_numbers(uses)}
+        for (device, user), uses in after.shown_uses.items()
+    ]
+    return json.dumps({"time": time.time(), "seconds": seconds, "ports": ports, "users": users}) + "\n"
+
+
+def _numbers(uses: Mapping[str, int]) -> dict[str, int]:
+    return {resource: uses.get(resource, 0) for resource in RESOURCES}
 
 
 def _frames(steps: Iterator[Step], remarks: dict[str, None]) -> Iterator[list[Table | str]]:
@@ -159,7 +169,8 @@ def _frames(steps: Iterator[Step], remarks: dict[str, None]) -> Iterator[list[Ta
             low = behind(now.tx, _rails(after, rates, seen))
             row = _row(name, seen, now, sparkline(histories[name]))
             rows.append((*row, f"{low:.2f} of median" if low is not None else "-", _errors(errors[name], now)))
-        yield [Table(_HEADER, rows), *_notes(after), *remarks]
+        uses = [(device, user.title, *map(str, _numbers(n).values())) for (device, user), n in after.shown_uses.items()]
+        yield [Table(_HEADER, rows), *(["", Table(_USERS, uses)] if uses else ()), *_notes(after), *remarks]
 
 
 def _rails(after: Sample, rates: Mapping[Name, Rates], seen: Seen) -> list[float]:

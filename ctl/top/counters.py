@@ -16,8 +16,9 @@ from base.kernel import sysfs
 from base.protocol import location
 from base.state import journal
 from base.state.record import Record
-from hardware import ports
+from hardware import ports, rdma_users
 from hardware.ports import Owner, Port, every
+from hardware.rdma_users import Uses
 from ipam.pool import interface_id
 
 # Drivers' names of received and sent data, and the bytes per count.
@@ -123,12 +124,14 @@ class Seen:
 class Sample:
     """All ports, and the time of reading in seconds of the monotonic clock.
 
-    ``wanted``: the requested devices, ports and pods; empty for all.
+    - ``wanted``: the requested devices, ports and pods; empty for all.
+    - ``uses``: the users of the devices in our namespace.
     """
 
     at: float
     ports: Mapping[Name, Seen]
     wanted: Set[str] = frozenset()
+    uses: Uses = field(default_factory=dict)
 
     @property
     def shown(self) -> Mapping[Name, Seen]:
@@ -136,8 +139,20 @@ class Sample:
         return {
             name: seen
             for name, seen in self.ports.items()
-            if not self.wanted or not self.wanted.isdisjoint(_words(name, seen))
+            if not self.wanted or not self.wanted.isdisjoint(self._words(name, seen))
         }
+
+    @property
+    def shown_uses(self) -> Uses:
+        """The users of the requested ports' devices, by device and name."""
+        devices = {device for device, _ in self.shown}
+        return {key: self.uses[key] for key in sorted(self.uses) if key[0] in devices}
+
+    def _words(self, name: Name, seen: Seen) -> set[str]:
+        """Return the names that select the port: its own, and those of the pods that own or use its device."""
+        users = [user for device, user in self.uses if device == name[0]]
+        pods = {word for user in users for word in (user.pod, user.name, user.uid)}
+        return {name[0], "/".join(name), seen.owner[1], seen.pod, *pods} - {""}
 
 
 def sample(wanted: Set[str], remark: Callable[[str], None], root: Path = sysfs.SYS) -> Sample:
@@ -147,12 +162,9 @@ def sample(wanted: Set[str], remark: Callable[[str], None], root: Path = sysfs.S
         (port.rdma_dev, port.number): Seen(port.state.rpartition(": ")[2], port.owner, _totals(port, records, remark))
         for port in every(records, remark, root)
     }
-    return Sample(time.monotonic(), found, wanted)
-
-
-def _words(name: Name, seen: Seen) -> set[str]:
-    """Return the names that select the port."""
-    return {name[0], "/".join(name), seen.owner[1], seen.pod} - {""}
+    # The kernel knows only this machine's devices.
+    uses = rdma_users.uses(records, remark) if root == sysfs.SYS else {}
+    return Sample(time.monotonic(), found, wanted, uses)
 
 
 def _totals(port: Port, records: Iterable[Record], remark: Callable[[str], None]) -> Totals:

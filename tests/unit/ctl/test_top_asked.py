@@ -1,5 +1,6 @@
 """The rows of hpn top, and its comparison of rails."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from ctl.screen import Table
 from ctl.top import command as top
 from ctl.top.counters import Name, Sample, Seen, Totals
 from ctl.top.rates import Rates
+from hardware.rdma_users import OF_KERNEL, User
 
 FAST, SLOW = 10**9, 10**8
 
@@ -35,6 +37,45 @@ def test_a_pod_without_a_namespace() -> None:
     """A pod's name may have no namespace, as from podman."""
     assert (seen(0, "", "web").pod, seen(0, "ns", "web").pod, seen(0).pod) == ("web", "ns/web", "")
     assert rails({("a", "1"): seen(0, "", "web"), ("b", "1"): seen(0, "ns", "db")}, "web") == {"a/1": "-"}
+
+
+SHARED: dict[Name, Seen] = {("mlx5_0", "1"): seen(0), ("mlx5_1", "1"): seen(0)}
+TRAIN, BY_UID = User("ns", "train", "u-1"), User(uid="u-2")
+USES = {
+    ("mlx5_0", TRAIN): {"qp": 12, "mr": 40, "cq": 6},
+    ("mlx5_0", OF_KERNEL): {"qp": 1, "cq": 1},
+    ("mlx5_1", BY_UID): {"mr": 1},
+}
+
+
+def shared(*wanted: str) -> top.Step:
+    return Sample(1.0, SHARED, set(wanted), USES), dict.fromkeys(SHARED, Rates()), 1.0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "devices"),
+    [
+        ((), "01"), (("train",), "0"), (("ns/train",), "0"), (("u-1",), "0"), (("u-2",), "1"), (("mlx5_1",), "1"),
+        (("train", "u-2"), "01"), (("kernel",), ""),
+    ],
+)  # fmt: skip
+def test_the_users_of_a_shared_device(wanted: tuple[str, ...], devices: str) -> None:
+    """A pod selects the devices that it uses."""
+    (frame,) = top._frames(iter([shared(*wanted)]), {})
+    tables = [part for part in frame if isinstance(part, Table)]
+    rows = {
+        "0": [("mlx5_0", "(kernel)", "1", "0", "1"), ("mlx5_0", "ns/train", "12", "40", "6")],
+        "1": [("mlx5_1", "u-2", "0", "1", "0")],
+    }
+    assert [row[1] for row in tables[0].rows] == [f"mlx5_{n}/1" for n in devices]
+    assert [row for table in tables[1:] for row in table.rows] == [row for n in devices for row in rows[n]]
+
+
+def test_the_users_as_a_document() -> None:
+    assert json.loads(top._document(shared("mlx5_0")))["users"] == [
+        {"device": "mlx5_0", "pod": "", "uid": "", "other": "kernel", "qp": 1, "mr": 0, "cq": 1},
+        {"device": "mlx5_0", "pod": "ns/train", "uid": "u-1", "other": "", "qp": 12, "mr": 40, "cq": 6},
+    ]
 
 
 def test_ports_that_nobody_has_are_not_compared() -> None:

@@ -101,6 +101,14 @@ NAMES = {
     "RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET)": rdma_netlink.GET,
     "RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_SET)": rdma_netlink.SET,
     "RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_SYS_SET)": rdma_netlink.SYS_SET,
+    "RDMA_NLDEV_ATTR_RES_PID": rdma_netlink.RES_PID,
+    "RDMA_NLDEV_ATTR_RES_KERN_NAME": rdma_netlink.RES_KERN_NAME,
+    **{
+        f"RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_RES_{name.upper()}_GET)": kind
+        for name, (kind, _, _) in rdma_netlink.RESOURCES.items()
+    },
+    **{f"RDMA_NLDEV_ATTR_RES_{name.upper()}": table for name, (_, table, _) in rdma_netlink.RESOURCES.items()},
+    **{f"RDMA_NLDEV_ATTR_RES_{name.upper()}_ENTRY": entry for name, (_, _, entry) in rdma_netlink.RESOURCES.items()},
     "SIOCETHTOOL": offloads._SIOCETHTOOL,
     "ETHTOOL_GFEATURES": offloads._GFEATURES,
     "ETHTOOL_SFEATURES": offloads._SFEATURES,
