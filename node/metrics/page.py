@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from base.kernel import sysfs
 from base.protocol.errors import CniError
 from base.state.record import Record
+from hardware import rdma_users
 from hardware.model import Device
 from hardware.ports import every
 from ipam import inventory, stores
@@ -181,3 +182,18 @@ def ports(records: Sequence[Record], remark: Callable[[str], None], root: Path =
         for counter, value in sorted(port.counters().items()):
             counted.add_metric([port.rdma_dev, port.number, counter, *port.owner], value)
     yield from (active, counted)
+
+
+def users(records: Iterable[Record], remark: Callable[[str], None]) -> Iterator[Metric]:
+    """Each pod's resources of the RDMA devices in our namespace; the users that are no pod are left out.
+
+    ``remark`` gets a sentence if pods are in another PID namespace.  Raises OSError.
+    """
+    pods = {key: numbers for key, numbers in rdma_users.uses(records, remark).items() if not key[1].other}
+    for resource, name in (("qp", "Queue pairs"), ("mr", "Memory regions"), ("cq", "Completion queues")):
+        held: dict[tuple[str, ...], int] = {
+            (device, user.namespace, user.pod, user.uid): numbers.get(resource, 0)
+            for (device, user), numbers in pods.items()
+        }
+        text = f"{name} that a pod's threads have made on an RDMA device."
+        yield _gauge(f"hpn_pod_rdma_{resource}", text, held, "rdma_dev", "namespace", "pod", "uid")

@@ -156,6 +156,7 @@ def _serve(listener: socket.socket, parent: socket.socket, version: str) -> None
             "pools": lambda: page.pools(data_dirs(records())),
             "blocks": lambda: page.blocks(data_dirs(records()), known.suspected),
             "rdma": lambda: page.ports([record for _, record in records() if record], remark),
+            "users": lambda: page.users([record for _, record in records() if record], remark),
         }
         families = chain(page.build(version), page.commands(known.tally), page.devices(known.devices))
         text, sentences = page.make(families, readers, known.problems)

@@ -1,4 +1,4 @@
-"""RDMA ports on the page, from a tree like /sys."""
+"""RDMA ports on the page, from a tree like /sys; and the pods that use a device."""
 
 import os
 from pathlib import Path
@@ -11,6 +11,8 @@ from support.sysfs_tree import Tree
 from base.protocol.spec import Key
 from base.state.pod import Identity
 from base.state.record import Record
+from hardware import rdma_users
+from hardware.rdma_users import OF_HOST, OF_KERNEL, UNKNOWN, User
 from node.metrics import page
 
 PF, VF = "0000:3b:00.0", "0000:3b:00.2"
@@ -87,3 +89,24 @@ def test_names_that_are_no_text(tree: Tree) -> None:
 
 def test_a_machine_without_rdma(tmp_path: Path) -> None:
     assert made(page.ports([record("mlx5_1")], print, tmp_path)) == {}
+
+
+def test_the_pods_that_use_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods only: of the others, the kernel and the host have no number, and an unknown user would be a false one."""
+    uses = {
+        ("mlx5_0", User("ml", "train-0", "u-1")): {"qp": 12, "mr": 40},
+        ("mlx5_0", User(uid="u-2")): {"cq": 1},
+        ("mlx5_1", User("", "web")): {"qp": 1},
+        **{("mlx5_0", user): {"qp": 9, "mr": 9, "cq": 9} for user in (OF_KERNEL, OF_HOST, UNKNOWN)},
+    }
+    monkeypatch.setattr(rdma_users, "uses", lambda _records, _remark: uses)
+    found = made(page.users([], pytest.fail))
+    assert found == {
+        (f"hpn_pod_rdma_{resource}", *labels): number
+        for labels, numbers in (
+            (("ml", "train-0", "mlx5_0", "u-1"), (12, 40, 0)),
+            (("", "", "mlx5_0", "u-2"), (0, 0, 1)),
+            (("", "web", "mlx5_1", ""), (1, 0, 0)),
+        )
+        for resource, number in zip(("qp", "mr", "cq"), numbers, strict=True)
+    }
