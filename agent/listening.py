@@ -108,6 +108,6 @@ def _has_ended(process: int) -> bool:
     if not process:
         return False
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return True

@@ -199,7 +199,7 @@ def by_cgroup(names: Collection[str]) -> dict[str, str]:
     found: dict[str, dict[int, str]] = {name: {} for name in wanted}
     for process in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):  # it ended meanwhile
-            words = re.split(r"[^0-9A-Za-z_]+", Path(f"/proc/{process}/cgroup").read_text())
+            words = re.split(r"[^0-9A-Za-z_]+", Path(f"/proc/{process}/cgroup").read_text(errors="replace"))
             for name in wanted.intersection(words):
                 found[name] |= {int(link[5:-1]): path for path, link in _links_of(process)}
     there = {name: [path for number, path in of.items() if number != own] for name, of in found.items()}
@@ -250,7 +250,7 @@ def _link_of(path: str, process: str) -> str:
 
 def age(process: str) -> float:
     """The process's age in seconds (man 5 proc_pid_stat, starttime).  Raises OSError if it has ended."""
-    began = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    began = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / os.sysconf("SC_CLK_TCK")
 
 

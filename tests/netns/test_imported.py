@@ -96,3 +96,11 @@ def test_a_container_with_several_namespaces(make_pod: Callable[[], Pod], run: R
     run(ENDED, make_pod())
     run(GONE, None)
     assert netns.by_cgroup([ENDED, GONE, LIVING]) == {}
+
+
+def test_another_cgroup_whose_name_is_no_text(make_pod: Callable[[], Pod], run: Run) -> None:
+    """A pod chooses the names of the cgroups below its own."""
+    pod = make_pod()
+    run(os.fsdecode(b"of-\xff"), None)
+    run(LIVING, pod)
+    assert set(netns.by_cgroup([LIVING])) == {LIVING}
