@@ -15,15 +15,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from base.kernel import budget, netns, rdma_netlink
+from base.kernel import budget, netns, rdma_netlink, sysfs
 from base.kernel.rdma_netlink import KERNEL, UNSEEN
 from base.protocol import arguments
 from base.protocol.errors import BadEnvironment
 from base.state.record import Record
 
 RESOURCES: Final = ("qp", "mr", "cq")
+# The numbers of the rdma controller, and their files: all objects of a pod's cgroup, now and at most.
+CHARGED: Final = {"objects": "rdma.current", "objects_peak": "rdma.peak"}
 _REMARK: Final = "some users of RDMA devices are not shown, because this PID namespace does not contain them"
 _PROC: Final = Path("/proc")
+_CGROUPS: Final = Path("/sys/fs/cgroup")
 _INITIAL: Final = 0xEFFFFFFC  # the first PID namespace's inode (PROC_PID_INIT_INO)
 _TICK: Final = 1 / os.sysconf("SC_CLK_TCK")  # seconds; a thread's start is rounded down to it
 # A pod's cgroup, with either driver of kubelet (pkg/kubelet/cm), also below kind's or as a container's own cgroup
@@ -55,7 +58,7 @@ class User(NamedTuple):
 
 
 OF_KERNEL, OF_HOST, UNKNOWN = User(other="kernel"), User(other="host"), User(other="unknown")
-# For each device and user, the numbers of QPs, MRs and CQs.
+# For each device and user, the numbers of RESOURCES, and of CHARGED that the kernel has.
 Uses = Mapping[tuple[str, User], Mapping[str, int]]
 
 
@@ -81,6 +84,11 @@ def uses(records: Iterable[Record], remark: Callable[[str], None]) -> Uses:
     found = defaultdict[tuple[str, User], Counter[str]](Counter)
     for name, kind, thread in made:
         found[name, user.get(thread, UNKNOWN)][kind] += 1
+    for (name, one), numbers in found.items():
+        for charge, file in CHARGED.items() if one in pods.folders else ():
+            lines = sysfs.line(pods.folders[one] / file)
+            if number := re.search(rf"^{re.escape(name)} .*hca_object=(\d+)", lines, re.MULTILINE):
+                numbers[charge] = int(number[1])
     return found
 
 
@@ -99,10 +107,11 @@ def _is_proc_ours() -> bool:
 
 
 class _Pods:
-    """The pods with an attachment, by UID and by network namespace."""
+    """The pods with an attachment, by UID and by network namespace.  ``folders``: the cgroups that threads led to."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         self._by_uid, self._by_netns = dict[str, User](), dict[tuple[int, int], User]()
+        self.folders = dict[User, Path]()
         for record in records:
             if record.of_this_boot and record.pod:
                 namespace, _, pod = record.pod.rpartition("/")
@@ -115,12 +124,14 @@ class _Pods:
         """The user that a thread belongs to.  It is UNKNOWN if the thread began after ``began``, in seconds of
         CLOCK_BOOTTIME: another thread may have had its number then."""
         try:
-            uid = pod_uid((_PROC / str(thread) / "cgroup").read_bytes().decode(errors="replace"))
+            uid, folder = pod_cgroup((_PROC / str(thread) / "cgroup").read_bytes().decode(errors="replace"))
             user = self._by_uid.get(uid, User(uid=uid)) if uid else self._by_namespace(thread)
             # Read last: so the rest was the same thread's.
             is_same = time.clock_gettime(time.CLOCK_BOOTTIME) - netns.age(str(thread)) + _TICK <= began
         except OSError:  # it ended, or we may not inspect it
             return UNKNOWN
+        if folder and is_same:
+            self.folders[user] = _CGROUPS / folder
         return user if is_same else UNKNOWN
 
     def _by_namespace(self, thread: int) -> User:
@@ -133,9 +144,16 @@ class _Pods:
             return self._by_netns.get((number, netns.cookie_of(fd)), OF_HOST) if is_known else OF_HOST
 
 
-def pod_uid(cgroups: str) -> str:
-    """The UID of the pod in a thread's cgroups (man 7 cgroups, /proc/PID/cgroup); empty if kubelet made none."""
+def pod_cgroup(cgroups: str) -> tuple[str, str]:
+    """The UID of the pod in a thread's cgroups (man 7 cgroups, /proc/PID/cgroup), and the pod's folder of the rdma
+    controller.
+
+    Both are empty if kubelet made no cgroup.  The folder is empty if our cgroup namespace does not contain it.
+    """
     # In a cgroup's name, only the line feed is impossible.
-    paths = [line.split(":", 2)[2] for line in cgroups.split("\n") if line.count(":") >= 2]
-    found = {name[1].replace("_", "-") for path in paths if (name := _POD.match(path))}
-    return found.pop() if len(found) == 1 else ""
+    lines = [line.split(":", 2) for line in cgroups.split("\n") if line.count(":") >= 2]
+    found = {controllers: name for _, controllers, path in lines if (name := _POD.match(path))}
+    uids = {name[1].replace("_", "-") for name in found.values()}
+    # Version 2 has all controllers in one hierarchy, without a name.
+    folders = [f"{of}{found[of][0]}".lstrip("/") for of in ("rdma", "") if of in found and "/.." not in found[of][0]]
+    return (uids.pop(), next(iter(folders), "")) if len(uids) == 1 else ("", "")

@@ -21,12 +21,12 @@ from ctl.screen import Alarm, Table, live, show, show_over
 from ctl.top.counters import Name, Sample, Seen, sample
 from ctl.top.rates import History, Rates, behind, between, bits, now_line, sparkline, summary
 from hardware.ports import NOBODY
-from hardware.rdma_users import RESOURCES
+from hardware.rdma_users import CHARGED, RESOURCES
 
 _SHOWN: Final = 30  # samples in a sparkline
 _DAY: Final = 86400  # seconds, the longest interval
 _HEADER: Final = ("POD", "RDMA/PORT", "STATE", "RX", "TX", "RX p/s", "TX p/s", "COURSE", "RAILS", "ERRORS")
-_USERS: Final = ("RDMA", "USER", "QPS", "MRS", "CQS")
+_USERS: Final = ("RDMA", "USER", "QPS", "MRS", "CQS", "OBJECTS", "PEAK")
 _EXAMPLE: Final = """\
 example:
   hpn top                       all ports, once a second
@@ -153,7 +153,7 @@ def _document(step: Step) -> str:
 
 
 def _numbers(uses: Mapping[str, int]) -> dict[str, int]:
-    return {resource: uses.get(resource, 0) for resource in RESOURCES}
+    return {**dict.fromkeys(RESOURCES, 0), **uses}
 
 
 def _frames(steps: Iterator[Step], remarks: dict[str, None]) -> Iterator[list[Table | str]]:
@@ -169,7 +169,10 @@ def _frames(steps: Iterator[Step], remarks: dict[str, None]) -> Iterator[list[Ta
             low = behind(now.tx, _rails(after, rates, seen))
             row = _row(name, seen, now, sparkline(histories[name]))
             rows.append((*row, f"{low:.2f} of median" if low is not None else "-", _errors(errors[name], now)))
-        uses = [(device, user.title, *map(str, _numbers(n).values())) for (device, user), n in after.shown_uses.items()]
+        uses = [
+            (device, user.title, *(str(_numbers(n).get(one, "-")) for one in (*RESOURCES, *CHARGED)))
+            for (device, user), n in after.shown_uses.items()
+        ]
         yield [Table(_HEADER, rows), *(["", Table(_USERS, uses)] if uses else ()), *_notes(after), *remarks]
 
 

@@ -190,10 +190,17 @@ def users(records: Iterable[Record], remark: Callable[[str], None]) -> Iterator[
     ``remark`` gets a sentence if pods are in another PID namespace.  Raises OSError.
     """
     pods = {key: numbers for key, numbers in rdma_users.uses(records, remark).items() if not key[1].other}
-    for resource, name in (("qp", "Queue pairs"), ("mr", "Memory regions"), ("cq", "Completion queues")):
+    texts = {
+        "qp": "Queue pairs that a pod's threads have made on an RDMA device.",
+        "mr": "Memory regions that a pod's threads have made on an RDMA device.",
+        "cq": "Completion queues that a pod's threads have made on an RDMA device.",
+        "objects": "Objects of an RDMA device that a pod's cgroup is charged for.",
+        "objects_peak": "The most objects of an RDMA device that a pod's cgroup was charged for at once.",
+    }
+    for resource, text in texts.items():
         held: dict[tuple[str, ...], int] = {
             (device, user.namespace, user.pod, user.uid): numbers.get(resource, 0)
             for (device, user), numbers in pods.items()
+            if resource in (*rdma_users.RESOURCES, *numbers)
         }
-        text = f"{name} that a pod's threads have made on an RDMA device."
         yield _gauge(f"hpn_pod_rdma_{resource}", text, held, "rdma_dev", "namespace", "pod", "uid")

@@ -42,7 +42,7 @@ def test_a_pod_without_a_namespace() -> None:
 SHARED: dict[Name, Seen] = {("mlx5_0", "1"): seen(0), ("mlx5_1", "1"): seen(0)}
 TRAIN, BY_UID = User("ns", "train", "u-1"), User(uid="u-2")
 USES = {
-    ("mlx5_0", TRAIN): {"qp": 12, "mr": 40, "cq": 6},
+    ("mlx5_0", TRAIN): {"qp": 12, "mr": 40, "cq": 6, "objects": 70, "objects_peak": 90},
     ("mlx5_0", OF_KERNEL): {"qp": 1, "cq": 1},
     ("mlx5_1", BY_UID): {"mr": 1},
 }
@@ -64,8 +64,8 @@ def test_the_users_of_a_shared_device(wanted: tuple[str, ...], devices: str) -> 
     (frame,) = top._frames(iter([shared(*wanted)]), {})
     tables = [part for part in frame if isinstance(part, Table)]
     rows = {
-        "0": [("mlx5_0", "(kernel)", "1", "0", "1"), ("mlx5_0", "ns/train", "12", "40", "6")],
-        "1": [("mlx5_1", "u-2", "0", "1", "0")],
+        "0": [("mlx5_0", "(kernel)", "1", "0", "1", "-", "-"), ("mlx5_0", "ns/train", "12", "40", "6", "70", "90")],
+        "1": [("mlx5_1", "u-2", "0", "1", "0", "-", "-")],
     }
     assert [row[1] for row in tables[0].rows] == [f"mlx5_{n}/1" for n in devices]
     assert [row for table in tables[1:] for row in table.rows] == [row for n in devices for row in rows[n]]
@@ -74,8 +74,9 @@ def test_the_users_of_a_shared_device(wanted: tuple[str, ...], devices: str) -> 
 def test_the_users_as_a_document() -> None:
     assert json.loads(top._document(shared("mlx5_0")))["users"] == [
         {"device": "mlx5_0", "pod": "", "uid": "", "other": "kernel", "qp": 1, "mr": 0, "cq": 1},
-        {"device": "mlx5_0", "pod": "ns/train", "uid": "u-1", "other": "", "qp": 12, "mr": 40, "cq": 6},
-    ]
+        {"device": "mlx5_0", "pod": "ns/train", "uid": "u-1", "other": "", "qp": 12, "mr": 40, "cq": 6, "objects": 70,
+         "objects_peak": 90},
+    ]  # fmt: skip
 
 
 def test_ports_that_nobody_has_are_not_compared() -> None:

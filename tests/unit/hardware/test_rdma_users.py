@@ -14,7 +14,7 @@ from base.protocol.spec import Key
 from base.state.pod import Identity
 from base.state.record import Record
 from hardware import rdma_users
-from hardware.rdma_users import OF_HOST, OF_KERNEL, UNKNOWN, User, pod_uid
+from hardware.rdma_users import OF_HOST, OF_KERNEL, UNKNOWN, User, pod_cgroup
 
 UID, OTHER = "0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0", "ffffffff-4f50-6172-8394-a5b6c7d8e9f0"
 STATIC = "0b1c2d3e4f5061728394a5b6c7d8e9f0"
@@ -49,12 +49,12 @@ OF_NO_POD = {
 
 @pytest.mark.parametrize("lines", OF_POD.values(), ids=OF_POD)
 def test_a_cgroup_of_a_pod(lines: str) -> None:
-    assert pod_uid(f"{lines}\n") == UID
+    assert pod_cgroup(f"{lines}\n")[0] == UID
 
 
 @pytest.mark.parametrize("lines", OF_NO_POD.values(), ids=OF_NO_POD)
 def test_other_cgroups(lines: str) -> None:
-    assert pod_uid(f"{lines}\n") == ""
+    assert pod_cgroup(f"{lines}\n")[0] == ""
 
 
 def test_a_name_that_is_no_text(monkeypatch: pytest.MonkeyPatch, proc: Path) -> None:
@@ -70,7 +70,43 @@ def test_a_name_with_a_carriage_return(monkeypatch: pytest.MonkeyPatch, proc: Pa
 
 
 def test_a_static_pods_uid_is_a_digest() -> None:
-    assert pod_uid(f"0::/kubepods.slice/kubepods-pod{STATIC}.slice/{SCOPE}\n") == STATIC
+    assert pod_cgroup(f"0::/kubepods.slice/kubepods-pod{STATIC}.slice/{SCOPE}\n")[0] == STATIC
+
+
+CONTROLLERS = {
+    "systemd": f"kubepods.slice/kubepods-burstable.slice/{SLICE}",
+    "cgroupfs": f"kubepods/besteffort/pod{UID}",
+    "version 1": f"rdma/kubepods/pod{UID}",
+    "from a container's cgroup namespace": "",
+    "its own below": f"kubepods/burstable/pod{UID}",
+}
+
+
+@pytest.mark.parametrize("case", CONTROLLERS)
+def test_the_folder_of_a_pods_controller(case: str) -> None:
+    assert pod_cgroup(f"{OF_POD[case]}\n")[1] == CONTROLLERS[case]
+
+
+@pytest.mark.parametrize("files", [(), ("current",), ("current", "peak")], ids=str)
+def test_what_the_controller_charges(
+    monkeypatch: pytest.MonkeyPatch, proc: Path, tmp_path: Path, files: tuple[str, ...]
+) -> None:
+    """A kernel may have one of the files, both or none; they list the devices that the pod has used."""
+    monkeypatch.setattr(rdma_users, "_CGROUPS", tmp_path)
+    folder = tmp_path / CONTROLLERS["systemd"]
+    folder.mkdir(parents=True)
+    for number, file in enumerate(files, 1):
+        lines = f"mlx5_01 hca_handle=9 hca_object=99\nmlx5_0 hca_handle={number} hca_object={number}00\n"
+        (folder / f"rdma.{file}").write_text(lines)
+    answers = Answers({"mlx5_0": {QP_GET: [os.getpid()]}, "m.*": {QP_GET: [os.getpid(), "mad"]}})
+    charged = dict(zip(("objects", "objects_peak"), (100, 200), strict=True)) if len(files) == 2 else {}
+    charged = {"objects": 100} if len(files) == 1 else charged
+    assert found(monkeypatch, answers) == {
+        ("mlx5_0", User(uid=UID)): {"qp": 1, **charged},
+        ("m.*", User(uid=UID)): {"qp": 1},
+        ("m.*", OF_KERNEL): {"qp": 1},
+    }
+    assert (proc / "self").exists()
 
 
 @pytest.fixture

@@ -94,14 +94,15 @@ def test_a_machine_without_rdma(tmp_path: Path) -> None:
 def test_the_pods_that_use_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pods only: of the others, the kernel and the host have no number, and an unknown user would be a false one."""
     uses = {
-        ("mlx5_0", User("ml", "train-0", "u-1")): {"qp": 12, "mr": 40},
+        ("mlx5_0", User("ml", "train-0", "u-1")): {"qp": 12, "mr": 40, "objects": 60},
         ("mlx5_0", User(uid="u-2")): {"cq": 1},
         ("mlx5_1", User("", "web")): {"qp": 1},
         **{("mlx5_0", user): {"qp": 9, "mr": 9, "cq": 9} for user in (OF_KERNEL, OF_HOST, UNKNOWN)},
     }
     monkeypatch.setattr(rdma_users, "uses", lambda _records, _remark: uses)
     found = made(page.users([], pytest.fail))
-    assert found == {
+    charged = "hpn_pod_rdma_objects", "ml", "train-0", "mlx5_0", "u-1"
+    assert found == {charged: 60} | {
         (f"hpn_pod_rdma_{resource}", *labels): number
         for labels, numbers in (
             (("ml", "train-0", "mlx5_0", "u-1"), (12, 40, 0)),
