@@ -127,7 +127,7 @@ def puts(proc: Path, thread: int, lines: str) -> None:
 @pytest.fixture
 def child() -> Iterator[int]:
     """A process that is older than what follows."""
-    with subprocess.Popen(["sleep", "60"]) as it:
+    with subprocess.Popen(["sleep", "3000"]) as it:
         while netns.age(f"{it.pid}") < 0.05:
             os.sched_yield()
         yield it.pid
@@ -207,7 +207,7 @@ def test_a_number_that_another_thread_got_meanwhile(monkeypatch: pytest.MonkeyPa
 
     def begin() -> None:
         if not young:
-            young.append(subprocess.Popen(["sleep", "60"]))
+            young.append(subprocess.Popen(["sleep", "3000"]))
             puts(proc, young[0].pid, OF_POD["systemd"])
             resources[CQ_GET].append(young[0].pid)
 

@@ -125,9 +125,10 @@ def test_a_reader_that_a_stranger_has_taken_over(
     wire.listener._start()
     turn(wire.loop, 1)
     assert wire.listener._again  # another one starts then
-    used = time.process_time()
+    rounds, select = list[object](), wire.loop._selector.select  # type: ignore[attr-defined]
+    monkeypatch.setattr(wire.loop._selector, "select", lambda wait: (rounds.append(wait), select(wait))[1])  # type: ignore[attr-defined]
     turn(wire.loop, 1)
-    assert time.process_time() - used < 0.2
+    assert len(rounds) < 100  # a descriptor that is ready for ever makes thousands
 
 
 def test_an_interface_that_returns_between_two_scans(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
