@@ -13,6 +13,7 @@ LAUNCHER = "/opt/cni/bin/hpn"
 ASK = f"echo {{}} | env CNI_COMMAND=VERSION HPN_PROGRAM_DIR=/proc/nowhere {LAUNCHER}"
 
 
+RAILS = ("rail0", "rail1")  # each test makes those that it needs
 PROGRAM = {"HPN_PROGRAM_DIR": "/var/lib/cni/hpn/program"}
 
 
@@ -22,13 +23,15 @@ def test_the_promises_against_attackers(bare: Cluster, tree: Path) -> None:
     kubectl(bare, tree, typed("As a DaemonSet")[0])
     node = bare.nodes["node1"]
     until(lambda: node.run("sh", "-c", ASK, check=False).returncode == 0, "the agent", 120, 0.2)
-    node.run("ip", "link", "set", "rail0", "name", "kept")  # each test makes its own rail0
+    for rail in RAILS:
+        node.run("ip", "link", "set", rail, "name", f"kept-{rail}")
     try:
         run(node, {}, *attacked.chosen())
         deny_tun(node)
         run(node, PROGRAM, "escaped/test_hidden.py::test_two_levels_deep")
     finally:
-        node.run("ip", "link", "set", "kept", "name", "rail0")
+        for rail in RAILS:
+            node.run("ip", "link", "set", f"kept-{rail}", "name", rail)
 
 
 def run(node: Host, more: dict[str, str], *tests: str) -> None:

@@ -1,13 +1,13 @@
 """What the pod stacked on any of the interfaces that one ADD made goes too: the runtime's cache names their request."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from attack.escaped.links import Child
 from support import chained, listed_rails
-from support.topology import Host, Pod, until
+from support.topology import Host, Pod, ip, until
 
 from base.kernel import rtnl
 from base.kernel.rtnl import Rtnl
@@ -15,8 +15,10 @@ from base.state import claims
 
 
 @pytest.fixture(autouse=True)
-def second_rail(host: Host) -> None:
+def second_rail(host: Host) -> Iterator[None]:
     chained.add_rails()
+    yield
+    ip("link", "delete", "rail1")  # where the agent answers, the next test has the same host
 
 
 def stack_on_both(pod: Pod) -> None:

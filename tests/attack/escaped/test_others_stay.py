@@ -125,6 +125,7 @@ def test_a_link_over_another_master_stays(host: Host, make_pod: Callable[[], Pod
     assert child.links() == {"step", "lower", "upper"}
 
 
+@pytest.mark.own_process
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
 def test_another_pod_whose_record_cannot_be_read(
     host: Host, make_pod: Callable[[], Pod], stack: ExitStack, number: int
