@@ -21,6 +21,7 @@ from ctl.screen import text
 from ctl.top import command as top
 from ctl.top.counters import Sample, Seen, Totals
 from ctl.top.rates import Rates, now_line
+from hardware.rdma_users import OF_KERNEL, User
 
 DOCS = ROOT / "docs" / "user"
 GBIT = 1e9 / 8
@@ -45,11 +46,17 @@ def rates(gbits: float, errors: int = 0) -> Rates:
 
 
 def test_top() -> None:
-    """The case: a pod of three rails, where one began to lose packets, and an unused port of the host."""
+    """The case: a pod of three rails, where one began to lose packets, and a port of the host with three users."""
     good = (3.2, 18.5, 81, 96.1, 96.1, 82, 95.9, 96.2, 96, 96.11)
     bad = (3.2, 18.5, 81, 52, 41, 40.3, 40.1, 40.4, 40.2, 40.26)
     ports = {("mlx5_0", "1"): ("", ""), **{(f"mlx5_{number}", "1"): POD for number in (8, 9, 10)}}
-    sample = Sample(0.0, {name: Seen("ACTIVE", owner, Totals(0, 0)) for name, owner in ports.items()})
+    uses = {
+        ("mlx5_0", OF_KERNEL): {"qp": 1, "cq": 1},
+        ("mlx5_0", User(uid="5f0d1e6c-8a57-4c0b-9d52-0a4ad0e39b1c")): {"qp": 2, "mr": 8, "cq": 2, "objects": 14},
+        ("mlx5_0", User("default", "eval-0")): {"qp": 64, "mr": 310, "cq": 34, "objects": 425},
+    }
+    seen = {name: Seen("ACTIVE", owner, Totals(0, 0)) for name, owner in ports.items()}
+    sample = Sample(0.0, seen, frozenset(), uses)
     steps = []
     for number, (fast, slow) in enumerate(zip(good, bad, strict=True)):
         now = [Rates(), rates(fast), rates(slow, 520 if number > 3 else 0), rates(fast * 0.9985)]
