@@ -22,7 +22,7 @@ from base.kernel.rtnl import Rtnl
 
 NETLINK_RDMA: Final = 20
 NLDEV: Final = 5 << 10  # RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)
-GET, SET, NEWLINK, DELLINK, SYS_GET, SYS_SET = (NLDEV + n for n in (1, 2, 3, 4, 6, 7))
+GET, SET, NEWLINK, DELLINK, SYS_GET, SYS_SET, RES_CTX_GET = (NLDEV + n for n in (1, 2, 3, 4, 6, 7, 22))
 DEV_INDEX, DEV_NAME, CAP_FLAGS, RES_PID, NDEV_NAME, LINK_TYPE, NETNS_MODE, NET_NS_FD = 1, 2, 4, 28, 51, 65, 66, 68
 RES_KERN_NAME: Final = 29
 # Resources of a device: the message's type, and the attributes of the list and of an entry.
@@ -30,7 +30,7 @@ RESOURCES: Final = {
     "qp": (NLDEV + 10, 19, 20),
     "cq": (NLDEV + 12, 35, 36),
     "mr": (NLDEV + 13, 40, 41),
-    "ctx": (NLDEV + 22, 86, 87),
+    "ctx": (RES_CTX_GET, 86, 87),
 }
 KERNEL, UNSEEN = -1, 0  # in place of a thread
 
