@@ -173,7 +173,7 @@ def test_who_uses_a_shared_device(node: Node, make_pod: Callable[[], Pod], kubep
     wanted = {"default/a": (2, 2, 2), ALONE: (1, 1, 1), "default/b": (1, 1, 1)}
     with (
         waiting(shared, kubepods / f"pod{NAMED}/c", named.name, number=2),
-        waiting(shared, kubepods / f"burstable/pod{ALONE}/c"),
+        waiting(shared, kubepods / f"pod{ALONE}/c"),
         waiting(shared, CGROUPS / "podman-c", other.name),
     ):
         until(lambda: all_of(shared) == before + Counter(qp=4, mr=4, cq=4))
@@ -183,8 +183,8 @@ def test_who_uses_a_shared_device(node: Node, make_pod: Callable[[], Pod], kubep
         metrics = made(page.users(list(journal.records(node.state)), pytest.fail))
     assert {name: numbers[:3] for name, numbers in found.items() if name != "kernel"} == wanted
     assert tuple(map(sum, zip(*(numbers[:3] for numbers in found.values()), strict=True))) == tuple(there.values())
-    # Each has a PD and two or three more objects besides.
-    assert found["default/a"][3] == 2 * found[ALONE][3] > 2 * 3 or not (kubepods / "rdma.current").exists()
+    # A QP, an MR, a CQ and their protection domain.
+    assert (found["default/a"][3], found[ALONE][3], found["default/b"][3]) == (8, 4, 0)
     assert {name: metrics[f"hpn_pod_rdma_{name}", "default", "a", shared, NAMED] for name in ("qp", "mr", "cq")} == {
         "qp": 2, "mr": 2, "cq": 2,
     }  # fmt: skip
