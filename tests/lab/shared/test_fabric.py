@@ -155,9 +155,9 @@ def test_a_slow_rail(fabric: Fabric) -> None:
 
 
 def test_a_late_rail(fabric: Fabric) -> None:
-    """A long way on rail 0 of one host."""
-    delayed(fabric.hosts[1], "rail0", "netem", "delay", "200ms", "limit", "100000")
-    status, findings, body, text = fabric.test("--quick", "--rails", "0", "--of-least", "8")
+    """A long way on rail 0 of one host.  On a busy machine the others differ by a factor of ten."""
+    delayed(fabric.hosts[1], "rail0", "netem", "delay", "500ms", "limit", "100000")
+    status, findings, body, text = fabric.test("--quick", "--rails", "0", "--of-least", "22")
     assert (status, findings) == (1, [("rail", "slow", [(1, 0)])]), text
     assert body["counts"] == {"ok": 1, "slow": 1}, text
 
