@@ -275,12 +275,13 @@ class Daemon:
             )  # fmt: skip
 
     def _wanted_labels(self) -> Mapping[str, str]:
+        if not self._settings.labels:
+            return {}
         from node.labels import content  # noqa: PLC0415  # most nodes need none of it
 
         offered = [served.offer for served in self._served.values()]
         heard = self._listener.settled if self._listener else None
-        labels = content.labels(offered, self._devices, heard, hca=self._settings.hca_label)
-        return labels if self._settings.labels else {}
+        return content.labels(offered, self._devices, heard, hca=self._settings.hca_label)
 
     def _label(self) -> None:
         """Let the labels follow the offers and the neighbors, after the wait for the devices of a boot."""

@@ -1,26 +1,26 @@
 """When hpn node writes labels: at its start, at changes, after failures, and until none is left."""
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from support.node_loop import turn
+from support.publishing import Publishing
 
 from base.state import durable
 from node.labels import publisher
 from node.labels.publisher import Publisher
 from node.log import Topics
 
-MOST = 60.0  # seconds
 ALL = {"hpn-cni.io/rails": "8", "hpn-cni.io/speed": "400"}
 
 
-class Node:
+class Node(Publishing):
     """hpn node's part, with the labels ``found``.  Each round adds a line to ``rounds``, and ends with ``problem``."""
 
     def __init__(self, folder: Path) -> None:
-        self.loop, self.topics, self.file = asyncio.new_event_loop(), Topics(), folder / ".hpn-labels.json"
+        super().__init__()
+        self.topics, self.file = Topics(), folder / ".hpn-labels.json"
         self.folder, self.problem, self.found = folder, "", dict[str, str]()
         self.publisher = self.made()
 
@@ -43,25 +43,12 @@ class Node:
         self.found = {f"hpn-cni.io/{name}": value for name, value in found.items()}
         self.publisher.changed()
 
-    def until(self, there: Callable[[], bool]) -> None:
-        at = self.loop.time() + MOST
-        while not there():
-            assert self.loop.time() < at
-            turn(self.loop, 0.01)
-
-    def after(self, number: int) -> None:
-        """Wait until so many rounds have ended."""
-        self.until(lambda: len(self.rounds) >= number and not self.publisher._background.is_at_work)
-
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     monkeypatch.setattr(publisher, "REST", 0.01)
-    one = Node(tmp_path)
-    yield one
-    one.until(lambda: not one.publisher._background.is_at_work)  # close waits for no child
-    one.publisher.close()
-    one.loop.close()
+    with Node(tmp_path).closing() as one:
+        yield one
 
 
 def test_at_changes_only(node: Node) -> None:

@@ -1,15 +1,15 @@
 """When hpn node publishes slices: at changes, after registrations, at intervals, and again after failures."""
 
-import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.node_loop import turn
+from support.publishing import MOST, Publishing
 
 from hardware.model import Device, Kind
 from hardware.neighbors import Neighbor
@@ -20,7 +20,6 @@ from node.kubelet.allocations import Allocations, Name
 from node.log import Topics
 from node.model import Offer, Resource, Sharing, Unit
 
-MOST = 60.0
 VF = Resource("example.com", "vf", Sharing.EXCLUSIVE, (), kind="vf", by_dra=True)
 DEVICES = tuple(Device(f"0000:3b:00.{n}", Kind.VF, driver="mlx5_core", pf="0000:3b:00.0") for n in (2, 3))
 HELD = frozenset({(VF.full_name, DEVICES[0].id)})
@@ -31,12 +30,12 @@ def offer(*devices: Device) -> tuple[Offer, ...]:
     return (Offer(VF, tuple(Unit(one.id, (one,)) for one in devices)),)
 
 
-class Node:
+class Node(Publishing):
     """hpn node's part.  Each round leaves a file with what it was to publish, and ends with ``report``; one that
     ``lasts`` first waits for the file "go"."""
 
     def __init__(self, folder: Path) -> None:
-        self.loop = asyncio.new_event_loop()
+        super().__init__()
         self.folder, self.topics, self.allocations = folder, Topics(), Allocations()
         self.report = Report(frozenset())
         self.freed, self.lasts = 0, False
@@ -82,25 +81,12 @@ class Node:
     def rounds(self) -> list[dict[str, object]]:
         return [json.loads(path.read_text()) for path in sorted(self.folder.glob("round-*"))]
 
-    def until(self, there: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + MOST
-        while not there():
-            assert time.monotonic() < deadline
-            turn(self.loop, 0.01)
-
-    def after(self, number: int) -> None:
-        """Wait until so many rounds have ended."""
-        self.until(lambda: len(self.rounds) >= number and not self.publisher._background.is_at_work)
-
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     monkeypatch.setattr(publisher, "REST", 0.01)
-    one = Node(tmp_path)
-    yield one
-    one.until(lambda: not one.publisher._background.is_at_work)  # close waits for no child
-    one.publisher.close()
-    one.loop.close()
+    with Node(tmp_path).closing() as one:
+        yield one
 
 
 def test_at_changes_only(node: Node) -> None:
