@@ -207,6 +207,23 @@ def test_a_reload_during_the_start(process: NodeProcess) -> None:
         kubelet.until("example.com/rail9", {})
 
 
+def test_a_reload_before_the_node_is_ready(process: NodeProcess) -> None:
+    """hpn node reads the file again when it serves."""
+    process.write([RESOURCE], pfs=[{"selectors": {"ifNames": ["absent"]}, "numVfs": 1}])
+    with Kubelet(process.kubelet) as kubelet, process:
+        until(lambda: Path(f"/proc/{process.process.pid}/comm").read_text() == "hpn-node\n")
+        reader = signal_child(process, signal.SIGCONT)
+        until(lambda: not Path(f"/proc/{reader}").exists())
+        # The start waits for the child that makes the node ready.
+        child = signal_child(process, signal.SIGSTOP)
+        process.write([OTHER])
+        process.reload()
+        until(lambda: process.sleeps(0.2))  # it has noticed the signal
+        os.kill(child, signal.SIGCONT)
+        process.says("reloads its configuration")
+        kubelet.until("example.com/rail9", {})
+
+
 def test_another_device_plugin_has_the_resource(process: NodeProcess) -> None:
     """hpn node does not replace it, and offers the resource when that one has ended."""
     process.write([RESOURCE, OTHER])
